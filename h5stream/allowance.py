@@ -1,0 +1,84 @@
+"""What this process may really use: processors and memory, as the scheduler and the cgroup allow.
+
+``os.cpu_count()`` and the machine's total memory are what a container's neighbours share; a loader that
+believes them starts 64 threads on 2 processors. Everything here reads ``/proc`` and ``/sys`` at the call.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def _read_text(path: Path) -> str | None:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return None
+
+
+def _cgroup_folders(root: Path = _CGROUP, proc: Path = Path("/proc/self/cgroup")) -> list[Path]:
+    """Give the cgroup v2 folder of this process and its parents, innermost first."""
+    listing = _read_text(proc) or ""
+    inside = next((line[3:] for line in listing.splitlines() if line.startswith("0::")), "/")
+    folder = root / inside.lstrip("/")
+    return [folder, *(parent for parent in folder.parents if parent.is_relative_to(root))]
+
+
+def cpus() -> int:
+    """Give the number of processors that this process may use, at least 1.
+
+    The smaller of the affinity mask and the cgroup's quota (v2 ``cpu.max``, v1 ``cpu.cfs_quota_us``),
+    rounded up.
+
+    Examples
+    --------
+    >>> cpus() >= 1
+    True
+    """
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    for folder in _cgroup_folders():
+        quota, _, period = (_read_text(folder / "cpu.max") or "max").partition(" ")
+        if quota != "max" and period:
+            allowed = min(allowed, math.ceil(int(quota) / int(period)))
+    quota_v1 = _read_text(_CGROUP / "cpu" / "cpu.cfs_quota_us")
+    period_v1 = _read_text(_CGROUP / "cpu" / "cpu.cfs_period_us")
+    if quota_v1 and period_v1 and int(quota_v1) > 0:
+        allowed = min(allowed, math.ceil(int(quota_v1) / int(period_v1)))
+    return max(1, allowed)
+
+
+def memory_limit_bytes() -> int | None:
+    """Give the tightest cgroup memory limit over this process in bytes, or None where there is none."""
+    limits = [_read_text(folder / "memory.max") for folder in _cgroup_folders()]
+    limits.append(_read_text(_CGROUP / "memory" / "memory.limit_in_bytes"))
+    numbers = [int(text) for text in limits if text and text != "max"]
+    return min((n for n in numbers if n < 1 << 60), default=None)
+
+
+def memory_in_use_bytes() -> int | None:
+    """Give what the cgroup counts against its limit, without reclaimable page cache, in bytes."""
+    for folder in _cgroup_folders():
+        current = _read_text(folder / "memory.current")
+        if current is not None:
+            stat = dict(line.split() for line in (_read_text(folder / "memory.stat") or "").splitlines())
+            return max(0, int(current) - int(stat.get("inactive_file", 0)))
+    return None
+
+
+def memory_available_bytes() -> int:
+    """Give the memory in bytes that can be taken now without swapping: the kernel's estimate, within the cgroup.
+
+    Source: ``MemAvailable`` of ``proc_meminfo(5)``; ``memory.max`` and ``memory.current`` of cgroup v2.
+    """
+    available = 1 << 62
+    for line in (_read_text(Path("/proc/meminfo")) or "").splitlines():
+        if line.startswith("MemAvailable:"):
+            available = int(line.split()[1]) * 1024
+    limit, used = memory_limit_bytes(), memory_in_use_bytes()
+    if limit is not None and used is not None:
+        available = min(available, max(0, limit - used))
+    return available

@@ -1,0 +1,47 @@
+"""The `h5stream` command: registers the commands and turns our errors into one clear line."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+from rich.console import Console
+
+from h5stream._version import __version__
+from h5stream.errors import H5StreamError
+
+app = typer.Typer(
+    name="h5stream",
+    help="Train from plain HDF5 files at the speed of the hardware.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        Console().print(f"h5stream {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(
+        False, "--version", callback=_print_version, is_eager=True, help="Print the version."
+    ),
+) -> None:
+    """Take the options that stand before the command."""
+
+
+def main() -> None:
+    """Run the command line; an `H5StreamError` prints its message and exits with status 2."""
+    try:
+        app()
+    except H5StreamError as error:
+        Console(stderr=True).print(
+            f"[bold red]error:[/] {error}", markup=True, highlight=False, soft_wrap=True
+        )
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)

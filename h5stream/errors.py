@@ -1,0 +1,206 @@
+"""Every error that h5stream raises on purpose.
+
+::
+
+    H5StreamError
+    ├── SourceError (OSError)               a file cannot be used
+    │   ├── SourceNotFoundError (FileNotFoundError)
+    │   ├── NotHDF5Error
+    │   ├── TruncatedFileError
+    │   └── SourceChangedError              the file is not the one that was opened
+    ├── FieldError (LookupError)            a field cannot be used
+    │   ├── FieldNotFoundError
+    │   ├── FieldLengthError (ValueError)   fields of unlike length, or no rows
+    │   └── UnsupportedFieldError (TypeError)
+    ├── ExternalDataError (PermissionError) data outside the opened files
+    ├── MissingFilterError (RuntimeError)   a filter that nothing here decodes
+    ├── CorruptChunkError (OSError)         stored bytes that do not decode
+    ├── OptionError (ValueError)            an argument that breaks a rule
+    │   └── BudgetError                     more memory asked for than allowed
+    ├── LoaderTimeoutError (TimeoutError)   no batch within ``timeout``
+    ├── LoaderClosedError (RuntimeError)    used after ``close()``
+    └── MissingExtraError (ImportError)     an optional dependency is absent
+
+One base class catches them all; the second base is the builtin that a caller who does not know
+h5stream would catch. The facts of a message are attributes as well.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class H5StreamError(Exception):
+    """Base of every error that h5stream raises on purpose."""
+
+    def __str__(self) -> str:
+        # OSError and LookupError format their arguments in their own ways; the message is the message.
+        return str(self.args[0]) if self.args else ""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Keyword-only facts survive the trip between processes.
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+def _rebuild(kind: type[H5StreamError], args: tuple[Any, ...], facts: dict[str, Any]) -> H5StreamError:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(facts)
+    return error
+
+
+class SourceError(H5StreamError, OSError):
+    """A file cannot be used.
+
+    Attributes
+    ----------
+    file : str
+        The path as it was given.
+    """
+
+    def __init__(self, message: str, *, file: str = "") -> None:
+        super().__init__(message)
+        self.file = file
+
+
+class SourceNotFoundError(SourceError, FileNotFoundError):
+    """No file at the path, or no file that matches the pattern."""
+
+
+class NotHDF5Error(SourceError):
+    """The file exists but libhdf5 does not take it for an HDF5 file."""
+
+
+class TruncatedFileError(SourceError):
+    """The file ends before data that its index promises."""
+
+
+class SourceChangedError(SourceError):
+    """The file's size, modification time or inode is not what it was when it was opened."""
+
+
+class FieldError(H5StreamError, LookupError):
+    """A field cannot be used.
+
+    Attributes
+    ----------
+    field : str
+        The field as it was asked for.
+    file : str
+        The file in which it was looked for.
+    """
+
+    def __init__(self, message: str, *, field: str = "", file: str = "") -> None:
+        super().__init__(message)
+        self.field = field
+        self.file = file
+
+
+class FieldNotFoundError(FieldError):
+    """There is no dataset or compound member of that name."""
+
+
+class FieldLengthError(FieldError, ValueError):
+    """Fields of one sample differ in length, or have no rows at all."""
+
+
+class UnsupportedFieldError(FieldError, TypeError):
+    """The field exists, but its type cannot become a tensor or a list."""
+
+
+class ExternalDataError(H5StreamError, PermissionError):
+    """The data lies outside the opened files and ``allow_external`` was not given.
+
+    Attributes
+    ----------
+    file, field : str
+        Where the reference stands.
+    target : str
+        What it points to.
+    """
+
+    def __init__(self, message: str, *, file: str = "", field: str = "", target: str = "") -> None:
+        super().__init__(message)
+        self.file = file
+        self.field = field
+        self.target = target
+
+
+class MissingFilterError(H5StreamError, RuntimeError):
+    """A dataset needs a filter that is not available.
+
+    Attributes
+    ----------
+    filter_id : int
+        The registered HDF5 filter number.
+    file, field : str
+        Where it is needed.
+    """
+
+    def __init__(self, message: str, *, filter_id: int = 0, file: str = "", field: str = "") -> None:
+        super().__init__(message)
+        self.filter_id = filter_id
+        self.file = file
+        self.field = field
+
+
+class CorruptChunkError(H5StreamError, OSError):
+    """The stored bytes of a chunk do not decode to what the dataset promises.
+
+    Attributes
+    ----------
+    file, field : str
+        The file and the dataset.
+    chunk : tuple of int
+        Coordinates of the chunk's first element.
+    byte_offset : int
+        Where the chunk starts in the file, in bytes; -1 where that is not known.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        file: str = "",
+        field: str = "",
+        chunk: tuple[int, ...] = (),
+        byte_offset: int = -1,
+    ) -> None:
+        super().__init__(message)
+        self.file = file
+        self.field = field
+        self.chunk = chunk
+        self.byte_offset = byte_offset
+
+
+class OptionError(H5StreamError, ValueError):
+    """An argument breaks a rule; the message names the rule and the value."""
+
+
+class BudgetError(OptionError):
+    """The memory budget cannot hold what was asked for.
+
+    Attributes
+    ----------
+    needed : int
+        Bytes that would do.
+    budget : int
+        Bytes that were allowed.
+    """
+
+    def __init__(self, message: str, *, needed: int = 0, budget: int = 0) -> None:
+        super().__init__(message)
+        self.needed = needed
+        self.budget = budget
+
+
+class LoaderTimeoutError(H5StreamError, TimeoutError):
+    """No batch was ready within ``timeout`` seconds."""
+
+
+class LoaderClosedError(H5StreamError, RuntimeError):
+    """The loader or its iterator was used after it had been closed."""
+
+
+class MissingExtraError(H5StreamError, ImportError):
+    """An optional dependency is not installed; the message says which extra brings it."""
