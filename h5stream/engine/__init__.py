@@ -1,1 +1,4 @@
-"""engine"""
+"""Bytes become batches: plans, kernels, slots, and the threads that carry them out.
+
+The only home of loader threads and of numba.
+"""

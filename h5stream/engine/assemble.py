@@ -1,0 +1,100 @@
+"""A filled slot becomes tensors and lists in the user's structure; nothing is copied."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from h5stream.engine.slots import Memory, SlotFormat
+from h5stream.storage.layout import FieldLayout, SampleLayout
+
+
+def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
+    """Give the torch dtype of a NumPy dtype.
+
+    Examples
+    --------
+    >>> torch_dtype(np.dtype("f4"))
+    torch.float32
+    """
+    return torch.from_numpy(np.empty(0, dtype=dtype)).dtype
+
+
+class Assembler:
+    """Makes batches out of slots.
+
+    # Guarantees: immutable; any thread may call.
+
+    Parameters
+    ----------
+    layout : SampleLayout
+        The fields and the user's structure.
+    """
+
+    def __init__(self, layout: SampleLayout) -> None:
+        self.layout = layout
+        self._dtypes = tuple(torch_dtype(f.dtype) if f.kind == "array" else None for f in layout.fields)
+
+    def batch(self, memory: Memory, slot_format: SlotFormat, rows: int, objects: dict[int, list[Any]]) -> Any:
+        """Give the batch that a slot holds; its tensors keep `memory` alive.
+
+        Parameters
+        ----------
+        memory : ndarray of uint8
+            The slot, or a lease of it.
+        slot_format : SlotFormat
+            Where the fields begin.
+        rows : int
+            Rows of the batch.
+        objects : dict
+            By field number, the lists of variable-length values.
+        """
+        packed = torch.from_numpy(memory)
+        values = [
+            [_object_value(value) for value in objects[number]]
+            if f.kind == "object"
+            else self._value(number, f, packed, memory, slot_format, rows)
+            for number, f in enumerate(self.layout.fields)
+        ]
+        return self.layout.assemble(values)
+
+    def _value(
+        self, number: int, f: FieldLayout, packed: torch.Tensor, memory: Memory, slot_format: SlotFormat, rows: int
+    ) -> Any:
+        start = slot_format.offsets[number]
+        nbytes = rows * f.row_nbytes
+        if f.kind == "bytes":
+            strings = memory[start : start + nbytes].view(f.dtype) if nbytes else np.zeros(0, f.dtype)
+            return strings_to_lists(strings.reshape(rows, *f.row_shape), cut_at_nul=f.cut_at_nul)
+        dtype = self._dtypes[number]
+        assert dtype is not None
+        flat = packed[start : start + nbytes].view(dtype)
+        tensor = flat.view(rows, *f.row_shape) if nbytes else torch.empty((rows, *f.row_shape), dtype=dtype)
+        return tensor if f.cast is None else tensor.to(f.cast)
+
+
+def strings_to_lists(strings: Any, *, cut_at_nul: bool) -> list[Any]:
+    """Turn an array of fixed-length strings into nested lists of bytes.
+
+    Examples
+    --------
+    >>> strings_to_lists(np.array([b"ab", b"c"]), cut_at_nul=False)
+    [b'ab', b'c']
+    """
+    listed: list[Any] = strings.tolist()
+    return _cut(listed) if cut_at_nul else listed
+
+
+def _cut(strings: list[Any]) -> list[Any]:
+    return [_cut(s) if isinstance(s, list) else s.split(b"\0", 1)[0] for s in strings]
+
+
+def _object_value(value: Any) -> Any:
+    """Make a sequence of numbers a tensor of its own length, a sequence of strings a list; strings stay bytes."""
+    if not isinstance(value, np.ndarray):
+        return value
+    if value.dtype.kind not in "biufc":
+        return value.tolist()
+    return torch.from_numpy(np.array(value, dtype=value.dtype.newbyteorder("=")))

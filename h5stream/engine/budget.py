@@ -1,0 +1,156 @@
+"""One number of bytes bounds slots, windows and scratch: pure arithmetic."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from h5stream.engine.kept import KEEP_SHARE
+from h5stream.engine.plan import TASK_NBYTES
+from h5stream.engine.slots import SlotFormat
+from h5stream.errors import BudgetError, OptionError
+from h5stream.storage.layout import SampleLayout
+
+DEFAULT_BUDGET = 2 * 1024**3
+"""Bytes, or a quarter of the memory that is available if that is less: two windows of 1,024 blocks of 1 MiB."""
+
+AUTO_BLOCKS = 1024
+"""Blocks of an automatic window: what matters for learning is the number of distinct blocks in it."""
+
+AUTO_BATCHES = 4
+"""Batches of an automatic window, at least."""
+
+FIRST_BLOCKS = 64
+"""Blocks of an epoch's first window; later ones double. At 1 MiB a block it is read in well under 0.1 s."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowSize:
+    """How much is read together.
+
+    Attributes
+    ----------
+    window_rows, first_window_rows : int
+        Rows of a window, and of an epoch's first.
+    max_open_batches : int
+        Batches that the engine may fill or hold ready at a time.
+    needed_nbytes : int
+        Bytes that this takes at most: slots, scratch and kept datasets.
+    notice : str
+        Says so if the budget made the window smaller than wished; else empty.
+    """
+
+    window_rows: int
+    first_window_rows: int
+    max_open_batches: int
+    needed_nbytes: int
+    notice: str = ""
+
+
+def scratch_nbytes(layout: SampleLayout) -> int:
+    """Give the bytes of scratch that one reader thread may need.
+
+    A read of one task or one large chunk, two decode buffers, one unshuffled copy, one of a member.
+    """
+    largest_stored = largest_chunk = 0
+    for parts in layout.datasets:
+        for part in parts:
+            largest_chunk = max(largest_chunk, part.chunk_nbytes if part.index is None or part.pipeline.filters else 0)
+            if part.index is not None and len(part.index.nbytes):
+                largest_stored = max(largest_stored, int(part.index.nbytes.max()))
+    return max(largest_stored, 2 * TASK_NBYTES) + 3 * largest_chunk
+
+
+def size_window(
+    layout: SampleLayout,
+    *,
+    rows: int,
+    batch_size: int,
+    window: int | str,
+    memory_budget: int,
+    threads: int,
+    kept_nbytes: int,
+) -> WindowSize:
+    """Size the windows so that everything fits the budget.
+
+    Parameters
+    ----------
+    layout : SampleLayout
+        The fields.
+    rows, batch_size : int
+        Rows of the epoch; rows of a batch.
+    window : int, "auto" or "all"
+        Rows of a window as asked for.
+    memory_budget, kept_nbytes : int
+        Bytes allowed, and bytes of the kept datasets.
+    threads : int
+        Reader threads, at least 1.
+
+    Raises
+    ------
+    BudgetError
+        If it does not fit; names the number that would do.
+    OptionError
+        If `window` is none of the three.
+    """
+    block_rows = layout.leading[0].chunk_rows
+    slot = -(-SlotFormat.for_rows(layout.fields, batch_size).nbytes // 4096) * 4096
+    fixed = threads * scratch_nbytes(layout) + kept_nbytes
+    affordable = (memory_budget - fixed) // slot
+    least = math.ceil(min(block_rows, rows) / batch_size) + 1
+    if affordable < least:
+        needed = fixed + least * slot
+        raise BudgetError(
+            f"memory_budget={memory_budget:,} bytes is too small: {least} batches of {slot:,} bytes, {threads} reader "
+            f"thread(s) and what is kept need {needed:,}. Pass memory_budget={needed} or more, fewer num_workers, or a "
+            "smaller batch_size",
+            needed=needed,
+            budget=memory_budget,
+        )
+    wished = _wished_rows(window, rows, batch_size, block_rows)
+    fits_twice = max(affordable // 2 - 1, affordable - 1 if affordable < 4 else 1) * batch_size
+    notice = ""
+    if window != "auto":
+        needed = fixed + (math.ceil(min(wished + block_rows, rows) / batch_size) + 1) * slot
+        if needed > memory_budget:
+            raise BudgetError(
+                f"window={window!r} of {wished:,} rows needs {needed:,} bytes, more than "
+                f"memory_budget={memory_budget:,}. Pass memory_budget={needed} or more, or a smaller window",
+                needed=needed,
+                budget=memory_budget,
+            )
+    elif wished > fits_twice:
+        notice = (
+            f"window: {fits_twice:,} rows instead of {wished:,}, so that two windows fit "
+            f"memory_budget={memory_budget:,} bytes"
+        )
+        wished = fits_twice
+    window_batches = math.ceil(wished / batch_size) + 2
+    open_batches = int(min(affordable, 2 * window_batches))
+    return WindowSize(
+        window_rows=wished,
+        first_window_rows=min(wished, max(batch_size, FIRST_BLOCKS * block_rows)) if window != "all" else wished,
+        max_open_batches=open_batches,
+        needed_nbytes=fixed + open_batches * slot,
+        notice=notice,
+    )
+
+
+def _wished_rows(window: int | str, rows: int, batch_size: int, block_rows: int) -> int:
+    if window == "all":
+        return rows
+    if window == "auto":
+        return min(rows, max(AUTO_BATCHES * batch_size, AUTO_BLOCKS * block_rows))
+    if isinstance(window, bool) or not isinstance(window, int) or window < 1:
+        raise OptionError(f"window= takes a number of rows, 'auto' or 'all', not {window!r}")
+    return min(rows, window)
+
+
+def check_budget(memory_budget: int) -> int:
+    """Check that a budget is a positive number of bytes."""
+    if isinstance(memory_budget, bool) or not isinstance(memory_budget, int) or memory_budget < 1:
+        raise OptionError(f"memory_budget= takes a positive number of bytes, not {memory_budget!r}")
+    return memory_budget
+
+
+__all__ = ["KEEP_SHARE", "WindowSize", "check_budget", "scratch_nbytes", "size_window"]

@@ -1,0 +1,384 @@
+"""Running an epoch: windows are planned, admitted, carried out by threads, and handed over batch by batch."""
+
+from __future__ import annotations
+
+import collections
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h5stream.engine.carry import Carrier, Sink
+from h5stream.engine.kept import KeptDatasets, KeptTask
+from h5stream.engine.plan import TASK_NBYTES, Task, plan_window
+from h5stream.engine.slots import Memory, SlotFormat, SlotRing, address_of
+from h5stream.errors import H5StreamError, LoaderClosedError, LoaderTimeoutError
+from h5stream.order.epoch import Order, Window
+
+
+@dataclass(slots=True)
+class ReadyBatch:
+    """A batch that the engine has filled, or is filling.
+
+    Attributes
+    ----------
+    number, rows : int
+        Which batch, and how many rows it has.
+    slot : ndarray of uint8
+        Its memory.
+    objects : dict
+        By field number, lists of what does not live in a slot.
+    missing : int
+        Rows that are still to come; 0 once it may be handed over.
+    """
+
+    number: int
+    rows: int
+    slot: Memory
+    objects: dict[int, list[Any]]
+    missing: int
+
+
+@dataclass(slots=True, eq=False)
+class _PlannedWindow:
+    first_batch: int
+    rows_of_batch: NDArray[np.int64]
+    tasks: list[Task | KeptTask]
+    files: tuple[int, ...]
+    pending: int = 0
+    sink: Sink | None = None
+    batches: list[ReadyBatch] = field(default_factory=list)
+
+
+class Run:
+    """One pass over an order.
+
+    # Guarantees: everything below `_changed` is read and written under it. Threads take jobs, carry them out
+    # without the lock, and report back. Only `next_batch` hands batches over, in order, to one consumer. A
+    # worker never touches a slot after its window is complete. Memory that a worker may still write to is
+    # referenced by its job until the job ends, so stopping early frees nothing too soon.
+
+    Parameters
+    ----------
+    carrier : Carrier
+        Carries tasks out.
+    kept : KeptDatasets
+        The small datasets.
+    order : Order
+        The windows.
+    ring : SlotRing
+        Where slots come from and go back to.
+    slot_format : SlotFormat
+        How a batch is packed.
+    threads : int
+        Reader threads; 0 reads in the thread that asks for batches.
+    max_open_batches : int
+        Batches that may be filled or waiting at a time; exceeded only where one window needs more.
+    first_batch : int
+        The batch to begin with.
+    on_thread_start : callable, optional
+        Called with the thread's number in each reader thread before its first job.
+    """
+
+    def __init__(
+        self,
+        carrier: Carrier,
+        kept: KeptDatasets,
+        order: Order,
+        ring: SlotRing,
+        slot_format: SlotFormat,
+        *,
+        threads: int,
+        max_open_batches: int,
+        first_batch: int = 0,
+        on_thread_start: Callable[[int], None] | None = None,
+    ) -> None:
+        self._carrier, self._kept, self._order, self._ring = carrier, kept, order, ring
+        self._format = slot_format
+        self._row_nbytes = tuple(f.row_nbytes for f in carrier.layout.fields)
+        self._max_open = max_open_batches
+        self._on_thread_start = on_thread_start
+        self._pid = os.getpid()
+        self._changed = threading.Condition()
+        self._windows: Iterator[Window] | None = order.windows(first_batch)
+        self._planning = False
+        self._planned: _PlannedWindow | None = None
+        self._jobs: collections.deque[tuple[_PlannedWindow, Task | KeptTask]] = collections.deque()
+        self._running = 0
+        self._active: list[_PlannedWindow] = []
+        self._open: dict[int, ReadyBatch] = {}
+        self._next = first_batch
+        self._error_at: dict[int, BaseException] = {}
+        self._stopped = False
+        self._threads = [
+            threading.Thread(target=self._work, args=(k,), name=f"h5stream-reader-{k}", daemon=True)
+            for k in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    # --- the consumer's side ----------------------------------------------------------------------------
+
+    def next_batch(self, timeout_s: float = 0.0) -> ReadyBatch | None:
+        """Wait for the next batch; None at the end.
+
+        Parameters
+        ----------
+        timeout_s : float
+            Seconds to wait at most; 0 waits until there is a batch, an error, or `stop`.
+
+        Raises
+        ------
+        LoaderTimeoutError
+            If no batch was ready in time.
+        LoaderClosedError
+            After `stop`, or in a forked child.
+        Exception
+            Whatever went wrong while reading this batch's rows.
+        """
+        if os.getpid() != self._pid:
+            raise LoaderClosedError(
+                "this iterator was made before a fork, and its reader threads stayed in the parent; "
+                "call iter(loader) again in the child"
+            )
+        deadline = time.monotonic() + timeout_s if timeout_s else None
+        while True:
+            with self._changed:
+                done, batch = self._try_next()
+                if done:
+                    self._changed.notify_all()  # room for another window
+                    return batch
+                if self._threads:
+                    self._wait(deadline, timeout_s)
+                    continue
+                job = self._take_job()
+            if job is not None:
+                job()
+
+    def _try_next(self) -> tuple[bool, ReadyBatch | None]:
+        if self._stopped:
+            raise LoaderClosedError("the loader was closed; make a new iterator with iter(loader)")
+        if self._next in self._error_at:
+            raise self._error_at[self._next]
+        batch = self._open.get(self._next)
+        if batch is not None and batch.missing == 0:
+            del self._open[self._next]
+            self._next += 1
+            return True, batch
+        if self._exhausted and not self._active and batch is not None:
+            raise AssertionError(f"batch {self._next} lacks {batch.missing} rows that no window will bring")
+        return self._exhausted and batch is None, None
+
+    @property
+    def _exhausted(self) -> bool:
+        return self._windows is None and self._planned is None and not self._planning
+
+    @property
+    def all_read(self) -> bool:
+        """Whether nothing is left to plan or carry out: what remains is handing over."""
+        with self._changed:
+            return self._exhausted and not self._jobs and self._running == 0
+
+    def _wait(self, deadline: float | None, timeout_s: float) -> None:
+        left = None if deadline is None else deadline - time.monotonic()
+        if left is not None and left <= 0:
+            raise LoaderTimeoutError(
+                f"no batch within timeout={timeout_s} s (batch {self._next}); the source may hang, or timeout is "
+                "too short for the first window: raise it, or 0 waits for as long as it takes"
+            )
+        self._changed.wait(left)
+
+    def stop(self) -> None:
+        """End the threads; safe to call twice, from any thread, and in a forked child."""
+        if os.getpid() != self._pid:
+            return
+        with self._changed:
+            self._stopped = True
+            self._windows, self._planned = None, None
+            self._jobs.clear()
+            self._changed.notify_all()
+        alive = False
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(timeout=5.0)
+                alive |= thread.is_alive()
+        with self._changed:
+            batches, self._open = list(self._open.values()), {}
+        if not alive:
+            for batch in batches:
+                self._ring.give_back(batch.slot)
+
+    # --- jobs -------------------------------------------------------------------------------------------
+
+    def _work(self, number: int) -> None:
+        if self._on_thread_start is not None:
+            try:
+                self._on_thread_start(number)
+            except BaseException as error:
+                self._fail_planning(error)
+                return
+        while True:
+            with self._changed:
+                while (job := self._take_job()) is None:
+                    if self._stopped or (self._exhausted and not self._jobs):
+                        return
+                    self._changed.wait()
+            job()
+
+    def _take_job(self) -> Callable[[], None] | None:
+        """Choose what to do next; called under the lock."""
+        if self._stopped:
+            return None
+        if self._planned is not None and self._may_admit(self._planned):
+            window, self._planned = self._planned, None
+            self._admit(window)
+        if self._planned is None and not self._planning and self._windows is not None:
+            # The next window is planned while this one's tasks run.
+            self._planning = True
+            return self._plan_next
+        if self._jobs:
+            window, task = self._jobs.popleft()
+            self._running += 1
+            return lambda: self._carry(window, task)
+        return None
+
+    def _may_admit(self, window: _PlannedWindow) -> bool:
+        new = sum(window.first_batch + k not in self._open for k in range(len(window.rows_of_batch)))
+        if len(self._open) + new <= self._max_open:
+            return True
+        # Never wait for room that only this window can make: it may complete a batch that is open already.
+        nothing_coming = not self._jobs and self._running == 0
+        return nothing_coming and not any(batch.missing == 0 for batch in self._open.values())
+
+    def _admit(self, window: _PlannedWindow) -> None:
+        """Give the window its slots and queue its tasks; called under the lock."""
+        for k, rows in enumerate(window.rows_of_batch.tolist()):
+            number = window.first_batch + k
+            batch = self._open.get(number)
+            if batch is None:
+                size = self._order.batch_size_of(number)
+                batch = self._open[number] = ReadyBatch(
+                    number=number,
+                    rows=size,
+                    slot=self._ring.take(),
+                    objects={
+                        f: [None] * size
+                        for f, layout in enumerate(self._carrier.layout.fields)
+                        if layout.kind == "object"
+                    },
+                    missing=size,
+                )
+            window.batches.append(batch)
+            assert rows <= batch.missing
+        window.sink = Sink(
+            slots=np.array([address_of(batch.slot) for batch in window.batches], dtype=np.int64),
+            format=self._format,
+            row_nbytes=self._row_nbytes,
+            objects=[batch.objects for batch in window.batches],
+        )
+        window.pending = len(window.tasks)
+        self._active.append(window)
+        self._jobs.extend((window, task) for task in window.tasks)
+        self._changed.notify_all()
+
+    def _plan_next(self) -> None:
+        windows = self._windows
+        try:
+            self._kept.load()
+            window = next(windows, None) if windows is not None else None
+            planned = None if window is None else self._plan(window)
+        except BaseException as error:
+            self._fail_planning(error)
+            return
+        with self._changed:
+            self._planning = False
+            self._planned = planned
+            if planned is None:
+                self._windows = None
+            self._changed.notify_all()
+
+    def _plan(self, window: Window) -> _PlannedWindow:
+        layout = self._carrier.layout
+        first = int(window.batch.min())
+        streamed = tuple(parts for number, parts in enumerate(layout.datasets) if number not in self._kept.numbers)
+        tasks: list[Task | KeptTask] = list(
+            plan_window(streamed, window, first_batch=first, task_nbytes=self._task_nbytes(window))
+        )
+        files = tuple(sorted({task.part.file for task in tasks if isinstance(task, Task)}))
+        tasks += self._kept.plan(window, first)
+        return _PlannedWindow(
+            first_batch=first, rows_of_batch=np.bincount(window.batch - first), tasks=tasks, files=files
+        )
+
+    def _task_nbytes(self, window: Window) -> int:
+        """Cut small windows finely enough that every thread gets a share."""
+        share = len(window.rows) * sum(self._row_nbytes) // (4 * max(1, len(self._threads)))
+        return max(64 * 1024, min(TASK_NBYTES, share))
+
+    def _carry(self, window: _PlannedWindow, task: Task | KeptTask) -> None:
+        assert window.sink is not None
+        error: BaseException | None = None
+        try:
+            if isinstance(task, KeptTask):
+                self._kept.carry(task, window.sink)
+            else:
+                self._carrier.carry(task, window.sink, stopped=lambda: self._stopped)
+        except BaseException as caught:
+            error = caught
+        with self._changed:
+            window.pending -= 1
+                last = window.pending == 0
+        failed_batch = task.first_batch if error is not None else 0
+        if last and error is None:
+            error = self._check_files(window)
+        with self._changed:
+            self._running -= 1
+            if error is not None:
+                self._fail(window.first_batch + failed_batch, error)
+            if last:
+                self._complete(window)
+            self._changed.notify_all()
+
+    def _check_files(self, window: _PlannedWindow) -> H5StreamError | None:
+        """Look whether a file changed while this window was read; its rows cannot be trusted then."""
+        try:
+            for number in window.files:
+                self._carrier.layout.files[number].check_unchanged()
+        except H5StreamError as error:
+            return error
+        return None
+
+    def _complete(self, window: _PlannedWindow) -> None:
+        self._active.remove(window)
+        for batch, rows in zip(window.batches, window.rows_of_batch.tolist(), strict=True):
+            batch.missing -= rows
+
+    # --- errors -----------------------------------------------------------------------------------------
+
+    def _fail(self, batch: int, error: BaseException) -> None:
+        """Note an error at the first batch that needed the data; nothing after it is planned."""
+        earliest = min(self._error_at, default=batch)
+        if batch <= earliest:
+            self._error_at = {max(batch, self._next): error}
+        self._windows = None
+        self._planned = None
+
+    def _fail_planning(self, error: BaseException) -> None:
+        with self._changed:
+            self._planning = False
+            incomplete = [number for number, batch in self._open.items() if not self._will_complete(batch)]
+            self._fail(min(incomplete, default=max(self._open, default=self._next - 1) + 1), error)
+            self._changed.notify_all()
+
+    def _will_complete(self, batch: ReadyBatch) -> bool:
+        coming = sum(
+            int(w.rows_of_batch[batch.number - w.first_batch])
+            for w in self._active
+            if 0 <= batch.number - w.first_batch < len(w.rows_of_batch)
+        )
+        return batch.missing <= coming

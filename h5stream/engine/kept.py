@@ -1,0 +1,142 @@
+"""Small datasets, such as labels, are read once and kept: their chunks rarely line up with the blocks."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h5stream.engine import kernels
+from h5stream.engine.carry import Carrier, Sink
+from h5stream.engine.plan import plan_window
+from h5stream.engine.slots import SlotFormat, address_of, map_memory
+from h5stream.order.epoch import Window
+from h5stream.storage.layout import SampleLayout
+
+KEEP_NBYTES = 8 * 1024 * 1024
+"""Largest dataset that is kept, in bytes as the batches hold it: a million int64 labels."""
+
+KEEP_SHARE = 8
+"""Kept datasets take at most one part in this many of the memory budget."""
+
+ROWS_TOGETHER = 65_536
+"""Rows of one task over kept data."""
+
+Ints = NDArray[np.int64]
+
+
+def datasets_to_keep(layout: SampleLayout, memory_budget: int) -> tuple[int, ...]:
+    """Choose the datasets that are read once, smallest first while they fit."""
+    sizes = []
+    for number, parts in enumerate(layout.datasets):
+        fields = [layout.fields[target.field] for target in parts[0].targets]
+        if all(field.kind != "object" for field in fields):
+            sizes.append((layout.rows * sum(field.row_nbytes for field in fields), number))
+    kept, left = [], memory_budget // KEEP_SHARE
+    for nbytes, number in sorted(sizes):
+        if nbytes > min(KEEP_NBYTES, left):
+            break
+        kept.append(number)
+        left -= nbytes
+    return tuple(kept)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptTask:
+    """Rows of the kept datasets and where they go; shaped like a `Task` where the executor looks."""
+
+    rows: Ints
+    batch: Ints
+    within: Ints
+
+    @property
+    def first_batch(self) -> int:
+        """The earliest batch that needs it, counted from the window's first."""
+        return int(self.batch.min())
+
+
+class KeptDatasets:
+    """The rows of small datasets, in memory, as the batches hold them.
+
+    # Guarantees: `load` runs once, under `_lock`, whoever calls first; afterwards everything is read-only.
+
+    Parameters
+    ----------
+    carrier : Carrier
+        Reads them.
+    numbers : tuple of int
+        Which datasets of its layout.
+    """
+
+    def __init__(self, carrier: Carrier, numbers: tuple[int, ...]) -> None:
+        self.numbers = numbers
+        self._carrier = carrier
+        self._lock = threading.Lock()
+        self._memory: NDArray[np.uint8] | None = None
+        layout = carrier.layout
+        self._fields = tuple(t.field for n in numbers for t in layout.datasets[n][0].targets)
+        # Packed as one batch of all rows, so that the ordinary plan fills it.
+        kept = [f if number in self._fields else None for number, f in enumerate(layout.fields)]
+        self._row_nbytes = tuple(f.row_nbytes if f else 0 for f in kept)
+        self._format = _format(self._row_nbytes, layout.rows)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the kept rows take."""
+        return self._format.nbytes if self.numbers else 0
+
+    def load(self) -> None:
+        """Read the rows, once."""
+        with self._lock:
+            if self._memory is not None or not self.numbers:
+                return
+            layout = self._carrier.layout
+            memory = map_memory(self._format.nbytes)
+            rows = np.arange(layout.rows, dtype=np.int64)
+            window = Window(rows=rows, batch=np.zeros_like(rows), within=rows)
+            sink = Sink(
+                slots=np.array([address_of(memory)], dtype=np.int64), format=self._format, row_nbytes=self._row_nbytes
+            )
+            for task in plan_window(tuple(layout.datasets[n] for n in self.numbers), window, first_batch=0):
+                self._carrier.carry(task, sink)
+            self._memory = memory
+
+    def plan(self, window: Window, first_batch: int) -> list[KeptTask]:
+        """Cut a window's rows into tasks."""
+        if not self.numbers:
+            return []
+        batch = window.batch - first_batch
+        return [
+            KeptTask(rows=window.rows[k:stop], batch=batch[k:stop], within=window.within[k:stop])
+            for k in range(0, len(window.rows), ROWS_TOGETHER)
+            for stop in (k + ROWS_TOGETHER,)
+        ]
+
+    def carry(self, task: KeptTask, sink: Sink) -> None:
+        """Copy kept rows to their places."""
+        assert self._memory is not None
+        base = address_of(self._memory)
+        for field in self._fields:
+            nbytes = self._row_nbytes[field]
+            if nbytes:
+                kernels.scatter(
+                    base + self._format.offsets[field],
+                    nbytes,
+                    np.array([[0, 0, nbytes]], dtype=np.int64),
+                    task.rows,
+                    task.batch,
+                    task.within,
+                    sink.slots,
+                    sink.format.offsets[field],
+                    sink.row_nbytes[field],
+                )
+
+
+def _format(row_nbytes: tuple[int, ...], rows: int) -> SlotFormat:
+    offsets, end = [], 0
+    for nbytes in row_nbytes:
+        offsets.append(end)
+        end += -(-nbytes * rows // 128) * 128
+    return SlotFormat(rows=rows, offsets=tuple(offsets), nbytes=max(end, 128))

@@ -1,0 +1,185 @@
+"""Which chunks a window needs, in which order they are read, and where each of their rows lands: pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h5stream.order.epoch import Window
+from h5stream.storage.index import MISSING
+from h5stream.storage.layout import DECODED, DIRECT, DatasetPart
+
+TASK_NBYTES = 2 * 1024 * 1024
+"""Decoded bytes of one task: a few chunks, so that threads meet rarely and still share a window evenly."""
+
+MAX_GAP_NBYTES = 16 * 1024
+"""Bytes between two chunks that are read along rather than skipped: less than another system call costs."""
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Where the rows of a dataset part go; shared by all its tasks in a window.
+
+    Attributes
+    ----------
+    in_rows : ndarray of int64
+        Each row's place inside its chunk.
+    batch, within : ndarray of int64
+        Its batch, counted from the window's first, and its place there.
+    """
+
+    in_rows: Ints
+    batch: Ints
+    within: Ints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """Some chunks of one dataset part, neighbours in the file, read and scattered by one thread.
+
+    Attributes
+    ----------
+    part : DatasetPart
+        The dataset.
+    placement : Placement
+        Where its rows go.
+    number, piece, place : ndarray of int64, shape (n,)
+        For each chunk: its number, its place across the row (in ``part.pieces``), its place in the index
+        (`MISSING` for the fill value, and always where h5py reads).
+    low, high : ndarray of int64, shape (n,)
+        Its rows, as a range in the placement's arrays.
+    offset, nbytes : ndarray of int64, shape (n,)
+        What to read for it.
+    first_row : ndarray of int64, shape (n,)
+        The row of the chunk that the bytes begin with; 0 unless unfiltered data is read in part.
+    run : ndarray of int64
+        Edges of the groups of chunks that one read fetches.
+    """
+
+    part: DatasetPart
+    placement: Placement
+    number: Ints
+    piece: Ints
+    place: Ints
+    low: Ints
+    high: Ints
+    offset: Ints
+    nbytes: Ints
+    first_row: Ints
+    run: Ints
+
+    @property
+    def first_batch(self) -> int:
+        """The earliest batch, counted from the window's first, that needs this task."""
+        ranges = zip(self.low.tolist(), self.high.tolist(), strict=True)
+        return min(int(self.placement.batch[low:high].min()) for low, high in ranges)
+
+
+def plan_window(
+    datasets: tuple[tuple[DatasetPart, ...], ...], window: Window, *, first_batch: int, task_nbytes: int = TASK_NBYTES
+) -> list[Task]:
+    """Plan the reads of a window.
+
+    Parameters
+    ----------
+    datasets : tuple of tuple of DatasetPart
+        The datasets to read, each with its parts.
+    window : Window
+        The rows.
+    first_batch : int
+        The window's first batch; the tasks count from it.
+    task_nbytes : int
+        Decoded bytes of one task.
+
+    Returns
+    -------
+    list of Task
+        In the order of the files' bytes, datasets taking turns.
+    """
+    batch = window.batch - first_batch
+    tasks: list[Task] = []
+    for parts in datasets:
+        for part, low, high in _rows_of_parts(parts, window.rows):
+            if not part.pieces:
+                continue  # rows without elements
+            tasks += _plan_part(part, window.rows[low:high], batch[low:high], window.within[low:high], task_nbytes)
+    return tasks
+
+
+def _rows_of_parts(parts: tuple[DatasetPart, ...], rows: Ints) -> Iterator[tuple[DatasetPart, int, int]]:
+    if len(parts) == 1:
+        yield parts[0], 0, len(rows)
+        return
+    edges = np.searchsorted(rows, [part.row_start for part in parts] + [parts[-1].row_start + parts[-1].rows])
+    for part, low, high in zip(parts, edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+        if high > low:
+            yield part, low, high
+
+
+def _plan_part(part: DatasetPart, rows: Ints, batch: Ints, within: Ints, task_nbytes: int) -> list[Task]:
+    local = rows - part.row_start
+    chunk = local // part.chunk_rows
+    placement = Placement(in_rows=local - chunk * part.chunk_rows, batch=batch, within=within)
+    edges = np.concatenate([[0], np.flatnonzero(np.diff(chunk)) + 1, [len(rows)]])
+    low, high, rows_of_chunks = edges[:-1], edges[1:], chunk[edges[:-1]]
+    # Every row of chunks crosses the same pieces: one column of this table each.
+    table = _address(part, rows_of_chunks, placement.in_rows[low], placement.in_rows[high - 1])
+    count = len(part.pieces)
+    table["low"], table["high"] = np.repeat(low, count), np.repeat(high, count)
+    by_offset = np.argsort(table["offset"], kind="stable")
+    table = {key: values[by_offset] for key, values in table.items()}
+    work = np.maximum(table["nbytes"], part.chunk_nbytes if part.access == DECODED else 1)
+    return [
+        Task(part=part, placement=placement, run=_runs(cut["offset"], cut["nbytes"]), **cut)
+        for cut in _cuts(table, work, task_nbytes)
+    ]
+
+
+def _address(part: DatasetPart, chunks: Ints, first_row: Ints, last_row: Ints) -> dict[str, Ints]:
+    """Find what to read for each piece of each row of chunks."""
+    count = len(part.pieces)
+    piece = np.tile(np.arange(count, dtype=np.int64), len(chunks))
+    chunks, first_row, last_row = (np.repeat(a, count) for a in (chunks, first_row, last_row))
+    index = part.index
+    if index is None:
+        row_nbytes = part.stored_row_nbytes
+        return {
+            "number": chunks,
+            "piece": piece,
+            "place": np.full(len(chunks), MISSING, dtype=np.int64),
+            "offset": chunks * (part.chunk_rows * row_nbytes),
+            "nbytes": (last_row - first_row + 1) * row_nbytes,
+            "first_row": first_row,
+        }
+    numbers = chunks * index.columns + np.array([p.number for p in part.pieces], dtype=np.int64)[piece]
+    place = index.find(numbers)
+    stored = place != MISSING
+    offset, nbytes = np.full(len(place), MISSING), np.zeros(len(place), dtype=np.int64)
+    offset[stored], nbytes[stored] = index.offset[place[stored]], index.nbytes[place[stored]]
+    begin = np.zeros(len(place), dtype=np.int64)
+    if part.access == DIRECT:  # without filters only the rows that are wanted need be read
+        stride = np.array([p.row_elements for p in part.pieces], dtype=np.int64)[piece] * part.stored_element_nbytes
+        begin = np.where(stored, first_row, 0)
+        nbytes = np.where(stored, (last_row - first_row + 1) * stride, 0)
+        offset = np.where(stored, offset + first_row * stride, MISSING)
+    return {"number": numbers, "piece": piece, "place": place, "offset": offset, "nbytes": nbytes, "first_row": begin}
+
+
+def _cuts(table: dict[str, Ints], work: Ints, task_nbytes: int) -> Iterator[dict[str, Ints]]:
+    share = (np.cumsum(work) - work) // task_nbytes
+    edges = np.concatenate([[0], np.flatnonzero(np.diff(share)) + 1, [len(work)]]).tolist()
+    for start, stop in zip(edges[:-1], edges[1:], strict=True):
+        yield {key: values[start:stop] for key, values in table.items()}
+
+
+def _runs(offset: Ints, nbytes: Ints) -> Ints:
+    """Group chunks that lie close together, so that one read fetches them."""
+    end = offset + nbytes
+    gap = offset[1:] - end[:-1]
+    apart = (gap < 0) | (gap > MAX_GAP_NBYTES) | (offset[:-1] == MISSING)
+    return np.concatenate([[0], np.flatnonzero(apart) + 1, [len(offset)]])

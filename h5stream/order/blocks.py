@@ -1,0 +1,131 @@
+"""Rows become blocks: runs of consecutive rows that are read together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h5stream.errors import OptionError
+
+_MAX_BLOCKS = 1 << 26
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blocks:
+    """The blocks of a sequence of rows, in file order.
+
+    Attributes
+    ----------
+    edges : ndarray of int64, shape (blocks + 1,)
+        Block ``k`` holds the places ``edges[k]`` to ``edges[k + 1]`` of the selected rows; none is empty.
+    rows : ndarray of int64 or None
+        The selected rows, ascending; None where all rows are selected, and a row is its place.
+    """
+
+    edges: NDArray[np.int64]
+    rows: NDArray[np.int64] | None = None
+
+    @property
+    def count(self) -> int:
+        """How many blocks."""
+        return len(self.edges) - 1
+
+    @property
+    def total_rows(self) -> int:
+        """How many rows they hold together."""
+        return int(self.edges[-1])
+
+    def rows_at(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Give the rows at places of the selection."""
+        return places if self.rows is None else self.rows[places]
+
+
+def make_blocks(
+    file_starts: tuple[int, ...], block_rows: tuple[int, ...], rows: NDArray[np.int64] | None = None
+) -> Blocks:
+    """Cut each file's rows into blocks; a block never crosses from one file into the next.
+
+    Parameters
+    ----------
+    file_starts : tuple of int
+        Number of each file's first row, and at the end the number of all rows.
+    block_rows : tuple of int
+        Rows of a block, for each file.
+    rows : ndarray of int64, optional
+        The rows to use, ascending and distinct (see `select_rows`).
+
+    Examples
+    --------
+    >>> make_blocks((0, 5, 9), (2, 3)).edges.tolist()
+    [0, 2, 4, 5, 8, 9]
+    """
+    count = sum(-(-(stop - start) // size) for start, stop, size in _spans(file_starts, block_rows))
+    if count > _MAX_BLOCKS:
+        raise OptionError(
+            f"{file_starts[-1]:,} rows make {count:,} blocks, more than the {_MAX_BLOCKS:,} that are kept in memory; "
+            "select rows=, or store the data in larger chunks"
+        )
+    starts = np.concatenate(
+        [np.arange(start, stop, size, dtype=np.int64) for start, stop, size in _spans(file_starts, block_rows)]
+    )
+    edges = np.append(starts, file_starts[-1])
+    if rows is None:
+        return Blocks(edges=edges)
+    edges = np.unique(np.searchsorted(rows, edges))
+    return Blocks(edges=edges, rows=rows)
+
+
+def _spans(file_starts: tuple[int, ...], block_rows: tuple[int, ...]) -> list[tuple[int, int, int]]:
+    return list(zip(file_starts[:-1], file_starts[1:], block_rows, strict=True))
+
+
+def select_rows(selection: Any, total: int) -> NDArray[np.int64] | None:
+    """Turn indices or a boolean mask into ascending row numbers.
+
+    Parameters
+    ----------
+    selection : array-like of int or bool, or None
+        Indices may be negative, as in NumPy; None selects all rows.
+    total : int
+        Rows there are.
+
+    Raises
+    ------
+    OptionError
+        If a mask has another length, an index is out of range or named twice, or nothing is selected.
+
+    Examples
+    --------
+    >>> select_rows([5, -1, 2], 10).tolist()
+    [2, 5, 9]
+    >>> select_rows([True, False, True], 3).tolist()
+    [0, 2]
+    """
+    if selection is None:
+        return None
+    chosen = np.asarray(selection)
+    if chosen.dtype == bool:
+        if chosen.shape != (total,):
+            raise OptionError(f"a mask for rows= needs one value a row: {total:,} rows, shape {chosen.shape}")
+        rows = np.flatnonzero(chosen).astype(np.int64)
+    elif chosen.size and not np.issubdtype(chosen.dtype, np.integer):
+        raise OptionError(f"rows= takes row numbers or a boolean mask, not {chosen.dtype}")
+    else:
+        rows = _checked_numbers(chosen.astype(np.int64).reshape(-1), total)
+    if len(rows) == 0:
+        raise OptionError("rows= selects no rows")
+    return rows
+
+
+def _checked_numbers(numbers: NDArray[np.int64], total: int) -> NDArray[np.int64]:
+    wrong = numbers[(numbers < -total) | (numbers >= total)]
+    if len(wrong):
+        raise OptionError(f"rows= names row {wrong[0]}, but there are {total:,} rows, 0 to {total - 1:,}")
+    rows = np.sort(np.where(numbers < 0, numbers + total, numbers))
+    twice = rows[1:][np.diff(rows) == 0]
+    if len(twice):
+        raise OptionError(f"rows= names row {twice[0]} more than once; an epoch takes each row exactly once")
+    return rows

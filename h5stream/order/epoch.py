@@ -1,0 +1,309 @@
+"""The two-level shuffle: blocks are permuted and cut into windows, rows are permuted inside each window.
+
+The *line* is the sequence of all rows with whole blocks permuted. A rank owns a consecutive run of it, cut
+into windows at block edges. Inside a window every row is sent to its *output place*; batches are consecutive
+runs of output places and may cross windows.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h5stream.errors import OptionError
+from h5stream.order.blocks import Blocks
+from h5stream.order.permutation import BLOCKS, ROWS, permutation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """Rows that are in memory together, and where each goes.
+
+    Attributes
+    ----------
+    rows : ndarray of int64, shape (n,)
+        Row numbers, ascending: the order in which files like to be read.
+    batch : ndarray of int64, shape (n,)
+        The batch that each row belongs to.
+    within : ndarray of int64, shape (n,)
+        Its place in that batch.
+    """
+
+    rows: NDArray[np.int64]
+    batch: NDArray[np.int64]
+    within: NDArray[np.int64]
+
+
+class Order(Protocol):
+    """What the engine needs to know: windows of rows, batch by batch.
+
+    Implementations are immutable or used by one thread at a time; `windows` may be called again at any time.
+    """
+
+    @property
+    def batches(self) -> int | None:
+        """How many batches, None where that is not known beforehand."""
+        ...
+
+    def batch_size_of(self, batch: int) -> int:
+        """Rows of a batch; asked only once a window with rows of that batch was given."""
+        ...
+
+    def windows(self, first_batch: int = 0) -> Iterator[Window]:
+        """Give the windows in order, without the rows of batches before `first_batch`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchCut:
+    """A run of `rows` output places cut into exactly `batches` batches.
+
+    Every batch is full but the last. Where the run would fill only ``batches - 1`` of them (another rank has
+    one row more), the last full batch gives its last row away, so that all ranks count alike.
+    """
+
+    rows: int
+    batch_size: int
+    batches: int
+
+    @property
+    def _last_start(self) -> int:
+        return min((self.batches - 1) * self.batch_size, self.rows - 1)
+
+    def start_of(self, batch: int) -> int:
+        """Give the first output place of a batch."""
+        return self._last_start if batch == self.batches - 1 else min(batch * self.batch_size, self.rows)
+
+    def size_of(self, batch: int) -> int:
+        """Give the rows of a batch."""
+        stop = self.rows if batch == self.batches - 1 else self.start_of(batch + 1)
+        return stop - self.start_of(batch)
+
+    def locate(self, output: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Give batch and place in it for output places."""
+        batch = output // self.batch_size
+        within = output - batch * self.batch_size
+        if self._last_start < (self.batches - 1) * self.batch_size:
+            given_away = output == self._last_start
+            batch[given_away], within[given_away] = self.batches - 1, 0
+        return batch, within
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderSettings:
+    """What an epoch's order depends on, besides the blocks.
+
+    Attributes
+    ----------
+    batch_size : int
+        Rows of a batch.
+    window_rows : int
+        Rows of a window; rounded up to whole blocks.
+    first_window_rows : int
+        Rows of the epoch's first window; the next ones double until they reach `window_rows`.
+    shuffle : bool
+        False gives the rows in file order.
+    drop_last : bool
+        Leave out what does not fill a batch on every rank.
+    seed, epoch : int
+        Non-negative.
+    rank, world_size : int
+        Which run of the line is ours.
+    """
+
+    batch_size: int
+    window_rows: int
+    first_window_rows: int
+    shuffle: bool = True
+    drop_last: bool = False
+    seed: int = 0
+    epoch: int = 0
+    rank: int = 0
+    world_size: int = 1
+
+    def __post_init__(self) -> None:
+        for name, least in (
+            ("batch_size", 1), ("window_rows", 1), ("first_window_rows", 1), ("seed", 0), ("epoch", 0), ("rank", 0),
+            ("world_size", 1),
+        ):  # fmt: skip
+            if getattr(self, name) < least:
+                raise OptionError(f"{name} must be at least {least}, not {getattr(self, name)}")
+        if self.rank >= self.world_size:
+            raise OptionError(f"rank must be below world_size={self.world_size}, not {self.rank}")
+
+
+class EpochOrder:
+    """The order of one epoch on one rank.
+
+    Parameters
+    ----------
+    blocks : Blocks
+        The rows and how they are cut.
+    settings : OrderSettings
+        Everything else.
+
+    Raises
+    ------
+    OptionError
+        If the rows cannot give every rank the same number of batches.
+
+    Examples
+    --------
+    >>> from h5stream.order.blocks import make_blocks
+    >>> settings = OrderSettings(batch_size=4, window_rows=6, first_window_rows=6, seed=1)
+    >>> order = EpochOrder(make_blocks((0, 10), (2,)), settings)
+    >>> order.batches, order.batch_rows(0).tolist()
+    (3, [6, 8, 2, 9])
+    """
+
+    def __init__(self, blocks: Blocks, settings: OrderSettings) -> None:
+        self.blocks = blocks
+        self.settings = settings
+        self.run = _rank_run(blocks.total_rows, settings)
+        self.cut = BatchCut(
+            rows=self.run[1] - self.run[0],
+            batch_size=settings.batch_size,
+            batches=count_batches(blocks.total_rows, settings),
+        )
+
+    @property
+    def batches(self) -> int:
+        """Batches of this rank in this epoch; the same on every rank."""
+        return self.cut.batches
+
+    @property
+    def rows(self) -> int:
+        """Rows of this rank in this epoch."""
+        return self.cut.rows
+
+    def batch_size_of(self, batch: int) -> int:
+        """Give the rows of a batch."""
+        return self.cut.size_of(batch)
+
+    @functools.cached_property
+    def _permuted(self) -> NDArray[np.int64]:
+        if not self.settings.shuffle:
+            return np.arange(self.blocks.count, dtype=np.int64)
+        return permutation(self.blocks.count, self.settings.seed, self.settings.epoch, BLOCKS)
+
+    @functools.cached_property
+    def _line_edges(self) -> NDArray[np.int64]:
+        """Places of the permuted blocks' edges on the line."""
+        return np.append(0, np.cumsum(np.diff(self.blocks.edges)[self._permuted]))
+
+    @functools.cached_property
+    def window_edges(self) -> NDArray[np.int64]:
+        """Places on the line where this rank's windows begin and end."""
+        start, stop = self.run
+        edges, size = [start], self.settings.first_window_rows
+        while edges[-1] < stop:
+            # To the next block edge, so that no chunk is read for two windows.
+            nearest = np.searchsorted(self._line_edges, min(edges[-1] + size, stop))
+            edges.append(min(int(self._line_edges[nearest]), stop))
+            size = min(size * 2, self.settings.window_rows)
+        return np.array(edges, dtype=np.int64)
+
+    def outputs(self, window: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Give a window's rows, ascending, and the output place of each on this rank."""
+        start, stop = int(self.window_edges[window]), int(self.window_edges[window + 1])
+        rows = self._rows_between(start, stop)
+        base = start - self.run[0]
+        if not self.settings.shuffle:
+            return rows, np.arange(base, base + len(rows), dtype=np.int64)
+        # The rows are ascending whatever the blocks' order was: a random place for each is all it takes.
+        places = permutation(stop - start, self.settings.seed, self.settings.epoch, ROWS, start)
+        return rows, places + base
+
+    def _rows_between(self, start: int, stop: int) -> NDArray[np.int64]:
+        first = int(np.searchsorted(self._line_edges, start, side="right")) - 1
+        last = int(np.searchsorted(self._line_edges, stop, side="left"))
+        numbers = self._permuted[first:last]
+        begins = self.blocks.edges[numbers].copy()
+        ends = self.blocks.edges[numbers + 1].copy()
+        # A rank's run may begin and end inside a block.
+        begins[0] += start - self._line_edges[first]
+        ends[-1] -= self._line_edges[last] - stop
+        by_file = np.argsort(begins)
+        return self.blocks.rows_at(_concatenated_ranges(begins[by_file], ends[by_file]))
+
+    def windows(self, first_batch: int = 0) -> Iterator[Window]:
+        """Give the windows in order, without the rows of batches before `first_batch`."""
+        first_output = self.cut.start_of(first_batch) if first_batch < self.batches else self.rows
+        for number in range(len(self.window_edges) - 1):
+            if self.window_edges[number + 1] - self.run[0] <= first_output:
+                continue
+            rows, output = self.outputs(number)
+            if self.window_edges[number] - self.run[0] < first_output:
+                keep = output >= first_output
+                rows, output = rows[keep], output[keep]
+            batch, within = self.cut.locate(output)
+            yield Window(rows=rows, batch=batch, within=within)
+
+    def batch_rows(self, batch: int) -> NDArray[np.int64]:
+        """Give the rows of one batch, in the batch's order, without replaying what came before."""
+        start = self.cut.start_of(batch)
+        stop = start + self.cut.size_of(batch)
+        edges = self.window_edges - self.run[0]
+        found = np.empty(stop - start, dtype=np.int64)
+        first = int(np.searchsorted(edges, start, side="right")) - 1
+        last = int(np.searchsorted(edges, stop, side="left"))
+        for number in range(first, last):
+            rows, output = self.outputs(number)
+            ours = (output >= start) & (output < stop)
+            found[output[ours] - start] = rows[ours]
+        return found
+
+
+def count_batches(rows: int, settings: OrderSettings) -> int:
+    """Give the batches that every rank has, by arithmetic alone.
+
+    Raises
+    ------
+    OptionError
+        If no equal number of non-empty batches exists.
+
+    Examples
+    --------
+    >>> count_batches(100, OrderSettings(batch_size=8, window_rows=8, first_window_rows=8))
+    13
+    """
+    ranks, size = settings.world_size, settings.batch_size
+    if settings.drop_last:
+        batches = rows // (ranks * size)
+        if batches == 0:
+            raise OptionError(
+                f"drop_last=True leaves no batch: {rows:,} rows for {ranks} rank(s) x batch_size={size:,}; "
+                "take a smaller batch_size or drop_last=False"
+            )
+        return batches
+    fewest, extra = divmod(rows, ranks)
+    if fewest == 0:
+        raise OptionError(f"{rows:,} rows cannot give each of {ranks} ranks one; use fewer ranks")
+    batches = -(-(fewest + bool(extra)) // size)
+    if fewest < batches:
+        raise OptionError(
+            f"{rows:,} rows in batches of {size} do not give each of {ranks} ranks the same number of batches; "
+            "pass drop_last=True or a batch_size of at least 2"
+        )
+    return batches
+
+
+def _rank_run(rows: int, settings: OrderSettings) -> tuple[int, int]:
+    batches = count_batches(rows, settings)
+    if settings.drop_last:
+        length = batches * settings.batch_size
+        return settings.rank * length, (settings.rank + 1) * length
+    each, extra = divmod(rows, settings.world_size)
+    start = settings.rank * each + min(settings.rank, extra)
+    return start, start + each + (settings.rank < extra)
+
+
+def _concatenated_ranges(begins: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
+    counts = ends - begins
+    offsets = np.cumsum(counts) - counts
+    return np.repeat(begins - offsets, counts) + np.arange(int(counts.sum()), dtype=np.int64)

@@ -1,0 +1,79 @@
+"""The first stored chunk of a field, decoded here, against what h5py reads: a wrong parameter shows at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from h5stream.errors import H5StreamError
+from h5stream.storage.filters import DecodeError, DecodeScratch, unshuffle
+from h5stream.storage.layout import DIRECT, DatasetPart
+from h5stream.storage.source import FileBytes, FileIdentity
+
+
+def read_raw_box(dataset: Any, start: tuple[int, ...], count: tuple[int, ...]) -> NDArray[np.void]:
+    """Read a box of elements through h5py in the file's own type, without any conversion.
+
+    Returns
+    -------
+    ndarray of void
+        Shape `count`, each item the stored element's bytes.
+    """
+    stored = dataset.id.get_type()
+    box = np.zeros(count, dtype=f"V{stored.get_size()}")
+    if box.size:
+        file_space = dataset.id.get_space()
+        file_space.select_hyperslab(start, count)
+        dataset.id.read(h5py.h5s.create_simple(count), file_space, box, stored)
+    return box
+
+
+def chunk_box(dataset_shape: tuple[int, ...], chunk_shape: tuple[int, ...], start: tuple[int, ...]) -> tuple[int, ...]:
+    """Give how many elements of a chunk lie inside the data, along each axis."""
+    return tuple(min(c, n - s) for c, n, s in zip(chunk_shape, dataset_shape, start, strict=True))
+
+
+def first_chunk_differs(dataset: Any, part: DatasetPart, identity: FileIdentity) -> bool:
+    """Tell whether the first stored chunk decodes to something else than h5py reads.
+
+    A chunk that neither side can read is not a difference: it is an error for whoever asks for its rows.
+    """
+    index = part.index
+    assert index is not None
+    if len(index.numbers) == 0:
+        return False
+    start = index.coordinates(int(index.numbers[0]))
+    count = chunk_box(index.shape, index.chunk_shape, start)
+    try:
+        expected = read_raw_box(dataset, start, count)
+    except (OSError, RuntimeError):
+        return False
+    try:
+        ours = _decode_stored(part, identity, place=0)
+    except (DecodeError, H5StreamError):
+        return True
+    chunk = np.zeros(index.chunk_shape, dtype=expected.dtype)
+    flat = chunk.reshape(-1).view(np.uint8)
+    flat[: ours.nbytes] = ours
+    return chunk[tuple(slice(0, n) for n in count)].tobytes() != expected.tobytes()
+
+
+def _decode_stored(part: DatasetPart, identity: FileIdentity, *, place: int) -> NDArray[np.uint8]:
+    index = part.index
+    assert index is not None
+    stored = np.empty(int(index.nbytes[place]), dtype=np.uint8)
+    source = FileBytes(identity)
+    try:
+        source.read_into(int(index.offset[place]), memoryview(stored))
+    finally:
+        source.close()
+    if part.access == DIRECT:
+        return stored
+    scratch = DecodeScratch()
+    data, shuffled = part.pipeline.decode(
+        stored, filter_mask=int(index.filter_mask[place]), raw_nbytes=part.chunk_nbytes, scratch=scratch
+    )
+    return unshuffle(data, shuffled, np.empty_like(data)) if shuffled else data.copy()

@@ -1,0 +1,202 @@
+"""Opening files with h5py and finding datasets in them; every refusal says what there is instead."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import os
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import h5py
+import hdf5plugin  # noqa: F401  registers its filters with libhdf5, for what is read through h5py
+
+from h5stream.errors import (
+    ExternalDataError,
+    FieldLengthError,
+    FieldNotFoundError,
+    NotHDF5Error,
+    SourceError,
+    SourceNotFoundError,
+    TruncatedFileError,
+    UnsupportedFieldError,
+)
+from h5stream.storage.fields import split_member
+
+_LISTED = 12
+
+
+@contextlib.contextmanager
+def open_hdf5(path: str) -> Iterator[Any]:
+    """Open an HDF5 file for reading, without file locks, and close it at the end.
+
+    Raises
+    ------
+    SourceNotFoundError, NotHDF5Error, TruncatedFileError, SourceError
+        If libhdf5 cannot open it; the message says which and why.
+    """
+    try:
+        file = h5py.File(path, "r", locking=False)
+    except FileNotFoundError:
+        raise SourceNotFoundError(f"no such file: {path!r}", file=path) from None
+    except OSError as error:
+        raise _explain_open_failure(path, error) from error
+    with file:
+        yield file
+
+
+def _explain_open_failure(path: str, error: OSError) -> SourceError:
+    text = str(error)
+    if "truncated file" in text:
+        return TruncatedFileError(
+            f"{path!r} is truncated: {text}. Copy it again from its source.", file=path
+        )
+    if "signature not found" in text:
+        return NotHDF5Error(
+            f"{path!r} is not an HDF5 file: it has no HDF5 signature ({os.path.getsize(path)} bytes).", file=path
+        )
+    return SourceError(f"libhdf5 cannot open {path!r}: {text}", file=path)
+
+
+def datasets_of(file: Any) -> dict[str, Any]:
+    """List all datasets of an open file that hard links lead to, by path without the leading slash."""
+    found: dict[str, Any] = {}
+
+    def visit(name: str, thing: Any) -> None:
+        if isinstance(thing, h5py.Dataset):
+            found[name] = thing
+
+    # A damaged object must not hide the others: what could be listed is listed.
+    with contextlib.suppress(RuntimeError, OSError, KeyError, ValueError, TypeError):
+        file.visititems(visit)
+    return found
+
+
+def default_fields(file: Any, path: str) -> list[str]:
+    """Give the names of the root's datasets, if they agree in length.
+
+    Raises
+    ------
+    FieldLengthError
+        If they do not, or the root has none; the message lists what there is, by length.
+    """
+    at_root = {
+        name: thing
+        for name in file
+        if isinstance(file.get(name, getlink=True), h5py.HardLink)
+        and isinstance(thing := file.get(name), h5py.Dataset)
+    }
+    lengths = {thing.shape[0] if thing.shape else None for thing in at_root.values()}
+    if len(lengths) == 1 and None not in lengths:
+        return list(at_root)
+    why = "has no datasets at its root" if not at_root else "has datasets of unlike length at its root"
+    raise FieldLengthError(f"{path!r} {why}, so name the fields: fields=[...]. {_by_length(file)}", file=path)
+
+
+def _by_length(file: Any) -> str:
+    groups: dict[int, list[str]] = defaultdict(list)
+    for name, thing in datasets_of(file).items():
+        if thing.shape:
+            groups[thing.shape[0]].append(name)
+    if not groups:
+        return "It has no dataset with rows."
+    lines = [
+        f"{rows:,} rows: {', '.join(names[:_LISTED])}{' ...' if len(names) > _LISTED else ''}"
+        for rows, names in sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
+    ]
+    return "It has, by length: " + "; ".join(lines[:_LISTED]) + "."
+
+
+def find_dataset(file: Any, name: str, path: str, *, allow_external: bool) -> tuple[Any, str, tuple[str, ...]]:
+    """Find a field's dataset.
+
+    Returns
+    -------
+    dataset : h5py.Dataset
+    dataset_path : str
+        Without the leading slash.
+    member : tuple of str
+        The member path after the colon.
+
+    Raises
+    ------
+    FieldNotFoundError
+        With the nearest name there is.
+    ExternalDataError
+        If the way to it leads through an external link and that is not allowed.
+    """
+
+    def leads_to_dataset(candidate: str) -> bool:
+        _refuse_external_links(file, candidate, path, allow_external=allow_external)
+        try:
+            return isinstance(file.get(candidate), h5py.Dataset)
+        except (KeyError, OSError, RuntimeError, ValueError):
+            return False
+
+    clean = name.strip("/")
+    try:
+        dataset_path, member = split_member(clean, leads_to_dataset)
+    except FieldNotFoundError:
+        raise _not_found(file, name, path) from None
+    dataset = file[dataset_path]
+    if member:
+        _check_member(dataset, name, member, path)
+    return dataset, dataset_path, member
+
+
+def _refuse_external_links(file: Any, candidate: str, path: str, *, allow_external: bool) -> None:
+    if allow_external:
+        return
+    parts = candidate.strip("/").split("/")
+    for i in range(1, len(parts) + 1):
+        step = "/".join(parts[:i])
+        try:
+            link = file.get(step, getlink=True)
+        except (KeyError, OSError, RuntimeError, ValueError):
+            return
+        if isinstance(link, h5py.ExternalLink):
+            raise ExternalDataError(
+                f"{path!r}: {step!r} is an external link to {link.filename!r}. Data outside the opened files "
+                "is refused; pass allow_external=True if you trust the file.",
+                file=path,
+                field=candidate,
+                target=link.filename,
+            )
+
+
+def _not_found(file: Any, name: str, path: str) -> FieldNotFoundError:
+    there = datasets_of(file)
+    near = difflib.get_close_matches(name.strip("/"), there, n=1, cutoff=0.5)
+    same_leaf = [n for n in there if n.rsplit("/", 1)[-1] == name.rsplit("/", 1)[-1]]
+    hint = f" Did you mean {(same_leaf or near)[0]!r}?" if same_leaf or near else ""
+    shown = ", ".join(list(there)[:_LISTED]) + (" ..." if len(there) > _LISTED else "")
+    listing = f" It has: {shown}." if there else " It has no datasets."
+    if isinstance(file.get(name.strip("/") or "/"), h5py.Group):
+        hint = " That is a group; name a dataset in it." + hint
+    return FieldNotFoundError(f"{path!r} has no dataset {name!r}.{hint}{listing}", field=name, file=path)
+
+
+def _check_member(dataset: Any, name: str, member: tuple[str, ...], path: str) -> None:
+    current = dataset.dtype
+    for part in member:
+        names = current.names or ()
+        if part not in names:
+            near = difflib.get_close_matches(part, names, n=1, cutoff=0.5)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            what = f"Its members are: {', '.join(names)}." if names else f"It is not a compound but {current}."
+            raise FieldNotFoundError(
+                f"{path!r}: field {name!r} has no member {part!r}.{hint} {what}", field=name, file=path
+            )
+        current = current.fields[part][0]
+
+
+def check_has_rows(dataset: Any, name: str, path: str) -> None:
+    """Refuse scalars and null dataspaces: they have no axis of samples."""
+    if dataset.shape is None or dataset.shape == ():
+        what = "empty (a null dataspace)" if dataset.shape is None else "a single value"
+        raise UnsupportedFieldError(
+            f"{path!r}: {name!r} is {what}, so it has no rows; a field's first axis are the samples",
+            field=name,
+            file=path,
+        )

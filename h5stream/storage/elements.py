@@ -1,0 +1,178 @@
+"""How one stored element becomes what a batch holds.
+
+A *leaf* is a run of bytes inside a stored element that is one scalar, or an array of like scalars: a plain
+number, a member of a compound, an array member. Whatever is not provably laid out like its NumPy dtype goes
+through h5py, which converts it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import h5py
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaf:
+    """Where a field's bytes lie inside one stored element.
+
+    Attributes
+    ----------
+    stored_nbytes : int
+        Bytes of the whole stored element.
+    offset : int
+        First byte of the leaf inside it.
+    unit_nbytes : int
+        Bytes that are swapped together: the scalar, or half of a complex number.
+    units : int
+        How many of them the leaf has.
+    swapped : bool
+        Whether the file's byte order is not this machine's.
+    dtype : numpy.dtype
+        The scalar in native byte order, as a batch holds it.
+    shape : tuple of int
+        Shape of an array member, else ``()``.
+    """
+
+    stored_nbytes: int
+    offset: int
+    unit_nbytes: int
+    units: int
+    swapped: bool
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the leaf."""
+        return self.unit_nbytes * self.units
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the stored element *is* the leaf, byte for byte."""
+        return not self.swapped and self.offset == 0 and self.nbytes == self.stored_nbytes
+
+
+def leaf_of(dtype: np.dtype[Any], member: tuple[str, ...]) -> Leaf | None:
+    """Find a leaf by its member path; None if it is not one run of like scalars.
+
+    Parameters
+    ----------
+    dtype : numpy.dtype
+        The stored element's dtype, with the file's offsets and byte order.
+    member : tuple of str
+        Names of nested compound members, outermost first; empty for a plain element.
+
+    Examples
+    --------
+    >>> pair = np.dtype([("a", "<i2"), ("b", ">f4", (3,))])
+    >>> leaf = leaf_of(pair, ("b",))
+    >>> leaf.offset, leaf.unit_nbytes, leaf.units, leaf.swapped, leaf.shape
+    (2, 4, 3, True, (3,))
+    """
+    stored_nbytes, offset, current = dtype.itemsize, 0, dtype
+    for name in member:
+        if current.fields is None or name not in current.fields:
+            return None
+        current, inner = current.fields[name][:2]
+        offset += inner
+    base, shape = current.subdtype or (current, ())
+    if base.fields is not None or base.kind not in "biufcS" or base.subdtype is not None:
+        return None
+    unit = {"c": base.itemsize // 2, "S": 1}.get(base.kind, base.itemsize)
+    if unit not in (1, 2, 4, 8):
+        return None
+    return Leaf(
+        stored_nbytes=stored_nbytes,
+        offset=offset,
+        unit_nbytes=unit,
+        units=current.itemsize // unit,
+        swapped=unit > 1 and base.newbyteorder("=") != base,
+        dtype=np.dtype(base.newbyteorder("=")),
+        shape=tuple(shape),
+    )
+
+
+def is_laid_out_as_numpy(dataset: Any) -> bool:
+    """Tell whether the stored elements have, byte for byte, the layout of ``dataset.dtype``.
+
+    False for bit fields, odd precisions, foreign float formats and the like, which h5py converts.
+    """
+    stored = dataset.id.get_type()
+    if stored.get_size() != dataset.dtype.itemsize:
+        return False
+    try:
+        return bool(_same_layout(stored, h5py.h5t.py_create(dataset.dtype, logical=True)))
+    except (TypeError, NotImplementedError):
+        return False
+
+
+def _same_layout(stored: Any, numpy_like: Any) -> bool:
+    if stored.get_class() != numpy_like.get_class() or stored.get_size() != numpy_like.get_size():
+        return False
+    kind = stored.get_class()
+    if kind == h5py.h5t.COMPOUND:
+        return _same_members(stored, numpy_like)
+    if kind == h5py.h5t.ARRAY:
+        same_shape = stored.get_array_dims() == numpy_like.get_array_dims()
+        return same_shape and _same_layout(stored.get_super(), numpy_like.get_super())
+    if kind == h5py.h5t.ENUM:
+        # Member names do not matter to the bytes, the integers below them do.
+        return _same_layout(stored.get_super(), numpy_like.get_super())
+    if kind == h5py.h5t.STRING:
+        # A space-padded string is converted by libhdf5; `has_terminated_strings` deals with the others.
+        return not stored.is_variable_str() and stored.get_strpad() in (h5py.h5t.STR_NULLTERM, h5py.h5t.STR_NULLPAD)
+    return bool(stored.equal(numpy_like))
+
+
+def has_terminated_strings(stored: Any) -> bool:
+    """Tell whether fixed-length strings in an HDF5 type end at their first NUL.
+
+    What follows that NUL is not part of the string, and libhdf5 does not hand it out.
+    """
+    kind = stored.get_class()
+    if kind == h5py.h5t.STRING:
+        return bool(stored.get_strpad() == h5py.h5t.STR_NULLTERM)
+    if kind == h5py.h5t.COMPOUND:
+        return any(has_terminated_strings(stored.get_member_type(i)) for i in range(stored.get_nmembers()))
+    if kind == h5py.h5t.ARRAY:
+        return has_terminated_strings(stored.get_super())
+    return False
+
+
+def _same_members(stored: Any, numpy_like: Any) -> bool:
+    count = stored.get_nmembers()
+    if count != numpy_like.get_nmembers():
+        return False
+    by_offset = {numpy_like.get_member_offset(i): i for i in range(count)}
+    for i in range(count):
+        twin = by_offset.get(stored.get_member_offset(i))
+        if twin is None or not _same_layout(stored.get_member_type(i), numpy_like.get_member_type(twin)):
+            return False
+    return True
+
+
+def refusal(dtype: np.dtype[Any]) -> str | None:
+    """Say why a dtype cannot become a tensor or a list; None if it can.
+
+    Examples
+    --------
+    >>> refusal(np.dtype("f4")) is None
+    True
+    """
+    if h5py.check_ref_dtype(dtype) is not None:
+        return "references point into the file and mean nothing in a batch; read what they point to"
+    if dtype.kind == "V" and dtype.fields is None and dtype.subdtype is None:
+        return "opaque bytes have no number type; store them as uint8, or read them with h5py"
+    if dtype.kind in "mM":
+        return "date and time types are stored as opaque bytes; store them as int64"
+    if dtype.kind in "fc" and dtype.itemsize > (8 if dtype.kind == "f" else 16):
+        return f"{dtype} is wider than any torch dtype; store it as float64 (complex128)"
+    if dtype.subdtype is not None:
+        return refusal(dtype.subdtype[0])
+    inside = h5py.check_vlen_dtype(dtype)
+    if isinstance(inside, np.dtype):
+        return refusal(inside)
+    return None

@@ -1,0 +1,197 @@
+"""The layout of a sample: which datasets of which files hold its fields, and how their bytes are reached.
+
+Everything here is plain data, so that a layout travels to other processes without opening a file again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h5stream.storage.elements import Leaf
+from h5stream.storage.fields import SampleShape
+from h5stream.storage.filters import Pipeline
+from h5stream.storage.index import ChunkIndex
+from h5stream.storage.rowbox import ColumnPiece, Columns
+from h5stream.storage.source import FileIdentity
+
+DIRECT = "direct"
+"""Stored without filters: bytes go from the file straight to the batch."""
+DECODED = "decoded"
+"""Filters are undone by h5stream, outside HDF5's lock."""
+VIA_H5PY = "h5py"
+"""Rows are read through h5py, under its lock."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldLayout:
+    """One entry of a batch: a tensor, a list of bytes, or a list of objects.
+
+    Attributes
+    ----------
+    name : str
+        As the user wrote it, with the member after a colon.
+    kind : str
+        ``"array"`` (a tensor), ``"bytes"`` (a list of bytes) or ``"object"`` (a list).
+    dtype : numpy.dtype
+        Scalar dtype in native byte order; ``object`` for kind ``"object"``.
+    row_shape : tuple of int
+        Shape of one row.
+    cast : torch.dtype or None
+        What the user wants the batch cast to.
+    cut_at_nul : bool
+        For bytes: whether a string ends at its first NUL.
+    """
+
+    name: str
+    kind: str
+    dtype: np.dtype[Any]
+    row_shape: tuple[int, ...]
+    cast: Any = None
+    cut_at_nul: bool = False
+
+    @property
+    def row_nbytes(self) -> int:
+        """Bytes of one row in a slot; 0 for objects, which do not live in one."""
+        return 0 if self.kind == "object" else math.prod(self.row_shape) * self.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A field that is filled from a dataset.
+
+    Attributes
+    ----------
+    field : int
+        Its place in `SampleLayout.fields`.
+    member : tuple of str
+        The member path inside the dataset's elements.
+    leaf : Leaf or None
+        Where its bytes lie inside a stored element; None where h5py converts them.
+    fill : ndarray of uint8
+        One element of the fill value, as the batch holds it.
+    """
+
+    field: int
+    member: tuple[str, ...]
+    leaf: Leaf | None
+    fill: NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetPart:
+    """One dataset of one file, with the fields that are filled from it.
+
+    Attributes
+    ----------
+    file : int
+        Its file's place in `SampleLayout.files`.
+    path : str
+        Path inside the file.
+    rows, row_start : int
+        Its rows, and the number of its first row in the whole sample sequence.
+    access : str
+        `DIRECT`, `DECODED` or `VIA_H5PY`.
+    reason : str
+        Why it is read that way.
+    chunk_rows : int
+        Rows that are read together.
+    index : ChunkIndex or None
+        None where h5py reads.
+    pipeline : Pipeline
+        Its filters.
+    columns : slice, list of int or None
+        The user's selection.
+    pieces : tuple of ColumnPiece
+        The chunks across a row that hold something asked for.
+    targets : tuple of Target
+        The fields.
+    """
+
+    file: int
+    path: str
+    rows: int
+    row_start: int
+    access: str
+    reason: str
+    chunk_rows: int
+    index: ChunkIndex | None
+    pipeline: Pipeline
+    columns: Columns
+    pieces: tuple[ColumnPiece, ...]
+    targets: tuple[Target, ...]
+    stored_element_nbytes: int
+    dtype_text: str
+
+    @property
+    def chunk_nbytes(self) -> int:
+        """Bytes of a decoded chunk; for h5py, of the rows that are read together."""
+        if self.index is not None:
+            return math.prod(self.index.chunk_shape) * self.stored_element_nbytes
+        return self.chunk_rows * self.stored_row_nbytes
+
+    @property
+    def stored_row_nbytes(self) -> int:
+        """Bytes that one row takes once decoded, before any selection of columns."""
+        return sum(piece.row_elements for piece in self.pieces) * self.stored_element_nbytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleLayout:
+    """Everything that must be known to read rows.
+
+    Attributes
+    ----------
+    files : tuple of FileIdentity
+        In the order in which their rows follow one another.
+    file_starts : tuple of int
+        Number of each file's first row, and at the end the number of all rows.
+    fields : tuple of FieldLayout
+        The flat list of entries.
+    datasets : tuple of tuple of DatasetPart
+        For each dataset its parts, one a file.
+    shape : SampleShape
+        The user's structure.
+    entries : tuple
+        For each entry of the structure: the number of its field, or, for a whole compound, a dict of them.
+    allow_external : bool
+        Whether h5py may follow data out of the opened files.
+    """
+
+    files: tuple[FileIdentity, ...]
+    file_starts: tuple[int, ...]
+    fields: tuple[FieldLayout, ...]
+    datasets: tuple[tuple[DatasetPart, ...], ...]
+    shape: SampleShape
+    entries: tuple[Any, ...]
+    allow_external: bool
+
+    @property
+    def rows(self) -> int:
+        """All rows."""
+        return self.file_starts[-1]
+
+    @property
+    def row_nbytes(self) -> int:
+        """Bytes that one row takes in a slot."""
+        return sum(field.row_nbytes for field in self.fields)
+
+    @property
+    def leading(self) -> tuple[DatasetPart, ...]:
+        """The parts of the dataset with the most bytes a row: its chunks are the blocks of the shuffle."""
+        return max(self.datasets, key=lambda parts: parts[0].stored_row_nbytes)
+
+    def assemble(self, values: Sequence[Any]) -> Any:
+        """Put one value for each field into the user's structure."""
+        return self.shape.assemble([_pick(entry, values) for entry in self.entries])
+
+
+def _pick(entry: Any, values: Sequence[Any]) -> Any:
+    if isinstance(entry, dict):
+        return {key: _pick(inner, values) for key, inner in entry.items()}
+    return values[entry]

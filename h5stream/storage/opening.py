@@ -1,0 +1,366 @@
+"""Opening: files and field names become a `SampleLayout`, with every rule checked and nothing left open."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from typing import Any
+
+import h5py
+import numpy as np
+
+from h5stream.errors import (
+    ExternalDataError,
+    FieldLengthError,
+    MissingFilterError,
+    OptionError,
+    UnsupportedFieldError,
+)
+from h5stream.storage import elements, filters
+from h5stream.storage.check import first_chunk_differs
+from h5stream.storage.discovery import check_has_rows, default_fields, find_dataset, open_hdf5
+from h5stream.storage.fields import Fields, SampleShape, Source, sample_shape, source_paths
+from h5stream.storage.index import ChunkIndex, build_index, one_extent
+from h5stream.storage.layout import DECODED, DIRECT, VIA_H5PY, DatasetPart, FieldLayout, SampleLayout, Target
+from h5stream.storage.rowbox import Columns, column_pieces, selected_shape
+from h5stream.storage.source import FileIdentity
+
+READ_TOGETHER_NBYTES = 256 * 1024
+"""Bytes of unchunked data that count as one block.
+
+Small enough that a window holds many blocks, large enough that a read costs more than its system call."""
+
+
+def open_layout(source: Source, fields: Fields = None, *, allow_external: bool = False) -> SampleLayout:
+    """Open files, find the fields in each, and give the layout of a sample.
+
+    Parameters
+    ----------
+    source : path, pattern, or several
+        Several files follow one another in the order given, patterns by name.
+    fields : name, Field, sequence or mapping of them, optional
+        By default the datasets at the root of the first file, if they agree in length.
+    allow_external : bool
+        Whether external links, external storage and virtual sources may lead out of the opened files.
+
+    Raises
+    ------
+    H5StreamError
+        One of its kinds for each rule; see `h5stream.errors`.
+    """
+    paths = source_paths(source)
+    identities = tuple(FileIdentity.of(path) for path in paths)
+    shape: SampleShape | None = None if fields is None else sample_shape(fields)
+    files: list[_FileParts] = []
+    row_start = 0
+    for number, identity in enumerate(identities):
+        with open_hdf5(identity.path) as file:
+            if shape is None:
+                names = default_fields(file, identity.path)
+                shape = sample_shape(names[0] if len(names) == 1 else {name: name for name in names})
+            reader = _FileReader(file, number, identity, row_start, frozenset(paths), allow_external)
+            files.append(reader.read(shape))
+        row_start += files[-1].rows
+    assert shape is not None
+    _check_alike(files, identities)
+    if row_start == 0:
+        raise FieldLengthError(
+            f"{_named(paths)} has zero rows in {', '.join(shape.keys)}; there is nothing to stream", file=paths[0]
+        )
+    starts = np.cumsum([0] + [f.rows for f in files])
+    return SampleLayout(
+        files=identities,
+        file_starts=tuple(int(s) for s in starts),
+        fields=files[0].fields,
+        datasets=tuple(zip(*(f.parts for f in files), strict=True)),
+        shape=shape,
+        entries=files[0].entries,
+        allow_external=allow_external,
+    )
+
+
+def _named(paths: tuple[str, ...]) -> str:
+    return repr(paths[0]) if len(paths) == 1 else f"{paths[0]!r} and {len(paths) - 1} more"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _FileParts:
+    rows: int
+    fields: tuple[FieldLayout, ...]
+    parts: tuple[DatasetPart, ...]
+    entries: tuple[Any, ...]
+
+
+def _check_alike(files: list[_FileParts], identities: tuple[FileIdentity, ...]) -> None:
+    first = files[0]
+    for other, identity in zip(files[1:], identities[1:], strict=True):
+        for a, b in zip(first.fields, other.fields, strict=False):
+            if (a.kind, a.dtype, a.row_shape) != (b.kind, b.dtype, b.row_shape):
+                raise FieldLengthError(
+                    f"{identity.path!r}: field {b.name!r} has rows of {b.dtype} {b.row_shape}, but in "
+                    f"{identities[0].path!r} they are {a.dtype} {a.row_shape}; files that are read as one must agree",
+                    field=b.name,
+                    file=identity.path,
+                )
+        if len(other.fields) != len(first.fields) or other.entries != first.entries:
+            raise FieldLengthError(
+                f"{identity.path!r}: its compound members are not those of {identities[0].path!r}", file=identity.path
+            )
+
+
+class _FileReader:
+    """Collects the parts of one open file."""
+
+    def __init__(
+        self,
+        file: Any,
+        number: int,
+        identity: FileIdentity,
+        row_start: int,
+        opened: frozenset[str],
+        allow_external: bool,
+    ) -> None:
+        self.file, self.number, self.identity = file, number, identity
+        self.row_start, self.opened, self.allow_external = row_start, opened, allow_external
+        self.fields: list[FieldLayout] = []
+        self.groups: dict[Any, tuple[Any, str, Columns, str, list[Target]]] = {}
+
+    def read(self, shape: SampleShape) -> _FileParts:
+        lengths: dict[str, int] = {}
+        entries = []
+        for field in shape.fields:
+            dataset, dataset_path, member = find_dataset(
+                self.file, field.name, self.identity.path, allow_external=self.allow_external
+            )
+            self._check_has_numpy_type(dataset, field.name)
+            check_has_rows(dataset, field.name, self.identity.path)
+            lengths[field.name] = dataset.shape[0]
+            key = (dataset_path, repr(field.columns))
+            group = self.groups.setdefault(key, (dataset, dataset_path, field.columns, field.name, []))
+            entries.append(self._entry(dataset, field, member, group[-1]))
+        if len(set(lengths.values())) > 1:
+            listing = ", ".join(f"{name!r} has {rows:,}" for name, rows in lengths.items())
+            raise FieldLengthError(
+                f"{self.identity.path!r}: the fields of a sample must agree in rows, but {listing}; "
+                "name fields of one length",
+                file=self.identity.path,
+            )
+        parts = tuple(self._part(*group) for group in self.groups.values())
+        return _FileParts(
+            rows=next(iter(lengths.values())), fields=tuple(self.fields), parts=parts, entries=tuple(entries)
+        )
+
+    def _check_has_numpy_type(self, dataset: Any, name: str) -> None:
+        try:
+            _ = dataset.dtype
+        except (TypeError, ValueError, NotImplementedError) as error:
+            raise UnsupportedFieldError(
+                f"{self.identity.path!r}: field {name!r} has a type that h5py cannot read: {error}",
+                field=name,
+                file=self.identity.path,
+            ) from error
+
+    # --- fields -------------------------------------------------------------------------------------
+
+    def _entry(self, dataset: Any, field: Any, member: tuple[str, ...], targets: list[Target]) -> Any:
+        """Add the field, or one for each member of a compound; give its number or a dict of numbers."""
+        dtype = dataset.dtype
+        for part in member:
+            dtype = dtype.fields[part][0]
+        if dtype.fields is not None:
+            return {
+                name: self._entry(dataset, field, (*member, name), targets) for name in dtype.names
+            }
+        return self._add_field(dataset, field, member, dtype, targets)
+
+    def _add_field(
+        self, dataset: Any, field: Any, member: tuple[str, ...], dtype: np.dtype[Any], targets: list[Target]
+    ) -> int:
+        name = field.name if not member else f"{field.name.split(':')[0]}:{':'.join(member)}"
+        why = elements.refusal(dtype)
+        if why is None and dtype.subdtype is not None and dtype.subdtype[0].fields is not None:
+            why = "an array of compounds inside a compound has no tensor form"
+        if why is not None:
+            raise UnsupportedFieldError(
+                f"{self.identity.path!r}: field {name!r} is {dtype}: {why}", field=name, file=self.identity.path
+            )
+        base, inner_shape = dtype.subdtype or (dtype, ())
+        kind = "object" if base.kind == "O" else "bytes" if base.kind == "S" else "array"
+        if kind == "object" and member:
+            raise UnsupportedFieldError(
+                f"{self.identity.path!r}: member {name!r} has variable length, which only whole datasets may have",
+                field=name,
+                file=self.identity.path,
+            )
+        try:
+            row_shape = selected_shape(dataset.shape[1:], field.columns)
+        except OptionError as error:
+            raise OptionError(f"{self.identity.path!r}: field {name!r}: {error}") from None
+        self.fields.append(
+            FieldLayout(
+                name=name,
+                kind=kind,
+                dtype=np.dtype(object) if kind == "object" else np.dtype(base.newbyteorder("=")),
+                row_shape=(*row_shape, *inner_shape),
+                cast=field.dtype,
+                cut_at_nul=kind == "bytes" and elements.has_terminated_strings(dataset.id.get_type()),
+            )
+        )
+        number = len(self.fields) - 1
+        leaf = elements.leaf_of(dataset.dtype, member) if kind != "object" else None
+        targets.append(Target(field=number, member=member, leaf=leaf, fill=_fill_bytes(dataset, member, kind)))
+        return number
+
+    # --- datasets -----------------------------------------------------------------------------------
+
+    def _part(self, dataset: Any, path: str, columns: Columns, name: str, targets: list[Target]) -> DatasetPart:
+        pipeline = filters.pipeline_of(dataset.id.get_create_plist())
+        reason = self._why_h5py(dataset, name, targets, pipeline)
+        index = None if reason else build_index(dataset, file_size=self.identity.size)
+        if index is not None:
+            reason = self._why_h5py_after_index(name, pipeline, index)
+            index = None if reason else index
+        if index is not None and dataset.chunks is None:
+            index = _cut_extent(index, dataset.id.get_type().get_size())
+        part = self._describe(dataset, path, columns, targets, pipeline, index, reason or "")
+        if index is not None and first_chunk_differs(dataset, part, self.identity):
+            reason = "its first chunk, decoded here, is not what h5py reads"
+            part = self._describe(dataset, path, columns, targets, pipeline, None, reason)
+        return part
+
+    def _describe(
+        self,
+        dataset: Any,
+        path: str,
+        columns: Columns,
+        targets: list[Target],
+        pipeline: filters.Pipeline,
+        index: ChunkIndex | None,
+        reason: str,
+    ) -> DatasetPart:
+        if index is not None:
+            chunk_rows, chunk_row_shape = index.chunk_shape[0], index.chunk_shape[1:]
+            access = DECODED if pipeline.filters else DIRECT
+        else:
+            chunk_rows, chunk_row_shape = _rows_read_together(dataset), dataset.shape[1:]
+            access = VIA_H5PY
+            targets = [replace(t, leaf=None) for t in targets]
+        return DatasetPart(
+            file=self.number,
+            path=path,
+            rows=dataset.shape[0],
+            row_start=self.row_start,
+            access=access,
+            reason=reason or (pipeline.describe() if pipeline.filters else "no filter"),
+            chunk_rows=max(1, chunk_rows),
+            index=index,
+            pipeline=pipeline,
+            columns=columns,
+            pieces=column_pieces(dataset.shape[1:], chunk_row_shape, columns),
+            targets=tuple(targets),
+            stored_element_nbytes=dataset.id.get_type().get_size(),
+            dtype_text=str(dataset.dtype),
+        )
+
+    def _why_h5py(self, dataset: Any, name: str, targets: list[Target], pipeline: filters.Pipeline) -> str | None:
+        creation = dataset.id.get_create_plist()
+        if dataset.is_virtual:
+            self._check_external(name, [source.file_name for source in dataset.virtual_sources()], "virtual source")
+            return "a virtual dataset: libhdf5 puts it together"
+        if creation.get_external_count():
+            names = [creation.get_external(i)[0] for i in range(creation.get_external_count())]
+            self._check_external(name, [os.fsdecode(n) for n in names], "external file")
+            return "its bytes lie in external files"
+        if dataset.file.id != self.file.id and dataset.file.filename != self.file.filename:
+            return "it lies in another file, behind an external link"
+        if any(t.leaf is None for t in targets):
+            return "variable length" if dataset.dtype.kind == "O" else f"{dataset.dtype}: libhdf5 converts it"
+        if not elements.is_laid_out_as_numpy(dataset):
+            return "its stored type is not a NumPy type; libhdf5 converts it"
+        if creation.get_layout() == h5py.h5d.COMPACT:
+            return "compact: its bytes lie in the object header"
+        for f in pipeline.filters:
+            if f.id in (filters.NBIT, filters.SCALEOFFSET):
+                return f"{filters.KNOWN_NAMES[f.id]}: only libhdf5 undoes it"
+        if creation.fill_value_defined() == h5py.h5d.FILL_VALUE_UNDEFINED:
+            return "its fill value is undefined, and chunks may be missing"
+        return None
+
+    def _why_h5py_after_index(self, name: str, pipeline: filters.Pipeline, index: ChunkIndex) -> str | None:
+        """Look for filters that stored chunks really need and that are not decoded here."""
+        for place, f in enumerate(pipeline.filters):
+            needed = bool(((index.filter_mask >> np.uint32(place)) & 1 == 0).any())
+            if f.decodable or not needed:
+                continue
+            if h5py.h5z.filter_avail(f.id):
+                return f"filter {f.id} ({f.name}): only a plugin of this machine's libhdf5 undoes it"
+            label = filters.KNOWN_NAMES.get(f.id, f.name or "unnamed")
+            raise MissingFilterError(
+                f"{self.identity.path!r}: field {name!r} needs HDF5 filter {f.id} ({label}), which is not available. "
+                "Get a plugin for it (hdf5plugin carries most; others are listed as registered filters by The HDF "
+                "Group) and name its folder in HDF5_PLUGIN_PATH before Python starts.",
+                filter_id=f.id,
+                file=self.identity.path,
+                field=name,
+            )
+        return None
+
+    def _check_external(self, name: str, targets: list[str], what: str) -> None:
+        if self.allow_external:
+            return
+        folder = os.path.dirname(os.path.abspath(self.identity.path))
+        opened = {os.path.abspath(path) for path in self.opened}
+        for target in targets:
+            if target != "." and os.path.abspath(os.path.join(folder, target)) not in opened:
+                raise ExternalDataError(
+                    f"{self.identity.path!r}: field {name!r} has the {what} {target!r}. Data outside the opened "
+                    "files is refused; pass allow_external=True if you trust the file.",
+                    file=self.identity.path,
+                    field=name,
+                    target=target,
+                )
+
+
+def _fill_bytes(dataset: Any, member: tuple[str, ...], kind: str) -> Any:
+    if kind == "object":
+        return np.zeros(0, dtype=np.uint8)
+    try:
+        value = np.asarray(dataset.fillvalue, dtype=dataset.dtype)
+    except (TypeError, ValueError, RuntimeError):
+        value = np.zeros((), dtype=dataset.dtype)
+    for part in member:
+        value = value[part]
+    base = value.dtype
+    native = np.array(value, dtype=base.newbyteorder("=")).reshape(-1)
+    return native.view(np.uint8).copy()
+
+
+def _rows_read_together(dataset: Any) -> int:
+    if dataset.chunks is not None:
+        return int(dataset.chunks[0])
+    row_nbytes = max(1, dataset.dtype.itemsize * int(np.prod(dataset.shape[1:], dtype=object)))
+    return max(1, min(READ_TOGETHER_NBYTES // row_nbytes, dataset.shape[0]))
+
+
+def _cut_extent(index: ChunkIndex, element_nbytes: int) -> ChunkIndex:
+    """Cut one contiguous extent into blocks of rows, so that it is read like chunks."""
+    row_nbytes = element_nbytes * int(np.prod(index.shape[1:], dtype=object))
+    rows = index.shape[0]
+    together = max(1, min(READ_TOGETHER_NBYTES // max(1, row_nbytes), max(1, rows)))
+    if len(index.numbers) == 0:
+        return replace(
+            one_extent((together, *index.shape[1:]), offset=-1, nbytes=0),
+            shape=index.shape,
+            grid=(-(-rows // together), *index.grid[1:]),
+        )
+    numbers = np.arange(-(-rows // together), dtype=np.int64)
+    counts = np.minimum(together, rows - numbers * together)
+    return ChunkIndex(
+        shape=index.shape,
+        chunk_shape=(together, *index.shape[1:]),
+        grid=(len(numbers), *index.grid[1:]),
+        numbers=numbers,
+        offset=index.offset[0] + numbers * (together * row_nbytes),
+        nbytes=counts * row_nbytes,
+        filter_mask=np.zeros(len(numbers), dtype=np.uint32),
+    )

@@ -1,0 +1,125 @@
+"""HDF5 filter plugins called directly: outside HDF5's lock, with exactly libhdf5's bytes.
+
+hdf5plugin ships each registered filter as a shared library that exports ``H5PLget_plugin_info()``; the
+structure it returns holds the very function that libhdf5 would call. ctypes releases the GIL around it, so
+threads decode side by side.
+
+Source: ``H5Zdevelop.h`` of the HDF5 library (``H5Z_class2_t``, ``H5Z_func_t``).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import hdf5plugin
+import numpy as np
+from numpy.typing import NDArray
+
+_REVERSE = 0x0100  # H5Z_FLAG_REVERSE: decode
+_FilterFunction = ctypes.CFUNCTYPE(
+    ctypes.c_size_t,
+    ctypes.c_uint,  # flags
+    ctypes.c_size_t,  # number of cd_values
+    ctypes.POINTER(ctypes.c_uint),  # cd_values
+    ctypes.c_size_t,  # valid bytes in the buffer
+    ctypes.POINTER(ctypes.c_size_t),  # allocated bytes of the buffer, in and out
+    ctypes.POINTER(ctypes.c_void_p),  # the buffer, in and out
+)
+
+
+class _FilterClass(ctypes.Structure):
+    _fields_ = (
+        ("version", ctypes.c_int),
+        ("id", ctypes.c_int),
+        ("encoder_present", ctypes.c_uint),
+        ("decoder_present", ctypes.c_uint),
+        ("name", ctypes.c_char_p),
+        ("can_apply", ctypes.c_void_p),
+        ("set_local", ctypes.c_void_p),
+        ("filter", ctypes.c_void_p),
+    )
+
+
+_libc = ctypes.CDLL(None)
+_libc.malloc.restype = ctypes.c_void_p
+_libc.malloc.argtypes = [ctypes.c_size_t]
+_libc.free.argtypes = [ctypes.c_void_p]
+
+
+class PluginBuffer:
+    """The memory that a filter left its output in; freed by `release` or when it is dropped.
+
+    # Guarantees: owned by the one thread that decodes with it. Whoever holds the array from `decode` must
+    # be done with it before the next `decode` into the same buffer.
+    """
+
+    def __init__(self) -> None:
+        self._address: int | None = None
+
+    def __del__(self) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Give the memory back to the C library."""
+        address, self._address = self._address, None
+        if address:
+            _libc.free(address)
+
+    def decode(self, function: Callable[..., int], values: ctypes.Array[ctypes.c_uint], source: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Run a filter backwards over a copy of `source` and give a view of what it produced.
+
+        Raises
+        ------
+        ValueError
+            If the filter refuses the bytes.
+        """
+        self.release()
+        # The filter may free or reallocate its input, so it gets memory of the C allocator's own.
+        buffer = ctypes.c_void_p(_libc.malloc(max(1, source.nbytes)))
+        if not buffer:
+            raise MemoryError(f"no memory for {source.nbytes} bytes of compressed data")
+        ctypes.memmove(buffer, source.ctypes.data, source.nbytes)
+        allocated = ctypes.c_size_t(source.nbytes)
+        count = function(
+            _REVERSE, len(values), values, source.nbytes, ctypes.byref(allocated), ctypes.byref(buffer)
+        )
+        self._address = buffer.value
+        if count == 0 or not buffer.value:
+            raise ValueError("the filter refused the bytes")
+        return np.ctypeslib.as_array((ctypes.c_uint8 * count).from_address(buffer.value))
+
+
+@functools.cache
+def _library_functions() -> dict[int, Callable[..., int]]:
+    """Load every plugin library once; filter number -> its C function."""
+    functions: dict[int, Callable[..., int]] = {}
+    for path in sorted(Path(hdf5plugin.PLUGIN_PATH).glob("*.so")):
+        try:
+            library = ctypes.CDLL(str(path))
+            get_info = library.H5PLget_plugin_info
+        except (OSError, AttributeError):
+            continue  # not loadable on this machine: the filter counts as missing, and says so where needed
+        get_info.restype = ctypes.POINTER(_FilterClass)
+        info = get_info().contents
+        if info.version == 1 and info.decoder_present and info.filter:
+            functions[info.id] = _FilterFunction(info.filter)
+    return functions
+
+
+_loading = threading.Lock()
+
+
+def plugin_function(filter_id: int) -> Callable[..., int] | None:
+    """Give the C function that decodes a registered filter, or None if hdf5plugin does not carry it."""
+    with _loading:
+        return _library_functions().get(filter_id)
+
+
+def plugin_ids() -> frozenset[int]:
+    """Give the numbers of all filters that decode directly through hdf5plugin."""
+    with _loading:
+        return frozenset(_library_functions())

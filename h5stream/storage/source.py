@@ -1,0 +1,147 @@
+"""Bytes of a file by offset, and the identity that tells whether it is still the same file."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+from h5stream.errors import SourceChangedError, SourceError, SourceNotFoundError, TruncatedFileError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileIdentity:
+    """What a file was when it was opened.
+
+    Attributes
+    ----------
+    path : str
+        The path as it was given.
+    size : int
+        Bytes.
+    mtime_ns : int
+        Modification time in nanoseconds.
+    inode : int
+        Inode number; another one means that the file was replaced.
+    """
+
+    path: str
+    size: int
+    mtime_ns: int
+    inode: int
+
+    @classmethod
+    def of(cls, path: str) -> FileIdentity:
+        """Read the identity of a path.
+
+        Raises
+        ------
+        SourceNotFoundError
+            If there is no such file.
+        SourceError
+            If the path is a folder or cannot be examined.
+        """
+        try:
+            stat = os.stat(path)
+        except FileNotFoundError:
+            raise SourceNotFoundError(f"no such file: {path!r}", file=path) from None
+        except OSError as error:
+            raise SourceError(f"cannot examine {path!r}: {error.strerror}", file=path) from error
+        if os.path.isdir(path):
+            raise SourceError(f"{path!r} is a folder, not an HDF5 file; name its files or a pattern", file=path)
+        return cls(path=path, size=stat.st_size, mtime_ns=stat.st_mtime_ns, inode=stat.st_ino)
+
+    def check_unchanged(self) -> None:
+        """Raise `SourceChangedError` if the path no longer leads to this very file."""
+        try:
+            now = FileIdentity.of(self.path)
+        except SourceError as error:
+            raise SourceChangedError(
+                f"{self.path!r} vanished while it was being read: {error}", file=self.path
+            ) from error
+        if now != self:
+            raise SourceChangedError(
+                f"{self.path!r} changed while it was being read: {_difference(self, now)}. "
+                "Rows read since may be mixed; open it again once its writer is done.",
+                file=self.path,
+            )
+
+
+def _difference(before: FileIdentity, now: FileIdentity) -> str:
+    parts = []
+    if before.inode != now.inode:
+        parts.append("it was replaced (another inode)")
+    if before.size != now.size:
+        parts.append(f"its size went from {before.size} to {now.size} bytes")
+    if before.mtime_ns != now.mtime_ns:
+        parts.append("its modification time moved")
+    return ", ".join(parts)
+
+
+class FileBytes:
+    """Positional reads of one file; any number of threads may read at once.
+
+    # Guarantees: `pread` has no shared position, so readers need no lock; the descriptor is opened once
+    # under `_lock` and stays open until `close`. A forked child may go on using the inherited descriptor
+    # for the same reason. Pickling carries the identity only, and the copy opens the file itself.
+    """
+
+    def __init__(self, identity: FileIdentity) -> None:
+        self.identity = identity
+        self._fd = -1
+        self._lock = threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"identity": self.identity}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["identity"])  # type: ignore[misc]
+
+    def __del__(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the descriptor; a later read opens the file again."""
+        fd, self._fd = getattr(self, "_fd", -1), -1
+        if fd >= 0:
+            os.close(fd)
+
+    def _open(self) -> int:
+        with self._lock:
+            if self._fd < 0:
+                self.identity.check_unchanged()
+                self._fd = os.open(self.identity.path, os.O_RDONLY | os.O_CLOEXEC)
+            return self._fd
+
+    def read_into(self, offset: int, target: memoryview) -> None:
+        """Fill `target` with the bytes that start at `offset`.
+
+        Raises
+        ------
+        TruncatedFileError
+            If the file ends before the target is full.
+        SourceChangedError
+            If that is because the file is no longer the one that was opened.
+        """
+        fd = self._fd if self._fd >= 0 else self._open()
+        done, wanted = 0, target.nbytes
+        while done < wanted:
+            try:
+                count = os.preadv(fd, [target[done:] if done else target], offset + done)
+            except OSError as error:
+                raise SourceError(
+                    f"reading {wanted} bytes at byte {offset} of {self.identity.path!r} failed: {error.strerror}",
+                    file=self.identity.path,
+                ) from error
+            if count == 0:
+                self._explain_short_read(offset, wanted, done)
+            done += count
+
+    def _explain_short_read(self, offset: int, wanted: int, done: int) -> None:
+        self.identity.check_unchanged()
+        raise TruncatedFileError(
+            f"{self.identity.path!r} ends early: {wanted} bytes are promised at byte {offset}, {done} are there "
+            f"(the file has {self.identity.size}). Copy it again from its source.",
+            file=self.identity.path,
+        )
