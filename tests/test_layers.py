@@ -20,6 +20,7 @@ ROOMS = [
     "device",
     "dataset",
     "sampler",
+    "options",
     "loader",
     "staging",
     "monitor",
@@ -72,9 +73,7 @@ def test_a_module_imports_only_rooms_above_its_own(path):
     for name in imports_of(path):
         parts = name.split(".")
         if parts[0] == "h5stream" and len(parts) > 1 and parts[1] in ROOMS:
-            assert ROOMS.index(parts[1]) <= ROOMS.index(room), (
-                f"{path.name} in {room} imports {name}, below it"
-            )
+            assert ROOMS.index(parts[1]) <= ROOMS.index(room), f"{path.name} in {room} imports {name}, below it"
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(PACKAGE)))
@@ -84,9 +83,7 @@ def test_a_foreign_library_has_one_home(path):
         library = name.split(".")[0]
         assert library not in FORBIDDEN.get(room, set()), f"{place} imports {library}"
         if library in HOMES:
-            assert {place, room} & HOMES[library], (
-                f"{place} imports {library}, whose home is {HOMES[library]}"
-            )
+            assert {place, room} & HOMES[library], f"{place} imports {library}, whose home is {HOMES[library]}"
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(PACKAGE)))

@@ -27,9 +27,7 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def _root(
-    version: bool = typer.Option(
-        False, "--version", callback=_print_version, is_eager=True, help="Print the version."
-    ),
+    version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version."),
 ) -> None:
     """Take the options that stand before the command."""
 
@@ -39,9 +37,7 @@ def main() -> None:
     try:
         app()
     except H5StreamError as error:
-        Console(stderr=True).print(
-            f"[bold red]error:[/] {error}", markup=True, highlight=False, soft_wrap=True
-        )
+        Console(stderr=True).print(f"[bold red]error:[/] {error}", markup=True, highlight=False, soft_wrap=True)
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -61,7 +61,13 @@ class Assembler:
         return self.layout.assemble(values)
 
     def _value(
-        self, number: int, f: FieldLayout, packed: torch.Tensor, memory: Memory, slot_format: SlotFormat, rows: int
+        self,
+        number: int,
+        f: FieldLayout,
+        packed: torch.Tensor,
+        memory: Memory,
+        slot_format: SlotFormat,
+        rows: int,
     ) -> Any:
         start = slot_format.offsets[number]
         nbytes = rows * f.row_nbytes

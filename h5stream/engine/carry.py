@@ -6,6 +6,7 @@ One pass over memory after the decoder: byte planes, or the stored elements, go 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import threading
 from collections.abc import Callable, Sequence
@@ -78,7 +79,8 @@ class _Program:
 
 def _program(part: DatasetPart, target: Target) -> _Program:
     leaf = target.leaf
-    assert leaf is not None and part.index is not None
+    assert leaf is not None
+    assert part.index is not None
     places = np.array(
         [
             leaf.offset + unit * leaf.unit_nbytes + (leaf.unit_nbytes - 1 - k if leaf.swapped else k)
@@ -175,7 +177,7 @@ class Carrier:
             self._carry_via_h5py(task, sink, stopped)
             return
         edges = task.run.tolist()
-        for start, stop in zip(edges[:-1], edges[1:], strict=True):
+        for start, stop in itertools.pairwise(edges):
             if stopped():
                 return
             self._carry_run(task, sink, start, stop)
@@ -191,7 +193,7 @@ class Carrier:
         scratch = self.scratch
         base = int(task.offset[start])
         fetched = scratch.buffer("read", int(task.offset[stop - 1] + task.nbytes[stop - 1]) - base)
-        self.sources[task.part.file].read_into(base, memoryview(fetched))
+        self.sources[task.part.file].read_into(base, fetched.data)
         for k in range(start, stop):
             at = int(task.offset[k]) - base
             self._carry_chunk(task, sink, k, fetched[at : at + int(task.nbytes[k])])
@@ -278,9 +280,7 @@ class Carrier:
             row = program.fill_rows[piece]
             self._scatter(task, sink, k, program.target.field, address_of(row), 0, program.segments_nbytes[piece])
 
-    def _scatter(
-        self, task: Task, sink: Sink, k: int, number: int, source: int, stride: int, segments: Ints
-    ) -> None:
+    def _scatter(self, task: Task, sink: Sink, k: int, number: int, source: int, stride: int, segments: Ints) -> None:
         low, high, placement = int(task.low[k]), int(task.high[k]), task.placement
         kernels.scatter(
             source,

@@ -332,7 +332,7 @@ class Run:
             error = caught
         with self._changed:
             window.pending -= 1
-                last = window.pending == 0
+            last = window.pending == 0
         failed_batch = task.first_batch if error is not None else 0
         if last and error is None:
             error = self._check_files(window)

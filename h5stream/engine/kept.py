@@ -97,7 +97,9 @@ class KeptDatasets:
             rows = np.arange(layout.rows, dtype=np.int64)
             window = Window(rows=rows, batch=np.zeros_like(rows), within=rows)
             sink = Sink(
-                slots=np.array([address_of(memory)], dtype=np.int64), format=self._format, row_nbytes=self._row_nbytes
+                slots=np.array([address_of(memory)], dtype=np.int64),
+                format=self._format,
+                row_nbytes=self._row_nbytes,
             )
             for task in plan_window(tuple(layout.datasets[n] for n in self.numbers), window, first_batch=0):
                 self._carrier.carry(task, sink)

@@ -28,9 +28,7 @@ def _copy_bytes(typingctx: Any, target: Any, source: Any, count: Any) -> Any:
         function = cgutils.get_or_insert_function(
             builder.module, ir.FunctionType(pointer, [pointer, pointer, word]), "memcpy"
         )
-        builder.call(
-            function, [builder.inttoptr(args[0], pointer), builder.inttoptr(args[1], pointer), args[2]]
-        )
+        builder.call(function, [builder.inttoptr(args[0], pointer), builder.inttoptr(args[1], pointer), args[2]])
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.int64), generate
@@ -54,27 +52,48 @@ _jit = njit(nogil=True, cache=True, boundscheck=False, error_model="numpy")
 
 
 @_jit
-def _join_2(source, planes, first, count, out):  # type: ignore[no-untyped-def]
-    a, b = source[planes[0] + first : planes[0] + first + count], source[planes[1] + first : planes[1] + first + count]
+def _join_2(source, planes, first, count, out):
+    a, b = (
+        source[planes[0] + first : planes[0] + first + count],
+        source[planes[1] + first : planes[1] + first + count],
+    )
     for j in range(count):
         out[j] = np.uint16(a[j]) | np.uint16(b[j]) << np.uint16(8)
 
 
 @_jit
-def _join_4(source, planes, first, count, out):  # type: ignore[no-untyped-def]
-    a, b = source[planes[0] + first : planes[0] + first + count], source[planes[1] + first : planes[1] + first + count]
-    c, d = source[planes[2] + first : planes[2] + first + count], source[planes[3] + first : planes[3] + first + count]
+def _join_4(source, planes, first, count, out):
+    a, b = (
+        source[planes[0] + first : planes[0] + first + count],
+        source[planes[1] + first : planes[1] + first + count],
+    )
+    c, d = (
+        source[planes[2] + first : planes[2] + first + count],
+        source[planes[3] + first : planes[3] + first + count],
+    )
     for j in range(count):
         low = np.uint32(a[j]) | np.uint32(b[j]) << np.uint32(8)
         out[j] = low | np.uint32(c[j]) << np.uint32(16) | np.uint32(d[j]) << np.uint32(24)
 
 
 @_jit
-def _join_8(source, planes, first, count, out):  # type: ignore[no-untyped-def]
-    a, b = source[planes[0] + first : planes[0] + first + count], source[planes[1] + first : planes[1] + first + count]
-    c, d = source[planes[2] + first : planes[2] + first + count], source[planes[3] + first : planes[3] + first + count]
-    e, f = source[planes[4] + first : planes[4] + first + count], source[planes[5] + first : planes[5] + first + count]
-    g, h = source[planes[6] + first : planes[6] + first + count], source[planes[7] + first : planes[7] + first + count]
+def _join_8(source, planes, first, count, out):
+    a, b = (
+        source[planes[0] + first : planes[0] + first + count],
+        source[planes[1] + first : planes[1] + first + count],
+    )
+    c, d = (
+        source[planes[2] + first : planes[2] + first + count],
+        source[planes[3] + first : planes[3] + first + count],
+    )
+    e, f = (
+        source[planes[4] + first : planes[4] + first + count],
+        source[planes[5] + first : planes[5] + first + count],
+    )
+    g, h = (
+        source[planes[6] + first : planes[6] + first + count],
+        source[planes[7] + first : planes[7] + first + count],
+    )
     for j in range(count):
         low = np.uint64(a[j]) | np.uint64(b[j]) << np.uint64(8)
         low |= np.uint64(c[j]) << np.uint64(16) | np.uint64(d[j]) << np.uint64(24)
@@ -84,9 +103,7 @@ def _join_8(source, planes, first, count, out):  # type: ignore[no-untyped-def]
 
 
 @_jit
-def scatter(
-    source, source_stride, segments, in_rows, batch, within, slots, field_offset, row_nbytes
-):  # type: ignore[no-untyped-def]
+def scatter(source, source_stride, segments, in_rows, batch, within, slots, field_offset, row_nbytes):
     """Copy rows of a decoded chunk to their places.
 
     Parameters
@@ -124,7 +141,9 @@ def scatter(
         else:
             for i in range(in_rows.shape[0]):
                 _copy_bytes(
-                    slots[batch[i]] + target + within[i] * row_nbytes, base + in_rows[i] * source_stride, count
+                    slots[batch[i]] + target + within[i] * row_nbytes,
+                    base + in_rows[i] * source_stride,
+                    count,
                 )
         return
     for i in range(in_rows.shape[0]):
@@ -142,7 +161,7 @@ def scatter(
 
 
 @_jit
-def _scatter_planes_2(source, planes, segments, row_elements, in_rows, batch, within, slots, offset, row_nbytes):  # type: ignore[no-untyped-def]
+def _scatter_planes_2(source, planes, segments, row_elements, in_rows, batch, within, slots, offset, row_nbytes):
     for i in range(in_rows.shape[0]):
         place = slots[batch[i]] + offset + within[i] * row_nbytes
         for s in range(segments.shape[0]):
@@ -152,7 +171,7 @@ def _scatter_planes_2(source, planes, segments, row_elements, in_rows, batch, wi
 
 
 @_jit
-def _scatter_planes_4(source, planes, segments, row_elements, in_rows, batch, within, slots, offset, row_nbytes):  # type: ignore[no-untyped-def]
+def _scatter_planes_4(source, planes, segments, row_elements, in_rows, batch, within, slots, offset, row_nbytes):
     for i in range(in_rows.shape[0]):
         place = slots[batch[i]] + offset + within[i] * row_nbytes
         for s in range(segments.shape[0]):
@@ -162,7 +181,7 @@ def _scatter_planes_4(source, planes, segments, row_elements, in_rows, batch, wi
 
 
 @_jit
-def _scatter_planes_8(source, planes, segments, row_elements, in_rows, batch, within, slots, offset, row_nbytes):  # type: ignore[no-untyped-def]
+def _scatter_planes_8(source, planes, segments, row_elements, in_rows, batch, within, slots, offset, row_nbytes):
     for i in range(in_rows.shape[0]):
         place = slots[batch[i]] + offset + within[i] * row_nbytes
         for s in range(segments.shape[0]):
@@ -176,7 +195,7 @@ scatter_planes = {2: _scatter_planes_2, 4: _scatter_planes_4, 8: _scatter_planes
 
 
 @_jit
-def gather_planes(source, planes, count, out):  # type: ignore[no-untyped-def]
+def gather_planes(source, planes, count, out):
     """Undo a byte shuffle: byte ``k`` of element ``i`` comes from ``source[planes[k] + i]``."""
     width = planes.shape[0]
     if width == 2:
@@ -193,7 +212,7 @@ def gather_planes(source, planes, count, out):  # type: ignore[no-untyped-def]
 
 
 @_jit
-def gather_leaf(source, stride, places, count, out):  # type: ignore[no-untyped-def]
+def gather_leaf(source, stride, places, count, out):
     """Take the bytes of one member out of stored elements: byte ``k`` comes from ``places[k]`` in each."""
     width = places.shape[0]
     for i in range(count):

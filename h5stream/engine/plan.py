@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -81,7 +82,11 @@ class Task:
 
 
 def plan_window(
-    datasets: tuple[tuple[DatasetPart, ...], ...], window: Window, *, first_batch: int, task_nbytes: int = TASK_NBYTES
+    datasets: tuple[tuple[DatasetPart, ...], ...],
+    window: Window,
+    *,
+    first_batch: int,
+    task_nbytes: int = TASK_NBYTES,
 ) -> list[Task]:
     """Plan the reads of a window.
 
@@ -167,13 +172,20 @@ def _address(part: DatasetPart, chunks: Ints, first_row: Ints, last_row: Ints) -
         begin = np.where(stored, first_row, 0)
         nbytes = np.where(stored, (last_row - first_row + 1) * stride, 0)
         offset = np.where(stored, offset + first_row * stride, MISSING)
-    return {"number": numbers, "piece": piece, "place": place, "offset": offset, "nbytes": nbytes, "first_row": begin}
+    return {
+        "number": numbers,
+        "piece": piece,
+        "place": place,
+        "offset": offset,
+        "nbytes": nbytes,
+        "first_row": begin,
+    }
 
 
 def _cuts(table: dict[str, Ints], work: Ints, task_nbytes: int) -> Iterator[dict[str, Ints]]:
     share = (np.cumsum(work) - work) // task_nbytes
     edges = np.concatenate([[0], np.flatnonzero(np.diff(share)) + 1, [len(work)]]).tolist()
-    for start, stop in zip(edges[:-1], edges[1:], strict=True):
+    for start, stop in itertools.pairwise(edges):
         yield {key: values[start:stop] for key, values in table.items()}
 
 

@@ -8,6 +8,7 @@ copied to make that safe.
 from __future__ import annotations
 
 import collections
+import contextlib
 import math
 import mmap
 import threading
@@ -71,10 +72,8 @@ def map_memory(nbytes: int) -> Memory:
     """
     mapped = mmap.mmap(-1, nbytes)
     if nbytes >= 2 << 20 and hasattr(mmap, "MADV_HUGEPAGE"):
-        try:
+        with contextlib.suppress(OSError):  # a kernel without huge pages: slower, not wrong
             mapped.madvise(mmap.MADV_HUGEPAGE)
-        except OSError:
-            pass  # a kernel without huge pages: slower, not wrong
     return np.frombuffer(mapped, dtype=np.uint8)
 
 

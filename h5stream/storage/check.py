@@ -67,7 +67,7 @@ def _decode_stored(part: DatasetPart, identity: FileIdentity, *, place: int) -> 
     stored = np.empty(int(index.nbytes[place]), dtype=np.uint8)
     source = FileBytes(identity)
     try:
-        source.read_into(int(index.offset[place]), memoryview(stored))
+        source.read_into(int(index.offset[place]), stored.data)
     finally:
         source.close()
     if part.access == DIRECT:

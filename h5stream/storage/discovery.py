@@ -49,12 +49,11 @@ def open_hdf5(path: str) -> Iterator[Any]:
 def _explain_open_failure(path: str, error: OSError) -> SourceError:
     text = str(error)
     if "truncated file" in text:
-        return TruncatedFileError(
-            f"{path!r} is truncated: {text}. Copy it again from its source.", file=path
-        )
+        return TruncatedFileError(f"{path!r} is truncated: {text}. Copy it again from its source.", file=path)
     if "signature not found" in text:
         return NotHDF5Error(
-            f"{path!r} is not an HDF5 file: it has no HDF5 signature ({os.path.getsize(path)} bytes).", file=path
+            f"{path!r} is not an HDF5 file: it has no HDF5 signature ({os.path.getsize(path)} bytes).",
+            file=path,
         )
     return SourceError(f"libhdf5 cannot open {path!r}: {text}", file=path)
 
@@ -84,8 +83,7 @@ def default_fields(file: Any, path: str) -> list[str]:
     at_root = {
         name: thing
         for name in file
-        if isinstance(file.get(name, getlink=True), h5py.HardLink)
-        and isinstance(thing := file.get(name), h5py.Dataset)
+        if isinstance(file.get(name, getlink=True), h5py.HardLink) and isinstance(thing := file.get(name), h5py.Dataset)
     }
     lengths = {thing.shape[0] if thing.shape else None for thing in at_root.values()}
     if len(lengths) == 1 and None not in lengths:

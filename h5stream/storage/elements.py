@@ -123,7 +123,10 @@ def _same_layout(stored: Any, numpy_like: Any) -> bool:
         return _same_layout(stored.get_super(), numpy_like.get_super())
     if kind == h5py.h5t.STRING:
         # A space-padded string is converted by libhdf5; `has_terminated_strings` deals with the others.
-        return not stored.is_variable_str() and stored.get_strpad() in (h5py.h5t.STR_NULLTERM, h5py.h5t.STR_NULLPAD)
+        return not stored.is_variable_str() and stored.get_strpad() in (
+            h5py.h5t.STR_NULLTERM,
+            h5py.h5t.STR_NULLPAD,
+        )
     return bool(stored.equal(numpy_like))
 
 

@@ -70,7 +70,8 @@ class H5pyReader:
             data = self._dataset(part)[first : first + count]
         except (OSError, RuntimeError, ValueError, TypeError) as error:
             raise self._failed(part, first, error) from error
-        return data if part.columns is None else data[:, part.columns]
+        rows: NDArray[Any] = data if part.columns is None else data[:, part.columns]
+        return rows
 
     def chunk(self, part: DatasetPart, number: int) -> NDArray[np.uint8]:
         """Read one chunk as its raw stored elements, padded with zeros beyond the data.
@@ -92,9 +93,7 @@ class H5pyReader:
         chunk[tuple(slice(0, n) for n in count)] = box
         return chunk.reshape(-1).view(np.uint8)
 
-    def _failed(
-        self, part: DatasetPart, row: int, error: Exception, chunk: tuple[int, ...] = ()
-    ) -> CorruptChunkError:
+    def _failed(self, part: DatasetPart, row: int, error: Exception, chunk: tuple[int, ...] = ()) -> CorruptChunkError:
         path = self._layout.files[part.file].path
         return CorruptChunkError(
             f"{path!r}, dataset {part.path!r}: h5py cannot read the rows from {row} on: {error}",

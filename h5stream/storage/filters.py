@@ -136,9 +136,7 @@ class Pipeline:
             names.append(f"{name}-{f.values[0]}" if f.id == DEFLATE and f.values else name)
         return " + ".join(names)
 
-    def decode(
-        self, stored: Bytes, *, filter_mask: int, raw_nbytes: int, scratch: DecodeScratch
-    ) -> tuple[Bytes, int]:
+    def decode(self, stored: Bytes, *, filter_mask: int, raw_nbytes: int, scratch: DecodeScratch) -> tuple[Bytes, int]:
         """Undo the filters of one chunk.
 
         Parameters
@@ -190,9 +188,7 @@ class Pipeline:
         except (RuntimeError, ValueError, TypeError) as error:  # imagecodecs' errors are RuntimeErrors
             raise DecodeError(f"{KNOWN_NAMES.get(f.id, f.name)}: {error}") from error
         if exact and undone.nbytes != nbytes:
-            raise DecodeError(
-                f"{KNOWN_NAMES.get(f.id, f.name)} gave {undone.nbytes} bytes where {nbytes} are promised"
-            )
+            raise DecodeError(f"{KNOWN_NAMES.get(f.id, f.name)} gave {undone.nbytes} bytes where {nbytes} are promised")
         return undone
 
     def _undo_plugin(self, f: Filter, data: Bytes, buffer: PluginBuffer) -> Bytes:

@@ -65,7 +65,8 @@ def open_layout(source: Source, fields: Fields = None, *, allow_external: bool =
     _check_alike(files, identities)
     if row_start == 0:
         raise FieldLengthError(
-            f"{_named(paths)} has zero rows in {', '.join(shape.keys)}; there is nothing to stream", file=paths[0]
+            f"{_named(paths)} has zero rows in {', '.join(shape.keys)}; there is nothing to stream",
+            file=paths[0],
         )
     starts = np.cumsum([0] + [f.rows for f in files])
     return SampleLayout(
@@ -104,7 +105,8 @@ def _check_alike(files: list[_FileParts], identities: tuple[FileIdentity, ...]) 
                 )
         if len(other.fields) != len(first.fields) or other.entries != first.entries:
             raise FieldLengthError(
-                f"{identity.path!r}: its compound members are not those of {identities[0].path!r}", file=identity.path
+                f"{identity.path!r}: its compound members are not those of {identities[0].path!r}",
+                file=identity.path,
             )
 
 
@@ -168,9 +170,7 @@ class _FileReader:
         for part in member:
             dtype = dtype.fields[part][0]
         if dtype.fields is not None:
-            return {
-                name: self._entry(dataset, field, (*member, name), targets) for name in dtype.names
-            }
+            return {name: self._entry(dataset, field, (*member, name), targets) for name in dtype.names}
         return self._add_field(dataset, field, member, dtype, targets)
 
     def _add_field(
@@ -182,7 +182,9 @@ class _FileReader:
             why = "an array of compounds inside a compound has no tensor form"
         if why is not None:
             raise UnsupportedFieldError(
-                f"{self.identity.path!r}: field {name!r} is {dtype}: {why}", field=name, file=self.identity.path
+                f"{self.identity.path!r}: field {name!r} is {dtype}: {why}",
+                field=name,
+                file=self.identity.path,
             )
         base, inner_shape = dtype.subdtype or (dtype, ())
         kind = "object" if base.kind == "O" else "bytes" if base.kind == "S" else "array"
@@ -339,7 +341,8 @@ def _rows_read_together(dataset: Any) -> int:
     if dataset.chunks is not None:
         return int(dataset.chunks[0])
     row_nbytes = max(1, dataset.dtype.itemsize * int(np.prod(dataset.shape[1:], dtype=object)))
-    return max(1, min(READ_TOGETHER_NBYTES // row_nbytes, dataset.shape[0]))
+    rows: int = min(READ_TOGETHER_NBYTES // row_nbytes, dataset.shape[0])
+    return max(1, rows)
 
 
 def _cut_extent(index: ChunkIndex, element_nbytes: int) -> ChunkIndex:

@@ -69,7 +69,9 @@ class PluginBuffer:
         if address:
             _libc.free(address)
 
-    def decode(self, function: Callable[..., int], values: ctypes.Array[ctypes.c_uint], source: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    def decode(
+        self, function: Callable[..., int], values: ctypes.Array[ctypes.c_uint], source: NDArray[np.uint8]
+    ) -> NDArray[np.uint8]:
         """Run a filter backwards over a copy of `source` and give a view of what it produced.
 
         Raises
@@ -84,9 +86,7 @@ class PluginBuffer:
             raise MemoryError(f"no memory for {source.nbytes} bytes of compressed data")
         ctypes.memmove(buffer, source.ctypes.data, source.nbytes)
         allocated = ctypes.c_size_t(source.nbytes)
-        count = function(
-            _REVERSE, len(values), values, source.nbytes, ctypes.byref(allocated), ctypes.byref(buffer)
-        )
+        count = function(_REVERSE, len(values), values, source.nbytes, ctypes.byref(allocated), ctypes.byref(buffer))
         self._address = buffer.value
         if count == 0 or not buffer.value:
             raise ValueError("the filter refused the bytes")

@@ -136,9 +136,7 @@ def _cut(
         if box.shape != chunk_row_shape:  # an edge chunk is stored whole; what lies beyond the data is not wanted
             whole = np.full(chunk_row_shape, -1, dtype=np.int64)
             whole[tuple(slice(0, n) for n in box.shape)] = box
-        pieces.append(
-            ColumnPiece(number=number, row_elements=whole.size, segments=_runs(whole.reshape(-1)))
-        )
+        pieces.append(ColumnPiece(number=number, row_elements=whole.size, segments=_runs(whole.reshape(-1))))
     return tuple(pieces)
 
 

@@ -1,0 +1,54 @@
+"""The sample file of ``h5stream bench``: plain numbers, gzip and shuffle, chunks of 1 MiB, a label."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+ROW_FLOATS = 256
+CHUNK_ROWS = 1024
+CLASSES = 10
+_ROWS_AT_ONCE = 64 * CHUNK_ROWS
+
+
+def write_sample_file(
+    path: Path | str,
+    rows: int = 524_288,
+    *,
+    filters: dict[str, Any] | None = None,
+    chunks: tuple[int, int] | bool | None = (CHUNK_ROWS, ROW_FLOATS),
+    progress: Callable[[int], None] = lambda rows: None,
+) -> Path:
+    """Write `rows` rows of 256 float32 in ``x`` and an int64 label in ``y``.
+
+    The numbers are normally distributed: like a measurement, their high bytes compress and their low bytes
+    are noise. By default they are stored as people store them: gzip level 4 with shuffle, 1 MiB a chunk.
+
+    Parameters
+    ----------
+    path : path
+        Where to; an existing file is replaced.
+    rows : int
+        Rows of 1 KiB.
+    filters : dict, optional
+        Keywords of ``h5py.create_dataset`` in place of gzip-4 and shuffle.
+    chunks : tuple of int, bool or None
+        As in h5py; True takes h5py's guess, None stores contiguously.
+    progress : callable, optional
+        Called with the number of rows written so far.
+    """
+    chosen = {"compression": "gzip", "compression_opts": 4, "shuffle": True} if filters is None else filters
+    rng = np.random.default_rng(0)
+    with h5py.File(path, "w") as file:
+        x = file.create_dataset("x", (rows, ROW_FLOATS), "f4", chunks=chunks, **chosen)
+        y = file.create_dataset("y", (rows,), "i8", chunks=(min(rows, 8192),))
+        for start in range(0, rows, _ROWS_AT_ONCE):
+            stop = min(start + _ROWS_AT_ONCE, rows)
+            x[start:stop] = rng.standard_normal((stop - start, ROW_FLOATS), dtype=np.float32)
+            y[start:stop] = rng.integers(0, CLASSES, stop - start)
+            progress(stop)
+    return Path(path)
