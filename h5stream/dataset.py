@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from h5stream.engine.assemble import Assembler
-from h5stream.engine.carry import Carrier, Sink
+from h5stream.engine.carry import Carrier
+from h5stream.engine.emit import Sink
 from h5stream.engine.plan import plan_window
 from h5stream.engine.slots import Memory, SlotFormat, address_of, map_memory
 from h5stream.errors import OptionError

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.engine.carry import Carrier, Sink
+from h5stream.engine.carry import Carrier
+from h5stream.engine.emit import Sink
 from h5stream.engine.kept import KeptDatasets, KeptTask
 from h5stream.engine.plan import TASK_NBYTES, Task, plan_window
 from h5stream.engine.slots import Memory, SlotFormat, SlotRing, address_of
