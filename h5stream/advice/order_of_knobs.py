@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from h5stream.advice.presets import Setting
+from h5stream.advice.presets import GpuPreset, Setting
 from h5stream.advice.rules import at_least
 from h5stream.advice.suggestion import Suggestion
 from h5stream.errors import OptionError
@@ -47,7 +47,7 @@ class Knob:
     stop: str
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.present} -> {self.try_next}. {self.why}; stop {self.stop}"
+        return f"{self.name}: {self.present} -> {self.try_next}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ def what_to_try_first(
     *,
     precision: str = "fp32",
     waiting_share: float | None = None,
-    preset: Setting | None = None,
+    preset: GpuPreset | None = None,
     cpus: int | None = None,
 ) -> OrderOfKnobs:
     """Give the settings in the order to try them.
@@ -89,8 +89,8 @@ def what_to_try_first(
         What the model computes in.
     waiting_share : float, optional
         Waiting for data over step time, 0 to 1, measured.
-    preset : Setting, optional
-        A setting known for the GPU.
+    preset : GpuPreset, optional
+        Where to start on the GPU; below it, it is what to try next.
     cpus : int, optional
         Processors that may be used.
 
@@ -115,10 +115,15 @@ def what_to_try_first(
     }
     order, reason = _order(waiting_share)
     chosen = tuple(knobs[name] for name in order)
+    lines = [
+        line
+        for place, knob in enumerate(chosen, 1)
+        for line in (f"{place}. {knob}", f"   {knob.why}; stop {knob.stop}")
+    ]
     return OrderOfKnobs(
         title="What to try first",
         answer=", then ".join(knob.name for knob in chosen) + " (one at a time)",
-        arithmetic=(reason, *(f"{place}. {knob}" for place, knob in enumerate(chosen, 1))),
+        arithmetic=(reason, *lines),
         caveats=("a larger batch changes training, not only its speed: see the learning rate",),
         sources=("notes on 11, 70 and 83 % utilisation: one begins with the batch, one with the workers",),
         knobs=chosen,
@@ -141,46 +146,62 @@ def _order(waiting_share: float | None) -> tuple[tuple[str, ...], str]:
     return ("batch", "workers", "prefetch", "precision"), f"{share}: neither side is clearly the limit"
 
 
-def _batch_knob(setting: Setting, preset: Setting | None) -> Knob:
-    known = preset is not None and preset.batch_size > setting.batch_size
-    target = preset.batch_size if preset is not None and known else 2 * setting.batch_size
+def _batch_knob(setting: Setting, preset: GpuPreset | None) -> Knob:
+    now = setting.batch_size
+    if preset is None:
+        try_next = f"{2 * now} (double)"
+    elif now < preset.setting.batch_size:
+        try_next = f"{preset.setting.batch_size} (the preset)"
+    elif preset.underused is not None and now < preset.underused.batch_size:
+        try_next = f"{preset.underused.batch_size} (documented for an underused {preset.gpu})"
+    else:
+        # The one step beyond a preset that the notes know is 8192 to 10240.
+        try_next = f"{now + max(1, now // 4)} (a quarter more than now)"
     return Knob(
         name="batch size",
-        present=str(setting.batch_size),
-        try_next=f"{target}" + (" (the preset)" if known else " (double)"),
+        present=str(now),
+        try_next=try_next,
         why="more work for each launch and each copy",
         stop="when rows/s no longer rise or memory ends (find_batch_size)",
     )
 
 
-def _workers_knob(setting: Setting, preset: Setting | None, cpus: int | None) -> Knob:
-    wanted = max(2 * setting.workers, 1)
-    if preset is not None and preset.workers > setting.workers:
-        wanted = preset.workers
-    if cpus is not None and wanted > cpus:
-        wanted = max(cpus, min(setting.workers, cpus))
-    at_limit = cpus is not None and wanted <= setting.workers
-    try_next = f"{wanted}" + (f" (all {cpus} processors)" if cpus is not None and wanted == cpus else "")
+def _workers_knob(setting: Setting, preset: GpuPreset | None, cpus: int | None) -> Knob:
+    now = setting.workers
+    wanted = _beyond(now, [known.workers for known in _known(preset)])
+    if cpus is not None and now >= cpus:
+        try_next = f"leave it: {cpus} processors allowed"
+    elif cpus is not None and wanted >= cpus:
+        try_next = f"{cpus} (all processors allowed)"
+    else:
+        try_next = str(wanted)
     return Knob(
         name="workers",
-        present=str(setting.workers),
-        try_next=f"leave it: {cpus} processors allowed" if at_limit else try_next,
+        present=str(now),
+        try_next=try_next,
         why="more rows decoded at a time",
         stop="when the processors are busy or the wait is under 5 %",
     )
 
 
-def _prefetch_knob(setting: Setting, preset: Setting | None) -> Knob:
-    wanted = 2 * setting.prefetch_factor
-    if preset is not None and preset.prefetch_factor > setting.prefetch_factor:
-        wanted = preset.prefetch_factor
+def _prefetch_knob(setting: Setting, preset: GpuPreset | None) -> Knob:
+    now = setting.prefetch_factor
     return Knob(
         name="prefetch",
-        present=str(setting.prefetch_factor),
-        try_next=str(wanted),
+        present=str(now),
+        try_next=str(_beyond(now, [known.prefetch_factor for known in _known(preset)])),
         why="a longer queue evens out slow batches; it adds memory, not throughput",
         stop="when the longest wait no longer shrinks",
     )
+
+
+def _known(preset: GpuPreset | None) -> list[Setting]:
+    return [known for known in (preset.setting, preset.underused) if known] if preset else []
+
+
+def _beyond(now: int, known: list[int]) -> int:
+    """Give the next known value above the present one, or twice the present."""
+    return next((value for value in known if value > now), max(1, 2 * now))
 
 
 def _precision_knob(precision: str) -> Knob:

@@ -281,9 +281,7 @@ def validation_batch(batch_size: int, *, rule: Literal["half", "twice"] = "half"
             f"half:  {batch_size} / 2 = {half}, where the second loader's queue in host memory is the limit",
             f"twice: {batch_size} x 2 = {twice}, where GPU memory is: no gradients, no kept activations",
         ),
-        caveats=(
-            "the notes disagree because their limits differ; no metric that sums over rows is affected",
-        ),
+        caveats=("a mean of batch means weighs a smaller last batch too much: sum over rows, then divide",),
         sources=("half: HDF5 trainer, 4096 beside 8192", "twice: fine-tuner on 8 GB, 192 beside 96"),
         training_batch_size=batch_size,
         half=half,

@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 
 from h5stream._version import __version__
+from h5stream.cli.suggest import suggest_command
 from h5stream.errors import H5StreamError
 
 app = typer.Typer(
@@ -32,6 +33,9 @@ def _root(
     ),
 ) -> None:
     """Take the options that stand before the command."""
+
+
+app.command("suggest")(suggest_command)
 
 
 def main() -> None:
