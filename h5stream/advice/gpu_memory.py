@@ -17,6 +17,8 @@ CONTEXT_BYTES = 512 << 20
 # keep 4 of 24 GB (17 %): allocator fragmentation, library workspaces and the backward pass's own temporaries.
 SAFETY_SHARE = 0.10
 
+_ZERO = "16 bytes a parameter for mixed-precision Adam: arXiv:1910.02054, section 3.1"
+
 
 class Module(Protocol):
     """The part of `torch.nn.Module` that counting needs."""
@@ -217,72 +219,82 @@ def gpu_memory(
             f"memory_gib must be above 0 and safety_share under 1: {memory_gib}, {safety_share}"
         )
     master = 4 * model.trainable_elements if master_weights else 0
-    states = _master_states(model, optimizer) if master_weights else model.state_bytes(optimizer)
-    weights = model.weight_bytes + model.buffer_bytes + master
-    gradients = model.gradient_bytes
-    step = (master or gradients) if foreach else 0
     capacity = int(memory_gib * (1 << 30))
-    safety = int(capacity * safety_share)
-    always = weights + gradients + states + context_bytes + safety
+    parts = {
+        "weight_bytes": model.weight_bytes + model.buffer_bytes + master,
+        "gradient_bytes": model.gradient_bytes,
+        "optimizer_bytes": _state_bytes(model, optimizer, master_weights),
+        "context_bytes": context_bytes,
+        "safety_bytes": int(capacity * safety_share),
+    }
+    room = capacity - sum(parts.values())
+    step = (master or model.gradient_bytes) if foreach else 0
     activations = int(activation_fixed_bytes + activation_bytes_per_row * batch_size)
     batches = batches_on_device * batch_size * row_bytes
-    total = always + batches + max(activations, step)
-    per_row = activation_bytes_per_row + batches_on_device * row_bytes
-    largest = _largest_batch(
-        capacity - always, step, activation_fixed_bytes, activation_bytes_per_row, per_row
-    )
-    fits = total <= capacity
+    total = capacity - room + batches + max(activations, step)
+    parts |= {"activation_bytes": activations, "batch_bytes": batches, "step_bytes": step}
+    on_device = batches_on_device * row_bytes
+    largest = _largest_batch(room, step, activation_fixed_bytes, activation_bytes_per_row, on_device)
     return GpuMemory(
         title="GPU memory",
-        answer=f"{bytes_text(total)} of {memory_gib:g} GiB: "
-        + ("fits" if fits else f"{bytes_text(total - capacity)} too much")
-        + ("" if largest is None else f"; {largest} rows would fit"),
+        answer=_memory_answer(total, capacity, largest),
         arithmetic=(
-            f"weights: {model.parameters:,} parameters and buffers"
-            + (" with a 32-bit master copy" if master else "")
-            + f" = {bytes_text(weights)}",
-            f"gradients: {model.trainable_elements:,} trained parameters = {bytes_text(gradients)}",
-            f"optimizer, {find_optimizer(optimizer).name}: keeps {find_optimizer(optimizer).keeps} = "
-            f"{bytes_text(states)}",
+            *_model_lines(model, optimizer, parts, master),
             f"activations: {bytes_text(activation_fixed_bytes)} + {batch_size} rows x "
             f"{bytes_text(activation_bytes_per_row)} = {bytes_text(activations)}",
             f"optimizer step's temporaries: {bytes_text(step)}; the larger of the two counts: "
             f"{bytes_text(max(activations, step))}",
             f"batches: {batches_on_device} x {batch_size} rows x {row_bytes} B = {bytes_text(batches)}",
             f"CUDA context {bytes_text(context_bytes)}, safety {safety_share:.0%} of the card "
-            f"{bytes_text(safety)}",
+            f"{bytes_text(parts['safety_bytes'])}",
             f"together {bytes_text(total)} of {bytes_text(capacity)}",
         ),
         caveats=_memory_caveats(activations),
-        sources=("16 bytes a parameter for mixed-precision Adam: arXiv:1910.02054, section 3.1",)
-        if master
-        else (),
-        weight_bytes=weights,
-        gradient_bytes=gradients,
-        optimizer_bytes=states,
-        activation_bytes=activations,
-        batch_bytes=batches,
-        step_bytes=step,
-        context_bytes=context_bytes,
-        safety_bytes=safety,
+        sources=(_ZERO,) if master else (),
         total_bytes=total,
         capacity_bytes=capacity,
         largest_batch_size=largest,
-        fits=fits,
+        fits=total <= capacity,
+        **parts,
     )
 
 
-def _master_states(model: ParameterCount, optimizer: str) -> int:
+def _memory_answer(total: int, capacity: int, largest: int | None) -> str:
+    verdict = "fits" if total <= capacity else f"{bytes_text(total - capacity)} too much"
+    rows = "" if largest is None else f"; {largest} rows would fit"
+    return f"{bytes_text(total)} of {bytes_text(capacity)}: {verdict}{rows}"
+
+
+def _model_lines(
+    model: ParameterCount, optimizer: str, parts: dict[str, int], master: int
+) -> tuple[str, ...]:
+    kind = find_optimizer(optimizer)
+    copied = " with a 32-bit master copy" if master else ""
+    return (
+        f"weights: {model.parameters:,} parameters and buffers{copied} = {bytes_text(parts['weight_bytes'])}",
+        f"gradients: {model.trainable_elements:,} trained parameters = {bytes_text(parts['gradient_bytes'])}",
+        f"optimizer, {kind.name}: keeps {kind.keeps} = {bytes_text(parts['optimizer_bytes'])}",
+    )
+
+
+def _state_bytes(model: ParameterCount, optimizer: str, master_weights: bool) -> int:
+    if not master_weights:
+        return model.state_bytes(optimizer)
     return optimizer_state_bytes(optimizer, [shape for shape, _ in model.trainable], element_bytes=4)
 
 
-def _largest_batch(room: int, step: int, fixed: int, activation_per_row: float, per_row: float) -> int | None:
+def _largest_batch(
+    room: int, step: int, fixed: int, activations_per_row: float, on_device: int
+) -> int | None:
     """Solve ``batches + max(activations, step) <= room`` for the rows; None where rows cost nothing."""
+    per_row = activations_per_row + on_device
     if per_row <= 0:
         return None
     by_activations = (room - fixed) / per_row
-    on_device = per_row - activation_per_row
-    by_step = (room - step) / on_device if on_device > 0 else (by_activations if room >= step else 0)
+    if on_device > 0:
+        by_step = (room - step) / on_device
+    else:
+        by_step = by_activations if room >= step else 0
     return max(0, int(min(by_activations, by_step)))
 
 
