@@ -63,7 +63,8 @@ def test_every_size_is_tried_twice_because_optimizer_states_come_after_the_first
             raise MemoryError
         states[:] = ["moments"]
 
-    assert find_batch_size(step, 100, resolution=1).largest == 900
+    # 950 rows fit once, before there are states, and never again.
+    assert find_batch_size(step, 950, resolution=1).largest == 900
 
 
 @pytest.mark.parametrize(
