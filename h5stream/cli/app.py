@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 
 from h5stream._version import __version__
+from h5stream.cli.suggest import suggest_command
 from h5stream.errors import H5StreamError
 
 app = typer.Typer(
@@ -30,6 +31,9 @@ def _root(
     version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version."),
 ) -> None:
     """Take the options that stand before the command."""
+
+
+app.command("suggest")(suggest_command)
 
 
 def main() -> None:
