@@ -91,8 +91,7 @@ def measure_activations(
         title="Activations",
         answer=f"{bytes_text(per_row)} a row and {bytes_text(fixed)} whatever the batch",
         arithmetic=(
-            f"kept for the backward pass: {half} rows {bytes_text(kept_half)}, {rows} rows "
-            f"{bytes_text(kept_whole)}",
+            f"kept for the backward pass: {half} rows {bytes_text(kept_half)}, {rows} rows {bytes_text(kept_whole)}",
             f"a row: ({kept_whole} - {kept_half}) / ({rows} - {half}) = {per_row} B",
             f"the rest: {kept_half} - {half} x {per_row} = {fixed} B",
         ),

@@ -220,8 +220,7 @@ class _Search:
                 if self.fits(rows):
                     return rows, failed
             raise OptionError(
-                f"not even 1 row fits: {self.attempts[-1].message}. Free memory, or make the model or the "
-                "row smaller"
+                f"not even 1 row fits: {self.attempts[-1].message}. Free memory, or make the model or the row smaller"
             )
         while rows < most:
             larger = min(2 * rows, most)
@@ -260,9 +259,7 @@ def _put_back(owner: Stateful, state: dict[str, Any]) -> None:
         owner.zero_grad(set_to_none=True)
 
 
-def _report(
-    search: _Search, largest: int, failure: int | None, margin_share: float, *, restored: bool
-) -> BatchSearch:
+def _report(search: _Search, largest: int, failure: int | None, margin_share: float, *, restored: bool) -> BatchSearch:
     suggested = max(1, int(largest * (1 - margin_share)))
     caveats = []
     if failure is None:

@@ -63,9 +63,7 @@ class ParameterCount:
 
     def state_bytes(self, optimizer: str) -> int:
         """Give the bytes that an optimizer keeps for the trainable parameters."""
-        return sum(
-            optimizer_state_bytes(optimizer, [shape], element_bytes=size) for shape, size in self.trainable
-        )
+        return sum(optimizer_state_bytes(optimizer, [shape], element_bytes=size) for shape, size in self.trainable)
 
 
 def _elements(shape: Shape) -> int:
@@ -215,9 +213,7 @@ def gpu_memory(
     at_least(0, per_row=activation_bytes_per_row, fixed=activation_fixed_bytes, safety_share=safety_share)
     at_least(1, batch_size=batch_size)
     if not memory_gib > 0 or safety_share >= 1:
-        raise OptionError(
-            f"memory_gib must be above 0 and safety_share under 1: {memory_gib}, {safety_share}"
-        )
+        raise OptionError(f"memory_gib must be above 0 and safety_share under 1: {memory_gib}, {safety_share}")
     master = 4 * model.trainable_elements if master_weights else 0
     capacity = int(memory_gib * (1 << 30))
     parts = {
@@ -265,9 +261,7 @@ def _memory_answer(total: int, capacity: int, largest: int | None) -> str:
     return f"{bytes_text(total)} of {bytes_text(capacity)}: {verdict}{rows}"
 
 
-def _model_lines(
-    model: ParameterCount, optimizer: str, parts: dict[str, int], master: int
-) -> tuple[str, ...]:
+def _model_lines(model: ParameterCount, optimizer: str, parts: dict[str, int], master: int) -> tuple[str, ...]:
     kind = find_optimizer(optimizer)
     copied = " with a 32-bit master copy" if master else ""
     return (
@@ -283,9 +277,7 @@ def _state_bytes(model: ParameterCount, optimizer: str, master_weights: bool) ->
     return optimizer_state_bytes(optimizer, [shape for shape, _ in model.trainable], element_bytes=4)
 
 
-def _largest_batch(
-    room: int, step: int, fixed: int, activations_per_row: float, on_device: int
-) -> int | None:
+def _largest_batch(room: int, step: int, fixed: int, activations_per_row: float, on_device: int) -> int | None:
     """Solve ``batches + max(activations, step) <= room`` for the rows; None where rows cost nothing."""
     per_row = activations_per_row + on_device
     if per_row <= 0:

@@ -98,10 +98,8 @@ def dataloader_memory(
             f"batch: {batch_size} rows x {row_bytes} B = {bytes_text(batch)}",
             f"queued: {workers} workers x {prefetch_factor} batches = {queued} batches x "
             f"{bytes_text(batch)} = {bytes_text(queued * batch)}",
-            f"rows on their way into a batch: {max(workers, 1)} x {bytes_text(batch)} = "
-            f"{bytes_text(collating)}",
-            f"worker processes: {workers} x {bytes_text(worker_bytes)} = "
-            f"{bytes_text(workers * worker_bytes)}",
+            f"rows on their way into a batch: {max(workers, 1)} x {bytes_text(batch)} = {bytes_text(collating)}",
+            f"worker processes: {workers} x {bytes_text(worker_bytes)} = {bytes_text(workers * worker_bytes)}",
             f"and the batch in use: {bytes_text(batch)}; together {bytes_text(total)}",
         ),
         caveats=_against_available(total, available_bytes),
@@ -249,9 +247,7 @@ def _window_line(asked: int, rows: int, batch_size: int, block_rows: int, given:
     if given is not None:
         line = f"window: {given} rows, as given"
     else:
-        line = (
-            f"window: max({_WINDOW_BATCHES} x {batch_size}, {_WINDOW_BLOCKS} x {block_rows}) = {asked} rows"
-        )
+        line = f"window: max({_WINDOW_BATCHES} x {batch_size}, {_WINDOW_BLOCKS} x {block_rows}) = {asked} rows"
     return line if rows == asked else f"{line}, cut to {rows} by the budget"
 
 

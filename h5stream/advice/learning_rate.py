@@ -108,8 +108,7 @@ def learning_rate_for(
     rule: Literal["linear", "sqrt"] = "linear" if plain else "sqrt"
     return LearningRate(
         title=f"Learning rate for a batch of {new_batch_size}",
-        answer=f"{rate:.3g} ({rule} rule)"
-        + ("" if steps is None else f", {steps} warm-up steps from {start:.3g}"),
+        answer=f"{rate:.3g} ({rule} rule)" + ("" if steps is None else f", {steps} warm-up steps from {start:.3g}"),
         arithmetic=(
             f"ratio: {new_batch_size} / {old_batch_size} = {ratio:.4g}",
             f"linear: {old_lr:g} x {ratio:.4g} = {linear:.4g}  (SGD)",
@@ -130,9 +129,7 @@ def learning_rate_for(
     )
 
 
-def _warmup(
-    plain: bool, batch_size: int, rows: int | None, beta2: float, epochs: float
-) -> tuple[int | None, str]:
+def _warmup(plain: bool, batch_size: int, rows: int | None, beta2: float, epochs: float) -> tuple[int | None, str]:
     if not plain:
         # 0.999 is no binary fraction: without rounding, 2 / (1 - 0.999) would come out above 2000.
         steps = math.ceil(round(2 / (1 - beta2), 6))
@@ -144,9 +141,7 @@ def _warmup(
     return steps, f"warm-up: {epochs:g} epochs x ceil({rows} / {batch_size}) = {steps} steps"
 
 
-def _caveats(
-    ratio: float, steps: int | None, rows: int | None, batch_size: int, plain: bool
-) -> tuple[str, ...]:
+def _caveats(ratio: float, steps: int | None, rows: int | None, batch_size: int, plain: bool) -> tuple[str, ...]:
     found = ["a start, not a law: check the loss of the first epoch against the old batch"]
     if plain and batch_size > 8192:
         found.append("over 8192 rows Goyal et al. lost accuracy with this rule, on ImageNet")

@@ -148,9 +148,7 @@ def _caveats(card: Card | None, setting: Setting, cpus: int | None) -> tuple[str
     return (*found, "a start for small rows and a small model: find_batch_size() measures yours")
 
 
-def preset_for(
-    gpu: str | None = None, *, memory_gib: float | None = None, cpus: int | None = None
-) -> GpuPreset:
+def preset_for(gpu: str | None = None, *, memory_gib: float | None = None, cpus: int | None = None) -> GpuPreset:
     """Give a setting to start from on a GPU.
 
     Four cards have documented settings. Every other one, the data-centre cards among them, gets the RTX
@@ -212,9 +210,7 @@ def _card_or_none(gpu: str | None, memory_gib: float | None) -> Card | None:
         return None
 
 
-def _preset_arithmetic(
-    name: str, setting: Setting, documented: bool, memory_gib: float, known: str
-) -> tuple[str, ...]:
+def _preset_arithmetic(name: str, setting: Setting, documented: bool, memory_gib: float, known: str) -> tuple[str, ...]:
     if not documented:
         return (f"{memory_gib:g} GB: {known}", *_memory_arithmetic(memory_gib, setting))
     lines = [f"documented for the {name} {memory_gib:g} GB: {setting}"]

@@ -64,9 +64,7 @@ def suggestions_for(question: _Question, *, cpus: int, available_bytes: int | No
     if question.parameters is not None:
         found["gpu_memory"] = _gpu_memory(question, question.parameters, setting, preset)
     if question.target_batch is not None:
-        found["accumulation"] = accumulation_for(
-            question.target_batch, setting.batch_size, rows=question.rows
-        )
+        found["accumulation"] = accumulation_for(question.target_batch, setting.batch_size, rows=question.rows)
     if question.lr is not None:
         found["learning_rate"] = _learning_rate(question, question.lr, setting)
     found["what_to_try_first"] = what_to_try_first(
@@ -120,9 +118,7 @@ def _host_memory(
     }
 
 
-def _gpu_memory(
-    question: _Question, parameters: int, setting: Setting, preset: GpuPreset | None
-) -> Suggestion:
+def _gpu_memory(question: _Question, parameters: int, setting: Setting, preset: GpuPreset | None) -> Suggestion:
     if preset is None:
         raise OptionError("--parameters needs --gpu or --gpu-memory: the memory that the model must fit")
     return gpu_memory(
@@ -193,33 +189,25 @@ def suggest_command(
         float | None, typer.Option(help="The GPU's memory in GiB, for cards without a preset.")
     ] = None,
     row_bytes: Annotated[int | None, typer.Option(help="Bytes of a row, all fields, decoded.", min=1)] = None,
-    batch_size: Annotated[
-        int | None, typer.Option(help="Your batch size; it is never changed.", min=1)
-    ] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Your batch size; it is never changed.", min=1)] = None,
     workers: Annotated[int | None, typer.Option(help="Your workers (threads).", min=0)] = None,
     prefetch: Annotated[int | None, typer.Option(help="Your prefetch factor.", min=1)] = None,
     rows: Annotated[int | None, typer.Option(help="Rows of an epoch.", min=1)] = None,
     chunk_bytes: Annotated[int, typer.Option(help="Bytes of a decoded chunk.", min=1)] = 1 << 20,
-    memory_budget: Annotated[
-        int | None, typer.Option(help="H5StreamLoader's memory_budget, bytes.", min=1)
-    ] = None,
+    memory_budget: Annotated[int | None, typer.Option(help="H5StreamLoader's memory_budget, bytes.", min=1)] = None,
     parameters: Annotated[int | None, typer.Option(help="Parameters of the model, trained.", min=1)] = None,
     activation_bytes: Annotated[
         float, typer.Option(help="Activations of a row, bytes (measure_activations).", min=0)
     ] = 0.0,
     optimizer: Annotated[str, typer.Option(help="sgd, momentum, adamw, adamw8bit, adafactor ...")] = "adamw",
-    target_batch: Annotated[
-        int | None, typer.Option(help="Rows that an optimizer step shall see.", min=1)
-    ] = None,
+    target_batch: Annotated[int | None, typer.Option(help="Rows that an optimizer step shall see.", min=1)] = None,
     lr: Annotated[float | None, typer.Option(help="A learning rate that works ...")] = None,
     lr_batch: Annotated[int | None, typer.Option(help="... with this batch.", min=1)] = None,
     precision: Annotated[str, typer.Option(help="fp32, tf32, fp16 or bf16.")] = "fp32",
     waiting: Annotated[
         float | None, typer.Option(help="Measured share of the step that waits for data, 0 to 1.")
     ] = None,
-    validation: Annotated[
-        Literal["half", "twice"], typer.Option(help="Rule for the validation batch.")
-    ] = "half",
+    validation: Annotated[Literal["half", "twice"], typer.Option(help="Rule for the validation batch.")] = "half",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Suggest batch size, workers, prefetch and more, with the arithmetic. Nothing is applied."""
@@ -243,9 +231,7 @@ def suggest_command(
         waiting=waiting,
         validation=validation,
     )
-    found = suggestions_for(
-        question, cpus=allowance.cpus(), available_bytes=allowance.memory_available_bytes()
-    )
+    found = suggestions_for(question, cpus=allowance.cpus(), available_bytes=allowance.memory_available_bytes())
     if as_json:
         typer.echo(json.dumps({name: value.to_dict() for name, value in found.items()}, indent=2))
     else:

@@ -116,9 +116,7 @@ def test_batches_come_in_the_shapes_that_loaders_give(batch):
     assert measure_activations(Net(), batch).bytes_per_row == 128
 
 
-@pytest.mark.parametrize(
-    "batch", [torch.zeros(3, 16), {}, (torch.zeros(8, 16), torch.zeros(4)), torch.tensor(1.0)]
-)
+@pytest.mark.parametrize("batch", [torch.zeros(3, 16), {}, (torch.zeros(8, 16), torch.zeros(4)), torch.tensor(1.0)])
 def test_a_batch_that_tells_nothing_is_refused(batch):
     with pytest.raises(OptionError, match=r"rows"):
         measure_activations(mlp(), batch)

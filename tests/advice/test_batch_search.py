@@ -75,9 +75,7 @@ def test_every_size_is_tried_twice_because_optimizer_states_come_after_the_first
         RuntimeError("CUDA error: out of memory"),
         RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
         RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
-        RuntimeError(
-            "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes"
-        ),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes"),
     ],
 )
 def test_memory_that_runs_out_is_known_by_type_or_text(error):

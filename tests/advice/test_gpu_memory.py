@@ -164,9 +164,7 @@ def test_without_activations_it_says_what_is_missing():
     assert "activations are not in here" in need.caveats[0]
 
 
-@pytest.mark.parametrize(
-    "bad", [{"memory_gib": 0}, {"safety_share": 1}, {"batch_size": 0}, {"row_bytes": -1}]
-)
+@pytest.mark.parametrize("bad", [{"memory_gib": 0}, {"safety_share": 1}, {"batch_size": 0}, {"row_bytes": -1}])
 def test_numbers_that_cannot_be_are_refused(bad):
     good = {"optimizer": "sgd", "batch_size": 1, "memory_gib": 8.0}
     with pytest.raises(OptionError):

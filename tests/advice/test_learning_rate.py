@@ -59,9 +59,7 @@ def test_both_rules_and_the_papers_are_printed():
         assert part in text
 
 
-@pytest.mark.parametrize(
-    "bad", [{"old_lr": 0}, {"old_lr": float("nan")}, {"beta2": 1}, {"old_batch_size": 0}]
-)
+@pytest.mark.parametrize("bad", [{"old_lr": 0}, {"old_lr": float("nan")}, {"beta2": 1}, {"old_batch_size": 0}])
 def test_numbers_that_cannot_be_are_refused(bad):
     with pytest.raises(OptionError):
         learning_rate_for(64, **{"old_batch_size": 32, "old_lr": 0.1} | bad)

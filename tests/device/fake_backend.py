@@ -105,9 +105,7 @@ class FakeBackend:
 
     def allocate_pinned(self, nbytes):
         self._tick("allocate_pinned")
-        return HostBuffer(
-            tensor=self._allocate(_Block(nbytes)), pinned=not self._pinning_fails, held_bytes=nbytes
-        )
+        return HostBuffer(tensor=self._allocate(_Block(nbytes)), pinned=not self._pinning_fails, held_bytes=nbytes)
 
     def allocate_device(self, nbytes, stream):
         self._tick("allocate_device")

@@ -108,9 +108,7 @@ def test_pinning_that_fails_falls_back_with_one_warning(recorded_cuda, monkeypat
         buffers = [backend.allocate_pinned(100) for _ in range(3)]
     assert len(caught) == 1
     assert empty.asked == 1
-    assert "100 bytes of host memory could not be pinned (CUDA error: out of memory)" in str(
-        caught[0].message
-    )
+    assert "100 bytes of host memory could not be pinned (CUDA error: out of memory)" in str(caught[0].message)
     assert str(caught[0].filename) == __file__
     assert [(b.pinned, b.held_bytes, b.tensor.shape[0]) for b in buffers] == [(False, 100, 100)] * 3
 
