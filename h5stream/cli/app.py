@@ -6,8 +6,10 @@ import sys
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from h5stream._version import __version__
+from h5stream.cli.bench import bench_command
 from h5stream.cli.suggest import suggest_command
 from h5stream.errors import H5StreamError
 
@@ -33,6 +35,7 @@ def _root(
     """Take the options that stand before the command."""
 
 
+app.command("bench")(bench_command)
 app.command("suggest")(suggest_command)
 
 
@@ -41,7 +44,7 @@ def main() -> None:
     try:
         app()
     except H5StreamError as error:
-        Console(stderr=True).print(f"[bold red]error:[/] {error}", markup=True, highlight=False, soft_wrap=True)
+        Console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
