@@ -1,0 +1,1 @@
+"""Batches to the GPU: the only home of torch.cuda."""
