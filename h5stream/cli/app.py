@@ -8,6 +8,8 @@ import typer
 from rich.console import Console
 
 from h5stream._version import __version__
+from h5stream.cli.doctor import doctor_command
+from h5stream.cli.monitor import monitor_command
 from h5stream.errors import H5StreamError
 
 app = typer.Typer(
@@ -17,6 +19,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.command("doctor")(doctor_command)
+app.command("monitor")(monitor_command)
 
 
 def _print_version(wanted: bool) -> None:

@@ -32,6 +32,7 @@ from h5stream.monitor.sample import SystemSample
 from h5stream.monitor.summary import SystemSummary, summarize
 
 MIN_INTERVAL_S = 0.1  # Processor time is counted in steps of 0.01 s: below ten steps a share is noise.
+FIRST_SAMPLE_S = 0.3  # The first sample need not wait a whole interval, but a share of 0.1 s would be coarse.
 DEFAULT_INTERVAL_S = 1.0
 DEFAULT_HISTORY = 3600  # An hour at the default interval, about 3 MB.
 
@@ -89,7 +90,7 @@ class _Run:
 
     def _sample_until_stopped(self, probe: Probe) -> None:
         # The first sample comes as soon as a rate means anything, the others in the rhythm asked for.
-        due_s = time.monotonic() + MIN_INTERVAL_S
+        due_s = time.monotonic() + min(self.interval_s, FIRST_SAMPLE_S)
         while not self.stopping.wait(max(0.0, due_s - time.monotonic())):
             sample = probe.read()
             with self.lock:
@@ -246,8 +247,8 @@ class SystemMonitor:
     def sample(self) -> SystemSample:
         """Give the newest sample.
 
-        While the monitor runs it is the last of `history`; the first is there a tenth of a second after the
-        start. Otherwise one is taken now, over a tenth of a second, and added to `history`.
+        While the monitor runs it is the last of `history`; the first is there 0.3 s after the start.
+        Otherwise one is taken now, over 0.3 s, and added to `history`.
 
         If the driver hangs, the sample has no values and a `gpu_reason` that says so: nothing waits for it
         for more than a few seconds.
