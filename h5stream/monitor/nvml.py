@@ -30,7 +30,7 @@ _THROTTLE_BITS = (
     "sw_thermal_slowdown",
     "hw_thermal_slowdown",
     "hw_power_brake_slowdown",
-    "display_clocks_setting",
+    "display_clock_setting",
 )
 
 

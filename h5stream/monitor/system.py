@@ -298,9 +298,10 @@ class SystemMonitor:
     def _take_now(self) -> SystemSample:
         """Take one sample in a thread of its own, so that a hanging driver does not hang the caller."""
         once = self._new_run(())
-        once.begin()
+        thread = once.begin()
         once.first.wait(self._patience_s)
         once.stopping.set()
+        thread.join(self._patience_s)
         with once.lock:
             taken, self._run.note = list(once.samples)[:1], once.note
         if not taken:
