@@ -76,13 +76,13 @@ class _Arrivals:
 
     def __iter__(self) -> Iterator[SystemSample]:
         end_s = None if self._duration_s is None else time.monotonic() + self._duration_s
+        wait_s = None  # There is always a first sample, or the news that there is none.
         while True:
             try:
-                sample = self._queue.get(
-                    timeout=None if end_s is None else max(0.0, end_s - time.monotonic())
-                )
+                sample = self._queue.get(timeout=wait_s)
             except queue.Empty:
                 return
+            wait_s = None if end_s is None else max(0.0, end_s - time.monotonic())
             if sample is None or sample.process is None:
                 return  # The sampling failed, or the watched process has ended.
             yield sample

@@ -43,11 +43,11 @@ def scaled(value: float | None, unit: str) -> str:
     """
     if value is None:
         return NA
-    for prefix in ("", "k", "M", "G", "T"):
-        if abs(value) < 999.5 or prefix == "T":
+    for prefix in ("", "k", "M", "G"):
+        if abs(value) < 999.5:
             return f"{value:.3g} {prefix}{unit}"
         value /= 1000
-    raise AssertionError("unreachable")
+    return f"{value:.3g} T{unit}"
 
 
 def format_line(sample: SystemSample, device: int = 0) -> str:

@@ -50,7 +50,7 @@ def _no_thread_is_left():
 
 @pytest.fixture
 def impatient(monkeypatch):
-    monkeypatch.setattr(SystemMonitor, "_patience_s", 0.01)
+    monkeypatch.setattr(SystemMonitor, "_patience_s", 0.0)
 
 
 def no_driver():
@@ -236,7 +236,6 @@ class TestADriverThatHangs:
         sink.wait_for(1)
         hung.gate = gate
         assert hung.reached.wait(60)
-        threading.Event().wait(0.02)  # longer than the patience, which the monitor measures by the clock
         assert monitor.line().startswith("GPU: n/a")
         assert "no new sample for" in monitor.sample().gpu_reason
         assert len(monitor.history) >= 1
