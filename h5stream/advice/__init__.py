@@ -1,0 +1,1 @@
+"""Diagnosis, suggestions, presets and tuning: returned and printed, never applied."""
