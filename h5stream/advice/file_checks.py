@@ -6,7 +6,7 @@ import ctypes
 import mmap
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from h5stream.advice.check import Check, failed, passed, warned
@@ -156,6 +156,10 @@ def check_read_rate(path: Path) -> Check:
         trial = read_trial(path)
     except OSError as error:
         return failed("read rate", f"{path}: {error.strerror}", "check the storage; dmesg may say more")
+    if filesystem(path)[0] in {"tmpfs", "ramfs"}:
+        trial = replace(
+            trial, direct=False
+        )  # Direct reads are taken there, and there is nothing but the cache.
     return judge_read_rate(path, trial)
 
 

@@ -61,7 +61,9 @@ def started_cuda_uuids() -> tuple[str, ...]:
     started CUDA can no longer fork workers that use it.
     """
     torch = sys.modules.get("torch")
-    if torch is None or not hasattr(torch, "cuda") or not torch.cuda.is_initialized():
+    # Another thread may be importing torch just now: it is there, but not all of it.
+    is_initialized = getattr(getattr(torch, "cuda", None), "is_initialized", None)
+    if torch is None or is_initialized is None or not is_initialized():
         return ()
     count = torch.cuda.device_count()
     return tuple(str(torch.cuda.get_device_properties(index).uuid) for index in range(count))

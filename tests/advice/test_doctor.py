@@ -7,6 +7,7 @@ import os
 import resource
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import h5py
 import numpy as np
@@ -327,6 +328,11 @@ class TestFile:
         monkeypatch.setattr(file_checks.os, "open", no_direct)
         assert file_checks.read_trial(path).direct is False
 
+    def test_a_file_in_memory_is_not_said_to_be_read_past_the_cache(self, tmp_path, monkeypatch):
+        (tmp_path / "x").write_bytes(b"x" * (4 << 20))
+        monkeypatch.setattr(file_checks, "filesystem", lambda path: ("tmpfs", "/dev/shm"))
+        assert "through the page cache" in file_checks.check_read_rate(tmp_path / "x").found
+
     @pytest.mark.parametrize(
         ("rate", "size", "direct", "status", "part"),
         [
@@ -425,6 +431,11 @@ class TestGathering:
         monkeypatch.delitem(sys.modules, "torch")
         assert started_cuda_uuids() == ()
         assert "torch" not in sys.modules
+
+    @pytest.mark.parametrize("torch", [SimpleNamespace(), SimpleNamespace(cuda=SimpleNamespace())])
+    def test_a_torch_that_is_half_imported_is_no_error(self, monkeypatch, torch):
+        monkeypatch.setitem(sys.modules, "torch", torch)
+        assert started_cuda_uuids() == ()
 
     def test_cudas_uuids_come_in_cudas_order(self, monkeypatch):
         import torch
