@@ -110,8 +110,11 @@ def _show_screen(monitor: SystemMonitor, arrivals: _Arrivals, pid: int | None) -
 
     console = Console()
     title = "h5stream monitor" if pid is None else f"h5stream monitor: process {pid}"
-    # A screen of its own: what stood there before comes back, and the last state stays as ordinary text.
-    with Live(console=console, screen=True, auto_refresh=False) as live:
+    # A screen of its own: what stood there before comes back, and the summary stays as ordinary text.
+    with (
+        contextlib.suppress(KeyboardInterrupt),
+        Live(console=console, screen=True, auto_refresh=False) as live,
+    ):
         for _ in arrivals:
             # Without --pid the watched process is this command, which nobody asked about.
             picture = render_screen(
