@@ -370,8 +370,17 @@ SCRIPTS = {
     "a forked child has the history and no thread": """
         monitor = SystemMonitor(interval_s=0.1, nvml=FakeNvml(Card("GPU-1"))).start()
         before = monitor.sample()
-        with monitor._run.lock:  # as if the thread held it at that moment
-            pid = os.fork()
+        held, forked = threading.Event(), threading.Event()
+
+        def hold():  # as the monitor's own thread may at that moment
+            with monitor._run.lock:
+                held.set()
+                forked.wait()
+
+        threading.Thread(target=hold).start()
+        held.wait()
+        pid = os.fork()
+        forked.set()
         if pid == 0:
             assert not monitor.running
             assert monitor.history[0] == before
