@@ -38,6 +38,7 @@ HOMES = {
     "llvmlite": {"engine/kernels.py"},
     "pynvml": {"monitor"},
     "psutil": {"monitor"},
+    "prometheus_client": {"monitor"},
     "typer": {"cli"},
     "matplotlib": {"monitor", "advice", "cli"},
 }
