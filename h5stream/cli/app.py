@@ -22,8 +22,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command("doctor")(doctor_command)
-app.command("monitor")(monitor_command)
 
 
 def _print_version(wanted: bool) -> None:
@@ -40,6 +38,8 @@ def _root(
 
 
 app.command("bench")(bench_command)
+app.command("doctor")(doctor_command)
+app.command("monitor")(monitor_command)
 app.command("suggest")(suggest_command)
 
 
