@@ -37,6 +37,7 @@ HOMES = {
     "llvmlite": {"engine/kernels.py"},
     "pynvml": {"monitor"},
     "psutil": {"monitor"},
+    "xxhash": {"staging/checksum.py"},
     "typer": {"cli"},
     "matplotlib": {"monitor", "advice", "cli"},
 }
