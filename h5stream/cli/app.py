@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 
 from h5stream._version import __version__
+from h5stream.cli.stage import stage_command
 from h5stream.errors import H5StreamError
 
 app = typer.Typer(
@@ -17,6 +18,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+app.command("stage")(stage_command)
 
 
 def _print_version(wanted: bool) -> None:
