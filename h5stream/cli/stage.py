@@ -193,8 +193,11 @@ def _remove(folder: Path, files: list[Path] | None, force: bool) -> None:
 
 
 def _clean(*texts: str) -> tuple[str, ...]:
-    """Make file names that are no valid text printable."""
-    return tuple(text.encode("utf-8", "replace").decode() for text in texts)
+    """Make file names printable that are no valid text, or that hold line breaks and the like."""
+    valid = (text.encode("utf-8", "replace").decode() for text in texts)
+    return tuple(
+        "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text) for text in valid
+    )
 
 
 def _line(console: Console, text: str) -> None:

@@ -19,6 +19,7 @@ import os
 import queue
 import stat
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +36,10 @@ from h5stream.staging.blocks import BlockCopy, Buffers, copy_block, new_buffers
 from h5stream.staging.checksum import BLOCK_BYTES, Checksum, block_count, combine
 from h5stream.staging.layout import SourceVersion, version_from
 from h5stream.staging.space import in_words
+
+# Ctrl-C in the middle of `Thread.start` leaves a thread that comes up a moment later; the system is given
+# this long.
+_LATE_START_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +120,7 @@ class ParallelCopy:
         self._blocks = _blocks_of(jobs)
         self._lock = threading.Lock()
         self._state = _State()
+        self._launched: list[threading.Thread] = []
         wanted = sum(max(1, block_count(job.version.size_bytes)) for job in jobs)
         self._counts = [_Count() for _ in range(min(threads, wanted))]
         self._threads = [
@@ -130,6 +136,7 @@ class ParallelCopy:
     def start(self) -> None:
         """Start the threads."""
         for thread in self._threads:
+            self._launched.append(thread)
             thread.start()
 
     def wait(self, timeout_s: float) -> list[CopiedFile]:
@@ -147,9 +154,8 @@ class ParallelCopy:
     def close(self) -> None:
         """Stop the threads and wait until they are gone."""
         self._state.stop.set()
-        for thread in self._threads:
-            if thread.ident is not None:
-                thread.join()
+        for thread in self._launched:
+            _join(thread)
 
     def _work(self, count: _Count) -> None:
         buffers = new_buffers()
@@ -194,6 +200,18 @@ class ParallelCopy:
         with self._lock:
             file.blocks_left -= 1
             return file.blocks_left == 0
+
+
+def _join(thread: threading.Thread) -> None:
+    """Wait for the end of a thread, also one that is only just coming up after an interrupted start."""
+    give_up = time.monotonic() + _LATE_START_S
+    while time.monotonic() < give_up:
+        try:
+            thread.join()
+        except RuntimeError:  # not started, or not yet
+            time.sleep(0.001)
+        else:
+            return
 
 
 def _blocks_of(jobs: Sequence[CopyJob]) -> Iterator[_Block]:

@@ -87,7 +87,8 @@ def prefixes(group: Group) -> Iterator[str]:
     ('', 'run1-cfb761/', 'run1-cfb761-2/')
     """
     yield ""
-    folder = os.path.basename(group.root) or "root"  # noqa: PTH119
+    # Cut off, so that the name stays within the 255 bytes that a name may have.
+    folder = os.path.basename(group.root)[:50] or "root"  # noqa: PTH119
     digest = hashlib.blake2b(os.fsencode(group.root), digest_size=3).hexdigest()
     yield f"{folder}-{digest}/"
     for number in range(2, _MOST_FOLDERS):
