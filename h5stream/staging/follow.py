@@ -50,10 +50,8 @@ def gather(path: Path, *, follow: bool) -> Gathered:
         notices = tuple(_what_stays_behind(main))
         return Gathered(group=_group([main]), notices=notices)
     found, missing = _closure(main)
-    notices = tuple(
-        f"{item.file} names {item.target} ({item.kind}), which does not exist" for item in missing
-    )
-    return Gathered(group=_group(found), notices=notices)
+    notices = [f"{item.file} names {item.target} ({item.kind}), which does not exist" for item in missing]
+    return Gathered(group=_group(found), notices=(*notices, *_storage_notice(main)))
 
 
 def _check_regular(path: Path) -> None:
@@ -102,6 +100,15 @@ def _closure(main: Path) -> tuple[list[Path], list[Reference]]:
                 found[place] = None
                 waiting.append(place)
     return list(found), missing
+
+
+def _storage_notice(main: Path) -> Iterator[str]:
+    # The one kind of name that HDF5 does not look up beside the file unless it is told to.
+    if any(item.kind == "external storage" for item in _references_or_none(main)):
+        yield (
+            f"{main} has external storage, which HDF5 looks for in the working directory: set "
+            f"HDF5_EXTFILE_PREFIX='${{ORIGIN}}' to read the raw files that came along"
+        )
 
 
 def _references_or_none(path: Path) -> tuple[Reference, ...]:

@@ -108,15 +108,11 @@ def test_remove_deletes_a_link_never_its_target(write, ram, tmp_path, left):
     assert target.read_bytes() == b"mine"
 
 
-def test_remove_does_not_go_through_a_folder_that_became_a_link(write, ram, tmp_path):
-    sources = [write("a.h5", 10), write("a.h5", 10, folder="b")]
-    copy = stage(sources, to=ram, lease=False).paths[1]
-    elsewhere = tmp_path / "elsewhere"
+def test_remove_does_not_go_through_a_folder_that_became_a_link(write, ram):
+    copy = stage([write("a.h5", 10), write("a.h5", 10, folder="b")], to=ram, lease=False).paths[1]
     copy.parent.rename(ram / "moved")
-    elsewhere.mkdir()
-    os.link(ram / "moved" / "a.h5", ram / "kept.h5")
     copy.parent.symlink_to(ram / "moved")
-    remove_staged(ram)
+    assert len(remove_staged(ram).removed) == 1
     assert (ram / "moved" / "a.h5").exists()
 
 

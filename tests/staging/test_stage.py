@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import stat
+from itertools import pairwise
 
 import pytest
 
@@ -47,7 +49,10 @@ def test_many_files_are_copied_at_once_and_come_back_in_order(write, ram):
     sources = [write(f"{n}.h5", 1000 * n) for n in range(40)]
     result = stage(reversed(sources), to=ram)
     assert [path.name for path in result.paths] == [f"{n}.h5" for n in reversed(range(40))]
-    assert all(path.read_bytes() == source.read_bytes() for path, source in zip(result.paths, sources[::-1]))
+    assert all(
+        path.read_bytes() == source.read_bytes()
+        for path, source in zip(result.paths, sources[::-1], strict=True)
+    )
 
 
 def test_a_fresh_copy_is_reused(write, ram):
@@ -176,7 +181,7 @@ def test_a_source_in_the_folder_stays_where_it_is(ram, left):
 
 
 def test_a_missing_source_is_named(ram, tmp_path, left):
-    with pytest.raises(SourceNotFoundError, match="no file at .*absent"):
+    with pytest.raises(SourceNotFoundError, match=r"no file at .*absent"):
         stage(tmp_path / "absent.h5", to=ram)
     assert left(ram) == []
 
@@ -233,7 +238,7 @@ def test_a_source_that_changes_while_it_is_copied_is_an_error(write, ram, tmp_pa
         "is removed": source.unlink,
     }
     pieces(monkeypatch, actions[how])
-    with pytest.raises(SourceChangedError, match="a.h5 (changed|was removed) while it was copied"):
+    with pytest.raises(SourceChangedError, match=r"a\.h5 (changed|was removed) while it was copied"):
         stage(source, to=ram, threads=1)
     assert left(ram) == []
 
@@ -287,7 +292,7 @@ def test_a_tmpfs_that_fills_in_mid_copy_leaves_nothing(write, small_tmpfs, monke
     folder = small_tmpfs("8m")
     source = write("a.h5", 5 * MIB)
     pieces(monkeypatch, lambda: (folder / "ballast").write_bytes(bytes(6 * MIB)))
-    with pytest.raises(NotEnoughSpaceError, match="filled up while .*a.h5"):
+    with pytest.raises(NotEnoughSpaceError, match=r"filled up while .*a\.h5"):
         stage(source, to=folder)
     assert left(folder) == ["ballast"]
 
@@ -338,13 +343,13 @@ def test_one_file_system_copies_in_the_kernel_and_falls_back(write, tmp_path, mo
 
 
 def test_an_error_of_the_progress_callback_ends_the_call(write, ram, left):
-    class Enough(Exception):
+    class EnoughError(Exception):
         pass
 
     def stop(now):
-        raise Enough
+        raise EnoughError
 
-    with pytest.raises(Enough):
+    with pytest.raises(EnoughError):
         stage(write("a.h5", 1000), to=ram, progress=stop)
     assert left(ram) == []
 
@@ -354,7 +359,7 @@ def test_progress_ends_at_the_total(write, ram):
     stage([write("a.h5", 3 * MIB), write("b.h5", 0)], to=ram, progress=told.append)
     assert told[-1].bytes_done == told[-1].bytes_total == 3 * MIB
     assert told[-1].files_done == told[-1].files_total == 2
-    assert all(one.bytes_done <= two.bytes_done for one, two in zip(told, told[1:]))
+    assert all(one.bytes_done <= two.bytes_done for one, two in pairwise(told))
 
 
 def test_what_failed_half_way_keeps_the_whole_copies_only(write, ram, monkeypatch, left):
@@ -391,8 +396,6 @@ def test_the_last_of_two_staged_blocks_takes_the_copy_away(write, ram, left):
 
 
 def test_release_survives_a_folder_that_is_gone(write, tmp_path):
-    import shutil
-
     result = stage(write("a.h5", 100), to=tmp_path / "fast")
     shutil.rmtree(tmp_path / "fast")
     result.release()
