@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from h5stream.errors import NotEnoughSpaceError, StagingError
-from h5stream.staging.folder import StagingFolder, copier_is_alive
+from h5stream.staging.folder import StagingFolder, copier_is_alive, unusable
 from h5stream.staging.layout import Group, Member, Standing, choose_prefix, known_prefixes
 from h5stream.staging.leases import Lease
 from h5stream.staging.manifest import Entry, Files
@@ -46,8 +46,8 @@ class Claim:
 
     names: tuple[tuple[str, ...], ...]
     """For each group, the name of each member."""
-    to_copy: tuple[tuple[str, Member], ...]
-    """What this process is to copy."""
+    to_copy: tuple[tuple[str, Member, int], ...]
+    """What this process is to copy: name, source, and inode of the empty file that stands for it."""
     to_wait_for: tuple[str, ...]
     """What other processes are copying."""
 
@@ -141,16 +141,21 @@ def make_claim(
             delete_copy(folder, name, files[name])
         if dead or draft.files != files:
             folder.save(draft.files)
-        for name, _ in draft.to_copy:
-            _make_part(folder, name, draft.files[name])
-    return Claim(names=tuple(draft.names), to_copy=tuple(draft.to_copy), to_wait_for=tuple(draft.to_wait_for))
+        parts = [
+            (name, member, _make_part(folder, name, draft.files[name])) for name, member in draft.to_copy
+        ]
+    return Claim(names=tuple(draft.names), to_copy=tuple(parts), to_wait_for=tuple(draft.to_wait_for))
 
 
 def _draft(folder: StagingFolder, groups: Sequence[Group], files: Files, who: Claimant) -> _Draft:
     draft = _Draft(dict(files), [], [], [], [])
+    standing = standing_in(folder, draft.files, who.session)
+    copies: dict[str, list[str]] = {}
+    for name, entry in files.items():
+        copies.setdefault(entry.source, []).append(name)
     for group in groups:
-        standing = standing_in(folder, draft.files, who.session)
-        prefix = choose_prefix(group, known_prefixes(group, draft.files), standing)
+        known = known_prefixes(group, copies.get(group.members[0].source, []))
+        prefix = choose_prefix(group, known, standing)
         if prefix is None:
             raise StagingError(
                 f"no name is left in {folder.path} for {group.members[0].source}; remove what is not "
@@ -244,17 +249,17 @@ def _still_to_come(folder: StagingFolder, name: str, entry: Entry) -> int:
     return entry.size_bytes - copied_bytes(folder, name, entry)
 
 
-def _make_part(folder: StagingFolder, name: str, entry: Entry) -> None:
+def _make_part(folder: StagingFolder, name: str, entry: Entry) -> int:
+    """Make the empty file that a copy begins as, and give its inode."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
-        os.close(
-            os.open(folder.part_path(name, entry), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        )
+        descriptor = os.open(folder.part_path(name, entry), flags, 0o600)
     except OSError as error:
-        raise StagingError(
-            f"cannot write to {folder.path}: {error.strerror or error}",
-            file=entry.source,
-            folder=str(folder.path),
-        ) from error
+        raise unusable(folder, error) from error
+    try:
+        return os.fstat(descriptor).st_ino
+    finally:
+        os.close(descriptor)
 
 
 def delete_copy(folder: StagingFolder, name: str, entry: Entry) -> bool:

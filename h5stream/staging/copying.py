@@ -20,6 +20,7 @@ import queue
 import stat
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -76,13 +77,15 @@ class CopiedFile:
     """Modification time that the copy has, in nanoseconds, as coarse as its file system keeps it."""
 
 
-@dataclass(slots=True)
 class _OpenFile:
     """What the threads know together about a file that is being copied."""
 
-    job: CopyJob
-    digests: list[bytes]
-    blocks_left: int
+    def __init__(self, job: CopyJob) -> None:
+        self.job = job
+        count = block_count(job.version.size_bytes)
+        self.digests = [b""] * count
+        # A file of zero bytes has no block, but somebody must make it.
+        self.blocks = self.untaken = self.unfinished = max(1, count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +120,7 @@ class ParallelCopy:
     """Copies jobs with several threads; finished files are fetched with `wait`."""
 
     def __init__(self, jobs: Sequence[CopyJob], threads: int) -> None:
-        self._blocks = _blocks_of(jobs)
+        self._agenda = _Agenda(jobs)
         self._lock = threading.Lock()
         self._state = _State()
         self._launched: list[threading.Thread] = []
@@ -160,17 +163,19 @@ class ParallelCopy:
     def _work(self, count: _Count) -> None:
         buffers = new_buffers()
         try:
-            while (block := self._next()) is not None:
+            own = None
+            while (block := self._next(own)) is not None:
                 self._copy(block, buffers, count)
+                own = block.file
         except _StoppedError:
             pass
         except BaseException as error:
             self._state.stop.set()
             self._state.finished.put(error)
 
-    def _next(self) -> _Block | None:
+    def _next(self, own: _OpenFile | None) -> _Block | None:
         with self._lock:
-            return None if self._state.stop.is_set() else next(self._blocks, None)
+            return None if self._state.stop.is_set() else self._agenda.next(own)
 
     def _copy(self, block: _Block, buffers: Buffers, count: _Count) -> None:
         job = block.file.job
@@ -198,8 +203,8 @@ class ParallelCopy:
 
     def _is_last(self, file: _OpenFile) -> bool:
         with self._lock:
-            file.blocks_left -= 1
-            return file.blocks_left == 0
+            file.unfinished -= 1
+            return file.unfinished == 0
 
 
 def _join(thread: threading.Thread) -> None:
@@ -214,14 +219,34 @@ def _join(thread: threading.Thread) -> None:
             return
 
 
-def _blocks_of(jobs: Sequence[CopyJob]) -> Iterator[_Block]:
-    """Give the blocks of all files, file by file: whole files come early, and few are open at once."""
-    for job in jobs:
-        count = block_count(job.version.size_bytes)
-        # A file of zero bytes has no block, but somebody must make it.
-        file = _OpenFile(job, [b""] * count, max(1, count))
-        for number in range(max(1, count)):
-            yield _Block(file, number)
+class _Agenda:
+    """Hands out blocks: to each thread those of a file of its own while there are files, then of others'.
+
+    Writes to one file wait for each other in the kernel (one lock to an inode), writes to several do not.
+    Not safe for several threads by itself; `ParallelCopy` holds its lock.
+    """
+
+    def __init__(self, jobs: Sequence[CopyJob]) -> None:
+        self._untouched = deque(_OpenFile(job) for job in jobs)
+        self._begun: deque[_OpenFile] = deque()
+
+    def next(self, own: _OpenFile | None) -> _Block | None:
+        """Give the next block for a thread whose last block was of the file `own`."""
+        if own is None or own.untaken == 0:
+            own = self._other()
+        if own is None:
+            return None
+        number = own.blocks - own.untaken
+        own.untaken -= 1
+        return _Block(own, number)
+
+    def _other(self) -> _OpenFile | None:
+        if self._untouched:
+            self._begun.append(self._untouched.popleft())
+            return self._begun[-1]
+        while self._begun and self._begun[0].untaken == 0:
+            self._begun.popleft()
+        return self._begun[0] if self._begun else None
 
 
 @contextlib.contextmanager

@@ -81,7 +81,7 @@ class StagingFolder:
         except FileNotFoundError:
             return {}
         except OSError as error:
-            raise _unusable(self, error) from error
+            raise unusable(self, error) from error
         return from_json(text, where=str(self.path))
 
     def save(self, files: Files) -> None:
@@ -97,7 +97,7 @@ class StagingFolder:
                 os.fsync(out.fileno())
             fresh.replace(self._manifest)
         except OSError as error:
-            raise _unusable(self, error) from error
+            raise unusable(self, error) from error
 
     def _tidy(self) -> None:
         for name in ("manifest.json.new", "lock"):
@@ -125,7 +125,7 @@ def _try_lock(folder: StagingFolder, path: Path) -> int | None:
     except FileNotFoundError:
         return None  # somebody tidied up between the two calls; the next try makes the folder again
     except OSError as error:
-        raise _unusable(folder, error) from error
+        raise unusable(folder, error) from error
     try:
         # Whoever removes the last staged file removes the lock as well: a lock without a name is worth
         # nothing.
@@ -142,7 +142,7 @@ def _make_control(folder: StagingFolder) -> None:
     try:
         folder.control.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise _unusable(folder, error) from error
+        raise unusable(folder, error) from error
     if folder.control.is_symlink():
         raise StagingError(
             f"{folder.control} is a symbolic link, which could lead out of the folder: remove it",
@@ -156,7 +156,7 @@ def _try_flock(folder: StagingFolder, descriptor: int) -> bool:
     except BlockingIOError:
         return False
     except OSError as error:
-        raise _unusable(folder, error) from error
+        raise unusable(folder, error) from error
     return True
 
 
@@ -167,7 +167,8 @@ def _is_same(descriptor: int, path: Path) -> bool:
         return False
 
 
-def _unusable(folder: StagingFolder, error: OSError) -> StagingError:
+def unusable(folder: StagingFolder, error: OSError) -> StagingError:
+    """Give the error for a folder in which the manifest cannot be kept."""
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
         return NotEnoughSpaceError(
             f"{folder.path} is full: not even the manifest of staged files could be written. Free space "
@@ -192,7 +193,7 @@ class CopySession:
         try:
             self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise _unusable(folder, error) from error
+            raise unusable(folder, error) from error
         _try_flock(folder, self._descriptor)
 
     def close(self) -> None:

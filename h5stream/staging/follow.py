@@ -47,8 +47,7 @@ def gather(path: Path, *, follow: bool) -> Gathered:
     main = Path(os.path.abspath(path))  # noqa: PTH100 - relative names stand beside the link, not beside its target
     _check_regular(main)
     if not follow:
-        notices = tuple(_what_stays_behind(main))
-        return Gathered(group=_group([main]), notices=notices)
+        return Gathered(group=_group([main]), notices=tuple(_what_stays_behind(main)))
     found, missing = _closure(main)
     notices = [f"{item.file} names {item.target} ({item.kind}), which does not exist" for item in missing]
     return Gathered(group=_group(found), notices=(*notices, *_storage_notice(main)))

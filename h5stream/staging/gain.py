@@ -22,8 +22,8 @@ from h5stream.staging.space import (
 
 # From here on nearly every read is served from memory; the rest comes in with the first epoch.
 RESIDENT_SHARE = 0.9
-# One vector of mincore at a time: 1 GiB of file takes 256 KiB of it.
-_STEP_BYTES = 1 << 30
+_SAMPLES = 64
+_SAMPLE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,10 +103,13 @@ def _libc() -> ctypes.CDLL:
 
 
 def resident_bytes(path: Path) -> int | None:
-    """Give how many bytes of a file the page cache holds; None where the kernel does not tell.
+    """Give about how many bytes of a file the page cache holds; None where the kernel does not tell.
 
-    Reads nothing of the file. Source: ``mincore(2)``. The kernel answers truthfully only to those who own the
-    file or may write to it; to others every page looks resident.
+    Reads nothing of the file. Up to 64 MiB every page counts; of a larger file, 64 samples of 1 MiB at even
+    distances, because to ask about every page of a file in memory takes a twentieth of the time to copy it.
+
+    Source: ``mincore(2)``. The kernel answers truthfully only to those who own the file or may write to it;
+    to others every page looks resident.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -116,12 +119,22 @@ def resident_bytes(path: Path) -> int | None:
         facts = os.fstat(descriptor)
         if os.geteuid() not in (0, facts.st_uid) and not os.access(path, os.W_OK):
             return None
-        steps = range(0, facts.st_size, _STEP_BYTES)
-        counts = [_resident_pages(descriptor, at, min(_STEP_BYTES, facts.st_size - at)) for at in steps]
+        return _resident(descriptor, facts.st_size)
     finally:
         os.close(descriptor)
-    known = [count for count in counts if count is not None]
-    return None if len(known) < len(counts) else min(facts.st_size, sum(known) * mmap.PAGESIZE)
+
+
+def _resident(descriptor: int, size_bytes: int) -> int | None:
+    spread = max(_SAMPLE_BYTES, size_bytes // _SAMPLES // _SAMPLE_BYTES * _SAMPLE_BYTES)
+    looked_at = resident = 0
+    for offset in range(0, size_bytes, spread):
+        length = min(_SAMPLE_BYTES, size_bytes - offset)
+        pages = _resident_pages(descriptor, offset, length)
+        if pages is None:
+            return None
+        looked_at += length
+        resident += min(length, pages * mmap.PAGESIZE)
+    return resident * size_bytes // looked_at if looked_at else 0
 
 
 def _resident_pages(descriptor: int, offset: int, length: int) -> int | None:
@@ -131,11 +144,10 @@ def _resident_pages(descriptor: int, offset: int, length: int) -> int | None:
     if address is None or address == ctypes.c_void_p(-1).value:
         return None
     try:
-        page_count = -(-length // mmap.PAGESIZE)
-        vector = ctypes.create_string_buffer(page_count)
+        vector = ctypes.create_string_buffer(-(-length // mmap.PAGESIZE))
         if libc.mincore(address, length, vector) != 0:
             return None
-        # Only the lowest bit has a meaning; bytes.translate counts without a loop in Python.
-        return vector.raw.count(b"\x01") if set(vector.raw) <= {0, 1} else sum(b & 1 for b in vector.raw)
+        # Only the lowest bit of each byte has a meaning.
+        return sum(byte & 1 for byte in vector.raw)
     finally:
         libc.munmap(address, length)

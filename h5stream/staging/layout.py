@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from h5stream.staging.manifest import CONTROL, Files
+from h5stream.staging.manifest import CONTROL
 
 # More sources of one name, all in use at once, than anybody has.
 _MOST_FOLDERS = 1000
@@ -95,13 +95,19 @@ def prefixes(group: Group) -> Iterator[str]:
         yield f"{folder}-{digest}-{number}/"
 
 
-def known_prefixes(group: Group, files: Files) -> list[str]:
-    """Give the subfolders in which the manifest has a copy of the group's first file."""
-    first = group.members[0]
+def known_prefixes(group: Group, names: Iterable[str]) -> list[str]:
+    """Give the subfolders in which the group's first file has the given copies.
+
+    Examples
+    --------
+    >>> version = SourceVersion(size_bytes=1, mtime_ns=1, inode=1, device=1)
+    >>> first = Member(source="/a", version=version, relative="a")
+    >>> known_prefixes(Group(root="/", members=(first,)), ["a", "run1/a", "ba"])
+    ['', 'run1/']
+    """
+    relative = group.members[0].relative
     return [
-        name.removesuffix(first.relative)
-        for name, entry in files.items()
-        if entry.source == first.source and (name == first.relative or name.endswith("/" + first.relative))
+        name.removesuffix(relative) for name in names if name == relative or name.endswith("/" + relative)
     ]
 
 

@@ -37,6 +37,7 @@ from h5stream.staging.space import MEMORY_FILESYSTEMS
 
 TICK_S = 0.1
 _MOST_NOTICES = 3
+_MOST_SAMPLES = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +122,7 @@ class StagingRun:
                     claim = make_claim(self._folder, groups, self._who, self._tick, open_session)
                     if claim.to_copy:
                         self._copy(claim)
-                if not claim.to_copy and not claim.to_wait_for:
+                if not claim.to_wait_for:
                     done = True
                     return claim.names
                 self._wait(claim)
@@ -144,12 +145,15 @@ class StagingRun:
             self._take_back()
 
     def _until_copied(self, copy: ParallelCopy, count: int, before: StagingProgress) -> None:
-        left = count
+        left, published_at = count, time.monotonic()
+        finished: list[CopiedFile] = []
         while left:
-            finished = copy.wait(TICK_S)
-            if finished:
+            finished += copy.wait(TICK_S)
+            # Small files are done by the hundred in a tick, and the manifest is always written as a whole.
+            if finished and (len(finished) == left or time.monotonic() - published_at >= TICK_S):
                 self._publish(finished)
                 left -= len(finished)
+                published_at, finished = time.monotonic(), []
             self._tell(
                 bytes_done=before.bytes_done + copy.bytes_done,
                 files_done=before.files_done + count - left,
@@ -159,16 +163,15 @@ class StagingRun:
         target = place_of(self._folder.path)
         files = self._folder.load()
         jobs = []
-        for name, member in claim.to_copy:
-            part = self._folder.part_path(name, files[name])
+        for name, member, inode in claim.to_copy:
             jobs.append(
                 CopyJob(
                     name=name,
                     folder=str(self._folder.path),
                     source=member.source,
                     version=member.version,
-                    part=part,
-                    part_inode=part.lstat().st_ino,
+                    part=self._folder.part_path(name, files[name]),
+                    part_inode=inode,
                     # In memory, reading and writing by hand is faster (docs/notes-staging.md).
                     in_kernel=member.version.device == target.device
                     and target.filesystem not in MEMORY_FILESYSTEMS,
@@ -237,7 +240,7 @@ class StagingRun:
     def _announce(self, claim: Claim) -> None:
         files = self._folder.load()
         waited = [files[name].size_bytes for name in claim.to_wait_for if name in files]
-        own = [member.version.size_bytes for _, member in claim.to_copy]
+        own = [member.version.size_bytes for _, member, _ in claim.to_copy]
         done = sum(self._copied.values())
         self._tell(
             bytes_done=done,
@@ -330,15 +333,18 @@ def _flush_folder(path: Path) -> None:
 
 
 def _gain_notices(jobs: Sequence[CopyJob], folder: Path) -> list[str]:
+    """Give why staging gains little, for at most `_MOST_SAMPLES` files at even distances."""
     target = place_of(folder)
     sources: dict[int, Place] = {}
+    sampled = jobs[:: -(-len(jobs) // _MOST_SAMPLES)]
     lines = []
-    for job in jobs:
+    for job in sampled:
         path, device = Path(job.source), job.version.device
         if device not in sources:
             sources[device] = place_of(path)
         line = little_gain(job.source, job.version.size_bytes, resident_bytes(path), sources[device], target)
         lines += [line] if line else []
     if len(lines) > _MOST_NOTICES:
-        lines[_MOST_NOTICES:] = [f"... and {len(lines) - _MOST_NOTICES} more of {len(jobs)} files likewise"]
+        among = f"{len(sampled)} files" if len(sampled) == len(jobs) else f"{len(sampled)} files looked at"
+        lines[_MOST_NOTICES:] = [f"... and {len(lines) - _MOST_NOTICES} more of {among} likewise"]
     return lines
