@@ -3,7 +3,8 @@
 # Guarantees:
 # - Everything here runs under `StagingFolder.locked`; nothing here copies data.
 # - A name is written to the manifest before a file of that name exists, and taken from it after the file is
-#   gone: whatever moment a kill -9 picks, the manifest names every file that is ours.
+#   gone: whatever moment a kill -9 picks, the manifest names every copy that is ours, by its inode. What lies
+#   in the control folder belongs to the session that its name begins with.
 # - A process claims all that it will copy at once, copies it, and only then waits for what others copy. So
 #   no two processes wait for each other.
 """
@@ -15,9 +16,10 @@ import os
 import stat
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from h5stream.errors import NotEnoughSpaceError, StagingError
-from h5stream.staging.folder import StagingFolder, copier_is_alive, unusable
+from h5stream.staging.folder import StagingFolder, copier_is_alive, session_is_locked, unusable
 from h5stream.staging.layout import Group, Member, Standing, choose_prefix, known_prefixes
 from h5stream.staging.leases import Lease
 from h5stream.staging.manifest import Entry, Files
@@ -47,7 +49,7 @@ class Claim:
     names: tuple[tuple[str, ...], ...]
     """For each group, the name of each member."""
     to_copy: tuple[tuple[str, Member, int], ...]
-    """What this process is to copy: name, source, and inode of the empty file that stands for it."""
+    """What this process is to copy: name, source, and inode of the empty file that it begins as."""
     to_wait_for: tuple[str, ...]
     """What other processes are copying."""
 
@@ -139,12 +141,39 @@ def make_claim(
             open_session()
         for name in draft.to_retire:
             delete_copy(folder, name, files[name])
+        parts = _make_parts(folder, draft)
         if dead or draft.files != files:
-            folder.save(draft.files)
-        parts = [
-            (name, member, _make_part(folder, name, draft.files[name])) for name, member in draft.to_copy
-        ]
-    return Claim(names=tuple(draft.names), to_copy=tuple(parts), to_wait_for=tuple(draft.to_wait_for))
+            _save_or_delete(folder, draft, parts)
+    to_copy = tuple((name, member, draft.files[name].copy_inode) for name, member in draft.to_copy)
+    return Claim(names=tuple(draft.names), to_copy=to_copy, to_wait_for=tuple(draft.to_wait_for))
+
+
+def _make_parts(folder: StagingFolder, draft: _Draft) -> list[Path]:
+    """Make the empty files that copies begin as, and write their inodes into the draft."""
+    made: list[Path] = []
+    try:
+        for name, _ in draft.to_copy:
+            path = folder.part_path(name, draft.files[name])
+            inode = _make_part(folder, path)
+            made.append(path)
+            draft.files[name] = replace(draft.files[name], copy_inode=inode)
+    except BaseException:
+        _delete_parts(made)
+        raise
+    return made
+
+
+def _save_or_delete(folder: StagingFolder, draft: _Draft, parts: Sequence[Path]) -> None:
+    try:
+        folder.save(draft.files)
+    except BaseException:
+        _delete_parts(parts)
+        raise
+
+
+def _delete_parts(paths: Sequence[Path]) -> None:
+    for path in paths:
+        path.unlink(missing_ok=True)
 
 
 def _draft(folder: StagingFolder, groups: Sequence[Group], files: Files, who: Claimant) -> _Draft:
@@ -167,6 +196,7 @@ def _draft(folder: StagingFolder, groups: Sequence[Group], files: Files, who: Cl
         names = tuple(prefix + member.relative for member in group.members)
         for name, member in zip(names, group.members, strict=True):
             _take(draft, name, member, standing(name, member), who)
+            copies.setdefault(member.source, []).append(name)
         draft.names.append(names)
     _retire_outdated(folder, draft, groups, who)
     return draft
@@ -249,11 +279,10 @@ def _still_to_come(folder: StagingFolder, name: str, entry: Entry) -> int:
     return entry.size_bytes - copied_bytes(folder, name, entry)
 
 
-def _make_part(folder: StagingFolder, name: str, entry: Entry) -> int:
-    """Make the empty file that a copy begins as, and give its inode."""
+def _make_part(folder: StagingFolder, path: Path) -> int:
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
-        descriptor = os.open(folder.part_path(name, entry), flags, 0o600)
+        descriptor = os.open(path, flags, 0o600)
     except OSError as error:
         raise unusable(folder, error) from error
     try:
@@ -292,4 +321,12 @@ def reclaim(folder: StagingFolder, files: dict[str, Entry]) -> list[str]:
     dead = [name for name, entry in files.items() if not entry.whole and not copier_is_alive(folder, entry)]
     for name in dead:
         drop_unfinished(folder, name, files.pop(name))
+    _sweep(folder, {entry.session for entry in files.values()})
     return dead
+
+
+def _sweep(folder: StagingFolder, known: set[str]) -> None:
+    """Delete what a process left in the control folder that died before the manifest spoke of it."""
+    for session in folder.control.glob("*.session"):
+        if session.stem not in known and not session_is_locked(folder, session.stem):
+            _delete_parts([*folder.control.glob(f"{session.stem}.*.part"), session])

@@ -210,11 +210,13 @@ def copier_is_alive(folder: StagingFolder, entry: Entry) -> bool:
     Its process must run and its session must be locked. Either alone can mislead: a forked child inherits
     the lock, and a process of another container cannot be looked up.
     """
-    if not is_alive(entry.owner):
-        return False
-    path = folder.control / f"{entry.session}.session"
+    return is_alive(entry.owner) and session_is_locked(folder, entry.session)
+
+
+def session_is_locked(folder: StagingFolder, name: str) -> bool:
+    """Say whether somebody holds the lock of a session."""
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        descriptor = os.open(folder.control / f"{name}.session", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
         return False
     try:

@@ -121,7 +121,7 @@ def choose_prefix(
     group : Group
         The files.
     known : iterable of str
-        Subfolders worth a look first, from `known_prefixes`.
+        Subfolders that may hold the group already, from `known_prefixes`.
     standing : callable
         What a name is to a member.
 
@@ -130,18 +130,13 @@ def choose_prefix(
     str or None
         A prefix that is empty or ends in a slash; None where all are taken.
     """
-    tried = [*known, *_first(prefixes(group), 2)]
-    for prefix in tried:
+    for prefix in known:
         if all(standing(prefix + member.relative, member) in _THERE for member in group.members):
             return prefix
     for prefix in prefixes(group):
         if all(_usable(prefix + member.relative, member, standing) for member in group.members):
             return prefix
     return None
-
-
-def _first(steps: Iterator[str], count: int) -> list[str]:
-    return [step for step, _ in zip(steps, range(count), strict=False)]
 
 
 def _usable(name: str, member: Member, standing: Callable[[str, Member], Standing]) -> bool:

@@ -99,7 +99,8 @@ class StagingRun:
 
     def run(self, paths: Sequence[Path], follow: bool) -> StagedFiles:
         """Bring everything to the folder."""
-        in_place = {path: _lies_in(path, self._folder.path) for path in paths}
+        inside = os.path.realpath(self._folder.path)
+        in_place = {path: _lies_in(path, inside) for path in paths}
         wanted = list(dict.fromkeys(path for path in paths if not in_place[path]))
         groups = []
         for path in wanted:
@@ -180,31 +181,28 @@ class StagingRun:
         return jobs
 
     def _publish(self, finished: Sequence[CopiedFile]) -> None:
-        """Give finished copies their names: announce, rename, confirm, so that each step can be undone."""
+        """Give finished copies their names, and say so; until then the manifest knows them by inode only."""
         with self._folder.locked(self._tick) as files:
             for copied in finished:
-                files[copied.job.name] = replace(
-                    self._own_entry(files, copied.job), copy_inode=copied.inode, copy_mtime_ns=copied.mtime_ns
+                job, entry = copied.job, self._own_entry(files, copied.job)
+                _give_name(job, self._folder)
+                files[job.name] = replace(
+                    entry,
+                    checksum=copied.checksum,
+                    copy_mtime_ns=copied.mtime_ns,
+                    staged_at=time.time(),
+                    session="",
                 )
-            self._folder.save(files)
-            for copied in finished:
-                _give_name(copied.job, self._folder)
-            for copied in finished:
-                entry = files[copied.job.name]
-                files[copied.job.name] = replace(
-                    entry, checksum=copied.checksum, staged_at=time.time(), session=""
-                )
-                self._copied[copied.job.name] = entry.size_bytes
             _flush_folder(self._folder.path)
             self._folder.save(files)
+        self._copied.update({copied.job.name: copied.job.version.size_bytes for copied in finished})
 
     def _own_entry(self, files: dict[str, Entry], job: CopyJob) -> Entry:
         entry = files.get(job.name)
         if entry is None or entry.session != self._who.session:
             raise StagingError(
                 f"{job.name} was removed from {self._folder.path} while it was copied there. Its copy was "
-                f"not kept; "
-                f"stage again",
+                f"not kept; stage again",
                 file=job.source,
                 folder=str(self._folder.path),
             )
@@ -297,9 +295,9 @@ class StagingRun:
         )
 
 
-def _lies_in(path: Path, folder: Path) -> bool:
-    real, inside = path.resolve(), folder.resolve()
-    return path.is_file() and real.is_relative_to(inside) and not real.is_relative_to(inside / CONTROL)
+def _lies_in(path: Path, folder: str) -> bool:
+    real = os.path.realpath(path)
+    return real.startswith(folder + "/") and not real.startswith(f"{folder}/{CONTROL}/") and path.is_file()
 
 
 def _give_name(job: CopyJob, folder: StagingFolder) -> None:

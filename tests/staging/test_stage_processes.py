@@ -116,6 +116,20 @@ def test_removing_cleans_up_after_a_kill(child, write, ram, left):
     assert left(ram) == []
 
 
+def test_a_kill_before_the_manifest_speaks_of_a_copy_leaves_nothing_for_good(child, write, ram, left):
+    script = """
+    import signal
+    from h5stream.staging import claims
+    claims._save_or_delete = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    stage(sys.argv[1], to=sys.argv[2])
+    """
+    victim = child(script, write("a.h5", 1000), ram)
+    assert victim.end() == -signal.SIGKILL
+    assert len(left(ram / ".h5stream")) == 3  # the lock, the session, the empty copy
+    remove_staged(ram)
+    assert left(ram) == []
+
+
 @pytest.mark.parametrize("moment", ["before the name", "after the name"])
 def test_a_kill_at_the_rename_leaves_nothing_for_good(child, write, ram, left, moment):
     source = write("a.h5", MIB)
