@@ -3,8 +3,9 @@
     python -m pytest bench/test_stage.py --benchmark-enable --benchmark-json=stage.json -s
 
 A round of one follows a round of the other. Staging uses more than one processor, ``cp`` uses one, so a
-neighbour on a small machine slows staging only: each round also notes how busy others kept the processors, and
-the ratio is given for all rounds and for those in which both were left alone. Sources lie in the page cache.
+neighbour on a small machine slows staging only: each round also notes how busy others kept the processors,
+and the ratio is given for all rounds and for those in which both were left alone. The sources lie in the page
+cache.
 """
 
 from __future__ import annotations

@@ -88,8 +88,8 @@ def copy_block(block: BlockCopy, buffers: Buffers, progress: Callable[[int], Non
     if back.digest() != digest:
         raise StagedFileDamagedError(
             f"the copy of {block.name} differs from it between bytes {block.offset} and {end}: what was "
-            f"written "
-            f"there is not what is read back. Its copy was not kept; memory or storage at fault is likely",
+            "written there is not what is read back. Its copy was not kept; memory or storage at fault is "
+            "likely",
             file=block.name,
         )
     return digest

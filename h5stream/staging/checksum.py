@@ -16,8 +16,7 @@ from dataclasses import dataclass
 import xxhash
 
 ALGORITHM = "xxh3_128"
-# Large enough that a file of 1 TB has 60,000 digests, small enough that a file of 100 MB keeps every thread
-# busy.
+# A file of 1 TB has 60,000 digests, and a file of 100 MB still keeps every thread busy.
 BLOCK_BYTES = 16 << 20
 
 

@@ -187,9 +187,8 @@ def _draft(folder: StagingFolder, groups: Sequence[Group], files: Files, who: Cl
         prefix = choose_prefix(group, known, standing)
         if prefix is None:
             raise StagingError(
-                f"no name is left in {folder.path} for {group.members[0].source}; remove what is not "
-                f"needed with "
-                f"`h5stream stage --remove`",
+                f"no name is left in {folder.path} for {group.members[0].source}; remove what is not needed "
+                "with `h5stream stage --remove`",
                 file=group.members[0].source,
                 folder=str(folder.path),
             )

@@ -6,8 +6,7 @@
 #   caller's thread.
 # - A block belongs to one thread. Descriptors are opened for a block and closed after it, so that each has
 #   its own read-ahead and an idle file costs none. Buffers belong to a thread.
-# - `_lock` guards the hand-out of blocks, the counts of what is open, and the first error. No thread holds
-#   it over I/O.
+# - `_lock` guards the hand-out of blocks and the counts of those unfinished. No thread holds it over I/O.
 # - After `close`, or after an error in any thread, each thread stops at its next piece of 256 KiB.
 """
 
@@ -38,8 +37,7 @@ from h5stream.staging.checksum import BLOCK_BYTES, Checksum, block_count, combin
 from h5stream.staging.layout import SourceVersion, version_from
 from h5stream.staging.space import in_words
 
-# Ctrl-C in the middle of `Thread.start` leaves a thread that comes up a moment later; the system is given
-# this long.
+# Ctrl-C in the middle of `Thread.start` leaves a thread that comes up a moment later: within this time.
 _LATE_START_S = 1.0
 
 
@@ -288,8 +286,7 @@ def _open_part(job: CopyJob) -> int:
         os.close(target)
     raise StagingError(
         f"the unfinished copy of {job.source} was removed while it was made (by `h5stream stage --remove "
-        f"--force`?). "
-        f"Its copy was not kept; stage again",
+        "--force`?). Its copy was not kept; stage again",
         file=job.source,
         folder=job.folder,
     )
@@ -299,8 +296,8 @@ def _explained(error: OSError, job: CopyJob) -> StagingError:
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
         return NotEnoughSpaceError(
             f"{job.folder} filled up while {job.source} ({in_words(job.version.size_bytes)}) was copied "
-            f"there: "
-            f"{error.strerror}. The unfinished copies were removed; free space, or name another folder",
+            f"there: {error.strerror}. The unfinished copies were removed; free space, or name another "
+            "folder",
             file=job.source,
             folder=job.folder,
             needed=job.version.size_bytes,
@@ -319,10 +316,9 @@ def check_unchanged(descriptor: int, job: CopyJob) -> None:
     if now != job.version:
         raise SourceChangedError(
             f"{job.source} changed while it was copied: it had {job.version.size_bytes} bytes and "
-            f"modification time "
-            f"{job.version.mtime_ns} ns, now {now.size_bytes} bytes and {now.mtime_ns} ns"
-            f"{'' if now.inode == job.version.inode else ', and is another file'}. "
-            f"Its copy was not kept; stage again when nobody writes to it",
+            f"modification time {job.version.mtime_ns} ns, now {now.size_bytes} bytes and {now.mtime_ns} "
+            f"ns{'' if now.inode == job.version.inode else ', and is another file'}. Its copy was not kept; "
+            "stage again when nobody writes to it",
             file=job.source,
         )
 
@@ -339,8 +335,7 @@ def _finish(file: _OpenFile, source: int, target: int) -> CopiedFile:
     if copy.st_size != job.version.size_bytes:
         raise StagedFileDamagedError(
             f"the copy of {job.source} has {copy.st_size} bytes, its source {job.version.size_bytes}: "
-            f"something else "
-            f"wrote to {job.part}. Its copy was not kept; stage again",
+            f"something else wrote to {job.part}. Its copy was not kept; stage again",
             file=job.source,
             folder=job.folder,
         )

@@ -127,8 +127,7 @@ def _try_lock(folder: StagingFolder, path: Path) -> int | None:
     except OSError as error:
         raise unusable(folder, error) from error
     try:
-        # Whoever removes the last staged file removes the lock as well: a lock without a name is worth
-        # nothing.
+        # Whoever removes the last staged file removes the lock as well; one without a name is worth nothing.
         if _try_flock(folder, descriptor) and _is_same(descriptor, path):
             return descriptor
     except BaseException:
@@ -172,8 +171,7 @@ def unusable(folder: StagingFolder, error: OSError) -> StagingError:
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
         return NotEnoughSpaceError(
             f"{folder.path} is full: not even the manifest of staged files could be written. Free space "
-            f"there, or "
-            f"name another folder",
+            "there, or name another folder",
             folder=str(folder.path),
         )
     return StagingError(

@@ -91,9 +91,8 @@ def check_name(name: str, *, where: str) -> str:
     if not name or path.is_absolute() or ".." in path.parts or path.parts[0] == CONTROL or str(path) != name:
         raise ManifestError(
             f"the manifest of {where} names {name!r}, but a name must be a relative path that stays inside "
-            f"the "
-            f"folder and outside {CONTROL}/. The manifest is damaged: move {where}/{CONTROL} away and "
-            f"stage again",
+            f"the folder and outside {CONTROL}/. The manifest is damaged: move {where}/{CONTROL} away and "
+            "stage again",
             folder=where,
         )
     return name
@@ -141,8 +140,8 @@ def from_json(text: str, *, where: str) -> dict[str, Entry]:
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ManifestError(
             f"{where}/{CONTROL}/manifest.json is not a manifest of staged files ({type(error).__name__}: "
-            f"{error}). "
-            f"Move {where}/{CONTROL} away and stage again; the files beside it are then left as they are",
+            f"{error}). Move {where}/{CONTROL} away and stage again; the files beside it are then left as "
+            "they are",
             folder=where,
         ) from error
     raise ManifestError(
