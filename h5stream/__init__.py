@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from h5stream.loader import H5StreamLoader
     from h5stream.monitor import SystemMonitor
     from h5stream.sampler import ChunkBatchSampler
+    from h5stream.staging import stage, staged
     from h5stream.storage.fields import Field
 
 _HOMES = {
@@ -28,6 +29,8 @@ _HOMES = {
     "H5StreamLoader": "h5stream.loader",
     "SystemMonitor": "h5stream.monitor",
     "collate": "h5stream.dataset",
+    "stage": "h5stream.staging",
+    "staged": "h5stream.staging",
 }
 
 __all__ = [
@@ -40,6 +43,8 @@ __all__ = [
     "__version__",
     "collate",
     "errors",
+    "stage",
+    "staged",
 ]
 
 

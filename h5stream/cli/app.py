@@ -12,6 +12,7 @@ from h5stream._version import __version__
 from h5stream.cli.bench import bench_command
 from h5stream.cli.doctor import doctor_command
 from h5stream.cli.monitor import monitor_command
+from h5stream.cli.stage import stage_command
 from h5stream.cli.suggest import suggest_command
 from h5stream.errors import H5StreamError
 
@@ -22,6 +23,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+app.command("stage")(stage_command)
 
 
 def _print_version(wanted: bool) -> None:
