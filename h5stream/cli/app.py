@@ -24,8 +24,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-app.command("stage")(stage_command)
-
 
 def _print_version(wanted: bool) -> None:
     if wanted:
@@ -43,6 +41,7 @@ def _root(
 app.command("bench")(bench_command)
 app.command("doctor")(doctor_command)
 app.command("monitor")(monitor_command)
+app.command("stage")(stage_command)
 app.command("suggest")(suggest_command)
 
 

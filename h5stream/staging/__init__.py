@@ -13,7 +13,7 @@ from h5stream.staging.inventory import (
 )
 from h5stream.staging.progress import ProgressCallback, StagingProgress
 from h5stream.staging.run import StagedFiles
-from h5stream.staging.stage import stage, staged
+from h5stream.staging.front import stage, staged
 
 __all__ = [
     "ProgressCallback",

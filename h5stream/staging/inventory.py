@@ -291,7 +291,7 @@ def remove_staged(
     Examples
     --------
     >>> import tempfile
-    >>> from h5stream.staging.stage import stage
+    >>> from h5stream.staging.front import stage
     >>> with tempfile.TemporaryDirectory() as place:
     ...     source = Path(place, "a.h5")
     ...     _ = source.write_bytes(b"any bytes")
