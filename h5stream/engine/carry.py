@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.engine.emit import Emitter, SideBySide, Sink
+from h5stream.engine.emit import Emitter, Sink
+from h5stream.engine.gathering import SideBySide, Stack
 from h5stream.engine.plan import Task
 from h5stream.errors import CorruptChunkError
 from h5stream.storage.fallback import H5pyReader
@@ -83,6 +84,9 @@ class Carrier:
             self._carry_via_h5py(task, sink, stopped)
             return
         programs = self.emitter.programs_of(task.part)
+        if Stack.pays(task.part):
+            self._carry_stack(task, sink, stopped)
+            return
         beside = SideBySide(programs[0], task, sink, self.scratch) if SideBySide.pays(programs) else None
         for start, stop in itertools.pairwise(task.run.tolist()):
             if stopped():
@@ -111,6 +115,45 @@ class Carrier:
                 self.emitter.emit(task, sink, k, data, shuffled, scratch)
             else:
                 beside.add(k, data, shuffled)
+
+    def _carry_stack(self, task: Task, sink: Sink, stopped: Callable[[], bool]) -> None:
+        """Decode small chunks one after the other into a stack, and scatter them with one call."""
+        stack = Stack(self.emitter, task, sink, self.scratch)
+        source, pipeline = self.sources[task.part.file], task.part.pipeline
+        offset, nbytes, place = task.offset.tolist(), task.nbytes.tolist(), task.place.tolist()
+        index, raw_nbytes, scratch = task.part.index, task.part.chunk_nbytes, self.scratch
+        assert index is not None
+        masks = index.filter_mask[task.place].tolist()
+        for start, stop in itertools.pairwise(task.run.tolist()):
+            if stopped():
+                return
+            if place[start] == MISSING:
+                for k in range(start, stop):
+                    self.emitter.emit_fill(task, sink, k)
+                continue
+            base = offset[start]
+            fetched = scratch.buffer("read", offset[stop - 1] + nbytes[stop - 1] - base)
+            source.read_into(base, fetched.data)
+            for k in range(start, stop):
+                at = offset[k] - base
+                stored = fetched[at : at + nbytes[k]]
+                if nbytes[k] == raw_nbytes:  # perhaps an edge chunk that was left unfiltered
+                    data, shuffled = self._decode(task, k, stored)
+                    stack.add(k, data, shuffled)
+                    continue
+                try:
+                    _, shuffled = pipeline.decode(
+                        stored,
+                        filter_mask=masks[k],
+                        raw_nbytes=raw_nbytes,
+                        scratch=scratch,
+                        out=stack.place_for(k, raw_nbytes),
+                    )
+                except DecodeError as error:
+                    stack.add(k, self._ask_h5py(task, k, error), 0)
+                else:
+                    stack.keep(k, shuffled)
+        stack.flush()
 
     def _decode(self, task: Task, k: int, stored: Bytes) -> tuple[Bytes, int]:
         part, index = task.part, task.part.index

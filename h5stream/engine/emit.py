@@ -25,10 +25,6 @@ FUSE_ELEMENTS = 16
 """Shortest run of elements in a row for which unshuffling and scattering in one pass pays; below it the vector
 loop is mostly overhead, and the chunk is unshuffled into cache first."""
 
-BESIDE_NBYTES = 1024 * 1024
-"""Decoded chunks that lie side by side are scattered together up to this many bytes: what a core's own cache
-holds. Each cache line of the batch is then visited once, not once a chunk."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sink:
@@ -68,6 +64,10 @@ class Program:
         For each piece, its runs in elements, and in bytes of the leaf.
     fused : tuple of bool
         For each piece, whether unshuffle and scatter run as one.
+    all_segments, segment_edges : ndarray of int64
+        The runs of all pieces in bytes, one after the other, and where each piece's begin.
+    strides : ndarray of int64
+        For each piece, bytes of one row of a chunk, once it holds this leaf alone.
     beside : tuple of bool
         For each piece, whether it goes on where the piece before it ends, with a run of the same length.
     fill_rows : tuple of ndarray of uint8
@@ -80,6 +80,9 @@ class Program:
     planes: Ints
     segments: tuple[Ints, ...]
     segments_nbytes: tuple[Ints, ...]
+    all_segments: Ints
+    segment_edges: Ints
+    strides: Ints
     fused: tuple[bool, ...]
     beside: tuple[bool, ...]
     fill_rows: tuple[Bytes, ...]
@@ -99,13 +102,17 @@ def _program(part: DatasetPart, target: Target) -> Program:
     )
     may_fuse = leaf.units == 1 and leaf.unit_nbytes in kernels.scatter_planes
     segments = tuple(piece.segments for piece in part.pieces)
+    in_bytes = tuple(np.ascontiguousarray(runs * leaf.nbytes) for runs in segments)
     return Program(
         target=target,
         leaf=leaf,
         places=places,
         planes=places * math.prod(part.index.chunk_shape),
         segments=segments,
-        segments_nbytes=tuple(np.ascontiguousarray(runs * leaf.nbytes) for runs in segments),
+        segments_nbytes=in_bytes,
+        all_segments=np.concatenate(in_bytes),
+        segment_edges=np.cumsum([0] + [len(runs) for runs in segments], dtype=np.int64),
+        strides=np.array([piece.row_elements * leaf.nbytes for piece in part.pieces], dtype=np.int64),
         fused=tuple(may_fuse and int(runs[:, 2].min()) >= FUSE_ELEMENTS for runs in segments),
         beside=tuple(k > 0 and _goes_on(segments[k - 1], segments[k]) for k in range(len(segments))),
         fill_rows=tuple(np.tile(target.fill, piece.row_elements) for piece in part.pieces),
@@ -249,81 +256,3 @@ def _unshuffled(data: Bytes, width: int, scratch: DecodeScratch) -> Bytes:
     out = scratch.buffer("unshuffled", data.nbytes)
     kernels.gather_planes(data, np.arange(width, dtype=np.int64) * count, count, out)
     return out
-
-
-class SideBySide:
-    """Collects the decoded chunks of one task that lie side by side, and scatters them together.
-
-    # Guarantees: used by one thread, for one task.
-    """
-
-    def __init__(self, program: Program, task: Task, sink: Sink, scratch: DecodeScratch) -> None:
-        self._program, self._task, self._sink, self._scratch = program, task, sink, scratch
-        leaf, index = program.leaf, task.part.index
-        assert index is not None
-        self._chunk_nbytes = math.prod(index.chunk_shape) * leaf.nbytes
-        self._room = max(1, BESIDE_NBYTES // self._chunk_nbytes)
-        self._held: list[int] = []
-
-    @staticmethod
-    def pays(programs: tuple[Program, ...]) -> bool:
-        """Tell whether the chunks of a part are worth collecting: one field, in short runs across the row."""
-        return len(programs) == 1 and any(programs[0].beside) and not any(programs[0].fused)
-
-    def add(self, k: int, data: Bytes, shuffled: int) -> None:
-        """Take in chunk `k`; scatters what was held if it does not go on there."""
-        if self._held and not self._continues(k):
-            self.flush()
-        at = len(self._held) * self._chunk_nbytes
-        region = self._scratch.buffer("beside", self._room * self._chunk_nbytes)
-        dense_leaf(self._program, data, shuffled, self._scratch, region[at : at + self._chunk_nbytes])
-        self._held.append(k)
-
-    def _continues(self, k: int) -> bool:
-        task, before = self._task, self._held[-1]
-        piece = int(task.piece[k])
-        return bool(
-            len(self._held) < self._room
-            and self._program.beside[piece]
-            and task.piece[before] == piece - 1
-            and task.low[before] == task.low[k]
-        )
-
-    def flush(self) -> None:
-        """Scatter what is held."""
-        held, self._held = self._held, []
-        if not held:
-            return
-        task, sink, program = self._task, self._sink, self._program
-        piece, number = int(task.piece[held[0]]), program.target.field
-        low, high, placement = int(task.low[held[0]]), int(task.high[held[0]]), task.placement
-        region = self._scratch.buffer("beside", self._room * self._chunk_nbytes)
-        stride = task.part.pieces[piece].row_elements * program.leaf.nbytes
-        runs = program.segments_nbytes[piece]
-        if len(runs) != 1:
-            whole = (address_of(region), stride, runs)
-            kernels.scatter(
-                *whole,
-                placement.in_rows[low:high],
-                placement.batch[low:high],
-                placement.within[low:high],
-                sink.slots,
-                sink.format.offsets[number],
-                sink.row_nbytes[number],
-            )
-            return
-        from_row, into_row, count = runs[0].tolist()
-        kernels.scatter_side_by_side(
-            address_of(region) + from_row,
-            self._chunk_nbytes,
-            len(held),
-            stride,
-            into_row,
-            count,
-            placement.in_rows[low:high],
-            placement.batch[low:high],
-            placement.within[low:high],
-            sink.slots,
-            sink.format.offsets[number],
-            sink.row_nbytes[number],
-        )

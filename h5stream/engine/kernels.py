@@ -213,6 +213,40 @@ def scatter(source, source_stride, segments, in_rows, batch, within, slots, fiel
 
 
 @_jit
+def scatter_stack(
+    source, chunk_nbytes, source_stride, segments, edges, piece, low, high,
+    in_rows, batch, within, slots, field_offset, row_nbytes,
+):  # fmt: skip
+    """Scatter many small chunks that lie one after the other: one call where there would be thousands.
+
+    Chunk ``c`` lies at ``source + c * chunk_nbytes``, fills the rows ``low[c]`` to ``high[c]`` and takes the
+    segments ``edges[piece[c]]`` to ``edges[piece[c] + 1]``.
+    """
+    for c in range(piece.shape[0]):
+        chosen = segments[edges[piece[c]] : edges[piece[c] + 1]]
+        scatter(
+            source + c * chunk_nbytes,
+            source_stride[piece[c]],
+            chosen,
+            in_rows[low[c] : high[c]],
+            batch[low[c] : high[c]],
+            within[low[c] : high[c]],
+            slots,
+            field_offset,
+            row_nbytes,
+        )
+
+
+@_jit
+def gather_planes_stack(source, planes, count, chunk_nbytes, chunks, out):
+    """Undo the byte shuffle of many small chunks that lie one after the other."""
+    width = planes.shape[0]
+    for c in range(chunks):
+        part = source[c * chunk_nbytes : (c + 1) * chunk_nbytes]
+        gather_planes(part, planes, count, out[c * count * width : (c + 1) * count * width])
+
+
+@_jit
 def scatter_side_by_side(
     source, chunk_nbytes, pieces, source_stride, first_into, count, in_rows, batch, within, slots, offset, row_nbytes
 ):
@@ -373,4 +407,6 @@ def warm_up() -> None:
         planes = np.arange(width, dtype=np.int64)
         kernel(data, data.ctypes.data, planes, one, 1, zero, zero, zero, slots, 0, 8)
     gather_planes(data, np.arange(4, dtype=np.int64), 1, target)
+    scatter_stack(data.ctypes.data, 8, zero, one, np.array([0, 1]), zero, zero, zero, zero, zero, zero, slots, 0, 8)
+    gather_planes_stack(data, np.arange(4, dtype=np.int64), 1, 4, 1, target)
     gather_leaf(data, 8, np.arange(4, dtype=np.int64), 1, target)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from h5stream.staging.front import stage, staged
 from h5stream.staging.inventory import (
     RemovedFiles,
     StagedFile,
@@ -13,7 +14,6 @@ from h5stream.staging.inventory import (
 )
 from h5stream.staging.progress import ProgressCallback, StagingProgress
 from h5stream.staging.run import StagedFiles
-from h5stream.staging.front import stage, staged
 
 __all__ = [
     "ProgressCallback",
