@@ -158,7 +158,7 @@ class H5Dataset(Dataset[Any]):
         if len(numbers):
             for task in plan_window(self.layout.datasets, window, first_batch=0):
                 self._carrier.carry(task, sink)
-        return self._assembler.batch(memory, slot_format, len(numbers), objects)
+        return self._assembler.batch(torch.from_numpy(memory), slot_format, len(numbers), objects)
 
     def _row_numbers(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         count = len(self)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from h5stream.engine.slots import Memory, SlotFormat
+from h5stream.engine.slots import SlotFormat
 from h5stream.storage.layout import FieldLayout, SampleLayout
 
 
@@ -37,13 +37,13 @@ class Assembler:
         self.layout = layout
         self._dtypes = tuple(torch_dtype(f.dtype) if f.kind == "array" else None for f in layout.fields)
 
-    def batch(self, memory: Memory, slot_format: SlotFormat, rows: int, objects: dict[int, list[Any]]) -> Any:
-        """Give the batch that a slot holds; its tensors keep `memory` alive.
+    def batch(self, packed: torch.Tensor, slot_format: SlotFormat, rows: int, objects: dict[int, list[Any]]) -> Any:
+        """Give the batch that a slot holds; its tensors keep the slot leased.
 
         Parameters
         ----------
-        memory : ndarray of uint8
-            The slot, or a lease of it.
+        packed : torch.Tensor
+            The slot's bytes, one-dimensional uint8; see `Slots.lease`.
         slot_format : SlotFormat
             Where the fields begin.
         rows : int
@@ -51,11 +51,10 @@ class Assembler:
         objects : dict
             By field number, the lists of variable-length values.
         """
-        packed = torch.from_numpy(memory)
         values = [
             [_object_value(value) for value in objects[number]]
             if f.kind == "object"
-            else self._value(number, f, packed, memory, slot_format, rows)
+            else self._value(number, f, packed, slot_format, rows)
             for number, f in enumerate(self.layout.fields)
         ]
         return self.layout.assemble(values)
@@ -72,7 +71,7 @@ class Assembler:
         start = slot_format.offsets[number]
         nbytes = rows * f.row_nbytes
         if f.kind == "bytes":
-            strings = memory[start : start + nbytes].view(f.dtype) if nbytes else np.zeros(0, f.dtype)
+            strings = packed[start : start + nbytes].numpy().view(f.dtype) if nbytes else np.zeros(0, f.dtype)
             return strings_to_lists(strings.reshape(rows, *f.row_shape), cut_at_nul=f.cut_at_nul)
         dtype = self._dtypes[number]
         assert dtype is not None

@@ -17,7 +17,7 @@ from h5stream.engine.carry import Carrier
 from h5stream.engine.emit import Sink
 from h5stream.engine.kept import KeptDatasets, KeptTask
 from h5stream.engine.plan import TASK_NBYTES, Task, plan_window
-from h5stream.engine.slots import Memory, SlotFormat, SlotRing, address_of
+from h5stream.engine.slots import Slot, SlotFormat, Slots, address_of
 from h5stream.errors import H5StreamError, LoaderClosedError, LoaderTimeoutError
 from h5stream.order.epoch import Order, Window
 
@@ -30,7 +30,7 @@ class ReadyBatch:
     ----------
     number, rows : int
         Which batch, and how many rows it has.
-    slot : ndarray of uint8
+    slot : Slot
         Its memory.
     objects : dict
         By field number, lists of what does not live in a slot.
@@ -40,7 +40,7 @@ class ReadyBatch:
 
     number: int
     rows: int
-    slot: Memory
+    slot: Slot
     objects: dict[int, list[Any]]
     missing: int
 
@@ -72,7 +72,7 @@ class Run:
         The small datasets.
     order : Order
         The windows.
-    ring : SlotRing
+    ring : Slots
         Where slots come from and go back to.
     slot_format : SlotFormat
         How a batch is packed.
@@ -91,7 +91,7 @@ class Run:
         carrier: Carrier,
         kept: KeptDatasets,
         order: Order,
-        ring: SlotRing,
+        ring: Slots,
         slot_format: SlotFormat,
         *,
         threads: int,
@@ -277,7 +277,7 @@ class Run:
             window.batches.append(batch)
             assert rows <= batch.missing
         window.sink = Sink(
-            slots=np.array([address_of(batch.slot) for batch in window.batches], dtype=np.int64),
+            slots=np.array([address_of(batch.slot.memory) for batch in window.batches], dtype=np.int64),
             format=self._format,
             row_nbytes=self._row_nbytes,
             objects=[batch.objects for batch in window.batches],
