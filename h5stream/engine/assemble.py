@@ -64,7 +64,6 @@ class Assembler:
         number: int,
         f: FieldLayout,
         packed: torch.Tensor,
-        memory: Memory,
         slot_format: SlotFormat,
         rows: int,
     ) -> Any:
