@@ -82,11 +82,66 @@ def promises(report: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+README = Path(__file__).resolve().parent.parent / "README.md"
+START, END = "<!-- measured: made by tools/bench_report.py --readme -->\n", "<!-- measured: end -->"
+
+# What a reader knows a file kind and a contender by.
+KINDS = {
+    "gzip4_shuffle": "gzip-4 + shuffle, 1 MiB chunks",
+    "unfiltered": "chunked, no filter",
+    "guessed_gzip": "h5py's own chunks (8192 x 4), gzip",
+    "zstd": "zstd",
+    "lz4": "lz4",
+    "one_row_per_chunk": "one 2 KiB row a chunk, gzip",
+}
+AGAINST = {
+    "naive": "naive",
+    "tuned": "tuned",
+    "in_ram": "in RAM",
+    "decode_limit": "decode limit",
+    "sequential_h5py": "h5py, in order",
+}
+
+
+def readme_table(report: dict[str, Any]) -> str:
+    """Make the README's table: ours in rows a second, and as a multiple of each contender."""
+    found = rates(report)
+    kinds = list(dict.fromkeys(kind for kind, _ in found))
+    machine = report["machine"]
+    lines = [
+        f"524,288 rows of 256 float32 and a label, shuffled batches of 8,192, {machine['cpus']} cores "
+        f"({machine['cpu']}), files in the page cache; medians of one run, {report['when']}:",
+        "",
+        "| file | h5stream, rows/s | " + " | ".join(f"x {name}" for name in AGAINST.values()) + " |",
+        "|---|---:|" + "---:|" * len(AGAINST),
+    ]
+    for kind in kinds:
+        ours = found[kind, "ours"]
+        cells = [_multiple(ours, found.get((kind, name))) for name in AGAINST]
+        lines.append(f"| {KINDS[kind]} | {ours:,.0f} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _multiple(ours: float, other: float | None) -> str:
+    if other is None:
+        return ""
+    ratio = ours / other
+    return f"{ratio:,.0f}" if ratio >= 100 else f"{ratio:.1f}" if ratio >= 10 else f"{ratio:.2f}"
+
+
+def with_table(readme: str, table: str) -> str:
+    """Put the table between its marks."""
+    before, rest = readme.split(START)
+    return before + START + table + END + rest.split(END)[1]
+
+
 def main() -> int:
     """Print the tables; with --save also write the compact results file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path)
     parser.add_argument("--save", type=Path)
+    parser.add_argument("--readme", action="store_true", help="write the table into README.md")
+    parser.add_argument("--check-readme", action="store_true", help="fail unless README.md has this very table")
     arguments = parser.parse_args()
     report = json.loads(arguments.results.read_text())
     if "machine_info" in report:
@@ -94,6 +149,12 @@ def main() -> int:
     if arguments.save:
         arguments.save.parent.mkdir(parents=True, exist_ok=True)
         arguments.save.write_text(json.dumps(report, indent=1) + "\n")
+    if arguments.check_readme:
+        same = with_table(README.read_text(), readme_table(report)) == README.read_text()
+        print("README.md: " + ("the table is up to date" if same else "the table is not that of these results"))
+        return 0 if same else 1
+    if arguments.readme:
+        README.write_text(with_table(README.read_text(), readme_table(report)))
     print(f"{report['machine']['cpu']}, {report['machine']['cpus']} CPUs, {report['when']}\n")
     print(ratio_table(report))
     print()
