@@ -25,6 +25,7 @@
     │   └── UnfollowableReferenceError      a needed file that cannot come along
     ├── LoaderTimeoutError (TimeoutError)   no batch within ``timeout``
     ├── LoaderClosedError (RuntimeError)    used after ``close()``
+    ├── DeviceMemoryError (MemoryError)     the device has no room for the batches held ready on it
     └── MissingExtraError (ImportError)     an optional dependency is absent
 
 One base class catches them all; the second base is the builtin that a caller who does not know
@@ -278,6 +279,10 @@ class LoaderTimeoutError(H5StreamError, TimeoutError):
 
 class LoaderClosedError(H5StreamError, RuntimeError):
     """The loader or its iterator was used after it had been closed."""
+
+
+class DeviceMemoryError(H5StreamError, MemoryError):
+    """The device has no room for the batches that are held ready on it."""
 
 
 class MissingExtraError(H5StreamError, ImportError):

@@ -99,6 +99,15 @@ class DeviceBackend(Protocol[StreamT, EventT]):
         later, on other views of the same memory.
         """
 
+    def call(self, stream: StreamT, function: Callable[[Any], Any], argument: Any) -> Any:
+        """Call ``function(argument)`` now, with what it launches queued on `stream`, and give what it gives.
+
+        For a user's function, which makes tensors of its own.
+        """
+
+    def free_nbytes(self) -> int:
+        """Give the bytes that the device could still give, roughly."""
+
     def record_event(self, stream: StreamT) -> EventT:
         """Mark the place in `stream` after all that is queued there now."""
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from h5stream import allowance
 from h5stream.device.pinning import HostBuffer, check_size, pageable
 
 
@@ -73,6 +74,14 @@ class CpuBackend:
     def launch(self, stream: CpuStream, kernel: Callable[..., Any], *tensors: torch.Tensor) -> None:
         """Run the kernel now."""
         kernel(*tensors)
+
+    def call(self, stream: CpuStream, function: Callable[[Any], Any], argument: Any) -> Any:
+        """Call it."""
+        return function(argument)
+
+    def free_nbytes(self) -> int:
+        """Give the memory that the system would give without swapping."""
+        return allowance.memory_available_bytes()
 
     def record_event(self, stream: CpuStream) -> CpuEvent:
         """Give the event that is done."""

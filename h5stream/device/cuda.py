@@ -107,6 +107,17 @@ class CudaBackend:
         with self._on(stream):
             kernel(*tensors)
 
+    def call(self, stream: cuda.Stream, function: Callable[[Any], Any], argument: Any) -> Any:
+        """Call it with the stream made current."""
+        with self._on(stream):
+            return function(argument)
+
+    def free_nbytes(self) -> int:
+        """Ask the driver, and add what torch's allocator holds in reserve."""
+        free, _ = cuda.mem_get_info(self._device)
+        reserve = cuda.memory_reserved(self._device) - cuda.memory_allocated(self._device)
+        return int(free) + max(0, reserve)
+
     def record_event(self, stream: cuda.Stream) -> cuda.Event:
         """Record an event that a waiting thread sleeps on, rather than spins."""
         with cuda.device(self._device):

@@ -161,6 +161,14 @@ class Run:
             if job is not None:
                 job()
 
+    def next_if_ready(self) -> ReadyBatch | None:
+        """Give the next batch if that needs no waiting; None at the end as well."""
+        with self._changed:
+            _, batch = self._try_next()
+            if batch is not None:
+                self._changed.notify_all()
+            return batch
+
     def _try_next(self) -> tuple[bool, ReadyBatch | None]:
         if self._stopped:
             raise LoaderClosedError("the loader was closed; make a new iterator with iter(loader)")

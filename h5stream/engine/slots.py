@@ -133,22 +133,24 @@ class SlotRing:
         Bytes of a slot.
     allocate : callable, optional
         Gives memory of a number of bytes; by default `map_memory`.
+    arena_nbytes : int
+        Bytes that are allocated together, as far as whole slots fill them.
     """
 
-    def __init__(self, slot_nbytes: int, allocate: Allocate = map_memory) -> None:
+    def __init__(self, slot_nbytes: int, allocate: Allocate = map_memory, *, arena_nbytes: int = ARENA_NBYTES) -> None:
         self.slot_nbytes = -(-slot_nbytes // PAGE_NBYTES) * PAGE_NBYTES
         self._allocate = allocate
         self._free: collections.deque[Memory] = collections.deque()
         self._lock = threading.Lock()
-        self._arena_slots = max(1, min(ARENA_NBYTES, 64 * self.slot_nbytes) // self.slot_nbytes)
+        self._arena_slots = max(1, min(arena_nbytes, 64 * self.slot_nbytes) // self.slot_nbytes)
         self.held_nbytes = 0
         """Bytes mapped in the ring's lifetime and not yet unmapped by `trim`."""
 
     def take(self) -> Slot:
-        """Take a free slot; its old content is still in it."""
+        """Take the slot that came back last: it is the warmest, and fewer are ever touched."""
         while True:
             try:
-                return Slot(self._free.popleft())
+                return Slot(self._free.pop())
             except IndexError:
                 with self._lock:
                     if not self._free:
