@@ -208,16 +208,22 @@ class EpochOrder:
             size = min(size * 2, self.settings.window_rows)
         return np.array(edges, dtype=np.int64)
 
-    def outputs(self, window: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Give a window's rows, ascending, and the output place of each on this rank."""
+    def rows_of_window(self, window: int) -> NDArray[np.int64]:
+        """Give a window's rows, ascending."""
+        return self._rows_between(int(self.window_edges[window]), int(self.window_edges[window + 1]))
+
+    def outputs_of_window(self, window: int) -> NDArray[np.int64]:
+        """Give the output place on this rank of each of a window's rows."""
         start, stop = int(self.window_edges[window]), int(self.window_edges[window + 1])
-        rows = self._rows_between(start, stop)
         base = start - self.run[0]
         if not self.settings.shuffle:
-            return rows, np.arange(base, base + len(rows), dtype=np.int64)
+            return np.arange(base, base + stop - start, dtype=np.int64)
         # The rows are ascending whatever the blocks' order was: a random place for each is all it takes.
-        places = permutation(stop - start, self.settings.seed, self.settings.epoch, ROWS, start)
-        return rows, places + base
+        return permutation(stop - start, self.settings.seed, self.settings.epoch, ROWS, start) + base
+
+    def outputs(self, window: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Give a window's rows, ascending, and the output place of each on this rank."""
+        return self.rows_of_window(window), self.outputs_of_window(window)
 
     def _rows_between(self, start: int, stop: int) -> NDArray[np.int64]:
         first = int(np.searchsorted(self._line_edges, start, side="right")) - 1
