@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 
 from h5stream._version import __version__
+from h5stream.cli.inspect import inspect_command
 from h5stream.cli.suggest import suggest_command
 from h5stream.errors import H5StreamError
 
@@ -33,6 +34,7 @@ def _root(
     """Take the options that stand before the command."""
 
 
+app.command("inspect")(inspect_command)
 app.command("suggest")(suggest_command)
 
 
