@@ -13,7 +13,7 @@ from torch.utils.data import Subset
 from h5stream import allowance
 from h5stream.dataset import H5Dataset, samples_of
 from h5stream.engine.assemble import Assembler
-from h5stream.engine.budget import DEFAULT_BUDGET, check_budget, size_window
+from h5stream.engine.budget import check_budget, default_budget, size_window
 from h5stream.engine.carry import Carrier
 from h5stream.engine.executor import ReadyBatch, Run
 from h5stream.engine.kept import KeptDatasets, datasets_to_keep
@@ -161,7 +161,7 @@ class H5StreamLoader:
         self.batch_size = None if batch_sampler is not None else batch_size
         slot_rows = slot_rows_for(batch_size, batch_sampler)
         self.memory_budget = check_budget(
-            min(DEFAULT_BUDGET, allowance.memory_available_bytes() // 4) if memory_budget is None else memory_budget
+            default_budget(allowance.memory_available_bytes()) if memory_budget is None else memory_budget
         )
         layout = self.dataset.layout
         self._carrier = Carrier(layout)
