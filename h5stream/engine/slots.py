@@ -70,7 +70,8 @@ def map_memory(nbytes: int) -> Memory:
 
     Source: ``madvise(2)``, MADV_HUGEPAGE. The memory is unmapped when the last array over it is dropped.
     """
-    mapped = mmap.mmap(-1, nbytes)
+    # Private: shared pages would be written by a forked child under its parent's eyes, and never be huge.
+    mapped = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if nbytes >= 2 << 20 and hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):  # a kernel without huge pages: slower, not wrong
             mapped.madvise(mmap.MADV_HUGEPAGE)
