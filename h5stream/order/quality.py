@@ -59,7 +59,7 @@ def _blocks_in(order: EpochOrder, rows: np.ndarray) -> int:
 
 
 def _expected_blocks(order: EpochOrder) -> float:
-    """Give the expected number of distinct blocks among `batch_size` rows drawn without replacement (by independent draws)."""
+    """Give the expected number of distinct blocks among `batch_size` rows, drawn independently."""
     share = np.diff(order.blocks.edges) / order.blocks.total_rows
     return float((1 - (1 - share) ** order.settings.batch_size).sum())
 
