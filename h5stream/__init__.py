@@ -1,17 +1,37 @@
 """Train from plain HDF5 files at the speed of the hardware, without converting them.
 
-Importing does nothing but define names: no GPU is probed, no environment is read, no logging is set up.
+Importing does nothing but define names: no GPU is probed, no environment is read, no logging is set up. The
+names are looked up when they are first used, so that `h5stream monitor` need not wait for torch.
 """
 
 from __future__ import annotations
 
-from h5stream import errors
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from h5stream._version import __version__
-from h5stream.dataset import H5Dataset, collate
-from h5stream.errors import H5StreamError
-from h5stream.loader import H5StreamLoader
-from h5stream.sampler import ChunkBatchSampler
-from h5stream.storage.fields import Field
+
+if TYPE_CHECKING:
+    from h5stream import errors
+    from h5stream.dataset import H5Dataset, collate
+    from h5stream.errors import H5StreamError
+    from h5stream.loader import H5StreamLoader
+    from h5stream.monitor import SystemMonitor
+    from h5stream.sampler import ChunkBatchSampler
+    from h5stream.staging import stage, staged
+    from h5stream.storage.fields import Field
+
+_HOMES = {
+    "ChunkBatchSampler": "h5stream.sampler",
+    "Field": "h5stream.storage.fields",
+    "H5Dataset": "h5stream.dataset",
+    "H5StreamError": "h5stream.errors",
+    "H5StreamLoader": "h5stream.loader",
+    "SystemMonitor": "h5stream.monitor",
+    "collate": "h5stream.dataset",
+    "stage": "h5stream.staging",
+    "staged": "h5stream.staging",
+}
 
 __all__ = [
     "ChunkBatchSampler",
@@ -19,7 +39,24 @@ __all__ = [
     "H5Dataset",
     "H5StreamError",
     "H5StreamLoader",
+    "SystemMonitor",
     "__version__",
     "collate",
     "errors",
+    "stage",
+    "staged",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "errors":
+        return importlib.import_module("h5stream.errors")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'h5stream' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

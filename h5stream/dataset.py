@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from h5stream.engine.assemble import Assembler
-from h5stream.engine.carry import Carrier, Sink
+from h5stream.engine.carry import Carrier
+from h5stream.engine.emit import Sink
 from h5stream.engine.plan import plan_window
 from h5stream.engine.slots import Memory, SlotFormat, address_of, map_memory
 from h5stream.errors import OptionError
@@ -157,7 +158,7 @@ class H5Dataset(Dataset[Any]):
         if len(numbers):
             for task in plan_window(self.layout.datasets, window, first_batch=0):
                 self._carrier.carry(task, sink)
-        return self._assembler.batch(memory, slot_format, len(numbers), objects)
+        return self._assembler.batch(torch.from_numpy(memory), slot_format, len(numbers), objects)
 
     def _row_numbers(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         count = len(self)

@@ -17,8 +17,15 @@
     ├── CorruptChunkError (OSError)         stored bytes that do not decode
     ├── OptionError (ValueError)            an argument that breaks a rule
     │   └── BudgetError                     more memory asked for than allowed
+    ├── StagingError (OSError)              files cannot be staged, or a folder of staged files not used
+    │   ├── NotEnoughSpaceError             the copies do not fit, or the folder filled up
+    │   ├── StagedFileInUseError            a live process uses the copy
+    │   ├── StagedFileDamagedError          a copy's bytes are not the source's
+    │   ├── ManifestError                   the list of staged files cannot be read
+    │   └── UnfollowableReferenceError      a needed file that cannot come along
     ├── LoaderTimeoutError (TimeoutError)   no batch within ``timeout``
     ├── LoaderClosedError (RuntimeError)    used after ``close()``
+    ├── DeviceMemoryError (MemoryError)     the device has no room for the batches held ready on it
     └── MissingExtraError (ImportError)     an optional dependency is absent
 
 One base class catches them all; the second base is the builtin that a caller who does not know
@@ -27,6 +34,7 @@ h5stream would catch. The facts of a message are attributes as well.
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 
@@ -194,12 +202,87 @@ class BudgetError(OptionError):
         self.budget = budget
 
 
+class StagingError(H5StreamError, OSError):
+    """Files cannot be staged, or a folder of staged files cannot be used.
+
+    Attributes
+    ----------
+    file : str
+        The file that it is about; empty where it is about the folder.
+    folder : str
+        The folder that files are staged to.
+    """
+
+    def __init__(self, message: str, *, file: str = "", folder: str = "") -> None:
+        super().__init__(message)
+        self.file = file
+        self.folder = folder
+
+
+class NotEnoughSpaceError(StagingError):
+    """The copies do not fit into the folder or into memory, or the folder filled up while copying.
+
+    Attributes
+    ----------
+    needed : int
+        Bytes that the copies take.
+    available : int
+        Bytes that they may take.
+    """
+
+    def __init__(self, message: str, *, file: str = "", folder: str = "", needed: int = 0, available: int = 0) -> None:
+        super().__init__(message, file=file, folder=folder)
+        self.errno = errno.ENOSPC
+        self.needed = needed
+        self.available = available
+
+
+class StagedFileInUseError(StagingError):
+    """A live process holds a lease on the copy, or is making it.
+
+    Attributes
+    ----------
+    pids : tuple of int
+        The processes that use it.
+    """
+
+    def __init__(self, message: str, *, file: str = "", folder: str = "", pids: tuple[int, ...] = ()) -> None:
+        super().__init__(message, file=file, folder=folder)
+        self.pids = pids
+
+
+class StagedFileDamagedError(StagingError):
+    """What was read back from the copy is not what was read from the source."""
+
+
+class ManifestError(StagingError):
+    """The manifest of a folder of staged files is damaged, or was written by a newer version."""
+
+
+class UnfollowableReferenceError(StagingError):
+    """A file that the file needs cannot come along, because a copy would not be found there.
+
+    Attributes
+    ----------
+    target : str
+        The needed file as the reference names it.
+    """
+
+    def __init__(self, message: str, *, file: str = "", folder: str = "", target: str = "") -> None:
+        super().__init__(message, file=file, folder=folder)
+        self.target = target
+
+
 class LoaderTimeoutError(H5StreamError, TimeoutError):
     """No batch was ready within ``timeout`` seconds."""
 
 
 class LoaderClosedError(H5StreamError, RuntimeError):
     """The loader or its iterator was used after it had been closed."""
+
+
+class DeviceMemoryError(H5StreamError, MemoryError):
+    """The device has no room for the batches that are held ready on it."""
 
 
 class MissingExtraError(H5StreamError, ImportError):

@@ -14,7 +14,7 @@ from torch.utils.data import BatchSampler, Subset
 from h5stream import allowance
 from h5stream.dataset import H5Dataset, samples_of
 from h5stream.engine.assemble import Assembler
-from h5stream.engine.budget import DEFAULT_BUDGET, check_budget, keep_and_size
+from h5stream.engine.budget import check_budget, default_budget, keep_and_size
 from h5stream.engine.carry import Carrier
 from h5stream.engine.executor import ReadyBatch, Run
 from h5stream.engine.kept import KeptDatasets
@@ -168,7 +168,7 @@ class H5StreamLoader:
         self._takes_apart = self._gives_samples or (batched and collate_fn is not None)
         slot_rows = min(batch_size or 1, len(self.dataset)) if self._given is None else self._given.most_rows
         self.memory_budget = check_budget(
-            min(DEFAULT_BUDGET, allowance.memory_available_bytes() // 4) if memory_budget is None else memory_budget
+            default_budget(allowance.memory_available_bytes()) if memory_budget is None else memory_budget
         )
         layout = self.dataset.layout
         self._carrier = Carrier(layout)

@@ -38,6 +38,8 @@ HOMES = {
     "llvmlite": {"engine/kernels.py"},
     "pynvml": {"monitor"},
     "psutil": {"monitor"},
+    "prometheus_client": {"monitor"},
+    "xxhash": {"staging/checksum.py"},
     "typer": {"cli"},
     "matplotlib": {"monitor", "advice", "cli"},
 }

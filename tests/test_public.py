@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 import h5stream
 
 PUBLIC = [
@@ -13,14 +15,17 @@ PUBLIC = [
     "H5Dataset",
     "H5StreamError",
     "H5StreamLoader",
+    "SystemMonitor",
     "__version__",
     "collate",
     "errors",
+    "stage",
+    "staged",
 ]
 
 WATCHED_IMPORT = """
 import logging, os, sys, threading
-import torch, h5py, hdf5plugin, imagecodecs, numba, numba.core.caching  # what they do on import is theirs
+import torch, h5py, hdf5plugin, imagecodecs, numba, numba.core.caching, psutil  # what they do on import is theirs
 
 reads = []
 
@@ -43,11 +48,13 @@ class Watched(type(os.environ)):
 os.environ.__class__ = Watched
 before = set(sys.modules)
 import h5stream
+for name in h5stream.__all__:  # they are looked up at the first use
+    getattr(h5stream, name)
 new = {name.split(".")[0] for name in set(sys.modules) - before}
 
 assert not reads, reads
 assert not torch.cuda.is_initialized(), "CUDA was initialised"
-assert not new & {"pynvml", "psutil", "typer", "rich", "matplotlib"}, new
+assert not new & {"typer", "matplotlib"}, new
 assert [t.name for t in threading.enumerate()] == ["MainThread"], threading.enumerate()
 assert logging.root.handlers == [] and logging.getLogger("h5stream").handlers == []
 """
@@ -67,3 +74,14 @@ def test_importing_does_nothing_but_define_names():
     done = subprocess.run([sys.executable, "-c", WATCHED_IMPORT], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout == ""
+
+
+def test_the_name_alone_costs_no_heavy_import():
+    code = "import h5stream, sys; print(sorted({'torch', 'h5py', 'numba', 'numpy'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_name_that_is_not_offered_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="module 'h5stream' has no attribute 'load'"):
+        _ = h5stream.load

@@ -15,6 +15,11 @@ CLASSES = 10
 _ROWS_AT_ONCE = 64 * CHUNK_ROWS
 
 
+def sample_rows(rng: np.random.Generator, count: int) -> np.ndarray:
+    """Draw rows: normal float32 with 11 significant bits."""
+    return rng.standard_normal((count, ROW_FLOATS), dtype=np.float32).astype(np.float16).astype(np.float32)
+
+
 def write_sample_file(
     path: Path | str,
     rows: int = 524_288,
@@ -25,8 +30,9 @@ def write_sample_file(
 ) -> Path:
     """Write `rows` rows of 256 float32 in ``x`` and an int64 label in ``y``.
 
-    The numbers are normally distributed: like a measurement, their high bytes compress and their low bytes
-    are noise. By default they are stored as people store them: gzip level 4 with shuffle, 1 MiB a chunk.
+    The numbers are normally distributed and have 11 significant bits, like what a digitiser measures: they
+    compress to a half, and inflate at about 1.3 GB/s a thread. By default they are stored as people store
+    them: gzip level 4 with shuffle, 1 MiB a chunk.
 
     Parameters
     ----------
@@ -48,7 +54,7 @@ def write_sample_file(
         y = file.create_dataset("y", (rows,), "i8", chunks=(min(rows, 8192),))
         for start in range(0, rows, _ROWS_AT_ONCE):
             stop = min(start + _ROWS_AT_ONCE, rows)
-            x[start:stop] = rng.standard_normal((stop - start, ROW_FLOATS), dtype=np.float32)
+            x[start:stop] = sample_rows(rng, stop - start)
             y[start:stop] = rng.integers(0, CLASSES, stop - start)
             progress(stop)
     return Path(path)

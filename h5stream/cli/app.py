@@ -6,8 +6,15 @@ import sys
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from h5stream._version import __version__
+from h5stream.cli.bench import bench_command
+from h5stream.cli.doctor import doctor_command
+from h5stream.cli.inspect import inspect_command
+from h5stream.cli.monitor import monitor_command
+from h5stream.cli.stage import stage_command
+from h5stream.cli.suggest import suggest_command
 from h5stream.errors import H5StreamError
 
 app = typer.Typer(
@@ -32,12 +39,20 @@ def _root(
     """Take the options that stand before the command."""
 
 
+app.command("bench")(bench_command)
+app.command("doctor")(doctor_command)
+app.command("monitor")(monitor_command)
+app.command("stage")(stage_command)
+app.command("inspect")(inspect_command)
+app.command("suggest")(suggest_command)
+
+
 def main() -> None:
     """Run the command line; an `H5StreamError` prints its message and exits with status 2."""
     try:
         app()
     except H5StreamError as error:
-        Console(stderr=True).print(f"[bold red]error:[/] {error}", markup=True, highlight=False, soft_wrap=True)
+        Console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)

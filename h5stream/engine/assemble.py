@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 
-from h5stream.engine.slots import Memory, SlotFormat
+from h5stream.engine.slots import SlotFormat
 from h5stream.errors import OptionError
 from h5stream.storage.layout import FieldLayout, SampleLayout
 
@@ -21,6 +22,13 @@ def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
     torch.float32
     """
     return torch.from_numpy(np.empty(0, dtype=dtype)).dtype
+
+
+Cast = Callable[[torch.Tensor, torch.dtype], torch.Tensor]
+
+
+def _cast_at_once(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return tensor.to(dtype)
 
 
 class Assembler:
@@ -42,48 +50,61 @@ class Assembler:
                 raise OptionError(f"field {f.name!r}: dtype= takes {what}, not {f.cast!r}")
         self._dtypes = tuple(torch_dtype(f.dtype) if f.kind == "array" else None for f in layout.fields)
 
-    def batch(self, memory: Memory, slot_format: SlotFormat, rows: int, objects: dict[int, list[Any]]) -> Any:
-        """Give the batch that a slot holds; its tensors keep `memory` alive.
+    def batch(
+        self,
+        packed: torch.Tensor,
+        slot_format: SlotFormat,
+        rows: int,
+        objects: dict[int, list[Any]],
+        *,
+        host: torch.Tensor | None = None,
+        cast: Cast = _cast_at_once,
+    ) -> Any:
+        """Give the batch that a slot holds; its tensors keep the slot leased.
 
         Parameters
         ----------
-        memory : ndarray of uint8
-            The slot, or a lease of it.
+        packed : torch.Tensor
+            The slot's bytes, one-dimensional uint8; see `Slots.lease`.
         slot_format : SlotFormat
             Where the fields begin.
         rows : int
             Rows of the batch.
         objects : dict
             By field number, the lists of variable-length values.
+        host : torch.Tensor, optional
+            The slot on the host, where strings are taken from, if `packed` is its copy on a device.
+        cast : callable, optional
+            Casts a tensor to a dtype; on a device that is work for a stream.
         """
-        packed = torch.from_numpy(memory)
+        host = packed if host is None else host
         values = [
             [_object_value(value) for value in objects[number]]
             if f.kind == "object"
-            else self._value(number, f, packed, memory, slot_format, rows)
+            else self._strings(number, f, host, slot_format, rows)
+            if f.kind == "bytes"
+            else self._tensor(number, f, packed, slot_format, rows, cast)
             for number, f in enumerate(self.layout.fields)
         ]
         return self.layout.assemble(values)
 
-    def _value(
-        self,
-        number: int,
-        f: FieldLayout,
-        packed: torch.Tensor,
-        memory: Memory,
-        slot_format: SlotFormat,
-        rows: int,
-    ) -> Any:
+    def _strings(self, number: int, f: FieldLayout, host: torch.Tensor, slot_format: SlotFormat, rows: int) -> Any:
         start = slot_format.offsets[number]
         nbytes = rows * f.row_nbytes
-        if f.kind == "bytes":
-            strings = memory[start : start + nbytes].view(f.dtype) if nbytes else np.zeros(0, f.dtype)
-            return strings_to_lists(strings.reshape(rows, *f.row_shape), cut_at_nul=f.cut_at_nul)
+        strings = host[start : start + nbytes].numpy().view(f.dtype) if nbytes else np.zeros(0, f.dtype)
+        return strings_to_lists(strings.reshape(rows, *f.row_shape), cut_at_nul=f.cut_at_nul)
+
+    def _tensor(
+        self, number: int, f: FieldLayout, packed: torch.Tensor, slot_format: SlotFormat, rows: int, cast: Cast
+    ) -> torch.Tensor:
+        start = slot_format.offsets[number]
+        nbytes = rows * f.row_nbytes
         dtype = self._dtypes[number]
         assert dtype is not None
         flat = packed[start : start + nbytes].view(dtype)
-        tensor = flat.view(rows, *f.row_shape) if nbytes else torch.empty((rows, *f.row_shape), dtype=dtype)
-        return tensor if f.cast is None else tensor.to(f.cast)
+        shape = (rows, *f.row_shape)
+        tensor = flat.view(shape) if nbytes else torch.empty(shape, dtype=dtype, device=packed.device)
+        return tensor if f.cast is None or f.cast == dtype else cast(tensor, f.cast)
 
 
 def strings_to_lists(strings: Any, *, cut_at_nul: bool) -> list[Any]:

@@ -1,11 +1,15 @@
-"""Which batch an error hits: a task that failed is carried out again, chunk by chunk."""
+"""Whose fault it is: which batches a failed task spoils, and whether a file changed under the readers."""
 
 from __future__ import annotations
 
-from h5stream.engine.carry import Carrier, Sink
+from collections.abc import Iterable, Sequence
+
+from h5stream.engine.carry import Carrier
+from h5stream.engine.emit import Sink
 from h5stream.engine.kept import KeptTask
 from h5stream.engine.plan import Task
-from h5stream.errors import H5StreamError
+from h5stream.errors import H5StreamError, SourceError
+from h5stream.storage.source import FileIdentity
 
 
 def first_failure(
@@ -40,3 +44,13 @@ def first_failure(
             failures.append((one.first_batch, found))
     # Nothing fails the second time where the trouble was passing; the bytes are right then, but say so anyway.
     return min(failures, key=lambda failure: failure[0], default=(task.first_batch, error))
+
+
+def changed_file(files: Sequence[FileIdentity], numbers: Iterable[int]) -> SourceError | None:
+    """Look whether one of these files changed since it was opened; what was read of it cannot be trusted then."""
+    try:
+        for number in numbers:
+            files[number].check_unchanged()
+    except SourceError as error:
+        return error
+    return None

@@ -156,6 +156,17 @@ def _wished_rows(window: int | str, rows: int, batch_size: int, block_rows: int)
     return min(rows, window)
 
 
+def default_budget(available_nbytes: int) -> int:
+    """Give the budget of a loader that was given none.
+
+    Examples
+    --------
+    >>> default_budget(4 << 30) >> 20
+    1024
+    """
+    return min(DEFAULT_BUDGET, available_nbytes // 4)
+
+
 def check_budget(memory_budget: int) -> int:
     """Check that a budget is a positive number of bytes."""
     if isinstance(memory_budget, bool) or not isinstance(memory_budget, int) or memory_budget < 1:

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.engine.blame import first_failure
-from h5stream.engine.carry import Carrier, Sink
+from h5stream.engine.blame import changed_file, first_failure
+from h5stream.engine.carry import Carrier
+from h5stream.engine.emit import Sink
 from h5stream.engine.kept import KeptDatasets, KeptTask
 from h5stream.engine.plan import TASK_NBYTES, Task, plan_window
-from h5stream.engine.slots import Memory, SlotFormat, SlotRing, address_of
+from h5stream.engine.slots import Slot, SlotFormat, Slots, address_of
 from h5stream.errors import H5StreamError, LoaderClosedError, LoaderTimeoutError
 from h5stream.order.epoch import Order, Window
 
@@ -33,7 +34,7 @@ class ReadyBatch:
     ----------
     number, rows : int
         Which batch, and how many rows it has.
-    slot : ndarray of uint8
+    slot : Slot
         Its memory.
     objects : dict
         By field number, lists of what does not live in a slot.
@@ -43,7 +44,7 @@ class ReadyBatch:
 
     number: int
     rows: int
-    slot: Memory
+    slot: Slot
     objects: dict[int, list[Any]]
     missing: int
 
@@ -75,7 +76,7 @@ class Run:
         The small datasets.
     order : Order
         The windows.
-    ring : SlotRing
+    ring : Slots
         Where slots come from and go back to.
     slot_format : SlotFormat
         How a batch is packed.
@@ -94,7 +95,7 @@ class Run:
         carrier: Carrier,
         kept: KeptDatasets,
         order: Order,
-        ring: SlotRing,
+        ring: Slots,
         slot_format: SlotFormat,
         *,
         threads: int,
@@ -163,6 +164,14 @@ class Run:
                 job = self._take_job()
             if job is not None:
                 job()
+
+    def next_if_ready(self) -> ReadyBatch | None:
+        """Give the next batch if that needs no waiting; None at the end as well."""
+        with self._changed:
+            _, batch = self._try_next()
+            if batch is not None:
+                self._changed.notify_all()
+            return batch
 
     def _try_next(self) -> tuple[bool, ReadyBatch | None]:
         if self._stopped:
@@ -286,7 +295,7 @@ class Run:
             window.batches.append(batch)
             assert rows <= batch.missing
         window.sink = Sink(
-            slots=np.array([address_of(batch.slot) for batch in window.batches], dtype=np.int64),
+            slots=np.array([address_of(batch.slot.memory) for batch in window.batches], dtype=np.int64),
             format=self._format,
             row_nbytes=self._row_nbytes,
             objects=[batch.objects for batch in window.batches],
@@ -350,7 +359,7 @@ class Run:
                 self._fail(window.first_batch + failed[0], failed[1])
             window.pending -= 1
             last = window.pending == 0
-        changed = self._check_files(window) if last else None
+        changed = changed_file(self._carrier.layout.files, window.files) if last else None
         with self._changed:
             self._running -= 1
             if changed is not None:
@@ -358,15 +367,6 @@ class Run:
             if last:
                 self._complete(window)
             self._changed.notify_all()
-
-    def _check_files(self, window: _PlannedWindow) -> H5StreamError | None:
-        """Look whether a file changed while this window was read; its rows cannot be trusted then."""
-        try:
-            for number in window.files:
-                self._carrier.layout.files[number].check_unchanged()
-        except H5StreamError as error:
-            return error
-        return None
 
     def _complete(self, window: _PlannedWindow) -> None:
         self._active.remove(window)

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.engine import kernels
-from h5stream.engine.carry import Carrier, Sink
+from h5stream.engine.carry import Carrier
+from h5stream.engine.emit import Sink
 from h5stream.engine.plan import plan_window
 from h5stream.engine.slots import SlotFormat, address_of, map_memory
 from h5stream.errors import H5StreamError

@@ -16,8 +16,9 @@ from h5stream.storage.layout import DECODED, DIRECT, DatasetPart
 TASK_NBYTES = 2 * 1024 * 1024
 """Decoded bytes of one task: a few chunks, so that threads meet rarely and still share a window evenly."""
 
-MAX_GAP_NBYTES = 16 * 1024
-"""Bytes between two chunks that are read along rather than skipped: less than another system call costs."""
+MAX_GAP_NBYTES = 4 * 1024
+"""Bytes between two chunks that are read along rather than skipped: less than another system call costs. A page,
+so that small chunks that lie scattered do not drag the whole file in."""
 
 Ints = NDArray[np.int64]
 

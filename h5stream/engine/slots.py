@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import math
 import mmap
 import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from h5stream.storage.layout import FieldLayout
@@ -27,6 +28,8 @@ FIELD_ALIGNMENT = 128
 ARENA_NBYTES = 32 * 1024 * 1024
 """Bytes that are mapped together. Slots in one large mapping sit on huge pages, without which scattering over
 a large window loses a quarter or more to address translation."""
+
+PAGE_NBYTES = 4096
 
 Memory = NDArray[np.uint8]
 Allocate = Callable[[int], Memory]
@@ -78,6 +81,45 @@ def map_memory(nbytes: int) -> Memory:
     return np.frombuffer(mapped, dtype=np.uint8)
 
 
+class Slot:
+    """Memory for one batch, as the kernels see it and as tensors view it.
+
+    Attributes
+    ----------
+    memory : ndarray of uint8
+        Its bytes.
+    owner : object
+        Whatever must live as long as the memory; the ring's own business.
+    """
+
+    __slots__ = ("memory", "owner")
+
+    def __init__(self, memory: Memory, owner: object = None) -> None:
+        self.memory, self.owner = memory, owner
+
+
+class Slots(Protocol):
+    """Where batch buffers come from and go back to.
+
+    Two kinds: `SlotRing`, and pinned slots for batches that the user copies to a GPU himself
+    (`h5stream.device.feed.PinnedSlots`). Any thread may call; none of the calls waits.
+    """
+
+    slot_nbytes: int
+
+    def take(self) -> Slot:
+        """Take a slot; its content is undefined."""
+
+    def give_back(self, slot: Slot) -> None:
+        """Return a slot that nobody looks at any more."""
+
+    def lease(self, slot: Slot) -> torch.Tensor:
+        """Give a slot's bytes as a tensor; the slot comes back when the last tensor over it is dropped."""
+
+    def trim(self) -> None:
+        """Let go of all free slots."""
+
+
 class SlotRing:
     """Slots of one size, reused.
 
@@ -92,36 +134,39 @@ class SlotRing:
         Bytes of a slot.
     allocate : callable, optional
         Gives memory of a number of bytes; by default `map_memory`.
+    arena_nbytes : int
+        Bytes that are allocated together, as far as whole slots fill them.
     """
 
-    def __init__(self, slot_nbytes: int, allocate: Allocate = map_memory) -> None:
-        self.slot_nbytes = -(-slot_nbytes // 4096) * 4096
+    def __init__(self, slot_nbytes: int, allocate: Allocate = map_memory, *, arena_nbytes: int = ARENA_NBYTES) -> None:
+        self.slot_nbytes = -(-slot_nbytes // PAGE_NBYTES) * PAGE_NBYTES
         self._allocate = allocate
         self._free: collections.deque[Memory] = collections.deque()
         self._lock = threading.Lock()
-        self._arena_slots = max(1, math.ceil(min(ARENA_NBYTES, 64 * self.slot_nbytes) / self.slot_nbytes))
+        self._arena_slots = max(1, min(arena_nbytes, 64 * self.slot_nbytes) // self.slot_nbytes)
         self.held_nbytes = 0
         """Bytes mapped in the ring's lifetime and not yet unmapped by `trim`."""
 
-    def take(self) -> Memory:
-        """Take a free slot; its old content is still in it."""
-        try:
-            return self._free.popleft()
-        except IndexError:
-            pass
-        with self._lock:
-            self._map_arena()
-            return self._free.popleft()
+    def take(self) -> Slot:
+        """Take the slot that came back last: it is the warmest, and fewer are ever touched."""
+        while True:
+            try:
+                return Slot(self._free.pop())
+            except IndexError:
+                with self._lock:
+                    if not self._free:
+                        self._map_arena()
 
-    def give_back(self, slot: Memory) -> None:
+    def give_back(self, slot: Slot) -> None:
         """Return a slot that nobody looks at any more."""
-        self._free.append(slot)
+        self._free.append(slot.memory)
 
-    def lease(self, slot: Memory) -> Memory:
-        """Give a view of a slot that brings the slot back when the last array or tensor over it is dropped."""
-        view = slot.view()
-        weakref.finalize(view, self._free.append, slot).atexit = False
-        return view
+    def lease(self, slot: Slot) -> torch.Tensor:
+        """Give a slot's bytes as a tensor; the slot comes back when the last tensor over it is dropped."""
+        view = slot.memory.view()
+        # The tensor's storage holds the view, and nothing else does.
+        weakref.finalize(view, self._free.append, slot.memory).atexit = False
+        return torch.from_numpy(view)
 
     def _map_arena(self) -> None:
         arena = self._allocate(self._arena_slots * self.slot_nbytes)

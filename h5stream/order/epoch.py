@@ -208,18 +208,42 @@ class EpochOrder:
             size = min(size * 2, self.settings.window_rows)
         return np.array(edges, dtype=np.int64)
 
-    def outputs(self, window: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Give a window's rows, ascending, and the output place of each on this rank."""
+    def rows_of_window(self, window: int) -> NDArray[np.int64]:
+        """Give a window's rows, ascending."""
+        return self._rows_between(int(self.window_edges[window]), int(self.window_edges[window + 1]))
+
+    def outputs_of_window(self, window: int) -> NDArray[np.int64]:
+        """Give the output place on this rank of each of a window's rows."""
         start, stop = int(self.window_edges[window]), int(self.window_edges[window + 1])
-        rows = self._rows_between(start, stop)
         base = start - self.run[0]
         if not self.settings.shuffle:
-            return rows, np.arange(base, base + len(rows), dtype=np.int64)
+            return np.arange(base, base + stop - start, dtype=np.int64)
         # The rows are ascending whatever the blocks' order was: a random place for each is all it takes.
-        places = permutation(stop - start, self.settings.seed, self.settings.epoch, ROWS, start)
-        return rows, places + base
+        return permutation(stop - start, self.settings.seed, self.settings.epoch, ROWS, start) + base
+
+    def outputs(self, window: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Give a window's rows, ascending, and the output place of each on this rank."""
+        return self.rows_of_window(window), self.outputs_of_window(window)
+
+    def window_ranges(self, window: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Give a window's blocks as begins and ends of runs of rows, in file order; costs nothing per row.
+
+        Places in the selection where the blocks hold one, else rows.
+
+        Examples
+        --------
+        >>> from h5stream.order.blocks import make_blocks
+        >>> settings = OrderSettings(batch_size=4, window_rows=6, first_window_rows=6, seed=1)
+        >>> begins, ends = EpochOrder(make_blocks((0, 10), (2,)), settings).window_ranges(0)
+        >>> begins.tolist(), ends.tolist()
+        ([2, 6, 8], [4, 8, 10])
+        """
+        return self._ranges_between(int(self.window_edges[window]), int(self.window_edges[window + 1]))
 
     def _rows_between(self, start: int, stop: int) -> NDArray[np.int64]:
+        return self.blocks.rows_at(_concatenated_ranges(*self._ranges_between(start, stop)))
+
+    def _ranges_between(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         first = int(np.searchsorted(self._line_edges, start, side="right")) - 1
         last = int(np.searchsorted(self._line_edges, stop, side="left"))
         numbers = self._permuted[first:last]
@@ -229,7 +253,7 @@ class EpochOrder:
         begins[0] += start - self._line_edges[first]
         ends[-1] -= self._line_edges[last] - stop
         by_file = np.argsort(begins)
-        return self.blocks.rows_at(_concatenated_ranges(begins[by_file], ends[by_file]))
+        return begins[by_file], ends[by_file]
 
     def windows(self, first_batch: int = 0) -> Iterator[Window]:
         """Give the windows in order, without the rows of batches before `first_batch`."""

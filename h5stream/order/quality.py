@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from h5stream.order.epoch import EpochOrder
 
@@ -53,13 +54,72 @@ def measure(order: EpochOrder) -> Quality:
     )
 
 
+def forecast(order: EpochOrder) -> Quality:
+    """Give what `measure` finds on average, from the blocks alone: no row is permuted.
+
+    The blocks of each window are known; within a window rows are drawn without replacement. So the variance of
+    batch means is that of the windows' means plus that of a sample of the window. The blocks must hold no
+    selection of rows.
+
+    Examples
+    --------
+    >>> from h5stream.order.blocks import make_blocks
+    >>> from h5stream.order.epoch import OrderSettings
+    >>> settings = OrderSettings(batch_size=100, window_rows=1000, first_window_rows=1000)
+    >>> forecast(EpochOrder(make_blocks((0, 1000), (10,)), settings)).blocks_per_batch
+    63.39...
+    """
+    windows = [_WindowMoments.of(*order.window_ranges(k)) for k in range(len(order.window_edges) - 1)]
+    weights = np.array([w.rows for w in windows], dtype=np.float64)
+    batch, total = order.settings.batch_size, int(weights.sum())
+    centre = np.average([w.mean for w in windows], weights=weights)
+    apart = np.array([(w.mean - centre) ** 2 for w in windows])
+    sampled = np.array([w.variance * _without_replacement(min(batch, w.rows), w.rows) for w in windows])
+    everything = float(np.average(apart + [w.variance for w in windows], weights=weights))
+    expected = everything * _without_replacement(min(batch, total), total)
+    scattered = float(np.average(apart + sampled, weights=weights))
+    return Quality(
+        blocks_per_batch=float(np.average([w.blocks_in(batch) for w in windows], weights=weights)),
+        blocks_per_batch_full=_expected_blocks(order),
+        blocks_per_window=float(np.mean([len(w.sizes) for w in windows])),
+        score=1.0 if scattered <= expected else expected / scattered,
+    )
+
+
+def _without_replacement(drawn: int, rows: int) -> float:
+    """Give the variance of the mean of a sample, as a part of the variance of what it is drawn from."""
+    return (rows - drawn) / max(1, rows - 1) / drawn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _WindowMoments:
+    rows: int
+    mean: float
+    variance: float
+    sizes: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, begins: NDArray[np.int64], ends: NDArray[np.int64]) -> _WindowMoments:
+        sizes = ends - begins
+        middles = (begins + ends - 1) / 2
+        mean = float(np.average(middles, weights=sizes))
+        # Of a run of n rows around its middle: (n^2 - 1) / 12.
+        inner = (sizes.astype(np.float64) ** 2 - 1) / 12
+        variance = float(np.average((middles - mean) ** 2 + inner, weights=sizes))
+        return cls(rows=int(sizes.sum()), mean=mean, variance=variance, sizes=sizes)
+
+    def blocks_in(self, batch: int) -> float:
+        """Give the expected number of distinct blocks among `batch` rows of the window."""
+        return float((1 - (1 - self.sizes / self.rows) ** min(batch, self.rows)).sum())
+
+
 def _blocks_in(order: EpochOrder, rows: np.ndarray) -> int:
     places = rows if order.blocks.rows is None else np.searchsorted(order.blocks.rows, rows)
     return len(np.unique(np.searchsorted(order.blocks.edges, places, side="right")))
 
 
 def _expected_blocks(order: EpochOrder) -> float:
-    """Give the expected number of distinct blocks among `batch_size` rows, drawn independently."""
+    """Give the expected number of distinct blocks among `batch_size` rows, as if drawn independently."""
     share = np.diff(order.blocks.edges) / order.blocks.total_rows
     return float((1 - (1 - share) ** order.settings.batch_size).sum())
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import imagecodecs
@@ -22,7 +22,7 @@ from h5stream.storage.plugins import PluginBuffer, plugin_function
 
 Bytes = NDArray[np.uint8]
 
-DEFLATE, SHUFFLE, FLETCHER32, SZIP, NBIT, SCALEOFFSET, LZF = 1, 2, 3, 4, 5, 6, 32000
+DEFLATE, SHUFFLE, FLETCHER32, SZIP, NBIT, SCALEOFFSET, LZF, LZ4 = 1, 2, 3, 4, 5, 6, 32000, 32004
 
 KNOWN_NAMES = {
     DEFLATE: "gzip",
@@ -32,10 +32,10 @@ KNOWN_NAMES = {
     NBIT: "nbit",
     SCALEOFFSET: "scaleoffset",
     LZF: "lzf",
+    LZ4: "lz4",
     305: "lzo",
     307: "bzip2",
     32001: "blosc",
-    32004: "lz4",
     32008: "bitshuffle",
     32013: "zfp",
     32015: "zstd",
@@ -75,7 +75,7 @@ class Filter:
     @property
     def decodable(self) -> bool:
         """Whether `Pipeline.decode` undoes it without libhdf5."""
-        return self.id in (DEFLATE, SHUFFLE, FLETCHER32, SZIP, LZF) or plugin_function(self.id) is not None
+        return self.id in _UNDO or plugin_function(self.id) is not None
 
 
 class DecodeScratch:
@@ -113,14 +113,14 @@ class Pipeline:
     """
 
     filters: tuple[Filter, ...] = ()
-    _values: dict[Filter, Any] = field(default_factory=dict, compare=False, repr=False)
+    _cache: dict[tuple[int, int], Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"filters": self.filters}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         object.__setattr__(self, "filters", state["filters"])
-        object.__setattr__(self, "_values", {})
+        object.__setattr__(self, "_cache", {})
 
     def describe(self) -> str:
         """Give the filters' names, joined as people write them: ``shuffle + gzip-4``.
@@ -136,7 +136,15 @@ class Pipeline:
             names.append(f"{name}-{f.values[0]}" if f.id == DEFLATE and f.values else name)
         return " + ".join(names)
 
-    def decode(self, stored: Bytes, *, filter_mask: int, raw_nbytes: int, scratch: DecodeScratch) -> tuple[Bytes, int]:
+    def decode(
+        self,
+        stored: Bytes,
+        *,
+        filter_mask: int,
+        raw_nbytes: int,
+        scratch: DecodeScratch,
+        out: Bytes | None = None,
+    ) -> tuple[Bytes, int]:
         """Undo the filters of one chunk.
 
         Parameters
@@ -149,6 +157,8 @@ class Pipeline:
             Bytes of the decoded chunk.
         scratch : DecodeScratch
             The thread's buffers.
+        out : ndarray of uint8, optional
+            `raw_nbytes` bytes to put the chunk into; without it, it lies in scratch, or is `stored` itself.
 
         Returns
         -------
@@ -162,43 +172,92 @@ class Pipeline:
         DecodeError
             If the bytes do not decode, to the right length, or fail their checksum.
         """
-        data, shuffled, turn = stored, 0, 0
-        applied = [i for i in range(len(self.filters)) if not filter_mask >> i & 1]
-        for place in reversed(applied):
-            current = self.filters[place]
-            earlier = [self.filters[i] for i in applied if i < place]
-            if current.id == SHUFFLE and not earlier and raw_nbytes % _element_nbytes(current) == 0:
-                shuffled = _element_nbytes(current)
-                break
-            data = self._undo(current, data, _expected_nbytes(earlier, raw_nbytes), turn, scratch)
-            turn ^= current.id != FLETCHER32  # which only looks, and leaves the data where it is
+        steps, shuffled = self._compiled(filter_mask, raw_nbytes)
+        data = stored
+        for step in steps:
+            data = self._undo(step, data, scratch, out)
         if data.nbytes != raw_nbytes:
             raise DecodeError(f"it decodes to {data.nbytes} bytes where {raw_nbytes} are promised")
-        return data, shuffled if shuffled > 1 else 0
+        if out is not None and (not steps or not steps[-1].fills_out):
+            out[:] = data
+            data = out
+        return data, shuffled
 
-    def _undo(self, f: Filter, data: Bytes, expected: tuple[int, bool], turn: int, scratch: DecodeScratch) -> Bytes:
-        nbytes, exact = expected
+    def _compiled(self, filter_mask: int, raw_nbytes: int) -> tuple[tuple[_Step, ...], int]:
+        """Work out the steps once for each filter mask; files with small chunks have millions of them."""
+        key = (filter_mask, raw_nbytes)
+        compiled = self._cache.get(key)
+        if compiled is None:
+            compiled = self._cache[key] = _compile(self.filters, filter_mask, raw_nbytes)
+        return compiled
+
+    def _undo(self, step: _Step, data: Bytes, scratch: DecodeScratch, out: Bytes | None) -> Bytes:
         try:
-            if f.id in _UNDO:
-                undone = _UNDO[f.id](f, data, scratch.buffer(f"step{turn}", nbytes))
+            if step.plugin is not None:
+                undone = scratch.plugins[step.turn].decode(step.plugin, step.values, data)
             else:
-                undone = self._undo_plugin(f, data, scratch.plugins[turn])
-        except DecodeError:
-            raise
+                assert step.function is not None
+                into = out if out is not None and step.fills_out else scratch.buffer(step.role, step.nbytes)
+                undone = step.function(step.filter, data, into)
         except (RuntimeError, ValueError, TypeError) as error:  # imagecodecs' errors are RuntimeErrors
-            raise DecodeError(f"{KNOWN_NAMES.get(f.id, f.name)}: {error}") from error
-        if exact and undone.nbytes != nbytes:
-            raise DecodeError(f"{KNOWN_NAMES.get(f.id, f.name)} gave {undone.nbytes} bytes where {nbytes} are promised")
+            raise DecodeError(f"{step.name}: {error}") from error
+        if step.exact and undone.nbytes != step.nbytes:
+            raise DecodeError(f"{step.name} gave {undone.nbytes} bytes where {step.nbytes} are promised")
         return undone
 
-    def _undo_plugin(self, f: Filter, data: Bytes, buffer: PluginBuffer) -> Bytes:
-        function = plugin_function(f.id)
-        if function is None:
-            raise DecodeError(f"filter {f.id} ({f.name}) is not available")
-        values = self._values.get(f)
-        if values is None:
-            values = self._values[f] = (ctypes.c_uint * len(f.values))(*f.values)
-        return buffer.decode(function, values, data)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Step:
+    """One filter to undo, worked out: who does it, into which buffer, and how many bytes it must give."""
+
+    filter: Filter
+    name: str
+    function: Callable[[Filter, Bytes, Bytes], Bytes] | None
+    plugin: Callable[..., int] | None
+    values: Any
+    turn: int
+    role: str
+    nbytes: int
+    exact: bool
+    fills_out: bool
+
+
+def _compile(filters: tuple[Filter, ...], filter_mask: int, raw_nbytes: int) -> tuple[tuple[_Step, ...], int]:
+    steps: list[_Step] = []
+    shuffled = turn = 0
+    applied = [i for i in range(len(filters)) if not filter_mask >> i & 1]
+    for place in reversed(applied):
+        current = filters[place]
+        earlier = [filters[i] for i in applied if i < place]
+        if current.id == SHUFFLE and not earlier and raw_nbytes % _element_nbytes(current) == 0:
+            shuffled = _element_nbytes(current)
+            break
+        steps.append(_step(current, earlier, turn, raw_nbytes))
+        turn ^= current.id != FLETCHER32  # which only looks, and leaves the data where it is
+    if steps and steps[-1].function is not None and steps[-1].exact and steps[-1].filter.id != FLETCHER32:
+        steps[-1] = replace(steps[-1], fills_out=steps[-1].nbytes == raw_nbytes)
+    return tuple(steps), shuffled if shuffled > 1 else 0
+
+
+def _step(current: Filter, earlier: list[Filter], turn: int, raw_nbytes: int) -> _Step:
+    nbytes, exact = _expected_nbytes(earlier, raw_nbytes)
+    name = KNOWN_NAMES.get(current.id) or current.name
+    function = _UNDO.get(current.id)
+    plugin = None if function is not None else plugin_function(current.id)
+    if function is None and plugin is None:
+        raise DecodeError(f"filter {current.id} ({name}) is not available")
+    return _Step(
+        filter=current,
+        name=name,
+        function=function,
+        plugin=plugin,
+        values=(ctypes.c_uint * len(current.values))(*current.values),
+        turn=turn,
+        role=f"step{turn}",
+        nbytes=nbytes,
+        exact=exact,
+        fills_out=False,
+    )
 
 
 def _element_nbytes(shuffle: Filter) -> int:
@@ -269,9 +328,15 @@ def unshuffle(data: Bytes, element_nbytes: int, out: Bytes) -> Bytes:
     return out
 
 
+def _undo_lz4(f: Filter, data: Bytes, out: Bytes) -> Bytes:
+    # The same format as the plugin's, a quarter faster: it writes into a buffer that is reused.
+    return out[: len(imagecodecs.lz4h5_decode(data, out=out))]
+
+
 _UNDO: dict[int, Callable[[Filter, Bytes, Bytes], Bytes]] = {
     DEFLATE: _undo_deflate,
     LZF: _undo_lzf,
+    LZ4: _undo_lz4,
     SZIP: _undo_szip,
     SHUFFLE: _undo_shuffle,
     FLETCHER32: _undo_fletcher32,

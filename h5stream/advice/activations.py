@@ -1,0 +1,185 @@
+"""Measure what a model keeps from its forward to its backward pass, on a small batch."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+
+from h5stream.advice.suggestion import Suggestion, bytes_text
+from h5stream.errors import OptionError
+
+# Two points make a line, and batch normalisation needs two rows in the smaller.
+_LEAST_ROWS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActivationMemory(Suggestion):
+    """What a forward pass keeps for the backward pass.
+
+    Attributes
+    ----------
+    rows : tuple of int
+        Rows of the two batches that were measured.
+    kept_bytes : tuple of int
+        What was kept with each.
+    bytes_per_row : int
+        What one more row keeps.
+    fixed_bytes : int
+        What is kept whatever the batch (16-bit copies of weights under autocast, for example).
+    """
+
+    rows: tuple[int, int]
+    kept_bytes: tuple[int, int]
+    bytes_per_row: int
+    fixed_bytes: int
+
+
+def measure_activations(
+    model: torch.nn.Module, batch: Any, *, forward: Callable[[Any], Any] | None = None
+) -> ActivationMemory:
+    """Run the forward pass on a small batch and on half of it, and count what autograd keeps.
+
+    Nothing is left changed: no backward pass is run, and buffers (running means), the random state and each
+    module's mode are put back. The model runs where it is; on the device that will train it the kernels,
+    and so what they keep, are the right ones.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        In the mode in which it will train.
+    batch : tensor, or tuple, list or dict of tensors
+        At least 4 rows along each first axis, on the model's device. 8 to 32 rows tell enough.
+    forward : callable, optional
+        Takes the batch and gives something with the loss in it; under ``torch.autocast`` if training is.
+        By default ``model(batch)``, with a tuple, list or dict spread over the arguments.
+
+    Notes
+    -----
+    Counted by https://docs.pytorch.org/docs/stable/autograd.html#torch.autograd.graph.saved_tensors_hooks,
+    each storage once, without parameters, buffers and the batch. Compiled models and activation
+    checkpointing save differently from what the hooks see in the first run; measure these with
+    `find_batch_size`.
+
+    Raises
+    ------
+    OptionError
+        Fewer than 4 rows, no tensor, or tensors that disagree in rows.
+
+    Examples
+    --------
+    >>> model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Sigmoid(), torch.nn.Linear(32, 1))
+    >>> measure_activations(model, torch.zeros(8, 16)).bytes_per_row  # the sigmoid's 32 float32
+    128
+    """
+    rows = _rows_of(batch)
+    if rows < _LEAST_ROWS:
+        raise OptionError(f"measure_activations() needs a batch of at least {_LEAST_ROWS} rows, not {rows}")
+    half = rows // 2
+    run = forward or (lambda part: _call(model, part))
+    with _unchanged(model):
+        kept_half = _kept_bytes(model, _first_rows(batch, half), run)
+        kept_whole = _kept_bytes(model, batch, run)
+    per_row = max(0, math.ceil((kept_whole - kept_half) / (rows - half)))
+    fixed = max(0, kept_half - per_row * half)
+    return ActivationMemory(
+        title="Activations",
+        answer=f"{bytes_text(per_row)} a row and {bytes_text(fixed)} whatever the batch",
+        arithmetic=(
+            f"kept for the backward pass: {half} rows {bytes_text(kept_half)}, {rows} rows {bytes_text(kept_whole)}",
+            f"a row: ({kept_whole} - {kept_half}) / ({rows} - {half}) = {per_row} B",
+            f"the rest: {kept_half} - {half} x {per_row} = {fixed} B",
+        ),
+        caveats=("a line through two points: kernels that choose by size may bend it",),
+        sources=("torch.autograd.graph.saved_tensors_hooks",),
+        rows=(half, rows),
+        kept_bytes=(kept_half, kept_whole),
+        bytes_per_row=per_row,
+        fixed_bytes=fixed,
+    )
+
+
+def _tensors(batch: Any) -> Iterator[torch.Tensor]:
+    if isinstance(batch, torch.Tensor):
+        yield batch
+    elif isinstance(batch, dict):
+        for value in batch.values():
+            yield from _tensors(value)
+    elif isinstance(batch, (tuple, list)):
+        for value in batch:
+            yield from _tensors(value)
+
+
+def _rows_of(batch: Any) -> int:
+    lengths = {tensor.shape[0] for tensor in _tensors(batch) if tensor.ndim}
+    if len(lengths) != 1:
+        raise OptionError(f"the batch's tensors must agree in rows, and there must be one: {sorted(lengths)}")
+    return int(lengths.pop())
+
+
+def _first_rows(batch: Any, count: int) -> Any:
+    if isinstance(batch, torch.Tensor):
+        return batch[:count] if batch.ndim else batch
+    if isinstance(batch, dict):
+        return {name: _first_rows(value, count) for name, value in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(_first_rows(value, count) for value in batch))
+    if isinstance(batch, (tuple, list)):
+        return type(batch)(_first_rows(value, count) for value in batch)
+    return batch
+
+
+def _call(model: torch.nn.Module, batch: Any) -> Any:
+    if isinstance(batch, dict):
+        return model(**batch)
+    if isinstance(batch, (tuple, list)):
+        return model(*batch)
+    return model(batch)
+
+
+def _storage_key(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _kept_bytes(model: torch.nn.Module, batch: Any, forward: Callable[[Any], Any]) -> int:
+    not_counted = [*model.parameters(), *model.buffers(), *_tensors(batch)]
+    known = {_storage_key(tensor) for tensor in not_counted}
+    # The storages are held until the sum is made, so that no address is given out twice.
+    kept: dict[int, torch.UntypedStorage] = {}
+    odd_bytes = 0
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        nonlocal odd_bytes
+        if tensor.layout is not torch.strided:
+            odd_bytes += tensor._nnz() * tensor.element_size()
+        elif _storage_key(tensor) not in known:
+            kept[_storage_key(tensor)] = tensor.untyped_storage()
+        return tensor
+
+    with torch.enable_grad(), saved_tensors_hooks(pack, lambda tensor: tensor):
+        result = forward(batch)
+    total = odd_bytes + sum(storage.nbytes() for storage in kept.values())
+    del result
+    return total
+
+
+@contextlib.contextmanager
+def _unchanged(model: torch.nn.Module) -> Iterator[None]:
+    """Put buffers, modes and the random state back, whatever happens inside."""
+    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    modes = [(module, module.training) for module in model.modules()]
+    devices = {tensor.device for tensor in model.parameters() if tensor.device.type == "cuda"}
+    try:
+        with torch.random.fork_rng(devices=[device.index for device in devices]):
+            yield
+    finally:
+        for module, training in modes:
+            module.training = training
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)

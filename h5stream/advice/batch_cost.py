@@ -1,0 +1,265 @@
+"""What a shuffled batch costs: bytes read and decoded by one row a time through h5py, and by h5stream."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h5stream.engine.kept import datasets_to_keep
+from h5stream.engine.plan import Task, plan_window
+from h5stream.order.epoch import EpochOrder, Window
+from h5stream.storage.index import MISSING
+from h5stream.storage.layout import DECODED, VIA_H5PY, DatasetPart, SampleLayout
+from h5stream.storage.listing import DatasetEntry
+
+PLANNED_CHUNKS = 400_000
+"""Chunks that are planned at most, about a second of work; of longer epochs, evenly spaced windows are taken."""
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchCost:
+    """What one batch costs, averaged over an epoch.
+
+    Attributes
+    ----------
+    chunks : float
+        Chunks that are fetched for it.
+    read_nbytes, decoded_nbytes : float
+        Bytes read from the file, and bytes that filters give.
+    read_amplification : float or None
+        Bytes read for each stored byte of the batch's own rows: 1 is ideal, 1,000 means that 999 of 1,000 bytes
+        are read for nothing. None where nothing is stored.
+    decode_amplification : float or None
+        The same for decoded bytes. None where there is nothing to decode.
+    """
+
+    chunks: float
+    read_nbytes: float
+    decoded_nbytes: float
+    read_amplification: float | None
+    decode_amplification: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetCost:
+    """What an epoch takes from one dataset.
+
+    Attributes
+    ----------
+    path : str
+        The dataset.
+    chunks : float
+        Chunks that are fetched; one that several windows need counts for each.
+    times_read : float
+        How often each stored chunk is fetched in an epoch: 1 is ideal.
+    read_nbytes, decoded_nbytes : float
+        Bytes read from the file, and bytes that filters give.
+    gap_nbytes : float
+        Of the bytes read, those that lie between chunks and are read along: cheaper than another system call.
+    kept : bool
+        Whether it is small enough to be read once and kept in memory; later epochs then cost nothing.
+    """
+
+    path: str
+    chunks: float
+    times_read: float
+    read_nbytes: float
+    decoded_nbytes: float
+    gap_nbytes: float = 0.0
+    kept: bool = False
+
+
+def batch_cost(costs: Sequence[DatasetCost], entries: Sequence[DatasetEntry], batch_rows: int) -> BatchCost:
+    """Average an epoch over its batches.
+
+    Parameters
+    ----------
+    costs : sequence of DatasetCost
+        One for each dataset.
+    entries : sequence of DatasetEntry
+        The same datasets as they are stored.
+    batch_rows : int
+        Rows of a batch.
+    """
+    share = batch_rows / max(1, entries[0].rows or 0)
+    read, decoded = sum(c.read_nbytes for c in costs), sum(c.decoded_nbytes for c in costs)
+    stored = sum(e.stored_nbytes for e in entries)
+    filtered = sum(e.written_nbytes for e in entries if e.filters)
+    return BatchCost(
+        chunks=share * sum(c.chunks for c in costs),
+        read_nbytes=share * read,
+        decoded_nbytes=share * decoded,
+        read_amplification=read / stored if stored else None,
+        decode_amplification=decoded / filtered if filtered else None,
+    )
+
+
+# --- one row at a time ------------------------------------------------------------------------------------
+
+
+def cached_share(entry: DatasetEntry) -> float:
+    """Give the part of a dataset's chunks that h5py's chunk cache can hold: what random rows find there.
+
+    A chunk larger than the cache is never held.
+    """
+    if not entry.chunks:
+        return 0.0
+    return min(1.0, min(entry.cache_nbytes // max(1, entry.chunk_nbytes), entry.cache_chunks) / entry.chunks)
+
+
+def naive_cost(entry: DatasetEntry) -> DatasetCost:
+    """Estimate what an epoch costs that asks h5py for single rows in random order, in one process.
+
+    For each row libhdf5 reads and decodes every chunk that the row lies in, unless its chunk cache happens to
+    hold it. Contiguous data, and unfiltered chunks larger than the cache, are read row by row instead.
+
+    Notes
+    -----
+    Source: HDF5 User Guide, "Chunking in HDF5", on the raw data chunk cache (``H5Pset_chunk_cache``).
+    """
+    rows = entry.rows or 0
+    fits = entry.chunk_nbytes <= entry.cache_nbytes
+    if not entry.chunks or not (entry.filters or fits):
+        return DatasetCost(
+            path=entry.path,
+            chunks=rows * entry.chunks_across,
+            times_read=1.0,
+            read_nbytes=min(entry.stored_nbytes, entry.raw_nbytes),
+            decoded_nbytes=0,
+        )
+    stored = entry.chunks if entry.stored_chunks is None else entry.stored_chunks
+    # At least once each: the first time there is nothing in the cache. Chunks never written cost nothing.
+    times = max(1.0, rows * entry.chunks_across * (1 - cached_share(entry)) / entry.chunks)
+    return DatasetCost(
+        path=entry.path,
+        chunks=times * stored,
+        times_read=times,
+        read_nbytes=times * entry.stored_nbytes,
+        decoded_nbytes=times * stored * entry.chunk_nbytes if entry.filters else 0,
+    )
+
+
+# --- h5stream ---------------------------------------------------------------------------------------------
+
+
+def stream_costs(
+    layout: SampleLayout, order: EpochOrder, entries: Sequence[DatasetEntry], *, memory_budget: int
+) -> tuple[DatasetCost, ...]:
+    """Plan the first epoch's reads with the engine's own plan, and add them up.
+
+    Parameters
+    ----------
+    layout : SampleLayout
+        The fields, of one file.
+    order : EpochOrder
+        The epoch.
+    entries : sequence of DatasetEntry
+        The layout's datasets, in its order.
+    memory_budget : int
+        Bytes; decides which datasets are kept.
+
+    Returns
+    -------
+    tuple of DatasetCost
+        One for each dataset of the layout.
+    """
+    kept = datasets_to_keep(layout, memory_budget)
+    costs = []
+    for number, (parts, entry) in enumerate(zip(layout.datasets, entries, strict=True)):
+        if number in kept:
+            whole = _Ranges(begins=np.zeros(1, dtype=np.int64), ends=np.array([layout.rows], dtype=np.int64))
+            total = _planned(parts[0], [whole], entry)
+        else:
+            windows, scale = _some_windows(order, parts[0])
+            total = _planned(parts[0], windows, entry) * scale
+        stored = _stored_chunks(parts[0])
+        costs.append(
+            DatasetCost(
+                path=entry.path,
+                chunks=float(total[0]),
+                times_read=float(total[0]) / stored if stored else 0.0,
+                read_nbytes=float(total[1]),
+                decoded_nbytes=float(total[2]),
+                gap_nbytes=float(total[3]),
+                kept=number in kept,
+            )
+        )
+    return tuple(costs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ranges:
+    """Runs of rows: begins and ends, ascending."""
+
+    begins: Ints
+    ends: Ints
+
+
+def _stored_chunks(part: DatasetPart) -> int:
+    if part.index is None:
+        return -(-part.rows // part.chunk_rows)
+    wanted = {piece.number for piece in part.pieces}
+    across = part.index.columns
+    if len(wanted) == across:
+        return len(part.index.numbers)
+    return int(np.isin(part.index.numbers % across, list(wanted)).sum())
+
+
+def _some_windows(order: EpochOrder, part: DatasetPart) -> tuple[list[_Ranges], float]:
+    """Give the epoch's windows, or evenly spaced ones of a long epoch and what stands for how many."""
+    count = len(order.window_edges) - 1
+    chunks = max(order.blocks.count, -(-part.rows // part.chunk_rows) * len(part.pieces))
+    taken = min(count, max(1, count * PLANNED_CHUNKS // max(1, chunks)))
+    # The last of each stretch: the first windows of an epoch are small and not like the others.
+    numbers = [(k + 1) * count // taken - 1 for k in range(taken)]
+    windows = [_Ranges(begins=begins, ends=ends) for begins, ends in map(order.window_ranges, numbers)]
+    rows = sum(int((w.ends - w.begins).sum()) for w in windows)
+    return windows, order.rows / max(1, rows)
+
+
+def _planned(part: DatasetPart, windows: Sequence[_Ranges], entry: DatasetEntry) -> NDArray[np.float64]:
+    """Add up chunks, bytes read and bytes decoded over windows."""
+    total = np.zeros(4)
+    for window in windows:
+        rows = _rows_at_edges(window, part)
+        nothing = np.zeros_like(rows)
+        for task in plan_window(((part,),), Window(rows=rows, batch=nothing, within=nothing), first_batch=0):
+            total += _counted(task, entry)
+    return total
+
+
+def _rows_at_edges(window: _Ranges, part: DatasetPart) -> Ints:
+    """Give the first and last row of each chunk in each run: all that a plan's reads depend on."""
+    size = part.chunk_rows
+    first = -(-window.begins // size)
+    counts = np.maximum(0, (window.ends - 1) // size - first + 1)
+    starts = np.cumsum(counts) - counts
+    edges = (np.repeat(first - starts, counts) + np.arange(int(counts.sum()), dtype=np.int64)) * size
+    before = edges[~np.isin(edges, window.begins)] - 1
+    return np.unique(np.concatenate([window.begins, window.ends - 1, edges, before]))
+
+
+def _counted(task: Task, entry: DatasetEntry) -> tuple[float, float, float, float]:
+    """Give chunks, bytes read, bytes decoded, and bytes between chunks of a task."""
+    part = task.part
+    if part.access == VIA_H5PY:
+        # libhdf5 decodes whole chunks; what they take in the file is known on average only.
+        raw = len(task.number) * part.chunk_nbytes if entry.filters else int(task.nbytes.sum())
+        share = entry.stored_nbytes / max(1, entry.raw_nbytes)
+        return len(task.number), raw * min(1.0, share), raw if entry.filters else 0, 0
+    chunks = int((task.place != MISSING).sum())
+    fetched = _fetched_nbytes(task)
+    decoded = chunks * part.chunk_nbytes if part.access == DECODED else 0
+    return chunks, fetched, decoded, fetched - int(task.nbytes.sum())
+
+
+def _fetched_nbytes(task: Task) -> int:
+    """Add up the reads, each from its first byte to its last."""
+    begins, ends = task.run[:-1], task.run[1:] - 1
+    spans = task.offset[ends] + task.nbytes[ends] - task.offset[begins]
+    return int(spans[task.place[begins] != MISSING].sum())

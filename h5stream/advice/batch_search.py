@@ -1,0 +1,285 @@
+"""Find the largest batch that a training step takes, by trying."""
+
+from __future__ import annotations
+
+import copy
+import gc
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from h5stream.advice.rules import at_least
+from h5stream.advice.suggestion import Suggestion
+from h5stream.device.backend import release_cached_memory
+from h5stream.errors import OptionError
+
+# Of the largest batch that worked. Memory of a step varies with the data and the allocator's history.
+MARGIN_SHARE = 0.10
+
+# What libraries say, in lower case, when memory ran out and they raise a plain RuntimeError.
+_MESSAGES = (
+    "out of memory",
+    "can't allocate memory",
+    "cannot allocate memory",
+    "cublas_status_alloc_failed",
+    "cudnn_status_alloc_failed",
+    "cusolver_status_alloc_failed",
+    "cufft_alloc_failed",
+)
+
+
+class Stateful(Protocol):
+    """A model, an optimizer, a scheduler or a scaler."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Give the state."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> Any:
+        """Take a state."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One batch size that was tried.
+
+    Attributes
+    ----------
+    batch_size : int
+        Rows.
+    fits : bool
+        False if memory ran out.
+    message : str
+        The first line of what was raised, empty if it fits.
+    """
+
+    batch_size: int
+    fits: bool
+    message: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.batch_size}: " + ("fits" if self.fits else f"out of memory ({self.message})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchSearch(Suggestion):
+    """The batch that a step takes.
+
+    Attributes
+    ----------
+    batch_size : int
+        The suggestion: the largest that worked, less a margin.
+    largest : int
+        The largest that worked.
+    smallest_failure : int or None
+        The smallest that did not, None if none failed up to the limit.
+    attempts : tuple of Attempt
+        All that was tried, in order.
+    steps_run : int
+        How often the step was called.
+    """
+
+    batch_size: int
+    largest: int
+    smallest_failure: int | None
+    attempts: tuple[Attempt, ...]
+    steps_run: int
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Tell whether an error, or one that caused it, says that memory ran out, on a GPU or on the host.
+
+    Examples
+    --------
+    >>> is_out_of_memory(MemoryError()), is_out_of_memory(RuntimeError("CUDA error: out of memory"))
+    (True, True)
+    >>> is_out_of_memory(RuntimeError("shapes do not match"))
+    False
+    """
+    while error is not None:
+        if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+            return True
+        if isinstance(error, RuntimeError) and any(text in str(error).lower() for text in _MESSAGES):
+            return True
+        error = error.__cause__
+    return False
+
+
+def find_batch_size(
+    step: Callable[[int], Any],
+    start: int,
+    *,
+    limit: int | None = None,
+    resolution: int | None = None,
+    steps_per_try: int = 2,
+    margin_share: float = MARGIN_SHARE,
+    restore: Sequence[Stateful] = (),
+    free: Callable[[], Any] | None = None,
+) -> BatchSearch:
+    """Grow the batch until memory runs out, step back, and give the largest that worked less a margin.
+
+    The batch doubles (or, if not even the first fits, halves), then the gap between the largest that worked
+    and the smallest that did not is halved down to `resolution`.
+
+    The search itself changes nothing, but `step` does whatever it does: a step that trains has trained
+    afterwards, on made-up rows perhaps. Name model and optimizer in `restore`, or search with copies.
+
+    Parameters
+    ----------
+    step : callable
+        Takes a number of rows, makes such a batch and runs one whole training step: forward, backward,
+        optimizer. What it returns is dropped.
+    start : int
+        Rows to begin with, a size that surely fits.
+    limit : int, optional
+        Rows that are never exceeded, by default 64 times `start`. On a CPU memory is overcommitted, and the
+        kernel may end the process instead of raising: set it low there.
+    resolution : int, optional
+        Rows between the last two tries, by default a sixteenth of what worked.
+    steps_per_try : int, optional
+        Calls for each size. The optimizer's states come into being at the end of the first step, so that
+        only the second meets all of the memory; 2 by default.
+    margin_share : float, optional
+        Of the largest that worked, taken off the suggestion.
+    restore : sequence of objects with state_dict and load_state_dict, optional
+        Put back to where they were, from copies in host memory; their gradients are set to None.
+    free : callable, optional
+        Called between tries, after garbage collection; by default gives torch's cached GPU memory back.
+
+    Raises
+    ------
+    OptionError
+        Not even one row fits, or an argument breaks a rule.
+    Exception
+        Whatever else `step` raises passes through.
+
+    Examples
+    --------
+    >>> def step(rows):
+    ...     if rows > 1000:
+    ...         raise MemoryError("made up")
+    >>> found = find_batch_size(step, start=64, resolution=8)
+    >>> found.largest, found.batch_size
+    (1000, 900)
+    """
+    at_least(1, start=start, limit=limit, resolution=resolution, steps_per_try=steps_per_try)
+    at_least(0, margin_share=margin_share)
+    if margin_share >= 1:
+        raise OptionError(f"margin_share must be under 1, not {margin_share}")
+    most = limit if limit is not None else 64 * start
+    if most < start:
+        raise OptionError(f"limit must be at least start: {limit} < {start}")
+    saved = [(owner, _to_host(owner.state_dict())) for owner in restore]
+    search = _Search(step, steps_per_try, free or release_cached_memory)
+    try:
+        low, high = search.bracket(start, most)
+        low, high = search.narrow(low, high, resolution)
+    finally:
+        for owner, state in saved:
+            _put_back(owner, state)
+        search.release()
+    return _report(search, low, high, margin_share, restored=bool(saved))
+
+
+class _Search:
+    """The tries so far, and how to make the next. Used by one thread, the caller's."""
+
+    def __init__(self, step: Callable[[int], Any], steps_per_try: int, free: Callable[[], Any]) -> None:
+        self.step = step
+        self.steps_per_try = steps_per_try
+        self.free = free
+        self.attempts: list[Attempt] = []
+        self.steps_run = 0
+
+    def release(self) -> None:
+        gc.collect()
+        self.free()
+
+    def fits(self, rows: int) -> bool:
+        self.release()
+        message = None
+        try:
+            for _ in range(self.steps_per_try):
+                self.steps_run += 1
+                self.step(rows)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            # Only the text survives: the traceback's frames hold the tensors of the failed step.
+            message = str(error).split("\n", 1)[0] or type(error).__name__
+        self.attempts.append(Attempt(batch_size=rows, fits=message is None, message=message or ""))
+        return message is None
+
+    def bracket(self, start: int, most: int) -> tuple[int, int | None]:
+        """Give a size that fits and one that does not; None where nothing failed up to the limit."""
+        rows = start
+        if not self.fits(rows):
+            while rows > 1:
+                failed, rows = rows, max(1, rows // 2)
+                if self.fits(rows):
+                    return rows, failed
+            raise OptionError(
+                f"not even 1 row fits: {self.attempts[-1].message}. Free memory, or make the model or the row smaller"
+            )
+        while rows < most:
+            larger = min(2 * rows, most)
+            if not self.fits(larger):
+                return rows, larger
+            rows = larger
+        return rows, None
+
+    def narrow(self, low: int, high: int | None, resolution: int | None) -> tuple[int, int | None]:
+        while high is not None and high - low > (resolution or max(1, low // 16)):
+            middle = (low + high) // 2
+            if self.fits(middle):
+                low = middle
+            else:
+                high = middle
+        return low, high
+
+
+def _to_host(state: Any) -> Any:
+    """Copy a state into host memory, so that the copy takes no room where the search looks for it."""
+    if isinstance(state, torch.Tensor):
+        return state.detach().to("cpu", copy=True)
+    if isinstance(state, dict):
+        # A shallow copy first: a module's state carries the versions of its layouts as an attribute.
+        copied = copy.copy(state)
+        copied.update({name: _to_host(value) for name, value in state.items()})
+        return copied
+    if isinstance(state, (list, tuple)):
+        return type(state)([_to_host(value) for value in state])
+    return copy.deepcopy(state)
+
+
+def _put_back(owner: Stateful, state: dict[str, Any]) -> None:
+    owner.load_state_dict(state)
+    if isinstance(owner, (torch.nn.Module, torch.optim.Optimizer)):
+        owner.zero_grad(set_to_none=True)
+
+
+def _report(search: _Search, largest: int, failure: int | None, margin_share: float, *, restored: bool) -> BatchSearch:
+    suggested = max(1, int(largest * (1 - margin_share)))
+    caveats = []
+    if failure is None:
+        caveats.append(f"nothing failed up to {largest}, the limit: a larger one may fit")
+    if not restored:
+        caveats.append(
+            f"the step ran {search.steps_run} times and did whatever it does; nothing was put back, so "
+            "restore weights and optimizer if it trained them"
+        )
+    return BatchSearch(
+        title="Largest batch",
+        answer=f"{suggested} rows ({largest} worked, less {margin_share:.0%})",
+        arithmetic=(
+            *(str(attempt) for attempt in search.attempts),
+            f"{largest} x (1 - {margin_share:g}) = {suggested}",
+        ),
+        caveats=tuple(caveats),
+        batch_size=suggested,
+        largest=largest,
+        smallest_failure=failure,
+        attempts=tuple(search.attempts),
+        steps_run=search.steps_run,
+    )

@@ -1,0 +1,157 @@
+"""`h5stream doctor`: gathers the facts of a machine and a file and gives the checklist."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import resource
+import shutil
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import h5stream
+from h5stream import allowance
+from h5stream.advice import file_checks, machine_checks
+from h5stream.advice.check import Check
+from h5stream.device.facts import cuda_facts, pin_error
+from h5stream.monitor.driver import DriverFacts, driver_facts
+from h5stream.storage.versions import storage_versions
+
+_MOUNTS = Path("/proc/self/mounts")
+_NODES = Path("/sys/devices/system/node")
+_PCI = Path("/sys/bus/pci/devices")
+_SYSTEMS_OWN = ("/run", "/sys", "/proc")
+
+
+def no_chunk_checks(path: Path) -> list[Check]:
+    """Give no checks: the place of those that need the chunk index of `path`."""
+    return []
+
+
+def examine(
+    file: str | Path | None = None, *, chunk_checks: Callable[[Path], Iterable[Check]] = no_chunk_checks
+) -> list[Check]:
+    """Give the checklist of this machine and, if a file is given, of that file on it.
+
+    Parameters
+    ----------
+    file : path, optional
+        An HDF5 file.
+    chunk_checks : callable, optional
+        Gives the checks that need the file's chunk index; called only if the file is an HDF5 file.
+
+    Examples
+    --------
+    >>> from h5stream.advice.check import worst
+    >>> checks = examine()
+    >>> [check.name for check in checks][:3]
+    ['torch', 'driver', 'CUDA']
+    """
+    checks = examine_machine()
+    if file is not None:
+        checks += examine_file(Path(file), chunk_checks)
+    return checks
+
+
+def examine_machine() -> list[Check]:
+    """Give the checklist of this machine. It may start CUDA in this process."""
+    facts, driver, versions = cuda_facts(), driver_facts(), storage_versions()
+    error = pin_error(machine_checks.PINNED_TRIAL_BYTES) if facts.available else None
+    return [
+        machine_checks.check_torch(facts),
+        machine_checks.check_driver(driver),
+        machine_checks.check_cuda(facts, driver, os.environ.get("CUDA_VISIBLE_DEVICES")),
+        machine_checks.check_pinned(facts.available, error, _limit(resource.RLIMIT_MEMLOCK)[0]),
+        machine_checks.check_processors(allowance.cpus(), os.cpu_count() or 1),
+        machine_checks.check_memory(allowance.memory_available_bytes(), allowance.memory_limit_bytes()),
+        machine_checks.check_tmpfs(tmpfs_places()),
+        machine_checks.check_open_files(*_limit(resource.RLIMIT_NOFILE)),
+        machine_checks.check_hdf5(versions),
+        machine_checks.check_filters(versions),
+        machine_checks.check_numa(gpu_nodes(driver), cpu_nodes()),
+        machine_checks.check_numba_cache(numba_cache_folders()),
+        machine_checks.check_start_method(_start_method(), facts.initialized),
+    ]
+
+
+def examine_file(path: Path, chunk_checks: Callable[[Path], Iterable[Check]] = no_chunk_checks) -> list[Check]:
+    """Give the checklist of a file; only its first line if it is no HDF5 file."""
+    first = file_checks.check_is_hdf5(path)
+    if first.status == "fail":
+        return [first]
+    return [
+        first,
+        file_checks.check_filesystem(path),
+        file_checks.check_residency(path),
+        file_checks.check_read_rate(path),
+        *chunk_checks(path),
+    ]
+
+
+def tmpfs_places(mounts: Path = _MOUNTS) -> dict[str, int]:
+    """Give the writable tmpfs folders, but for the system's own, and their free bytes."""
+    places = {}
+    for line in mounts.read_text().splitlines():
+        _, escaped, kind, *_ = line.split()
+        folder = escaped.replace("\\040", " ")
+        if kind == "tmpfs" and not folder.startswith(_SYSTEMS_OWN) and os.access(folder, os.W_OK):
+            places[folder] = shutil.disk_usage(folder).free
+    return places
+
+
+def gpu_nodes(driver: DriverFacts, pci: Path = _PCI) -> list[int]:
+    """Give the memory node of each GPU, -1 where the kernel names none."""
+    buses = {device.pci_bus_id for device in driver.devices if device.pci_bus_id is not None}
+    return [_number_in(pci / bus / "numa_node") for bus in sorted(buses)]
+
+
+def cpu_nodes(nodes: Path = _NODES) -> set[int]:
+    """Give the memory nodes whose processors this process may use."""
+    allowed = os.sched_getaffinity(0)
+    found = set()
+    for folder in nodes.glob("node[0-9]*"):
+        if allowed & _listed_cpus((folder / "cpulist").read_text()):
+            found.add(int(folder.name.removeprefix("node")))
+    return found
+
+
+def numba_cache_folders() -> list[Path]:
+    """Give the folders that numba tries for its cache, in its order.
+
+    Source: "Cache locators" in ``numba/core/caching.py``: with ``NUMBA_CACHE_DIR`` only that, else beside the
+    source file, else the user's cache.
+    """
+    chosen = os.environ.get("NUMBA_CACHE_DIR")
+    if chosen:
+        return [Path(chosen)]
+    engine = Path(h5stream.__file__).parent / "engine"
+    cache_home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return [engine / "__pycache__", cache_home / "numba"]
+
+
+def _limit(which: int) -> tuple[int, int]:
+    """Give the soft and the hard limit, -1 for none."""
+    soft, hard = resource.getrlimit(which)
+    return tuple(-1 if one == resource.RLIM_INFINITY else one for one in (soft, hard))  # type: ignore[return-value]
+
+
+def _start_method() -> str:
+    # Asking for the current one would fix it, so the default is what the list begins with.
+    return multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
+
+
+def _number_in(path: Path) -> int:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return -1
+
+
+def _listed_cpus(text: str) -> set[int]:
+    """Read the kernel's ``0-3,8``."""
+    cpus: set[int] = set()
+    for part in text.strip().split(","):
+        first, _, last = part.partition("-")
+        if first:
+            cpus.update(range(int(first), int(last or first) + 1))
+    return cpus

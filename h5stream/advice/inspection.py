@@ -1,0 +1,220 @@
+"""What a file looks like to a training loop: its datasets, what a batch of them costs, and what would help.
+
+Everything is a value; `h5stream.cli.inspect` prints it, and `Inspection.to_dict` gives it as plain containers.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from h5stream import allowance
+from h5stream.advice.layout_advice import Advice, repack_command
+from h5stream.advice.sample_cost import SampleCost, cost_sample
+from h5stream.engine.budget import check_budget, default_budget
+from h5stream.errors import H5StreamError, OptionError
+from h5stream.storage.listing import REFUSED, DatasetEntry, list_datasets, root_fields
+from h5stream.storage.opening import open_layout
+
+BATCH_SIZE = 8192
+"""Rows of a batch where nothing else is asked for: the loader's own default."""
+
+MOST_DATASETS = 10_000
+"""Datasets that are looked at unless all are asked for: some ten seconds."""
+
+MOST_FIELDS = 64
+"""Fields that are taken for a sample where none are named."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowGroup:
+    """Datasets with the same number of rows: candidates for the fields of one sample.
+
+    Attributes
+    ----------
+    rows : int or None
+        Elements along axis 0; None for single values and null dataspaces.
+    datasets : tuple of DatasetEntry
+        In the file's order.
+    """
+
+    rows: int | None
+    datasets: tuple[DatasetEntry, ...]
+
+    @property
+    def written_nbytes(self) -> float:
+        """Bytes of all that was ever written in them, without filters."""
+        return sum(d.written_nbytes for d in self.datasets)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inspection:
+    """A file as a training loop sees it.
+
+    Attributes
+    ----------
+    file : str
+        Its path, as given.
+    file_nbytes : int
+        Its size.
+    groups : tuple of RowGroup
+        Its datasets by number of rows, those of the sample first, then most bytes first.
+    left_out : int
+        Datasets that were not looked at.
+    sample : SampleCost or None
+        What a batch costs.
+    no_sample : str
+        Why there is no sample; else empty.
+    advice : tuple of Advice
+        What would help; empty where nothing is wrong.
+    repack_command : str
+        The command that writes a better layout, where that would help; else empty.
+    """
+
+    file: str
+    file_nbytes: int
+    groups: tuple[RowGroup, ...]
+    left_out: int
+    sample: SampleCost | None
+    no_sample: str
+    advice: tuple[Advice, ...]
+    repack_command: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give everything as plain containers for JSON; the keys are the attributes' names.
+
+        A dataset also has its derived figures: ``rows``, ``row_nbytes``, ``raw_nbytes``, ``chunk_rows``,
+        ``chunk_nbytes``, ``chunks``, ``chunks_across`` and ``ratio``.
+        """
+        plain = asdict(self)
+        plain["groups"] = [
+            {"rows": group.rows, "datasets": [_with_derived(entry) for entry in group.datasets]}
+            for group in self.groups
+        ]
+        return plain
+
+
+_DERIVED = ("rows", "row_nbytes", "raw_nbytes", "chunk_rows", "chunk_nbytes", "chunks", "chunks_across", "ratio")
+
+
+def _with_derived(entry: DatasetEntry) -> dict[str, Any]:
+    return asdict(entry) | {name: getattr(entry, name) for name in _DERIVED}
+
+
+def inspect_file(
+    path: str,
+    *,
+    fields: Sequence[str] | None = None,
+    batch_size: int = BATCH_SIZE,
+    memory_budget: int | None = None,
+    threads: int | None = None,
+    most_datasets: int | None = MOST_DATASETS,
+    allow_external: bool = False,
+) -> Inspection:
+    """Look at a file and say what shuffled batches of it cost; nothing is changed.
+
+    Parameters
+    ----------
+    path : str
+        An HDF5 file.
+    fields : sequence of str, optional
+        The fields of a sample. By default the root's datasets if they agree in length, else the group of equally
+        long datasets with the most bytes.
+    batch_size : int
+        Rows of a batch.
+    memory_budget, threads : int, optional
+        As for `H5StreamLoader`; by default what it would take here.
+    most_datasets : int, optional
+        Look at so many datasets; None looks at all.
+    allow_external : bool
+        Whether external storage and virtual sources may lead out of the file.
+
+    Raises
+    ------
+    H5StreamError
+        If the file cannot be opened, or the named fields cannot be streamed.
+
+    Examples
+    --------
+    >>> import h5py, numpy as np, tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "a.h5")
+    >>> with h5py.File(path, "w") as f:
+    ...     _ = f.create_dataset("x", data=np.zeros((100_000, 64), "f4"), chunks=(4096, 64), compression="gzip")
+    >>> found = inspect_file(path, batch_size=1000, memory_budget=1 << 30, threads=2)
+    >>> found.sample.naive.decode_amplification > 1000, round(found.sample.ours.decode_amplification, 2)
+    (True, 1.02)
+    >>> found.advice
+    ()
+    """
+    if batch_size < 1:
+        raise OptionError(f"a batch has at least one row, not {batch_size}")
+    entries, left_out = list_datasets(path, most=most_datasets, allow_external=allow_external)
+    chosen_by, names = _choose_fields(path, entries, fields)
+    budget = (
+        default_budget(allowance.memory_available_bytes()) if memory_budget is None else check_budget(memory_budget)
+    )
+    sample: SampleCost | None = None
+    advice: tuple[Advice, ...] = ()
+    no_sample = "" if names else "no dataset here has rows that can be streamed"
+    try:
+        if names:
+            layout = open_layout(path, names, allow_external=allow_external)
+            sample, advice = cost_sample(
+                layout,
+                entries,
+                fields=names,
+                chosen_by=chosen_by,
+                batch_size=batch_size,
+                memory_budget=budget,
+                threads=threads or allowance.cpus(),
+            )
+    except H5StreamError as error:
+        if fields:
+            raise
+        no_sample = str(error)
+    return Inspection(
+        file=path,
+        file_nbytes=os.path.getsize(path),
+        groups=_groups(entries, sample),
+        left_out=left_out,
+        sample=sample,
+        no_sample=no_sample,
+        advice=advice,
+        repack_command=repack_command(path, advice, [d.path for d in sample.datasets] if sample else (), entries),
+    )
+
+
+def _choose_fields(
+    path: str, entries: Sequence[DatasetEntry], named: Sequence[str] | None
+) -> tuple[str, tuple[str, ...]]:
+    if named:
+        return "named", tuple(named)
+    usable = {entry.path: entry for entry in entries if entry.access != REFUSED}
+    at_root = [name for name in root_fields(path) if name in usable]
+    if at_root:
+        return "root", tuple(at_root)
+    groups = _by_rows(usable.values())
+    if not groups:
+        return "rows", ()
+    largest = max(groups, key=lambda group: (group.written_nbytes, group.rows or 0)).datasets
+    keep = {d.path for d in sorted(largest, key=lambda d: -d.written_nbytes)[:MOST_FIELDS]}
+    return "rows", tuple(d.path for d in largest if d.path in keep)
+
+
+def _by_rows(entries: Iterable[DatasetEntry]) -> list[RowGroup]:
+    groups: dict[int | None, list[DatasetEntry]] = defaultdict(list)
+    for entry in entries:
+        groups[entry.rows].append(entry)
+    return [RowGroup(rows=rows, datasets=tuple(members)) for rows, members in groups.items()]
+
+
+def _groups(entries: Sequence[DatasetEntry], sample: SampleCost | None) -> tuple[RowGroup, ...]:
+    ours = {d.path for d in sample.datasets} if sample else set()
+
+    def place(group: RowGroup) -> tuple[bool, bool, float]:
+        return not any(d.path in ours for d in group.datasets), not group.rows, -group.written_nbytes
+
+    return tuple(sorted(_by_rows(entries), key=place))

@@ -1,0 +1,303 @@
+"""Where a layout costs more than it must: the reason, the number, and the way out. Silent where nothing is wrong."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from h5stream.advice.batch_cost import DatasetCost
+from h5stream.advice.cost_in_words import count_text
+from h5stream.advice.suggestion import bytes_text
+from h5stream.errors import BudgetError
+from h5stream.storage.layout import VIA_H5PY
+from h5stream.storage.listing import DatasetEntry
+
+TINY_CHUNK_NBYTES = 64 * 1024
+"""Below this, finding, fetching and handing over a chunk costs more than undoing its filters (50 us at 1.3 GB/s)."""
+
+HUGE_CHUNK_NBYTES = 16 * 1024 * 1024
+"""Above this, a window of 1 GiB holds fewer than 64 chunks to shuffle with one another."""
+
+MANY_CHUNKS = 256
+"""Fewer chunks than this cost too little to be worth a word, however small they are."""
+
+MANY_ACROSS = 8
+"""A row in so many chunks costs a lookup and a copy in each."""
+
+STRADDLING = 1.5
+"""Fetches of each chunk an epoch, above which unlike chunk lengths are worth a word."""
+
+SLOW_DECODE = 400e6
+"""Bytes a second of one thread; gzip gives about 1.3e9, lz4 1.8e9, bzip2 well under 1e8."""
+
+FEW_BLOCKS = 100
+"""Distinct blocks in a window, below which a batch sees few stretches of the file."""
+
+EVERY_EPOCH, ONCE = "every epoch", "first batch"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """Something about the layout that costs more than it must.
+
+    Attributes
+    ----------
+    key : str
+        A stable name of the rule.
+    fields : tuple of str
+        The datasets that it is about.
+    problem : str
+        What is wrong, with its number.
+    way_out : str
+        What to do about it.
+    costs : str
+        ``"every epoch"``, or ``"first batch"`` for datasets that are read once and kept in memory.
+    repack : bool
+        Whether ``h5stream repack`` removes it.
+    """
+
+    key: str
+    fields: tuple[str, ...]
+    problem: str
+    way_out: str
+    costs: str = EVERY_EPOCH
+    repack: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stored:
+    """A dataset with everything that the rules look at."""
+
+    entry: DatasetEntry
+    cost: DatasetCost
+    rate: float | None
+    block_rows: int
+    batch_rows: int
+
+
+_Finding = tuple[str, str, str, bool]
+
+
+def layout_advice(
+    entries: Sequence[DatasetEntry],
+    costs: Sequence[DatasetCost],
+    rates: Sequence[float | None],
+    *,
+    block_rows: int,
+    batch_rows: int,
+    blocks_per_window: int,
+    blocks: int,
+) -> tuple[Advice, ...]:
+    """Look for what costs more than it must.
+
+    Parameters
+    ----------
+    entries, costs, rates : sequences
+        The datasets of a sample: how they are stored, what an epoch takes, decoded bytes a second.
+    block_rows, batch_rows : int
+        Rows of a block, and of a batch.
+    blocks_per_window, blocks : int
+        Distinct blocks in the largest window, and in the file.
+
+    Returns
+    -------
+    tuple of Advice
+        What costs in every epoch first; empty where nothing is wrong.
+    """
+    stored = [
+        _Stored(entry=e, cost=c, rate=r, block_rows=block_rows, batch_rows=batch_rows)
+        for e, c, r in zip(entries, costs, rates, strict=True)
+    ]
+    found: dict[tuple[str, ...], list[tuple[_Stored, _Finding]]] = {}
+    for one in stored:
+        for finding in _findings(one):
+            key, problem, way_out, _ = finding
+            # What h5py has to read has a reason of its own in each dataset; elsewhere one example says it.
+            apart = problem if key in ("variable_length", "through_h5py") else ""
+            when = ONCE if one.cost.kept else EVERY_EPOCH
+            found.setdefault((key, when, way_out, apart), []).append((one, finding))
+    advice = [_together(members) for members in found.values()]
+    advice += _few_blocks(stored, blocks_per_window, blocks)
+    return tuple(sorted(advice, key=lambda a: a.costs != EVERY_EPOCH))
+
+
+def _together(members: Sequence[tuple[_Stored, _Finding]]) -> Advice:
+    """Make one advice of what a rule found in several datasets; the largest is the example."""
+    largest, (key, problem, way_out, repack) = max(members, key=lambda member: member[0].entry.raw_nbytes)
+    if len({finding[1] for _, finding in members}) > 1:
+        problem = f"{largest.entry.path.rsplit('/', 1)[-1]}, for one: {problem}"
+    return Advice(
+        key=key,
+        fields=tuple(one.entry.path for one, _ in members),
+        problem=problem,
+        way_out=way_out,
+        costs=ONCE if largest.cost.kept else EVERY_EPOCH,
+        repack=repack,
+    )
+
+
+def _findings(one: _Stored) -> Iterator[_Finding]:
+    for rule in _RULES:
+        finding = rule(one)
+        if finding is not None:
+            yield finding
+            if rule in _EXPLAINS_ALL:
+                return
+
+
+def _variable_length(one: _Stored) -> _Finding | None:
+    if not one.entry.variable_length:
+        return None
+    return (
+        "variable_length",
+        f"{one.entry.dtype} lies in the file's heap: h5py reads it one element after another under its lock, and a "
+        "batch holds a list, not a tensor",
+        "store strings with a fixed length, or as integer codes beside a table of names",
+        False,
+    )
+
+
+def _through_h5py(one: _Stored) -> _Finding | None:
+    if one.entry.access != VIA_H5PY or one.entry.layout == "compact":
+        return None
+    return (
+        "through_h5py",
+        f"read through h5py, under its lock and with one thread, because: {one.entry.reason}",
+        "store it as plain numbers in chunks of about 1 MiB with lz4",
+        True,
+    )
+
+
+def _row_per_chunk(one: _Stored) -> _Finding | None:
+    entry = one.entry
+    if entry.chunk_rows != 1 or entry.chunks < MANY_CHUNKS or entry.chunk_nbytes >= TINY_CHUNK_NBYTES:
+        return None
+    return (
+        "row_per_chunk",
+        f"every row is a chunk of its own ({bytes_text(entry.chunk_nbytes)}), so a batch takes "
+        f"{one.batch_rows * entry.chunks_across:,} separate chunks; what each costs beside its bytes outweighs them",
+        "chunks of about 1 MiB",
+        True,
+    )
+
+
+def _tiny_chunks(one: _Stored) -> _Finding | None:
+    entry = one.entry
+    if entry.chunk_rows == 1 or entry.chunks < MANY_CHUNKS or entry.chunk_nbytes >= TINY_CHUNK_NBYTES:
+        return None
+    a_batch = one.cost.chunks * one.batch_rows / max(1, entry.rows or 0)
+    return (
+        "tiny_chunks",
+        f"{entry.chunks:,} chunks of {bytes_text(entry.chunk_nbytes)}, {count_text(a_batch)} a batch; below "
+        f"{bytes_text(TINY_CHUNK_NBYTES)} finding and fetching a chunk costs as much as decoding it",
+        "chunks of about 1 MiB",
+        True,
+    )
+
+
+def _huge_chunks(one: _Stored) -> _Finding | None:
+    entry = one.entry
+    if entry.chunk_nbytes <= HUGE_CHUNK_NBYTES or not entry.filters:
+        return None
+    return (
+        "huge_chunks",
+        f"chunks of {bytes_text(entry.chunk_nbytes)}: one thread decodes each, {entry.chunk_rows or 0:,} rows have to "
+        "be in memory for any one of them, and few fit a window",
+        "chunks of about 1 MiB",
+        True,
+    )
+
+
+def _split_rows(one: _Stored) -> _Finding | None:
+    across = one.entry.chunks_across
+    # One row a chunk has been said already, and there is nothing to gain where a row alone fills chunks.
+    if across < MANY_ACROSS or one.entry.chunk_rows == 1 or one.entry.row_nbytes > HUGE_CHUNK_NBYTES:
+        return None
+    return (
+        "split_rows",
+        f"each row is cut into {across:,} chunks that lie side by side, so it is put together from {across:,} places",
+        "chunks that hold whole rows",
+        True,
+    )
+
+
+def _straddling(one: _Stored) -> _Finding | None:
+    if one.cost.times_read <= STRADDLING or not one.entry.filters:
+        return None
+    return (
+        "straddling_chunks",
+        f"its chunks of {one.entry.chunk_rows or 0:,} rows lie across the blocks of {one.block_rows:,} rows that are "
+        f"shuffled, so each is decoded {one.cost.times_read:.2f} times an epoch",
+        "the same number of rows in the chunks of all fields, or whole multiples",
+        True,
+    )
+
+
+def _slow_filters(one: _Stored) -> _Finding | None:
+    if one.rate is None or one.rate >= SLOW_DECODE or one.entry.chunk_nbytes < TINY_CHUNK_NBYTES:
+        return None
+    return (
+        "slow_filter",
+        f"{one.entry.filters} gives {one.rate / 1e6:,.0f} MB/s a thread here (timed on its own chunks)",
+        "lz4, which gives about 1,800 MB/s, or gzip with shuffle, about 1,300",
+        True,
+    )
+
+
+_RULES: tuple[Callable[[_Stored], _Finding | None], ...] = (
+    _variable_length,
+    _through_h5py,
+    _row_per_chunk,
+    _tiny_chunks,
+    _huge_chunks,
+    _split_rows,
+    _straddling,
+    _slow_filters,
+)
+# Where h5py reads, chunks and filters are its business.
+_EXPLAINS_ALL = (_variable_length, _through_h5py)
+
+
+def _few_blocks(stored: Sequence[_Stored], blocks_per_window: int, blocks: int) -> list[Advice]:
+    if blocks_per_window >= min(FEW_BLOCKS, blocks):
+        return []
+    leading = max(stored, key=lambda one: one.entry.row_nbytes).entry
+    chunk = leading.chunk_nbytes or leading.row_nbytes
+    return [
+        Advice(
+            key="few_blocks",
+            fields=(leading.path,),
+            problem=f"a window holds {blocks_per_window:,} of {blocks:,} blocks (chunks of {bytes_text(chunk)}), so "
+            "the rows of a batch come from few stretches of the file",
+            way_out="a larger memory_budget, or smaller chunks",
+            repack=leading.chunk_nbytes > HUGE_CHUNK_NBYTES,
+        )
+    ]
+
+
+def budget_advice(error: BudgetError | None) -> tuple[Advice, ...]:
+    """Say what memory would do, where the budget does not."""
+    if error is None:
+        return ()
+    return (
+        Advice(
+            key="budget_too_small",
+            fields=(),
+            problem=f"the loader may take {bytes_text(error.budget)} here and would refuse: it needs "
+            f"{bytes_text(error.needed)}",
+            way_out=f"pass memory_budget={error.needed} or more, or a smaller batch_size",
+        ),
+    )
+
+
+def repack_command(path: str, advice: Sequence[Advice], paths: Sequence[str], entries: Sequence[DatasetEntry]) -> str:
+    """Give the command that writes a better layout, where some advice asks for it; else nothing."""
+    if not any(one.repack for one in advice):
+        return ""
+    filtered = any(entry.filters for entry in entries if entry.path in paths)
+    source = PurePath(path)
+    target = source.with_name(f"{source.stem}.repacked{source.suffix}")
+    compress = "lz4" if filtered else "none"
+    return f"h5stream repack {shlex.quote(path)} {shlex.quote(str(target))} --chunk-mib 1 --compress {compress}"

@@ -1,0 +1,152 @@
+"""A learning rate for another batch: the square-root and the linear rule, and how long to warm up."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from h5stream.advice.optimizer_states import find_optimizer
+from h5stream.advice.rules import above_zero, at_least
+from h5stream.advice.suggestion import Suggestion
+from h5stream.errors import OptionError
+
+# Goyal et al. ramp over 5 epochs.
+_WARMUP_EPOCHS = 5.0
+_STEP_BY_GRADIENT = frozenset({"sgd", "momentum"})
+
+_SOURCES = (
+    "linear: Goyal et al. 2017, arXiv:1706.02677, section 2.1; Krizhevsky 2014, arXiv:1404.5997",
+    "sqrt: Hoffer et al. 2017, arXiv:1705.08741; for Adam Malladi et al. 2022, arXiv:2205.10287",
+    "warm-up: Goyal et al., section 2.2; for Adam Ma and Yarats 2019, arXiv:1910.04209",
+    "limits of any rule: Shallue et al. 2019, arXiv:1811.03600; McCandlish et al. 2018, arXiv:1812.06162",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearningRate(Suggestion):
+    """A learning rate for another batch.
+
+    Attributes
+    ----------
+    old_batch_size, new_batch_size : int
+        Rows of an optimizer step before and after, accumulation and ranks included.
+    old_lr : float
+        The rate that was tuned for the old batch.
+    linear, sqrt : float
+        The new rate by each rule.
+    rule : str
+        The rule that fits the optimizer.
+    lr : float
+        The new rate by that rule.
+    warmup_steps : int or None
+        Optimizer steps of the ramp, None where the rows of an epoch would be needed and were not given.
+    warmup_start : float
+        The rate that the ramp begins with.
+    """
+
+    old_batch_size: int
+    new_batch_size: int
+    old_lr: float
+    linear: float
+    sqrt: float
+    rule: Literal["linear", "sqrt"]
+    lr: float
+    warmup_steps: int | None
+    warmup_start: float
+
+
+def learning_rate_for(
+    new_batch_size: int,
+    *,
+    old_batch_size: int,
+    old_lr: float,
+    optimizer: str = "adamw",
+    rows: int | None = None,
+    beta2: float = 0.999,
+    warmup_epochs: float = _WARMUP_EPOCHS,
+) -> LearningRate:
+    """Give the learning rate for a new batch by both rules, which of them fits, and the warm-up.
+
+    Linear for plain and momentum SGD: k times the rows make one step for k. Square root for optimizers that
+    divide by the gradient's own size (Adam and its kin). Both are starting points: no rule holds for every
+    task and size.
+
+    Parameters
+    ----------
+    new_batch_size, old_batch_size : int
+        Rows of an optimizer step, with accumulation and all ranks.
+    old_lr : float
+        The rate that works with the old batch.
+    optimizer : str, optional
+        Decides the rule and the warm-up.
+    rows : int, optional
+        Rows of an epoch, to turn warm-up epochs into steps.
+    beta2 : float, optional
+        Of Adam, for its warm-up.
+    warmup_epochs : float, optional
+        Of the ramp for SGD.
+
+    Examples
+    --------
+    >>> rate = learning_rate_for(16, old_batch_size=8, old_lr=0.0004)
+    >>> round(rate.sqrt, 6), rate.linear, rate.rule, rate.warmup_steps
+    (0.000566, 0.0008, 'sqrt', 2000)
+    """
+    at_least(1, new_batch_size=new_batch_size, old_batch_size=old_batch_size, rows=rows)
+    above_zero(old_lr=old_lr)
+    at_least(0, warmup_epochs=warmup_epochs)
+    if not 0 <= beta2 < 1:
+        raise OptionError(f"beta2 must be at least 0 and under 1, not {beta2}")
+    plain = find_optimizer(optimizer).name in _STEP_BY_GRADIENT
+    ratio = new_batch_size / old_batch_size
+    linear, root = old_lr * ratio, old_lr * math.sqrt(ratio)
+    rate = linear if plain else root
+    steps, warmup_line = _warmup(plain, new_batch_size, rows, beta2, warmup_epochs)
+    # Goyal et al. ramp up from the old rate; Adam's ramp begins at 0. A smaller batch starts where it ends.
+    start = min(old_lr, rate) if plain else 0.0
+    rule: Literal["linear", "sqrt"] = "linear" if plain else "sqrt"
+    return LearningRate(
+        title=f"Learning rate for a batch of {new_batch_size}",
+        answer=f"{rate:.3g} ({rule} rule)" + ("" if steps is None else f", {steps} warm-up steps from {start:.3g}"),
+        arithmetic=(
+            f"ratio: {new_batch_size} / {old_batch_size} = {ratio:.4g}",
+            f"linear: {old_lr:g} x {ratio:.4g} = {linear:.4g}  (SGD)",
+            f"sqrt:   {old_lr:g} x sqrt({ratio:.4g}) = {root:.4g}  (Adam and its kin)",
+            warmup_line,
+        ),
+        caveats=_caveats(ratio, steps, rows, new_batch_size, plain),
+        sources=_SOURCES,
+        old_batch_size=old_batch_size,
+        new_batch_size=new_batch_size,
+        old_lr=old_lr,
+        linear=linear,
+        sqrt=root,
+        rule=rule,
+        lr=rate,
+        warmup_steps=steps,
+        warmup_start=start,
+    )
+
+
+def _warmup(plain: bool, batch_size: int, rows: int | None, beta2: float, epochs: float) -> tuple[int | None, str]:
+    if not plain:
+        # 0.999 is no binary fraction: without rounding, 2 / (1 - 0.999) would come out above 2000.
+        steps = math.ceil(round(2 / (1 - beta2), 6))
+        return steps, f"warm-up: 2 / (1 - {beta2:g}) = {steps} steps, whatever the batch"
+    if rows is None:
+        return None, f"warm-up: {epochs:g} epochs x ceil(rows / {batch_size}) steps; give the rows"
+    a_epoch = math.ceil(rows / batch_size)
+    steps = math.ceil(epochs * a_epoch)
+    return steps, f"warm-up: {epochs:g} epochs x ceil({rows} / {batch_size}) = {steps} steps"
+
+
+def _caveats(ratio: float, steps: int | None, rows: int | None, batch_size: int, plain: bool) -> tuple[str, ...]:
+    found = ["a start, not a law: check the loss of the first epoch against the old batch"]
+    if plain and batch_size > 8192:
+        found.append("over 8192 rows Goyal et al. lost accuracy with this rule, on ImageNet")
+    if not plain and ratio > 1:
+        found.append("for Adam, beta1 and beta2 change with the batch as well (arXiv:2205.10287)")
+    if steps and rows and steps > (epoch := math.ceil(rows / batch_size)):
+        found.append(f"the warm-up is {steps / epoch:.1f} epochs of {epoch} steps")
+    return tuple(found)

@@ -1,0 +1,287 @@
+"""Where to start on a GPU: settings that people wrote down, and a rule for the cards that nobody wrote about.
+
+Two kinds of notes stand behind this. One is about training from HDF5 with small rows, where a batch is
+thousands of rows: its settings are the presets. The others are about fine-tuning large models, where a batch
+is tens of rows because activations fill the card: these are kept beside the preset as `Observation`, each
+with its workload, since a batch of 96 and one of 7168 on like cards differ by the model and not by the card.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from h5stream.advice.gpu_names import Card, find_card, memory_of
+from h5stream.advice.rules import above_zero, at_least
+from h5stream.advice.suggestion import Suggestion
+from h5stream.errors import OptionError
+
+_HDF5_NOTES = "notes of an HDF5 trainer at batch 8192 on 24 GB, 11 % -> 70 to 85 % GPU utilisation expected"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What a training script would pass to its loader.
+
+    Attributes
+    ----------
+    batch_size : int
+        Rows.
+    workers : int
+        Loader processes (`DataLoader`) or reader threads (h5stream).
+    prefetch_factor : int
+        Batches ahead, for each worker.
+    """
+
+    batch_size: int
+    workers: int
+    prefetch_factor: int
+
+    def __str__(self) -> str:
+        return f"batch {self.batch_size}, {self.workers} workers, prefetch {self.prefetch_factor}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """A setting that somebody used on the card for another kind of work.
+
+    Attributes
+    ----------
+    setting : Setting
+        What was used.
+    workload : str
+        For what.
+    """
+
+    setting: Setting
+    workload: str
+
+    def __str__(self) -> str:
+        return f"{self.setting}: {self.workload}"
+
+
+def _setting(batch_size: int, workers: int, prefetch_factor: int) -> Setting:
+    return Setting(batch_size=batch_size, workers=workers, prefetch_factor=prefetch_factor)
+
+
+# Card -> the memory in GiB that the notes had, and their setting.
+_DOCUMENTED = {
+    "RTX 5090": (24.0, _setting(8192, 8, 16)),
+    "RTX 5090 Laptop": (24.0, _setting(8192, 8, 16)),
+    "RTX 4090": (24.0, _setting(7168, 8, 16)),
+    "RTX 3090": (24.0, _setting(6144, 8, 12)),
+    "RTX 4080": (16.0, _setting(5120, 6, 12)),
+}
+# The one card for which the notes say what to try when it is still underused: batch and workers.
+_UNDERUSED = {"RTX 5090": _setting(10240, 12, 16), "RTX 5090 Laptop": _setting(10240, 12, 16)}
+
+_OBSERVED = {
+    "RTX 3090": ((12, 8, 4), "fine-tuning a 1B language model, bf16, checkpointing, 18 to 20 of 24 GB"),
+    "RTX 3070": ((96, 2, 4), "text classifier, fp16, 8-bit AdamW, 7.7 of 8 GB; validation batch 192"),
+    "RTX 4060": ((128, 12, 4), "image-text model, accumulation 2"),
+    "P100": ((8, 12, 4), "segmentation at 384 pixels, 15 of 16 GB; 12 if the card is still underused"),
+}
+
+# Rows per GiB of the RTX 3090's preset, the lowest of the four documented ones (4090: 299, 4080: 320,
+# 5090: 341): a start that fits, to be raised by measurement.
+_ROWS_PER_GIB = 6144 / 24
+_ROUND_ROWS = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuPreset(Suggestion):
+    """A place to start on a GPU.
+
+    Attributes
+    ----------
+    gpu : str
+        The card's name, empty where only a memory was given.
+    memory_gib : float
+        The memory that the setting is for, in GiB.
+    setting : Setting
+        Where to start.
+    underused : Setting or None
+        What to try next if the GPU stays underused, where the notes say it.
+    documented : bool
+        True for a setting from the notes, False for one scaled from memory.
+    observations : tuple of Observation
+        What people used on the card for other work.
+    """
+
+    gpu: str
+    memory_gib: float
+    setting: Setting
+    underused: Setting | None
+    documented: bool
+    observations: tuple[Observation, ...]
+
+
+def _from_memory(memory_gib: float) -> Setting:
+    """Scale the RTX 3090's preset; below 24 GB the loader settings are the 16 GB card's."""
+    rows = int(memory_gib * _ROWS_PER_GIB)
+    whole = max(rows // _ROUND_ROWS * _ROUND_ROWS, min(rows, _ROUND_ROWS), 1)
+    return _setting(whole, 8 if memory_gib >= 24 else 6, 12)
+
+
+def _memory_arithmetic(memory_gib: float, setting: Setting) -> tuple[str, ...]:
+    loader = "8 workers as documented for 24 GB" if memory_gib >= 24 else "6 workers as documented for 16 GB"
+    return (
+        f"{memory_gib:g} GB x {_ROWS_PER_GIB:g} rows/GB (RTX 3090: 6144 rows / 24 GB) = "
+        f"{memory_gib * _ROWS_PER_GIB:,.0f}, in steps of {_ROUND_ROWS}: {setting.batch_size}",
+        f"{loader}; prefetch {setting.prefetch_factor} as on the cards it is scaled from",
+    )
+
+
+def _observations(card: Card | None) -> tuple[Observation, ...]:
+    if card is None or card.name not in _OBSERVED:
+        return ()
+    numbers, workload = _OBSERVED[card.name]
+    return (Observation(setting=_setting(*numbers), workload=workload),)
+
+
+def _caveats(card: Card | None, setting: Setting, cpus: int | None) -> tuple[str, ...]:
+    found = [f"seen on the same card with a large model: {seen}" for seen in _observations(card)]
+    if card is not None and card.name == "RTX 5090":
+        found.append("the notes' RTX 5090 has 24 GB (the laptop card); the desktop card has 32 GB")
+    if cpus is not None and setting.workers > cpus:
+        found.append(f"{setting.workers} workers, but this process may use {cpus} processors")
+    return (*found, "a start for small rows and a small model: find_batch_size() measures yours")
+
+
+def preset_for(gpu: str | None = None, *, memory_gib: float | None = None, cpus: int | None = None) -> GpuPreset:
+    """Give a setting to start from on a GPU.
+
+    Four cards have documented settings. Every other one, the data-centre cards among them, gets the RTX
+    3090's rows per GB, which is the most careful of the four, for its own memory.
+
+    Parameters
+    ----------
+    gpu : str, optional
+        Its name, as the driver, a shop or a person writes it.
+    memory_gib : float, optional
+        Its memory in GiB, if the name does not say it or there is no name. With a memory, a name that no
+        table knows is no error.
+    cpus : int, optional
+        Processors that may be used; too few for the setting are noted.
+
+    Raises
+    ------
+    OptionError
+        Neither name nor memory, or an unknown name; the message gives the nearest names.
+
+    Examples
+    --------
+    >>> print(preset_for("NVIDIA GeForce RTX 4090").answer)
+    batch 7168, 8 workers, prefetch 16
+    >>> preset_for("A100", memory_gib=80).setting.batch_size
+    20480
+    """
+    at_least(1, cpus=cpus)
+    above_zero(memory_gib=memory_gib)
+    if not gpu and memory_gib is None:
+        raise OptionError("preset_for() needs the name of a GPU or its memory in GiB; neither was given")
+    card = _card_or_none(gpu, memory_gib)
+    memory, known = memory_of(card, gpu or "", memory_gib) if card else (float(memory_gib or 0), "as given")
+    noted = _DOCUMENTED.get(card.name) if card else None
+    documented = noted is not None and memory == noted[0]
+    setting = noted[1] if noted is not None and documented else _from_memory(memory)
+    name = card.name if card else (gpu or "")
+    return GpuPreset(
+        title=f"Where to start on {name or 'a GPU'} ({memory:g} GB)",
+        answer=str(setting),
+        arithmetic=_preset_arithmetic(name, setting, documented, memory, known),
+        caveats=_caveats(card, setting, cpus),
+        sources=(_HDF5_NOTES,),
+        gpu=name,
+        memory_gib=memory,
+        setting=setting,
+        underused=_UNDERUSED.get(name) if documented else None,
+        documented=documented,
+        observations=_observations(card),
+    )
+
+
+def _card_or_none(gpu: str | None, memory_gib: float | None) -> Card | None:
+    try:
+        return find_card(gpu) if gpu else None
+    except OptionError:
+        if memory_gib is None:
+            raise
+        return None
+
+
+def _preset_arithmetic(name: str, setting: Setting, documented: bool, memory_gib: float, known: str) -> tuple[str, ...]:
+    if not documented:
+        return (f"{memory_gib:g} GB: {known}", *_memory_arithmetic(memory_gib, setting))
+    lines = [f"documented for the {name} {memory_gib:g} GB: {setting}"]
+    if name in _UNDERUSED:
+        lines.append(f"if it stays underused: {_UNDERUSED[name]}")
+    per_gib = setting.batch_size / memory_gib
+    lines.append(f"{setting.batch_size} rows / {memory_gib:g} GB = {per_gib:.0f} rows/GB")
+    return tuple(lines)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidationBatch(Suggestion):
+    """How many rows a validation batch may have.
+
+    Attributes
+    ----------
+    training_batch_size : int
+        Rows of a training batch, as given.
+    half, twice : int
+        Rows by each of the two documented rules.
+    rule : str
+        The rule that `answer` takes.
+    batch_size : int
+        Rows by that rule.
+    """
+
+    training_batch_size: int
+    half: int
+    twice: int
+    rule: Literal["half", "twice"]
+    batch_size: int
+
+
+def validation_batch(batch_size: int, *, rule: Literal["half", "twice"] = "half") -> ValidationBatch:
+    """Give a validation batch: half or twice the training batch, and why the notes differ.
+
+    Half is what the HDF5 trainer uses (4096 beside 8192): there, host memory is what a second loader
+    costs, because its queue stands beside the training one. Twice is what the fine-tuner of a large model
+    uses (192 beside 96, 160 beside 80): there, GPU memory is the limit, and validation keeps neither
+    gradients nor activations for a backward pass.
+
+    Parameters
+    ----------
+    batch_size : int
+        Rows of a training batch. It is not changed.
+    rule : {"half", "twice"}, optional
+        ``"half"`` while the batch is limited by what the host can queue, ``"twice"`` while it is limited by
+        GPU memory.
+
+    Examples
+    --------
+    >>> validation_batch(8192).batch_size, validation_batch(96, rule="twice").batch_size
+    (4096, 192)
+    """
+    at_least(1, batch_size=batch_size)
+    if rule not in ("half", "twice"):
+        raise OptionError(f"rule must be 'half' or 'twice', not {rule!r}")
+    half, twice = max(1, batch_size // 2), batch_size * 2
+    chosen = half if rule == "half" else twice
+    return ValidationBatch(
+        title="Validation batch",
+        answer=f"{chosen} ({rule} the training batch)",
+        arithmetic=(
+            f"half:  {batch_size} / 2 = {half}, where the second loader's queue in host memory is the limit",
+            f"twice: {batch_size} x 2 = {twice}, where GPU memory is: no gradients, no kept activations",
+        ),
+        caveats=("a mean of batch means weighs a smaller last batch too much: sum over rows, then divide",),
+        sources=("half: HDF5 trainer, 4096 beside 8192", "twice: fine-tuner on 8 GB, 192 beside 96"),
+        training_batch_size=batch_size,
+        half=half,
+        twice=twice,
+        rule=rule,
+        batch_size=chosen,
+    )

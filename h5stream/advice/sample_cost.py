@@ -1,0 +1,243 @@
+"""What shuffled batches of some fields cost: the engine's own arithmetic, put together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from h5stream.advice.batch_cost import BatchCost, DatasetCost, batch_cost, naive_cost, stream_costs
+from h5stream.advice.cost_in_words import naive_in_words, ours_in_words
+from h5stream.advice.layout_advice import Advice, budget_advice, layout_advice
+from h5stream.engine.budget import WindowSize, size_window
+from h5stream.engine.kept import datasets_to_keep
+from h5stream.errors import BudgetError
+from h5stream.order.blocks import make_blocks
+from h5stream.order.epoch import EpochOrder, OrderSettings
+from h5stream.order.quality import forecast
+from h5stream.storage.layout import SampleLayout
+from h5stream.storage.listing import DatasetEntry, decode_rate, describe_dataset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shuffle:
+    """How the first epoch is cut and mixed.
+
+    Attributes
+    ----------
+    block_rows, blocks : int
+        Rows of a block, the unit of the coarse shuffle, and blocks of the file.
+    window_rows, windows : int
+        Rows of the largest window, which are shuffled with one another, and windows of the epoch. The first ones
+        are smaller, so that the first batch comes early.
+    blocks_per_window : int
+        Distinct blocks in the largest window: what matters for learning. High is good.
+    blocks_per_batch, blocks_per_batch_full : float
+        Distinct blocks in a batch, and what a full shuffle would give.
+    mixing_score : float
+        1 where batch means of the row number scatter as under a full shuffle, towards 0 where each batch sees
+        one stretch of the file. A low score harms only where neighbouring rows resemble each other.
+    """
+
+    block_rows: int
+    blocks: int
+    window_rows: int
+    windows: int
+    blocks_per_window: int
+    blocks_per_batch: float
+    blocks_per_batch_full: float
+    mixing_score: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleCost:
+    """What shuffled batches of some fields cost.
+
+    Attributes
+    ----------
+    fields : tuple of str
+        The fields.
+    chosen_by : str
+        ``"named"`` by the user, ``"root"`` for the root's datasets, ``"rows"`` for the largest group of equal rows.
+    rows, row_nbytes : int
+        Rows of an epoch, and bytes of one in a batch.
+    batch_size, batch_rows : int
+        As asked for, and rows that a full batch really has.
+    batch_nbytes : int
+        Bytes of a full batch.
+    needed_read_nbytes, needed_decoded_nbytes : float
+        What the batch's own rows take in the file, and once decoded: the least that any reader could do.
+    naive, ours : BatchCost
+        A batch read one row at a time through h5py, and by h5stream, both averaged over the first epoch.
+    datasets : tuple of DatasetCost
+        An epoch of h5stream's, dataset by dataset.
+    shuffle : Shuffle
+        How rows are mixed.
+    memory_nbytes, memory_budget, threads : int
+        Bytes that slots, windows and scratch take at most; what they may take; reader threads.
+    decode_rows_per_s : float or None
+        Rows a second that undoing filters allows on all threads, timed on some of the file's own chunks. An upper
+        limit: reading and copying come on top. None where nothing is decoded in every epoch.
+    notice : str
+        Said where the budget makes the window smaller than wished.
+    naive_words, our_words : tuple of str
+        The arithmetic, a step a line.
+    """
+
+    fields: tuple[str, ...]
+    chosen_by: str
+    rows: int
+    row_nbytes: int
+    batch_size: int
+    batch_rows: int
+    batch_nbytes: int
+    needed_read_nbytes: float
+    needed_decoded_nbytes: float
+    naive: BatchCost
+    ours: BatchCost
+    datasets: tuple[DatasetCost, ...]
+    shuffle: Shuffle
+    memory_nbytes: int
+    memory_budget: int
+    threads: int
+    decode_rows_per_s: float | None
+    notice: str
+    naive_words: tuple[str, ...]
+    our_words: tuple[str, ...]
+
+
+def cost_sample(
+    layout: SampleLayout,
+    entries: Sequence[DatasetEntry],
+    *,
+    fields: tuple[str, ...],
+    chosen_by: str,
+    batch_size: int,
+    memory_budget: int,
+    threads: int,
+) -> tuple[SampleCost, tuple[Advice, ...]]:
+    """Work out what shuffled batches of a layout cost, and what of its storage costs more than it must.
+
+    Parameters
+    ----------
+    layout : SampleLayout
+        The fields, of one file.
+    entries : sequence of DatasetEntry
+        How the file's datasets are stored.
+    fields : tuple of str
+        The fields' names.
+    chosen_by : str
+        See `SampleCost`.
+    batch_size, memory_budget, threads : int
+        As for `H5StreamLoader`. Where the budget is too small, the one that would do is taken, and advised.
+    """
+    stored = _stored_as(layout, entries)
+    size, too_small = _window_size(layout, batch_size, memory_budget, threads)
+    budget = too_small.needed if too_small else memory_budget
+    settings = OrderSettings(
+        batch_size=batch_size, window_rows=size.window_rows, first_window_rows=size.first_window_rows
+    )
+    order = EpochOrder(make_blocks(layout.file_starts, tuple(part.chunk_rows for part in layout.leading)), settings)
+    batch_rows = min(batch_size, layout.rows)
+    costs = stream_costs(layout, order, stored, memory_budget=budget)
+    rates = _decode_rates(layout)
+    shuffle = _shuffle(order, layout.leading[0].chunk_rows)
+    ours, naive = batch_cost(costs, stored, batch_rows), batch_cost([naive_cost(e) for e in stored], stored, batch_rows)
+    sample = SampleCost(
+        fields=fields,
+        chosen_by=chosen_by,
+        rows=layout.rows,
+        row_nbytes=layout.row_nbytes,
+        batch_size=batch_size,
+        batch_rows=batch_rows,
+        batch_nbytes=batch_rows * layout.row_nbytes,
+        needed_read_nbytes=sum(e.stored_nbytes for e in stored) * batch_rows / layout.rows,
+        needed_decoded_nbytes=sum(e.written_nbytes for e in stored if e.filters) * batch_rows / layout.rows,
+        naive=naive,
+        ours=ours,
+        datasets=costs,
+        shuffle=shuffle,
+        memory_nbytes=size.needed_nbytes,
+        memory_budget=budget,
+        threads=threads,
+        decode_rows_per_s=_decode_rows_per_s(layout.rows, costs, rates, threads),
+        notice=size.notice,
+        naive_words=naive_in_words(stored),
+        our_words=ours_in_words(stored, costs, order, leading=layout.leading[0].path),
+    )
+    advice = layout_advice(
+        stored,
+        costs,
+        rates,
+        block_rows=shuffle.block_rows,
+        batch_rows=batch_rows,
+        # A window of all rows is as good as it gets, however few blocks there are.
+        blocks_per_window=shuffle.blocks_per_window if size.window_rows < layout.rows else shuffle.blocks,
+        blocks=shuffle.blocks,
+    )
+    return sample, budget_advice(too_small) + advice
+
+
+def _stored_as(layout: SampleLayout, entries: Sequence[DatasetEntry]) -> tuple[DatasetEntry, ...]:
+    """Give the layout's datasets as they are stored, in its order; a soft link's may not be listed."""
+    by_path = {entry.path: entry for entry in entries}
+    paths = [parts[0].path for parts in layout.datasets]
+    file, external = layout.files[0].path, layout.allow_external
+    return tuple(by_path.get(path) or describe_dataset(file, path, allow_external=external) for path in paths)
+
+
+def _window_size(
+    layout: SampleLayout, batch_size: int, budget: int, threads: int
+) -> tuple[WindowSize, BudgetError | None]:
+    """Size the window as the loader would; where the budget is too small, with the one that would do."""
+    error = None
+    while True:
+        # With more memory more is kept, so what a refusal names is asked for again.
+        kept = {t.field for number in datasets_to_keep(layout, budget) for t in layout.datasets[number][0].targets}
+        try:
+            size = size_window(
+                layout,
+                rows=layout.rows,
+                batch_size=batch_size,
+                window="auto",
+                memory_budget=budget,
+                threads=threads,
+                kept_nbytes=layout.rows * sum(layout.fields[number].row_nbytes for number in kept),
+            )
+        except BudgetError as refused:
+            error = BudgetError(str(refused), needed=refused.needed, budget=error.budget if error else budget)
+            budget = refused.needed
+        else:
+            return size, error
+
+
+def _shuffle(order: EpochOrder, block_rows: int) -> Shuffle:
+    quality = forecast(order)
+    windows = len(order.window_edges) - 1
+    return Shuffle(
+        block_rows=block_rows,
+        blocks=order.blocks.count,
+        window_rows=int(np.diff(order.window_edges).max()),
+        windows=windows,
+        blocks_per_window=max(len(order.window_ranges(number)[0]) for number in range(windows)),
+        blocks_per_batch=quality.blocks_per_batch,
+        blocks_per_batch_full=quality.blocks_per_batch_full,
+        mixing_score=quality.score,
+    )
+
+
+def _decode_rates(layout: SampleLayout) -> tuple[float | None, ...]:
+    """Time each dataset's filters, all together for a second at most."""
+    seconds = min(0.05, 1.0 / len(layout.datasets))
+    return tuple(decode_rate(parts[0], layout.files[0], seconds=seconds) for parts in layout.datasets)
+
+
+def _decode_rows_per_s(
+    rows: int, costs: Sequence[DatasetCost], rates: Sequence[float | None], threads: int
+) -> float | None:
+    streamed = [(cost, rate) for cost, rate in zip(costs, rates, strict=True) if rate and not cost.kept]
+    seconds = sum(cost.decoded_nbytes / rate for cost, rate in streamed)
+    if sum(cost.decoded_nbytes for cost, _ in streamed) < rows:
+        return None  # hardly anything was ever written, which says nothing about the rest
+    return threads * rows / seconds if seconds else None

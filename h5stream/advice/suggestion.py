@@ -1,0 +1,79 @@
+"""What every piece of advice is: an answer, the arithmetic behind it, and where its numbers come from."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def bytes_text(count: float) -> str:
+    """Give a number of bytes as people read it, in powers of 1024.
+
+    Examples
+    --------
+    >>> bytes_text(1 << 30), bytes_text(1536), bytes_text(12), bytes_text(-2048)
+    ('1.00 GiB', '1.50 KiB', '12 B', '-2.00 KiB')
+    """
+    if abs(count) < 1024:
+        return f"{count:.0f} B"
+    size = float(count)
+    for unit in _UNITS:
+        size /= 1024
+        # What would print as 1024.00 belongs to the next unit.
+        if abs(size) < 1023.995 or unit == _UNITS[-1]:
+            break
+    return f"{size:.2f} {unit}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suggestion:
+    """Advice as a value: it is returned and printed, and never applied.
+
+    Every function of this room returns a subclass, whose own fields are the numbers.
+
+    Attributes
+    ----------
+    title : str
+        What the advice is about, a few words.
+    answer : str
+        The advice in one line.
+    arithmetic : tuple of str
+        How the answer follows, a step a line.
+    caveats : tuple of str
+        What the arithmetic does not know, or where it may mislead.
+    sources : tuple of str
+        Where rules and constants come from: papers, documentation, measurements.
+
+    Examples
+    --------
+    >>> print(Suggestion(title="Queue", answer="128 batches", arithmetic=("8 workers x 16 = 128",)))
+    Queue: 128 batches
+        8 workers x 16 = 128
+    """
+
+    title: str
+    answer: str
+    arithmetic: tuple[str, ...]
+    caveats: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        lines = [f"{self.title}: {self.answer}", *(f"    {line}" for line in self.arithmetic)]
+        lines += [f"    note: {line}" for line in self.caveats]
+        lines += [f"    source: {line}" for line in self.sources]
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give all fields, nested values too, as plain containers for JSON.
+
+        Examples
+        --------
+        >>> Suggestion(title="a", answer="b", arithmetic=())
+        ... # doctest: +ELLIPSIS
+        Suggestion(title='a', answer='b', ...)
+        >>> Suggestion(title="a", answer="b", arithmetic=()).to_dict()["answer"]
+        'b'
+        """
+        return asdict(self)

@@ -1,0 +1,55 @@
+"""`h5stream doctor`: a checklist of the machine and, if given, of a file on it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from h5stream.advice.check import Check
+
+_MARKS = {"pass": ("✓ pass", "green"), "warn": ("! warn", "yellow"), "fail": ("✗ fail", "bold red")}
+
+
+def doctor_command(
+    file: Annotated[Path | None, typer.Argument(help="An HDF5 file to look at as well.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the checklist as JSON.")] = False,
+) -> None:
+    """Check this machine, and how FILE lies on it; exit with status 1 if something fails."""
+    from h5stream.advice.check import worst
+    from h5stream.advice.doctor import examine
+
+    checks = examine(file)
+    if as_json:
+        # Not through rich, which would break long lines.
+        typer.echo(json.dumps({"worst": worst(checks), "checks": [asdict(check) for check in checks]}, indent=2))
+    else:
+        _print_table(checks)
+    if worst(checks) == "fail":
+        raise typer.Exit(1)
+
+
+def _print_table(checks: Sequence[Check]) -> None:
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column(overflow="fold")
+    for check in checks:
+        text, colour = _MARKS[check.status]
+        found = Text(check.found)
+        if check.fix:
+            found.append(f"\n→ {check.fix}", style=colour)
+        table.add_row(Text(text, style=colour), check.name, found)
+    console = Console()
+    console.print(table)
+    counts = {status: sum(check.status == status for check in checks) for status in _MARKS}
+    console.print(f"\n{counts['pass']} pass, {counts['warn']} warn, {counts['fail']} fail", highlight=False)

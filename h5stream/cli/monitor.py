@@ -1,0 +1,135 @@
+"""`h5stream monitor`: what GPU, processors, memory and disks do, live, once, or as a record."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from h5stream.monitor import SystemMonitor, SystemSample
+
+_KEPT_SAMPLES = 86_400  # A day at the default interval, about 70 MB.
+
+
+def monitor_command(
+    pid: Annotated[int | None, typer.Option(help="Watch this process and its children.")] = None,
+    interval: Annotated[float, typer.Option(help="Seconds between samples, at least 0.1.")] = 1.0,
+    duration: Annotated[float | None, typer.Option(help="Stop after this many seconds.")] = None,
+    device: Annotated[
+        list[str] | None, typer.Option(help="Only this GPU, by CUDA's number or UUID; repeatable.")
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Print one sample and end.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print samples as JSON, one a line.")] = False,
+    log: Annotated[Path | None, typer.Option(help="Write samples to this .jsonl or .csv file as well.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw their course into this image at the end.")] = None,
+) -> None:
+    """Show what GPU, processors, memory and disks do, until Ctrl-C or until the process ends."""
+    from h5stream.errors import OptionError
+    from h5stream.monitor import SystemMonitor
+    from h5stream.monitor.export import open_log
+    from h5stream.monitor.plot import check_plot_path, save_plot
+
+    if duration is not None and not duration > 0:
+        raise OptionError(f"--duration {duration:g}: must be more than 0 seconds")
+    if plot is not None:
+        check_plot_path(plot)  # Says what is missing now, not after an hour of watching.
+    arrivals = _Arrivals(once, duration)
+    monitor = SystemMonitor(
+        interval_s=interval,
+        pid=pid,
+        devices=[int(one) if one.isdecimal() else one for one in device] if device else None,
+        history=_KEPT_SAMPLES,
+        sinks=[arrivals, *([open_log(log)] if log is not None else [])],
+    )
+    with monitor, contextlib.suppress(KeyboardInterrupt):  # The ordinary way to end it.
+        _show(monitor, arrivals, pid, live=not once and not as_json, as_json=as_json)
+    if monitor.failure is not None:
+        Console(stderr=True).print(f"monitor: {monitor.failure}", highlight=False, markup=False)
+        raise typer.Exit(2)
+    if plot is not None:
+        save_plot(monitor.history, plot)
+        Console(stderr=True).print(f"plot: {plot}", highlight=False, markup=False)
+
+
+class _Arrivals:
+    """A sink that hands the samples over to the main thread, and says when to end."""
+
+    def __init__(self, once: bool, duration_s: float | None) -> None:
+        self._queue: queue.SimpleQueue[SystemSample | None] = queue.SimpleQueue()
+        self._once, self._duration_s = once, duration_s
+
+    def write(self, sample: SystemSample) -> None:
+        self._queue.put(sample)
+
+    def close(self) -> None:
+        self._queue.put(None)
+
+    def __iter__(self) -> Iterator[SystemSample]:
+        end_s = None if self._duration_s is None else time.monotonic() + self._duration_s
+        wait_s = None  # There is always a first sample, or the news that there is none.
+        while True:
+            try:
+                sample = self._queue.get(timeout=wait_s)
+            except queue.Empty:
+                return
+            wait_s = None if end_s is None else max(0.0, end_s - time.monotonic())
+            if sample is None or sample.process is None:
+                return  # The sampling failed, or the watched process has ended.
+            yield sample
+            if self._once:
+                return
+
+
+def _show(monitor: SystemMonitor, arrivals: _Arrivals, pid: int | None, *, live: bool, as_json: bool) -> None:
+    if live and sys.stdout.isatty():
+        _show_screen(monitor, arrivals, pid)
+        return
+    told = False
+    for sample in arrivals:
+        sys.stdout.write(_as_json(sample) if as_json else _as_lines(sample))
+        sys.stdout.flush()
+        if not told and not as_json and sample.gpu_reason is not None:
+            told = True
+            Console(stderr=True).print(f"GPU: {sample.gpu_reason}", highlight=False, markup=False)
+
+
+def _show_screen(monitor: SystemMonitor, arrivals: _Arrivals, pid: int | None) -> None:
+    from rich.live import Live
+
+    from h5stream.monitor.screen import render_screen
+
+    console = Console()
+    title = "h5stream monitor" if pid is None else f"h5stream monitor: process {pid}"
+    # A screen of its own: what stood there before comes back, and the summary stays as ordinary text.
+    with (
+        contextlib.suppress(KeyboardInterrupt),
+        Live(console=console, screen=True, auto_refresh=False) as live,
+    ):
+        for _ in arrivals:
+            # Without --pid the watched process is this command, which nobody asked about.
+            picture = render_screen(
+                monitor.history, console.width, title=title, note=monitor.note, with_process=pid is not None
+            )
+            live.update(picture, refresh=True)
+    if monitor.history:
+        console.print(str(monitor.summary()), highlight=False, markup=False)
+
+
+def _as_json(sample: SystemSample) -> str:
+    from h5stream.monitor.export import sample_to_json
+
+    return sample_to_json(sample) + "\n"
+
+
+def _as_lines(sample: SystemSample) -> str:
+    from h5stream.monitor import format_line
+
+    return "".join(f"{format_line(sample, device)}\n" for device in range(max(1, len(sample.gpus))))

@@ -1,0 +1,101 @@
+"""The backend without a device: every piece of work is done when it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from h5stream import allowance
+from h5stream.device.pinning import HostBuffer, check_size, pageable
+
+
+class CpuStream:
+    """A stream that is always empty."""
+
+    __slots__ = ()
+
+
+class CpuEvent:
+    """An event that is always done."""
+
+    __slots__ = ()
+
+
+class CpuBackend:
+    """Host memory on both sides: a copy is done when `copy_async` returns, and there is nothing to wait for.
+
+    See `h5stream.device.backend.DeviceBackend` for what each method promises. Stateless, so free for all
+    threads.
+
+    Examples
+    --------
+    >>> backend = CpuBackend()
+    >>> stream = backend.side_stream()
+    >>> slot = backend.allocate_pinned(3).tensor.fill_(7)
+    >>> there = backend.allocate_device(3, stream)
+    >>> backend.copy_async(there, slot, stream)
+    >>> there.tolist(), backend.done(backend.record_event(stream))
+    ([7, 7, 7], True)
+    """
+
+    __slots__ = ()
+
+    _STREAM = CpuStream()
+    _EVENT = CpuEvent()
+
+    @property
+    def device(self) -> torch.device:
+        """The host."""
+        return torch.device("cpu")
+
+    def allocate_pinned(self, nbytes: int) -> HostBuffer:
+        """Give pageable memory, without a warning: nothing here would gain from pinning."""
+        return pageable(nbytes)
+
+    def allocate_device(self, nbytes: int, stream: CpuStream) -> torch.Tensor:
+        """Give host memory."""
+        check_size(nbytes)
+        return torch.empty(nbytes, dtype=torch.uint8)
+
+    def current_stream(self) -> CpuStream:
+        """Give the one stream."""
+        return self._STREAM
+
+    def side_stream(self) -> CpuStream:
+        """Give the one stream."""
+        return self._STREAM
+
+    def copy_async(self, destination: torch.Tensor, source: torch.Tensor, stream: CpuStream) -> None:
+        """Copy now."""
+        destination.copy_(source)
+
+    def launch(self, stream: CpuStream, kernel: Callable[..., Any], *tensors: torch.Tensor) -> None:
+        """Run the kernel now."""
+        kernel(*tensors)
+
+    def call(self, stream: CpuStream, function: Callable[[Any], Any], argument: Any) -> Any:
+        """Call it."""
+        return function(argument)
+
+    def free_nbytes(self) -> int:
+        """Give the memory that the system would give without swapping."""
+        return allowance.memory_available_bytes()
+
+    def record_event(self, stream: CpuStream) -> CpuEvent:
+        """Give the event that is done."""
+        return self._EVENT
+
+    def wait(self, stream: CpuStream, event: CpuEvent) -> None:
+        """Do nothing: everything before has run."""
+
+    def done(self, event: CpuEvent) -> bool:
+        """Tell that everything before has run."""
+        return True
+
+    def synchronize(self, event: CpuEvent) -> None:
+        """Do nothing: everything before has run."""
+
+    def hold(self, tensor: torch.Tensor, stream: CpuStream) -> None:
+        """Do nothing: no work is left that could use the memory."""

@@ -1,0 +1,298 @@
+"""Host slots to the device: one copy a batch beside the consumer's work, a few batches ahead.
+
+For each batch, in order::
+
+    side stream       copy host slot -> device memory, casts, transform, event `ready`
+    consumer stream   waits for `ready`                       (its thread does not)
+    host slot         goes back to the ring once `copied` is done
+    device memory     is freed, or written again, once the consumer's queued work is done
+
+The tests take each of these waits out, on a device that does everything as late as it may
+(``tests/device/test_feed.py``).
+"""
+
+from __future__ import annotations
+
+import collections
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+
+from h5stream.device.backend import DeviceBackend
+from h5stream.engine.assemble import Assembler
+from h5stream.engine.executor import ReadyBatch
+from h5stream.engine.slots import SlotFormat, Slots
+from h5stream.errors import DeviceMemoryError
+
+Transform = Callable[[Any], Any]
+
+
+class BatchSource(Protocol):
+    """Where filled slots come from; `h5stream.engine.executor.Run` is one."""
+
+    def next_batch(self, timeout_s: float = 0.0) -> ReadyBatch | None:
+        """Wait for the next; None at the end."""
+
+    def next_if_ready(self) -> ReadyBatch | None:
+        """Give the next if it needs no waiting."""
+
+
+@dataclass(slots=True)
+class FeedTotals:
+    """What a feed has done.
+
+    Attributes
+    ----------
+    copies, nbytes : int
+        Copies to the device, and their bytes. One copy a batch.
+    waits_for_host : int
+        How often the thread had to wait for a copy before its slot could go back. High: the copy is slower
+        than the reading, or `prefetch_factor` is too low; low is right.
+    """
+
+    copies: int = 0
+    nbytes: int = 0
+    waits_for_host: int = 0
+
+
+@dataclass(slots=True)
+class _Flight:
+    """A batch on its way."""
+
+    batch: Any
+    ready: Any
+    held: list[torch.Tensor] = field(default_factory=list)
+
+
+class HostSlots:
+    """Slots whose copy is under way; they go back once it is done.
+
+    # Guarantees: used by the consumer's thread, and at the end by its finalizer. A slot is given back only
+    # after its event is done, so that nobody fills it while the device still reads it.
+    """
+
+    def __init__(self, backend: DeviceBackend[Any, Any], slots: Slots, totals: FeedTotals) -> None:
+        self._backend, self._slots, self._totals = backend, slots, totals
+        self._copying: collections.deque[tuple[Any, Any]] = collections.deque()
+
+    def add(self, slot: Any, copied: Any) -> None:
+        """Take in a slot that is being copied until the event `copied`."""
+        self._copying.append((slot, copied))
+
+    def give_back_done(self, *, keep_at_most: int) -> None:
+        """Give back the slots whose copies are done; wait for the oldest while there are too many."""
+        while self._copying:
+            slot, copied = self._copying[0]
+            if not self._backend.done(copied):
+                if len(self._copying) <= keep_at_most:
+                    return
+                self._totals.waits_for_host += 1
+                self._backend.synchronize(copied)
+            self._copying.popleft()
+            self._slots.give_back(slot)
+
+    def drain(self) -> None:
+        """Wait for all copies and give the slots back."""
+        while self._copying:
+            slot, copied = self._copying.popleft()
+            self._backend.synchronize(copied)
+            self._slots.give_back(slot)
+
+
+class DeviceFeed:
+    """Yields batches on a device.
+
+    # Guarantees: used by one thread, the consumer's. `close` waits for copies that are under way, no longer.
+
+    Parameters
+    ----------
+    backend : DeviceBackend
+        The device.
+    source : BatchSource
+        Gives filled host slots, in order.
+    slots : Slots
+        Where they go back to.
+    assembler, slot_format : Assembler, SlotFormat
+        How a slot becomes a batch.
+    depth : int
+        Batches that are on the device or on their way there, ahead of the consumer.
+    reuse_buffers : bool
+        Write batches into ``depth + 1`` device buffers in turn. A batch is then valid only until the next
+        one is asked for; by default each batch owns its memory for as long as it is kept.
+    transform : callable, optional
+        Applied to each batch on the side stream.
+    """
+
+    def __init__(
+        self,
+        backend: DeviceBackend[Any, Any],
+        source: BatchSource,
+        slots: Slots,
+        assembler: Assembler,
+        slot_format: SlotFormat,
+        *,
+        depth: int,
+        reuse_buffers: bool = False,
+        transform: Transform | None = None,
+    ) -> None:
+        self._backend, self._source = backend, source
+        self._assembler, self._format = assembler, slot_format
+        self._depth, self._transform = depth, transform
+        self._side = backend.side_stream()
+        self._flights: collections.deque[_Flight] = collections.deque()
+        self._exhausted = False
+        self._reused = _ReusedBuffers(backend, depth + 1) if reuse_buffers else None
+        self.totals = FeedTotals()
+        self._host = HostSlots(backend, slots, self.totals)
+        # Dropping the feed must not let the ring refill a slot that is still being read.
+        self._finalizer = weakref.finalize(self, self._host.drain)
+
+    def next_batch(self, timeout_s: float = 0.0) -> Any:
+        """Give the next batch, ready for the consumer's current stream; None at the end.
+
+        Raises
+        ------
+        DeviceMemoryError
+            If the device has no room for the batches ahead.
+        Exception
+            Whatever went wrong while reading; see `Run.next_batch`.
+        """
+        if self._reused is not None:
+            self._reused.consumed()
+        if not self._flights and not self._exhausted:
+            self._send(self._source.next_batch(timeout_s))
+        while len(self._flights) < self._depth and not self._exhausted:
+            ready = self._ready_ahead()
+            if ready is None:
+                break
+            self._send(ready)
+        self._host.give_back_done(keep_at_most=self._depth + 1)
+        if not self._flights:
+            return None
+        return self._hand_over(self._flights.popleft())
+
+    def _ready_ahead(self) -> ReadyBatch | None:
+        """Look for the next slot; an error waits there until its own batch is asked for."""
+        try:
+            return self._source.next_if_ready()
+        except Exception:
+            return None
+
+    def _hand_over(self, flight: _Flight) -> Any:
+        consumer = self._backend.current_stream()
+        self._backend.wait(consumer, flight.ready)
+        if self._reused is None:
+            for tensor in flight.held:
+                self._backend.hold(tensor, consumer)
+        else:
+            self._reused.hand_over()
+        return flight.batch
+
+    def _send(self, ready: ReadyBatch | None) -> None:
+        """Start a slot on its way."""
+        if ready is None:
+            self._exhausted = True
+            return
+        backend, nbytes = self._backend, self._format.nbytes
+        host = torch.from_numpy(ready.slot.memory[:nbytes])
+        there = self._allocate(nbytes)
+        backend.copy_async(there, host, self._side)
+        copied = backend.record_event(self._side)
+        self.totals.copies += 1
+        self.totals.nbytes += nbytes
+        held = [there]
+        batch = self._assembler.batch(
+            there,
+            self._format,
+            ready.rows,
+            ready.objects,
+            host=host,
+            cast=lambda raw, dtype: self._cast(raw, dtype, held),
+        )
+        self._host.add(ready.slot, copied)
+        if self._transform is not None:
+            batch = backend.call(self._side, self._transform, batch)
+            held += _device_tensors(batch, backend.device)
+        self._flights.append(_Flight(batch=batch, ready=backend.record_event(self._side), held=held))
+
+    def _allocate(self, nbytes: int) -> torch.Tensor:
+        if self._reused is not None:
+            return self._reused.take(nbytes, self._side)
+        return self._allocate_owned(nbytes)
+
+    def _allocate_owned(self, nbytes: int) -> torch.Tensor:
+        try:
+            return self._backend.allocate_device(nbytes, self._side)
+        except torch.OutOfMemoryError as error:
+            raise DeviceMemoryError(
+                f"{self._backend.device} has no room for another batch of {nbytes:,} bytes: prefetch_factor="
+                f"{self._depth} batches are held ready there. Lower prefetch_factor= or batch_size=, or free memory "
+                f"({str(error).splitlines()[0]})"
+            ) from error
+
+    def _cast(self, raw: torch.Tensor, dtype: torch.dtype, held: list[torch.Tensor]) -> torch.Tensor:
+        """Cast on the device, after the raw bytes have crossed: they are fewer, as a rule."""
+        nbytes = raw.numel() * dtype.itemsize
+        out = self._allocate_owned(nbytes).view(dtype).view(raw.shape)
+        self._backend.launch(self._side, _copy, out, raw)
+        held.append(out)
+        return out
+
+    def close(self) -> None:
+        """Wait for the copies under way and give their slots back."""
+        self._exhausted = True
+        self._flights.clear()
+        self._finalizer()
+
+
+class _ReusedBuffers:
+    """Device buffers that are written in turn, each once the consumer's work on it is done.
+
+    # Guarantees: used by the consumer's thread. A buffer is written only after the side stream has waited for
+    # the event that the consumer's stream passed when the *next* batch was asked for.
+    """
+
+    def __init__(self, backend: DeviceBackend[Any, Any], count: int) -> None:
+        self._backend, self._count = backend, count
+        self._buffers: list[torch.Tensor] = []
+        self._events: list[Any] = []
+        self._next_taken = self._next_handed = 0
+        self._in_use: int | None = None
+
+    def take(self, nbytes: int, side: Any) -> torch.Tensor:
+        place = self._next_taken % self._count
+        self._next_taken += 1
+        if place == len(self._buffers):
+            self._buffers.append(self._backend.allocate_device(nbytes, side))
+            self._events.append(None)
+        if self._events[place] is not None:
+            self._backend.wait(side, self._events[place])
+        return self._buffers[place]
+
+    def hand_over(self) -> None:
+        self._in_use = self._next_handed % self._count
+        self._next_handed += 1
+
+    def consumed(self) -> None:
+        """Mark the end of what the consumer has queued on the batch that it got last."""
+        if self._in_use is not None:
+            self._events[self._in_use] = self._backend.record_event(self._backend.current_stream())
+            self._in_use = None
+
+
+def _copy(out: torch.Tensor, raw: torch.Tensor) -> None:
+    out.copy_(raw)
+
+
+def _device_tensors(batch: Any, device: torch.device) -> list[torch.Tensor]:
+    """List the tensors of a batch that live on the device, whatever structure it has."""
+    if isinstance(batch, torch.Tensor):
+        return [batch] if batch.device == device else []
+    if isinstance(batch, dict):
+        return [t for value in batch.values() for t in _device_tensors(value, device)]
+    if isinstance(batch, (list, tuple)):
+        return [t for value in batch for t in _device_tensors(value, device)]
+    return []

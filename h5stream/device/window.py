@@ -1,0 +1,266 @@
+"""The device window: decoded rows go to the device in file order, and the device does the shuffle's gather.
+
+The processor then only reads and decodes, and a window may be as large as the device's memory. Slots cross in
+one copy each, are laid into a window (one matrix of bytes a field), and a batch is gathered from the window by
+the row numbers that the order gives: the same order and bytes as on the host.
+
+Everything that touches a window runs on the side stream, so windows need no events of their own; the consumer
+waits for its batch alone.
+"""
+
+from __future__ import annotations
+
+import collections
+import weakref
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from h5stream.device.backend import DeviceBackend
+from h5stream.device.feed import BatchSource, FeedTotals, HostSlots, Transform
+from h5stream.engine.assemble import Assembler
+from h5stream.engine.executor import ReadyBatch
+from h5stream.engine.slots import SlotFormat, Slots
+from h5stream.errors import DeviceMemoryError, OptionError
+from h5stream.order.transfer import TransferOrder
+
+
+@dataclass(slots=True)
+class _Window:
+    """Rows on the device, in file order."""
+
+    number: int
+    first_output: int
+    rows: int
+    fields: list[torch.Tensor | None]
+    sources: torch.Tensor
+    landed: int = 0
+
+
+@dataclass(slots=True)
+class _Output:
+    """A batch that is being gathered."""
+
+    packed: torch.Tensor
+    rows: int
+    filled: int = 0
+    held: list[torch.Tensor] = field(default_factory=list)
+
+
+class WindowFeed:
+    """Yields batches that a device gathers from windows in its own memory.
+
+    # Guarantees: used by one thread, the consumer's. `close` waits for copies that are under way, no longer.
+    # At most two windows are on the device: the one that batches are taken from and the one that fills.
+
+    Parameters
+    ----------
+    backend : DeviceBackend
+        The device.
+    source : BatchSource
+        Gives slots of rows in file order, as `transfer` cuts them.
+    slots : Slots
+        Where the slots go back to.
+    assembler : Assembler
+        How a packed batch becomes tensors.
+    transfer : TransferOrder
+        The epoch.
+    slot_format, batch_format : SlotFormat
+        How slots and batches are packed.
+    transform : callable, optional
+        Applied to each batch on the side stream.
+    """
+
+    def __init__(
+        self,
+        backend: DeviceBackend[Any, Any],
+        source: BatchSource,
+        slots: Slots,
+        assembler: Assembler,
+        transfer: TransferOrder,
+        slot_format: SlotFormat,
+        batch_format: SlotFormat,
+        *,
+        transform: Transform | None = None,
+    ) -> None:
+        self._backend, self._source, self._assembler = backend, source, assembler
+        self._transfer, self._cut = transfer, transfer.order.cut
+        self._slot_format, self._batch_format = slot_format, batch_format
+        self._transform = transform
+        self._side = backend.side_stream()
+        self._windows: collections.deque[_Window] = collections.deque()
+        self._next_slot = self._next_batch = 0
+        self._staging: torch.Tensor | None = None
+        self.totals = FeedTotals()
+        self._host = HostSlots(backend, slots, self.totals)
+        self._finalizer = weakref.finalize(self, self._host.drain)
+
+    def next_batch(self, timeout_s: float = 0.0) -> Any:
+        """Give the next batch, ready for the consumer's current stream; None at the end."""
+        if self._next_batch == self._cut.batches:
+            self._host.drain()
+            return None
+        number = self._next_batch
+        output = self._start_output(number)
+        while output.filled < output.rows:
+            self._gather(number, output, self._window_with(number, output, timeout_s))
+        self._fill_ahead()
+        self._host.give_back_done(keep_at_most=2)
+        self._next_batch += 1
+        return self._hand_over(output)
+
+    # --- filling windows --------------------------------------------------------------------------------
+
+    def _window_with(self, number: int, output: _Output, timeout_s: float) -> _Window:
+        """Give the landed window that holds the next rows of a batch, and let go of those before it."""
+        place = self._cut.start_of(number) + output.filled
+        while self._windows and self._windows[0].first_output + self._windows[0].rows <= place:
+            self._windows.popleft()
+        while not self._windows or self._windows[0].landed < self._windows[0].rows:
+            self._land(self._source.next_batch(timeout_s))
+        return self._windows[0]
+
+    def _fill_ahead(self) -> None:
+        """Send slots of the next window that are ready, while this one's batches are taken."""
+        while self._next_slot < self._transfer.batches:
+            window = self._transfer.window_of(self._next_slot)
+            if self._windows and window > self._windows[0].number + 1:
+                return
+            try:
+                ready = self._source.next_if_ready()
+            except Exception:
+                return  # it waits there until its own rows are asked for
+            if ready is None:
+                return
+            self._land(ready)
+            self._host.give_back_done(keep_at_most=2)
+
+    def _land(self, ready: ReadyBatch | None) -> None:
+        """Send a slot across and lay its rows into its window."""
+        assert ready is not None, "the source ended before the windows were full"
+        backend, nbytes = self._backend, self._slot_format.nbytes
+        window = self._window_for(self._transfer.window_of(ready.number))
+        if self._staging is None:
+            self._staging = self._allocate(nbytes)
+        host = torch.from_numpy(ready.slot.memory[:nbytes])
+        backend.copy_async(self._staging, host, self._side)
+        self._host.add(ready.slot, backend.record_event(self._side))
+        self.totals.copies += 1
+        self.totals.nbytes += nbytes
+        for number, rows in enumerate(window.fields):
+            if rows is not None:
+                start = self._slot_format.offsets[number]
+                raw = self._staging[start : start + ready.rows * rows.shape[1]].view(ready.rows, rows.shape[1])
+                backend.launch(self._side, _copy, rows[window.landed : window.landed + ready.rows], raw)
+        window.landed += ready.rows
+        self._next_slot = ready.number + 1
+
+    def _window_for(self, number: int) -> _Window:
+        for window in self._windows:
+            if window.number == number:
+                return window
+        order = self._transfer.order
+        rows = int(self._transfer.window_rows[number])
+        sources = torch.from_numpy(self._transfer.sources(number)).contiguous()
+        there = self._allocate(sources.numel() * 8)
+        self._backend.copy_async(there, sources.view(torch.uint8), self._side)
+        # The index is small and pageable: wait for it here rather than keep another slot alive for it.
+        self._backend.synchronize(self._backend.record_event(self._side))
+        window = _Window(
+            number=number,
+            first_output=int(order.window_edges[number]) - order.run[0],
+            rows=rows,
+            fields=[
+                self._allocate(rows * f.row_nbytes).view(rows, f.row_nbytes) if f.row_nbytes else None
+                for f in self._assembler.layout.fields
+            ],
+            sources=there.view(torch.int64),
+        )
+        self._windows.append(window)
+        return window
+
+    # --- gathering batches ------------------------------------------------------------------------------
+
+    def _start_output(self, number: int) -> _Output:
+        packed = self._allocate(self._batch_format.nbytes)
+        return _Output(packed=packed, rows=self._cut.size_of(number), held=[packed])
+
+    def _gather(self, number: int, output: _Output, window: _Window) -> None:
+        """Take the rows that a window has for a batch."""
+        first = self._cut.start_of(number) + output.filled - window.first_output
+        count = min(output.rows - output.filled, window.rows - first)
+        chosen = window.sources[first : first + count]
+        for field_number, rows in enumerate(window.fields):
+            if rows is None:
+                continue
+            start = self._batch_format.offsets[field_number] + output.filled * rows.shape[1]
+            out = output.packed[start : start + count * rows.shape[1]].view(count, rows.shape[1])
+            self._backend.launch(self._side, _take_rows, out, rows, chosen)
+        output.filled += count
+
+    def _hand_over(self, output: _Output) -> Any:
+        backend, consumer = self._backend, self._backend.current_stream()
+        batch = self._assembler.batch(
+            output.packed,
+            self._batch_format,
+            output.rows,
+            {},
+            cast=lambda raw, dtype: self._cast(raw, dtype, output.held),
+        )
+        if self._transform is not None:
+            batch = backend.call(self._side, self._transform, batch)
+        backend.wait(consumer, backend.record_event(self._side))
+        for tensor in output.held:
+            backend.hold(tensor, consumer)
+        return batch
+
+    def _cast(self, raw: torch.Tensor, dtype: torch.dtype, held: list[torch.Tensor]) -> torch.Tensor:
+        out = self._allocate(raw.numel() * dtype.itemsize).view(dtype).view(raw.shape)
+        self._backend.launch(self._side, _copy, out, raw)
+        held.append(out)
+        return out
+
+    def _allocate(self, nbytes: int) -> torch.Tensor:
+        try:
+            return self._backend.allocate_device(nbytes, self._side)
+        except torch.OutOfMemoryError as error:
+            raise DeviceMemoryError(
+                f"{self._backend.device} has no room for {nbytes:,} bytes of the device window: two windows of window= "
+                f"rows are held there. Pass a smaller window=, or free memory ({str(error).splitlines()[0]})"
+            ) from error
+
+    def close(self) -> None:
+        """Wait for the copies under way and give their slots back."""
+        self._next_batch = self._cut.batches
+        self._windows.clear()
+        self._finalizer()
+
+
+def check_fields(assembler: Assembler) -> None:
+    """Refuse fields that cannot live in a device window."""
+    for f in assembler.layout.fields:
+        if f.kind != "array":
+            raise OptionError(
+                f"window_device= holds tensors, and field {f.name!r} is a list of "
+                f"{'strings' if f.kind == 'bytes' else 'objects'}; leave window_device= or the field out"
+            )
+
+
+def window_rows_for(backend: DeviceBackend[Any, Any], row_nbytes: int, rows: int) -> int:
+    """Give the rows of an automatic device window: two of them in a quarter of what the device could give."""
+    return max(1, min(rows, backend.free_nbytes() // 8 // max(1, row_nbytes + 8)))
+
+
+def _copy(out: torch.Tensor, raw: torch.Tensor) -> None:
+    out.copy_(raw)
+
+
+def _take_rows(out: torch.Tensor, rows: torch.Tensor, chosen: torch.Tensor) -> None:
+    """Gather rows of bytes, in the widest words that they consist of: a byte at a time is an eighth as fast."""
+    for dtype in (torch.int64, torch.int32, torch.int16):
+        aligned = out.storage_offset() % dtype.itemsize == 0 and rows.storage_offset() % dtype.itemsize == 0
+        if rows.shape[1] % dtype.itemsize == 0 and aligned:
+            out, rows = out.view(dtype), rows.view(dtype)
+            break
+    torch.index_select(rows, 0, chosen, out=out)

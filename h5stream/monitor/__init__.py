@@ -1,0 +1,22 @@
+"""What the machine does while training runs: `SystemMonitor`, its samples, and where they can be sent."""
+
+from __future__ import annotations
+
+from h5stream.monitor.line import format_line
+from h5stream.monitor.sample import GpuSample, HostSample, ProcessSample, SystemSample
+from h5stream.monitor.summary import GpuSummary, Spread, SystemSummary, summarize
+from h5stream.monitor.system import Sink, SystemMonitor
+
+__all__ = [
+    "GpuSample",
+    "GpuSummary",
+    "HostSample",
+    "ProcessSample",
+    "Sink",
+    "Spread",
+    "SystemMonitor",
+    "SystemSample",
+    "SystemSummary",
+    "format_line",
+    "summarize",
+]

@@ -1,0 +1,172 @@
+"""One reading of everything: devices, machine, process, data wait and what the reading itself cost."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from h5stream.device.facts import started_cuda_uuids
+from h5stream.monitor.host import HostReader, ProcessReader
+from h5stream.monitor.nvml import DriverGone, NvmlApi, NvmlReader
+from h5stream.monitor.sample import GpuSample, SystemSample
+from h5stream.monitor.visible import Visible, visible_devices
+
+_log = logging.getLogger("h5stream.monitor")
+
+
+class GpuWatch:
+    """The GPUs that a process sees: finds them, follows CUDA's order once it is known, outlives the driver.
+
+    Parameters
+    ----------
+    api : NvmlApi or None
+        NVML; None for nvidia-ml-py.
+    environment : mapping
+        Environment of the watched process.
+    devices : sequence of int or str, optional
+        Which to watch: positions in CUDA's order, or UUIDs; by default all that the process sees.
+    own_process : bool
+        Whether the watched process is this one, so that torch can be asked for CUDA's order.
+    """
+
+    def __init__(
+        self,
+        api: NvmlApi | None,
+        environment: Mapping[str, str],
+        devices: Sequence[int | str] | None = None,
+        *,
+        own_process: bool = True,
+    ) -> None:
+        self._environment, self._devices, self._own_process = environment, devices, own_process
+        self._cuda_uuids: tuple[str, ...] = ()
+        self._last: tuple[GpuSample, ...] = ()
+        self._reader: NvmlReader | None = None
+        self.reason: str | None = None
+        self.note: str | None = None
+        try:
+            self._reader = NvmlReader(api)
+            self._choose()
+        except DriverGone as gone:
+            self._give_up(gone)
+
+    def read(self) -> tuple[GpuSample, ...]:
+        """Read the devices; after the driver has gone, the same devices without values."""
+        if self._reader is None:
+            return self._last
+        try:
+            if self._own_process and not self._cuda_uuids:
+                self._cuda_uuids = started_cuda_uuids()
+                if self._cuda_uuids:
+                    self._choose()
+            self._last = self._reader.read()
+        except DriverGone as gone:
+            self._give_up(gone)
+        return self._last
+
+    def close(self) -> None:
+        """Give NVML back."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+    def _choose(self) -> None:
+        assert self._reader is not None
+        names = self._reader.list_devices()
+        seen = visible_devices(names, self._environment, self._cuda_uuids)
+        uuids = _picked(self._devices, seen, tuple(name.uuid for name in names))
+        self.note = seen.note
+        self.reason = None if uuids else seen.note or self._nothing(len(names))
+        self._reader.watch(uuids)
+
+    def _nothing(self, devices: int) -> str:
+        if devices and self._devices is not None:
+            return f"devices={list(self._devices)!r} names none of the {devices} devices that NVML lists"
+        return "there is a driver, but it lists no GPU"
+
+    def _give_up(self, gone: DriverGone) -> None:
+        self.reason = str(gone)
+        self._last = tuple(GpuSample(uuid=one.uuid, name=one.name, unavailable=str(gone)) for one in self._last)
+        if self._last:  # No driver at all is an ordinary case; one that goes away is not.
+            _log.warning("GPU sampling ended: %s", gone)
+        self.close()
+
+
+def _picked(wanted: Sequence[int | str] | None, seen: Visible, every: tuple[str, ...]) -> tuple[str, ...]:
+    """Give the UUIDs that were asked for; one that does not exist is left out."""
+    if wanted is None:
+        return seen.uuids
+    found = []
+    for one in wanted:
+        if isinstance(one, int):
+            found += list(seen.uuids[one : one + 1]) if one >= 0 else []
+        else:
+            found += [uuid for uuid in every if uuid.lower().startswith(one.lower())]
+    return tuple(dict.fromkeys(found))
+
+
+class Probe:
+    """Reads everything once per call. Belongs to the thread that uses it, NVML included.
+
+    Parameters
+    ----------
+    pid : int, optional
+        The process to watch, by default this one.
+    devices : sequence of int or str, optional
+        See `GpuWatch`.
+    data_wait : callable, optional
+        Gives the share of the time since its last call that went into waiting for data, or None.
+    api : NvmlApi, optional
+        NVML, for tests.
+
+    Raises
+    ------
+    ProcessLookupError
+        If there is no process `pid`.
+    """
+
+    def __init__(
+        self,
+        *,
+        pid: int | None = None,
+        devices: Sequence[int | str] | None = None,
+        data_wait: Callable[[], float | None] | None = None,
+        api: NvmlApi | None = None,
+    ) -> None:
+        self._process = ProcessReader(pid)
+        own = pid is None or pid == os.getpid()
+        environment = os.environ if own else self._process.environment()
+        self._host = HostReader()
+        self._data_wait = data_wait
+        self.gpus = GpuWatch(api, environment, devices, own_process=own)
+        self._started_s = self._last_s = time.monotonic()
+        self.read()  # Rates need a first reading; its values are not shown.
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since the last reading."""
+        return time.monotonic() - self._last_s
+
+    def read(self) -> SystemSample:
+        """Read everything."""
+        wall_s, cpu_s = time.monotonic(), time.thread_time()
+        gpus, host, process = self.gpus.read(), self._host.read(), self._process.read()
+        waited = self._data_wait() if self._data_wait is not None else None
+        interval_s, self._last_s = wall_s - self._last_s, wall_s
+        return SystemSample(
+            time_s=time.time(),
+            elapsed_s=wall_s - self._started_s,
+            interval_s=interval_s,
+            cost_cpu_s=time.thread_time() - cpu_s,
+            cost_wall_s=time.monotonic() - wall_s,
+            gpus=gpus,
+            gpu_reason=self.gpus.reason,
+            host=host,
+            process=process,
+            data_wait_ratio=waited,
+        )
+
+    def close(self) -> None:
+        """Give NVML back."""
+        self.gpus.close()

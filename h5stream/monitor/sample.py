@@ -1,0 +1,194 @@
+"""What the machine did in one interval: frozen values, in base units, None where nothing is known.
+
+Units are bytes, seconds, watts, degrees Celsius and hertz; a ratio runs from 0 to 1. None means that the
+device or the system does not say, and is shown as ``n/a``; 0 always means a measured zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+def _share(part: float | None, whole: float | None) -> float | None:
+    return None if part is None or not whole else part / whole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuSample:
+    """One GPU, or one MIG instance of a GPU, in one interval.
+
+    Attributes
+    ----------
+    uuid : str
+        NVML's name for the device, ``GPU-...`` or ``MIG-...``; identity, neither high nor low.
+    name : str
+        Product name.
+    utilization_ratio : float or None
+        Share of the driver's last sample period in which some kernel ran. Low: the GPU waits, most often for
+        data. High: it is never idle, which does not yet say that it is well used; see `sm_activity_ratio`.
+        None on MIG instances.
+    sm_activity_ratio : float or None
+        Share of the streaming multiprocessors that were busy, averaged over the interval. Low beside a high
+        utilisation: kernels too small, so a larger batch. Near 1: the GPU is the limit. None before Hopper.
+    memory_used_bytes : int or None
+        Device memory taken, by all processes. High: no room for a larger batch. Low: there is.
+    memory_total_bytes : int or None
+        Device memory there is, in bytes.
+    pcie_receive_bytes_per_s : float or None
+        Bytes a second that came to the device over PCIe. Near the link's rate (about 25e9 for PCIe 4 x16):
+        the copy is the limit. Low: it is not. None on MIG instances without GPM.
+    power_w : float or None
+        Power drawn by the whole card, in watts. Low under load: mostly idle. At `power_limit_w`: clocks drop.
+    power_limit_w : float or None
+        What the card may draw, in watts.
+    temperature_c : float or None
+        Temperature of the die in degrees Celsius. High (over about 83): clocks drop soon.
+    sm_clock_hz : float or None
+        Clock of the multiprocessors. Low under load: throttled, see `throttle_reasons`.
+    memory_clock_hz : float or None
+        Clock of the device memory. Low under load: a power-saving state.
+    throttle_reasons : tuple of str or None
+        Why the clocks are below their highest, by nvidia-smi's names. ``gpu_idle`` is no complaint; a
+        ``..._slowdown`` or ``..._power_cap`` is. Empty: nothing holds the clocks back.
+    unavailable : str or None
+        Why this device gives no values any more (lost, reset required), or None.
+    """
+
+    uuid: str
+    name: str
+    utilization_ratio: float | None = None
+    sm_activity_ratio: float | None = None
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    pcie_receive_bytes_per_s: float | None = None
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    temperature_c: float | None = None
+    sm_clock_hz: float | None = None
+    memory_clock_hz: float | None = None
+    throttle_reasons: tuple[str, ...] | None = None
+    unavailable: str | None = None
+
+    @property
+    def memory_ratio(self) -> float | None:
+        """Share of the device memory that is taken, 0 to 1."""
+        return _share(self.memory_used_bytes, self.memory_total_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostSample:
+    """The machine in one interval.
+
+    Attributes
+    ----------
+    cpu_ratio : float or None
+        Share of all the machine's processors that was busy. High (over 0.9): decode or Python is the likely
+        limit. Low while the GPU waits: storage, or too few threads.
+    ram_used_bytes : int or None
+        Memory that could not be given out now: the cgroup's count where it has a limit, else the machine's
+        total less what is available. High: the next window may not fit, and the page cache shrinks.
+    ram_total_bytes : int or None
+        The cgroup's limit where there is one below the machine's memory, else the machine's memory, in bytes.
+    disk_read_bytes_per_s : float or None
+        Bytes a second read from the machine's disks by everyone. Near the disk's rate: storage is the limit.
+        Near 0 while data flows: it comes from the page cache or over the network.
+    """
+
+    cpu_ratio: float | None = None
+    ram_used_bytes: int | None = None
+    ram_total_bytes: int | None = None
+    disk_read_bytes_per_s: float | None = None
+
+    @property
+    def ram_ratio(self) -> float | None:
+        """Share of the memory that is taken, 0 to 1."""
+        return _share(self.ram_used_bytes, self.ram_total_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessSample:
+    """The watched process in one interval, with its children where it says so.
+
+    Attributes
+    ----------
+    pid : int
+        Process number.
+    processes : int
+        How many processes are counted: this one and its children. High: many DataLoader workers.
+    cpu_cores : float or None
+        Processor seconds used a second, children included. Near the number of allowed processors: computing
+        is the limit. Near 1.0 with many threads: Python's global lock. Low: it waits.
+    cpus_allowed : int
+        Processors that the watcher may use (affinity and cgroup): what `cpu_cores` cannot exceed.
+    memory_bytes : int or None
+        Resident memory of the process itself. Growing without end: something keeps batches.
+    children_memory_bytes : int or None
+        Resident memory of the children, added up; pages that forked workers share are counted once for each.
+    disk_read_bytes_per_s : float or None
+        Bytes a second that this process and its children caused to be fetched from storage, network file
+        systems included. Low while data flows: the page cache serves.
+    """
+
+    pid: int
+    processes: int = 1
+    cpu_cores: float | None = None
+    cpus_allowed: int = 1
+    memory_bytes: int | None = None
+    children_memory_bytes: int | None = None
+    disk_read_bytes_per_s: float | None = None
+
+    @property
+    def cpu_ratio(self) -> float | None:
+        """Share of the allowed processors that was busy with this process and its children, 0 to 1."""
+        return _share(self.cpu_cores, self.cpus_allowed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SystemSample:
+    """Everything that was read at one moment. Rates are means over the `interval_s` before it.
+
+    Attributes
+    ----------
+    time_s : float
+        When it was taken, in seconds since 1970 UTC.
+    elapsed_s : float
+        Seconds since the monitor took its first reading.
+    interval_s : float
+        Seconds since the reading before. Much above the interval asked for: the sampling thread did not get
+        its turn, or the driver answered late.
+    cost_cpu_s : float
+        Processor seconds that taking this sample cost. High (over 0.01 at 1 s): sample less often.
+    cost_wall_s : float
+        Seconds that taking this sample lasted. High beside a low `cost_cpu_s`: the driver is slow to answer.
+    gpus : tuple of GpuSample
+        The devices in CUDA's order, as the watched process sees them; empty without a GPU.
+    gpu_reason : str or None
+        Why there are no GPU values (no driver, driver gone), or None while there are.
+    host : HostSample
+        The machine.
+    process : ProcessSample or None
+        The watched process; None once it has ended.
+    data_wait_ratio : float or None
+        Share of the interval in which the training loop waited for a batch. Under 0.05: not input-bound. Over
+        0.2: strongly so. None without a loader.
+    """
+
+    time_s: float
+    elapsed_s: float = 0.0
+    interval_s: float = 0.0
+    cost_cpu_s: float = 0.0
+    cost_wall_s: float = 0.0
+    gpus: tuple[GpuSample, ...] = ()
+    gpu_reason: str | None = None
+    host: HostSample = HostSample()
+    process: ProcessSample | None = None
+    data_wait_ratio: float | None = None
+
+    @property
+    def cost_ratio(self) -> float | None:
+        """Share of one processor that the monitor itself takes, 0 to 1."""
+        return _share(self.cost_cpu_s, self.interval_s)
+
+    def gpu(self, position: int = 0) -> GpuSample | None:
+        """Give the device at `position` in CUDA's order, or None where there is none."""
+        return self.gpus[position] if 0 <= position < len(self.gpus) else None

@@ -1,0 +1,210 @@
+"""The monitor on a terminal: what is now, its course, mean and most, drawn with rich."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from h5stream.monitor.line import NA, amount, percent, scaled
+from h5stream.monitor.sample import GpuSample, SystemSample
+
+_BARS = "▁▂▃▄▅▆▇█"
+_MIN_COURSE = 10  # columns
+_OTHER_COLUMNS = 72  # what the table needs beside the course
+
+
+def sparkline(values: Sequence[float | None], width: int, top: float | None = None) -> str:
+    """Give the last `width` values as a row of bars; a blank where there is no value.
+
+    Parameters
+    ----------
+    values : sequence of float or None
+        Oldest first.
+    width : int
+        Columns.
+    top : float, optional
+        The value of a full bar, by default the greatest of those shown.
+
+    Examples
+    --------
+    >>> sparkline([0.0, 0.5, None, 1.0], width=4, top=1.0)
+    '▁▅ █'
+    """
+    shown = list(values)[-width:] if width > 0 else []
+    full = top or max((value for value in shown if value is not None), default=0.0)
+    return "".join(" " if value is None else _bar(value / full if full else 0.0) for value in shown)
+
+
+def _bar(ratio: float) -> str:
+    return _BARS[round(min(1.0, max(0.0, ratio)) * (len(_BARS) - 1))]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    label: str
+    get: Callable[[SystemSample], float | None]
+    show: Callable[[float | None], str]
+    top: float | None = None
+    now: str | None = None
+    colour: str = "cyan"
+
+
+def render_screen(
+    samples: Sequence[SystemSample],
+    width: int,
+    *,
+    title: str,
+    note: str | None = None,
+    with_process: bool = True,
+) -> Panel:
+    """Give the whole screen for the samples so far.
+
+    Parameters
+    ----------
+    samples : sequence of SystemSample
+        Oldest first, at least one.
+    width : int
+        Columns of the terminal.
+    title : str
+        What is watched.
+    note : str, optional
+        A line below, for instance what is uncertain about the GPUs' order.
+    with_process : bool, default True
+        Whether to show the watched process.
+    """
+    last = samples[-1]
+    parts: list[RenderableType] = []
+    for position, gpu in enumerate(last.gpus):
+        heading = f"GPU {position}  {gpu.name}"
+        parts.append(_table(samples, width, heading, _gpu_rows(position, gpu), _gpu_state(gpu)))
+    if not last.gpus:
+        parts.append(Text.assemble(("GPU  ", "bold"), ("n/a", "dim"), f"  {last.gpu_reason or ''}\n"))
+    parts.append(_table(samples, width, "Machine", _host_rows(last)))
+    if with_process:
+        parts.append(_table(samples, width, "Process", _process_rows(last), _process_state(last)))
+    parts.append(Text(_footer(samples), style="dim"))
+    if note:
+        parts.append(Text(note, style="yellow"))
+    return Panel(Group(*parts), title=title, title_align="left", border_style="dim", width=width)
+
+
+def _table(
+    samples: Sequence[SystemSample], width: int, heading: str, rows: Sequence[_Row], state: str = ""
+) -> RenderableType:
+    course = max(_MIN_COURSE, width - _OTHER_COLUMNS)
+    table = Table(box=None, padding=(0, 1), show_header=False, pad_edge=False)
+    table.add_column(width=11, style="bold")
+    table.add_column(width=21, justify="right", no_wrap=True)
+    table.add_column(width=course, no_wrap=True)
+    table.add_column(width=12, style="dim", no_wrap=True)
+    table.add_column(width=12, style="dim", no_wrap=True)
+    for row in rows:
+        values = [row.get(sample) for sample in samples]
+        now = row.now or row.show(values[-1])
+        mean, most = _extremes(values, row.show)
+        line = Text(sparkline(values, course, row.top), style=row.colour)
+        table.add_row(row.label, Text(now, style="dim" if now == NA else ""), line, mean, most)
+    text = Text(heading, style="bold underline")
+    if state:
+        text.append(f"   {state}", style="not bold not underline dim")
+    return Group(text, table, Text())
+
+
+def _extremes(values: Sequence[float | None], show: Callable[[float | None], str]) -> tuple[str, str]:
+    known = [value for value in values if value is not None]
+    if not known:
+        return "", ""
+    return f"ø {show(sum(known) / len(known))}", f"↑ {show(max(known))}"
+
+
+def _gpu_rows(position: int, gpu: GpuSample) -> list[_Row]:
+    def of(name: str) -> Callable[[SystemSample], float | None]:
+        return lambda sample: getattr(one, name) if (one := sample.gpu(position)) else None
+
+    vram = amount(gpu.memory_used_bytes, gpu.memory_total_bytes)
+    return [
+        _Row(label="Utilisation", get=of("utilization_ratio"), show=percent, top=1.0, colour="green"),
+        _Row(label="SM activity", get=of("sm_activity_ratio"), show=percent, top=1.0, colour="green"),
+        _Row(label="VRAM", get=of("memory_ratio"), show=percent, top=1.0, now=vram, colour="blue"),
+        _Row(label="PCIe in", get=of("pcie_receive_bytes_per_s"), show=_bytes_per_s, colour="magenta"),
+        _Row(label="Power", get=of("power_w"), show=_watts, top=gpu.power_limit_w, colour="yellow"),
+    ]
+
+
+def _gpu_state(gpu: GpuSample) -> str:
+    if gpu.unavailable is not None:
+        return gpu.unavailable
+    degrees = NA if gpu.temperature_c is None else f"{gpu.temperature_c:.0f} °C"
+    reasons = [reason for reason in gpu.throttle_reasons or () if reason != "gpu_idle"]
+    held = NA if gpu.throttle_reasons is None else ", ".join(reasons) or "nothing"
+    return f"{degrees}   SM clock {scaled(gpu.sm_clock_hz, 'Hz')}   held back by: {held}"
+
+
+def _host_rows(last: SystemSample) -> list[_Row]:
+    ram = amount(last.host.ram_used_bytes, last.host.ram_total_bytes)
+    return [
+        _Row(label="CPU", get=lambda s: s.host.cpu_ratio, show=percent, top=1.0, colour="green"),
+        _Row(label="RAM", get=lambda s: s.host.ram_ratio, show=percent, top=1.0, now=ram, colour="blue"),
+        _Row(
+            label="Disk read",
+            get=lambda s: s.host.disk_read_bytes_per_s,
+            show=_bytes_per_s,
+            colour="magenta",
+        ),
+    ]
+
+
+def _process_rows(last: SystemSample) -> list[_Row]:
+    allowed = last.process.cpus_allowed if last.process else None
+    return [
+        _Row(label="CPU", get=_process("cpu_cores"), show=_cores, top=allowed, colour="green"),
+        _Row(label="Memory", get=_process_memory, show=_bytes, colour="blue"),
+        _Row(label="Disk read", get=_process("disk_read_bytes_per_s"), show=_bytes_per_s, colour="magenta"),
+        _Row(label="Data wait", get=lambda s: s.data_wait_ratio, show=percent, top=1.0, colour="red"),
+    ]
+
+
+def _process(name: str) -> Callable[[SystemSample], float | None]:
+    return lambda sample: getattr(sample.process, name) if sample.process else None
+
+
+def _process_memory(sample: SystemSample) -> float | None:
+    process = sample.process
+    if process is None or process.memory_bytes is None:
+        return None
+    return process.memory_bytes + (process.children_memory_bytes or 0)
+
+
+def _process_state(last: SystemSample) -> str:
+    if last.process is None:
+        return "has ended"
+    children = last.process.processes - 1
+    return f"{children} {'child' if children == 1 else 'children'}   {last.process.cpus_allowed} CPUs allowed"
+
+
+def _footer(samples: Sequence[SystemSample]) -> str:
+    costs = [sample.cost_ratio for sample in samples if sample.cost_ratio is not None]
+    cost = percent(sum(costs) / len(costs), 2) if costs else NA
+    last = samples[-1]
+    return f"{last.elapsed_s:.0f} s, {len(samples)} samples; the monitor takes {cost} of one processor"
+
+
+def _bytes_per_s(value: float | None) -> str:
+    return scaled(value, "B/s")
+
+
+def _bytes(value: float | None) -> str:
+    return scaled(value, "B")
+
+
+def _watts(value: float | None) -> str:
+    return scaled(value, "W")
+
+
+def _cores(value: float | None) -> str:
+    return NA if value is None else f"{value:.2f} cores"

@@ -1,0 +1,344 @@
+"""`SystemMonitor`: samples of the machine, taken in the background while training runs.
+
+Guarantees:
+    One thread a running monitor, a daemon. It alone owns the `Probe`, NVML included, from making it to
+    closing it, and it alone writes to the sinks and closes them. Readers (`line`, `sample`, `history`,
+    `summary`) look only at the finished samples, under a lock that is never held over a call into psutil,
+    NVML or a sink: a driver that hangs stops the samples, not the training. `stop` wakes the thread and
+    waits for it at most `timeout_s`; a thread that hangs in the driver is left. After a fork the child has
+    the history and no thread; at interpreter exit every thread is stopped; a monitor that is dropped
+    without `stop` stops by itself.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Protocol, Self
+
+from h5stream.errors import OptionError
+from h5stream.monitor.host import process_exists
+from h5stream.monitor.line import format_line
+from h5stream.monitor.nvml import NvmlApi
+from h5stream.monitor.probe import Probe
+from h5stream.monitor.sample import SystemSample
+from h5stream.monitor.summary import SystemSummary, summarize
+
+MIN_INTERVAL_S = 0.1  # Processor time is counted in steps of 0.01 s: below ten steps a share is noise.
+FIRST_SAMPLE_S = 0.3  # The first sample need not wait a whole interval, but a share of 0.1 s would be coarse.
+DEFAULT_INTERVAL_S = 1.0
+DEFAULT_HISTORY = 3600  # An hour at the default interval, about 3 MB.
+
+_log = logging.getLogger("h5stream.monitor")
+
+
+class Sink(Protocol):
+    """Where samples go: a file, TensorBoard.
+
+    `write` is called with every sample and `close` once at the end, both from the monitor's thread. A sink
+    that raises is dropped, with a warning in the log; the sampling goes on.
+    """
+
+    def write(self, sample: SystemSample) -> None:
+        """Take one sample."""
+
+    def close(self) -> None:
+        """Take no more; what was written is complete after that."""
+
+
+class _Run:
+    """One life of the sampling thread; it does not know its monitor, so a forgotten one can be collected."""
+
+    def __init__(self, make_probe: Callable[[], Probe], interval_s: float, sinks: Iterable[Sink], history: int) -> None:
+        self.make_probe, self.interval_s, self.sinks = make_probe, interval_s, list(sinks)
+        self.samples: deque[SystemSample] = deque(maxlen=history)
+        self.lock = threading.Lock()
+        self.stopping = threading.Event()
+        self.first = threading.Event()  # Set with the first sample, and when there will be none.
+        self.failure: str | None = None
+        self.note: str | None = None
+        self.taken_s = time.monotonic()
+
+    def begin(self) -> threading.Thread:
+        thread = threading.Thread(target=self._loop, name="h5stream-monitor", daemon=True)
+        thread.start()
+        return thread
+
+    def _loop(self) -> None:
+        try:
+            probe = self.make_probe()
+            try:
+                self._sample_until_stopped(probe)
+            finally:
+                probe.close()
+        except Exception as error:
+            self.failure = f"{type(error).__name__}: {error}"
+            _log.warning("sampling ended: %s", self.failure)
+        finally:
+            self.first.set()
+            for sink in self.sinks:
+                self._guarded(sink, sink.close)
+
+    def _sample_until_stopped(self, probe: Probe) -> None:
+        # The first sample comes as soon as a rate means anything, the others in the rhythm asked for.
+        due_s = time.monotonic() + min(self.interval_s, FIRST_SAMPLE_S)
+        while not self.stopping.wait(max(0.0, due_s - time.monotonic())):
+            sample = probe.read()
+            with self.lock:
+                self.samples.append(sample)
+                self.taken_s = time.monotonic()
+                self.note = probe.gpus.note
+            self.first.set()
+            for sink in list(self.sinks):
+                self._guarded(sink, sink.write, sample)
+            # Late samples are skipped, never made up for in a burst.
+            due_s = max(due_s + self.interval_s, time.monotonic())
+
+    def _guarded(self, sink: Sink, call: Callable[..., None], *arguments: SystemSample) -> None:
+        try:
+            call(*arguments)
+        except Exception as error:
+            _log.warning("%s gets no more samples: %s: %s", type(sink).__name__, type(error).__name__, error)
+            self.sinks = [other for other in self.sinks if other is not sink]
+
+
+class SystemMonitor:
+    """Watches GPU, processors, memory and disks from a background thread.
+
+    A machine without a GPU is an ordinary case: the values are None and show as ``n/a``.
+
+    Parameters
+    ----------
+    interval_s : float, default 1.0
+        Seconds between samples, at least 0.1.
+    pid : int, optional
+        Process to watch with its children, by default this one.
+    devices : sequence of int or str, optional
+        Which GPUs: positions in CUDA's order as the watched process sees them, or UUIDs (a beginning will
+        do). By default all that it sees.
+    history : int, default 3600
+        How many samples are kept; older ones are dropped.
+    data_wait : callable, optional
+        Called at each sample, in the monitor's thread; gives the share of the time since its last call that
+        the training loop waited for a batch, or None.
+    sinks : iterable of Sink, optional
+        Where every sample goes as well. The monitor closes them.
+    nvml : NvmlApi, optional
+        Stands in for nvidia-ml-py, for tests.
+
+    Raises
+    ------
+    OptionError
+        If the interval is too short, the history holds nothing or there is no process `pid`.
+
+    Examples
+    --------
+    >>> with SystemMonitor(interval_s=0.1) as monitor:
+    ...     sample = monitor.sample()
+    >>> 0 < sample.host.ram_ratio < 1
+    True
+    >>> monitor.line().startswith("GPU: ")
+    True
+    """
+
+    def __init__(
+        self,
+        *,
+        interval_s: float = DEFAULT_INTERVAL_S,
+        pid: int | None = None,
+        devices: Sequence[int | str] | None = None,
+        history: int = DEFAULT_HISTORY,
+        data_wait: Callable[[], float | None] | None = None,
+        sinks: Iterable[Sink] = (),
+        nvml: NvmlApi | None = None,
+    ) -> None:
+        if not interval_s >= MIN_INTERVAL_S:
+            raise OptionError(f"interval_s={interval_s!r}: must be at least {MIN_INTERVAL_S} s")
+        if history < 1:
+            raise OptionError(f"history={history!r}: must keep at least 1 sample")
+        if pid is not None and not process_exists(pid):
+            raise OptionError(f"pid={pid!r}: there is no such process")
+        self.interval_s = float(interval_s)
+        self._history = history
+        self._sinks = tuple(sinks)
+        # Not a method: the thread would keep the monitor alive through it.
+        self._make_probe = lambda: Probe(pid=pid, devices=devices, data_wait=data_wait, api=nvml)
+        self._run = self._new_run(self._sinks)
+        self._thread: threading.Thread | None = None
+        self._owner = os.getpid()
+        _remember(self)
+
+    def start(self) -> Self:
+        """Begin to sample in the background; does nothing if it does so already.
+
+        Raises
+        ------
+        OptionError
+            If it was stopped before and has sinks, which are closed by now.
+        """
+        if self.running:
+            return self
+        if self._sinks and self._run.stopping.is_set():
+            raise OptionError("the monitor's sinks were closed when it stopped: make a new SystemMonitor")
+        kept = self.history
+        self._run = self._new_run(self._sinks)
+        self._run.samples.extend(kept)
+        self._owner = os.getpid()
+        self._thread = self._run.begin()
+        # The thread knows the run and not the monitor, so this fires when the last user forgets the monitor.
+        weakref.finalize(self, self._run.stopping.set)
+        return self
+
+    def stop(self, timeout_s: float = 2.0) -> None:
+        """End the background sampling and keep the history; does nothing if there is none.
+
+        Parameters
+        ----------
+        timeout_s : float, default 2.0
+            How long to wait for the thread. It ends at once unless the driver hangs; then it is left
+            behind, and the log says so.
+        """
+        self._run.stopping.set()
+        thread, self._thread = self._thread, None
+        if thread is None or self._owner != os.getpid() or thread is threading.current_thread():
+            return
+        thread.join(timeout_s)
+        if thread.is_alive():
+            _log.warning("the monitor's thread did not end in %g s; the driver may hang", timeout_s)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def running(self) -> bool:
+        """Whether samples are being taken in the background, in this process."""
+        return self._owner == os.getpid() and self._thread is not None and self._thread.is_alive()
+
+    @property
+    def failure(self) -> str | None:
+        """Why the sampling ended by itself, or None."""
+        return self._run.failure
+
+    @property
+    def note(self) -> str | None:
+        """What is uncertain about which GPU is which, or None."""
+        return self._run.note
+
+    @property
+    def history(self) -> tuple[SystemSample, ...]:
+        """The samples so far, oldest first; never more than the monitor was told to keep."""
+        with self._run.lock:
+            return tuple(self._run.samples)
+
+    def sample(self) -> SystemSample:
+        """Give the newest sample.
+
+        While the monitor runs it is the last of `history`; the first is there 0.3 s after the start.
+        Otherwise one is taken now, over 0.3 s, and added to `history`.
+
+        If the driver hangs, the sample has no values and a `gpu_reason` that says so: nothing waits for it
+        for more than a few seconds.
+        """
+        if self.running:
+            self._run.first.wait(self._patience_s)
+            return self._newest()
+        return self._take_now()
+
+    def line(self, device: int = 0) -> str:
+        """Give the newest sample as a line for a progress bar, at once.
+
+        ``GPU: 85% | VRAM:12.3/24.0GB(51.2%) | CPU: 45.2% | RAM:18.4/64.0GB(28.8%)``; what is not known is
+        ``n/a``.
+
+        Parameters
+        ----------
+        device : int, default 0
+            Which GPU, by its position in CUDA's order among those watched.
+        """
+        return format_line(self._newest(), device)
+
+    def summary(self) -> SystemSummary:
+        """Summarize the history: means, least and most of every figure, and what the monitor itself cost."""
+        return summarize(self.history)
+
+    # -- inside
+
+    @property
+    def _patience_s(self) -> float:
+        return 5 * self.interval_s + 2.0
+
+    def _new_run(self, sinks: Iterable[Sink]) -> _Run:
+        return _Run(self._make_probe, self.interval_s, sinks, self._history)
+
+    def _newest(self) -> SystemSample:
+        with self._run.lock:
+            newest = self._run.samples[-1] if self._run.samples else None
+            age_s = time.monotonic() - self._run.taken_s
+        if newest is None or self.failure is not None:
+            return _blank(self.failure or "no sample yet")
+        if self.running and age_s > self._patience_s:
+            # Old values would look alive; the driver is the only thing here that can block.
+            return _blank(f"no new sample for {age_s:.0f} s")
+        return newest
+
+    def _take_now(self) -> SystemSample:
+        """Take one sample in a thread of its own, so that a hanging driver does not hang the caller."""
+        once = self._new_run(())
+        thread = once.begin()
+        once.first.wait(self._patience_s)
+        once.stopping.set()
+        thread.join(self._patience_s)
+        with once.lock:
+            taken, self._run.note = list(once.samples)[:1], once.note
+        if not taken:
+            return _blank(once.failure or f"no answer within {self._patience_s:g} s")
+        with self._run.lock:
+            self._run.samples.append(taken[0])
+        return taken[0]
+
+    def _after_fork(self) -> None:
+        """Forget the parent's thread, which does not exist here, and locks that it may have held."""
+        samples = tuple(self._run.samples)
+        self._run = self._new_run(())  # Files and event writers stay the parent's.
+        self._run.samples.extend(samples)
+        self._thread, self._sinks, self._owner = None, (), os.getpid()
+
+
+def _blank(reason: str) -> SystemSample:
+    return SystemSample(time_s=time.time(), gpu_reason=reason)
+
+
+_monitors: weakref.WeakSet[SystemMonitor] = weakref.WeakSet()
+_hooked = False
+
+
+def _remember(monitor: SystemMonitor) -> None:
+    """Have `monitor` stopped at exit and reset in forked children; the hooks come with the first monitor."""
+    global _hooked
+    if not _hooked:
+        _hooked = True
+        atexit.register(_stop_all)
+        os.register_at_fork(after_in_child=_reset_all)
+    _monitors.add(monitor)
+
+
+def _stop_all() -> None:
+    for monitor in list(_monitors):
+        monitor.stop(1.0)
+
+
+def _reset_all() -> None:
+    for monitor in list(_monitors):
+        monitor._after_fork()

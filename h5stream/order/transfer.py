@@ -1,0 +1,79 @@
+"""Windows in file order, cut into transfer slots: for a device that does the shuffle's gather itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h5stream.order.epoch import EpochOrder, Window
+
+
+class TransferOrder:
+    """The windows of an epoch, their rows ascending and unshuffled, in slots of `slot_rows` rows.
+
+    To the engine it is an order whose batches are slots; a slot never holds rows of two windows.
+
+    Parameters
+    ----------
+    order : EpochOrder
+        The epoch.
+    slot_rows : int
+        Rows of a slot.
+    together : int
+        Slots that are read together.
+
+    Examples
+    --------
+    >>> from h5stream.order.blocks import make_blocks
+    >>> from h5stream.order.epoch import OrderSettings
+    >>> settings = OrderSettings(batch_size=4, window_rows=6, first_window_rows=6)
+    >>> order = TransferOrder(EpochOrder(make_blocks((0, 10), (2,)), settings), slot_rows=4, together=2)
+    >>> order.slot_edges.tolist(), [order.batch_size_of(k) for k in range(order.batches)]
+    ([0, 2, 3], [4, 2, 4])
+    """
+
+    def __init__(self, order: EpochOrder, *, slot_rows: int, together: int) -> None:
+        self.order = order
+        self.slot_rows = slot_rows
+        self._together = together
+        self.window_rows: NDArray[np.int64] = np.diff(order.window_edges)
+        self.slot_edges: NDArray[np.int64] = np.append(0, np.cumsum(-(-self.window_rows // slot_rows)))
+
+    @property
+    def batches(self) -> int:
+        """Slots of the epoch."""
+        return int(self.slot_edges[-1])
+
+    def window_of(self, slot: int) -> int:
+        """Give the window that a slot belongs to."""
+        return int(np.searchsorted(self.slot_edges, slot, side="right")) - 1
+
+    def batch_size_of(self, batch: int) -> int:
+        """Give the rows of a slot."""
+        window = self.window_of(batch)
+        before = (batch - int(self.slot_edges[window])) * self.slot_rows
+        return min(self.slot_rows, int(self.window_rows[window]) - before)
+
+    def windows(self, first_batch: int = 0) -> Iterator[Window]:
+        """Give a few slots at a time, in file order within each window."""
+        for number in range(len(self.window_rows)):
+            if self.slot_edges[number + 1] <= first_batch:
+                continue
+            rows = self.order.rows_of_window(number)
+            step = self.slot_rows * self._together
+            for start in range(0, len(rows), step):
+                part = rows[start : start + step]
+                place = np.arange(start, start + len(part), dtype=np.int64)
+                slot = place // self.slot_rows + int(self.slot_edges[number])
+                keep = slot >= first_batch
+                if keep.any():
+                    yield Window(rows=part[keep], batch=slot[keep], within=(place % self.slot_rows)[keep])
+
+    def sources(self, window: int) -> NDArray[np.int64]:
+        """Give, for each output place of a window, the place in file order that its row comes from."""
+        outputs = self.order.outputs_of_window(window)
+        sources = np.empty(len(outputs), dtype=np.int64)
+        sources[outputs - (int(self.order.window_edges[window]) - self.order.run[0])] = np.arange(len(outputs))
+        return sources

@@ -1,0 +1,31 @@
+"""Files to faster storage and back: copy, verify, manifest, lease."""
+
+from __future__ import annotations
+
+from h5stream.staging.front import stage, staged
+from h5stream.staging.inventory import (
+    RemovedFiles,
+    StagedFile,
+    StagedState,
+    VerifiedFile,
+    list_staged,
+    remove_staged,
+    verify_staged,
+)
+from h5stream.staging.progress import ProgressCallback, StagingProgress
+from h5stream.staging.run import StagedFiles
+
+__all__ = [
+    "ProgressCallback",
+    "RemovedFiles",
+    "StagedFile",
+    "StagedFiles",
+    "StagedState",
+    "StagingProgress",
+    "VerifiedFile",
+    "list_staged",
+    "remove_staged",
+    "stage",
+    "staged",
+    "verify_staged",
+]

@@ -1,0 +1,329 @@
+"""Who copies what: decided under the folder's lock, from the manifest and from what lies in the folder.
+
+# Guarantees:
+# - Everything here runs under `StagingFolder.locked`; nothing here copies data.
+# - A name is written to the manifest before a file of that name exists, and taken from it after the file is
+#   gone: whatever moment a kill -9 picks, the manifest names every copy that is ours, by its inode. What lies
+#   in the control folder belongs to the session that its name begins with.
+# - A process claims all that it will copy at once, copies it, and only then waits for what others copy. So
+#   no two processes wait for each other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from h5stream.errors import NotEnoughSpaceError, StagingError
+from h5stream.staging.folder import StagingFolder, copier_is_alive, session_is_locked, unusable
+from h5stream.staging.layout import Group, Member, Standing, choose_prefix, known_prefixes
+from h5stream.staging.leases import Lease
+from h5stream.staging.manifest import Entry, Files
+from h5stream.staging.space import MEMORY_FILESYSTEMS, Space, measure, pages, refusal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimant:
+    """Who asks, and what for."""
+
+    lease: Lease
+    """The process, with the token of this call."""
+    session: str
+    """Name of the lock that is held while copying."""
+    hold: bool
+    """Whether the files are to be leased to the process."""
+    keep: bool
+    """Whether the copies stay when nobody uses them any more."""
+    margin_bytes: int | None
+    """What is to stay free; None for the defaults."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What one look at the manifest decided."""
+
+    names: tuple[tuple[str, ...], ...]
+    """For each group, the name of each member."""
+    to_copy: tuple[tuple[str, Member, int], ...]
+    """What this process is to copy: name, source, and inode of the empty file that it begins as."""
+    to_wait_for: tuple[str, ...]
+    """What other processes are copying."""
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A claim in the making, and the manifest as it would become."""
+
+    files: dict[str, Entry]
+    names: list[tuple[str, ...]]
+    to_copy: list[tuple[str, Member]]
+    to_wait_for: list[str]
+    to_retire: list[str]
+
+
+def is_intact(folder: StagingFolder, name: str, entry: Entry) -> bool | None:
+    """Say whether a copy is as it was made; None where something else, or nothing, has its name."""
+    try:
+        facts = folder.copy_path(name).lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    if not stat.S_ISREG(facts.st_mode) or facts.st_ino != entry.copy_inode:
+        return None
+    return facts.st_size == entry.size_bytes and facts.st_mtime_ns == entry.copy_mtime_ns
+
+
+def _is_free(folder: StagingFolder, name: str) -> bool:
+    """Say whether a file of that name can be made: nothing has it, and its folders are folders."""
+    path = folder.copy_path(name)
+    if os.path.lexists(path):
+        return False
+    parents = list(path.relative_to(folder.path).parents)[:-1]
+    # A symbolic link in the way could lead out of the folder.
+    return all(_is_plain_folder(folder.path / parent) for parent in parents if os.path.lexists(folder.path / parent))
+
+
+def _is_plain_folder(path: os.PathLike[str]) -> bool:
+    return stat.S_ISDIR(os.lstat(path).st_mode)
+
+
+def standing_in(folder: StagingFolder, files: Files, session: str) -> Callable[[str, Member], Standing]:
+    """Give the function that says what a name is to a source."""
+
+    def standing(name: str, member: Member) -> Standing:
+        entry = files.get(name)
+        if entry is None:
+            return Standing.FREE if _is_free(folder, name) else Standing.TAKEN
+        if entry.source != member.source:
+            return Standing.TAKEN
+        if not entry.whole:
+            return Standing.OURS if entry.session == session else Standing.COPYING
+        return _standing_of_copy(folder, name, entry, member)
+
+    return standing
+
+
+def _standing_of_copy(folder: StagingFolder, name: str, entry: Entry, member: Member) -> Standing:
+    intact = is_intact(folder, name, entry)
+    if intact is None:
+        return Standing.STALE if _is_free(folder, name) else Standing.TAKEN
+    version = member.version
+    if intact and (entry.size_bytes, entry.mtime_ns) == (version.size_bytes, version.mtime_ns):
+        return Standing.FRESH
+    return Standing.TAKEN if entry.live_leases() else Standing.STALE
+
+
+def make_claim(
+    folder: StagingFolder,
+    groups: Sequence[Group],
+    who: Claimant,
+    tick: Callable[[], None],
+    open_session: Callable[[], None],
+) -> Claim:
+    """Decide what to copy, and write the claim to the manifest; `open_session` locks the session of `who`.
+
+    Raises
+    ------
+    NotEnoughSpaceError
+        If what is to be copied does not fit; nothing was changed then.
+    """
+    with folder.locked(tick) as files:
+        dead = reclaim(folder, files)
+        draft = _draft(folder, groups, files, who)
+        if draft.to_copy:
+            _check_space(folder, files, draft, who)
+            # Before the manifest speaks of it: a copier without a session counts as dead.
+            open_session()
+        for name in draft.to_retire:
+            delete_copy(folder, name, files[name])
+        parts = _make_parts(folder, draft)
+        if dead or draft.files != files:
+            _save_or_delete(folder, draft, parts)
+    to_copy = tuple((name, member, draft.files[name].copy_inode) for name, member in draft.to_copy)
+    return Claim(names=tuple(draft.names), to_copy=to_copy, to_wait_for=tuple(draft.to_wait_for))
+
+
+def _make_parts(folder: StagingFolder, draft: _Draft) -> list[Path]:
+    """Make the empty files that copies begin as, and write their inodes into the draft."""
+    made: list[Path] = []
+    try:
+        for name, _ in draft.to_copy:
+            path = folder.part_path(name, draft.files[name])
+            inode = _make_part(folder, path)
+            made.append(path)
+            draft.files[name] = replace(draft.files[name], copy_inode=inode)
+    except BaseException:
+        _delete_parts(made)
+        raise
+    return made
+
+
+def _save_or_delete(folder: StagingFolder, draft: _Draft, parts: Sequence[Path]) -> None:
+    try:
+        folder.save(draft.files)
+    except BaseException:
+        _delete_parts(parts)
+        raise
+
+
+def _delete_parts(paths: Sequence[Path]) -> None:
+    for path in paths:
+        path.unlink(missing_ok=True)
+
+
+def _draft(folder: StagingFolder, groups: Sequence[Group], files: Files, who: Claimant) -> _Draft:
+    draft = _Draft(dict(files), [], [], [], [])
+    standing = standing_in(folder, draft.files, who.session)
+    copies: dict[str, list[str]] = {}
+    for name, entry in files.items():
+        copies.setdefault(entry.source, []).append(name)
+    for group in groups:
+        known = known_prefixes(group, copies.get(group.members[0].source, []))
+        prefix = choose_prefix(group, known, standing)
+        if prefix is None:
+            raise StagingError(
+                f"no name is left in {folder.path} for {group.members[0].source}; remove what is not needed "
+                "with `h5stream stage --remove`",
+                file=group.members[0].source,
+                folder=str(folder.path),
+            )
+        names = tuple(prefix + member.relative for member in group.members)
+        for name, member in zip(names, group.members, strict=True):
+            _take(draft, name, member, standing(name, member), who)
+            copies.setdefault(member.source, []).append(name)
+        draft.names.append(names)
+    _retire_outdated(folder, draft, groups, who)
+    return draft
+
+
+def _take(draft: _Draft, name: str, member: Member, standing: Standing, who: Claimant) -> None:
+    old = draft.files.get(name)
+    if standing is Standing.FRESH and old is not None:
+        held = old.with_lease(who.lease) if who.hold else old
+        draft.files[name] = replace(held, keep=old.keep or who.keep)
+    elif standing is Standing.COPYING:
+        draft.to_wait_for.append(name)
+    elif standing in {Standing.FREE, Standing.STALE}:
+        if old is not None:
+            draft.to_retire.append(name)
+        draft.to_copy.append((name, member))
+        draft.files[name] = _copying_entry(member, old, who)
+
+
+def _copying_entry(member: Member, old: Entry | None, who: Claimant) -> Entry:
+    before = old.live_leases() if old else ()
+    return Entry(
+        source=member.source,
+        size_bytes=member.version.size_bytes,
+        mtime_ns=member.version.mtime_ns,
+        owner=who.lease,
+        keep=who.keep or bool(old and old.keep),
+        session=who.session,
+        leases=(*before, who.lease) if who.hold else before,
+    )
+
+
+def _retire_outdated(folder: StagingFolder, draft: _Draft, groups: Sequence[Group], who: Claimant) -> None:
+    """Retire stale copies of the same sources under other names, left while somebody still used them."""
+    standing = standing_in(folder, draft.files, who.session)
+    chosen = {name for names in draft.names for name in names}
+    members = {member.source: member for group in groups for member in group.members}
+    for name, entry in list(draft.files.items()):
+        member = members.get(entry.source)
+        if member and name not in chosen and standing(name, member) is Standing.STALE:
+            draft.to_retire.append(name)
+            del draft.files[name]
+
+
+def _check_space(folder: StagingFolder, files: Files, draft: _Draft, who: Claimant) -> None:
+    space = _after_retiring(folder, measure(folder.path, who.margin_bytes), draft.to_retire)
+    promised = sum(_still_to_come(folder, name, entry) for name, entry in files.items() if not entry.whole)
+    sizes = [(member.source, member.version.size_bytes) for _, member in draft.to_copy]
+    problem = refusal(space, sizes, promised)
+    if problem:
+        raise NotEnoughSpaceError(
+            problem,
+            folder=str(folder.path),
+            needed=sum(pages(size) for _, size in sizes),
+            available=max(0, space.usable_bytes - promised),
+        )
+
+
+def _after_retiring(folder: StagingFolder, space: Space, names: Sequence[str]) -> Space:
+    freed = 0
+    for name in names:
+        with contextlib.suppress(OSError):
+            freed += folder.copy_path(name).lstat().st_blocks * 512
+    free = None if space.free_bytes is None else space.free_bytes + freed
+    memory = space.memory_bytes
+    if memory is not None and space.filesystem in MEMORY_FILESYSTEMS:
+        memory += freed
+    return replace(space, free_bytes=free, memory_bytes=memory)
+
+
+def copied_bytes(folder: StagingFolder, name: str, entry: Entry) -> int:
+    """Give how far an unfinished copy has come, in bytes, as the file system counts them."""
+    try:
+        return min(entry.size_bytes, folder.part_path(name, entry).lstat().st_blocks * 512)
+    except OSError:
+        return 0
+
+
+def _still_to_come(folder: StagingFolder, name: str, entry: Entry) -> int:
+    return entry.size_bytes - copied_bytes(folder, name, entry)
+
+
+def _make_part(folder: StagingFolder, path: Path) -> int:
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags, 0o600)
+    except OSError as error:
+        raise unusable(folder, error) from error
+    try:
+        return os.fstat(descriptor).st_ino
+    finally:
+        os.close(descriptor)
+
+
+def delete_copy(folder: StagingFolder, name: str, entry: Entry) -> bool:
+    """Delete a copy if the file of that name is the one that was made; say whether it was."""
+    path = folder.copy_path(name)
+    if is_intact(folder, name, entry) is None or not all(
+        _is_plain_folder(folder.path / parent) for parent in list(path.relative_to(folder.path).parents)[:-1]
+    ):
+        return False
+    path.unlink()
+    for parent in list(path.relative_to(folder.path).parents)[:-1]:
+        with contextlib.suppress(OSError):  # not empty: somebody else's
+            (folder.path / parent).rmdir()
+    return True
+
+
+def drop_unfinished(folder: StagingFolder, name: str, entry: Entry) -> None:
+    """Delete what there is of a copy that was not finished."""
+    with contextlib.suppress(FileNotFoundError):
+        folder.part_path(name, entry).unlink()
+    if entry.copy_inode:
+        # Its name was given but not yet confirmed. It is ours by its inode only.
+        delete_copy(folder, name, entry)
+    with contextlib.suppress(FileNotFoundError):
+        (folder.control / f"{entry.session}.session").unlink()
+
+
+def reclaim(folder: StagingFolder, files: dict[str, Entry]) -> list[str]:
+    """Take the unfinished copies of dead processes from the folder and from `files`; give their names."""
+    dead = [name for name, entry in files.items() if not entry.whole and not copier_is_alive(folder, entry)]
+    for name in dead:
+        drop_unfinished(folder, name, files.pop(name))
+    _sweep(folder, {entry.session for entry in files.values()})
+    return dead
+
+
+def _sweep(folder: StagingFolder, known: set[str]) -> None:
+    """Delete what a process left in the control folder that died before the manifest spoke of it."""
+    for session in folder.control.glob("*.session"):
+        if session.stem not in known and not session_is_locked(folder, session.stem):
+            _delete_parts([*folder.control.glob(f"{session.stem}.*.part"), session])

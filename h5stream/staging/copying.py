@@ -1,0 +1,342 @@
+"""Copying several files at once, each in blocks, to names that nobody takes for whole files.
+
+# Guarantees:
+# - `ParallelCopy` starts its threads in `start` and has joined them when `close` returns. The threads read
+#   and write files and nothing else; what becomes of a finished copy is the caller's business, in the
+#   caller's thread.
+# - A block belongs to one thread. Descriptors are opened for a block and closed after it, so that each has
+#   its own read-ahead and an idle file costs none. Buffers belong to a thread.
+# - `_lock` guards the hand-out of blocks and the counts of those unfinished. No thread holds it over I/O.
+# - After `close`, or after an error in any thread, each thread stops at its next piece of 256 KiB.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import queue
+import stat
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from h5stream import allowance
+from h5stream.errors import (
+    H5StreamError,
+    NotEnoughSpaceError,
+    SourceChangedError,
+    StagedFileDamagedError,
+    StagingError,
+)
+from h5stream.staging.blocks import BlockCopy, Buffers, copy_block, new_buffers
+from h5stream.staging.checksum import BLOCK_BYTES, Checksum, block_count, combine
+from h5stream.staging.layout import SourceVersion, version_from
+from h5stream.staging.space import in_words
+
+# Ctrl-C in the middle of `Thread.start` leaves a thread that comes up a moment later: within this time.
+_LATE_START_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyJob:
+    """One file to be copied."""
+
+    name: str
+    """Its name in the folder."""
+    folder: str
+    """The folder."""
+    source: str
+    """What is copied."""
+    version: SourceVersion
+    """What the source must still be when the copy is done."""
+    part: Path
+    """The unfinished copy; an empty file at first."""
+    part_inode: int
+    """Inode of the unfinished copy: blocks that went to another file of that name are not in this one."""
+    in_kernel: bool
+    """Whether copy_file_range is worth a try."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopiedFile:
+    """One file that was copied, flushed and verified; still under its unfinished name."""
+
+    job: CopyJob
+    """What was asked for."""
+    checksum: Checksum
+    """Checksum of its bytes."""
+    inode: int
+    """Inode of the copy."""
+    mtime_ns: int
+    """Modification time that the copy has, in nanoseconds, as coarse as its file system keeps it."""
+
+
+class _OpenFile:
+    """What the threads know together about a file that is being copied."""
+
+    def __init__(self, job: CopyJob) -> None:
+        self.job = job
+        count = block_count(job.version.size_bytes)
+        self.digests = [b""] * count
+        # A file of zero bytes has no block, but somebody must make it.
+        self.blocks = self.untaken = self.unfinished = max(1, count)
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    file: _OpenFile
+    number: int
+
+
+@dataclass(slots=True)
+class _Count:
+    """Bytes that one thread has copied; written by that thread only, read by all."""
+
+    bytes: int = 0
+
+
+class _StoppedError(Exception):
+    """The copy was closed; no news to anybody."""
+
+
+@dataclass(slots=True)
+class _State:
+    finished: queue.SimpleQueue[CopiedFile | BaseException] = field(default_factory=queue.SimpleQueue)
+    stop: threading.Event = field(default_factory=threading.Event)
+
+
+def default_threads() -> int:
+    """Give the number of threads that copy: more than there are processors, to hide a disk's delay."""
+    return min(8, max(4, allowance.cpus()))
+
+
+class ParallelCopy:
+    """Copies jobs with several threads; finished files are fetched with `wait`."""
+
+    def __init__(self, jobs: Sequence[CopyJob], threads: int) -> None:
+        self._agenda = _Agenda(jobs)
+        self._lock = threading.Lock()
+        self._state = _State()
+        self._launched: list[threading.Thread] = []
+        wanted = sum(max(1, block_count(job.version.size_bytes)) for job in jobs)
+        self._counts = [_Count() for _ in range(min(threads, wanted))]
+        self._threads = [
+            threading.Thread(target=self._work, args=(count,), name=f"h5stream-stage-{number}", daemon=True)
+            for number, count in enumerate(self._counts)
+        ]
+
+    @property
+    def bytes_done(self) -> int:
+        """Bytes copied so far."""
+        return sum(count.bytes for count in self._counts)
+
+    def start(self) -> None:
+        """Start the threads."""
+        for thread in self._threads:
+            self._launched.append(thread)
+            thread.start()
+
+    def wait(self, timeout_s: float) -> list[CopiedFile]:
+        """Give the files finished since the last call, after `timeout_s` at most; raise a thread's error."""
+        found: list[CopiedFile] = []
+        with contextlib.suppress(queue.Empty):
+            item = self._state.finished.get(timeout=timeout_s)
+            while True:
+                if isinstance(item, BaseException):
+                    raise item
+                found.append(item)
+                item = self._state.finished.get_nowait()
+        return found
+
+    def close(self) -> None:
+        """Stop the threads and wait until they are gone."""
+        self._state.stop.set()
+        for thread in self._launched:
+            _join(thread)
+
+    def _work(self, count: _Count) -> None:
+        buffers = new_buffers()
+        try:
+            own = None
+            while (block := self._next(own)) is not None:
+                self._copy(block, buffers, count)
+                own = block.file
+        except _StoppedError:
+            pass
+        except BaseException as error:
+            self._state.stop.set()
+            self._state.finished.put(error)
+
+    def _next(self, own: _OpenFile | None) -> _Block | None:
+        with self._lock:
+            return None if self._state.stop.is_set() else self._agenda.next(own)
+
+    def _copy(self, block: _Block, buffers: Buffers, count: _Count) -> None:
+        job = block.file.job
+
+        def told(size: int) -> None:
+            count.bytes += size
+            if self._state.stop.is_set():
+                raise _StoppedError
+
+        with _opened(job) as (source, target):
+            offset = block.number * BLOCK_BYTES
+            length = min(BLOCK_BYTES, job.version.size_bytes - offset)
+            if length > 0:
+                piece = BlockCopy(
+                    source=source,
+                    target=target,
+                    offset=offset,
+                    length=length,
+                    in_kernel=job.in_kernel,
+                    name=job.source,
+                )
+                block.file.digests[block.number] = copy_block(piece, buffers, told)
+            if self._is_last(block.file):
+                self._state.finished.put(_finish(block.file, source, target))
+
+    def _is_last(self, file: _OpenFile) -> bool:
+        with self._lock:
+            file.unfinished -= 1
+            return file.unfinished == 0
+
+
+def _join(thread: threading.Thread) -> None:
+    """Wait for the end of a thread, also one that is only just coming up after an interrupted start."""
+    give_up = time.monotonic() + _LATE_START_S
+    while time.monotonic() < give_up:
+        try:
+            thread.join()
+        except RuntimeError:  # not started, or not yet
+            time.sleep(0.001)
+        else:
+            return
+
+
+class _Agenda:
+    """Hands out blocks: to each thread those of a file of its own while there are files, then of others'.
+
+    Writes to one file wait for each other in the kernel (one lock to an inode), writes to several do not.
+    Not safe for several threads by itself; `ParallelCopy` holds its lock.
+    """
+
+    def __init__(self, jobs: Sequence[CopyJob]) -> None:
+        self._untouched = deque(_OpenFile(job) for job in jobs)
+        self._begun: deque[_OpenFile] = deque()
+
+    def next(self, own: _OpenFile | None) -> _Block | None:
+        """Give the next block for a thread whose last block was of the file `own`."""
+        if own is None or own.untaken == 0:
+            own = self._other()
+        if own is None:
+            return None
+        number = own.blocks - own.untaken
+        own.untaken -= 1
+        return _Block(own, number)
+
+    def _other(self) -> _OpenFile | None:
+        if self._untouched:
+            self._begun.append(self._untouched.popleft())
+            return self._begun[-1]
+        while self._begun and self._begun[0].untaken == 0:
+            self._begun.popleft()
+        return self._begun[0] if self._begun else None
+
+
+@contextlib.contextmanager
+def _opened(job: CopyJob) -> Iterator[tuple[int, int]]:
+    """Open source and copy for one block; the operating system's errors become ours, with the file's name."""
+    with contextlib.ExitStack() as opened:
+        try:
+            source = _open_source(job)
+            opened.callback(os.close, source)
+            target = _open_part(job)
+            opened.callback(os.close, target)
+            yield source, target
+        except H5StreamError:
+            raise
+        except OSError as error:
+            raise _explained(error, job) from error
+
+
+def _open_source(job: CopyJob) -> int:
+    try:
+        source = os.open(job.source, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError as error:
+        raise SourceChangedError(
+            f"{job.source} was removed while it was copied. Its copy was not kept", file=job.source
+        ) from error
+    try:
+        check_unchanged(source, job)
+    except BaseException:
+        os.close(source)
+        raise
+    return source
+
+
+def _open_part(job: CopyJob) -> int:
+    with contextlib.suppress(FileNotFoundError):
+        target = os.open(job.part, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        if os.fstat(target).st_ino == job.part_inode:
+            return target
+        os.close(target)
+    raise StagingError(
+        f"the unfinished copy of {job.source} was removed while it was made (by `h5stream stage --remove "
+        "--force`?). Its copy was not kept; stage again",
+        file=job.source,
+        folder=job.folder,
+    )
+
+
+def _explained(error: OSError, job: CopyJob) -> StagingError:
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return NotEnoughSpaceError(
+            f"{job.folder} filled up while {job.source} ({in_words(job.version.size_bytes)}) was copied "
+            f"there: {error.strerror}. The unfinished copies were removed; free space, or name another "
+            "folder",
+            file=job.source,
+            folder=job.folder,
+            needed=job.version.size_bytes,
+        )
+    return StagingError(
+        f"cannot copy {job.source} to {job.folder}: {error.strerror or error}. The unfinished copies were removed",
+        file=job.source,
+        folder=job.folder,
+    )
+
+
+def check_unchanged(descriptor: int, job: CopyJob) -> None:
+    """Raise `SourceChangedError` where an open source is not what it was when it was looked at."""
+    now = version_from(os.fstat(descriptor))
+    if now != job.version:
+        raise SourceChangedError(
+            f"{job.source} changed while it was copied: it had {job.version.size_bytes} bytes and "
+            f"modification time {job.version.mtime_ns} ns, now {now.size_bytes} bytes and {now.mtime_ns} "
+            f"ns{'' if now.inode == job.version.inode else ', and is another file'}. Its copy was not kept; "
+            "stage again when nobody writes to it",
+            file=job.source,
+        )
+
+
+def _finish(file: _OpenFile, source: int, target: int) -> CopiedFile:
+    """Flush a copy whose blocks are all there, and check what can be checked once it is complete."""
+    job, facts = file.job, os.fstat(source)
+    os.fchmod(target, stat.S_IMODE(facts.st_mode) & 0o777)
+    os.utime(target, ns=(facts.st_atime_ns, job.version.mtime_ns))
+    os.fsync(target)
+    # Looked at again by its path: an editor that saves by rename leaves our descriptor on the old file.
+    os.close(_open_source(job))
+    copy = os.fstat(target)
+    if copy.st_size != job.version.size_bytes:
+        raise StagedFileDamagedError(
+            f"the copy of {job.source} has {copy.st_size} bytes, its source {job.version.size_bytes}: "
+            f"something else wrote to {job.part}. Its copy was not kept; stage again",
+            file=job.source,
+            folder=job.folder,
+        )
+    checksum = combine(file.digests)
+    return CopiedFile(job=job, checksum=checksum, inode=copy.st_ino, mtime_ns=copy.st_mtime_ns)

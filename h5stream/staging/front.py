@@ -1,0 +1,140 @@
+"""Staging: `stage` brings files to a folder and says where they are, `staged` takes them away again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from h5stream.errors import OptionError, StagingError
+from h5stream.staging.claims import Claimant
+from h5stream.staging.copying import default_threads
+from h5stream.staging.folder import StagingFolder
+from h5stream.staging.leases import new_lease
+from h5stream.staging.progress import ProgressCallback
+from h5stream.staging.run import StagedFiles, StagingRun
+
+PathLike = str | os.PathLike[str]
+
+
+def stage(
+    files: PathLike | Iterable[PathLike],
+    *,
+    to: PathLike,
+    follow: bool = False,
+    lease: bool = True,
+    threads: int | None = None,
+    margin_bytes: int | None = None,
+    progress: ProgressCallback | None = None,
+) -> StagedFiles:
+    """Copy files to a folder on faster storage, verified, each of them once; give where the copies are.
+
+    A copy that is there already and whose source has not changed is reused; a stale one is replaced, unless
+    a live process uses it, in which case the new copy goes to a subfolder. What another process is copying is
+    waited for.
+
+    Parameters
+    ----------
+    files : path or iterable of path
+        The files; of any format, HDF5 files are looked into for others that they need.
+    to : path
+        The folder, on a tmpfs or a fast disk; it is made where it is absent.
+    follow : bool
+        Bring along the files that they need: external links, virtual dataset sources, external storage.
+    lease : bool
+        Protect the copies from `remove_staged` until `StagedFiles.release`, or until this process ends.
+    threads : int, optional
+        Threads that copy; by default the number of processors, at least 4 and at most 8.
+    margin_bytes : int, optional
+        What is to stay free. By default, of memory 5 %, at least 256 MiB, and of a disk 1 %.
+    progress : callable, optional
+        Called with a `StagingProgress` about ten times a second; see `ProgressCallback`.
+
+    Returns
+    -------
+    StagedFiles
+        Paths of the copies, and how they came there.
+
+    Raises
+    ------
+    SourceNotFoundError, SourceError
+        If a file does not exist or is not a regular file.
+    SourceChangedError
+        If a file changes while it is copied.
+    NotEnoughSpaceError
+        If the copies do not fit into the folder or into memory.
+    UnfollowableReferenceError
+        If `follow` is asked for and a needed file would not be found beside the copy.
+    StagingError
+        If the folder cannot be used.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     source = Path(place, "a.h5")
+    ...     _ = source.write_bytes(b"any bytes")
+    ...     first = stage(source, to=Path(place, "fast"))
+    ...     again = stage(source, to=Path(place, "fast"))
+    ...     first.paths[0].read_bytes(), len(first.copied), len(again.copied)
+    (b'any bytes', 1, 0)
+    """
+    return _stage(files, to, follow, lease, True, threads, margin_bytes, progress)
+
+
+@contextlib.contextmanager
+def staged(
+    files: PathLike | Iterable[PathLike],
+    *,
+    to: PathLike,
+    follow: bool = False,
+    threads: int | None = None,
+    margin_bytes: int | None = None,
+    progress: ProgressCallback | None = None,
+) -> Iterator[tuple[Path, ...]]:
+    """Stage files for the time of a ``with`` block; give the paths of the copies.
+
+    At the end the copies are deleted, unless another process still uses them or `stage` (or the command
+    line) put them there to stay. Parameters and errors are those of `stage`.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     source = Path(place, "a.h5")
+    ...     _ = source.write_bytes(b"any bytes")
+    ...     with staged(source, to=Path(place, "fast")) as paths:
+    ...         content = paths[0].read_bytes()
+    ...     content, paths[0].exists()
+    (b'any bytes', False)
+    """
+    result = _stage(files, to, follow, True, False, threads, margin_bytes, progress)
+    try:
+        yield result.paths
+    finally:
+        result.release()
+
+
+def _stage(
+    files: PathLike | Iterable[PathLike],
+    to: PathLike,
+    follow: bool,
+    hold: bool,
+    keep: bool,
+    threads: int | None,
+    margin_bytes: int | None,
+    progress: ProgressCallback | None,
+) -> StagedFiles:
+    if threads is not None and threads < 1:
+        raise OptionError(f"threads must be at least 1, not {threads}")
+    if margin_bytes is not None and margin_bytes < 0:
+        raise OptionError(f"margin_bytes must not be negative, not {margin_bytes}")
+    folder = StagingFolder(path=Path(os.path.abspath(to)))
+    if folder.path.exists() and not folder.path.is_dir():
+        raise StagingError(f"{folder.path} is no folder", folder=str(folder.path))
+    paths = [files] if isinstance(files, str | os.PathLike) else list(files)
+    lease = new_lease()
+    who = Claimant(lease=lease, session=f"{lease.pid}-{lease.token}", hold=hold, keep=keep, margin_bytes=margin_bytes)
+    run = StagingRun(folder, who, threads or default_threads(), progress)
+    return run.run([Path(path) for path in paths], follow)

@@ -1,0 +1,378 @@
+"""What lies in a folder of staged files: listing, verifying, removing.
+
+# Guarantees:
+# - `list_staged` and `verify_staged` change nothing and take no lock: the manifest is replaced as a whole.
+# - `remove_staged` deletes a file only if the manifest names it and it still is the file that was made, by
+#   its inode.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from h5stream.errors import StagedFileInUseError, StagingError
+from h5stream.staging.blocks import PIECE_BYTES
+from h5stream.staging.checksum import Checksum, block_count, block_hash, combine
+from h5stream.staging.claims import delete_copy, drop_unfinished, is_intact, reclaim
+from h5stream.staging.copying import default_threads
+from h5stream.staging.folder import StagingFolder, copier_is_alive
+from h5stream.staging.manifest import Entry
+from h5stream.staging.run import TICK_S
+
+PathLike = str | os.PathLike[str]
+
+
+class StagedState(StrEnum):
+    """How a staged file stands to its source."""
+
+    FRESH = "fresh"
+    """The source has the size and the modification time that it had when it was copied."""
+    STALE = "stale"
+    """The source has changed since."""
+    SOURCE_GONE = "source gone"
+    """The source is not there, or not to be seen from here."""
+    COPYING = "copying"
+    """A live process is copying it."""
+    UNFINISHED = "unfinished"
+    """Its copier is dead; the next `stage` or `remove_staged` deletes what there is of it."""
+    CHANGED = "changed"
+    """The copy was written to after it was made."""
+    MISSING = "missing"
+    """Nothing, or another file, has its name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedFile:
+    """One file of the manifest."""
+
+    path: Path
+    """The copy."""
+    source: Path
+    """What it is a copy of."""
+    size_bytes: int
+    """Its size in bytes."""
+    state: StagedState
+    """How it stands to its source."""
+    checksum: Checksum | None
+    """Checksum of the bytes; None while it is being copied."""
+    staged_at: float
+    """When it was finished, in seconds since 1970; 0 while it is being copied."""
+    owner_pid: int
+    """The process that made it, or makes it."""
+    keep: bool
+    """False where the last `staged` block that uses it deletes it."""
+    used_by: tuple[int, ...]
+    """Process ids of the live leases."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifiedFile:
+    """What verifying one staged file found."""
+
+    path: Path
+    """The copy."""
+    problem: str
+    """What is wrong with it; empty where size and checksum are as recorded."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemovedFiles:
+    """What `remove_staged` did."""
+
+    removed: tuple[Path, ...]
+    """Files that were deleted."""
+    bytes_freed: int
+    """Their sizes together, in bytes."""
+    notices: tuple[str, ...]
+    """Files that were only taken from the manifest, and why."""
+
+
+def list_staged(folder: PathLike) -> tuple[StagedFile, ...]:
+    """Give what the manifest of a folder lists, by name; nothing where there is no manifest.
+
+    Raises
+    ------
+    ManifestError
+        If the manifest is damaged or was written by a newer version.
+
+    Examples
+    --------
+    >>> list_staged("/nowhere")
+    ()
+    """
+    place = _folder(folder)
+    return tuple(_staged_file(place, name, entry) for name, entry in sorted(place.load().items()))
+
+
+def _folder(folder: PathLike) -> StagingFolder:
+    return StagingFolder(path=Path(os.path.abspath(folder)))
+
+
+def _staged_file(place: StagingFolder, name: str, entry: Entry) -> StagedFile:
+    return StagedFile(
+        path=place.copy_path(name),
+        source=Path(entry.source),
+        size_bytes=entry.size_bytes,
+        state=_state(place, name, entry),
+        checksum=entry.checksum,
+        staged_at=entry.staged_at,
+        owner_pid=entry.owner.pid,
+        keep=entry.keep,
+        used_by=_users(entry),
+    )
+
+
+def _users(entry: Entry) -> tuple[int, ...]:
+    return tuple(sorted({lease.pid for lease in entry.live_leases()}))
+
+
+def _state(place: StagingFolder, name: str, entry: Entry) -> StagedState:
+    if not entry.whole:
+        return StagedState.COPYING if copier_is_alive(place, entry) else StagedState.UNFINISHED
+    intact = is_intact(place, name, entry)
+    if not intact:
+        return StagedState.MISSING if intact is None else StagedState.CHANGED
+    try:
+        facts = os.stat(entry.source)
+    except OSError:
+        return StagedState.SOURCE_GONE
+    same = (facts.st_size, facts.st_mtime_ns) == (entry.size_bytes, entry.mtime_ns)
+    return StagedState.FRESH if same else StagedState.STALE
+
+
+def verify_staged(
+    folder: PathLike,
+    *,
+    threads: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[VerifiedFile, ...]:
+    """Read every finished copy of a folder and compare size and checksum with the manifest.
+
+    Parameters
+    ----------
+    folder : path
+        The folder.
+    threads : int, optional
+        Threads that read; by default as many as `stage` uses.
+    progress : callable, optional
+        Called in the caller's thread, about ten times a second, with the bytes read and the bytes in all.
+
+    Returns
+    -------
+    tuple of VerifiedFile
+        By name; copies that are being made are left out.
+    """
+    place = _folder(folder)
+    whole = [(name, entry) for name, entry in sorted(place.load().items()) if entry.whole]
+    reader = _Reader()
+    jobs = [
+        (name, entry, number)
+        for name, entry in whole
+        for number in range(block_count(entry.size_bytes, _block_bytes(entry)))
+    ]
+    total = sum(entry.size_bytes for _, entry in whole)
+    pool = ThreadPoolExecutor(threads or default_threads(), thread_name_prefix="h5stream-verify")
+    try:
+        futures = {
+            (name, number): pool.submit(reader.digest, place.copy_path(name), entry, number)
+            for name, entry, number in jobs
+        }
+        left = set(futures.values())
+        while left:
+            _, left = wait(left, timeout=TICK_S)
+            if progress is not None:
+                progress(reader.bytes_done, total)
+    finally:
+        reader.stop.set()
+        pool.shutdown(cancel_futures=True)
+    return tuple(
+        VerifiedFile(
+            path=place.copy_path(name),
+            problem=_problem(
+                place.copy_path(name),
+                entry,
+                [futures[name, n].result() for n in range(block_count(entry.size_bytes, _block_bytes(entry)))],
+            ),
+        )
+        for name, entry in whole
+    )
+
+
+def _block_bytes(entry: Entry) -> int:
+    assert entry.checksum is not None
+    return entry.checksum.block_bytes
+
+
+class _Reader:
+    """Hashes blocks for several threads; `bytes_done` may lag behind, it is only shown."""
+
+    def __init__(self) -> None:
+        self.stop = threading.Event()
+        self.bytes_done = 0
+        self._lock = threading.Lock()
+
+    def digest(self, path: Path, entry: Entry, number: int) -> bytes | OSError:
+        """Give the hash of one block, or the error that reading it met."""
+        block_bytes = _block_bytes(entry)
+        at, end = number * block_bytes, min((number + 1) * block_bytes, entry.size_bytes)
+        digest = block_hash()
+        try:
+            with path.open("rb", buffering=0) as file:
+                while at < end and not self.stop.is_set():
+                    piece = os.pread(file.fileno(), min(PIECE_BYTES, end - at), at)
+                    if not piece:
+                        break
+                    digest.update(piece)
+                    at += len(piece)
+                    with self._lock:
+                        self.bytes_done += len(piece)
+        except OSError as error:
+            return error
+        return digest.digest()
+
+
+def _problem(path: Path, entry: Entry, digests: Sequence[bytes | OSError]) -> str:
+    try:
+        size = path.lstat().st_size
+    except OSError as error:
+        return f"cannot be read: {error.strerror or error}"
+    if size != entry.size_bytes:
+        return f"has {size} bytes, {entry.size_bytes} were staged"
+    errors = [item for item in digests if isinstance(item, OSError)]
+    if errors:
+        return f"cannot be read: {errors[0].strerror or errors[0]}"
+    found = combine([item for item in digests if isinstance(item, bytes)])
+    assert entry.checksum is not None
+    if found.algorithm != entry.checksum.algorithm:
+        return f"its checksum is of a kind that is not known here: {entry.checksum.algorithm}"
+    if found.digest != entry.checksum.digest:
+        return f"its checksum is {found.digest}, {entry.checksum.digest} was staged"
+    return ""
+
+
+def remove_staged(
+    folder: PathLike, files: PathLike | Iterable[PathLike] | None = None, *, force: bool = False
+) -> RemovedFiles:
+    """Delete staged files: all of a folder, or those that are named; nothing that the manifest does not list.
+
+    Parameters
+    ----------
+    folder : path
+        The folder.
+    files : path or iterable of path, optional
+        Copies, as paths or by their names in the folder; by default all.
+    force : bool
+        Also delete what live processes use or are copying. Who has a file open can still read it; who opens
+        it anew cannot.
+
+    Returns
+    -------
+    RemovedFiles
+        What was deleted.
+
+    Raises
+    ------
+    StagingError
+        If a name is not in the manifest; nothing is deleted then.
+    StagedFileInUseError
+        If a live process uses one of them and `force` is not given; nothing is deleted then.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from h5stream.staging.front import stage
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     source = Path(place, "a.h5")
+    ...     _ = source.write_bytes(b"any bytes")
+    ...     _ = stage(source, to=Path(place, "fast"), lease=False)
+    ...     remove_staged(Path(place, "fast")).bytes_freed
+    9
+    """
+    place = _folder(folder)
+    if not place.control.is_dir():
+        if files is None:
+            return RemovedFiles(removed=(), bytes_freed=0, notices=())
+        raise StagingError(f"nothing was staged to {place.path}", folder=str(place.path))
+    with place.locked() as listed:
+        names = list(listed) if files is None else _names(place, listed, files)
+        gone = reclaim(place, listed)
+        names = [name for name in names if name not in gone]
+        if not force:
+            _check_unused(place, listed, names)
+        try:
+            return _remove(place, listed, names)
+        finally:
+            place.save(listed)
+
+
+def _names(place: StagingFolder, listed: dict[str, Entry], files: PathLike | Iterable[PathLike]) -> list[str]:
+    wanted = [files] if isinstance(files, str | os.PathLike) else list(files)
+    names = []
+    for path in wanted:
+        name = _name(place, listed, path)
+        if name is None:
+            raise StagingError(
+                f"{path} is not in the manifest of {place.path}, and only what was staged is deleted. "
+                f"`h5stream stage --list {place.path}` shows what there is",
+                file=str(path),
+                folder=str(place.path),
+            )
+        names.append(name)
+    return list(dict.fromkeys(names))
+
+
+def _name(place: StagingFolder, listed: dict[str, Entry], path: PathLike) -> str | None:
+    text = os.fspath(path)
+    if text in listed:
+        return text
+    absolute = Path(os.path.abspath(text))
+    real = absolute.parent.resolve() / absolute.name
+    for candidate, root in ((absolute, place.path), (real, place.path.resolve())):
+        if candidate.is_relative_to(root) and str(candidate.relative_to(root)) in listed:
+            return str(candidate.relative_to(root))
+    return None
+
+
+def _check_unused(place: StagingFolder, listed: dict[str, Entry], names: Iterable[str]) -> None:
+    used = {name: _users(listed[name]) for name in names}
+    for name in names:
+        if not listed[name].whole:
+            used[name] = tuple(sorted({*used[name], listed[name].owner.pid}))
+    busy = {name: pids for name, pids in used.items() if pids}
+    if busy:
+        lines = ", ".join(f"{name} (process {', '.join(map(str, pids))})" for name, pids in busy.items())
+        raise StagedFileInUseError(
+            f"{len(busy)} staged file(s) of {place.path} are in use: {lines}. Nothing was removed; end those "
+            f"processes, name other files, or use --force (force=True)",
+            file=str(place.copy_path(next(iter(busy)))),
+            folder=str(place.path),
+            pids=tuple(sorted({pid for pids in busy.values() for pid in pids})),
+        )
+
+
+def _remove(place: StagingFolder, listed: dict[str, Entry], names: Iterable[str]) -> RemovedFiles:
+    removed, freed, notices = [], 0, []
+    for name in names:
+        entry, path = listed[name], place.copy_path(name)
+        if not entry.whole:
+            drop_unfinished(place, name, entry)
+        elif delete_copy(place, name, entry):
+            removed.append(path)
+            freed += entry.size_bytes
+        elif os.path.lexists(path):
+            notices.append(f"{path} is not the file that was staged, and was left alone")
+        else:
+            notices.append(f"{path} was gone already")
+        del listed[name]
+    return RemovedFiles(removed=tuple(removed), bytes_freed=freed, notices=tuple(notices))

@@ -1,0 +1,137 @@
+"""Where copies lie in the folder: groups of files that belong together, and the names that they get. Pure.
+
+A file that needs no other keeps its own name. Files that need one another keep their places relative to one
+another, so that the names inside them still lead where they should. Where a name is taken by something else,
+the whole group moves into a subfolder named after the source's folder: the file's own name never changes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from h5stream.staging.manifest import CONTROL
+
+# More sources of one name, all in use at once, than anybody has.
+_MOST_FOLDERS = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceVersion:
+    """What tells one state of a source from another."""
+
+    size_bytes: int
+    """Size in bytes."""
+    mtime_ns: int
+    """Modification time in nanoseconds since 1970."""
+    inode: int
+    """Inode; a file that was replaced has another one."""
+    device: int
+    """Number of the device that it lies on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One file to be staged."""
+
+    source: str
+    """Absolute path with symbolic links resolved: what is copied."""
+    version: SourceVersion
+    """Its state when it was looked at."""
+    relative: str
+    """Its place relative to the other files of its group."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Files that keep their places relative to one another; the first one was asked for."""
+
+    root: str
+    """The folder that all of them lie under."""
+    members: tuple[Member, ...]
+    """The files, the one that was asked for first."""
+
+
+class Standing(Enum):
+    """What a name in the folder is to a file that would take it."""
+
+    FRESH = "a whole copy of this state of the source"
+    COPYING = "a copy of the source that is being made"
+    OURS = "claimed a moment ago by this very call"
+    STALE = "a copy of the source that may be replaced"
+    FREE = "nothing has that name"
+    TAKEN = "something else has that name, or uses it"
+
+
+_THERE = {Standing.FRESH, Standing.COPYING, Standing.OURS}
+
+
+def version_from(facts: os.stat_result) -> SourceVersion:
+    """Give the state that `os.stat` or `os.fstat` has found."""
+    return SourceVersion(size_bytes=facts.st_size, mtime_ns=facts.st_mtime_ns, inode=facts.st_ino, device=facts.st_dev)
+
+
+def prefixes(group: Group) -> Iterator[str]:
+    """Give the subfolders that a group may lie in, in the order in which they are tried.
+
+    Examples
+    --------
+    >>> group = Group(root="/data/run1", members=())
+    >>> steps = prefixes(group)
+    >>> next(steps), next(steps), next(steps)
+    ('', 'run1-cfb761/', 'run1-cfb761-2/')
+    """
+    yield ""
+    # Cut off, so that the name stays within the 255 bytes that a name may have.
+    folder = os.path.basename(group.root)[:50] or "root"
+    digest = hashlib.blake2b(os.fsencode(group.root), digest_size=3).hexdigest()
+    yield f"{folder}-{digest}/"
+    for number in range(2, _MOST_FOLDERS):
+        yield f"{folder}-{digest}-{number}/"
+
+
+def known_prefixes(group: Group, names: Iterable[str]) -> list[str]:
+    """Give the subfolders in which the group's first file has the given copies.
+
+    Examples
+    --------
+    >>> version = SourceVersion(size_bytes=1, mtime_ns=1, inode=1, device=1)
+    >>> first = Member(source="/a", version=version, relative="a")
+    >>> known_prefixes(Group(root="/", members=(first,)), ["a", "run1/a", "ba"])
+    ['', 'run1/']
+    """
+    relative = group.members[0].relative
+    return [name.removesuffix(relative) for name in names if name == relative or name.endswith("/" + relative)]
+
+
+def choose_prefix(group: Group, known: Iterable[str], standing: Callable[[str, Member], Standing]) -> str | None:
+    """Give the subfolder for a group: where it lies already, else the first in which no name is taken.
+
+    Parameters
+    ----------
+    group : Group
+        The files.
+    known : iterable of str
+        Subfolders that may hold the group already, from `known_prefixes`.
+    standing : callable
+        What a name is to a member.
+
+    Returns
+    -------
+    str or None
+        A prefix that is empty or ends in a slash; None where all are taken.
+    """
+    for prefix in known:
+        if all(standing(prefix + member.relative, member) in _THERE for member in group.members):
+            return prefix
+    for prefix in prefixes(group):
+        if all(_usable(prefix + member.relative, member, standing) for member in group.members):
+            return prefix
+    return None
+
+
+def _usable(name: str, member: Member, standing: Callable[[str, Member], Standing]) -> bool:
+    return not name.startswith(CONTROL + "/") and standing(name, member) is not Standing.TAKEN

@@ -1,0 +1,161 @@
+"""What the manifest of a folder of staged files says, as values; no file is touched here.
+
+The manifest is JSON (``.h5stream/manifest.json`` in the folder)::
+
+    {"format": "h5stream-staging", "version": 1,
+     "files": {"a.h5": {"source": "/data/a.h5", "size_bytes": 10, "mtime_ns": 1, "state": "whole",
+                        "checksum": {"algorithm": "xxh3_128", "block_bytes": 16777216, "digest": "..."},
+                        "copy_inode": 5, "copy_mtime_ns": 1, "owner": {...}, "staged_at": 1700000000.0,
+                        "keep": true, "session": "", "leases": [...]}}}
+
+Names are relative to the folder, with ``/`` between folders, and never leave it: whoever deletes by this list
+must not be led elsewhere by a damaged or forged one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import PurePosixPath
+from typing import Any
+
+from h5stream.errors import ManifestError
+from h5stream.staging.checksum import Checksum
+from h5stream.staging.leases import Lease, is_alive
+
+FORMAT = "h5stream-staging"
+VERSION = 1
+CONTROL = ".h5stream"
+"""Folder inside the staging folder that holds the manifest, its lock and unfinished copies."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One staged file, or one that is being copied."""
+
+    source: str
+    """Absolute path of the source, symbolic links resolved."""
+    size_bytes: int
+    """Size of the source when it was copied, in bytes."""
+    mtime_ns: int
+    """Modification time of the source when it was copied, in nanoseconds; the copy is given the same."""
+    owner: Lease
+    """The process that made, or makes, the copy."""
+    keep: bool
+    """False where the last `staged` block that uses the copy deletes it."""
+    session: str = ""
+    """While it is being copied: the name of the lock that its copier holds, in the control folder."""
+    checksum: Checksum | None = None
+    """Checksum of the bytes; None while it is being copied."""
+    copy_inode: int = 0
+    """Inode of the copy, by which a file that somebody put in its place is told apart; 0 while unknown."""
+    copy_mtime_ns: int = 0
+    """Modification time of the copy in nanoseconds, as its file system keeps it."""
+    staged_at: float = 0.0
+    """When the copy was finished, in seconds since 1970."""
+    leases: tuple[Lease, ...] = ()
+    """Who uses the copy."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether the copy is finished and verified."""
+        return self.checksum is not None
+
+    def live_leases(self) -> tuple[Lease, ...]:
+        """Give the leases whose processes still run."""
+        return tuple(lease for lease in self.leases if is_alive(lease))
+
+    def with_lease(self, lease: Lease) -> Entry:
+        """Give the entry with one more lease, and without those of dead processes."""
+        return replace(self, leases=(*self.without_lease(lease.token).leases, lease))
+
+    def without_lease(self, token: str) -> Entry:
+        """Give the entry without the lease of that token, and without those of dead processes."""
+        return replace(self, leases=tuple(use for use in self.live_leases() if use.token != token))
+
+
+Files = Mapping[str, Entry]
+_FIELDS = tuple(field.name for field in fields(Entry))
+
+
+def check_name(name: str, *, where: str) -> str:
+    """Give the name back if it stays inside the folder; else raise `ManifestError`.
+
+    Examples
+    --------
+    >>> check_name("run1/a.h5", where="/dev/shm/x")
+    'run1/a.h5'
+    """
+    path = PurePosixPath(name)
+    if not name or path.is_absolute() or ".." in path.parts or path.parts[0] == CONTROL or str(path) != name:
+        raise ManifestError(
+            f"the manifest of {where} names {name!r}, but a name must be a relative path that stays inside "
+            f"the folder and outside {CONTROL}/. The manifest is damaged: move {where}/{CONTROL} away and "
+            "stage again",
+            folder=where,
+        )
+    return name
+
+
+def to_json(files: Files) -> str:
+    """Give the manifest's text, a line for each file."""
+    # json's own `indent` is ten times as slow, and a manifest is written with every batch of finished copies.
+    lines = [f"{json.dumps(name)}: {json.dumps(_entry_to_json(entry))}" for name, entry in sorted(files.items())]
+    listing = ",\n".join(lines)
+    return f'{{"format": "{FORMAT}", "version": {VERSION}, "files": {{\n{listing}\n}}}}\n'
+
+
+def _entry_to_json(entry: Entry) -> dict[str, Any]:
+    flat = {name: getattr(entry, name) for name in _FIELDS}
+    return {
+        **flat,
+        "state": "whole" if entry.whole else "copying",
+        "checksum": asdict(entry.checksum) if entry.checksum else None,
+        "owner": asdict(entry.owner),
+        "leases": [asdict(lease) for lease in entry.leases],
+    }
+
+
+def from_json(text: str, *, where: str) -> dict[str, Entry]:
+    """Give the files that a manifest lists, checked; `where` names the folder in messages.
+
+    Raises
+    ------
+    ManifestError
+        If it is no manifest, was written by a newer version, or names something outside its folder.
+    """
+    try:
+        document = json.loads(text)
+        if document["format"] != FORMAT:
+            raise ValueError(f"format {document['format']!r}")
+        version = int(document["version"])
+        if version == VERSION:
+            return {
+                check_name(name, where=where): _entry_from_json(listed) for name, listed in document["files"].items()
+            }
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ManifestError(
+            f"{where}/{CONTROL}/manifest.json is not a manifest of staged files ({type(error).__name__}: "
+            f"{error}). Move {where}/{CONTROL} away and stage again; the files beside it are then left as "
+            "they are",
+            folder=where,
+        ) from error
+    raise ManifestError(
+        f"{where}/{CONTROL}/manifest.json has version {version}, this h5stream knows {VERSION}: "
+        f"use the h5stream that wrote it, or another folder",
+        folder=where,
+    )
+
+
+def _entry_from_json(listed: Mapping[str, Any]) -> Entry:
+    values = {key: value for key, value in listed.items() if key != "state"}
+    checksum = values.pop("checksum")
+    return Entry(
+        **{
+            **values,
+            "checksum": None if checksum is None else Checksum(**checksum),
+            "owner": Lease(**values["owner"]),
+            "leases": tuple(Lease(**lease) for lease in values["leases"]),
+        }
+    )

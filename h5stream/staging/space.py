@@ -1,0 +1,186 @@
+"""Whether copies fit: the folder's free space, and for a file system in memory also the memory there is.
+
+What decides (`refusal`, `what_fits`) is pure; what measures (`measure`) reads ``/proc`` and ``statvfs`` once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from h5stream import allowance
+
+MEMORY_FILESYSTEMS = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"})
+NETWORK_FILESYSTEMS = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "ceph", "beegfs", "9p", "fuse.sshfs", "fuse.glusterfs"}
+)
+# What stays free unless the caller says otherwise. A training process needs memory of its own and grows
+# while it runs; the kernel starts to reclaim and to swap well before the last page is gone.
+MEMORY_MARGIN_SHARE = 0.05
+LEAST_MEMORY_MARGIN = 256 << 20
+DISK_MARGIN_SHARE = 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Space:
+    """What a folder can take, at one moment."""
+
+    folder: str
+    """The folder."""
+    filesystem: str
+    """Type of its file system, such as ``tmpfs`` or ``ext4``; empty where it is not known."""
+    free_bytes: int | None
+    """What the file system says is free, for this user; None where it has no limit (ramfs)."""
+    memory_bytes: int | None
+    """Memory that can be taken, within the cgroup's limit; None for a file system that is not in memory."""
+    free_margin_bytes: int
+    """What is to stay free in the file system."""
+    memory_margin_bytes: int
+    """What is to stay free of the memory."""
+
+    @property
+    def usable_bytes(self) -> int:
+        """What copies may take: the tighter of the two limits, margins taken off."""
+        limits = [1 << 62]
+        if self.free_bytes is not None:
+            limits.append(self.free_bytes - self.free_margin_bytes)
+        if self.memory_bytes is not None:
+            limits.append(self.memory_bytes - self.memory_margin_bytes)
+        return max(0, min(limits))
+
+
+def filesystem_type(path: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:
+    """Give the type of the file system that a path lies on; empty where it is not known.
+
+    Source: field 3 (major:minor) and the first field after ``-`` of ``proc_pid_mountinfo(5)``.
+
+    Examples
+    --------
+    >>> filesystem_type(Path("/proc"))
+    'proc'
+    """
+    device = path.stat().st_dev
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    try:
+        lines = mounts.read_text(errors="replace").splitlines()
+    except OSError:
+        return ""
+    for line in lines:
+        before, _, after = line.partition(" - ")
+        if before.split()[2] == wanted:
+            return after.split()[0]
+    return ""
+
+
+def existing_parent(path: Path) -> Path:
+    """Give the folder itself, or the nearest one above it that exists."""
+    while not path.exists():
+        path = path.parent
+    return path
+
+
+def measure(folder: Path, margin_bytes: int | None = None) -> Space:
+    """Give what a folder can take now; `margin_bytes` replaces both margins."""
+    place = existing_parent(folder)
+    kind, facts = filesystem_type(place), os.statvfs(place)
+    in_memory = kind in MEMORY_FILESYSTEMS
+    memory = allowance.memory_available_bytes() if in_memory else None
+    memory_margin = max(LEAST_MEMORY_MARGIN, int(MEMORY_MARGIN_SHARE * (memory or 0)))
+    # The size of a tmpfs is a limit that somebody set on purpose: it may be used up. Nearly full disks grow
+    # slow.
+    free_margin = 0 if in_memory else int(DISK_MARGIN_SHARE * facts.f_blocks * facts.f_frsize)
+    return Space(
+        folder=str(folder),
+        filesystem=kind,
+        free_bytes=facts.f_bavail * facts.f_frsize if facts.f_blocks else None,
+        memory_bytes=memory,
+        free_margin_bytes=free_margin if margin_bytes is None else margin_bytes,
+        memory_margin_bytes=memory_margin if margin_bytes is None else margin_bytes,
+    )
+
+
+def pages(size_bytes: int, page_bytes: int = 4096) -> int:
+    """Give what a file takes in whole pages, in bytes.
+
+    Examples
+    --------
+    >>> pages(0), pages(1), pages(4097)
+    (0, 4096, 8192)
+    """
+    return -(-size_bytes // page_bytes) * page_bytes
+
+
+def what_fits(sizes: Sequence[tuple[str, int]], usable_bytes: int) -> list[str]:
+    """Give the names that fit together: smallest first, so that most files are brought in.
+
+    Examples
+    --------
+    >>> what_fits([("big", 100), ("small", 10), ("middle", 50)], 70)
+    ['small', 'middle']
+    """
+    fitting, used = [], 0
+    for name, size in sorted(sizes, key=lambda pair: pair[1]):
+        if used + size > usable_bytes:
+            break
+        fitting.append(name)
+        used += size
+    return fitting
+
+
+def in_words(size_bytes: int) -> str:
+    """Give a size for people, with the unit that suits it.
+
+    Examples
+    --------
+    >>> in_words(999), in_words(3 << 20), in_words(5 << 30)
+    ('999 B', '3.0 MiB', '5.0 GiB')
+    """
+    for unit, shift in (("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if size_bytes >= 1 << shift:
+            return f"{size_bytes / (1 << shift):.1f} {unit}"
+    return f"{size_bytes} B"
+
+
+def refusal(space: Space, sizes: Sequence[tuple[str, int]], promised_bytes: int = 0) -> str:
+    """Give why the files do not fit, with the numbers and what would fit; an empty string where they fit.
+
+    Parameters
+    ----------
+    space : Space
+        What the folder can take.
+    sizes : sequence of (str, int)
+        Name and bytes of each file to be copied.
+    promised_bytes : int
+        What copies that other processes are making will still take.
+    """
+    needed = sum(pages(size) for _, size in sizes)
+    usable = max(0, space.usable_bytes - promised_bytes)
+    if needed <= usable:
+        return ""
+    limits = []
+    if space.free_bytes is not None:
+        limits.append(_limit("its free space", space.free_bytes, space.free_margin_bytes))
+    if space.memory_bytes is not None:
+        limits.append(_limit("the available memory", space.memory_bytes, space.memory_margin_bytes))
+    if promised_bytes:
+        limits.append(f"{in_words(promised_bytes)} are promised to copies under way")
+    return (
+        f"{len(sizes)} file(s) of {in_words(needed)} ({needed} bytes) do not fit into {space.folder}"
+        f"{f' ({space.filesystem})' if space.filesystem else ''}, which can take {in_words(usable)} "
+        f"({usable} bytes): {'; '.join(limits)}. {_way_out(what_fits(sizes, usable), len(sizes))}"
+    )
+
+
+def _limit(what: str, have_bytes: int, margin_bytes: int) -> str:
+    margin = f" less a margin of {in_words(margin_bytes)}" if margin_bytes else ""
+    return f"{what} is {in_words(have_bytes)}{margin}"
+
+
+def _way_out(fitting: Sequence[str], asked: int) -> str:
+    free = "free space with `h5stream stage --remove`, or name another folder"
+    if not fitting:
+        return f"None of them fits; {free}"
+    names = ", ".join(fitting[:5]) + (", ..." if len(fitting) > 5 else "")
+    return f"{len(fitting)} of {asked} would fit: {names}; or {free}"

@@ -1,0 +1,334 @@
+"""What a file holds: every dataset, how it is stored, and how h5stream reaches its bytes."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import h5py
+import numpy as np
+
+from h5stream.errors import FieldLengthError, H5StreamError
+from h5stream.storage.discovery import datasets_of, default_fields, open_hdf5
+from h5stream.storage.filters import DecodeError, DecodeScratch, pipeline_of
+from h5stream.storage.layout import DECODED, DatasetPart
+from h5stream.storage.opening import open_layout
+from h5stream.storage.source import FileBytes, FileIdentity
+
+REFUSED = "refused"
+"""h5stream does not read it; the reason says why. Stands beside `DIRECT`, `DECODED` and `VIA_H5PY`."""
+
+_LAYOUTS = {
+    h5py.h5d.COMPACT: "compact",
+    h5py.h5d.CONTIGUOUS: "contiguous",
+    h5py.h5d.CHUNKED: "chunked",
+    h5py.h5d.VIRTUAL: "virtual",
+}
+
+# What h5py raises on datasets that it cannot make sense of, whatever is wrong with them.
+_UNREADABLE = (OSError, RuntimeError, ValueError, TypeError, KeyError, NotImplementedError, MemoryError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetEntry:
+    """One dataset of a file.
+
+    Attributes
+    ----------
+    path : str
+        Without the leading slash.
+    shape : tuple of int or None
+        None for a null dataspace.
+    dtype : str
+        The type of an element as people write it.
+    element_nbytes : int
+        Bytes of one stored element.
+    variable_length : bool
+        Whether elements lie in the file's heap: strings and sequences of no fixed length.
+    layout : str
+        ``"compact"``, ``"contiguous"``, ``"chunked"`` or ``"virtual"``.
+    chunk_shape : tuple of int or None
+        None where the data is not chunked.
+    filters : str
+        As people write them: ``"shuffle + gzip-4"``; empty without.
+    stored_nbytes : int
+        Bytes that its data takes in the file, without the index; the heap is not counted.
+    stored_chunks : int or None
+        Chunks that were ever written; None where that is not known.
+    cache_nbytes, cache_chunks : int
+        Bytes and chunks that h5py's own chunk cache holds for it at most.
+    access : str
+        `DIRECT`, `DECODED`, `VIA_H5PY` or `REFUSED`.
+    reason : str
+        Why.
+    """
+
+    path: str
+    shape: tuple[int, ...] | None
+    dtype: str
+    element_nbytes: int
+    variable_length: bool
+    layout: str
+    chunk_shape: tuple[int, ...] | None
+    filters: str
+    stored_nbytes: int
+    stored_chunks: int | None
+    cache_nbytes: int
+    cache_chunks: int
+    access: str
+    reason: str
+
+    @property
+    def rows(self) -> int | None:
+        """Elements along axis 0; None where there is no such axis."""
+        return self.shape[0] if self.shape else None
+
+    @property
+    def row_nbytes(self) -> int:
+        """Bytes of one row, without filters."""
+        return math.prod(self.shape[1:]) * self.element_nbytes if self.shape else 0
+
+    @property
+    def raw_nbytes(self) -> int:
+        """Bytes of all elements, without filters."""
+        return 0 if self.shape is None else math.prod(self.shape) * self.element_nbytes
+
+    @property
+    def chunk_rows(self) -> int | None:
+        """Rows that one chunk reaches over; None where the data is not chunked."""
+        return self.chunk_shape[0] if self.chunk_shape else None
+
+    @property
+    def chunk_nbytes(self) -> int:
+        """Bytes of a chunk once decoded; 0 where the data is not chunked."""
+        return math.prod(self.chunk_shape) * self.element_nbytes if self.chunk_shape else 0
+
+    @property
+    def chunks_across(self) -> int:
+        """Chunks that one row lies in."""
+        if not self.chunk_shape or not self.shape:
+            return 1
+        return math.prod(-(-n // c) for n, c in zip(self.shape[1:], self.chunk_shape[1:], strict=True))
+
+    @property
+    def chunks(self) -> int:
+        """Chunks that the data takes, stored or not; 0 where it is not chunked."""
+        if not self.chunk_shape or not self.shape:
+            return 0
+        return -(-self.shape[0] // self.chunk_shape[0]) * self.chunks_across
+
+    @property
+    def written_nbytes(self) -> float:
+        """Bytes of the elements that were ever written, without filters; the others are the fill value."""
+        if self.stored_chunks is None or not self.chunks:
+            return float(self.raw_nbytes if self.stored_nbytes else 0)
+        return self.raw_nbytes * self.stored_chunks / self.chunks
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times smaller the written data is in the file; None where nothing is stored."""
+        return self.written_nbytes / self.stored_nbytes if self.stored_nbytes and self.written_nbytes else None
+
+
+def list_datasets(
+    path: str, *, most: int | None = None, allow_external: bool = False
+) -> tuple[tuple[DatasetEntry, ...], int]:
+    """List the datasets that hard links lead to, in the file's order.
+
+    Parameters
+    ----------
+    path : str
+        The file.
+    most : int, optional
+        Look at so many of them; each takes about a millisecond.
+    allow_external : bool
+        Whether external storage and virtual sources may lead out of it.
+
+    Returns
+    -------
+    entries : tuple of DatasetEntry
+        In the file's order.
+    left_out : int
+        Datasets that were not looked at.
+
+    Raises
+    ------
+    SourceError
+        If the file cannot be opened. A dataset that cannot be read is listed as refused instead.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "a.h5")
+    >>> with h5py.File(path, "w") as f:
+    ...     _ = f.create_dataset("x", (1000, 4), "f4", chunks=(100, 4), compression="gzip", shuffle=True)
+    >>> (entry,), left_out = list_datasets(path)
+    >>> entry.chunk_nbytes, entry.chunks, entry.filters, entry.access
+    (1600, 10, 'shuffle + gzip-4', 'decoded')
+    """
+    FileIdentity.of(path)
+    # The file stays open meanwhile, so that opening it again for each dataset finds libhdf5's own copy.
+    with open_hdf5(path) as file:
+        # Names only: each dataset that stays open makes every closing of the file slower.
+        found = list(datasets_of(file))
+        entries = tuple(_entry(path, name, file[name], allow_external) for name in found[:most])
+        return entries, len(found) - len(entries)
+
+
+def describe_dataset(path: str, name: str, *, allow_external: bool = False) -> DatasetEntry:
+    """Describe one dataset, also one that only a soft link leads to.
+
+    Raises
+    ------
+    SourceError
+        If the file cannot be opened.
+    """
+    with open_hdf5(path) as file:
+        return _entry(path, name, file[name], allow_external)
+
+
+def root_fields(path: str) -> list[str]:
+    """Give the names of the root's datasets, if they agree in length; else nothing.
+
+    Raises
+    ------
+    SourceError
+        If the file cannot be opened.
+    """
+    with open_hdf5(path) as file, contextlib.suppress(FieldLengthError, *_UNREADABLE):
+        return default_fields(file, path)
+    return []
+
+
+def _entry(path: str, name: str, dataset: Any, allow_external: bool) -> DatasetEntry:
+    access, reason, stored_chunks = _access(path, name, allow_external)
+    creation = dataset.id.get_create_plist()
+    chunks, nbytes, _ = dataset.id.get_access_plist().get_chunk_cache()
+    dtype = _or_none(lambda: dataset.dtype)
+    return DatasetEntry(
+        path=name,
+        shape=dataset.shape,
+        dtype="a type that h5py cannot read" if dtype is None else dtype_text(dtype),
+        element_nbytes=int(dataset.id.get_type().get_size()),
+        variable_length=dtype is not None and dtype.kind == "O" and h5py.check_ref_dtype(dtype) is None,
+        layout=_LAYOUTS.get(creation.get_layout(), "unknown"),
+        chunk_shape=dataset.chunks,
+        filters=pipeline_of(creation).describe(),
+        stored_nbytes=int(_or_none(dataset.id.get_storage_size) or 0),
+        stored_chunks=stored_chunks,
+        cache_nbytes=int(nbytes),
+        cache_chunks=int(chunks),
+        access=access,
+        reason=reason,
+    )
+
+
+def _or_none(ask: Any) -> Any:
+    try:
+        return ask()
+    except _UNREADABLE:
+        return None
+
+
+def _access(path: str, name: str, allow_external: bool) -> tuple[str, str, int | None]:
+    """Ask the opening itself, so that the answer is what a loader would do."""
+    try:
+        part = open_layout(path, name, allow_external=allow_external).datasets[0][0]
+    except H5StreamError as error:
+        return REFUSED, _without_place(str(error), path, name), None
+    except _UNREADABLE as error:
+        return REFUSED, f"h5py cannot read it: {error}", None
+    return part.access, part.reason, None if part.index is None else len(part.index.numbers)
+
+
+def _without_place(message: str, path: str, name: str) -> str:
+    """Leave out what the listing says anyway: which file and which dataset."""
+    for opening in (f"{path!r}", ":", ",", " ", "field ", "dataset ", f"{name!r}", ":", " "):
+        message = message.removeprefix(opening)
+    return message
+
+
+def dtype_text(dtype: np.dtype[Any]) -> str:
+    """Name a type as people write it.
+
+    Examples
+    --------
+    >>> dtype_text(np.dtype(">f4")), dtype_text(np.dtype("S10")), dtype_text(h5py.string_dtype())
+    ('float32 big-endian', 'S10', 'string of any length')
+    >>> dtype_text(np.dtype([("x", "f8"), ("y", "i2", (3,))]))
+    '{x: float64, y: int16[3]}'
+    """
+    if dtype.names:
+        return "{" + ", ".join(f"{name}: {dtype_text(dtype[name])}" for name in dtype.names) + "}"
+    if dtype.subdtype is not None:
+        return f"{dtype_text(dtype.subdtype[0])}[{','.join(map(str, dtype.subdtype[1]))}]"
+    if dtype.kind == "O":
+        return _object_text(dtype)
+    if dtype.kind in "SV":
+        return f"S{dtype.itemsize}" if dtype.kind == "S" else f"opaque of {dtype.itemsize} bytes"
+    text = dtype.name
+    if h5py.check_enum_dtype(dtype) is not None:
+        text = f"enum of {text}"
+    swapped = dtype.newbyteorder("=") != dtype
+    return f"{text} big-endian" if swapped and dtype.byteorder == ">" else text
+
+
+def _object_text(dtype: np.dtype[Any]) -> str:
+    if h5py.check_ref_dtype(dtype) is not None:
+        return "reference"
+    inside = h5py.check_vlen_dtype(dtype)
+    if isinstance(inside, np.dtype):
+        return f"sequence of {dtype_text(inside)}"
+    return "string of any length"
+
+
+def decode_rate(part: DatasetPart, identity: FileIdentity, *, chunks: int = 8, seconds: float = 0.05) -> float | None:
+    """Time how fast one thread undoes the filters of a dataset, on some of its own chunks.
+
+    Parameters
+    ----------
+    part : DatasetPart
+        Read as `DECODED`; for others there is nothing to time.
+    identity : FileIdentity
+        Its file.
+    chunks : int
+        Chunks to take, spread over the dataset.
+    seconds : float
+        Stop after the chunk with which this time is over.
+
+    Returns
+    -------
+    float or None
+        Decoded bytes a second, reading from the page cache included. A low value means that decoding, and not
+        the disk, decides how fast batches come. None where nothing is stored or it does not decode.
+    """
+    index = part.index
+    if part.access != DECODED or index is None or len(index.numbers) == 0:
+        return None
+    source, scratch = FileBytes(identity), DecodeScratch()
+    spent = done = 0.0
+    try:
+        # The first is not timed: a running epoch has its buffers and its code in place.
+        for turn, place in enumerate([0, *_spread(len(index.numbers), chunks)]):
+            begin = time.perf_counter()
+            stored = scratch.buffer("read", int(index.nbytes[place]))
+            source.read_into(int(index.offset[place]), stored.data)
+            mask = int(index.filter_mask[place])
+            part.pipeline.decode(stored, filter_mask=mask, raw_nbytes=part.chunk_nbytes, scratch=scratch)
+            if turn:
+                done += part.chunk_nbytes
+                spent += time.perf_counter() - begin
+            if spent > seconds:
+                break
+    except (DecodeError, H5StreamError):
+        return None
+    finally:
+        source.close()
+    return done / spent if spent else None
+
+
+def _spread(count: int, wanted: int) -> list[int]:
+    return sorted({k * count // wanted for k in range(wanted)})

@@ -1,0 +1,525 @@
+"""The doctor: every judgement on facts made by hand, every reading on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import h5py
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from h5stream.advice import doctor, file_checks, machine_checks
+from h5stream.advice.check import Check, passed, worst
+from h5stream.advice.file_checks import ReadTrial
+from h5stream.cli.app import app
+from h5stream.device.facts import CudaFacts, cuda_facts, pin_error, started_cuda_uuids
+from h5stream.monitor.driver import DriverFacts, driver_facts
+from h5stream.monitor.visible import DeviceName
+from h5stream.storage.versions import FilterFact, StorageVersions, storage_versions
+
+GIB = 1 << 30
+CARD = DeviceName(uuid="GPU-1", name="H100", pci_bus_id="0000:17:00.0")
+DRIVER = DriverFacts(version="570.86", cuda_version=(12, 8), devices=(CARD,))
+NO_DRIVER = DriverFacts(reason="no NVIDIA driver: library not found")
+
+
+def cuda(**facts):
+    defaults = {"torch_version": "2.13.0", "built_for": "12.6", "available": True, "initialized": False}
+    return CudaFacts(**defaults | facts)
+
+
+def verdict(check):
+    assert bool(check.fix) == (check.status != "pass"), "what is not fine has a fix, what is fine has none"
+    return check.status
+
+
+class TestMachine:
+    @pytest.mark.parametrize(
+        ("version", "status"),
+        [
+            ("2.6.0", "pass"),
+            ("2.13.0+cpu", "pass"),
+            ("3.0.0a0+git1", "pass"),
+            ("2.5.1", "warn"),
+            ("1.13", "warn"),
+        ],
+    )
+    def test_torch_must_be_new_enough(self, version, status):
+        assert verdict(machine_checks.check_torch(cuda(torch_version=version))) == status
+
+    def test_torchs_build_is_told(self):
+        assert machine_checks.check_torch(cuda()).found == "torch 2.13.0, CUDA 12.6"
+        assert machine_checks.check_torch(cuda(built_for=None)).found == "torch 2.13.0, CPU build"
+
+    def test_a_driver_is_told_with_its_devices_and_none_is_ordinary(self):
+        assert machine_checks.check_driver(DRIVER).found == "570.86, runs CUDA up to 12.8: H100"
+        assert machine_checks.check_driver(DriverFacts(version="1")).found == "1, runs CUDA up to unknown: no device"
+        check = machine_checks.check_driver(NO_DRIVER)
+        assert verdict(check) == "pass"
+        assert check.found == "no NVIDIA driver: library not found; training runs on the processor"
+
+    @pytest.mark.parametrize(
+        ("facts", "driver", "visible", "status", "part"),
+        [
+            ({"available": False}, NO_DRIVER, None, "pass", "no GPU"),
+            ({"available": False}, DriverFacts(version="570"), None, "pass", "no GPU"),
+            ({"devices": ("H100",)}, DRIVER, "0", "pass", "torch sees 1: H100"),
+            ({"available": False, "built_for": None}, DRIVER, None, "fail", "CPU build"),
+            ({"available": False, "built_for": "13.0"}, DRIVER, None, "fail", "built for CUDA 13.0"),
+            ({"available": False}, DRIVER, "", "warn", "hides every GPU"),
+            ({"available": False}, DRIVER, None, "fail", "is_available() is False"),
+            ({"available": False}, DriverFacts(version="1", devices=(CARD,)), None, "fail", "is_available()"),
+        ],
+    )
+    def test_cuda_must_be_usable_where_there_is_a_gpu(self, facts, driver, visible, status, part):
+        check = machine_checks.check_cuda(cuda(**facts), driver, visible)
+        assert verdict(check) == status
+        assert part in check.found
+
+    @pytest.mark.parametrize(
+        ("available", "error", "limit", "status", "part"),
+        [
+            (False, None, 8 << 20, "pass", "not needed without a GPU; memlock limit 8 MiB"),
+            (True, None, -1, "pass", "64 MiB allocated; memlock limit unlimited"),
+            (True, "out of memory", 65536, "fail", "64 MiB refused: out of memory; memlock limit 0 MiB"),
+        ],
+    )
+    def test_pinned_memory_must_work_where_there_is_a_gpu(self, available, error, limit, status, part):
+        check = machine_checks.check_pinned(available, error, limit)
+        assert verdict(check) == status
+        assert check.found == part
+
+    @pytest.mark.parametrize(
+        ("allowed", "installed", "status", "found"),
+        [
+            (1, 64, "warn", "1 of 64 allowed (affinity or cgroup)"),
+            (2, 64, "pass", "2 of 64 allowed (affinity or cgroup)"),
+            (8, 8, "pass", "8 of 8 allowed"),
+        ],
+    )
+    def test_one_processor_is_slow(self, allowed, installed, status, found):
+        check = machine_checks.check_processors(allowed, installed)
+        assert (verdict(check), check.found) == (status, found)
+
+    @pytest.mark.parametrize(
+        ("available", "limit", "status", "found"),
+        [
+            (1 * GIB, 4 * GIB, "warn", "1.0 GiB available, cgroup limit 4.0 GiB"),
+            (2 * GIB, None, "pass", "2.0 GiB available, no cgroup limit"),
+        ],
+    )
+    def test_little_memory_is_told(self, available, limit, status, found):
+        check = machine_checks.check_memory(available, limit)
+        assert (verdict(check), check.found) == (status, found)
+
+    @pytest.mark.parametrize(
+        ("places", "status"),
+        [
+            ({}, "warn"),
+            ({"/dev/shm": 64 << 20}, "warn"),
+            ({"/dev/shm": 2 * GIB}, "pass"),
+            ({"/mnt/ramdisk": 1}, "pass"),
+        ],
+    )
+    def test_dockers_small_shared_memory_is_told(self, places, status):
+        assert verdict(machine_checks.check_tmpfs(places)) == status
+
+    @pytest.mark.parametrize(
+        ("soft", "hard", "status", "fix"),
+        [
+            (1024, 524288, "warn", "ulimit -n 4096"),
+            (256, 2048, "warn", "ulimit -n 2048"),
+            (1024, -1, "warn", "ulimit -n 4096"),
+            (4096, 4096, "pass", ""),
+            (-1, -1, "pass", ""),
+        ],
+    )
+    def test_few_open_files_are_told_with_what_may_be_had(self, soft, hard, status, fix):
+        check = machine_checks.check_open_files(soft, hard)
+        assert (verdict(check), check.fix) == (status, fix)
+
+    def versions(self, hdf5="2.0.0", **filters):
+        facts = tuple(FilterFact(filter_id=i, name=n, available=a) for i, (n, a) in enumerate(filters.items()))
+        return StorageVersions(hdf5=hdf5, h5py="3.16", hdf5plugin="7.1", filters=facts)
+
+    @pytest.mark.parametrize(
+        ("hdf5", "status"), [("1.12.2", "warn"), ("1.12.3", "pass"), ("1.14.6", "pass"), ("2.0.0", "pass")]
+    )
+    def test_an_old_hdf5_is_told(self, hdf5, status):
+        assert verdict(machine_checks.check_hdf5(self.versions(hdf5))) == status
+
+    def test_missing_filters_are_told_and_without_deflate_nothing_goes(self):
+        check = machine_checks.check_filters(self.versions(deflate=True, zstd=True))
+        assert (verdict(check), check.found) == ("pass", "2: deflate, zstd")
+        check = machine_checks.check_filters(self.versions(deflate=True, szip=False))
+        assert (verdict(check), check.found) == ("warn", "missing: szip (1)")
+        assert verdict(machine_checks.check_filters(self.versions(deflate=False, zstd=True))) == "fail"
+
+    @pytest.mark.parametrize(
+        ("gpus", "cpus", "status", "found"),
+        [
+            ([], {0, 1}, "pass", "no GPU"),
+            ([-1], {0}, "pass", "one node"),
+            ([1, 1], {0, 1}, "pass", "GPU on node 1, processors on node 0, 1"),
+            ([1], {0}, "warn", "GPU on node 1, processors on node 0: copies cross the sockets"),
+            ([1], set(), "warn", "GPU on node 1, processors on node unknown: copies cross the sockets"),
+        ],
+    )
+    def test_a_process_far_from_its_gpu_is_told(self, gpus, cpus, status, found):
+        check = machine_checks.check_numa(gpus, cpus)
+        assert (verdict(check), check.found) == (status, found)
+
+    def test_numbas_cache_needs_one_folder_that_can_be_written_to(self, tmp_path):
+        fine = tmp_path / "not" / "yet"
+        check = machine_checks.check_numba_cache([tmp_path / "file" / "x", fine])
+        assert (verdict(check), check.found) == ("pass", str(tmp_path / "file" / "x"))
+        (tmp_path / "file").write_text("")
+        assert machine_checks.check_numba_cache([tmp_path / "file" / "x", fine]).found == str(fine)
+        assert verdict(machine_checks.check_numba_cache([tmp_path / "file" / "x"])) == "fail"
+
+    @pytest.mark.parametrize(
+        ("method", "started", "status"),
+        [
+            ("fork", True, "warn"),
+            ("fork", False, "pass"),
+            ("spawn", True, "pass"),
+            ("forkserver", False, "pass"),
+        ],
+    )
+    def test_forking_after_cuda_has_started_is_told(self, method, started, status):
+        assert verdict(machine_checks.check_start_method(method, started)) == status
+
+
+MOUNTS = """\
+22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
+30 22 0:25 / /data rw shared:2 - nfs4 server:/data rw
+31 30 0:26 / /data/fast rw - xfs /dev/nvme0n1 rw
+32 22 0:27 / /mnt/two\\040words rw master:3 - tmpfs tmpfs rw
+33 22 0:28 / /dev/shm rw - ext4 /dev/old rw
+34 22 0:29 / /dev/shm rw - tmpfs shm rw
+"""
+
+
+class TestFile:
+    @pytest.fixture
+    def path(self, tmp_path):
+        path = tmp_path / "data.h5"
+        with h5py.File(path, "w") as file:
+            file["x"] = np.arange(1000)
+        return path
+
+    def test_an_hdf5_file_is_known_by_its_signature(self, path):
+        check = file_checks.check_is_hdf5(path)
+        assert (verdict(check), check.found[:5]) == ("pass", "HDF5,")
+
+    @pytest.mark.parametrize("user_block", [512, 1024, 4096])
+    def test_the_signature_is_found_behind_a_user_block(self, tmp_path, user_block):
+        with h5py.File(tmp_path / "u.h5", "w", userblock_size=user_block) as file:
+            file["x"] = 1
+        assert file_checks.check_is_hdf5(tmp_path / "u.h5").found.endswith(f"user block of {user_block} bytes")
+
+    @pytest.mark.parametrize("content", [b"", b"short", b"\0" * 5000])
+    def test_another_file_is_refused(self, tmp_path, content):
+        (tmp_path / "x").write_bytes(content)
+        check = file_checks.check_is_hdf5(tmp_path / "x")
+        assert verdict(check) == "fail"
+        assert check.found.endswith("x: no HDF5 signature")
+
+    def test_a_file_that_cannot_be_opened_is_refused_with_the_reason(self, tmp_path):
+        assert "No such file" in file_checks.check_is_hdf5(tmp_path / "nowhere").found
+        assert "Is a directory" in file_checks.check_is_hdf5(tmp_path).found
+
+    @pytest.mark.parametrize(
+        ("path", "expected"),
+        [
+            ("/home/a.h5", ("ext4", "/")),
+            ("/data/a.h5", ("nfs4", "/data")),
+            ("/data/fast/a.h5", ("xfs", "/data/fast")),
+            ("/database/a.h5", ("ext4", "/")),
+            ("/mnt/two words/a.h5", ("tmpfs", "/mnt/two words")),
+            ("/dev/shm/a.h5", ("tmpfs", "/dev/shm")),  # the later mount hides the earlier
+        ],
+    )
+    def test_the_filesystem_is_that_of_the_innermost_mount(self, path, expected):
+        assert file_checks.filesystem(Path(path), MOUNTS) == expected
+
+    def test_a_network_filesystem_is_slow_and_a_local_one_fine(self):
+        assert verdict(file_checks.check_filesystem(Path("/data/a.h5"), MOUNTS)) == "warn"
+        assert verdict(file_checks.check_filesystem(Path("/data/fast/a.h5"), MOUNTS)) == "pass"
+        assert file_checks.check_filesystem(Path("/a"), "").found == "unknown, mounted at /"
+
+    def test_this_machines_filesystem_is_found(self, path):
+        assert file_checks.filesystem(path)[0] != "unknown"
+
+    @pytest.mark.parametrize("size", [1, 4096, 5000, 10_000_000])
+    def test_a_file_just_written_is_in_the_page_cache(self, tmp_path, size):
+        (tmp_path / "x").write_bytes(b"x" * size)
+        assert file_checks.resident_bytes(tmp_path / "x") == size
+
+    def test_the_page_cache_is_counted_in_stretches(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(file_checks, "_STRETCH_BYTES", 1 << 16)
+        (tmp_path / "x").write_bytes(b"x" * 1_000_000)
+        assert file_checks.resident_bytes(tmp_path / "x") == 1_000_000
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="posix_fadvise drops pages only on Linux")
+    def test_pages_that_were_dropped_are_not_counted(self, tmp_path):
+        path = tmp_path / "x"
+        path.write_bytes(b"x" * (8 << 20))
+        if file_checks.filesystem(path)[0] in {"tmpfs", "overlay"}:
+            pytest.skip("pages of this filesystem cannot be dropped")
+        with path.open("rb+") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 4 << 20, os.POSIX_FADV_DONTNEED)
+        assert 3 << 20 <= file_checks.resident_bytes(path) <= 5 << 20
+        file_checks.read_trial(path)
+        assert file_checks.resident_bytes(path) <= 5 << 20, "measuring filled the page cache"
+
+    def test_an_empty_file_has_no_pages(self, tmp_path):
+        (tmp_path / "x").touch()
+        assert file_checks.check_residency(tmp_path / "x").found == "0% of 0 B is in memory"
+
+    def test_what_the_system_does_not_say_is_no_failure(self, tmp_path):
+        assert "does not say" in file_checks.check_residency(tmp_path / "nowhere").found
+
+    def test_a_kernel_without_mincore_is_told(self, path, monkeypatch):
+        class Libc:
+            def mincore(self, *arguments):
+                file_checks.ctypes.set_errno(38)
+                return -1
+
+        monkeypatch.setattr(file_checks.ctypes, "CDLL", lambda *a, **k: Libc())
+        assert "does not say" in file_checks.check_residency(path).found
+
+    def test_a_trial_reads_whole_pieces_up_to_its_limit(self, tmp_path):
+        path = tmp_path / "x"
+        path.write_bytes(b"x" * (17 << 20))
+        trial = file_checks.read_trial(path, trial_bytes=8 << 20, trial_s=60.0)
+        assert trial.size_bytes == 8 << 20
+        assert trial.bytes_per_s > 0
+        assert file_checks.read_trial(path, trial_s=60.0).size_bytes == 16 << 20
+        assert file_checks.read_trial(path, trial_s=0.0).size_bytes == 4 << 20
+
+    def test_the_trial_is_spread_over_the_file(self):
+        offsets = file_checks._spread(100 << 20, 20 << 20)
+        assert sorted(offset >> 20 for offset in offsets) == [0, 20, 40, 60, 80]
+        assert offsets != sorted(offsets)
+
+    def test_a_filesystem_without_direct_reads_is_read_through_the_page_cache(self, path, monkeypatch):
+        opened = os.open
+
+        def no_direct(name, flags, *rest):
+            if flags & os.O_DIRECT:
+                raise OSError(22, "Invalid argument")
+            return opened(name, flags, *rest)
+
+        monkeypatch.setattr(file_checks.os, "open", no_direct)
+        assert file_checks.read_trial(path).direct is False
+
+    def test_a_file_in_memory_is_not_said_to_be_read_past_the_cache(self, tmp_path, monkeypatch):
+        (tmp_path / "x").write_bytes(b"x" * (4 << 20))
+        monkeypatch.setattr(file_checks, "filesystem", lambda path: ("tmpfs", "/dev/shm"))
+        assert "through the page cache" in file_checks.check_read_rate(tmp_path / "x").found
+
+    @pytest.mark.parametrize(
+        ("rate", "size", "direct", "status", "part"),
+        [
+            (2e9, 64 << 20, True, "pass", "2000 MB/s over 64 MiB, past the page cache"),
+            (100e6, 64 << 20, True, "warn", "100 MB/s over 64 MiB"),
+            (100e6, 64 << 20, False, "pass", "through the page cache"),
+            (1.0, 8192, True, "pass", "too small to measure (8192 bytes)"),
+        ],
+    )
+    def test_a_slow_disk_is_told(self, rate, size, direct, status, part):
+        trial = ReadTrial(bytes_per_s=rate, size_bytes=size, direct=direct)
+        check = file_checks.judge_read_rate(Path("a.h5"), trial)
+        assert verdict(check) == status
+        assert part in check.found
+
+    def test_a_read_error_is_a_failure(self, tmp_path):
+        check = file_checks.check_read_rate(tmp_path / "nowhere")
+        assert (verdict(check), "No such file" in check.found) == ("fail", True)
+
+    def test_the_checks_of_a_file_stand_in_order_and_the_index_may_add_some(self, path):
+        names = [check.name for check in doctor.examine_file(path)]
+        assert names == ["file", "filesystem", "page cache", "read rate"]
+        asked = []
+
+        def of_the_index(file):
+            asked.append(file)
+            return [passed("chunks", "1 MiB")]
+
+        assert doctor.examine_file(path, of_the_index)[-1].name == "chunks"
+        assert asked == [path]
+
+    def test_what_is_no_hdf5_file_is_not_looked_at_further(self, tmp_path):
+        (tmp_path / "x").write_text("no")
+        checks = doctor.examine_file(tmp_path / "x", lambda path: pytest.fail("asked for its chunks"))
+        assert [check.name for check in checks] == ["file"]
+
+
+class TestGathering:
+    def test_tmpfs_places_are_the_writable_ones_that_are_not_the_systems(self, tmp_path):
+        spaced = tmp_path / "a b"
+        spaced.mkdir()
+        mounts = tmp_path / "mounts"
+        mounts.write_text(
+            f"tmpfs {str(spaced).replace(' ', chr(92) + '040')} tmpfs rw 0 0\n"
+            f"/dev/vda {tmp_path} ext4 rw 0 0\n"
+            "tmpfs /run/lock tmpfs rw 0 0\n"
+            "tmpfs /nowhere/at/all tmpfs rw 0 0\n"
+        )
+        places = doctor.tmpfs_places(mounts)
+        assert list(places) == [str(spaced)]
+        assert places[str(spaced)] > 0
+
+    def test_nodes_of_gpus_are_the_kernels(self, tmp_path):
+        (tmp_path / "0000:17:00.0").mkdir()
+        (tmp_path / "0000:17:00.0" / "numa_node").write_text("1\n")
+        other = DeviceName(uuid="GPU-2", name="B", pci_bus_id="0000:99:00.0")
+        unknown = DeviceName(uuid="GPU-3", name="C")
+        driver = DriverFacts(version="1", devices=(CARD, other, unknown))
+        assert doctor.gpu_nodes(driver, tmp_path) == [1, -1]
+
+    def test_nodes_of_processors_are_those_that_may_be_used(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(doctor.os, "sched_getaffinity", lambda pid: {1, 9})
+        for node, cpus in {"node0": "0-3,8\n", "node1": "4-7\n", "node2": "\n", "node3": "9\n"}.items():
+            (tmp_path / node).mkdir()
+            (tmp_path / node / "cpulist").write_text(cpus)
+        assert doctor.cpu_nodes(tmp_path) == {0, 3}
+
+    def test_numbas_own_variable_decides(self, monkeypatch):
+        monkeypatch.setenv("NUMBA_CACHE_DIR", "/somewhere")
+        assert doctor.numba_cache_folders() == [Path("/somewhere")]
+        monkeypatch.delenv("NUMBA_CACHE_DIR")
+        monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
+        engine, cache = doctor.numba_cache_folders()
+        assert engine.parts[-2:] == ("engine", "__pycache__")
+        assert cache == Path("/cache/numba")
+
+    def test_no_limit_is_minus_one(self, monkeypatch):
+        monkeypatch.setattr(doctor.resource, "getrlimit", lambda which: (1024, resource.RLIM_INFINITY))
+        assert doctor._limit(resource.RLIMIT_NOFILE) == (1024, -1)
+
+    def test_asking_for_the_start_method_does_not_fix_it(self):
+        assert doctor._start_method() in {"fork", "spawn", "forkserver"}
+
+    def test_storage_knows_its_filters(self):
+        facts = storage_versions()
+        available = {fact.name for fact in facts.filters if fact.available}
+        assert {"deflate", "shuffle", "fletcher32", "lzf", "zstd", "lz4", "blosc"} <= available
+        assert facts.hdf5.split(".")[0].isdecimal()
+
+    def test_torch_is_asked_without_being_started(self):
+        facts = cuda_facts()
+        assert facts.torch_version
+        assert len(facts.devices) == 0 or facts.available
+
+    def test_cudas_uuids_are_empty_until_cuda_has_started(self, monkeypatch):
+        monkeypatch.delitem(sys.modules, "torch")
+        assert started_cuda_uuids() == ()
+        assert "torch" not in sys.modules
+
+    @pytest.mark.parametrize("torch", [SimpleNamespace(), SimpleNamespace(cuda=SimpleNamespace())])
+    def test_a_torch_that_is_half_imported_is_no_error(self, monkeypatch, torch):
+        monkeypatch.setitem(sys.modules, "torch", torch)
+        assert started_cuda_uuids() == ()
+
+    def test_cudas_uuids_come_in_cudas_order(self, monkeypatch):
+        import torch
+
+        class Properties:
+            def __init__(self, index):
+                self.uuid = f"uuid-{index}"
+
+        assert torch.cuda.is_initialized() or started_cuda_uuids() == ()
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", Properties)
+        assert started_cuda_uuids() == ("uuid-0", "uuid-1")
+
+    def test_pinned_memory_that_is_refused_is_told_in_one_line(self, monkeypatch):
+        import torch
+
+        def refuse(*arguments, **options):
+            raise RuntimeError("cannot pin\nmany more lines")
+
+        monkeypatch.setattr(torch, "empty", refuse)
+        assert pin_error(1) == "cannot pin"
+        monkeypatch.setattr(torch, "empty", lambda *arguments, **options: None)
+        assert pin_error(1) is None
+
+    def test_a_driver_that_vanishes_while_it_is_asked_is_no_driver(self, monkeypatch):
+        class Error(Exception):
+            value = 9
+
+        class Vanishing:
+            NVMLError = Error
+            NVML_ERROR_UNINITIALIZED = NVML_ERROR_LIBRARY_NOT_FOUND = NVML_ERROR_LIB_RM_VERSION_MISMATCH = 1
+            NVML_ERROR_DRIVER_NOT_LOADED = 9
+
+            def nvmlInit(self):
+                pass
+
+            def __getattr__(self, name):
+                def gone(*arguments):
+                    raise Error("gone")
+
+                return gone
+
+        assert driver_facts(Vanishing()).reason == "the NVIDIA driver went away: gone"
+
+
+class TestCommand:
+    @pytest.fixture
+    def machine(self, monkeypatch):
+        checks = [passed("torch", "fine")]
+        monkeypatch.setattr(doctor, "examine_machine", lambda: list(checks))
+        return checks
+
+    def run(self, *arguments):
+        return CliRunner().invoke(app, ["doctor", *arguments], catch_exceptions=False)
+
+    def test_all_is_well(self, machine):
+        result = self.run()
+        assert result.exit_code == 0
+        assert "✓ pass  torch  fine" in result.stdout
+        assert "1 pass, 0 warn, 0 fail" in result.stdout
+
+    def test_a_warning_shows_its_fix_and_is_no_failure(self, machine):
+        machine.append(Check(name="tmpfs", status="warn", found="none [at all]", fix="mount one"))
+        result = self.run()
+        assert result.exit_code == 0
+        assert "! warn  tmpfs  none [at all]" in result.stdout
+        assert "→ mount one" in result.stdout
+
+    def test_a_failure_exits_with_1(self, machine, tmp_path):
+        result = self.run(str(tmp_path / "nowhere.h5"))
+        assert result.exit_code == 1
+        assert "✗ fail" in result.stdout
+
+    def test_json_has_every_check_and_the_worst(self, machine, tmp_path):
+        result = self.run(str(tmp_path / "nowhere.h5"), "--json")
+        assert result.exit_code == 1
+        answer = json.loads(result.stdout)
+        assert answer["worst"] == "fail"
+        assert answer["checks"][0] == {"name": "torch", "status": "pass", "found": "fine", "fix": ""}
+
+    def test_this_machine_and_a_file_on_it(self, tmp_path):
+        with h5py.File(tmp_path / "a.h5", "w") as file:
+            file["x"] = 1
+        answer = json.loads(self.run(str(tmp_path / "a.h5"), "--json").stdout)
+        names = [check["name"] for check in answer["checks"]]
+        assert names == [
+            "torch", "driver", "CUDA", "pinned memory", "processors", "memory", "tmpfs", "open files", "HDF5",
+            "filters", "NUMA", "numba cache", "start method", "file", "filesystem", "page cache", "read rate",
+        ]  # fmt: skip
+
+
+def test_the_worst_of_nothing_is_a_pass():
+    assert worst([]) == "pass"

@@ -1,0 +1,90 @@
+"""Host memory: the DataLoader's queue, and the loader's one budget."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from h5stream.advice.host_memory import dataloader_memory, loader_memory
+from h5stream.errors import OptionError
+
+sizes = st.integers(1, 1 << 20)
+
+
+def test_eight_workers_by_sixteen_batches_queue_128_batches_which_is_about_a_gigabyte():
+    memory = dataloader_memory(row_bytes=1024, batch_size=8192, workers=8, prefetch_factor=16)
+    assert (memory.queued_batches, memory.queued_bytes) == (128, 1 << 30)
+    assert "8 workers x 16 batches = 128 batches x 8.00 MiB = 1.00 GiB" in memory.arithmetic[1]
+
+
+def test_twelve_workers_take_about_six_gigabytes_by_themselves():
+    assert dataloader_memory(row_bytes=1, batch_size=1, workers=12).worker_bytes == 6 << 30
+
+
+@given(row=sizes, batch=sizes, workers=st.integers(0, 64), prefetch=st.integers(1, 64))
+def test_the_parts_of_a_dataloaders_memory_sum_to_the_whole(row, batch, workers, prefetch):
+    memory = dataloader_memory(row_bytes=row, batch_size=batch, workers=workers, prefetch_factor=prefetch)
+    parts = memory.batch_bytes + memory.queued_bytes + memory.collating_bytes + memory.worker_bytes
+    assert memory.total_bytes == parts
+    assert memory.queued_bytes == workers * prefetch * batch * row
+
+
+def test_too_little_memory_is_said():
+    setting = {"row_bytes": 1024, "batch_size": 8192, "workers": 8, "prefetch_factor": 16}
+    assert dataloader_memory(**setting, available_bytes=1 << 30).caveats[0].startswith("more than there is")
+    assert dataloader_memory(**setting, available_bytes=1 << 40).caveats[0].startswith("fits")
+
+
+def test_the_window_is_the_larger_of_four_batches_and_1024_blocks():
+    assert loader_memory(row_bytes=1024, batch_size=8192).window_rows == 1024 * 1024
+    wide = loader_memory(row_bytes=1024, batch_size=8192, chunk_bytes=1024)
+    assert wide.window_rows == 4 * 8192
+
+
+def test_more_threads_cost_their_scratch_and_no_queue():
+    one = loader_memory(row_bytes=1024, batch_size=8192, threads=1)
+    eight = loader_memory(row_bytes=1024, batch_size=8192, threads=8)
+    assert eight.total_bytes - one.total_bytes == 7 * 2 * (1 << 20)
+
+
+@given(
+    row=sizes,
+    batch=sizes,
+    threads=st.integers(0, 64),
+    chunk=sizes,
+    window=st.none() | st.integers(1, 1 << 24),
+    budget=st.integers(1, 1 << 40),
+)
+def test_a_budget_is_kept_or_the_number_that_would_do_is_given(row, batch, threads, chunk, window, budget):
+    options = {
+        "row_bytes": row,
+        "batch_size": batch,
+        "threads": threads,
+        "chunk_bytes": chunk,
+        "window_rows": window,
+    }
+    free = loader_memory(**options)
+    memory = loader_memory(**options, memory_budget=budget)
+    assert memory.fits == (memory.total_bytes <= budget)
+    assert memory.fits == (budget >= memory.smallest_budget_bytes)
+    assert 1 <= memory.window_rows <= free.window_rows
+    assert memory.capped == (memory.window_rows < free.window_rows)
+    assert memory.total_bytes == 2 * memory.window_bytes + memory.leased_bytes + memory.scratch_bytes
+    assert loader_memory(**options, memory_budget=memory.smallest_budget_bytes).fits
+    if not memory.fits:
+        assert str(memory.smallest_budget_bytes) in str(memory)
+
+
+def test_a_capped_window_says_what_it_does_to_the_shuffle():
+    memory = loader_memory(row_bytes=1024, batch_size=8192, memory_budget=512 << 20)
+    assert memory.capped
+    assert any("blocks at a time instead of 1024" in caveat for caveat in memory.caveats)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{"row_bytes": 0}, {"batch_size": 0}, {"workers": -1}, {"prefetch_factor": 0}, {"worker_bytes": -1}],
+)
+def test_a_number_that_cannot_be_is_refused_by_name(bad):
+    good = {"row_bytes": 1, "batch_size": 1, "workers": 1, "prefetch_factor": 1}
+    with pytest.raises(OptionError, match=f"{next(iter(bad))} must be at least"):
+        dataloader_memory(**good | bad)

@@ -1,0 +1,330 @@
+"""What `inspect` says, against what reading really takes."""
+
+import io
+
+import h5py
+import hdf5plugin
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from h5stream import H5StreamLoader
+from h5stream.advice.batch_cost import _planned, _Ranges
+from h5stream.advice.inspection import inspect_file
+from h5stream.advice.layout_advice import layout_advice
+from h5stream.engine.plan import plan_window
+from h5stream.errors import FieldNotFoundError, OptionError, SourceNotFoundError
+from h5stream.order.epoch import Window
+from h5stream.storage.filters import Pipeline
+from h5stream.storage.index import MISSING
+from h5stream.storage.listing import list_datasets
+from h5stream.storage.opening import open_layout
+from h5stream.storage.source import FileBytes
+
+MIB = 1 << 20
+
+
+def write(path, **datasets):
+    """Write datasets given as (array, options of create_dataset)."""
+    with h5py.File(path, "w") as file:
+        for name, (array, options) in datasets.items():
+            file.create_dataset(name, data=array, **options)
+    return str(path)
+
+
+def noise(*shape):
+    return np.random.default_rng(0).standard_normal(shape).astype("f4")
+
+
+def keys(found):
+    return {advice.key for advice in found.advice}
+
+
+# --- listing, choosing ------------------------------------------------------------------------------------
+
+
+def test_datasets_are_grouped_by_rows_with_those_of_the_sample_first(tmp_path):
+    path = write(
+        tmp_path / "a.h5",
+        **{
+            "few": (np.arange(10), {}),
+            "g/x": (noise(500, 8), {"chunks": (50, 8), "compression": "gzip"}),
+            "g/y": (np.arange(500), {}),
+            "single": (np.float64(1), {}),
+        },
+    )
+    found = inspect_file(path)
+    assert [group.rows for group in found.groups] == [500, 10, None]
+    assert found.sample.fields == ("g/x", "g/y")
+    assert found.sample.chosen_by == "rows"
+    single = found.groups[-1].datasets[0]
+    assert (single.access, single.rows, single.row_nbytes) == ("refused", None, 0)
+
+
+def test_root_datasets_of_one_length_are_the_sample(tmp_path):
+    path = write(
+        tmp_path / "a.h5", x=(noise(100, 2), {}), y=(np.arange(100), {}), **{"deep/larger": (noise(900, 50), {})}
+    )
+    found = inspect_file(path)
+    assert (found.sample.chosen_by, found.sample.fields) == ("root", ("x", "y"))
+
+
+def test_what_was_never_written_does_not_make_a_group_large(tmp_path):
+    path = write(tmp_path / "a.h5", **{"g/x": (noise(1000, 4), {"chunks": (100, 4)})})
+    with h5py.File(path, "a") as file:
+        file.create_dataset("g/empty", (10_000_000,), "f8", chunks=(1000,))
+    found = inspect_file(path)
+    assert found.sample.fields == ("g/x",)
+
+
+def test_a_soft_link_may_be_named(tmp_path):
+    path = write(tmp_path / "a.h5", **{"g/x": (noise(1000, 4), {})})
+    with h5py.File(path, "a") as file:
+        file["alias"] = h5py.SoftLink("/g/x")
+    assert inspect_file(path, fields=["alias"]).sample.rows == 1000
+
+
+def test_a_compound_member_costs_what_its_dataset_costs(tmp_path):
+    table = np.zeros(1000, dtype=[("a", "f8"), ("b", "i4")])
+    path = write(tmp_path / "a.h5", t=(table, {"chunks": (100,), "compression": "gzip"}))
+    sample = inspect_file(path, fields=["t:a"]).sample
+    assert sample.row_nbytes == 8
+    assert sample.needed_decoded_nbytes == 1000 * 12
+
+
+def test_errors_are_ours(tmp_path):
+    path = write(tmp_path / "a.h5", image=(noise(10, 2), {}))
+    with pytest.raises(FieldNotFoundError, match="Did you mean 'image'"):
+        inspect_file(path, fields=["imgae"])
+    with pytest.raises(SourceNotFoundError):
+        inspect_file(str(tmp_path / "none.h5"))
+    with pytest.raises(OptionError, match="at least one row"):
+        inspect_file(path, batch_size=0)
+
+
+def test_a_file_without_rows_says_so(tmp_path):
+    path = write(tmp_path / "a.h5", one=(np.float32(3), {}))
+    found = inspect_file(path)
+    assert found.sample is None
+    assert found.no_sample == "no dataset here has rows that can be streamed"
+    assert found.advice == ()
+
+
+# --- the arithmetic, by hand and by measurement -----------------------------------------------------------
+
+
+def test_the_naive_loader_by_hand(tmp_path):
+    # 1,000 chunks of 100 rows x 256 B: 25,600 B each. h5py's cache holds so many of them.
+    path = write(tmp_path / "a.h5", x=(np.zeros((100_000, 64), "f4"), {"chunks": (100, 64), "compression": "gzip"}))
+    (entry,), _ = list_datasets(path)
+    held = entry.cache_nbytes // 25_600
+    assert 0 < held < 1000
+    sample = inspect_file(path, batch_size=8192, memory_budget=1 << 30).sample
+    misses = 8192 * (1 - held / 1000)
+    assert sample.naive.chunks == pytest.approx(misses)
+    assert sample.naive.decoded_nbytes == pytest.approx(misses * 25_600)
+    assert sample.naive.decode_amplification == pytest.approx(misses * 25_600 / (8192 * 256))
+
+
+def test_contiguous_rows_cost_the_naive_loader_nothing_more(tmp_path):
+    sample = inspect_file(write(tmp_path / "a.h5", x=(noise(5000, 4), {})), batch_size=1000).sample
+    assert sample.naive.read_nbytes == 1000 * 16
+    assert sample.naive.read_amplification == 1
+    assert sample.naive.decode_amplification is None
+
+
+class RecordingFile(io.FileIO):
+    """Counts the bytes that libhdf5 reads."""
+
+    count = 0
+
+    def readinto(self, target):
+        done = super().readinto(target)
+        self.count += done
+        return done
+
+
+def test_the_naive_estimate_is_what_libhdf5_reads(tmp_path):
+    path = write(tmp_path / "a.h5", x=(noise(40_000, 128), {"chunks": (100, 128), "compression": "lzf"}))
+    sample = inspect_file(path, batch_size=1000).sample
+    rows = np.random.default_rng(1).integers(0, 40_000, 5000)
+    with RecordingFile(path) as raw, h5py.File(raw, "r") as file:
+        dataset = file["x"]
+        for row in rows[:2500]:  # until the cache holds what it will hold
+            dataset[row]
+        raw.count = 0
+        for row in rows[2500:]:
+            dataset[row]
+        measured = raw.count / 2500 * 1000
+    assert 0.3 < 1 - sample.naive.chunks / 1000 < 0.6  # the cache matters here, and does not hold everything
+    assert sample.naive.read_nbytes == pytest.approx(measured, rel=0.1)
+
+
+LAYOUTS = {
+    "alike": ({"chunks": (500, 16), "compression": "gzip"}, {"chunks": (500,), "compression": "gzip"}),
+    "unlike": ({"chunks": (500, 16), "compression": "gzip"}, {"chunks": (777,), "compression": "gzip"}),
+    "split": ({"chunks": (900, 5), "compression": "lzf"}, {"chunks": (100,)}),
+    "unfiltered": ({"chunks": (333, 16)}, {}),
+    "contiguous": ({}, {"chunks": (4096,), "compression": "gzip", "shuffle": True}),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("budget_mib", [8, 256])
+def test_our_plan_is_what_an_epoch_reads_and_decodes(tmp_path, monkeypatch, layout, budget_mib):
+    of_x, of_y = LAYOUTS[layout]
+    path = write(tmp_path / "a.h5", x=(noise(150_007, 16), of_x), y=(np.arange(150_007), of_y))
+    budget = budget_mib * MIB
+    sample = inspect_file(path, batch_size=1000, memory_budget=budget, threads=1).sample
+    assert any(cost.kept for cost in sample.datasets) == (budget_mib == 256)
+
+    read, decoded = [], []
+    read_into, decode = FileBytes.read_into, Pipeline.decode
+    loader = H5StreamLoader(path, batch_size=1000, shuffle=True, num_workers=0, memory_budget=budget)
+    monkeypatch.setattr(
+        FileBytes, "read_into", lambda self, at, target: read.append(target.nbytes) or read_into(self, at, target)
+    )
+    monkeypatch.setattr(
+        Pipeline, "decode", lambda self, *a, **k: decoded.append(k["raw_nbytes"]) or decode(self, *a, **k)
+    )
+    assert sum(len(batch["y"]) for batch in loader) == 150_007
+
+    assert sum(cost.decoded_nbytes for cost in sample.datasets) == sum(decoded)
+    # Small windows are cut into smaller tasks, which read fewer of the bytes between chunks.
+    assert sum(cost.read_nbytes for cost in sample.datasets) == pytest.approx(sum(read), rel=0.02)
+    assert sample.ours.decoded_nbytes * 150_007 / 1000 == pytest.approx(sum(decoded))
+    assert loader.window_size.needed_nbytes == pytest.approx(sample.memory_nbytes, rel=0.01)
+
+
+@given(
+    chunk_rows=st.integers(1, 60),
+    edges=st.lists(st.integers(0, 500), min_size=2, max_size=12, unique=True),
+)
+def test_first_and_last_rows_of_chunks_plan_what_all_rows_plan(tmp_path_factory, chunk_rows, edges):
+    path = tmp_path_factory.getbasetemp() / f"edges{chunk_rows}.h5"
+    if not path.exists():
+        write(path, x=(np.arange(500), {"chunks": (chunk_rows,)}))
+    layout = open_layout(str(path), "x")
+    part, (entry,) = layout.datasets[0][0], list_datasets(str(path))[0]
+    edges = sorted(edges)[: len(edges) // 2 * 2]
+    ranges = _Ranges(begins=np.array(edges[::2]), ends=np.array(edges[1::2]))
+    rows = np.concatenate([np.arange(a, b) for a, b in zip(ranges.begins, ranges.ends, strict=True)])
+    nothing = np.zeros_like(rows)
+    tasks = plan_window(((part,),), Window(rows=rows, batch=nothing, within=nothing), first_batch=0)
+    chunks, _, _, _ = _planned(part, [ranges], entry)
+    assert chunks == sum(int((task.place != MISSING).sum()) for task in tasks)
+    fetched = sum(task.nbytes.sum() for task in tasks)
+    assert _planned(part, [ranges], entry)[1] - _planned(part, [ranges], entry)[3] == fetched
+
+
+def test_windows_blocks_and_memory_are_the_loaders(tmp_path):
+    path = write(tmp_path / "a.h5", x=(noise(100_000, 16), {"chunks": (500, 16), "compression": "gzip"}))
+    sample = inspect_file(path, batch_size=1000, memory_budget=8 * MIB, threads=1).sample
+    loader = H5StreamLoader(path, batch_size=1000, shuffle=True, num_workers=1, memory_budget=8 * MIB)
+    order = loader._order(0)
+    windows = [order.outputs(k)[0] for k in range(len(order.window_edges) - 1)]
+    assert sample.shuffle.windows == len(windows)
+    assert sample.shuffle.window_rows == max(map(len, windows))
+    assert sample.shuffle.blocks_per_window == max(len(np.unique(rows // 500)) for rows in windows)
+    assert sample.shuffle.blocks == 200
+    assert sample.memory_nbytes <= 8 * MIB
+
+
+# --- advice -----------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_said_where_nothing_is_wrong(tmp_path):
+    path = write(
+        tmp_path / "a.h5",
+        x=(noise(40_000, 128), {"chunks": (2048, 128), "compression": "lzf"}),
+        y=(np.arange(40_000), {"chunks": (8192,)}),
+    )
+    found = inspect_file(path, memory_budget=1 << 30)
+    assert (found.advice, found.repack_command) == ((), "")
+
+
+ILL = {
+    "row_per_chunk": (noise(3000, 1024), {"chunks": (1, 1024), "compression": "lzf"}),
+    "tiny_chunks": (noise(30_000, 100), {"chunks": (20, 100), "compression": "lzf"}),
+    "huge_chunks": (np.zeros((120_000, 64), "f4"), {"chunks": (80_000, 64), "compression": "lzf"}),
+    "split_rows": (noise(24_000, 128), {"chunks": (8192, 8), "compression": "lzf"}),
+    "slow_filter": (noise(12_000, 256), {"chunks": (1024, 256), **hdf5plugin.BZip2()}),
+    "through_h5py": (noise(12_000, 256), {"chunks": (1024, 256), "scaleoffset": 3}),
+}
+
+
+@pytest.mark.parametrize("key", ILL)
+def test_each_poor_layout_is_named_with_its_command(tmp_path, key):
+    path = write(tmp_path / "an ill.h5", x=ILL[key])
+    found = inspect_file(path, memory_budget=1 << 30)
+    advice = next(advice for advice in found.advice if advice.key == key)
+    assert advice.fields == ("x",)
+    assert advice.costs == "every epoch"
+    assert any(character.isdigit() for character in advice.problem) or key == "through_h5py"
+    folder = path.removesuffix("/an ill.h5")
+    assert found.repack_command == (
+        f"h5stream repack '{folder}/an ill.h5' '{folder}/an ill.repacked.h5' --chunk-mib 1 --compress lz4"
+    )
+
+
+def test_unfiltered_tiny_chunks_are_repacked_without_a_filter(tmp_path):
+    path = write(tmp_path / "a.h5", x=(noise(30_000, 100), {"chunks": (20, 100)}))
+    found = inspect_file(path)
+    assert keys(found) == {"tiny_chunks"}
+    assert found.repack_command.endswith("--compress none")
+
+
+def test_unlike_chunks_that_straddle_blocks_are_counted(tmp_path):
+    path = write(
+        tmp_path / "a.h5",
+        x=(noise(200_000, 16), {"chunks": (500, 16), "compression": "lzf"}),
+        y=(np.arange(200_000), {"chunks": (100_000,), "compression": "lzf"}),
+    )
+    found = inspect_file(path, batch_size=1000, memory_budget=8 * MIB, threads=1)
+    advice = next(advice for advice in found.advice if advice.key == "straddling_chunks")
+    y = next(cost for cost in found.sample.datasets if cost.path == "y")
+    assert advice.fields == ("y",)
+    # Every window but the tiniest needs both of its chunks.
+    assert y.times_read > found.sample.shuffle.windows - 2
+    assert f"{y.times_read:.2f} times" in advice.problem
+
+
+def test_small_fields_are_kept_and_cost_the_first_batch_only(tmp_path):
+    path = write(tmp_path / "a.h5", x=(noise(3000, 16), {"chunks": (1, 16), "compression": "gzip"}))
+    (advice,) = inspect_file(path).advice
+    assert (advice.key, advice.costs) == ("row_per_chunk", "first batch")
+
+
+def test_strings_of_any_length_are_named(tmp_path):
+    path = write(tmp_path / "a.h5", s=(["a", "bb"] * 50, {"dtype": h5py.string_dtype()}))
+    (advice,) = inspect_file(path).advice
+    assert (advice.key, advice.repack) == ("variable_length", False)
+
+
+def test_few_blocks_in_a_window_are_named(tmp_path):
+    path = write(tmp_path / "a.h5", x=(noise(100_000, 16), {"chunks": (4000, 16), "compression": "lzf"}))
+    found = inspect_file(path, batch_size=1000, memory_budget=8 * MIB, threads=1)
+    advice = next(advice for advice in found.advice if advice.key == "few_blocks")
+    assert f"{found.sample.shuffle.blocks_per_window} of 25 blocks" in advice.problem
+    assert "few_blocks" not in keys(inspect_file(path, memory_budget=1 << 30))
+
+
+def test_a_budget_too_small_is_advice_with_the_number_that_would_do(tmp_path):
+    path = write(tmp_path / "a.h5", x=(noise(10_000, 16), {"chunks": (500, 16), "compression": "lzf"}))
+    found = inspect_file(path, memory_budget=1000)
+    advice = found.advice[0]
+    assert advice.key == "budget_too_small"
+    needed = int(advice.way_out.split("memory_budget=")[1].split()[0])
+    assert "budget_too_small" not in keys(inspect_file(path, memory_budget=needed))
+
+
+@pytest.mark.parametrize(("rate", "slow"), [(100e6, True), (1e9, False), (None, False)])
+def test_a_filter_is_slow_by_its_measured_rate_and_not_by_its_name(tmp_path, rate, slow):
+    path = write(
+        tmp_path / "a.h5", x=(noise(2000, 256), {"chunks": (500, 256), "compression": "gzip", "compression_opts": 9})
+    )
+    entries, _ = list_datasets(path)
+    costs = inspect_file(path, memory_budget=8 * MIB).sample.datasets
+    found = layout_advice(entries, costs, [rate], block_rows=500, batch_rows=2000, blocks_per_window=4, blocks=4)
+    assert [advice.key for advice in found] == (["slow_filter"] if slow else [])

@@ -1,0 +1,73 @@
+"""What to try first follows the measured wait; the present setting is never changed."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from h5stream.advice.order_of_knobs import what_to_try_first
+from h5stream.advice.presets import Setting, preset_for
+from h5stream.errors import OptionError
+
+
+def setting(batch_size=8192, workers=8, prefetch_factor=16):
+    return Setting(batch_size=batch_size, workers=workers, prefetch_factor=prefetch_factor)
+
+
+def names(**options):
+    return [knob.name for knob in what_to_try_first(setting(), **options).knobs]
+
+
+def test_without_a_measurement_it_is_batch_workers_prefetch_precision():
+    assert names() == ["batch size", "workers", "prefetch", "precision"]
+
+
+def test_a_step_that_waits_for_data_gets_the_feeding_knobs_first():
+    assert names(waiting_share=0.21)[:2] == ["workers", "prefetch"]
+
+
+def test_a_step_that_does_not_wait_gets_the_models_knobs_first():
+    assert names(waiting_share=0.04)[:2] == ["batch size", "precision"]
+
+
+@pytest.mark.parametrize("share", [0.05, 0.10, 0.20])
+def test_between_the_thresholds_neither_side_leads(share):
+    assert names(waiting_share=share) == names()
+
+
+@pytest.mark.parametrize(
+    ("now", "gpu", "batch", "workers"),
+    [
+        (setting(64, 2, 2), "RTX 4090", "7168 (the preset)", "8"),
+        (setting(8192, 8, 16), "RTX 5090", "10240 (documented for an underused RTX 5090)", "12"),
+        (setting(7168, 8, 16), "RTX 4090", "8960 (a quarter more than now)", "16"),
+        (setting(64, 2, 2), None, "128 (double)", "4"),
+    ],
+)
+def test_the_next_value_is_the_presets_where_there_is_one(now, gpu, batch, workers):
+    knobs = what_to_try_first(now, preset=preset_for(gpu) if gpu else None).knobs
+    assert [knobs[0].try_next, knobs[1].try_next] == [batch, workers]
+
+
+@given(workers=st.integers(0, 64), cpus=st.integers(1, 64), preset=st.booleans())
+def test_workers_never_exceed_the_processors(workers, cpus, preset):
+    knob = what_to_try_first(
+        setting(workers=workers), cpus=cpus, preset=preset_for("RTX 5090") if preset else None
+    ).knobs[1]
+    if workers >= cpus:
+        assert knob.try_next == f"leave it: {cpus} processors allowed"
+    else:
+        assert workers < int(knob.try_next.split()[0]) <= cpus
+
+
+def test_every_knob_says_why_and_when_to_stop():
+    advice = what_to_try_first(setting(), precision="bf16")
+    for knob in advice.knobs:
+        assert f"{knob.name}: {knob.present} -> {knob.try_next}" in str(advice)
+        assert f"{knob.why}; stop {knob.stop}" in str(advice)
+    assert advice.knobs[3].try_next == "leave it"
+
+
+@pytest.mark.parametrize("bad", [{"waiting_share": 1.1}, {"waiting_share": -0.1}, {"precision": "int8"}])
+def test_values_that_cannot_be_are_refused(bad):
+    with pytest.raises(OptionError):
+        what_to_try_first(setting(), **bad)

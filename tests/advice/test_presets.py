@@ -1,0 +1,174 @@
+"""Presets are the documented ones, names are matched as people and drivers write them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from h5stream.advice.gpu_names import CARDS, find_card, memory_of, nearest_names
+from h5stream.advice.presets import preset_for, validation_batch
+from h5stream.errors import OptionError
+
+
+@pytest.mark.parametrize(
+    ("name", "memory", "batch", "workers", "prefetch"),
+    [
+        ("RTX 5090", 24, 8192, 8, 16),
+        ("RTX 4090", 24, 7168, 8, 16),
+        ("RTX 3090", 24, 6144, 8, 12),
+        ("RTX 4080", 16, 5120, 6, 12),
+    ],
+)
+def test_the_documented_presets_are_kept_to_the_letter(name, memory, batch, workers, prefetch):
+    preset = preset_for(name)
+    assert preset.documented
+    assert preset.memory_gib == memory
+    assert (preset.setting.batch_size, preset.setting.workers, preset.setting.prefetch_factor) == (
+        batch,
+        workers,
+        prefetch,
+    )
+
+
+def test_an_underused_5090_goes_to_10240_rows_and_12_workers():
+    underused = preset_for("RTX 5090").underused
+    assert (underused.batch_size, underused.workers) == (10240, 12)
+    assert preset_for("RTX 4090").underused is None
+    assert any("32 GB" in caveat for caveat in preset_for("RTX 5090").caveats)
+
+
+@pytest.mark.parametrize(
+    ("name", "memory", "batch"),
+    [
+        ("RTX 3070", 8, 2048),
+        ("P100", 16, 4096),
+        ("T4", 16, 4096),
+        ("A100", 40, 10240),
+        ("NVIDIA A100-SXM4-80GB", 80, 20480),
+        ("NVIDIA H100 80GB HBM3", 80, 20480),
+        ("NVIDIA H200", 141, 35840),
+        ("RTX 5090 32GB", 32, 8192),
+    ],
+)
+def test_other_cards_are_scaled_from_memory(name, memory, batch):
+    preset = preset_for(name)
+    assert (preset.memory_gib, preset.setting.batch_size, preset.documented) == (memory, batch, False)
+    assert f"{memory} GB x 256 rows/GB" in str(preset)
+
+
+def test_what_people_saw_with_large_models_stands_beside_the_preset_and_not_in_it():
+    preset = preset_for("RTX 3070")
+    (seen,) = preset.observations
+    assert (seen.setting.batch_size, seen.setting.workers, seen.setting.prefetch_factor) == (96, 2, 4)
+    assert "8-bit AdamW" in str(preset)
+    assert preset_for("P100").observations[0].setting.workers == 12
+    assert preset_for("RTX 3090").observations[0].setting.batch_size == 12
+
+
+@pytest.mark.parametrize(
+    ("written", "card"),
+    [
+        ("RTX 4090", "RTX 4090"),
+        ("NVIDIA GeForce RTX 4090", "RTX 4090"),
+        ("rtx-4090", "RTX 4090"),
+        ("RTX4090", "RTX 4090"),
+        ("4090", "RTX 4090"),
+        ("geforce rtx 4080 super", "RTX 4080 SUPER"),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", "RTX 4090 Laptop"),
+        ("NVIDIA GeForce RTX 5090 Laptop GPU", "RTX 5090 Laptop"),
+        ("Tesla V100-SXM2-16GB", "V100"),
+        ("Tesla P100-PCIE-16GB", "P100"),
+        ("Tesla T4", "T4"),
+        ("NVIDIA H100 PCIe", "H100"),
+        ("NVIDIA H100 NVL", "H100"),
+        ("NVIDIA GH200 480GB", "GH200"),
+        ("NVIDIA L40S", "L40S"),
+        ("NVIDIA RTX A6000", "RTX A6000"),
+        ("NVIDIA RTX 6000 Ada Generation", "RTX 6000 Ada"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "RTX PRO 6000"),
+        ("NVIDIA A10G", "A10G"),
+        ("Quadro RTX 4000 Ada", "RTX 4000 Ada"),
+        ("2080ti", "RTX 2080 Ti"),
+    ],
+)
+def test_names_are_found_as_drivers_and_people_write_them(written, card):
+    assert find_card(written).name == card
+
+
+@pytest.mark.parametrize(
+    ("misspelt", "nearest"),
+    [("RTX 490", "RTX 4090"), ("RTX 4O90", "RTX 4090"), ("A1000", "A100"), ("H20O", "H200")],
+)
+def test_a_misspelt_name_gets_the_nearest_names_and_no_guess(misspelt, nearest):
+    with pytest.raises(OptionError, match="no GPU is known as") as caught:
+        preset_for(misspelt)
+    assert nearest in str(caught.value)
+    assert nearest in nearest_names(misspelt)
+
+
+@given(card=st.sampled_from(CARDS), data=st.data())
+def test_case_spaces_makers_and_memory_in_a_name_do_not_matter(card, data):
+    maker = data.draw(st.sampled_from(["", "NVIDIA ", "nvidia geforce ", "Tesla "]))
+    size = data.draw(st.sampled_from(["", *(f" {memory:g}GB" for memory in card.memory_gib)]))
+    body = card.name.replace(" ", data.draw(st.sampled_from([" ", "-", "", "_"])))
+    text = data.draw(st.sampled_from([str.upper, str.lower, str.title]))(maker + body)
+    assert find_card(text + size) == card
+    assert memory_of(card, text + size)[0] in card.memory_gib
+
+
+def test_all_cards_have_names_that_do_not_collide():
+    assert all(find_card(card.name) is card for card in CARDS)
+    assert all(preset_for(card.name).setting.batch_size >= 1024 for card in CARDS)
+
+
+@pytest.mark.parametrize("name", ["", "nvidia", "Radeon RX 7900", "gpu"])
+def test_a_name_that_says_nothing_is_refused(name):
+    with pytest.raises(OptionError):
+        preset_for(name)
+
+
+def test_a_memory_serves_where_no_table_knows_the_name():
+    preset = preset_for("Radeon RX 7900", memory_gib=24)
+    assert (preset.gpu, preset.setting.batch_size, preset.documented) == ("Radeon RX 7900", 6144, False)
+    assert preset_for(memory_gib=24).setting == preset.setting
+
+
+def test_a_memory_given_by_hand_counts_before_the_name():
+    assert preset_for("RTX 4090", memory_gib=48).setting.batch_size == 12288
+    assert preset_for("A100 80GB", memory_gib=40).memory_gib == 40
+
+
+def test_a_memory_in_the_name_that_the_card_is_not_sold_with_is_not_believed():
+    assert memory_of(find_card("GH200"), "NVIDIA GH200 480GB") == (
+        96,
+        "the card is sold with 96 or 144 GB; give --gpu-memory to choose",
+    )
+
+
+@given(memory=st.floats(0.001, 4096), more=st.floats(0, 1000))
+def test_more_memory_never_means_a_smaller_batch(memory, more):
+    small = preset_for(memory_gib=memory).setting
+    assert 1 <= small.batch_size <= preset_for(memory_gib=memory + more).setting.batch_size
+
+
+@pytest.mark.parametrize("bad", [{"memory_gib": 0}, {"memory_gib": float("nan")}, {}])
+def test_a_preset_needs_a_name_or_a_real_memory(bad):
+    with pytest.raises(OptionError):
+        preset_for(**bad)
+
+
+def test_more_workers_than_processors_are_noted():
+    assert any("may use 2 processors" in caveat for caveat in preset_for("RTX 4090", cpus=2).caveats)
+    assert not any("processors" in caveat for caveat in preset_for("RTX 4090", cpus=16).caveats)
+
+
+def test_the_validation_batch_follows_either_note():
+    assert (validation_batch(8192).batch_size, validation_batch(8192).twice) == (4096, 16384)
+    assert validation_batch(96, rule="twice").batch_size == 192
+    assert validation_batch(80, rule="twice").batch_size == 160
+    assert validation_batch(1).batch_size == 1
+    assert {"half", "twice"} <= set(str(validation_batch(8192)).replace(":", " ").split())
+
+
+def test_a_validation_rule_that_nobody_knows_is_refused():
+    with pytest.raises(OptionError, match="rule must be 'half' or 'twice', not 'same'"):
+        validation_batch(8, rule="same")

@@ -1,0 +1,80 @@
+"""`h5stream suggest` from the outside."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from h5stream.cli.app import app
+from h5stream.errors import OptionError
+
+EVERYTHING = [
+    *("--gpu", "NVIDIA GeForce RTX 4090", "--row-bytes", "1024", "--batch-size", "8192"),
+    *("--rows", "524288", "--parameters", "110000000", "--activation-bytes", "262144"),
+    *("--target-batch", "20000", "--lr", "0.0004", "--lr-batch", "1024"),
+]
+
+
+def suggest(*options, width="100"):
+    result = CliRunner().invoke(app, ["suggest", *options], env={"COLUMNS": width}, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_the_issues_command_prints_preset_queue_and_order():
+    text = suggest("--gpu", "RTX 4090", "--row-bytes", "1024")
+    assert "batch 7168, 8 workers, prefetch 16" in text
+    assert "8 workers x 16 batches = 128 batches x 7.00 MiB = 896.00 MiB" in text
+    assert "1. batch size" in text
+    assert "printed and never applied" in text
+
+
+def test_the_users_batch_is_what_all_arithmetic_uses_and_stays():
+    text = suggest(*EVERYTHING)
+    assert "Your batch size stays 8192." in text
+    assert "8 workers x 16 batches = 128 batches x 8.00 MiB = 1.00 GiB" in text
+    found = json.loads(suggest(*EVERYTHING, "--json"))
+    assert found["preset"]["setting"]["batch_size"] == 7168
+    assert found["validation_batch"]["training_batch_size"] == 8192
+    assert found["dataloader_memory"]["queued_bytes"] == 1 << 30
+    assert found["accumulation"]["batch_size"] == 8192
+    assert found["learning_rate"]["new_batch_size"] == 20000
+
+
+@pytest.mark.parametrize("width", ["60", "80", "100", "200"])
+def test_no_line_is_wider_than_the_terminal(width):
+    assert max(map(len, suggest(*EVERYTHING, width=width).splitlines())) <= int(width)
+
+
+def test_no_word_of_the_advice_is_lost_to_the_layout():
+    text = " ".join(suggest(*EVERYTHING, width="80").split())
+    for suggestion in json.loads(suggest(*EVERYTHING, "--json")).values():
+        for line in (suggestion["answer"], *suggestion["arithmetic"], *suggestion["caveats"]):
+            # What can be taken of this machine's memory changes from call to call.
+            if "can be taken here now" not in line:
+                assert all(word in text for word in line.split()), line
+
+
+def test_without_a_gpu_it_says_what_more_numbers_would_give():
+    text = suggest()
+    assert "--gpu (a preset)" in text
+    assert "half the training batch" in text
+
+
+def test_a_memory_serves_instead_of_a_name():
+    assert "batch 12288, 8 workers, prefetch 12" in suggest("--gpu-memory", "48")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--gpu", "RTX 490"], "nearest: RTX 4090"),
+        (["--lr", "0.1"], "--lr needs --lr-batch"),
+        (["--parameters", "100"], "--parameters needs --gpu"),
+        (["--precision", "int8"], "precision must be one of"),
+        (["--lr", "0.1", "--lr-batch", "8", "--optimizer", "adamx"], "no optimizer is known as 'adamx'"),
+    ],
+)
+def test_what_cannot_be_answered_says_why(options, message):
+    with pytest.raises(OptionError, match=message):
+        CliRunner().invoke(app, ["suggest", *options], catch_exceptions=False)

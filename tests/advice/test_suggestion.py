@@ -1,0 +1,90 @@
+"""A suggestion is a frozen value that prints its working and becomes JSON."""
+
+import dataclasses
+import importlib
+import json
+import pkgutil
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import h5stream.advice
+from h5stream.advice.accumulation import accumulation_for
+from h5stream.advice.batch_search import find_batch_size
+from h5stream.advice.gpu_memory import gpu_memory, parameter_count
+from h5stream.advice.host_memory import dataloader_memory, loader_memory
+from h5stream.advice.learning_rate import learning_rate_for
+from h5stream.advice.order_of_knobs import what_to_try_first
+from h5stream.advice.presets import preset_for, validation_batch
+from h5stream.advice.suggestion import Suggestion, bytes_text
+
+ONE_OF_EACH = [
+    preset_for("RTX 3070"),
+    validation_batch(64),
+    dataloader_memory(row_bytes=4, batch_size=4, workers=2),
+    loader_memory(row_bytes=4, batch_size=4),
+    gpu_memory(parameter_count(100), optimizer="adam", batch_size=4, memory_gib=8),
+    accumulation_for(100, 30, rows=1000),
+    learning_rate_for(64, old_batch_size=32, old_lr=0.1),
+    what_to_try_first(preset_for("RTX 3070").setting),
+    find_batch_size(lambda rows: None, 4),
+]
+
+
+@pytest.mark.parametrize("suggestion", ONE_OF_EACH, ids=lambda s: type(s).__name__)
+def test_every_suggestion_prints_its_answer_and_its_arithmetic(suggestion):
+    text = str(suggestion)
+    assert text.startswith(f"{suggestion.title}: {suggestion.answer}")
+    assert suggestion.arithmetic
+    assert all(line in text for line in suggestion.arithmetic + suggestion.caveats + suggestion.sources)
+
+
+@pytest.mark.parametrize("suggestion", ONE_OF_EACH, ids=lambda s: type(s).__name__)
+def test_every_suggestion_is_a_frozen_slotted_value(suggestion):
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        suggestion.answer = "something else"
+    assert not hasattr(suggestion, "__dict__")
+
+
+@pytest.mark.parametrize("suggestion", ONE_OF_EACH, ids=lambda s: type(s).__name__)
+def test_every_suggestion_becomes_json(suggestion):
+    back = json.loads(json.dumps(suggestion.to_dict()))
+    assert set(back) == {field.name for field in dataclasses.fields(suggestion)}
+
+
+def test_every_kind_of_suggestion_is_tried_here():
+    for module in pkgutil.iter_modules(h5stream.advice.__path__):
+        importlib.import_module(f"h5stream.advice.{module.name}")
+    tried = {type(suggestion) for suggestion in ONE_OF_EACH}
+    missing = {kind.__name__ for kind in Suggestion.__subclasses__()} - {kind.__name__ for kind in tried}
+    # Measured on a model, in test_activations.py.
+    assert missing <= {"ActivationMemory"}
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.00 KiB"),
+        (1024**2 - 1, "1.00 MiB"),
+        (3 * 1024**6, "3072.00 PiB"),
+    ],
+)
+def test_bytes_are_printed_in_powers_of_1024(count, text):
+    assert bytes_text(count) == text
+
+
+@given(count=st.integers(0, 1 << 59))
+def test_printed_bytes_are_within_a_percent(count):
+    number, unit = bytes_text(count).split()
+    size = float(number) * 1024 ** ["B", "KiB", "MiB", "GiB", "TiB", "PiB"].index(unit)
+    assert size == pytest.approx(count, rel=0.01)
+
+
+def test_the_arithmetic_needs_no_torch():
+    code = "import h5stream.cli.suggest, sys; raise SystemExit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

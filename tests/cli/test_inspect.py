@@ -1,0 +1,170 @@
+"""`h5stream inspect` from the outside."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from h5stream.cli.app import app
+from h5stream.errors import FieldNotFoundError, NotHDF5Error, OptionError
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+CORPUS = Path(os.environ.get("H5STREAM_CORPUS", REPOSITORY.parent / "shared" / "corpus"))
+
+
+def inspect(*options, width="100"):
+    result = CliRunner().invoke(app, ["inspect", *options], env={"COLUMNS": width}, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.fixture
+def path(tmp_path):
+    rng = np.random.default_rng(0)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset(
+            "a_group_of_some/length_of_name/signal_to_noise_ratio",
+            data=rng.standard_normal((20_000, 160)).astype("f4"),
+            chunks=(2000, 20),
+            compression="lzf",
+            shuffle=True,
+        )
+        file["label"] = np.arange(20_000)
+        file["names"] = ["abc"] * 300
+        file["version"] = 3
+        for k in range(20):
+            file[f"many/{k}"] = np.arange(7)
+            file[f"lengths/{k}"] = np.arange(100 + k)
+    return str(tmp_path / "a.h5")
+
+
+def test_it_prints_datasets_cost_shuffle_and_advice(path):
+    text = inspect(path, width="120")
+    for part in (
+        "20,000 rows",
+        "shuffle + lzf",
+        "A shuffled batch of 8,192 rows",
+        "row by row",
+        "The shuffle",
+        "Advice",
+    ):
+        assert part in text
+    assert "signal_to_noise_ratio: each row is cut into 8 chunks" in " ".join(text.split())
+
+
+@pytest.mark.parametrize("width", ["80", "100", "120", "200"])
+def test_no_line_is_wider_than_the_terminal_but_the_command(path, width):
+    lines = [line for line in inspect(path, width=width).splitlines() if not line.startswith("h5stream repack")]
+    assert max(map(len, lines)) <= int(width)
+
+
+def test_names_and_access_stay_whole_at_80_columns(path):
+    text = inspect(path, width="80")
+    for word in ("signal_to_noise_ratio", "decoded", "direct", "shuffle+lzf", "length_of_name/"):
+        assert word in text
+
+
+def test_the_command_is_one_line_to_copy(path):
+    line = next(line for line in inspect(path, width="80").splitlines() if line.startswith("h5stream repack"))
+    assert line == f"h5stream repack {path} {path.removesuffix('.h5')}.repacked.h5 --chunk-mib 1 --compress lz4"
+
+
+def test_long_listings_are_cut_unless_all_is_asked_for(path):
+    text, everything = inspect(path), inspect(path, "--all")
+    assert "datasets of 19 other lengths (--all)" in text
+    assert "and 8 more (--all)" in text
+    assert "lengths/0" not in text
+    assert "lengths/0" in everything
+    assert "(--all)" not in everything
+
+
+def test_reasons_are_given_for_what_h5py_must_read(path):
+    assert "h5py  names: variable length" in inspect(path, "--all")
+
+
+def test_fields_and_batch_size_are_the_users(path):
+    found = json.loads(inspect(path, "--fields", "label", "--batch-size", "100", "--json"))
+    sample = found["sample"]
+    assert (sample["fields"], sample["chosen_by"]) == (["label"], "named")
+    assert (sample["batch_size"], sample["batch_rows"], sample["batch_nbytes"]) == (100, 100, 800)
+    assert sample["naive"]["read_amplification"] == 1
+    assert found["advice"] == []
+    assert found["repack_command"] == ""
+
+
+# What scripts may rely on; a key that goes away breaks them.
+KEYS = {
+    "file", "file_nbytes", "groups", "left_out", "sample", "no_sample", "advice", "repack_command",
+}  # fmt: skip
+SAMPLE_KEYS = {
+    "fields", "chosen_by", "rows", "row_nbytes", "batch_size", "batch_rows", "batch_nbytes", "needed_read_nbytes",
+    "needed_decoded_nbytes", "naive", "ours", "datasets", "shuffle", "memory_nbytes", "memory_budget", "threads",
+    "decode_rows_per_s", "notice", "naive_words", "our_words",
+}  # fmt: skip
+DATASET_KEYS = {
+    "path", "shape", "dtype", "element_nbytes", "variable_length", "layout", "chunk_shape", "filters",
+    "stored_nbytes", "stored_chunks", "cache_nbytes", "cache_chunks", "access", "reason", "rows", "row_nbytes",
+    "raw_nbytes", "chunk_rows", "chunk_nbytes", "chunks", "chunks_across", "ratio",
+}  # fmt: skip
+
+
+def test_json_has_the_keys_that_are_promised(path):
+    found = json.loads(inspect(path, "--json", "--all"))
+    assert set(found) == KEYS
+    assert set(found["sample"]) == SAMPLE_KEYS
+    assert {key for group in found["groups"] for entry in group["datasets"] for key in entry} == DATASET_KEYS
+    assert set(found["advice"][0]) == {"key", "fields", "problem", "way_out", "costs", "repack"}
+    assert {group["rows"] for group in found["groups"]} >= {20_000, 300, 7, None}
+
+
+def test_a_file_without_datasets_says_so(tmp_path):
+    with h5py.File(tmp_path / "empty.h5", "w") as file:
+        file.create_group("nothing")
+    assert "no dataset here has rows" in inspect(str(tmp_path / "empty.h5"))
+
+
+def test_what_cannot_be_inspected_says_why(path, tmp_path):
+    (tmp_path / "text.h5").write_text("no")
+    for options, error, message in (
+        ([str(tmp_path / "text.h5")], NotHDF5Error, "not an HDF5 file"),
+        ([path, "--fields", "lable"], FieldNotFoundError, "Did you mean 'label'"),
+        ([path, "--fields", ","], OptionError, "separated by commas"),
+    ):
+        with pytest.raises(error, match=message):
+            CliRunner().invoke(app, ["inspect", *options], catch_exceptions=False)
+
+
+# Runs in a child: some of these files are broken, and libhdf5 might take the process with it.
+_EVERY_FILE = """
+import sys
+from typer.testing import CliRunner
+from h5stream.cli.app import app
+from h5stream.errors import H5StreamError
+for path in sys.stdin.read().splitlines():
+    print(path, flush=True)
+    for options in ([], ["--json", "--all"]):
+        result = CliRunner().invoke(app, ["inspect", path, *options], env={"COLUMNS": "80"})
+        if result.exception is not None and not isinstance(result.exception, H5StreamError):
+            raise result.exception
+"""
+
+
+@pytest.mark.corpus
+@pytest.mark.skipif(not CORPUS.is_dir(), reason=f"the corpus of real files is not at {CORPUS}")
+def test_every_file_of_the_corpus_is_inspected_or_refused_without_a_traceback():
+    files = sorted(str(p) for p in CORPUS.rglob("*") if p.is_file() and p.suffix not in (".md", ".tsv"))
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", _EVERY_FILE],
+        input="\n".join(files),
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, f"{done.stdout.splitlines()[-1:]}\n{done.stderr[-4000:]}"
+    assert len(done.stdout.splitlines()) == len(files)

@@ -1,0 +1,235 @@
+"""The feed on a device that does everything as late as it may; each wait, taken out, gives wrong bytes."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import pytest
+import torch
+
+from h5stream.device.cpu import CpuBackend
+from h5stream.device.feed import DeviceFeed
+from h5stream.device.pinned_slots import pinned_ring
+from h5stream.engine.assemble import Assembler
+from h5stream.engine.executor import ReadyBatch
+from h5stream.engine.slots import SlotFormat
+from h5stream.storage.opening import open_layout
+from tests.device.fake_backend import FakeBackend
+
+BATCHES, ROWS = 12, 8
+SEEDS = range(25)
+
+
+@pytest.fixture(scope="module")
+def layout(tmp_path_factory):
+    import h5py
+
+    path = tmp_path_factory.mktemp("feed") / "f.h5"
+    with h5py.File(path, "w") as file:
+        file["x"] = np.zeros((4, 3), dtype="f4")
+        file["y"] = np.zeros(4, dtype="u1")
+        file["s"] = np.array([b"ab"] * 4)
+    return open_layout(str(path), {"x": "x", "y": "y", "s": "s"})
+
+
+@pytest.fixture(scope="module")
+def cast_layout(layout):
+    from dataclasses import replace
+
+    x, y, s = layout.fields
+    return replace(layout, fields=(x, replace(y, cast=torch.float32), s))
+
+
+class Filled:
+    """Fills slots in turn, as an engine that is always ahead would: the moment one is free it is overwritten."""
+
+    def __init__(self, layout, ring, slot_format, batches=BATCHES, fail_at=None):
+        self._layout, self._ring, self._format = layout, ring, slot_format
+        self._batches, self._next, self._fail_at = batches, 0, fail_at
+
+    def next_batch(self, timeout_s=0.0):
+        if self._next == self._fail_at:
+            raise ValueError(f"batch {self._next}")
+        if self._next == self._batches:
+            return None
+        k, self._next = self._next, self._next + 1
+        slot = self._ring.take()
+        expected = batch_bytes(self._layout, self._format, k)
+        slot.memory[: len(expected)] = expected
+        return ReadyBatch(number=k, rows=ROWS, slot=slot, objects={}, missing=0)
+
+    next_if_ready = next_batch
+
+
+def batch_bytes(layout, slot_format, k):
+    memory = np.zeros(slot_format.nbytes, dtype=np.uint8)
+    for number, field in enumerate(layout.fields):
+        values = np.full((ROWS, *field.row_shape), k + 1, dtype="f4" if field.kind == "bytes" else field.dtype)
+        if field.kind == "bytes":
+            values = np.array([b"%02d" % k] * ROWS)
+        raw = np.frombuffer(values.tobytes(), dtype=np.uint8)
+        memory[slot_format.offsets[number] :][: len(raw)] = raw
+    return memory
+
+
+def run_feed(layout, backend, *, depth=2, keep=False, **options):
+    """Feed all batches; the consumer copies each on its own stream, later. Give what it saw."""
+    slot_format = SlotFormat.for_rows(layout.fields, ROWS)
+    ring = pinned_ring(backend, slot_format.nbytes)
+    source = Filled(layout, ring, slot_format)
+    feed = DeviceFeed(backend, source, ring, Assembler(layout), slot_format, depth=depth, **options)
+    consumer, seen, kept = backend.current_stream(), [], []
+    while (batch := feed.next_batch()) is not None:
+        out = {name: torch.zeros((ROWS, *batch[name].shape[1:]), dtype=batch[name].dtype) for name in ("x", "y")}
+        for name, tensor in out.items():
+            backend.launch(consumer, torch.Tensor.copy_, tensor, batch[name])
+        seen.append((out, batch["s"]))
+        if keep:
+            kept.append(batch)
+        del batch
+    feed.close()
+    finish = getattr(backend, "finish", lambda: None)
+    finish()
+    if keep:
+        seen += [({name: batch[name] for name in ("x", "y")}, batch["s"]) for batch in kept]
+    return seen, feed, ring
+
+
+def is_right(seen):
+    return all(
+        bool((out["x"] == k % BATCHES + 1).all())
+        and bool((out["y"] == k % BATCHES + 1).all())
+        and strings == [b"%02d" % (k % BATCHES)] * ROWS
+        for k, (out, strings) in enumerate(seen)
+    )
+
+
+@pytest.mark.parametrize("reuse_buffers", [False, True])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_batch_is_right_however_late_the_device_is(layout, seed, reuse_buffers):
+    seen, _, _ = run_feed(layout, FakeBackend(seed), reuse_buffers=reuse_buffers)
+    assert len(seen) == BATCHES
+    assert is_right(seen)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_casts_run_on_the_device_after_the_raw_bytes_crossed(cast_layout, seed):
+    backend = FakeBackend(seed)
+    seen, feed, _ = run_feed(cast_layout, backend)
+    assert is_right(seen)
+    assert seen[0][0]["y"].dtype == torch.float32
+    assert feed.totals.nbytes == BATCHES * SlotFormat.for_rows(cast_layout.fields, ROWS).nbytes
+
+
+@pytest.mark.parametrize("seed", SEEDS[:8])
+def test_batches_that_are_kept_stay_right(layout, seed):
+    seen, _, _ = run_feed(layout, FakeBackend(seed), keep=True)
+    assert len(seen) == 2 * BATCHES
+    assert is_right(seen)
+
+
+# Each wait of the feed, by the call that makes it, and in which mode it is needed.
+WAITS = {
+    "host slot given back before its copy is done (done, synchronize)": (("done", "synchronize"), False),
+    "consumer's stream does not wait for the copy": (("wait",), False),
+    "device memory freed while the consumer still uses it": (("hold",), False),
+    "reused device memory written while the consumer still uses it": (("wait",), True),
+}
+
+
+@pytest.mark.parametrize("name", WAITS)
+def test_without_a_wait_some_batch_is_wrong(layout, name):
+    skipped, reuse_buffers = WAITS[name]
+    wrong = 0
+    for seed in SEEDS:
+        seen, _, _ = run_feed(layout, FakeBackend(seed, skip=skipped), reuse_buffers=reuse_buffers)
+        wrong += not is_right(seen)
+    assert wrong > 0, f"{name}: nobody noticed"
+
+
+def _without(method):
+    """Take one wait out of the feed's own code rather than out of the backend."""
+    return {
+        "consumed": ("_ReusedBuffers", "consumed", lambda self: None),
+        "give_back_done": (
+            "HostSlots",
+            "give_back_done",
+            lambda self, keep_at_most: [self._slots.give_back(self._copying.popleft()[0]) for _ in list(self._copying)],
+        ),
+        "hand_over": ("DeviceFeed", "_hand_over", lambda self, flight: flight.batch),
+    }[method]
+
+
+@pytest.mark.parametrize(("method", "reuse"), [("consumed", True), ("give_back_done", False), ("hand_over", False)])
+def test_without_the_feeds_own_wait_some_batch_is_wrong(layout, monkeypatch, method, reuse):
+    import h5stream.device.feed as module
+
+    owner, name, broken = _without(method)
+    monkeypatch.setattr(getattr(module, owner), name, broken)
+    wrong = sum(not is_right(run_feed(layout, FakeBackend(seed), reuse_buffers=reuse)[0]) for seed in SEEDS)
+    assert wrong > 0
+
+
+def test_each_batch_is_one_copy(layout):
+    backend = FakeBackend(3)
+    _, feed, _ = run_feed(layout, backend)
+    assert backend.counts["copy_async"] == feed.totals.copies == BATCHES
+
+
+def test_slots_are_pinned_once_and_none_is_allocated_in_steady_state(layout):
+    backend = FakeBackend(0)
+    _, _, ring = run_feed(layout, backend)
+    assert backend.counts["allocate_pinned"] == 1
+    assert ring.free_slots * ring.slot_nbytes == ring.held_nbytes
+
+
+def test_reused_device_buffers_are_allocated_once(layout):
+    backend = FakeBackend(1)
+    run_feed(layout, backend, depth=3, reuse_buffers=True)
+    assert backend.counts["allocate_device"] == 4
+
+
+@pytest.mark.parametrize("seed", SEEDS[:8])
+def test_a_transform_runs_on_the_side_stream_before_the_consumer_sees_the_batch(layout, seed):
+    def double(batch):
+        return {"x": batch["x"] * 2, "y": batch["y"] * 2, "s": batch["s"]}
+
+    seen, _, _ = run_feed(layout, FakeBackend(seed), transform=double)
+    assert all(bool((out["x"] == 2 * (k + 1)).all()) for k, (out, _) in enumerate(seen))
+
+
+def test_an_error_arrives_at_its_batch_and_not_at_one_ahead_of_it(layout):
+    backend = CpuBackend()
+    slot_format = SlotFormat.for_rows(layout.fields, ROWS)
+    ring = pinned_ring(backend, slot_format.nbytes)
+    source = Filled(layout, ring, slot_format, fail_at=3)
+    feed = DeviceFeed(backend, source, ring, Assembler(layout), slot_format, depth=8)
+    assert [feed.next_batch()["x"][0, 0].item() for _ in range(3)] == [1.0, 2.0, 3.0]
+    with pytest.raises(ValueError, match="batch 3"):
+        feed.next_batch()
+
+
+def test_dropping_the_feed_waits_for_its_copies_and_gives_the_slots_back(layout):
+    backend = FakeBackend(5)
+    slot_format = SlotFormat.for_rows(layout.fields, ROWS)
+    ring = pinned_ring(backend, slot_format.nbytes)
+    feed = DeviceFeed(backend, Filled(layout, ring, slot_format), ring, Assembler(layout), slot_format, depth=4)
+    feed.next_batch()
+    del feed
+    gc.collect()
+    assert ring.free_slots * ring.slot_nbytes == ring.held_nbytes
+
+
+def test_no_room_on_the_device_names_the_knob(layout):
+    from h5stream.errors import DeviceMemoryError
+
+    class Full(CpuBackend):
+        def allocate_device(self, nbytes, stream):
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 8.00 MiB")
+
+    slot_format = SlotFormat.for_rows(layout.fields, ROWS)
+    ring = pinned_ring(Full(), slot_format.nbytes)
+    feed = DeviceFeed(Full(), Filled(layout, ring, slot_format), ring, Assembler(layout), slot_format, depth=6)
+    with pytest.raises(DeviceMemoryError, match="prefetch_factor=6"):
+        feed.next_batch()

@@ -1,0 +1,173 @@
+"""`h5stream monitor`, as it is typed."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fake_nvml import GIB, Card, FakeNvml
+from typer.testing import CliRunner
+
+from h5stream.cli import monitor as command
+from h5stream.cli.app import app
+from h5stream.errors import MissingExtraError, OptionError
+from h5stream.monitor import nvml
+from h5stream.monitor.export import read_log, sample_from_json
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def fake(monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    made = FakeNvml(Card("GPU-1", memory=(6 * GIB, 24 * GIB)), Card("GPU-2", utilization=3))
+    monkeypatch.setattr(nvml, "installed_nvml", lambda: made)
+    return made
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["monitor", *arguments], catch_exceptions=False)
+
+
+def test_once_prints_a_line_for_each_gpu():
+    result = run("--once")
+    lines = result.stdout.splitlines()
+    assert result.exit_code == 0
+    assert [line[:36] for line in lines] == [
+        "GPU: 85% | VRAM:6.0/24.0GB(25.0%) | ",
+        "GPU: 3% | VRAM:12.0/24.0GB(50.0%) | ",
+    ]
+
+
+def test_a_device_can_be_chosen_by_number_and_by_uuid():
+    assert run("--once", "--device", "1").stdout.startswith("GPU: 3%")
+    assert [line[:8] for line in run("--once", "--device", "GPU-2", "--device", "0").stdout.splitlines()] == [
+        "GPU: 3% ",
+        "GPU: 85%",
+    ]
+
+
+def test_without_a_driver_it_succeeds_and_says_why_on_stderr(fake):
+    fake.init_error = fake.NVML_ERROR_LIBRARY_NOT_FOUND
+    result = run("--once")
+    assert result.exit_code == 0
+    assert result.stdout.startswith("GPU: n/a | VRAM:n/a | CPU: ")
+    assert result.stderr == "GPU: no NVIDIA driver: error 12\n"
+
+
+def test_json_is_one_sample_a_line():
+    (line,) = run("--once", "--json").stdout.splitlines()
+    assert json.loads(line)["gpus"][0]["utilization_ratio"] == 0.85
+    assert sample_from_json(line).gpus[1].uuid == "GPU-2"
+
+
+def test_a_duration_ends_it_and_log_and_plot_are_written(tmp_path):
+    log, plot = tmp_path / "log.jsonl", tmp_path / "plot.png"
+    result = run("--interval", "0.1", "--duration", "0.5", "--log", str(log), "--plot", str(plot))
+    assert result.exit_code == 0
+    assert 1 <= len(read_log(log)) >= result.stdout.count("GPU: 85%") >= 1
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    assert result.stderr == f"plot: {plot}\n"
+
+
+def test_the_end_of_the_watched_process_ends_it():
+    child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+    with child:
+
+        class Closing(command._Arrivals):
+            def write(self, sample):
+                super().write(sample)
+                if not child.stdin.closed:
+                    child.stdin.close()
+                    child.wait()
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(command, "_Arrivals", Closing)
+            result = run("--pid", str(child.pid), "--interval", "0.1")
+    assert result.exit_code == 0
+    assert result.stdout.count("GPU: 85%") == 1
+
+
+def test_a_sampling_that_fails_is_an_error(monkeypatch):
+    def broken(self):
+        raise ZeroDivisionError("boo")
+
+    monkeypatch.setattr("h5stream.monitor.probe.Probe.read", broken)
+    result = run()
+    assert result.exit_code == 2
+    assert result.stderr == "monitor: ZeroDivisionError: boo\n"
+
+
+def test_ctrl_c_is_the_ordinary_end_and_the_plot_is_still_drawn(monkeypatch, tmp_path):
+    def interrupted(self):
+        yield self._queue.get()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command._Arrivals, "__iter__", interrupted)
+    result = run("--plot", str(tmp_path / "x.png"))
+    assert result.exit_code == 0
+    assert (tmp_path / "x.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--interval", "0.01"], "at least 0.1 s"),
+        (["--duration", "0"], "more than 0 seconds"),
+        (["--duration", "nan"], "more than 0 seconds"),
+        (["--pid", "999999999"], "no such process"),
+        (["--log", "x.txt"], "must end in one of"),
+        (["--plot", "x.foo"], "must end in one of"),
+    ],
+)
+def test_bad_options_are_refused_before_anything_is_sampled(fake, arguments, message):
+    with pytest.raises(OptionError, match=message):
+        run(*arguments)
+    assert not fake.calls
+
+
+def test_a_plot_without_matplotlib_says_how_to_install_it_at_once(fake, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'h5stream\[plot\]'"):
+        run("--plot", "x.png")
+    assert not fake.calls
+
+
+def test_on_a_terminal_the_screen_is_drawn_and_a_summary_stays():
+    script = (
+        "import sys\n"
+        f"sys.path[:0] = [{str(ROOT)!r}, {str(Path(__file__).parent)!r}]\n"
+        "from fake_nvml import Card, FakeNvml\n"
+        "from h5stream.monitor import nvml\n"
+        "nvml.installed_nvml = lambda: FakeNvml(Card('GPU-1'))\n"
+        "from h5stream.cli.app import main\n"
+        "sys.argv = ['h5stream', 'monitor', '--interval', '0.1', '--duration', '1']\n"
+        "main()\n"
+    )
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "110", "LINES": "40"}
+    with subprocess.Popen([sys.executable, "-c", script], stdout=theirs, stderr=theirs, env=environment) as child:
+        os.close(theirs)
+        text = read_all(ours)
+    assert child.returncode == 0, text
+    assert "h5stream monitor" in text
+    assert "Utilisation" in text
+    assert "of one processor" in text.rsplit("\x1b[?1049l", 1)[1], "the summary comes after the screen is left"
+
+
+def read_all(terminal):
+    text = b""
+    while True:
+        try:
+            more = os.read(terminal, 65536)
+        except OSError:  # Linux's way to say that the other side is closed
+            more = b""
+        if not more:
+            os.close(terminal)
+            return text.decode()
+        text += more

@@ -1,0 +1,253 @@
+"""Machine and process readings, against numbers made by hand and against this machine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import namedtuple
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from h5stream.monitor import host
+from h5stream.monitor.host import HostReader, ProcessReader
+
+Times = namedtuple("Times", "user nice system idle iowait irq softirq steal guest guest_nice")
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """A machine whose counters tests set by hand."""
+    state = SimpleNamespace(now=10.0, times=Times(100, 0, 50, 800, 50, 0, 0, 0, 0, 0), disks={"sda": 1000})
+    monkeypatch.setattr(host.time, "monotonic", lambda: state.now)
+    monkeypatch.setattr(host.psutil, "cpu_times", lambda: state.times)
+    monkeypatch.setattr(
+        host.psutil,
+        "disk_io_counters",
+        lambda perdisk: {name: SimpleNamespace(read_bytes=size) for name, size in state.disks.items()},
+    )
+    monkeypatch.setattr(host, "_is_whole_disk", lambda name: name != "sda1")
+    return state
+
+
+def second_reading(machine, **changes):
+    reader = HostReader()
+    reader.read()
+    machine.now += 2.0
+    for name, value in changes.items():
+        setattr(machine, name, value)
+    return reader.read()
+
+
+def test_the_first_reading_has_no_rates(machine):
+    sample = HostReader().read()
+    assert sample.cpu_ratio is None
+    assert sample.disk_read_bytes_per_s is None
+    assert sample.ram_used_bytes > 0
+
+
+def test_waiting_for_the_disk_is_not_being_busy(machine):
+    # 100 more seconds: 20 user (5 of them for a guest, which the kernel lists again), 10 system, 30 waiting.
+    later = Times(120, 0, 60, 840, 80, 0, 0, 0, 5, 0)
+    assert second_reading(machine, times=later).cpu_ratio == pytest.approx(0.30)
+
+
+def test_a_processor_that_was_idle_is_zero_and_not_unknown(machine):
+    later = machine.times._replace(idle=900)
+    assert second_reading(machine, times=later).cpu_ratio == 0.0
+
+
+def test_no_ticks_between_two_readings_is_unknown(machine):
+    assert second_reading(machine).cpu_ratio is None
+
+
+def test_only_whole_physical_disks_are_counted(machine):
+    machine.disks = dict.fromkeys(("sda", "sda1", "loop0", "dm-0", "md1", "zram0"), 0)
+    later = dict.fromkeys(machine.disks, 4000)
+    assert second_reading(machine, disks=later).disk_read_bytes_per_s == 2000.0
+
+
+@pytest.mark.parametrize("later", [{}, {"loop0": 5}, {"sda": 10}])
+def test_a_disk_that_was_taken_out_gives_no_rate(machine, later):
+    assert second_reading(machine, disks=later).disk_read_bytes_per_s is None
+
+
+def test_no_disk_statistics_are_unknown(machine, monkeypatch):
+    def missing(perdisk):
+        raise NotImplementedError
+
+    monkeypatch.setattr(host.psutil, "disk_io_counters", missing)
+    assert second_reading(machine).disk_read_bytes_per_s is None
+
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("limit", "used", "expected"),
+    [
+        (None, None, (24 * GIB, 64 * GIB)),
+        (16 * GIB, 4 * GIB, (4 * GIB, 16 * GIB)),
+        (128 * GIB, 4 * GIB, (24 * GIB, 64 * GIB)),  # a limit above the machine limits nothing
+        (16 * GIB, None, (24 * GIB, 64 * GIB)),
+    ],
+)
+def test_memory_is_counted_within_the_cgroups_limit(monkeypatch, limit, used, expected):
+    total = SimpleNamespace(total=64 * GIB, available=40 * GIB)
+    monkeypatch.setattr(host.psutil, "virtual_memory", lambda: total)
+    monkeypatch.setattr(host.allowance, "memory_limit_bytes", lambda: limit)
+    monkeypatch.setattr(host.allowance, "memory_in_use_bytes", lambda: used)
+    assert host.memory() == expected
+
+
+class FakeProcess:
+    def __init__(self, pid, cpu=0.0, rss=100, read=0, children=()):
+        self.pid, self.cpu, self.rss, self.read, self.kids = pid, cpu, rss, read, list(children)
+        self.alive, self.zombie, self.private = True, False, False
+
+    def oneshot(self):
+        return self
+
+    __enter__ = oneshot
+
+    def __exit__(self, *exc):
+        return None
+
+    def _alive(self):
+        if not self.alive:
+            raise psutil.NoSuchProcess(self.pid)
+
+    def create_time(self):
+        self._alive()
+        return float(self.pid)
+
+    def is_running(self):
+        return self.alive
+
+    def status(self):
+        return psutil.STATUS_ZOMBIE if self.zombie else psutil.STATUS_RUNNING
+
+    def children(self, recursive):
+        assert recursive
+        self._alive()
+        return list(self.kids)
+
+    def cpu_times(self):
+        self._alive()
+        return SimpleNamespace(user=self.cpu, system=self.cpu)
+
+    def memory_info(self):
+        return SimpleNamespace(rss=self.rss)
+
+    def io_counters(self):
+        if self.private:
+            raise psutil.AccessDenied(self.pid)
+        return SimpleNamespace(read_bytes=self.read)
+
+    def environ(self):
+        if self.private:
+            raise psutil.AccessDenied(self.pid)
+        return {"CUDA_VISIBLE_DEVICES": "1"}
+
+
+@pytest.fixture
+def family(monkeypatch, machine):
+    child = FakeProcess(8, cpu=1.0, rss=30)
+    parent = FakeProcess(7, cpu=2.0, rss=100, children=[child])
+    monkeypatch.setattr(host.psutil, "Process", lambda pid: parent)
+    monkeypatch.setattr(host.allowance, "cpus", lambda: 4)
+    return SimpleNamespace(parent=parent, child=child, reader=ProcessReader(7), machine=machine)
+
+
+def test_children_are_counted_in(family):
+    family.reader.read()
+    family.machine.now += 2.0
+    family.parent.cpu, family.child.cpu, family.parent.read, family.child.read = 2.5, 2.5, 3000, 1000
+    sample = family.reader.read()
+    assert sample.processes == 2
+    assert sample.cpu_cores == 2.0
+    assert sample.cpu_ratio == 0.5
+    assert (sample.memory_bytes, sample.children_memory_bytes) == (100, 30)
+    assert sample.disk_read_bytes_per_s == 2000.0
+
+
+def test_the_first_reading_of_a_process_has_no_rates(family):
+    sample = family.reader.read()
+    assert sample.cpu_cores is sample.disk_read_bytes_per_s is None
+    assert sample.memory_bytes == 100
+
+
+def test_a_child_that_was_born_meanwhile_counts_from_its_birth(family):
+    family.reader.read()
+    family.machine.now += 2.0
+    family.parent.kids.append(FakeProcess(9, cpu=0.5, read=600))
+    sample = family.reader.read()
+    assert (sample.processes, sample.cpu_cores, sample.disk_read_bytes_per_s) == (3, 0.5, 300.0)
+
+
+def test_a_child_that_ends_is_left_out(family):
+    family.reader.read()
+    family.machine.now += 2.0
+    family.child.alive = False
+    sample = family.reader.read()
+    assert (sample.processes, sample.children_memory_bytes, sample.cpu_cores) == (1, 0, 0.0)
+
+
+def test_looking_for_children_takes_little_of_the_time(family, monkeypatch):
+    ticks = iter([10.0, 10.1, 11.0, 70.0, 70.0])  # the first look takes 0.1 s: the next comes after 50 s
+    monkeypatch.setattr(host.time, "monotonic", lambda: next(ticks))
+    family.reader.read()
+    family.parent.kids.append(FakeProcess(9))
+    assert family.reader.read().processes == 2
+    assert family.reader.read().processes == 3
+
+
+def test_counters_that_may_not_be_read_are_unknown(family):
+    family.parent.private = family.child.private = True
+    family.reader.read()
+    family.machine.now += 1.0
+    sample = family.reader.read()
+    assert sample.disk_read_bytes_per_s is None
+    assert sample.cpu_cores == 0.0
+    assert family.reader.environment() == {}
+
+
+def test_the_environment_is_the_processs_own(family):
+    assert family.reader.environment() == {"CUDA_VISIBLE_DEVICES": "1"}
+
+
+def test_a_process_that_ended_gives_nothing(family):
+    family.parent.zombie = True
+    assert family.reader.read() is None
+    family.parent.alive = False
+    assert family.reader.read() is None
+
+
+def test_a_process_that_ends_while_its_children_are_looked_for_gives_nothing(family):
+    family.parent.is_running = lambda: True
+    family.parent.alive = False
+    assert family.reader.read() is None
+
+
+def test_there_must_be_a_process():
+    with pytest.raises(ProcessLookupError, match="no process 999999999"):
+        ProcessReader(999_999_999)
+
+
+def test_a_real_child_is_found_and_its_end_is_noticed():
+    child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+    with child:
+        ours, theirs = ProcessReader(), ProcessReader(child.pid)
+        assert ours.read().processes >= 2
+        assert theirs.read().memory_bytes > 0
+        child.stdin.close()
+        child.wait()
+        assert theirs.read() is None
+
+
+def test_this_machine_has_plausible_numbers():
+    sample = HostReader().read()
+    assert 0 < sample.ram_used_bytes < sample.ram_total_bytes
+    assert ProcessReader().read().pid == os.getpid()

@@ -1,0 +1,350 @@
+"""Every branch of the NVML reader, on cards that fail on demand."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+import pynvml
+import pytest
+from fake_nvml import GIB, Card, FakeNvml, Instance
+
+from h5stream.monitor import gpm, nvml
+from h5stream.monitor.nvml import DriverGone, NvmlReader
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that tests turn by hand."""
+    now = [100.0]
+    monkeypatch.setattr(nvml.time, "monotonic", lambda: now[0])
+    return now
+
+
+def reader_of(fake, *uuids):
+    reader = NvmlReader(fake)
+    reader.watch(uuids or tuple(card.uuid for card in fake.cards))
+    return reader
+
+
+def read_twice(reader):
+    reader.read()
+    return reader.read()
+
+
+def test_every_value_comes_in_base_units(clock):
+    card = Card("GPU-1", received=1000)
+    reader = reader_of(FakeNvml(card))
+    reader.read()
+    card.received, clock[0] = 5_001_000, 102.0
+    (gpu,) = reader.read()
+    assert (gpu.uuid, gpu.name) == ("GPU-1", "Fake H100")
+    assert gpu.utilization_ratio == 0.85
+    assert gpu.sm_activity_ratio == 0.42
+    assert (gpu.memory_used_bytes, gpu.memory_total_bytes, gpu.memory_ratio) == (12 * GIB, 24 * GIB, 0.5)
+    assert gpu.pcie_receive_bytes_per_s == 2_500_000
+    assert (gpu.power_w, gpu.power_limit_w) == (350.5, 700.0)
+    assert gpu.temperature_c == 61
+    assert (gpu.sm_clock_hz, gpu.memory_clock_hz) == (1.98e9, 2.619e9)
+    assert gpu.throttle_reasons == ("sw_power_cap",)
+    assert gpu.unavailable is None
+
+
+NOT_SUPPORTED = [
+    ("nvmlDeviceGetUtilizationRates", "utilization_ratio"),
+    ("nvmlGpmQueryDeviceSupport", "sm_activity_ratio"),
+    ("nvmlGpmSampleAlloc", "sm_activity_ratio"),
+    ("nvmlGpmSampleGet", "sm_activity_ratio"),
+    ("nvmlGpmMetricsGet", "sm_activity_ratio"),
+    ("gpm metric", "sm_activity_ratio"),
+    ("nvmlDeviceGetPowerUsage", "power_w"),
+    ("nvmlDeviceGetEnforcedPowerLimit", "power_limit_w"),
+    ("nvmlDeviceGetClockInfo", "sm_clock_hz"),
+    ("nvmlDeviceGetClockInfo", "memory_clock_hz"),
+]
+
+
+@pytest.mark.parametrize(("call", "value"), NOT_SUPPORTED)
+@pytest.mark.parametrize("code", [FakeNvml.NVML_ERROR_NOT_SUPPORTED, FakeNvml.NVML_ERROR_UNKNOWN])
+def test_a_call_that_fails_makes_its_value_none_and_no_other(call, value, code):
+    whole = read_twice(reader_of(FakeNvml(Card("GPU-1"))))[0]
+    fake = FakeNvml(Card("GPU-1"))
+    fake.fail(call, code)
+    fake.fail(call, code, fake.cards[0])
+    gpu = read_twice(reader_of(fake))[0]
+    assert getattr(whole, value) is not None
+    assert getattr(gpu, value) is None
+    assert gpu.memory_used_bytes == whole.memory_used_bytes
+    assert gpu.unavailable is None
+
+
+@pytest.mark.parametrize(
+    ("calls", "value"),
+    [
+        (("nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2"), "memory_used_bytes"),
+        (("nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2"), "memory_total_bytes"),
+        (("nvmlDeviceGetTemperature", "nvmlDeviceGetTemperatureV"), "temperature_c"),
+        (
+            ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"),
+            "throttle_reasons",
+        ),
+    ],
+)
+def test_where_the_new_and_the_old_call_fail_there_is_no_value(calls, value):
+    fake = FakeNvml(Card("GPU-1"))
+    for call in calls:
+        fake.fail(call, fake.NVML_ERROR_NOT_SUPPORTED)
+    assert getattr(reader_of(fake).read()[0], value) is None
+
+
+def test_an_old_driver_is_asked_by_the_old_calls():
+    fake = FakeNvml(Card("GPU-1"))
+    new = (
+        "nvmlDeviceGetMemoryInfo_v2",
+        "nvmlDeviceGetTemperatureV",
+        "nvmlDeviceGetCurrentClocksEventReasons",
+    )
+    for call in new:
+        fake.fail(call, fake.NVML_ERROR_FUNCTION_NOT_FOUND)
+    (gpu,) = reader_of(fake).read()
+    assert gpu.memory_used_bytes == 12 * GIB + GIB // 2
+    assert gpu.temperature_c == 61
+    assert gpu.throttle_reasons == ("sw_power_cap",)
+
+
+def test_an_old_nvidia_ml_py_without_the_new_function_is_enough():
+    class Older(FakeNvml):
+        nvmlDeviceGetTemperatureV = None  # noqa: N815
+
+    assert reader_of(Older(Card("GPU-1"))).read()[0].temperature_c == 61
+
+
+def test_what_is_not_supported_is_asked_for_once_and_what_failed_otherwise_again():
+    fake = FakeNvml(Card("GPU-1"))
+    fake.fail("nvmlDeviceGetPowerUsage", fake.NVML_ERROR_NOT_SUPPORTED)
+    fake.fail("nvmlDeviceGetEnforcedPowerLimit", fake.NVML_ERROR_UNKNOWN)
+    read_twice(reader_of(fake))
+    assert fake.calls["nvmlDeviceGetPowerUsage"] == 1
+    assert fake.calls["nvmlDeviceGetEnforcedPowerLimit"] == 2
+
+
+@pytest.mark.parametrize("code", [FakeNvml.NVML_ERROR_GPU_IS_LOST, FakeNvml.NVML_ERROR_RESET_REQUIRED])
+def test_a_lost_gpu_says_so_and_the_other_goes_on(code):
+    lost, fine = Card("GPU-1"), Card("GPU-2")
+    fake = FakeNvml(lost, fine)
+    reader = reader_of(fake)
+    fake.fail("nvmlDeviceGetUtilizationRates", code, lost)
+    for gpus in (reader.read(), reader.read()):
+        assert [gpu.uuid for gpu in gpus] == ["GPU-1", "GPU-2"]
+        assert gpus[0].unavailable == f"error {code}"
+        assert gpus[0].utilization_ratio is gpus[0].memory_used_bytes is None
+        assert gpus[1].utilization_ratio == 0.85
+    assert fake.calls["nvmlDeviceGetUtilizationRates"] == 3, "the lost one is not asked again"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        FakeNvml.NVML_ERROR_UNINITIALIZED,
+        FakeNvml.NVML_ERROR_DRIVER_NOT_LOADED,
+        FakeNvml.NVML_ERROR_LIBRARY_NOT_FOUND,
+        FakeNvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
+    ],
+)
+def test_a_driver_that_goes_away_is_told_with_its_reason(code):
+    fake = FakeNvml(Card("GPU-1"))
+    reader = reader_of(fake)
+    fake.fail("*", code)
+    with pytest.raises(DriverGone, match=f"went away: error {code}"):
+        reader.read()
+    reader.close()  # harmless
+
+
+def test_no_driver_is_told_with_its_reason():
+    with pytest.raises(DriverGone, match="no NVIDIA driver: error 12"):
+        NvmlReader(FakeNvml(init_error=FakeNvml.NVML_ERROR_LIBRARY_NOT_FOUND))
+
+
+def test_closing_gives_everything_back():
+    fake = FakeNvml(Card("GPU-1"), Card("GPU-2"))
+    reader = reader_of(fake)
+    read_twice(reader)
+    assert (fake.initialised, fake.open_samples) == (1, 4)
+    reader.close()
+    assert (fake.initialised, fake.open_samples) == (0, 0)
+
+
+def test_closing_after_the_driver_has_gone_asks_for_no_more_than_one_sample():
+    fake = FakeNvml(Card("GPU-1"))
+    reader = reader_of(fake)
+    read_twice(reader)
+    fake.vanish()
+    reader.close()
+    assert fake.calls["nvmlGpmSampleFree"] == 1
+
+
+def test_devices_come_in_the_order_that_was_asked_for():
+    fake = FakeNvml(Card("GPU-1", utilization=10), Card("GPU-2", utilization=20))
+    assert [gpu.utilization_ratio for gpu in reader_of(fake, "GPU-2", "GPU-1").read()] == [0.2, 0.1]
+
+
+def test_a_new_order_keeps_what_was_learnt_and_frees_what_is_not_watched():
+    fake = FakeNvml(Card("GPU-1"), Card("GPU-2"))
+    fake.fail("nvmlDeviceGetPowerUsage", fake.NVML_ERROR_NOT_SUPPORTED)
+    reader = reader_of(fake)
+    read_twice(reader)
+    reader.watch(("GPU-2", "GPU-nowhere"))
+    (gpu,) = reader.read()
+    assert gpu.sm_activity_ratio == 0.42
+    assert fake.calls["nvmlDeviceGetPowerUsage"] == 2
+    assert fake.open_samples == 2
+
+
+def test_a_card_without_handle_or_uuid_is_left_out():
+    fake = FakeNvml(Card("GPU-1"), Card("GPU-2"), Card("GPU-3"))
+    fake.fail("nvmlDeviceGetHandleByIndex", fake.NVML_ERROR_GPU_IS_LOST, fake.cards[0])
+    fake.fail("nvmlDeviceGetUUID", fake.NVML_ERROR_UNKNOWN, fake.cards[1])
+    fake.fail("nvmlDeviceGetName", fake.NVML_ERROR_UNKNOWN, fake.cards[2])
+    fake.fail("nvmlDeviceGetPciInfo", fake.NVML_ERROR_UNKNOWN, fake.cards[2])
+    (name,) = NvmlReader(fake).list_devices()
+    assert (name.uuid, name.name, name.pci_bus_id) == ("GPU-3", "unnamed GPU", None)
+
+
+@pytest.mark.parametrize("bus_id", ["00000000:17:00.0", b"00000000:17:00.0"])
+def test_the_pci_address_is_the_kernels(bus_id):
+    assert NvmlReader(FakeNvml(Card("GPU-1", bus_id=bus_id))).list_devices()[0].pci_bus_id == "0000:17:00.0"
+
+
+def test_driver_and_cuda_version_are_read_or_none():
+    fake = FakeNvml()
+    reader = NvmlReader(fake)
+    assert (reader.driver_version(), reader.cuda_version()) == ("570.86.15", (12, 8))
+    fake.fail("nvmlSystemGetCudaDriverVersion", fake.NVML_ERROR_UNKNOWN)
+    assert reader.cuda_version() is None
+
+
+class TestMig:
+    def fake(self):
+        card = Card("GPU-1", mig=[Instance("MIG-a", gi=7), Instance("MIG-b", gi=9, memory=(2 * GIB, 10 * GIB))])
+        return FakeNvml(card, Card("GPU-2", mig_mode=False))
+
+    def test_instances_stand_after_their_card(self):
+        names = NvmlReader(self.fake()).list_devices()
+        assert [name.uuid for name in names] == ["GPU-1", "MIG-a", "MIG-b", "GPU-2"]
+        assert [name.parent_uuid for name in names] == [None, "GPU-1", "GPU-1", None]
+        assert names[2].gpu_instance_id == 9
+        assert names[2].compute_instance_id == 0
+        assert names[2].pci_bus_id == "0000:17:00.0"
+
+    def test_an_instance_has_its_own_memory_and_activity_and_its_cards_power(self):
+        fake = self.fake()
+        (gpu,) = read_twice(reader_of(fake, "MIG-b"))
+        assert gpu.memory_used_bytes == 2 * GIB
+        assert gpu.utilization_ratio is None
+        assert gpu.sm_activity_ratio == 0.42
+        assert gpu.power_w == 350.5
+        assert fake.calls["nvmlGpmMigSampleGet"] == 2
+
+    def test_an_instance_never_gets_the_whole_cards_pcie_counter(self, clock):
+        fake = self.fake()
+        reader = reader_of(fake, "MIG-a")
+        reader.read()
+        fake.cards[0].received, clock[0] = 1 << 40, 101.0
+        assert reader.read()[0].pcie_receive_bytes_per_s == 100 * 2**20, "from GPM"
+        assert fake.calls["nvmlDeviceGetFieldValues"] == 0
+
+    def test_activity_over_one_hundred_percent_is_cut(self):
+        fake = self.fake()
+        fake.cards[0].sm_util = 103.0
+        assert read_twice(reader_of(fake, "MIG-a"))[0].sm_activity_ratio == 1.0
+
+    def test_an_instance_without_name_has_its_cards(self):
+        fake = self.fake()
+        fake.fail("nvmlDeviceGetName", fake.NVML_ERROR_UNKNOWN, fake.cards[0].mig[0])
+        assert NvmlReader(fake).list_devices()[1].name == "Fake H100"
+
+
+class TestPcie:
+    def rate(self, clock, card, received, seconds=1.0):
+        reader = reader_of(FakeNvml(card))
+        reader.read()
+        card.received, clock[0] = received, clock[0] + seconds
+        return reader.read()[0].pcie_receive_bytes_per_s
+
+    def test_the_first_reading_has_no_rate(self):
+        assert reader_of(FakeNvml(Card("GPU-1"))).read()[0].pcie_receive_bytes_per_s is None
+
+    def test_a_counter_that_jumped_back_gives_no_rate_of_its_own(self, clock):
+        card = Card("GPU-1", received=1000, gpm=False)
+        assert self.rate(clock, card, 10) is None
+
+    def test_no_time_between_two_readings_gives_no_rate(self, clock):
+        assert self.rate(clock, Card("GPU-1", gpm=False), 10, seconds=0.0) is None
+
+    def test_a_counter_of_32_bits_is_not_believed(self, clock):
+        assert self.rate(clock, Card("GPU-1", wide_counter=False), 10) == 100 * 2**20, "GPM's"
+        assert self.rate(clock, Card("GPU-1", wide_counter=False, gpm=False), 10) is None
+
+    def test_a_field_that_is_not_supported_is_asked_for_once(self, clock):
+        card = Card("GPU-1", gpm=False, failures={"pcie field": FakeNvml.NVML_ERROR_NOT_SUPPORTED})
+        fake = FakeNvml(card)
+        assert read_twice(reader_of(fake))[0].pcie_receive_bytes_per_s is None
+        assert fake.calls["nvmlDeviceGetFieldValues"] == 1
+
+
+def test_gpm_without_support_is_not_tried():
+    fake = FakeNvml(Card("GPU-1", gpm=False))
+    assert read_twice(reader_of(fake))[0].sm_activity_ratio is None
+    assert fake.calls["nvmlGpmSampleAlloc"] == 0
+
+
+def test_a_gpm_metric_that_is_not_a_number_is_none():
+    fake = FakeNvml(Card("GPU-1", sm_util=math.nan))
+    assert read_twice(reader_of(fake))[0].sm_activity_ratio is None
+
+
+def test_no_throttle_reason_is_empty_and_not_unknown():
+    assert reader_of(FakeNvml(Card("GPU-1", throttle=0))).read()[0].throttle_reasons == ()
+
+
+def test_every_throttle_bit_has_nvidias_name():
+    (gpu,) = reader_of(FakeNvml(Card("GPU-1", throttle=0x1FF))).read()
+    assert gpu.throttle_reasons == nvml._THROTTLE_BITS
+    theirs = {name.lower(): value for name, value in vars(pynvml).items() if "EventReason" in name}
+    for bit, name in enumerate(nvml._THROTTLE_BITS):
+        assert theirs["nvmlclockseventreason" + name.replace("_", "")] == 1 << bit
+
+
+def test_the_fake_and_nvidia_ml_py_have_every_name_that_is_used():
+    text = "".join(Path(module.__file__).read_text() for module in (nvml, gpm))
+    names = set(re.findall(r"""(?:api\.|")(nvml[A-Z]\w+|NVML_[A-Z]\w+|c_nvml\w+|NVMLError)\b""", text))
+    assert len(names) > 35
+    for name in names:
+        assert hasattr(pynvml, name), name
+        assert hasattr(FakeNvml, name), name
+
+
+def test_the_fakes_numbers_are_nvidias():
+    for name, number in vars(FakeNvml).items():
+        if isinstance(number, int):
+            assert getattr(pynvml, name) == number, name
+
+
+def test_gpm_works_on_nvidia_ml_pys_own_structures():
+    class Typed(FakeNvml):
+        c_nvmlGpmMetricsGet_t = staticmethod(pynvml.c_nvmlGpmMetricsGet_t)  # noqa: N815
+
+        def nvmlGpmSampleAlloc(self):
+            return pynvml.c_nvmlGpmSample_t()
+
+        def nvmlGpmSampleGet(self, card, sample):
+            assert isinstance(sample, pynvml.c_nvmlGpmSample_t)
+
+        def nvmlGpmMetricsGet(self, request):
+            assert [request.metrics[i].metricId for i in range(request.numMetrics)] == [2, 21]
+            request.metrics[0].value, request.metrics[1].value = 50.0, 3.0
+
+    (gpu,) = read_twice(reader_of(Typed(Card("GPU-1"))))
+    assert gpu.sm_activity_ratio == 0.5
+    assert gpu.pcie_receive_bytes_per_s is not None

@@ -1,0 +1,159 @@
+"""The plot and the screen: looked at by a program, so that what is unknown stays visible as unknown."""
+
+from __future__ import annotations
+
+import math
+import sys
+
+import matplotlib.figure
+import pytest
+from rich.console import Console
+
+from h5stream.errors import MissingExtraError, OptionError
+from h5stream.monitor import GpuSample, HostSample, ProcessSample, SystemSample
+from h5stream.monitor.plot import check_plot_path, save_plot
+from h5stream.monitor.screen import render_screen, sparkline
+
+GIB = 1 << 30
+
+
+def sample_at(second, *gpus, **facts):
+    host = HostSample(cpu_ratio=0.5, ram_used_bytes=GIB, ram_total_bytes=4 * GIB, disk_read_bytes_per_s=2e9)
+    process = ProcessSample(pid=1, processes=3, cpu_cores=1.0, cpus_allowed=2, memory_bytes=GIB)
+    defaults = {"host": host, "process": process}
+    return SystemSample(
+        time_s=second, elapsed_s=second, interval_s=1.0, cost_cpu_s=0.001, gpus=gpus, **defaults | facts
+    )
+
+
+def card(ratio, **facts):
+    return GpuSample(uuid="GPU-1", name="Fake H100", utilization_ratio=ratio, **facts)
+
+
+@pytest.fixture
+def figures(monkeypatch):
+    """The figures that are saved, instead of the files."""
+    saved = []
+    monkeypatch.setattr(matplotlib.figure.Figure, "savefig", lambda self, path: saved.append(self))
+    return saved
+
+
+def labels(figure):
+    return [[text.get_text() for text in axis.get_legend().get_texts()] for axis in figure.axes]
+
+
+class TestPlot:
+    def test_every_figure_has_its_curve_and_the_unknown_says_so(self, figures):
+        first = sample_at(1, card(0.5, memory_used_bytes=1, memory_total_bytes=4))
+        save_plot([first, sample_at(2, card(None))], "x.png")
+        assert labels(figures[0]) == [
+            ["GPU", "SM: n/a", "CPU (machine)", "CPU (process)"],
+            ["VRAM", "RAM"],
+            ["data wait: n/a"],
+            ["PCIe in: n/a", "disk"],
+        ]
+        gpu = figures[0].axes[0].lines[0].get_ydata()
+        assert gpu[0] == 50.0
+        assert math.isnan(gpu[1])
+        assert figures[0].axes[2].texts[0].get_text() == "n/a"
+
+    def test_two_gpus_have_a_curve_each_and_share_a_title(self, figures):
+        save_plot([sample_at(1, card(0.1), card(0.2), data_wait_ratio=0.3)], "x.png")
+        assert labels(figures[0])[0][:2] == ["GPU 0", "GPU 1"]
+        assert figures[0].get_suptitle() == "2 x Fake H100\n1 samples in 1 s"
+        assert figures[0].axes[2].lines[0].get_ydata() == [30.0]
+
+    def test_no_gpu_and_an_ended_process_are_ordinary(self, figures):
+        save_plot([sample_at(1, gpu_reason="no driver", process=None)], "x.png")
+        assert labels(figures[0])[0] == ["GPU: n/a", "SM: n/a", "CPU (machine)", "CPU (process): n/a"]
+        assert figures[0].get_suptitle().startswith("no GPU (no driver)")
+
+    def test_it_really_writes_a_picture(self, tmp_path):
+        save_plot([sample_at(1, card(0.5)), sample_at(2, card(0.7))], tmp_path / "x.png")
+        assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+
+    def test_no_samples_are_refused(self):
+        with pytest.raises(OptionError, match="no samples to plot"):
+            save_plot([], "x.png")
+
+    def test_without_matplotlib_the_extra_is_named(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+        with pytest.raises(MissingExtraError, match=r"pip install 'h5stream\[plot\]'"):
+            check_plot_path("x.png")
+
+    def test_a_path_that_will_not_do_is_refused_beforehand(self, tmp_path):
+        check_plot_path(tmp_path / "x.PNG")
+        with pytest.raises(OptionError, match=r"must end in one of .*\.png"):
+            check_plot_path(tmp_path / "x.foo")
+        with pytest.raises(OptionError, match="there is no folder"):
+            check_plot_path(tmp_path / "nowhere" / "x.png")
+
+
+class TestSparkline:
+    @pytest.mark.parametrize(
+        ("values", "width", "top", "bars"),
+        [
+            ([0.0, 0.5, None, 1.0], 4, 1.0, "▁▅ █"),
+            ([1, 2, 3, 4], 2, None, "▆█"),
+            ([2.0, -1.0], 2, 1.0, "█▁"),
+            ([0, 0], 5, None, "▁▁"),
+            ([None, None], 5, None, "  "),
+            ([], 5, None, ""),
+            ([1], 0, None, ""),
+        ],
+    )
+    def test_the_last_values_become_bars(self, values, width, top, bars):
+        assert sparkline(values, width, top) == bars
+
+
+def screen_text(samples, width=120, **options):
+    console = Console(width=width, record=True, file=open("/dev/null", "w"), color_system=None)  # noqa: SIM115
+    with console.file:
+        console.print(render_screen(samples, width, title="title", **options))
+    return console.export_text()
+
+
+def row(text, label):
+    return " ".join(next(line for line in text.splitlines() if f" {label}" in line).strip("│ ").split())
+
+
+class TestScreen:
+    def test_it_shows_now_course_mean_and_most(self):
+        text = screen_text([sample_at(1, card(0.0)), sample_at(2, card(1.0))])
+        assert row(text, "Utilisation") == "Utilisation 100.0% ▁█ ø 50.0% ↑ 100.0%"
+        assert row(text, "SM activity") == "SM activity n/a"
+        assert row(text, "RAM") == "RAM 1.0/4.0GB(25.0%) ▃▃ ø 25.0% ↑ 25.0%"
+        assert row(text, "Data wait") == "Data wait n/a"
+        assert "2 children   2 CPUs allowed" in text
+        assert "the monitor takes 0.10% of one processor" in text
+
+    def test_it_tells_what_holds_the_clocks_back(self):
+        hot = card(0.5, temperature_c=84.6, sm_clock_hz=1.2e9, throttle_reasons=("gpu_idle", "hw_slowdown"))
+        assert "85 °C   SM clock 1.2 GHz   held back by: hw_slowdown" in screen_text([sample_at(1, hot)])
+        assert "n/a   SM clock n/a   held back by: n/a" in screen_text([sample_at(1, card(0.5))])
+        free = card(0.5, throttle_reasons=("gpu_idle",))
+        assert "held back by: nothing" in screen_text([sample_at(1, free)])
+
+    def test_a_lost_gpu_says_so(self):
+        assert "Fake H100   GPU is lost" in screen_text([sample_at(1, card(None, unavailable="GPU is lost"))])
+
+    def test_no_gpu_says_why(self):
+        assert "GPU  n/a  no driver" in screen_text([sample_at(1, gpu_reason="no driver")])
+
+    def test_an_ended_process_says_so_and_one_child_is_no_children(self):
+        assert "Process   has ended" in screen_text([sample_at(1, process=None)])
+        assert "1 child " in screen_text([sample_at(1, process=ProcessSample(pid=1, processes=2))])
+
+    def test_the_process_can_be_left_out(self):
+        assert "Process" not in screen_text([sample_at(1)], with_process=False)
+
+    def test_a_note_stands_below(self):
+        assert "unlike GPUs" in screen_text([sample_at(1)], note="unlike GPUs")
+
+    @pytest.mark.parametrize("width", [80, 100, 200])
+    def test_no_line_is_wider_than_the_terminal(self, width):
+        samples = [sample_at(i, card(0.5, memory_used_bytes=GIB, memory_total_bytes=80 * GIB)) for i in range(300)]
+        assert {len(line) for line in screen_text(samples, width).splitlines()} == {width}
+
+    def test_without_an_interval_the_cost_is_unknown(self):
+        assert "the monitor takes n/a of one processor" in screen_text([SystemSample(time_s=0)])

@@ -1,0 +1,41 @@
+"""What is expected of an order, against what it does."""
+
+import numpy as np
+import pytest
+
+from h5stream.order.blocks import make_blocks
+from h5stream.order.epoch import EpochOrder, OrderSettings
+from h5stream.order.quality import forecast, measure
+
+
+@pytest.mark.parametrize(
+    ("rows", "block", "batch", "window", "first"),
+    [(50_000, 100, 500, 10_000, 5_000), (20_000, 10, 100, 1_000, 1_000), (30_000, 10, 256, 30_000, 640)],
+)
+def test_the_forecast_is_what_measuring_gives_on_average(rows, block, batch, window, first):
+    orders = [
+        EpochOrder(
+            make_blocks((0, rows), (block,)),
+            OrderSettings(batch_size=batch, window_rows=window, first_window_rows=first, seed=seed),
+        )
+        for seed in range(5)
+    ]
+    measured, expected = [measure(o) for o in orders], [forecast(o) for o in orders]
+    for name, tolerance in (("blocks_per_batch", 0.06), ("blocks_per_window", 1e-9), ("score", 0.2)):
+        a = np.mean([getattr(q, name) for q in measured])
+        b = np.mean([getattr(q, name) for q in expected])
+        assert a == pytest.approx(b, rel=tolerance), name
+
+
+def test_one_window_of_all_rows_is_a_full_shuffle():
+    settings = OrderSettings(batch_size=100, window_rows=5000, first_window_rows=5000)
+    assert forecast(EpochOrder(make_blocks((0, 5000), (50,)), settings)).score == pytest.approx(1.0)
+
+
+def test_window_ranges_hold_exactly_the_windows_rows():
+    settings = OrderSettings(batch_size=7, window_rows=100, first_window_rows=20, rank=1, world_size=3)
+    order = EpochOrder(make_blocks((0, 1003), (9,)), settings)
+    for number in range(len(order.window_edges) - 1):
+        begins, ends = order.window_ranges(number)
+        rows = np.concatenate([np.arange(a, b) for a, b in zip(begins, ends, strict=True)])
+        np.testing.assert_array_equal(rows, order.outputs(number)[0])

@@ -1,0 +1,169 @@
+"""Folders in memory, sources, and real child processes that stop where a test wants them to."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import uuid
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE_S = 60  # how long a child may take to say something before the test fails; not a time that is waited
+
+# Runs before a child's own lines: `pause_after(pieces)` makes the copying thread stop in mid-copy, say so,
+# and wait for a line from the parent or for the end of the copy.
+PRELUDE = """
+import json, os, sys, threading
+from h5stream.staging import *
+from h5stream.staging import blocks, copying
+
+def say(word, **facts):
+    print(json.dumps({"word": word, **facts}), flush=True)
+
+def hear():
+    return sys.stdin.readline().strip()
+
+def pause_after(pieces):
+    gate, left, lock = threading.Event(), [pieces], threading.Lock()
+    write, close = blocks._write, copying.ParallelCopy.close
+    def paused(block, piece, at):
+        write(block, piece, at)
+        with lock:
+            left[0] -= 1
+            reached = left[0] == 0
+        if reached:
+            say("half")
+            threading.Thread(target=lambda: (hear(), gate.set()), daemon=True).start()
+            gate.wait()
+    def closing(self):
+        gate.set()
+        close(self)
+    blocks._write, copying.ParallelCopy.close = paused, closing
+"""
+
+
+class Child:
+    """A Python process that talks in lines of JSON."""
+
+    def __init__(self, script, *arguments):
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", PRELUDE + textwrap.dedent(script), *map(str, arguments)],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        self.heard = b""
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    def hear(self, word):
+        """Give the facts of the next line, which must begin with that word."""
+        while b"\n" not in self.heard:
+            ready, _, _ = select.select([self.process.stdout], [], [], PATIENCE_S)
+            piece = os.read(self.process.stdout.fileno(), 65536) if ready else b""
+            if not piece:
+                self.process.kill()
+                pytest.fail(f"no {word!r} from the child: {self.process.communicate()[1].decode()}")
+            self.heard += piece
+        line, _, self.heard = self.heard.partition(b"\n")
+        facts = json.loads(line)
+        assert facts.pop("word") == word, (line, word)
+        return facts
+
+    def tell(self, line="go"):
+        self.process.stdin.write(line.encode() + b"\n")
+        self.process.stdin.flush()
+
+    def kill(self, number=signal.SIGKILL):
+        self.process.send_signal(number)
+
+    def end(self):
+        """Wait for the end and give the exit status."""
+        self.process.communicate(timeout=PATIENCE_S)
+        return self.process.returncode
+
+
+@pytest.fixture
+def child():
+    started = []
+
+    def start(script, *arguments):
+        started.append(Child(script, *arguments))
+        return started[-1]
+
+    yield start
+    for each in started:
+        if each.process.poll() is None:
+            each.process.kill()
+        each.process.communicate()
+
+
+@pytest.fixture
+def ram():
+    """A fresh folder on a tmpfs."""
+    from h5stream.staging.space import filesystem_type
+
+    if not os.access("/dev/shm", os.W_OK) or filesystem_type(Path("/dev/shm")) != "tmpfs":
+        pytest.skip("/dev/shm is no tmpfs that may be written to")
+    folder = Path("/dev/shm") / f"h5stream-test-{uuid.uuid4().hex[:8]}"
+    folder.mkdir()
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def small_tmpfs(tmp_path):
+    """A function that mounts a tmpfs of some size."""
+    mounted = []
+
+    def mount(size, *options):
+        folder = tmp_path / f"tmpfs{len(mounted)}"
+        folder.mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", ",".join([f"size={size}", *options]), "tmpfs", str(folder)]
+        try:
+            result = subprocess.run(command, capture_output=True, text=True, check=False)
+        except FileNotFoundError:
+            pytest.skip("there is no mount command")
+        if result.returncode:
+            pytest.skip(f"a tmpfs may not be mounted here: {result.stderr.strip()}")
+        mounted.append(folder)
+        return folder
+
+    yield mount
+    for folder in mounted:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.fixture
+def write(tmp_path):
+    """A function that writes a source of random bytes."""
+
+    def make(name, size, folder="data"):
+        path = tmp_path / folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(os.urandom(size))
+        return path
+
+    return make
+
+
+@pytest.fixture
+def left():
+    """A function that gives all that lies under a folder, as sorted relative names."""
+
+    def look(folder):
+        folder = Path(folder)
+        return sorted(str(p.relative_to(folder)) for p in folder.rglob("*")) if folder.exists() else []
+
+    return look

@@ -1,0 +1,102 @@
+"""The locks of a staging folder: one holder at a time, waits that are heard, copiers that are seen to die."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import pytest
+
+from h5stream.errors import StagingError
+from h5stream.staging import blocks, folder, stage
+from h5stream.staging.folder import CopySession, StagingFolder, copier_is_alive
+from h5stream.staging.leases import new_lease
+from h5stream.staging.manifest import Entry
+
+
+def entry(**changes):
+    values = {
+        "source": "/a",
+        "size_bytes": 1,
+        "mtime_ns": 1,
+        "owner": new_lease(),
+        "keep": True,
+        "session": "s",
+    }
+    return Entry(**{**values, **changes})
+
+
+def test_who_wants_the_lock_waits_for_it_and_calls_back_meanwhile(child, write, ram, left):
+    script = """
+    told = []
+    def show(now):
+        if not told:
+            told.append(now)
+            say("waiting")
+    stage(sys.argv[1], to=sys.argv[2], lease=False, progress=show)
+    say("done")
+    """
+    with StagingFolder(path=ram).locked():
+        waiting = child(script, write("a.h5", 1000), ram)
+        waiting.hear("waiting")
+        assert left(ram) == [".h5stream", ".h5stream/lock"]
+    waiting.hear("done")
+    assert (ram / "a.h5").exists()
+
+
+def test_what_a_tick_raises_ends_the_wait_for_the_lock(ram):
+    class EnoughError(Exception):
+        pass
+
+    def stop():
+        raise EnoughError
+
+    place = StagingFolder(path=ram)
+    with place.locked(), pytest.raises(EnoughError), place.locked(stop):
+        pytest.fail("the lock was given twice")
+
+
+def test_a_lock_without_a_name_is_not_the_lock(ram):
+    path = ram / "lock"
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
+    try:
+        assert folder._is_same(descriptor, path)
+        path.unlink()
+        assert not folder._is_same(descriptor, path)
+        path.touch()
+        assert not folder._is_same(descriptor, path)
+    finally:
+        os.close(descriptor)
+
+
+def test_a_copier_needs_a_process_and_a_locked_session(ram):
+    place = StagingFolder(path=ram)
+    with place.locked() as files:
+        session = CopySession(place, "s")
+        place.save({"a.h5": entry()})
+        assert files == {}
+    dead = replace(new_lease(), started=1)
+    elsewhere = replace(new_lease(), namespace="pid:[1]")
+    assert copier_is_alive(place, entry())
+    assert copier_is_alive(place, entry(owner=elsewhere))
+    assert not copier_is_alive(place, entry(owner=dead))  # a forked child of it may hold the lock
+    session.close()
+    assert not copier_is_alive(place, entry())
+    assert not copier_is_alive(place, entry(owner=elsewhere))
+
+
+def test_a_part_that_was_exchanged_in_mid_copy_is_never_given_the_name(write, ram, monkeypatch, left):
+    pwrite, done = blocks._write, []
+
+    def exchange(block, piece, at):
+        pwrite(block, piece, at)
+        if not done:
+            done.append(at)
+            (part,) = (ram / ".h5stream").glob("*.part")
+            part.unlink()
+            part.touch()
+
+    monkeypatch.setattr(blocks, "_write", exchange)
+    with pytest.raises(StagingError, match="was removed while it was made"):
+        stage(write("a.h5", 33 << 20), to=ram, threads=1)
+    assert left(ram) == []

@@ -1,0 +1,175 @@
+"""Listing, verifying and removing touch what the manifest names and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from h5stream.errors import ManifestError, StagedFileInUseError, StagingError
+from h5stream.staging import StagedState, list_staged, remove_staged, stage, verify_staged
+from h5stream.staging.checksum import BLOCK_BYTES
+
+
+def states(folder):
+    return {file.path.name: file.state for file in list_staged(folder)}
+
+
+def test_an_empty_or_absent_folder_has_nothing_and_gets_nothing(tmp_path, left):
+    assert list_staged(tmp_path) == ()
+    assert verify_staged(tmp_path / "absent") == ()
+    assert remove_staged(tmp_path).removed == ()
+    with pytest.raises(StagingError, match="nothing was staged"):
+        remove_staged(tmp_path, "a.h5")
+    assert left(tmp_path) == []
+
+
+def test_the_list_tells_fresh_from_stale_from_changed_from_missing(write, ram):
+    names = ["fresh.h5", "stale.h5", "gone.h5", "changed.h5", "missing.h5", "replaced.h5"]
+    sources = {name: write(name, 100) for name in names}
+    stage(sources.values(), to=ram, lease=False)
+    os.utime(sources["stale.h5"], ns=(1, 1))
+    sources["gone.h5"].unlink()
+    (ram / "changed.h5").write_bytes(b"x")
+    (ram / "missing.h5").unlink()
+    (ram / "other").write_bytes(b"mine")
+    (ram / "other").replace(ram / "replaced.h5")
+    assert states(ram) == {
+        "fresh.h5": StagedState.FRESH,
+        "stale.h5": StagedState.STALE,
+        "gone.h5": StagedState.SOURCE_GONE,
+        "changed.h5": StagedState.CHANGED,
+        "missing.h5": StagedState.MISSING,
+        "replaced.h5": StagedState.MISSING,
+    }
+
+
+def test_verify_finds_one_flipped_bit_in_any_block(write, ram):
+    source = write("a.h5", 2 * BLOCK_BYTES + 3)
+    write("b.h5", 10)
+    (copy,) = stage(source, to=ram).paths
+    assert [result.ok for result in verify_staged(ram)] == [True]
+    for place in (0, BLOCK_BYTES, 2 * BLOCK_BYTES + 2):
+        with copy.open("r+b") as file:
+            os.pwrite(file.fileno(), bytes([source.read_bytes()[place] ^ 1]), place)
+        (result,) = verify_staged(ram, threads=2)
+        assert not result.ok
+        assert "checksum" in result.problem
+        with copy.open("r+b") as file:
+            os.pwrite(file.fileno(), source.read_bytes()[place : place + 1], place)
+
+
+def test_verify_names_what_is_missing_or_of_another_size(write, ram):
+    stage([write("a.h5", 10), write("b.h5", 10), write("c.h5", 0)], to=ram)
+    (ram / "a.h5").unlink()
+    (ram / "b.h5").write_bytes(b"")
+    problems = {result.path.name: result.problem for result in verify_staged(ram)}
+    assert "No such file" in problems["a.h5"]
+    assert "has 0 bytes, 10 were staged" in problems["b.h5"]
+    assert problems["c.h5"] == ""
+
+
+def test_verify_reports_its_progress(write, ram):
+    stage(write("a.h5", 5 << 20), to=ram)
+    told = []
+    verify_staged(ram, progress=lambda done, total: told.append((done, total)))
+    assert told[-1] == (5 << 20, 5 << 20)
+
+
+def test_remove_deletes_only_what_was_staged(write, ram, left):
+    stage([write("a.h5", 10), write("b.h5", 20), write("a.h5", 30, folder="c")], to=ram, lease=False)
+    (ram / "mine.h5").write_bytes(b"mine")
+    with pytest.raises(StagingError, match="not in the manifest"):
+        remove_staged(ram, [ram / "a.h5", ram / "mine.h5"])
+    assert remove_staged(ram, ram / "a.h5").bytes_freed == 10
+    assert remove_staged(ram).bytes_freed == 50
+    assert left(ram) == ["mine.h5"]
+
+
+def test_remove_leaves_a_file_that_took_the_place_of_a_copy(write, ram, left):
+    stage(write("a.h5", 10), to=ram, lease=False)
+    (ram / "mine").write_bytes(b"mine")
+    (ram / "mine").replace(ram / "a.h5")
+    result = remove_staged(ram, force=True)
+    assert result.removed == ()
+    assert "not the file that was staged" in result.notices[0]
+    assert (ram / "a.h5").read_bytes() == b"mine"
+    assert left(ram) == ["a.h5"]
+
+
+def test_remove_deletes_a_link_never_its_target(write, ram, tmp_path, left):
+    stage(write("a.h5", 10), to=ram, lease=False)
+    target = tmp_path / "target"
+    target.write_bytes(b"mine")
+    (ram / "a.h5").unlink()
+    (ram / "a.h5").symlink_to(target)
+    remove_staged(ram, force=True)
+    assert target.read_bytes() == b"mine"
+
+
+def test_remove_does_not_go_through_a_folder_that_became_a_link(write, ram):
+    copy = stage([write("a.h5", 10), write("a.h5", 10, folder="b")], to=ram, lease=False).paths[1]
+    copy.parent.rename(ram / "moved")
+    copy.parent.symlink_to(ram / "moved")
+    assert len(remove_staged(ram).removed) == 1
+    assert (ram / "moved" / "a.h5").exists()
+
+
+def test_remove_takes_names_and_paths_also_through_links(write, ram, tmp_path):
+    stage([write("a.h5", 10), write("b.h5", 10)], to=ram, lease=False)
+    (tmp_path / "fast").symlink_to(ram)
+    assert remove_staged(ram, tmp_path / "fast" / "a.h5").bytes_freed == 10
+    assert remove_staged(tmp_path / "fast", "b.h5").bytes_freed == 10
+
+
+def test_own_leases_protect_until_they_are_released(write, ram):
+    result = stage(write("a.h5", 10), to=ram)
+    with pytest.raises(StagedFileInUseError, match=str(os.getpid())):
+        remove_staged(ram)
+    result.release()
+    result.release()
+    assert remove_staged(ram).bytes_freed == 10
+
+
+OUTSIDE = ["../outside.h5", "/etc/passwd", ".h5stream/lock", "a/../../b", "", "./a.h5"]
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_a_manifest_that_leads_out_of_its_folder_is_refused(write, ram, tmp_path, name):
+    (tmp_path / "outside.h5").write_bytes(b"mine")
+    stage(write("a.h5", 10), to=ram, lease=False)
+    path = ram / ".h5stream" / "manifest.json"
+    document = json.loads(path.read_text())
+    document["files"][name] = document["files"].pop("a.h5")
+    path.write_text(json.dumps(document))
+    for action in (list_staged, remove_staged, verify_staged):
+        with pytest.raises(ManifestError, match="stays inside the folder"):
+            action(ram)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"format": "other", "version": 1, "files": {}}'])
+def test_a_damaged_manifest_is_named_and_nothing_is_lost(write, ram, text):
+    stage(write("a.h5", 10), to=ram, lease=False)
+    (ram / ".h5stream" / "manifest.json").write_text(text)
+    with pytest.raises(ManifestError, match=r"manifest\.json is not a manifest"):
+        remove_staged(ram)
+    with pytest.raises(ManifestError, match="away and stage again"):
+        stage(write("b.h5", 10), to=ram)
+    assert (ram / "a.h5").exists()
+
+
+def test_a_manifest_of_a_newer_version_is_left_alone(write, ram):
+    stage(write("a.h5", 10), to=ram, lease=False)
+    path = ram / ".h5stream" / "manifest.json"
+    path.write_text(path.read_text().replace('"version": 1', '"version": 2'))
+    with pytest.raises(ManifestError, match="has version 2, this h5stream knows 1"):
+        list_staged(ram)
+
+
+def test_a_control_folder_that_is_a_link_is_refused(write, ram, tmp_path, left):
+    (tmp_path / "elsewhere").mkdir()
+    (ram / ".h5stream").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StagingError, match="symbolic link"):
+        stage(write("a.h5", 10), to=ram)
+    assert left(tmp_path / "elsewhere") == []

@@ -1,0 +1,209 @@
+"""The small parts: leases, space, residency, checksum, layout, each by itself."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
+
+from h5stream.staging import stage
+from h5stream.staging.checksum import block_count, combine
+from h5stream.staging.gain import Place, little_gain, resident_bytes
+from h5stream.staging.layout import Group, Member, SourceVersion, Standing, choose_prefix, prefixes
+from h5stream.staging.leases import is_alive, new_lease, start_ticks
+from h5stream.staging.manifest import Entry, from_json, to_json
+from h5stream.staging.space import Space, filesystem_type, measure, refusal, what_fits
+
+DISK = Place(device=1, filesystem="ext4", rotates=False)
+RAM = Place(device=2, filesystem="tmpfs", rotates=None)
+
+
+def test_a_lease_of_this_process_is_alive_and_of_a_reused_number_is_not():
+    lease = new_lease()
+    assert is_alive(lease)
+    assert not is_alive(replace(lease, started=lease.started - 1))
+    assert not is_alive(replace(lease, pid=2**22 + 1))
+
+
+def test_a_lease_from_before_the_last_start_of_the_machine_is_dead():
+    assert not is_alive(replace(new_lease(), boot="another"))
+
+
+@pytest.mark.parametrize("where", [{"host": "another"}, {"namespace": "pid:[1]"}])
+def test_a_lease_that_cannot_be_looked_at_counts_as_alive(where):
+    assert is_alive(replace(new_lease(), pid=2**22 + 1, **where))
+
+
+def test_a_process_that_nobody_has_waited_for_is_dead():
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    assert start_ticks(child) is None
+    os.waitpid(child, 0)
+
+
+def test_the_checksum_can_be_made_by_anybody_with_xxhash(write, ram):
+    import json
+
+    source = write("a.h5", (32 << 20) + 5)
+    stage(source, to=ram)
+    recorded = json.loads((ram / ".h5stream/manifest.json").read_text())["files"]["a.h5"]["checksum"]
+    content, size = source.read_bytes(), recorded["block_bytes"]
+    digests = [xxhash.xxh3_128_digest(content[at : at + size]) for at in range(0, len(content), size)]
+    assert recorded["algorithm"] == "xxh3_128"
+    assert recorded["digest"] == xxhash.xxh3_128_hexdigest(b"".join(digests))
+
+
+def test_the_order_of_blocks_matters():
+    assert combine([b"a", b"b"]) != combine([b"b", b"a"])
+    assert block_count(5, 2) == 3
+
+
+@given(
+    st.dictionaries(
+        st.text(st.characters(blacklist_characters="/\0"), min_size=1).filter(
+            lambda name: name not in {".", "..", ".h5stream"}
+        ),
+        st.builds(
+            Entry,
+            source=st.text(),
+            size_bytes=st.integers(0),
+            mtime_ns=st.integers(),
+            owner=st.just(new_lease()),
+            keep=st.booleans(),
+            session=st.text(),
+            checksum=st.none() | st.just(combine([b"x"])),
+            copy_inode=st.integers(0),
+            leases=st.lists(st.just(new_lease())).map(tuple),
+        ),
+        max_size=5,
+    )
+)
+def test_a_manifest_survives_writing_and_reading(files):
+    assert from_json(to_json(files), where="/x") == files
+
+
+def space(**changes):
+    values = {"free_bytes": 1000 << 20, "memory_bytes": 500 << 20, "memory_margin_bytes": 100 << 20}
+    return Space(folder="/x", filesystem="tmpfs", free_margin_bytes=0, **{**values, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "usable_mib"),
+    [({}, 400), ({"memory_bytes": None}, 1000), ({"free_bytes": 1 << 20}, 1), ({"memory_bytes": 5}, 0)],
+)
+def test_the_tighter_limit_counts(changes, usable_mib):
+    assert space(**changes).usable_bytes == usable_mib << 20
+
+
+def test_a_refusal_names_numbers_and_what_would_fit():
+    text = refusal(space(), [("big", 390 << 20), ("small", 20 << 20)], promised_bytes=50 << 20)
+    assert "410.0 MiB (429916160 bytes) do not fit into /x (tmpfs), which can take 350.0 MiB" in text
+    assert "available memory is 500.0 MiB less a margin of 100.0 MiB" in text
+    assert "50.0 MiB are promised" in text
+    assert "1 of 2 would fit: small" in text
+    assert refusal(space(), [("big", 390 << 20)]) == ""
+    assert "None of them fits" in refusal(space(), [("big", 500 << 20)])
+
+
+@given(st.lists(st.integers(0, 100)), st.integers(0, 300))
+def test_what_fits_does_fit_and_nothing_smaller_was_left_out(sizes, usable):
+    named = [(str(number), size) for number, size in enumerate(sizes)]
+    fitting = set(what_fits(named, usable))
+    inside = [size for name, size in named if name in fitting]
+    outside = [size for name, size in named if name not in fitting]
+    assert sum(inside) <= usable
+    assert not outside or sum(inside) + min(outside) > usable
+
+
+def test_the_type_of_a_file_system_is_found_and_a_tmpfs_is_measured_in_memory_too(ram, small_tmpfs):
+    assert filesystem_type(ram) == "tmpfs"
+    folder = small_tmpfs("8m")
+    found = measure(folder / "not" / "there", margin_bytes=0)
+    assert found.free_bytes == 8 << 20
+    assert found.memory_bytes is not None
+    assert measure(Path("/proc")).memory_bytes is None
+
+
+def test_resident_bytes_are_counted_page_by_page(ram):
+    path = ram / "a"
+    with path.open("wb") as file:
+        file.truncate(10 << 20)  # a hole: in no page of any cache
+        assert resident_bytes(path) == 0
+        os.pwrite(file.fileno(), b"x" * 5000, 1 << 20)
+    assert resident_bytes(path) == 8192
+    (ram / "b").write_bytes(b"x" * 5000)
+    assert resident_bytes(ram / "b") == 5000
+    (ram / "empty").write_bytes(b"")
+    assert resident_bytes(ram / "empty") == 0
+    assert resident_bytes(ram / "absent") is None
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "resident", "words"),
+    [
+        (DISK, RAM, 0, ""),
+        (DISK, RAM, None, ""),
+        (DISK, RAM, 950, "in the page cache already"),
+        (RAM, replace(RAM, device=3), 0, "in memory already"),
+        (DISK, replace(DISK, filesystem="xfs"), 0, "same file system"),
+        (DISK, replace(DISK, device=3), 0, ""),
+        (DISK, replace(DISK, device=3, filesystem="nfs4"), 0, "on the network"),
+        (DISK, replace(DISK, device=3, rotates=True), 0, "rotating disk"),
+        (replace(DISK, rotates=None), replace(DISK, device=3, rotates=True), 0, ""),
+    ],
+)
+def test_little_gain_is_told_with_its_reason(source, target, resident, words):
+    text = little_gain("a.h5", 1000, resident, source, target)
+    assert words in text
+    assert bool(words) == bool(text)
+
+
+def test_what_reads_from_the_page_cache_is_noticed_when_it_is_staged(write, small_tmpfs, monkeypatch):
+    from h5stream.staging import run
+
+    folder = small_tmpfs("8m")
+    monkeypatch.setattr(run, "resident_bytes", lambda path: path.stat().st_size)
+    sources = [write(f"{n}.h5", 1000) for n in range(10)]
+    notices = stage(sources, to=folder).notices
+    assert len(notices) == 4
+    assert "7 more of 10 files likewise" in notices[-1]
+
+
+def group(*names):
+    version = SourceVersion(size_bytes=1, mtime_ns=1, inode=1, device=1)
+    members = tuple(Member(source=f"/data/{name}", version=version, relative=name) for name in names)
+    return Group(root="/data", members=members)
+
+
+@given(st.sets(st.sampled_from(["a", "b"])), st.sets(st.sampled_from(["a", "b"])))
+def test_a_group_goes_where_none_of_its_names_is_taken(taken, there):
+    wanted = group("a", "b")
+
+    def standing(name, member):
+        if "/" in name:
+            return Standing.FREE
+        if name in taken:
+            return Standing.TAKEN
+        return Standing.FRESH if name in there else Standing.FREE
+
+    steps = prefixes(wanted)
+    first, second = next(steps), next(steps)
+    assert choose_prefix(wanted, [first] if "a" in there else [], standing) == (second if taken else first)
+
+
+def test_a_group_goes_back_to_where_it_lies():
+    def standing(name, member):
+        return Standing.FRESH if name.startswith("other/") else Standing.FREE
+
+    assert choose_prefix(group("a", "b"), ["other/"], standing) == "other/"
+
+
+def test_no_name_is_left_when_all_are_taken():
+    assert choose_prefix(group("a"), [], lambda name, member: Standing.TAKEN) is None

@@ -1,0 +1,103 @@
+"""The command does what the functions do, in lines that people and scripts can read."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from h5stream.cli.app import app
+from h5stream.errors import OptionError, StagingError
+
+
+@pytest.fixture
+def run():
+    def call(*arguments, status=0):
+        result = CliRunner().invoke(app, ["stage", *map(str, arguments)], catch_exceptions=False)
+        assert result.exit_code == status, result.output
+        return result.output
+
+    return call
+
+
+def test_a_round_trip(run, write, ram, left):
+    sources = [write("a.h5", 1 << 20), write("b.h5", 0)]
+    output = run(*sources, "--to", ram)
+    assert f"  {ram}/a.h5\n" in output
+    assert "2 copied (1.0 MiB" in output
+    assert f"h5stream stage --remove {ram}" in output
+    assert "0 copied (0 B), 2 reused" in run(*sources, "--to", ram)
+    listing = run("--list", ram)
+    assert f"{ram}/a.h5\t1.0 MiB\tfresh\t-\t" in listing
+    assert "2 file(s), 1.0 MiB" in listing
+    assert "2 of 2 staged file(s) are as they were staged" in run("--verify", ram)
+    assert "1 file(s) removed, 1.0 MiB freed" in run("--remove", ram, ram / "a.h5")
+    assert "1 file(s) removed, 0 B freed" in run("--remove", ram)
+    assert left(ram) == []
+    assert "nothing is staged" in run("--list", ram)
+
+
+def test_verify_names_the_damaged_copy_and_fails(run, write, ram):
+    run(write("a.h5", 1000), "--to", ram)
+    with (ram / "a.h5").open("r+b") as file:
+        file.write(bytes(1000))
+    assert f"DAMAGED {ram}/a.h5: its checksum is" in run("--verify", ram, status=1)
+
+
+def test_follow_is_passed_on(run, tmp_path, ram):
+    import h5py
+
+    for name, target in (("a.h5", "b.h5"), ("b.h5", "a.h5")):
+        with h5py.File(tmp_path / name, "w") as file:
+            file["x"] = h5py.ExternalLink(target, "/y")
+    assert "--follow" in run(tmp_path / "a.h5", "--to", ram)
+    assert "1 copied" in run(tmp_path / "a.h5", "--to", ram, "--follow")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "exactly one of"),
+        (["--list", "x", "--verify", "x"], "given: --list, --verify"),
+        (["--to", "x"], "needs FILES"),
+        (["a.h5", "--list", "x"], "takes no FILES"),
+        (["--list", "x", "--follow"], "belongs to --to"),
+        (["a.h5", "--to", "x", "--force"], "belongs to --remove"),
+    ],
+)
+def test_a_combination_that_makes_no_sense_is_refused(arguments, words):
+    with pytest.raises(OptionError, match=words):
+        CliRunner().invoke(app, ["stage", *arguments], catch_exceptions=False)
+
+
+def test_remove_refuses_what_was_not_staged(run, write, ram):
+    run(write("a.h5", 10), "--to", ram)
+    (ram / "mine").write_bytes(b"")
+    with pytest.raises(StagingError, match="not in the manifest"):
+        CliRunner().invoke(app, ["stage", "--remove", str(ram), "mine"], catch_exceptions=False)
+
+
+def test_names_with_line_breaks_do_not_break_the_list(run, write, ram):
+    run(write("a\nb.h5", 10), "--to", ram)
+    assert "a\N{REPLACEMENT CHARACTER}b.h5\t10 B" in run("--list", ram)
+
+
+def test_a_real_process_prints_one_line_for_an_error_and_ends_with_2(tmp_path):
+    command = [sys.executable, "-c", "from h5stream.cli.app import main; main()", "stage"]
+    result = subprocess.run(
+        [*command, "absent.h5", "--to", str(tmp_path / "x")], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 2
+    assert result.stderr.startswith("error: no file at ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_help_needs_neither_torch_nor_h5py():
+    script = (
+        "import sys; from h5stream.cli.app import app; "
+        "print(sorted({'torch', 'h5py', 'numba', 'xxhash'} & set(sys.modules)))"
+    )
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"

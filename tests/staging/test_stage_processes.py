@@ -1,0 +1,262 @@
+"""Several processes, and processes that die: real children, stopped in mid-copy where the test wants them."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from h5stream.errors import StagedFileInUseError, StagingError
+from h5stream.staging import StagedState, list_staged, remove_staged, stage, verify_staged
+
+MIB = 1 << 20
+
+STAGE = """
+result = stage(sys.argv[1], to=sys.argv[2], threads=1)
+say("done", copied=len(result.copied), path=str(result.paths[0]))
+hear()
+"""
+
+PAUSED = "pause_after(3)\n" + STAGE
+
+WAITING = """
+told = []
+def show(now):
+    if now.waiting_for and not told:
+        told.append(now)
+        say("waiting", pids=now.waiting_for, total=now.bytes_total)
+try:
+    result = stage(sys.argv[1], to=sys.argv[2], progress=show)
+except KeyboardInterrupt:
+    say("interrupted")
+else:
+    say("done", copied=len(result.copied), path=str(result.paths[0]))
+    hear()
+"""
+
+
+def test_eight_processes_at_once_copy_once(child, write, ram, left):
+    source = write("a.h5", 4 * MIB)
+    first = child(PAUSED, source, ram)
+    first.hear("half")
+    others = [child(WAITING, source, ram) for _ in range(7)]
+    for other in others:
+        assert other.hear("waiting") == {"pids": [first.pid], "total": 4 * MIB}
+    assert left(ram / "a.h5") == []
+    first.tell()
+    assert first.hear("done")["copied"] == 1
+    for other in others:
+        assert other.hear("done") == {"copied": 0, "path": str(ram / "a.h5")}
+    assert (ram / "a.h5").read_bytes() == source.read_bytes()
+    (file,) = list_staged(ram)
+    assert file.used_by == tuple(sorted([first.pid, *(other.pid for other in others)]))
+    for each in (first, *others):
+        each.tell()
+        assert each.end() == 0
+    (file,) = list_staged(ram)
+    assert file.used_by == ()
+
+
+def test_eight_processes_without_direction_copy_each_file_once(child, write, ram):
+    sources = [write(f"{n}.h5", 2 * MIB) for n in range(3)]
+    script = """
+    say("ready")
+    hear()
+    result = stage(sys.argv[2:], to=sys.argv[1], lease=False)
+    say("done", copied=[path.name for path in result.copied], paths=len(result.paths))
+    """
+    children = [child(script, ram, *sources) for _ in range(8)]
+    for each in children:
+        each.hear("ready")
+    for each in children:
+        each.tell()
+    answers = [each.hear("done") for each in children]
+    assert sorted(name for answer in answers for name in answer["copied"]) == ["0.h5", "1.h5", "2.h5"]
+    assert all(answer["paths"] == 3 for answer in answers)
+    assert all(result.ok for result in verify_staged(ram))
+
+
+def test_two_processes_that_want_each_others_files_do_not_block(child, write, ram):
+    one, two = write("one.h5", 4 * MIB), write("two.h5", 4 * MIB)
+    script = """
+    pause_after(3)
+    result = stage(sys.argv[2:], to=sys.argv[1], threads=1)
+    say("done", copied=[path.name for path in result.copied])
+    """
+    left_child = child(script, ram, one)
+    left_child.hear("half")
+    right_child = child(script, ram, two, one)
+    right_child.hear("half")
+    right_child.tell()
+    left_child.tell()
+    assert left_child.hear("done") == {"copied": ["one.h5"]}
+    assert right_child.hear("done") == {"copied": ["two.h5"]}
+
+
+def test_after_a_kill_in_mid_copy_nothing_looks_whole_and_the_next_call_cleans_up(child, write, ram, left):
+    source = write("a.h5", 4 * MIB)
+    victim = child(PAUSED, source, ram)
+    victim.hear("half")
+    victim.kill(signal.SIGKILL)
+    assert victim.end() == -signal.SIGKILL
+    assert not (ram / "a.h5").exists()
+    assert [file.state for file in list_staged(ram)] == [StagedState.UNFINISHED]
+    assert verify_staged(ram) == ()
+    result = stage(source, to=ram, lease=False)
+    assert result.copied == (ram / "a.h5",)
+    assert left(ram) == [".h5stream", ".h5stream/lock", ".h5stream/manifest.json", "a.h5"]
+
+
+def test_removing_cleans_up_after_a_kill(child, write, ram, left):
+    victim = child(PAUSED, write("a.h5", 4 * MIB), ram)
+    victim.hear("half")
+    victim.kill(signal.SIGKILL)
+    victim.end()
+    remove_staged(ram)
+    assert left(ram) == []
+
+
+def test_a_kill_before_the_manifest_speaks_of_a_copy_leaves_nothing_for_good(child, write, ram, left):
+    script = """
+    import signal
+    from h5stream.staging import claims
+    claims._save_or_delete = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    stage(sys.argv[1], to=sys.argv[2])
+    """
+    victim = child(script, write("a.h5", 1000), ram)
+    assert victim.end() == -signal.SIGKILL
+    assert len(left(ram / ".h5stream")) == 3  # the lock, the session, the empty copy
+    remove_staged(ram)
+    assert left(ram) == []
+
+
+@pytest.mark.parametrize("moment", ["before the name", "after the name"])
+def test_a_kill_at_the_rename_leaves_nothing_for_good(child, write, ram, left, moment):
+    source = write("a.h5", MIB)
+    script = f"""
+    import signal
+    from h5stream.staging import run
+    give = run._give_name
+    def kill(job, folder):
+        if {moment!r} == "after the name":
+            give(job, folder)
+        os.kill(os.getpid(), signal.SIGKILL)
+    run._give_name = kill
+    stage(sys.argv[1], to=sys.argv[2])
+    """
+    victim = child(script, source, ram)
+    assert victim.end() == -signal.SIGKILL
+    assert (ram / "a.h5").exists() == (moment == "after the name")
+    remove_staged(ram)
+    assert left(ram) == []
+
+
+def test_a_waiting_process_takes_over_from_a_killed_one(child, write, ram):
+    source = write("a.h5", 4 * MIB)
+    first = child(PAUSED, source, ram)
+    first.hear("half")
+    second = child(WAITING, source, ram)
+    second.hear("waiting")
+    first.kill(signal.SIGKILL)
+    assert second.hear("done")["copied"] == 1
+    assert (ram / "a.h5").read_bytes() == source.read_bytes()
+
+
+def test_a_waiting_process_can_be_interrupted(child, write, ram):
+    source = write("a.h5", 4 * MIB)
+    first = child(PAUSED, source, ram)
+    first.hear("half")
+    second = child(WAITING, source, ram)
+    second.hear("waiting")
+    second.kill(signal.SIGINT)
+    second.hear("interrupted")
+    assert second.end() == 0
+    first.tell()
+    assert first.hear("done")["copied"] == 1
+
+
+def test_ctrl_c_in_mid_copy_leaves_nothing(child, write, ram, left):
+    script = """
+    pause_after(3)
+    try:
+        stage(sys.argv[1], to=sys.argv[2], threads=2)
+    except KeyboardInterrupt:
+        say("interrupted", threads=[t.name for t in threading.enumerate()])
+    """
+    victim = child(script, write("a.h5", 40 * MIB), ram)
+    victim.hear("half")
+    victim.kill(signal.SIGINT)
+    assert not [name for name in victim.hear("interrupted")["threads"] if name.startswith("h5stream")]
+    assert victim.end() == 0
+    assert left(ram) == []
+
+
+def test_a_live_lease_protects_and_a_dead_one_does_not(child, write, ram, left):
+    source = write("a.h5", 1000)
+    user = child(STAGE, source, ram)
+    user.hear("done")
+    with pytest.raises(StagedFileInUseError, match=rf"a\.h5 \(process {user.pid}\).*--force") as caught:
+        remove_staged(ram)
+    assert caught.value.pids == (user.pid,)
+    assert (ram / "a.h5").exists()
+    user.kill(signal.SIGKILL)
+    user.end()
+    assert remove_staged(ram).bytes_freed == 1000
+    assert left(ram) == []
+
+
+def test_force_removes_what_is_in_use(child, write, ram, left):
+    user = child(STAGE, write("a.h5", 1000), ram)
+    user.hear("done")
+    assert remove_staged(ram, "a.h5", force=True).removed == (ram / "a.h5",)
+    assert left(ram) == []
+    user.tell()
+    assert user.end() == 0
+
+
+def test_a_copy_in_the_making_is_in_use_and_force_ends_it(child, write, ram, left):
+    script = """
+    from h5stream.errors import StagingError
+    pause_after(3)
+    try:
+        stage(sys.argv[1], to=sys.argv[2], threads=1)
+    except StagingError as error:
+        say("failed", message=str(error))
+    """
+    copier = child(script, write("a.h5", 20 * MIB), ram)
+    copier.hear("half")
+    with pytest.raises(StagedFileInUseError):
+        remove_staged(ram)
+    remove_staged(ram, force=True)
+    copier.tell()
+    assert "removed" in copier.hear("failed")["message"]
+    assert copier.end() == 0
+    assert left(ram) == []
+
+
+def test_a_staged_block_of_one_process_leaves_what_another_uses(child, write, ram, left):
+    script = """
+    with staged(sys.argv[1], to=sys.argv[2]) as paths:
+        say("inside")
+        hear()
+    say("outside", there=os.path.exists(paths[0]))
+    """
+    source = write("a.h5", 1000)
+    one, two = child(script, source, ram), child(script, source, ram)
+    for each in (one, two):
+        each.hear("inside")
+    one.tell()
+    assert one.hear("outside") == {"there": True}
+    two.tell()
+    assert two.hear("outside") == {"there": False}
+    assert left(ram) == []
+
+
+def test_space_that_others_are_filling_is_not_promised_twice(child, write, small_tmpfs):
+    folder = small_tmpfs("8m")
+    copier = child(PAUSED, write("a.h5", 5 * MIB), folder)
+    copier.hear("half")
+    with pytest.raises(StagingError, match="promised to copies under way"):
+        stage(write("b.h5", 5 * MIB), to=folder)
+    copier.tell()
+    assert copier.hear("done")["copied"] == 1

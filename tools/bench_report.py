@@ -1,0 +1,166 @@
+"""Make the ratio table of a benchmark run, and the results file that the repository keeps.
+
+pytest bench --benchmark-only --benchmark-json=run.json
+python tools/bench_report.py run.json --save bench/results/NAME.json
+python tools/bench_report.py bench/results/NAME.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+PACKAGES = ("torch", "h5py", "hdf5plugin", "numpy", "numba", "imagecodecs", "pytest-benchmark")
+
+
+def compact(raw: dict[str, Any]) -> dict[str, Any]:
+    """Keep of a pytest-benchmark file what a reader needs: machine, versions, figures with their spread."""
+    cpu = raw["machine_info"].get("cpu", {})
+    return {
+        "machine": {
+            "cpu": cpu.get("brand_raw", platform.processor()),
+            "cpus": len(os.sched_getaffinity(0)),
+            "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+            "system": f"{raw['machine_info']['system']} {raw['machine_info']['machine']}",
+        },
+        "versions": {"python": raw["machine_info"]["python_version"]}
+        | {name: importlib.metadata.version(name) for name in PACKAGES},
+        "when": raw["datetime"][:10],
+        "results": [
+            {
+                "group": one["group"],
+                "name": one["name"],
+                **one["extra_info"],
+                "seconds": {key: one["stats"][key] for key in ("min", "median", "max", "rounds")},
+            }
+            for one in raw["benchmarks"]
+        ],
+    }
+
+
+def rates(report: dict[str, Any]) -> dict[tuple[str, str], float]:
+    """Give the median rows a second of each (file kind, contender)."""
+    return {
+        (one["kind"], one["contender"]): one["rows"] / one["seconds"]["median"]
+        for one in report["results"]
+        if "contender" in one
+    }
+
+
+def ratio_table(report: dict[str, Any]) -> str:
+    """Make a Markdown table of what ours is to each contender."""
+    from bench.cases import TARGETS
+
+    found = rates(report)
+    lines = ["| file | against | its rows/s | ours, rows/s | ratio | asked |", "|---|---|---:|---:|---:|---:|"]
+    for (kind, contender), rate in found.items():
+        if contender == "ours" or (kind, "ours") not in found:
+            continue
+        ratio = found[kind, "ours"] / rate
+        asked = TARGETS.get((kind, contender))
+        verdict = "" if asked is None else f"{asked:,g}{'' if ratio >= asked else ' (missed)'}"
+        shown = f"{ratio:,.0f}" if ratio >= 100 else f"{ratio:.2f}"
+        lines.append(f"| {kind} | {contender} | {rate:,.0f} | {found[kind, 'ours']:,.0f} | {shown} | {verdict} |")
+    return "\n".join(lines)
+
+
+def promises(report: dict[str, Any]) -> str:
+    """List the figures that are not rates."""
+    lines = []
+    for one in report["results"]:
+        if one["group"] == "promises":
+            figures = {k: v for k, v in one.items() if k not in ("group", "name", "seconds", "shares")}
+            lines.append(f"{one['name']}: " + ", ".join(f"{k} {v:.3g}" for k, v in figures.items()))
+    return "\n".join(lines)
+
+
+README = Path(__file__).resolve().parent.parent / "README.md"
+START, END = "<!-- measured: made by tools/bench_report.py --readme -->\n", "<!-- measured: end -->"
+
+# What a reader knows a file kind and a contender by.
+KINDS = {
+    "gzip4_shuffle": "gzip-4 + shuffle, 1 MiB chunks",
+    "unfiltered": "chunked, no filter",
+    "guessed_gzip": "h5py's own chunks (8192 x 4), gzip",
+    "zstd": "zstd",
+    "lz4": "lz4",
+    "one_row_per_chunk": "one 2 KiB row a chunk, gzip",
+}
+AGAINST = {
+    "naive": "naive",
+    "tuned": "tuned",
+    "in_ram": "in RAM",
+    "decode_limit": "decode limit",
+    "sequential_h5py": "h5py, in order",
+}
+
+
+def readme_table(report: dict[str, Any]) -> str:
+    """Make the README's table: ours in rows a second, and as a multiple of each contender."""
+    found = rates(report)
+    kinds = list(dict.fromkeys(kind for kind, _ in found))
+    machine = report["machine"]
+    lines = [
+        f"524,288 rows of 256 float32 and a label, shuffled batches of 8,192, {machine['cpus']} cores "
+        f"({machine['cpu']}), files in the page cache; medians of one run, {report['when']}:",
+        "",
+        "| file | h5stream, rows/s | " + " | ".join(f"x {name}" for name in AGAINST.values()) + " |",
+        "|---|---:|" + "---:|" * len(AGAINST),
+    ]
+    for kind in kinds:
+        ours = found[kind, "ours"]
+        cells = [_multiple(ours, found.get((kind, name))) for name in AGAINST]
+        lines.append(f"| {KINDS[kind]} | {ours:,.0f} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _multiple(ours: float, other: float | None) -> str:
+    if other is None:
+        return ""
+    ratio = ours / other
+    return f"{ratio:,.0f}" if ratio >= 100 else f"{ratio:.1f}" if ratio >= 10 else f"{ratio:.2f}"
+
+
+def with_table(readme: str, table: str) -> str:
+    """Put the table between its marks."""
+    before, rest = readme.split(START)
+    return before + START + table + END + rest.split(END)[1]
+
+
+def main() -> int:
+    """Print the tables; with --save also write the compact results file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results", type=Path)
+    parser.add_argument("--save", type=Path)
+    parser.add_argument("--readme", action="store_true", help="write the table into README.md")
+    parser.add_argument("--check-readme", action="store_true", help="fail unless README.md has this very table")
+    arguments = parser.parse_args()
+    report = json.loads(arguments.results.read_text())
+    if "machine_info" in report:
+        report = compact(report)
+    if arguments.save:
+        arguments.save.parent.mkdir(parents=True, exist_ok=True)
+        arguments.save.write_text(json.dumps(report, indent=1) + "\n")
+    if arguments.check_readme:
+        same = with_table(README.read_text(), readme_table(report)) == README.read_text()
+        print("README.md: " + ("the table is up to date" if same else "the table is not that of these results"))
+        return 0 if same else 1
+    if arguments.readme:
+        README.write_text(with_table(README.read_text(), readme_table(report)))
+    print(f"{report['machine']['cpu']}, {report['machine']['cpus']} CPUs, {report['when']}\n")
+    print(ratio_table(report))
+    print()
+    print(promises(report))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
