@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
@@ -9,7 +11,8 @@ import numpy as np
 import pytest
 
 from h5stream.engine import kept
-from h5stream.engine.slots import SlotRing
+from h5stream.engine.executor import Run
+from h5stream.engine.slots import SlotFormat, SlotRing
 from h5stream.errors import SourceChangedError
 from h5stream.order.epoch import Window
 
@@ -130,3 +133,30 @@ def until_error(run, kind):
     with pytest.raises(kind) as caught:
         take_all()
     return arrived, caught.value
+
+
+@contextlib.contextmanager
+def starting():
+    """Give a function that starts runs; they are stopped at the end, and no thread may be left."""
+    runs = []
+
+    def start(order, *, hook=None, threads=2, max_open=4, ring=None, kept_options=None, **options):
+        carrier = Carrier(hook)
+        run = Run(
+            carrier,
+            Kept(carrier, **(kept_options or {})),
+            order,
+            ring or Ring(),
+            SlotFormat(rows=BATCH, offsets=(), nbytes=128),
+            threads=threads,
+            max_open_batches=max_open,
+            **options,
+        )
+        run.test_carrier = carrier
+        runs.append(run)
+        return run
+
+    yield start
+    for run in runs:
+        run.stop()
+    assert [t.name for t in threading.enumerate() if "h5stream-reader" in t.name] == []

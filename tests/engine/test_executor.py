@@ -5,11 +5,17 @@ from __future__ import annotations
 import threading
 
 import pytest
-from run_fakes import BATCH, Ring, Windows, numbers
+from run_fakes import BATCH, Ring, Windows, numbers, starting
 
 from h5stream.engine.executor import Run
 
 THREADS = pytest.mark.parametrize("threads", [0, 1, 3])
+
+
+@pytest.fixture
+def start():
+    with starting() as start:
+        yield start
 
 
 # --- order --------------------------------------------------------------------------------------------------

@@ -6,13 +6,19 @@ import threading
 import traceback
 
 import pytest
-from run_fakes import Ring, Windows, failing_at, numbers, until_error
+from run_fakes import Ring, Windows, failing_at, numbers, starting, until_error
 
 from h5stream.engine import executor, kept
 from h5stream.engine.executor import Run
 from h5stream.errors import LoaderClosedError, LoaderTimeoutError, SourceChangedError
 
 THREADS = pytest.mark.parametrize("threads", [0, 1, 3])
+
+
+@pytest.fixture
+def start():
+    with starting() as start:
+        yield start
 
 
 @THREADS
