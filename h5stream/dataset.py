@@ -115,8 +115,8 @@ class H5Dataset(Dataset[Any]):
 
     def __getitem__(self, index: Any) -> Any:
         """Give one sample for an integer, a batch for a slice, a list or an array of rows."""
-        if isinstance(index, (int, np.integer)) and not isinstance(index, bool):
-            return self._sample(self._row_numbers(np.array([index]))[0])
+        if _is_one_row(index):
+            return self._sample(self._row_numbers(np.array([int(index)]))[0])
         if isinstance(index, slice):
             return self.read(np.arange(len(self), dtype=np.int64)[index])
         chosen = np.asarray(index)
@@ -183,6 +183,13 @@ class H5Dataset(Dataset[Any]):
             block = self.read(np.arange(first, last, dtype=np.int64))
             self._cache.put(first, block)
         return _cloned(sample_of(block, row - first))
+
+
+def _is_one_row(index: Any) -> bool:
+    if isinstance(index, (bool, slice)):
+        return False
+    one = np.asarray(index) if isinstance(index, (np.ndarray, torch.Tensor)) else index
+    return isinstance(one, int) or (np.ndim(one) == 0 and np.issubdtype(getattr(one, "dtype", object), np.integer))
 
 
 class _BlockCache:
@@ -261,6 +268,8 @@ def _cloned(sample: Any) -> Any:
         return {key: _cloned(value) for key, value in sample.items()}
     if isinstance(sample, tuple):
         return tuple(_cloned(value) for value in sample)
+    if isinstance(sample, list):
+        return [_cloned(value) for value in sample]
     return sample.clone() if isinstance(sample, torch.Tensor) else sample
 
 

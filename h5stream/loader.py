@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 import logging
+import os
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch.utils.data import Subset
+from torch.utils.data import BatchSampler, Subset
 
 from h5stream import allowance
 from h5stream.dataset import H5Dataset, samples_of
 from h5stream.engine.assemble import Assembler
-from h5stream.engine.budget import check_budget, default_budget, size_window
+from h5stream.engine.budget import check_budget, default_budget, keep_and_size
 from h5stream.engine.carry import Carrier
 from h5stream.engine.executor import ReadyBatch, Run
-from h5stream.engine.kept import KeptDatasets, datasets_to_keep
+from h5stream.engine.kept import KeptDatasets
 from h5stream.engine.slots import SlotFormat, SlotRing
 from h5stream.errors import LoaderClosedError, OptionError
 from h5stream.options import (
+    DEFAULT_BATCH_ROWS,
     as_dataset,
-    batched,
+    check_callables,
     check_samplers,
+    checked_rank,
     checked_seed,
     checked_timeout,
     checked_workers,
-    selected_rows,
-    slot_rows_for,
+    given_order,
 )
 from h5stream.order.epoch import EpochOrder, Order, OrderSettings
 from h5stream.order.listed import ListedOrder
@@ -46,7 +48,8 @@ class H5StreamLoader:
     Parameters
     ----------
     dataset : path, pattern, sequence of them, H5Dataset, or Subset of one
-        The files, or a dataset over them.
+        The files, or a dataset over them. The loader's own order takes a Subset's rows as the file has them;
+        a sampler's indices are places in the Subset.
     batch_size : int or None
         Rows of a batch. None gives single samples, as in DataLoader.
     shuffle : bool, optional
@@ -65,7 +68,7 @@ class H5StreamLoader:
     drop_last : bool
         Leave out the last batch if it is not full.
     timeout : float
-        Seconds to wait for a batch; 0 waits as long as it takes.
+        Seconds to wait for a batch; 0 waits as long as it takes. Has nothing to do with ``num_workers=0``.
     worker_init_fn : callable, optional
         Called with the thread's number in each reader thread before it reads.
     multiprocessing_context : optional
@@ -118,7 +121,7 @@ class H5StreamLoader:
     def __init__(
         self,
         dataset: Source | H5Dataset | Subset[Any],
-        batch_size: int | None = 8192,
+        batch_size: int | None = DEFAULT_BATCH_ROWS,
         shuffle: bool | None = None,
         sampler: Iterable[Any] | None = None,
         batch_sampler: Iterable[Any] | None = None,
@@ -155,25 +158,27 @@ class H5StreamLoader:
         self.prefetch_factor, self.persistent_workers = prefetch_factor, persistent_workers
         self.pin_memory_device, self.in_order = pin_memory_device, in_order
         self.seed = checked_seed(seed, generator)
-        self.rank, self.world_size = rank, world_size
-        self._user_sampler, self._user_batch_sampler = sampler, batch_sampler
+        check_callables(collate_fn=collate_fn, worker_init_fn=worker_init_fn, transform=transform)
         check_samplers(batch_size, shuffle, sampler, batch_sampler, drop_last)
         self.batch_size = None if batch_sampler is not None else batch_size
-        slot_rows = slot_rows_for(batch_size, batch_sampler)
+        self._given = given_order(dataset, self.batch_size, sampler, batch_sampler, drop_last)
+        self.rank, self.world_size = checked_rank(rank, world_size, listed=self._given is not None)
+        self._gives_samples = self.batch_size is None and (self._given is None or self._given.gives_samples)
+        batched = self.batch_size is not None or batch_sampler is not None
+        self._takes_apart = self._gives_samples or (batched and collate_fn is not None)
+        slot_rows = min(batch_size or 1, len(self.dataset)) if self._given is None else self._given.most_rows
         self.memory_budget = check_budget(
             default_budget(allowance.memory_available_bytes()) if memory_budget is None else memory_budget
         )
         layout = self.dataset.layout
         self._carrier = Carrier(layout)
-        self._kept = KeptDatasets(self._carrier, datasets_to_keep(layout, self.memory_budget))
-        self.window_size = size_window(
-            layout,
+        self._kept, self.window_size = keep_and_size(
+            self._carrier,
             rows=len(self.dataset),
             batch_size=slot_rows,
             window=window,
             memory_budget=self.memory_budget,
             threads=max(1, self.num_workers),
-            kept_nbytes=self._kept.nbytes,
         )
         if self.window_size.notice:
             _log.info("%s", self.window_size.notice)
@@ -182,33 +187,35 @@ class H5StreamLoader:
         self._ring = SlotRing(self._format.nbytes)
         self._blocks = self.dataset.blocks
         self._epoch = 0
-        self._ahead: tuple[int, Run] | None = None
+        self._pid = os.getpid()
+        self._ahead: tuple[int, Run, Callable[[], Any]] | None = None
         self._iterators: weakref.WeakSet[LoaderIterator] = weakref.WeakSet()
-        if sampler is None and batch_sampler is None:
+        if self._given is None:
             self._order(0)  # complains now, not in the first epoch
-
-    # --- what DataLoader has ----------------------------------------------------------------------------
 
     def __len__(self) -> int:
         """Batches of an epoch; the same on every rank."""
-        if self._user_batch_sampler is not None:
-            return len(self._user_batch_sampler)  # type: ignore[arg-type]
-        if self._user_sampler is not None:
-            count = len(self._user_sampler)  # type: ignore[arg-type]
-            size = self.batch_size or 1
-            return count // size if self.drop_last else -(-count // size)
-        return self._order(0).batches
+        return self._order(0).batches if self._given is None else len(self._given)
 
     @property
     def sampler(self) -> Any:
         """The sampler that was given, or the loader's own order of batches."""
-        return self._user_sampler if self._user_sampler is not None else self.batch_sampler
+        if self._given is None:
+            return self._own_sampler()
+        return self._given.batch_sampler if self._given.sampler is None else self._given.sampler
 
     @property
     def batch_sampler(self) -> Any:
-        """The batch sampler that was given, or one that gives the loader's own order."""
-        if self._user_batch_sampler is not None:
-            return self._user_batch_sampler
+        """What gives the indices of each batch; None where samples come singly, as in DataLoader."""
+        if self._given is not None and self._given.batch_sampler is not None:
+            return self._given.batch_sampler
+        if self.batch_size is None:
+            return None
+        if self._given is None:
+            return self._own_sampler()
+        return BatchSampler(self._given.sampler, self.batch_size, self.drop_last)
+
+    def _own_sampler(self) -> ChunkBatchSampler:
         sampler = ChunkBatchSampler(
             self.dataset,
             self.batch_size or 1,
@@ -232,19 +239,14 @@ class H5StreamLoader:
         if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
             raise OptionError(f"set_epoch takes a non-negative integer, not {epoch!r}")
         self._epoch = epoch
-        for sampler in (self._user_sampler, self._user_batch_sampler):
-            move = getattr(sampler, "set_epoch", None)
-            if move is not None:
-                move(epoch)
+        if self._given is not None:
+            self._given.set_epoch(epoch)
 
     def __iter__(self) -> LoaderIterator:
         """Start an epoch; any number of iterators may be in use at once."""
+        self._renew_after_fork()
         epoch, self._epoch = self._epoch, self._epoch + 1
-        ahead, self._ahead = self._ahead, None
-        if ahead is not None and ahead[0] != epoch:
-            ahead[1].stop()
-            ahead = None
-        iterator = LoaderIterator(self, ahead[1] if ahead is not None else self._start(epoch), epoch)
+        iterator = LoaderIterator(self, self._take_ahead(epoch) or self._start(epoch), epoch)
         self._iterators.add(iterator)
         return iterator
 
@@ -252,9 +254,7 @@ class H5StreamLoader:
         """End all iterators and their threads, and let go of the slots and files."""
         for iterator in list(self._iterators):
             iterator.close()
-        if self._ahead is not None:
-            self._ahead[1].stop()
-            self._ahead = None
+        self._take_ahead(None)
         self._ring.trim()
         self._carrier.close()
 
@@ -271,8 +271,6 @@ class H5StreamLoader:
             f"window_rows={self.window_size.window_rows:,}, num_workers={self.num_workers})"
         )
 
-    # --- putting the rooms together ---------------------------------------------------------------------
-
     def _order(self, epoch: int) -> EpochOrder:
         settings = OrderSettings(
             batch_size=self.batch_size or 1,
@@ -287,7 +285,7 @@ class H5StreamLoader:
         )
         return EpochOrder(self._blocks, settings)
 
-    def _start(self, epoch: int) -> Run:
+    def _start(self, epoch: int, taken: int = 0) -> Run:
         return Run(
             self._carrier,
             self._kept,
@@ -295,43 +293,60 @@ class H5StreamLoader:
             self._ring,
             self._format,
             threads=self.num_workers,
-            max_open_batches=self.window_size.max_open_batches,
+            max_open_batches=self.window_size.max_open_batches - taken,
             on_thread_start=self.worker_init_fn,
         )
 
     def _order_of(self, epoch: int) -> Order:
-        batches = self._user_batches()
-        if batches is None:
+        if self._given is None:
             return self._order(epoch)
-        selected = self._blocks.rows
-        if selected is not None:
-            batches = (selected_rows(selected, batch) for batch in batches)
-        return ListedOrder(batches, together=_LISTED_TOGETHER, total_rows=self.dataset.layout.rows)
+        return ListedOrder(
+            self._given.batches(),
+            together=min(_LISTED_TOGETHER, max(1, self.window_size.max_open_batches // 2)),
+            total_rows=self.dataset.layout.rows,
+            most_rows=self._given.most_rows,
+            rows=self._given.rows,
+        )
 
-    def _user_batches(self) -> Iterator[Any] | None:
-        if self._user_batch_sampler is not None:
-            return iter(self._user_batch_sampler)
-        if self._user_sampler is None:
+    def _read_ahead(self, epoch: int, taken: int) -> None:
+        """Start the epoch after `epoch`, whose first window is read while `taken` batches are still to be consumed."""
+        room = self.window_size.max_open_batches - taken
+        needed = min(self.window_size.first_window_rows // (self.batch_size or 1) + 2, room + taken)
+        may = self._ahead is None and self._given is None and self._epoch == epoch + 1
+        if may and self.num_workers and room >= needed:
+            run = self._start(epoch + 1, taken)
+            self._ahead = epoch + 1, run, weakref.finalize(self, run.stop).detach
+
+    def _take_ahead(self, epoch: int | None) -> Run | None:
+        """Give the run that was started for this epoch, or end the one that was started for another."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is None:
             return None
-        if self.batch_size is None:
-            return ([index] if isinstance(index, int) else list(index) for index in self._user_sampler)
-        return batched(iter(self._user_sampler), self.batch_size, self.drop_last)
+        ahead[2]()
+        if ahead[0] != epoch:
+            ahead[1].stop()
+            return None
+        ahead[1].allow(self.window_size.max_open_batches)
+        return ahead[1]
 
-    def _read_ahead(self, epoch: int) -> None:
-        """Start the epoch after `epoch`, whose first window is read while the present one is consumed."""
-        may = self.persistent_workers and self._ahead is None and self._epoch == epoch + 1
-        if may and self.num_workers and self._user_sampler is None and self._user_batch_sampler is None:
-            self._ahead = (epoch + 1, self._start(epoch + 1))
+    def _renew_after_fork(self) -> None:
+        """In a forked child, make anew what the parent's threads may have held locked or be writing to."""
+        if self._pid != os.getpid():
+            self._pid, self._ahead = os.getpid(), None
+            self._carrier = Carrier(self.dataset.layout)
+            self._kept = KeptDatasets(self._carrier, self._kept.numbers)
+            self._ring = SlotRing(self._format.nbytes)
+            self._iterators = weakref.WeakSet()
 
     def _finish(self, batch: ReadyBatch) -> Any:
         """Turn a filled slot into what the user gets."""
         lease = self._ring.lease(batch.slot)
         value = self._assembler.batch(lease, self._format, batch.rows, batch.objects)
-        if self.collate_fn is not None and self.batch_size is not None:
-            value = self.collate_fn(samples_of(value, batch.rows))
-        elif self.batch_size is None and self._user_batch_sampler is None and batch.rows == 1:
-            value = samples_of(value, 1)[0]
-            value = value if self.collate_fn is None else self.collate_fn(value)
+        if self._takes_apart:
+            value = samples_of(value, batch.rows)
+            value = value[0] if self._gives_samples else value
+        if self.collate_fn is not None:
+            value = self.collate_fn(value)
         return value if self.transform is None else self.transform(value)
 
 
@@ -358,17 +373,23 @@ class LoaderIterator:
             raise StopIteration
         try:
             batch = self._run.next_batch(self._loader.timeout)
-            if batch is None:
-                self.close()
-                raise StopIteration
-            if self._loader.persistent_workers and self._run.all_read:
-                self._loader._read_ahead(self._epoch)
-            return self._loader._finish(batch)
+            if self._loader.persistent_workers and (taken := self._run.left_to_hand_over()) is not None:
+                self._loader._read_ahead(self._epoch, taken)
+            if batch is not None:
+                return self._given_out(batch)
+            self.close()
+            raise StopIteration
         except (StopIteration, LoaderClosedError):
             raise
         except BaseException:
             self.close()
             raise
+
+    def _given_out(self, batch: ReadyBatch) -> Any:
+        try:
+            return self._loader._finish(batch)
+        except StopIteration as error:  # must not pass for the end of the epoch
+            raise RuntimeError("transform or collate_fn raised StopIteration") from error
 
     def close(self) -> None:
         """End the epoch here; its threads are gone when this returns."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import Subset
 
@@ -13,6 +16,9 @@ from h5stream import allowance
 from h5stream.dataset import H5Dataset
 from h5stream.errors import OptionError
 from h5stream.storage.fields import Fields
+
+DEFAULT_BATCH_ROWS = 8192
+"""Large enough that nothing is done per row that could be done per batch."""
 
 
 def as_dataset(given: Any, fields: Fields, allow_external: bool) -> H5Dataset:
@@ -43,13 +49,37 @@ def checked_workers(num_workers: int | None) -> int:
 
 def checked_timeout(timeout: float) -> float:
     """Give the timeout in seconds."""
-    if timeout < 0:
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 <= timeout < math.inf:
         raise OptionError(f"timeout= takes seconds, 0 or more, not {timeout!r}")
     return timeout
 
 
+def checked_rank(rank: int, world_size: int, *, listed: bool) -> tuple[int, int]:
+    """Give rank and world size; `listed` tells that a sampler decides the order, which nothing here cuts."""
+    for name, value, least in (("rank", rank, 0), ("world_size", world_size, 1)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise OptionError(f"{name}= takes an integer of at least {least}, not {value!r}")
+    if rank >= world_size:
+        raise OptionError(f"rank must be below world_size={world_size}, not {rank}")
+    if listed and world_size > 1:
+        raise OptionError(
+            f"the sampler decides which rows each rank gets, so world_size={world_size} must be left out; shard in "
+            "the sampler, as torch's DistributedSampler does"
+        )
+    return rank, world_size
+
+
+def check_callables(**given: Any) -> None:
+    """Refuse what will be called and cannot be."""
+    for name, value in given.items():
+        if value is not None and not callable(value):
+            raise OptionError(f"{name}= takes a callable or None, not {value!r}")
+
+
 def checked_seed(seed: int | None, generator: torch.Generator | None) -> int:
     """Give the seed, drawn from the generator if only that was given."""
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise OptionError(f"generator= takes a torch.Generator, not {generator!r}")
     if seed is None:
         return 0 if generator is None else int(torch.randint(0, 2**62, (), generator=generator).item())
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
@@ -63,27 +93,102 @@ def check_samplers(batch_size: Any, shuffle: Any, sampler: Any, batch_sampler: A
         raise OptionError(f"batch_size= takes a positive number of rows, not {batch_size!r}")
     if sampler is not None and shuffle:
         raise OptionError("sampler= decides the order, so shuffle= must be left out")
-    if batch_sampler is not None and (shuffle or sampler is not None or drop_last):
-        raise OptionError("batch_sampler= decides everything, so shuffle=, sampler= and drop_last= must be left out")
+    if batch_sampler is not None and (
+        shuffle or sampler is not None or drop_last or batch_size not in (None, 1, DEFAULT_BATCH_ROWS)
+    ):
+        raise OptionError(
+            "batch_sampler= decides everything, so batch_size=, shuffle=, sampler= and drop_last= must be left out"
+        )
     if batch_size is None and drop_last:
         raise OptionError("batch_size=None gives single samples, so drop_last= must be left out")
 
 
-def slot_rows_for(batch_size: int | None, batch_sampler: Any) -> int:
-    """Give the rows that a slot must hold."""
-    if batch_sampler is not None:
-        return int(getattr(batch_sampler, "batch_size", None) or 8192)
-    return batch_size or 1
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenOrder:
+    """An order of somebody else's.
+
+    Attributes
+    ----------
+    sampler, batch_sampler : iterable
+        As for DataLoader; one of them is None.
+    batch_size : int or None
+        Rows of a batch that a sampler's indices are gathered into; None takes them as they come.
+    drop_last : bool
+        Leave out the last batch if it is not full.
+    rows : ndarray of int64 or None
+        The file's row for each index, where that is not the index itself.
+    """
+
+    sampler: Any
+    batch_sampler: Any
+    batch_size: int | None
+    drop_last: bool
+    rows: Any = None
+
+    @property
+    def gives_samples(self) -> bool:
+        """Whether each index gives one sample, without an axis of rows."""
+        return self.batch_sampler is None and self.batch_size is None and not hasattr(self.sampler, "batch_size")
+
+    @property
+    def most_rows(self) -> int:
+        """Rows that a slot must hold."""
+        if self.batch_sampler is None and (self.batch_size is not None or self.gives_samples):
+            return self.batch_size or 1
+        source = self.sampler if self.batch_sampler is None else self.batch_sampler
+        if isinstance(source, (list, tuple)):
+            return max((1, *(len(batch) for batch in source)))
+        said = getattr(source, "batch_size", None)
+        return said if isinstance(said, int) and said > 0 else DEFAULT_BATCH_ROWS
+
+    def __len__(self) -> int:
+        if self.batch_sampler is not None or self.batch_size is None:
+            return len(self.sampler if self.batch_sampler is None else self.batch_sampler)
+        count = len(self.sampler)
+        return count // self.batch_size if self.drop_last else -(-count // self.batch_size)
+
+    def batches(self) -> Iterator[Any]:
+        """Give the indices of each batch."""
+        if self.batch_sampler is not None:
+            return iter(self.batch_sampler)
+        if self.batch_size is None:
+            return ([index] if np.ndim(index) == 0 else index for index in self.sampler)
+        return _batched(iter(self.sampler), self.batch_size, self.drop_last)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Tell the sampler, if it wants to know."""
+        for sampler in (self.sampler, self.batch_sampler):
+            move = getattr(sampler, "set_epoch", None)
+            if move is not None:
+                move(epoch)
 
 
-def batched(indices: Iterator[Any], size: int, drop_last: bool) -> Iterator[list[int]]:
-    """Cut a stream of indices into batches."""
+def _batched(indices: Iterator[Any], size: int, drop_last: bool) -> Iterator[list[int]]:
     while batch := list(itertools.islice(indices, size)):
         if len(batch) == size or not drop_last:
             yield batch
 
 
-def selected_rows(rows: Any, batch: Any) -> Any:
-    """Give the file's rows for indices into a selection."""
-    numbers = torch.as_tensor(batch).numpy()
-    return rows[numbers]
+def given_order(
+    dataset: Any, batch_size: int | None, sampler: Any, batch_sampler: Any, drop_last: bool
+) -> GivenOrder | None:
+    """Give the order that a sampler decides; None where there is none.
+
+    A loader's own order takes a Subset's rows as the file has them; a sampler's indices are places in the Subset.
+    """
+    if sampler is None and batch_sampler is None:
+        return None
+    return GivenOrder(
+        sampler=sampler,
+        batch_sampler=batch_sampler,
+        batch_size=batch_size,
+        drop_last=drop_last,
+        rows=_rows_of(dataset),
+    )
+
+
+def _rows_of(given: Any) -> Any:
+    if isinstance(given, Subset):
+        inner, indices = _rows_of(given.dataset), np.asarray(given.indices, dtype=np.int64)
+        return indices if inner is None else inner[indices]
+    return given.blocks.rows if isinstance(given, H5Dataset) else None

@@ -63,6 +63,8 @@ class ChunkBatchSampler(Sampler[list[int]]):
     ) -> None:
         if not isinstance(dataset, H5Dataset):
             raise OptionError(f"ChunkBatchSampler needs an H5Dataset, whose chunks it knows, not {type(dataset)}")
+        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+            raise OptionError(f"batch_size= takes a positive number of rows, not {batch_size!r}")
         self.dataset = dataset
         self.epoch = 0
         self.batch_size = batch_size

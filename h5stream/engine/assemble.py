@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from h5stream.engine.slots import SlotFormat
+from h5stream.errors import OptionError
 from h5stream.storage.layout import FieldLayout, SampleLayout
 
 
@@ -43,6 +44,10 @@ class Assembler:
 
     def __init__(self, layout: SampleLayout) -> None:
         self.layout = layout
+        for f in layout.fields:
+            if f.cast is not None and (f.kind != "array" or not isinstance(f.cast, torch.dtype)):
+                what = "a torch dtype" if f.kind == "array" else "nothing for a field that is no tensor"
+                raise OptionError(f"field {f.name!r}: dtype= takes {what}, not {f.cast!r}")
         self._dtypes = tuple(torch_dtype(f.dtype) if f.kind == "array" else None for f in layout.fields)
 
     def batch(

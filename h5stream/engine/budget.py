@@ -1,11 +1,13 @@
-"""One number of bytes bounds slots, windows and scratch: pure arithmetic."""
+"""One number of bytes bounds slots, windows, scratch and what is kept: arithmetic."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
-from h5stream.engine.kept import KEEP_SHARE
+from h5stream.engine.carry import Carrier
+from h5stream.engine.kept import KeptDatasets, datasets_to_keep
 from h5stream.engine.plan import TASK_NBYTES
 from h5stream.engine.slots import SlotFormat
 from h5stream.errors import BudgetError, OptionError
@@ -93,33 +95,28 @@ def size_window(
     OptionError
         If `window` is none of the three.
     """
-    block_rows = layout.leading[0].chunk_rows
+    block_rows = max(part.chunk_rows for part in layout.leading)
     slot = -(-SlotFormat.for_rows(layout.fields, batch_size).nbytes // 4096) * 4096
     fixed = threads * scratch_nbytes(layout) + kept_nbytes
     affordable = (memory_budget - fixed) // slot
-    least = math.ceil(min(block_rows, rows) / batch_size) + 1
+    wished = _wished_rows(window, rows, batch_size, block_rows)
+    # A window ends at a block's edge, and its last batch may go on in the next.
+    must_hold = block_rows if window == "auto" else wished + block_rows
+    least = math.ceil(min(must_hold, rows) / batch_size) + 1
     if affordable < least:
         needed = fixed + least * slot
         raise BudgetError(
-            f"memory_budget={memory_budget:,} bytes is too small: {least} batches of {slot:,} bytes, {threads} reader "
-            f"thread(s) and what is kept need {needed:,}. Pass memory_budget={needed} or more, fewer num_workers, or a "
-            "smaller batch_size",
+            f"memory_budget={memory_budget:,} bytes is too small for window={window!r}: {least} batches of {slot:,} "
+            f"bytes, {threads} reader thread(s) and what is kept need {needed:,}. Pass memory_budget={needed} or more, "
+            "fewer num_workers, a smaller window or a smaller batch_size",
             needed=needed,
             budget=memory_budget,
         )
-    wished = _wished_rows(window, rows, batch_size, block_rows)
     fits_twice = max(affordable // 2 - 1, affordable - 1 if affordable < 4 else 1) * batch_size
+    # Whole blocks, because a window goes on to the next block's edge.
+    fits_twice = max(min(block_rows, rows), fits_twice // block_rows * block_rows)
     notice = ""
-    if window != "auto":
-        needed = fixed + (math.ceil(min(wished + block_rows, rows) / batch_size) + 1) * slot
-        if needed > memory_budget:
-            raise BudgetError(
-                f"window={window!r} of {wished:,} rows needs {needed:,} bytes, more than "
-                f"memory_budget={memory_budget:,}. Pass memory_budget={needed} or more, or a smaller window",
-                needed=needed,
-                budget=memory_budget,
-            )
-    elif wished > fits_twice:
+    if window == "auto" and wished > fits_twice:
         notice = (
             f"window: {fits_twice:,} rows instead of {wished:,}, so that two windows fit "
             f"memory_budget={memory_budget:,} bytes"
@@ -134,6 +131,19 @@ def size_window(
         needed_nbytes=fixed + open_batches * slot,
         notice=notice,
     )
+
+
+def keep_and_size(carrier: Carrier, *, memory_budget: int, **sizes: Any) -> tuple[KeptDatasets, WindowSize]:
+    """Choose what is kept and size the windows with what is left; takes the arguments of `size_window`."""
+    layout = carrier.layout
+    for numbers in (datasets_to_keep(layout, memory_budget), ()):
+        kept = KeptDatasets(carrier, numbers)
+        try:
+            return kept, size_window(layout, memory_budget=memory_budget, kept_nbytes=kept.nbytes, **sizes)
+        except BudgetError:  # keeping is only worth memory that nothing else needs
+            if not numbers:
+                raise
+    raise AssertionError("the loop ends with nothing kept")
 
 
 def _wished_rows(window: int | str, rows: int, batch_size: int, block_rows: int) -> int:
@@ -162,6 +172,3 @@ def check_budget(memory_budget: int) -> int:
     if isinstance(memory_budget, bool) or not isinstance(memory_budget, int) or memory_budget < 1:
         raise OptionError(f"memory_budget= takes a positive number of bytes, not {memory_budget!r}")
     return memory_budget
-
-
-__all__ = ["KEEP_SHARE", "WindowSize", "check_budget", "default_budget", "scratch_nbytes", "size_window"]

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from h5stream.engine.blame import changed_file, first_failure
 from h5stream.engine.carry import Carrier
 from h5stream.engine.emit import Sink
 from h5stream.engine.kept import KeptDatasets, KeptTask
@@ -20,6 +21,9 @@ from h5stream.engine.plan import TASK_NBYTES, Task, plan_window
 from h5stream.engine.slots import Slot, SlotFormat, Slots, address_of
 from h5stream.errors import H5StreamError, LoaderClosedError, LoaderTimeoutError
 from h5stream.order.epoch import Order, Window
+
+STOP_S = 1.0
+"""Seconds that `Run.stop` waits for its threads; one held up longer, by a file system that hangs, ends later."""
 
 
 @dataclass(slots=True)
@@ -104,6 +108,8 @@ class Run:
         self._row_nbytes = tuple(f.row_nbytes for f in carrier.layout.fields)
         self._max_open = max_open_batches
         self._on_thread_start = on_thread_start
+        # In the caller's own thread Ctrl-C is the caller's, at once; in ours everything is reported.
+        self._caught: type[BaseException] = BaseException if threads else Exception
         self._pid = os.getpid()
         self._changed = threading.Condition()
         self._windows: Iterator[Window] | None = order.windows(first_batch)
@@ -122,8 +128,6 @@ class Run:
         ]
         for thread in self._threads:
             thread.start()
-
-    # --- the consumer's side ----------------------------------------------------------------------------
 
     def next_batch(self, timeout_s: float = 0.0) -> ReadyBatch | None:
         """Wait for the next batch; None at the end.
@@ -187,11 +191,16 @@ class Run:
     def _exhausted(self) -> bool:
         return self._windows is None and self._planned is None and not self._planning
 
-    @property
-    def all_read(self) -> bool:
-        """Whether nothing is left to plan or carry out: what remains is handing over."""
+    def left_to_hand_over(self) -> int | None:
+        """Give the batches that are open once nothing is left to plan or carry out; None before that."""
         with self._changed:
-            return self._exhausted and not self._jobs and self._running == 0
+            return len(self._open) if self._exhausted and not self._jobs and self._running == 0 else None
+
+    def allow(self, max_open_batches: int) -> None:
+        """Change how many batches may be open."""
+        with self._changed:
+            self._max_open = max_open_batches
+            self._changed.notify_all()
 
     def _wait(self, deadline: float | None, timeout_s: float) -> None:
         left = None if deadline is None else deadline - time.monotonic()
@@ -211,18 +220,16 @@ class Run:
             self._windows, self._planned = None, None
             self._jobs.clear()
             self._changed.notify_all()
-        alive = False
+        deadline = time.monotonic() + STOP_S
         for thread in self._threads:
             if thread is not threading.current_thread():
-                thread.join(timeout=5.0)
-                alive |= thread.is_alive()
+                thread.join(timeout=max(0.0, deadline - time.monotonic()))
         with self._changed:
             batches, self._open = list(self._open.values()), {}
-        if not alive:
-            for batch in batches:
-                self._ring.give_back(batch.slot)
-
-    # --- jobs -------------------------------------------------------------------------------------------
+            # Whoever still carries a job (a thread that hangs, or the consumer itself) may yet write to them.
+            unused = batches if self._running == 0 else []
+        for batch in unused:
+            self._ring.give_back(batch.slot)
 
     def _work(self, number: int) -> None:
         if self._on_thread_start is not None:
@@ -245,7 +252,10 @@ class Run:
             return None
         if self._planned is not None and self._may_admit(self._planned):
             window, self._planned = self._planned, None
-            self._admit(window)
+            try:
+                self._admit(window)
+            except self._caught as error:  # no memory for its slots: that is the consumer's to know
+                self._fail(window.first_batch, error)
         if self._planned is None and not self._planning and self._windows is not None:
             # The next window is planned while this one's tasks run.
             self._planning = True
@@ -301,7 +311,7 @@ class Run:
             self._kept.load()
             window = next(windows, None) if windows is not None else None
             planned = None if window is None else self._plan(window)
-        except BaseException as error:
+        except self._caught as error:
             self._fail_planning(error)
             return
         with self._changed:
@@ -318,7 +328,9 @@ class Run:
         tasks: list[Task | KeptTask] = list(
             plan_window(streamed, window, first_batch=first, task_nbytes=self._task_nbytes(window))
         )
-        files = tuple(sorted({task.part.file for task in tasks if isinstance(task, Task)}))
+        # Kept rows too must be those of the file that is there: all files that the window's rows lie in.
+        held = np.diff(np.searchsorted(window.rows, layout.file_starts)) > 0
+        files = tuple(np.flatnonzero(held).tolist())
         tasks += self._kept.plan(window, first)
         return _PlannedWindow(
             first_batch=first, rows_of_batch=np.bincount(window.batch - first), tasks=tasks, files=files
@@ -331,43 +343,35 @@ class Run:
 
     def _carry(self, window: _PlannedWindow, task: Task | KeptTask) -> None:
         assert window.sink is not None
-        error: BaseException | None = None
+        failed: tuple[int, BaseException] | None = None
         try:
             if isinstance(task, KeptTask):
                 self._kept.carry(task, window.sink)
             else:
                 self._carrier.carry(task, window.sink, stopped=lambda: self._stopped)
-        except BaseException as caught:
-            error = caught
+        except H5StreamError as error:
+            failed = first_failure(self._carrier, task, window.sink, error)
+        except self._caught as error:
+            failed = task.first_batch, error
         with self._changed:
+            # In one step with the count: whoever completes the window must know of every error in it.
+            if failed is not None:
+                self._fail(window.first_batch + failed[0], failed[1])
             window.pending -= 1
             last = window.pending == 0
-        failed_batch = task.first_batch if error is not None else 0
-        if last and error is None:
-            error = self._check_files(window)
+        changed = changed_file(self._carrier.layout.files, window.files) if last else None
         with self._changed:
             self._running -= 1
-            if error is not None:
-                self._fail(window.first_batch + failed_batch, error)
+            if changed is not None:
+                self._fail(window.first_batch, changed)
             if last:
                 self._complete(window)
             self._changed.notify_all()
-
-    def _check_files(self, window: _PlannedWindow) -> H5StreamError | None:
-        """Look whether a file changed while this window was read; its rows cannot be trusted then."""
-        try:
-            for number in window.files:
-                self._carrier.layout.files[number].check_unchanged()
-        except H5StreamError as error:
-            return error
-        return None
 
     def _complete(self, window: _PlannedWindow) -> None:
         self._active.remove(window)
         for batch, rows in zip(window.batches, window.rows_of_batch.tolist(), strict=True):
             batch.missing -= rows
-
-    # --- errors -----------------------------------------------------------------------------------------
 
     def _fail(self, batch: int, error: BaseException) -> None:
         """Note an error at the first batch that needed the data; nothing after it is planned."""

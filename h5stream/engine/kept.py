@@ -13,6 +13,7 @@ from h5stream.engine.carry import Carrier
 from h5stream.engine.emit import Sink
 from h5stream.engine.plan import plan_window
 from h5stream.engine.slots import SlotFormat, address_of, map_memory
+from h5stream.errors import H5StreamError
 from h5stream.order.epoch import Window
 from h5stream.storage.layout import SampleLayout
 
@@ -61,7 +62,7 @@ class KeptTask:
 class KeptDatasets:
     """The rows of small datasets, in memory, as the batches hold them.
 
-    # Guarantees: `load` runs once, under `_lock`, whoever calls first; afterwards everything is read-only.
+    # Guarantees: `load` reads once, under `_lock`, whoever calls first; afterwards everything is read-only.
 
     Parameters
     ----------
@@ -89,22 +90,31 @@ class KeptDatasets:
         return self._format.nbytes if self.numbers else 0
 
     def load(self) -> None:
-        """Read the rows, once."""
+        """Read the rows, once.
+
+        What cannot be read in whole is not kept but streamed, so that an error finds the batches it concerns.
+        """
         with self._lock:
             if self._memory is not None or not self.numbers:
                 return
-            layout = self._carrier.layout
-            memory = map_memory(self._format.nbytes)
-            rows = np.arange(layout.rows, dtype=np.int64)
-            window = Window(rows=rows, batch=np.zeros_like(rows), within=rows)
-            sink = Sink(
-                slots=np.array([address_of(memory)], dtype=np.int64),
-                format=self._format,
-                row_nbytes=self._row_nbytes,
-            )
-            for task in plan_window(tuple(layout.datasets[n] for n in self.numbers), window, first_batch=0):
-                self._carrier.carry(task, sink)
-            self._memory = memory
+            try:
+                self._memory = self._read()
+            except H5StreamError:
+                self.numbers = ()
+
+    def _read(self) -> NDArray[np.uint8]:
+        layout = self._carrier.layout
+        memory = map_memory(self._format.nbytes)
+        rows = np.arange(layout.rows, dtype=np.int64)
+        window = Window(rows=rows, batch=np.zeros_like(rows), within=rows)
+        sink = Sink(
+            slots=np.array([address_of(memory)], dtype=np.int64),
+            format=self._format,
+            row_nbytes=self._row_nbytes,
+        )
+        for task in plan_window(tuple(layout.datasets[n] for n in self.numbers), window, first_batch=0):
+            self._carrier.carry(task, sink)
+        return memory
 
     def plan(self, window: Window, first_batch: int) -> list[KeptTask]:
         """Cut a window's rows into tasks."""

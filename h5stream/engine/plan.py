@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,6 +80,13 @@ class Task:
         """The earliest batch, counted from the window's first, that needs this task."""
         ranges = zip(self.low.tolist(), self.high.tolist(), strict=True)
         return min(int(self.placement.batch[low:high].min()) for low, high in ranges)
+
+    def split(self) -> Iterator[Task]:
+        """Give one task for each chunk."""
+        for k in range(len(self.number)):
+            names = ("number", "piece", "place", "low", "high", "offset", "nbytes", "first_row")
+            one = {name: getattr(self, name)[k : k + 1] for name in names}
+            yield replace(self, run=np.array([0, 1], dtype=np.int64), **one)
 
 
 def plan_window(

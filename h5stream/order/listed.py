@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
 from h5stream.order.epoch import Window
@@ -23,6 +24,10 @@ class ListedOrder:
         Rows there are; an index outside is an error.
     count : int, optional
         How many batches, where known.
+    most_rows : int, optional
+        Rows that a batch may have; a longer one is an error.
+    rows : ndarray of int64, optional
+        The row that each index stands for; by default itself.
 
     Examples
     --------
@@ -33,12 +38,21 @@ class ListedOrder:
     """
 
     def __init__(
-        self, batches: Iterable[Sequence[int]], *, together: int, total_rows: int, count: int | None = None
+        self,
+        batches: Iterable[Sequence[int]],
+        *,
+        together: int,
+        total_rows: int,
+        count: int | None = None,
+        most_rows: int | None = None,
+        rows: NDArray[np.int64] | None = None,
     ) -> None:
         self._batches = batches
         self._together = together
-        self._total_rows = total_rows
+        self._total_rows = total_rows if rows is None else len(rows)
         self._count = count
+        self._most_rows = most_rows
+        self._rows = rows
         self._sizes: dict[int, int] = {}
 
     @property
@@ -52,26 +66,44 @@ class ListedOrder:
 
     def windows(self, first_batch: int = 0) -> Iterator[Window]:
         """Give windows of `together` batches each."""
-        held: list[np.ndarray] = []
+        held: list[NDArray[np.int64]] = []
         number = 0
-        for batch in self._batches:
-            held.append(self._checked(batch))
+        failure: Exception | None = None
+        batches = iter(self._batches)
+        while failure is None:
+            try:
+                held.append(self._checked(next(batches)))
+            except StopIteration:
+                break
+            except Exception as error:  # the batches before it are good
+                failure = error
             if len(held) == self._together:
                 yield self._window(held, number, first_batch)
                 number, held = number + len(held), []
         if held:
             yield self._window(held, number, first_batch)
+        if failure is not None:
+            raise failure
 
-    def _checked(self, batch: Sequence[int]) -> np.ndarray:
-        rows = np.asarray(batch, dtype=np.int64).reshape(-1)
+    def _checked(self, batch: Sequence[int]) -> NDArray[np.int64]:
+        given = np.asarray(batch if hasattr(batch, "__array__") else list(batch)).reshape(-1)
+        if len(given) == 0:
+            raise OptionError("the sampler gave an empty batch; every batch needs at least one row")
+        if not np.issubdtype(given.dtype, np.integer):
+            raise OptionError(f"the sampler gave {given[0]!r}; rows are named by integers")
+        if self._most_rows is not None and len(given) > self._most_rows:
+            raise OptionError(
+                f"the sampler gave a batch of {len(given):,} rows, but there is room for {self._most_rows:,}; "
+                "let its attribute batch_size say how many rows a batch has at most"
+            )
+        rows = given.astype(np.int64)
         wrong = rows[(rows < -self._total_rows) | (rows >= self._total_rows)]
         if len(wrong):
             raise OptionError(f"the sampler gave row {wrong[0]}, but there are {self._total_rows:,} rows")
-        if len(rows) == 0:
-            raise OptionError("the sampler gave an empty batch; every batch needs at least one row")
-        return np.where(rows < 0, rows + self._total_rows, rows)
+        rows = np.where(rows < 0, rows + self._total_rows, rows)
+        return rows if self._rows is None else self._rows[rows]
 
-    def _window(self, held: list[np.ndarray], number: int, first_batch: int) -> Window:
+    def _window(self, held: list[NDArray[np.int64]], number: int, first_batch: int) -> Window:
         self._sizes.update({number + i: len(rows) for i, rows in enumerate(held)})
         rows = np.concatenate(held)
         sizes = [len(r) for r in held]

@@ -7,6 +7,7 @@ dataset, ``"group/x"``, with a compound member after a colon: ``"obs:bulk_labels
 from __future__ import annotations
 
 import glob
+import operator
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,7 +43,10 @@ class Field:
     def __init__(self, name: str, *, columns: slice | Sequence[int] | None = None, dtype: Any = None) -> None:
         if not isinstance(name, str) or not name.strip("/"):
             raise OptionError(f"a field's name is the path of a dataset, not {name!r}")
-        chosen = columns if columns is None or isinstance(columns, slice) else [int(c) for c in columns]
+        try:
+            chosen = columns if columns is None or isinstance(columns, slice) else [operator.index(c) for c in columns]
+        except TypeError:
+            raise OptionError(f"columns= takes a slice or a sequence of integers, not {columns!r}") from None
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "columns", chosen)
         object.__setattr__(self, "dtype", dtype)
@@ -99,9 +103,11 @@ def sample_shape(fields: FieldLike | Sequence[FieldLike] | Mapping[str, FieldLik
     if isinstance(fields, Mapping):
         entries = tuple(_as_field(f) for f in fields.values())
         kind, keys = "dict", tuple(str(key) for key in fields)
-    else:
+    elif isinstance(fields, Iterable):
         entries = tuple(_as_field(f) for f in fields)
         kind, keys = "tuple", tuple(f.name for f in entries)
+    else:
+        raise OptionError(f"fields= takes a name, a Field, a sequence or a mapping of them, not {fields!r}")
     if not entries:
         raise OptionError("fields= is empty; name at least one dataset, or leave it out for all at the file's root")
     return SampleShape(kind=kind, keys=keys, fields=entries)
@@ -123,6 +129,8 @@ def source_paths(source: Source) -> tuple[str, ...]:
     SourceNotFoundError
         If a pattern matches nothing, or nothing was named.
     """
+    if not isinstance(source, (str, os.PathLike, Iterable)):
+        raise OptionError(f"a source is a path, a pattern or several of them, not {source!r}")
     given = [source] if isinstance(source, (str, os.PathLike)) else list(source)
     paths: list[str] = []
     for one in given:

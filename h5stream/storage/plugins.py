@@ -10,7 +10,6 @@ Source: ``H5Zdevelop.h`` of the HDF5 library (``H5Z_class2_t``, ``H5Z_func_t``).
 from __future__ import annotations
 
 import ctypes
-import functools
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -93,9 +92,8 @@ class PluginBuffer:
         return np.ctypeslib.as_array((ctypes.c_uint8 * count).from_address(buffer.value))
 
 
-@functools.cache
-def _library_functions() -> dict[int, Callable[..., int]]:
-    """Load every plugin library once; filter number -> its C function."""
+def _load_libraries() -> dict[int, Callable[..., int]]:
+    """Load every plugin library; filter number -> its C function."""
     functions: dict[int, Callable[..., int]] = {}
     for path in sorted(Path(hdf5plugin.PLUGIN_PATH).glob("*.so")):
         try:
@@ -111,15 +109,23 @@ def _library_functions() -> dict[int, Callable[..., int]]:
 
 
 _loading = threading.Lock()
+_loaded: dict[int, Callable[..., int]] = {}
+
+
+def _functions() -> dict[int, Callable[..., int]]:
+    # Every chunk asks, so no lock once it is loaded: a fork while another thread held it would stop the child.
+    if not _loaded:
+        with _loading:
+            if not _loaded:
+                _loaded.update(_load_libraries())
+    return _loaded
 
 
 def plugin_function(filter_id: int) -> Callable[..., int] | None:
     """Give the C function that decodes a registered filter, or None if hdf5plugin does not carry it."""
-    with _loading:
-        return _library_functions().get(filter_id)
+    return _functions().get(filter_id)
 
 
 def plugin_ids() -> frozenset[int]:
     """Give the numbers of all filters that decode directly through hdf5plugin."""
-    with _loading:
-        return frozenset(_library_functions())
+    return frozenset(_functions())

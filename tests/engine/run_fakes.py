@@ -1,0 +1,162 @@
+"""Fakes around a `Run`: they carry nothing and record everything."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from h5stream.engine import kept
+from h5stream.engine.executor import Run
+from h5stream.engine.slots import SlotFormat, SlotRing
+from h5stream.errors import SourceChangedError
+from h5stream.order.epoch import Window
+
+BATCH = 4
+
+
+class FileStub:
+    """A file of which a test says when it has changed."""
+
+    changed = False
+
+    def check_unchanged(self):
+        if self.changed:
+            raise SourceChangedError("it changed", file="stub")
+
+
+@dataclass
+class Carrier:
+    """Carries nothing; notes which tasks it was given, after running what the test hooked in."""
+
+    hook: object = None
+    carried: list = field(default_factory=list)
+    file: FileStub = field(default_factory=FileStub)
+
+    @property
+    def layout(self):
+        return SimpleNamespace(fields=(), datasets=(), files=(self.file,), file_starts=(0, 1 << 40))
+
+    def carry(self, task, sink, *, stopped=lambda: False):
+        raise AssertionError("the fakes have kept tasks only")
+
+
+@dataclass
+class Kept:
+    """Every task is one of kept rows: the executor's business ends where a task is carried out."""
+
+    carrier: Carrier
+    numbers: tuple = ()
+    load_error: BaseException | None = None
+    tasks_of_a_window: int = 1
+
+    def load(self):
+        if self.load_error is not None:
+            raise self.load_error
+
+    def plan(self, window, first_batch):
+        cuts = np.array_split(np.arange(len(window.rows)), min(self.tasks_of_a_window, len(window.rows)))
+        batch = window.batch - first_batch
+        return [kept.KeptTask(rows=window.rows[c], batch=batch[c], within=window.within[c]) for c in cuts]
+
+    def carry(self, task, sink):
+        if self.carrier.hook is not None:
+            self.carrier.hook(task)
+        self.carrier.carried.append(task)
+
+
+class Windows:
+    """An order of windows of given lengths over rows 0, 1, 2 ..., in batches of `BATCH`."""
+
+    def __init__(self, *lengths, error_after=None):
+        self.lengths, self.error_after, self.given = lengths, error_after, 0
+        self.rows = sum(lengths)
+        self.batches = -(-self.rows // BATCH)
+
+    def batch_size_of(self, batch):
+        return min(BATCH, self.rows - batch * BATCH)
+
+    def windows(self, first_batch=0):
+        start = 0
+        for number, length in enumerate(self.lengths):
+            if number == self.error_after:
+                raise ArithmeticError("planning")
+            rows = np.arange(start, start + length)
+            rows = rows[rows >= first_batch * BATCH]
+            start += length
+            if len(rows):
+                self.given += 1
+                yield Window(rows=rows, batch=rows // BATCH, within=rows % BATCH)
+
+
+class Ring(SlotRing):
+    def __init__(self):
+        super().__init__(4096, allocate=lambda nbytes: np.zeros(nbytes, dtype=np.uint8))
+        self.taken, self.returned = 0, 0
+
+    def take(self):
+        self.taken += 1
+        return super().take()
+
+    def give_back(self, slot):
+        self.returned += 1
+        super().give_back(slot)
+
+
+def numbers(run):
+    taken = []
+    while (batch := run.next_batch(30)) is not None:
+        taken.append((batch.number, batch.rows))
+    return taken
+
+
+def failing_at(*rows, error=ZeroDivisionError):
+    def hook(task):
+        if set(rows) & set(task.rows.tolist()):
+            raise error(str(rows))
+
+    return hook
+
+
+def until_error(run, kind):
+    """Give the batches before the error, and the error."""
+    arrived = []
+
+    def take_all():
+        while True:
+            arrived.append(run.next_batch(30).number)
+
+    with pytest.raises(kind) as caught:
+        take_all()
+    return arrived, caught.value
+
+
+@contextlib.contextmanager
+def starting():
+    """Give a function that starts runs; they are stopped at the end, and no thread may be left."""
+    runs = []
+
+    def start(order, *, hook=None, threads=2, max_open=4, ring=None, kept_options=None, **options):
+        carrier = Carrier(hook)
+        run = Run(
+            carrier,
+            Kept(carrier, **(kept_options or {})),
+            order,
+            ring or Ring(),
+            SlotFormat(rows=BATCH, offsets=(), nbytes=128),
+            threads=threads,
+            max_open_batches=max_open,
+            **options,
+        )
+        run.test_carrier = carrier
+        runs.append(run)
+        return run
+
+    yield start
+    for run in runs:
+        run.stop()
+    assert [t.name for t in threading.enumerate() if "h5stream-reader" in t.name] == []

@@ -1,0 +1,162 @@
+"""One number of bytes bounds what a loader holds, and a refusal names the number that would do."""
+
+from __future__ import annotations
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from h5stream import H5StreamLoader
+from h5stream.engine import budget, kept
+from h5stream.engine.budget import check_budget, size_window
+from h5stream.engine.executor import Run
+from h5stream.engine.slots import SlotFormat
+from h5stream.errors import BudgetError, OptionError
+from h5stream.storage.opening import open_layout
+
+
+@pytest.fixture(scope="module")
+def layouts(tmp_path_factory):
+    """Layouts of files with chunks of unlike length."""
+    made = []
+    for chunk_rows in (1, 7, 100, 1000):
+        path = tmp_path_factory.mktemp("budget") / f"{chunk_rows}.h5"
+        with h5py.File(path, "w") as file:
+            file.create_dataset("x", data=np.zeros((1000, 8), "f4"), chunks=(chunk_rows, 8), compression="gzip")
+            file["y"] = np.arange(1000)
+        made.append(open_layout(str(path), ["x", "y"]))
+
+    def layout(number):  # a function, because hypothesis prints its arguments, and layouts are long
+        return made[number]
+
+    return layout
+
+
+@pytest.fixture
+def small_tasks(monkeypatch):
+    """Scratch of a few KiB, so that slots and windows are what budgets are about."""
+    monkeypatch.setattr(budget, "TASK_NBYTES", 1024)
+
+
+def size(layout, memory_budget, **options):
+    given = {"rows": 1000, "batch_size": 10, "window": "auto", "threads": 2, "kept_nbytes": 0, **options}
+    return size_window(layout, memory_budget=memory_budget, **given)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    which=st.integers(0, 3),
+    batch_size=st.integers(1, 1200),
+    window=st.one_of(st.just("auto"), st.just("all"), st.integers(1, 2000)),
+    threads=st.integers(1, 4),
+    kept_nbytes=st.integers(0, 10**6),
+    allowed=st.integers(1, 4 * 10**7),
+)
+def test_what_a_window_needs_fits_or_the_number_that_is_named_does(
+    layouts, which, batch_size, window, threads, kept_nbytes, allowed
+):
+    layout = layouts(which)
+    options = {"batch_size": batch_size, "window": window, "threads": threads, "kept_nbytes": kept_nbytes}
+    refused, needed = named_number(layout, allowed, **options)
+    if refused:
+        assert needed > allowed
+        allowed = needed
+    sized = size(layout, allowed, **options)
+    assert sized.needed_nbytes <= allowed
+    assert 1 <= sized.first_window_rows <= sized.window_rows <= 1000
+    if options["window"] != "auto":
+        assert sized.window_rows == (1000 if options["window"] == "all" else min(1000, options["window"]))
+    # A window goes on to the next block's edge, and begins inside a batch.
+    block_rows = layout.leading[0].chunk_rows
+    widest = -(-min(-(-sized.window_rows // block_rows) * block_rows, 1000) // options["batch_size"]) + 1
+    slot = -(-SlotFormat.for_rows(layout.fields, options["batch_size"]).nbytes // 4096) * 4096
+    fixed = options["threads"] * budget.scratch_nbytes(layout) + options["kept_nbytes"]
+    assert fixed + widest * slot <= allowed
+
+
+def named_number(layout, allowed, **options):
+    """Tell whether a budget is refused, and which number is named then."""
+    try:
+        size(layout, allowed, **options)
+    except BudgetError as error:
+        says_so = error.budget == allowed and f"memory_budget={error.needed} or more" in str(error)
+        return says_so, error.needed
+    return False, 0
+
+
+def test_a_capped_window_is_reported(layouts, small_tasks):
+    assert size(layouts(1), 1 << 30).notice == ""
+    capped = size(layouts(1), 300_000)
+    assert capped.window_rows < size(layouts(1), 1 << 30).window_rows
+    assert f"window: {capped.window_rows:,} rows instead of 1,000" in capped.notice
+    assert "memory_budget=300,000" in capped.notice
+
+
+def test_a_loader_logs_that_its_window_was_capped(tmp_path, caplog, small_tasks):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", data=np.arange(4000.0), chunks=(10,))
+    with caplog.at_level("INFO", "h5stream"):
+        loader = H5StreamLoader(tmp_path / "a.h5", 10, memory_budget=200_000, num_workers=1)
+    assert loader.window_size.notice in caplog.text
+    assert loader.window_size.notice
+
+
+@pytest.mark.parametrize("window", ["auto", "all", 500])
+@pytest.mark.parametrize("num_workers", [0, 3])
+def test_the_number_that_a_loader_names_does(tmp_path, small_tasks, window, num_workers):
+    # Kept datasets grow with the budget: the number must do with what it brings along, too.
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", data=np.zeros((5000, 64), "f4"), chunks=(1000, 64), compression="gzip")
+        for k in range(20):
+            file[f"y{k}"] = np.arange(5000)
+
+    def make(memory_budget):
+        return H5StreamLoader(
+            tmp_path / "a.h5", 100, True, window=window, num_workers=num_workers, memory_budget=memory_budget
+        )
+
+    with pytest.raises(
+        BudgetError, match=r"memory_budget=1,000 bytes is too small .*Pass memory_budget=\d+ or more"
+    ) as e:
+        make(1000)
+    loader = make(e.value.needed)
+    assert loader.window_size.needed_nbytes <= e.value.needed
+    rows = np.concatenate([batch["y3"].numpy() for batch in loader])
+    assert sorted(rows) == list(range(5000))
+    with pytest.raises(BudgetError):
+        make(e.value.needed - 1)
+
+
+def test_the_slots_that_are_open_stay_within_what_was_promised(tmp_path, small_tasks, monkeypatch):
+    monkeypatch.setattr(kept, "KEEP_NBYTES", -1)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", data=np.arange(20_000.0), chunks=(300,), compression="gzip")
+    most = []
+    admit = Run._admit
+
+    def watched(run, window):
+        admit(run, window)
+        most.append(len(run._open))
+
+    monkeypatch.setattr(Run, "_admit", watched)
+    for allowed in (110_000, 200_000, 400_000):
+        for order in ({"shuffle": True}, {"sampler": list(range(2000))}):
+            most.clear()
+            loader = H5StreamLoader(tmp_path / "a.h5", 100, memory_budget=allowed, num_workers=2, **order)
+            for _ in loader:
+                pass
+            assert max(most) <= loader.window_size.max_open_batches
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, True, "1GB", None])
+def test_a_budget_is_a_positive_number_of_bytes(wrong):
+    with pytest.raises(OptionError, match="memory_budget= takes a positive number of bytes"):
+        check_budget(wrong)
+
+
+@pytest.mark.parametrize("wrong", [0, -5, 1.5, True, "most", None])
+def test_a_window_is_a_number_of_rows_or_one_of_two_words(layouts, wrong):
+    with pytest.raises(OptionError, match="window= takes a number of rows, 'auto' or 'all', not"):
+        size(layouts(0), 1 << 30, window=wrong)

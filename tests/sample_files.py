@@ -1,0 +1,76 @@
+"""Files that the tests of the loader stream, and what watches its threads."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import threading
+from dataclasses import dataclass
+
+import h5py
+import numpy as np
+
+from h5stream.engine import kept
+from h5stream.storage.source import FileBytes
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A file with a field ``x`` that says in every element which row it is of, and a label ``y``: the row."""
+
+    path: str
+    x: np.ndarray
+    y: np.ndarray
+
+    def matches(self, x, y) -> bool:
+        """Tell whether `x` holds the rows that `y` names, byte for byte."""
+        return x.numpy().tobytes() == self.x[y.numpy()].tobytes()
+
+
+def write_sample(folder, name="sample.h5", rows=1000, columns=4, chunk_rows=32, first=0, **storage) -> Sample:
+    x = (np.arange(first, first + rows)[:, None] + np.arange(columns) / 8).astype("f4")
+    y = np.arange(rows, dtype="i8")
+    storage = storage or {"compression": "gzip", "shuffle": True}
+    path = str(folder / name)
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=x, chunks=(chunk_rows, columns), **storage)
+        file.create_dataset("y", data=y)
+    return Sample(path, x, y)
+
+
+def stream_all(monkeypatch) -> None:
+    """Keep no dataset in memory: small test files would otherwise never be streamed."""
+    monkeypatch.setattr(kept, "KEEP_NBYTES", -1)
+
+
+def reader_threads() -> list[str]:
+    gc.collect()
+    return [thread.name for thread in threading.enumerate() if "h5stream-reader" in thread.name]
+
+
+class Gate:
+    """Makes every read of a file wait until `open` is called."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.reached, self._open = threading.Event(), threading.Event()
+        read = FileBytes.read_into
+
+        def read_behind_gate(source, offset, target):
+            self.reached.set()
+            assert self._open.wait(60), "the gate was never opened"
+            read(source, offset, target)
+
+        monkeypatch.setattr(FileBytes, "read_into", read_behind_gate)
+
+    def open(self) -> None:
+        self._open.set()
+
+
+@contextlib.contextmanager
+def gate(monkeypatch):
+    """Give a `Gate` that is open at the end, whatever happened."""
+    made = Gate(monkeypatch)
+    try:
+        yield made
+    finally:
+        made.open()

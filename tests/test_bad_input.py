@@ -1,0 +1,339 @@
+"""Bad files: each refusal says what was asked, the rule, what was found, and the way out."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from sample_files import reader_threads, stream_all, write_sample
+
+from h5stream import H5Dataset, H5StreamLoader
+from h5stream.errors import (
+    CorruptChunkError,
+    ExternalDataError,
+    FieldLengthError,
+    FieldNotFoundError,
+    H5StreamError,
+    MissingFilterError,
+    NotHDF5Error,
+    OptionError,
+    SourceChangedError,
+    SourceError,
+    SourceNotFoundError,
+    TruncatedFileError,
+    UnsupportedFieldError,
+)
+
+
+def refused(kind, *parts, source, **options):
+    """Open a loader, which must fail with all these parts in its message; give the error."""
+    with pytest.raises(kind) as caught:
+        H5StreamLoader(str(source), **options)
+    assert isinstance(caught.value, H5StreamError)
+    missing = [part for part in parts if part not in str(caught.value)]
+    assert not missing, f"{missing} not in: {caught.value}"
+    return caught.value
+
+
+# --- files --------------------------------------------------------------------------------------------------
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    path = str(tmp_path / "no.h5")
+    error = refused(SourceNotFoundError, f"no such file: {path!r}", source=path)
+    assert error.file == path
+    assert isinstance(error, FileNotFoundError)
+
+
+def test_a_pattern_without_a_match_is_named(tmp_path):
+    pattern = str(tmp_path / "*.h5")
+    refused(SourceNotFoundError, f"no file matches {pattern!r}", source=pattern)
+
+
+def test_no_source_at_all_is_refused():
+    with pytest.raises(SourceNotFoundError, match="no file was named"):
+        H5StreamLoader([])
+
+
+def test_a_folder_is_refused(tmp_path):
+    refused(SourceError, "is a folder, not an HDF5 file; name its files or a pattern", source=tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"col,umn\n1,2\n", b"\x89HDF\r\n\x1a"])
+def test_what_is_not_hdf5_is_refused(tmp_path, content):
+    (tmp_path / "a.h5").write_bytes(content)
+    refused(NotHDF5Error, "a.h5", "is not an HDF5 file", f"({len(content)} bytes)", source=tmp_path / "a.h5")
+
+
+@pytest.mark.parametrize("share", [0.3, 0.9])
+def test_a_truncated_file_is_refused_with_its_sizes(tmp_path, share):
+    sample = write_sample(tmp_path)
+    size = os.path.getsize(sample.path)
+    os.truncate(sample.path, int(size * share))
+    refused(TruncatedFileError, "sample.h5", "truncated", str(size), "Copy it again", source=sample.path)
+
+
+# --- fields -------------------------------------------------------------------------------------------------
+
+
+def test_a_missing_field_suggests_the_nearest(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["images"] = file["group/labels"] = np.zeros(3)
+    path = tmp_path / "a.h5"
+    error = refused(
+        FieldNotFoundError, "no dataset 'image'", "Did you mean 'images'?", "group/labels", source=path, fields="image"
+    )
+    assert (error.field, error.file) == ("image", str(path))
+    refused(FieldNotFoundError, "Did you mean 'group/labels'?", source=path, fields=["images", "labels"])
+    refused(FieldNotFoundError, "That is a group; name a dataset in it", source=path, fields="group")
+    refused(FieldNotFoundError, "no dataset 'zzz'", "It has: group/labels, images", source=path, fields="zzz")
+
+
+def test_a_missing_member_suggests_the_nearest(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["obs"] = np.zeros(3, dtype=[("label", "i4"), ("score", "f4")])
+        file["x"] = np.zeros(3)
+    path = tmp_path / "a.h5"
+    refused(
+        FieldNotFoundError,
+        "no member 'labels'",
+        "Did you mean 'label'?",
+        "label, score",
+        source=path,
+        fields="obs:labels",
+    )
+    refused(FieldNotFoundError, "not a compound but float64", source=path, fields="x:a")
+
+
+def test_fields_of_unlike_length_are_listed_with_their_lengths(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"], file["y"] = np.zeros((30, 2)), np.zeros(29)
+    path = tmp_path / "a.h5"
+    refused(FieldLengthError, "'x' has 30", "'y' has 29", "must agree in rows", source=path, fields=["x", "y"])
+    refused(FieldLengthError, "unlike length", "name the fields", "30 rows: x", "29 rows: y", source=path)
+
+
+def test_files_whose_fields_differ_are_refused(tmp_path):
+    for name, shape in (("a", (3, 2)), ("b", (3, 4))):
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            file["x"] = np.zeros(shape)
+    refused(FieldLengthError, "b.h5", "(4,)", "(2,)", "must agree", source=tmp_path / "*.h5")
+
+
+def test_zero_rows_are_refused(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = np.zeros((0, 4))
+    refused(FieldLengthError, "a.h5", "zero rows in x", source=tmp_path / "a.h5")
+
+
+@pytest.mark.parametrize(
+    "make", [lambda f: f.create_dataset("x", data=1.0), lambda f: f.create_dataset("x", dtype="f4")]
+)
+def test_a_dataset_without_rows_is_refused(tmp_path, make):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["y"] = np.zeros(3)
+        make(file)
+    refused(UnsupportedFieldError, "'x' is", "it has no rows", source=tmp_path / "a.h5", fields="x")
+
+
+def test_opaque_and_reference_fields_are_refused_with_a_way_out(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["opaque"] = np.array([b"abc", b"def"], dtype="V3")
+        file["date"] = np.array(["2020-01-01"] * 2, dtype="M8[s]").astype(h5py.opaque_dtype("M8[s]"))
+        file["x"] = np.zeros(2)
+        file.create_dataset("to", data=[file["x"].ref] * 2, dtype=h5py.ref_dtype)
+        file.create_dataset("region", data=[file["x"].regionref[0:1]] * 2, dtype=h5py.regionref_dtype)
+    path = tmp_path / "a.h5"
+    refused(UnsupportedFieldError, "'opaque'", "store them as uint8", source=path, fields="opaque")
+    refused(UnsupportedFieldError, "'date'", "opaque bytes", source=path, fields="date")
+    for name in ("to", "region"):
+        refused(UnsupportedFieldError, f"'{name}'", "references point into the file", source=path, fields=name)
+
+
+# --- what cannot be done with the data ----------------------------------------------------------------------
+
+
+def test_a_batch_larger_than_the_data_with_drop_last_is_refused(tmp_path):
+    sample = write_sample(tmp_path)
+    refused(
+        OptionError,
+        "drop_last=True leaves no batch",
+        "1,000 rows",
+        "batch_size=1,001",
+        "smaller batch_size or drop_last=False",
+        source=sample.path,
+        batch_size=1001,
+        drop_last=True,
+    )
+    refused(OptionError, "2 rank(s) x batch_size=501", source=sample.path, batch_size=501, drop_last=True, world_size=2)
+
+
+def test_more_ranks_than_rows_are_refused(tmp_path):
+    sample = write_sample(tmp_path, rows=3, chunk_rows=1)
+    refused(OptionError, "3 rows cannot give each of 4 ranks one; use fewer ranks", source=sample.path, world_size=4)
+
+
+def test_a_missing_filter_is_named_with_the_way_to_get_it(tmp_path):
+    path = str(tmp_path / "a.h5")
+    plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    plist.set_chunk((10,))
+    plist.set_filter(32030, h5py.h5z.FLAG_OPTIONAL, (1, 2))
+    with h5py.File(path, "w") as file:
+        dataset = h5py.h5d.create(file.id, b"x", h5py.h5t.NATIVE_INT32, h5py.h5s.create_simple((20,)), plist)
+        for start in (0, 10):
+            dataset.write_direct_chunk((start,), b"\x01" * 40, filter_mask=0)
+    error = refused(MissingFilterError, "a.h5", "'x' needs HDF5 filter 32030", "HDF5_PLUGIN_PATH", source=path)
+    assert error.filter_id == 32030
+
+
+def test_an_external_file_is_refused_unless_allowed(tmp_path):
+    (tmp_path / "data.bin").write_bytes(np.arange(6, dtype="i4").tobytes())
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", (6,), "i4", external=[("data.bin", 0, h5py.h5f.UNLIMITED)])
+    path = tmp_path / "a.h5"
+    error = refused(ExternalDataError, "external file 'data.bin'", "pass allow_external=True", source=path)
+    assert error.target == "data.bin"
+
+
+def test_external_links_and_virtual_sources_are_refused_unless_allowed(tmp_path):
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["x"] = np.arange(6)
+    layout = h5py.VirtualLayout((6,), "i8")
+    layout[:] = h5py.VirtualSource("other.h5", "x", (6,))
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["link"] = h5py.ExternalLink("other.h5", "x")
+        file.create_virtual_dataset("virtual", layout)
+    path = tmp_path / "a.h5"
+    refused(ExternalDataError, "external link to 'other.h5'", "allow_external=True", source=path, fields="link")
+    refused(ExternalDataError, "virtual source 'other.h5'", "allow_external=True", source=path, fields="virtual")
+    for name in ("link", "virtual"):
+        (batch,) = H5StreamLoader(path, fields=name, allow_external=True)
+        assert batch.tolist() == list(range(6))
+
+
+# --- chunks that are corrupt --------------------------------------------------------------------------------
+
+
+def corrupt(path, name, chunk):
+    """Flip bytes in the middle of a chunk; give where it begins in the file."""
+    with h5py.File(path) as file:
+        info = file[name].id.get_chunk_info_by_coord(chunk)
+    with open(path, "r+b") as file:
+        file.seek(info.byte_offset + info.size // 2)
+        middle = file.read(8)
+        file.seek(-8, os.SEEK_CUR)
+        file.write(bytes(b ^ 0xFF for b in middle))
+    return info.byte_offset
+
+
+@pytest.fixture(params=["kept", "streamed"])
+def either_way(request, monkeypatch):
+    if request.param == "streamed":
+        stream_all(monkeypatch)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize(
+    "storage", [{"compression": "gzip"}, {"compression": "gzip", "shuffle": True}, {"fletcher32": True}]
+)
+def test_a_corrupt_chunk_is_named_at_the_batch_that_needed_it(tmp_path, either_way, storage, num_workers):
+    rng = np.random.default_rng(0)
+    x = rng.random((1000, 16)).astype("f4")
+    path = str(tmp_path / "a.h5")
+    with h5py.File(path, "w") as file:
+        file.create_dataset("group/x", data=x, chunks=(32, 8), **storage)
+    offset = corrupt(path, "group/x", (640, 8))  # of batch 12, with batches of 50 rows
+    iterator = iter(H5StreamLoader(path, 50, fields="group/x", num_workers=num_workers))
+    for number in range(12):
+        assert torch.equal(next(iterator), torch.from_numpy(x[50 * number : 50 * number + 50]))
+    with pytest.raises(
+        CorruptChunkError, match=r"chunk \(640, 8\) at byte \d+ .*is corrupt: .*Copy the file again"
+    ) as caught:
+        next(iterator)
+    error = caught.value
+    assert (error.file, error.field, error.chunk, error.byte_offset) == (path, "group/x", (640, 8), offset)
+    assert all(part in str(error) for part in (path, "'group/x'", str(offset)))
+    assert next(iterator, None) is None
+    assert reader_threads() == []
+
+
+def test_in_a_shuffled_epoch_every_batch_before_the_corrupt_one_is_delivered(tmp_path, either_way):
+    sample = write_sample(tmp_path)
+    corrupt(sample.path, "x", (320, 0))
+    loader = H5StreamLoader(sample.path, 20, True, fields=["x", "y"], num_workers=2, window=100)
+    spoiled = [bool({*range(320, 352)} & {*batch}) for batch in loader.batch_sampler]
+    arrived = []
+
+    def take_all():
+        for x, y in loader:
+            assert sample.matches(x, y)
+            arrived.append(y)
+
+    with pytest.raises(CorruptChunkError, match=re.escape("(320, 0)")):
+        take_all()
+    assert len(arrived) == spoiled.index(True) > 0
+
+
+def test_rows_that_leave_out_a_corrupt_chunk_are_read(tmp_path, either_way):
+    sample = write_sample(tmp_path)
+    corrupt(sample.path, "x", (320, 0))
+    good = np.setdiff1d(np.arange(1000), np.arange(320, 352))
+    dataset = H5Dataset(sample.path, ["x", "y"], rows=good)
+    assert sorted(torch.cat([y for _, y in H5StreamLoader(dataset, 64, True)]).tolist()) == good.tolist()
+
+
+# --- files that change --------------------------------------------------------------------------------------
+
+
+def touch(path):
+    os.utime(path, ns=(1, 1))
+
+
+def rewrite(path):
+    with h5py.File(path, "r+") as file:
+        file["x"][...] = 0
+
+
+def replace(path):
+    with open(path, "rb") as file, open(path + ".new", "wb") as new:
+        new.write(file.read())
+    os.replace(path + ".new", path)
+
+
+def shorten(path):
+    os.truncate(path, os.path.getsize(path) // 2)
+
+
+CHANGES = {
+    touch: "modification time",
+    rewrite: "modification time",
+    replace: "another inode",
+    shorten: "its size went from",
+}
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+def test_a_file_that_changes_while_it_is_read_is_named(tmp_path, either_way, change, num_workers):
+    sample = write_sample(tmp_path, rows=4000)
+    iterator = iter(H5StreamLoader(sample.path, 50, fields=["x", "y"], num_workers=num_workers, window=100))
+    x, y = next(iterator)
+    assert sample.matches(x, y)
+    change(sample.path)
+    with pytest.raises(SourceChangedError, match=f"changed while it was being read: .*{CHANGES[change]}") as caught:
+        list(iterator)
+    assert caught.value.file == sample.path
+    assert reader_threads() == []
+
+
+def test_a_file_that_vanished_is_named_in_the_next_epoch(tmp_path, either_way):
+    sample = write_sample(tmp_path)
+    loader = H5StreamLoader(sample.path, 50, num_workers=1)
+    list(loader)
+    os.remove(sample.path)
+    with pytest.raises(SourceChangedError, match="vanished while it was being read"):
+        list(loader)

@@ -1,0 +1,125 @@
+"""Wrong arguments are refused at once, by a message that names the argument, the rule and the value."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from sample_files import write_sample
+from torch.utils.data import TensorDataset
+
+from h5stream import ChunkBatchSampler, Field, H5Dataset, H5StreamLoader
+from h5stream.errors import BudgetError, H5StreamError, OptionError
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return write_sample(tmp_path_factory.mktemp("options")).path
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        *(({"batch_size": w}, "batch_size= takes a positive number of rows, not") for w in (0, -1, 2.5, True, "8")),
+        *(({"num_workers": w}, "num_workers= takes a non-negative number of reader") for w in (-1, 1.0, True, "2")),
+        *(
+            ({"timeout": w}, "timeout= takes seconds, 0 or more, not")
+            for w in (-1, "1", None, float("nan"), float("inf"))
+        ),
+        *(({"seed": w}, "seed= takes a non-negative integer, not") for w in (-1, 1.5, "1", True)),
+        *(({"window": w}, "window= takes a number of rows, 'auto' or 'all', not") for w in (0, "full", 1.5, None)),
+        *(({"memory_budget": w}, "memory_budget= takes a positive number of bytes, not") for w in (0, "2G", 1.5)),
+        *(({"rank": w}, "rank= takes an integer of at least 0, not") for w in (-1, "0", 0.0)),
+        *(({"world_size": w}, "world_size= takes an integer of at least 1, not") for w in (0, "2", None)),
+        ({"rank": 2, "world_size": 2}, "rank must be below world_size=2, not 2"),
+        ({"generator": 3}, "generator= takes a torch.Generator, not 3"),
+        ({"transform": 3}, "transform= takes a callable or None, not 3"),
+        ({"collate_fn": "x"}, "collate_fn= takes a callable or None, not 'x'"),
+        ({"worker_init_fn": []}, r"worker_init_fn= takes a callable or None, not \[\]"),
+        ({"sampler": [0], "shuffle": True}, "sampler= decides the order, so shuffle= must be left out"),
+        ({"sampler": [0], "world_size": 2}, "world_size=2 must be left out; shard in the sampler"),
+        ({"batch_sampler": [[0]], "world_size": 2}, "world_size=2 must be left out; shard in the sampler"),
+        ({"batch_sampler": [[0]], "shuffle": True}, "batch_sampler= decides everything, so batch_size=, shuffle="),
+        ({"batch_sampler": [[0]], "sampler": [0]}, "batch_sampler= decides everything"),
+        ({"batch_sampler": [[0]], "drop_last": True}, "batch_sampler= decides everything"),
+        ({"batch_sampler": [[0]], "batch_size": 32}, "batch_sampler= decides everything"),
+        ({"batch_size": None, "drop_last": True}, "batch_size=None gives single samples, so drop_last="),
+        ({"fields": 3}, "fields= takes a name, a Field, a sequence or a mapping of them, not 3"),
+        ({"fields": []}, "fields= is empty; name at least one dataset"),
+        ({"fields": ["x", 3]}, r"a field is a name or h5stream.Field\(...\), not 3"),
+        ({"fields": Field("x", columns=[4])}, "columns=4 is not there: the rows have 4 columns, 0 to 3"),
+        ({"fields": Field("x", columns=[1, 1])}, "columns= names a column twice"),
+        ({"fields": Field("y", columns=[0])}, "this field has one number a row; leave it out"),
+        ({"fields": Field("x", dtype="float32")}, "field 'x': dtype= takes a torch dtype, not 'float32'"),
+    ],
+    ids=repr,
+)
+def test_a_wrong_argument_is_refused_at_once(path, options, message):
+    with pytest.raises(OptionError, match=message) as caught:
+        H5StreamLoader(path, **options)
+    assert isinstance(caught.value, ValueError)
+
+
+@pytest.mark.parametrize("source", [3, None, [3], b"a.h5"])
+def test_a_source_is_a_path_or_several(source):
+    with pytest.raises(OptionError, match="a source is a path, a pattern or several of them, not"):
+        H5StreamLoader(source)
+
+
+@pytest.mark.parametrize("columns", ["ab", 3, [0.5], [None]])
+def test_columns_are_a_slice_or_integers(columns):
+    with pytest.raises(OptionError, match="columns= takes a slice or a sequence of integers, not"):
+        Field("x", columns=columns)
+
+
+@pytest.mark.parametrize("name", ["", "/", None, 3])
+def test_a_fields_name_is_a_path(name):
+    with pytest.raises(OptionError, match="a field's name is the path of a dataset, not"):
+        Field(name)
+
+
+def test_another_dataset_is_refused_with_the_way_out():
+    with pytest.raises(OptionError, match=r"cannot see into a TensorDataset; give it the path.*into transform="):
+        H5StreamLoader(TensorDataset(torch.arange(3)))
+
+
+def test_fields_belong_to_the_dataset_that_was_given(path):
+    with pytest.raises(OptionError, match="fields= belongs to the H5Dataset that was given"):
+        H5StreamLoader(H5Dataset(path), fields="x")
+
+
+@pytest.mark.parametrize("epoch", [-1, 1.0, True, "2"])
+def test_an_epoch_is_a_non_negative_integer(path, epoch):
+    with pytest.raises(OptionError, match="set_epoch takes a non-negative integer, not"):
+        H5StreamLoader(path).set_epoch(epoch)
+
+
+@pytest.mark.parametrize("index", [1000, -1001, 0.5, "x", True])
+def test_a_samplers_index_that_names_no_row_is_refused(path, index):
+    with pytest.raises(OptionError, match="the sampler gave"):
+        list(H5StreamLoader(path, 1, sampler=[index]))
+
+
+def test_an_empty_batch_of_a_sampler_is_refused(path):
+    with pytest.raises(OptionError, match="the sampler gave an empty batch"):
+        list(H5StreamLoader(path, batch_sampler=[[]]))
+
+
+def test_an_epoch_cannot_be_larger_than_memory_allows(path):
+    with pytest.raises(
+        BudgetError, match=r"memory_budget=1 bytes is too small .* Pass memory_budget=\d+ or more, fewer"
+    ):
+        H5StreamLoader(path, memory_budget=1)
+
+
+def test_the_batch_sampler_checks_its_arguments(path):
+    dataset = H5Dataset(path)
+    for options in ({"batch_size": 0}, {"batch_size": "3"}, {"window": 0}, {"seed": -1}, {"rank": 1}):
+        with pytest.raises(OptionError, match=next(iter(options))):
+            ChunkBatchSampler(dataset, **options)
+    with pytest.raises(OptionError, match="needs an H5Dataset, whose chunks it knows"):
+        ChunkBatchSampler([1, 2, 3])
+
+
+def test_all_refusals_are_h5stream_errors():
+    assert issubclass(OptionError, H5StreamError)
+    assert issubclass(BudgetError, OptionError)

@@ -1,0 +1,198 @@
+"""`H5Dataset`: every way to name rows, and what a stock DataLoader asks of it."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from sample_files import write_sample
+from torch.utils.data import DataLoader
+
+from h5stream import H5Dataset, collate
+from h5stream.errors import OptionError
+
+
+@pytest.fixture
+def sample(tmp_path):
+    return write_sample(tmp_path, rows=100, chunk_rows=16)
+
+
+@pytest.fixture
+def dataset(sample):
+    return H5Dataset(sample.path, ["x", "y"])
+
+
+# --- indexing -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [int, np.int64, np.uint8, np.array, torch.tensor])
+def test_an_integer_of_any_type_gives_one_sample(sample, dataset, kind):
+    x, y = dataset[kind(42)]
+    assert (x.shape, y.shape) == ((4,), ())
+    assert int(y) == 42
+    assert x.tolist() == sample.x[42].tolist()
+
+
+@pytest.mark.parametrize(
+    ("index", "rows"),
+    [
+        (slice(3, 7), [3, 4, 5, 6]),
+        (slice(None, None, -30), [99, 69, 39, 9]),
+        (slice(50, 50), []),
+        ([5, 0, 5], [5, 0, 5]),
+        ([], []),
+        ((1, 2), [1, 2]),
+        (np.array([-1, 3]), [99, 3]),
+        (torch.tensor([9, 8]), [9, 8]),
+        (range(10, 0, -5), [10, 5]),
+        (np.arange(100) % 50 == 7, [7, 57]),
+        ([k == 3 for k in range(100)], [3]),
+    ],
+    ids=repr,
+)
+def test_a_slice_a_list_an_array_or_a_mask_gives_a_batch_in_that_order(sample, dataset, index, rows):
+    x, y = dataset[index]
+    assert y.tolist() == rows
+    assert x.shape == (len(rows), 4)
+    assert sample.matches(x, y)
+
+
+@pytest.mark.parametrize("index", [100, -101, 10**12, [0, 100], np.array([-101])])
+def test_a_row_that_is_not_there_is_an_index_error_that_says_what_there_is(dataset, index):
+    with pytest.raises(IndexError, match="is not there: the dataset has 100 rows, 0 to 99"):
+        dataset[index]
+
+
+@pytest.mark.parametrize("index", [1.5, "x", [0.5], None, True, [True, False], np.zeros((2, 2), dtype=bool)])
+def test_what_names_no_row_is_refused(dataset, index):
+    with pytest.raises(OptionError, match=r"rows are named by integers|a mask needs one value a row: 100 rows"):
+        dataset[index]
+
+
+def test_iteration_ends_at_the_last_row(dataset):
+    assert [int(y) for _, y in dataset] == list(range(100))
+    assert [int(y) for _, y in itertools.islice(dataset, 3)] == [0, 1, 2]
+
+
+# --- under a stock DataLoader -------------------------------------------------------------------------------
+
+
+def test_getitems_gives_one_sample_for_each_index(sample, dataset):
+    samples = dataset.__getitems__([7, 3, 7])
+    assert [int(y) for _, y in samples] == [7, 3, 7]
+    assert samples[0][0].tolist() == sample.x[7].tolist()
+    assert [int(y) for _, y in dataset.__getitems__([torch.tensor(4), np.int64(-1)])] == [4, 99]
+
+
+def test_collate_gives_the_batch_that_stacking_would(dataset):
+    stacked = list(DataLoader(dataset, 32))
+    whole = list(DataLoader(dataset, 32, collate_fn=collate))
+    for (x, y), (u, v) in zip(stacked, whole, strict=True):
+        assert torch.equal(x, u)
+        assert torch.equal(y, v)
+
+
+def test_collate_stacks_samples_of_other_datasets():
+    assert collate([(torch.tensor(1), 2.0), (torch.tensor(3), 4.0)])[0].tolist() == [1, 3]
+
+
+@pytest.mark.parametrize("fields", ["x", {"a": "x", "b": "y"}])
+def test_samples_have_the_structure_of_batches(sample, fields):
+    dataset = H5Dataset(sample.path, fields)
+    one, batch = dataset[3], dataset[[3]]
+    if isinstance(fields, str):
+        assert torch.equal(one, batch[0])
+    else:
+        assert list(one) == list(batch) == ["a", "b"]
+        assert torch.equal(one["a"], batch["a"][0])
+
+
+# --- the cache of single rows -------------------------------------------------------------------------------
+
+
+def test_writing_into_a_sample_changes_no_later_one(dataset):
+    for _ in range(2):
+        x, y = dataset[5]
+        assert int(y) == 5
+        x.fill_(-1)
+        y.fill_(-1)
+
+
+def test_writing_into_a_sample_of_strings_or_ragged_rows_changes_no_later_one(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        names = np.array([[b"a", b"b"]] * 6)
+        file.create_dataset("names", data=names, chunks=(3, 2), compression="gzip")
+        ragged = file.create_dataset("ragged", (6,), dtype=h5py.vlen_dtype("i4"))
+        ragged[:] = [np.arange(k) for k in range(6)]
+    dataset = H5Dataset(tmp_path / "a.h5", ["names", "ragged"])
+    for _ in range(2):
+        names, ragged = dataset[4]
+        assert names == [b"a", b"b"]
+        assert ragged.tolist() == [0, 1, 2, 3]
+        names[0] = b"changed"
+        ragged.fill_(-1)
+
+
+def test_neighbours_are_served_from_one_decoded_block(dataset, monkeypatch):
+    reads = []
+    read = dataset.read
+    monkeypatch.setattr(dataset, "read", lambda rows: (reads.append(len(rows)), read(rows))[1])
+    for i in range(16, 48):
+        dataset[i]
+    assert reads == [16, 16]
+
+
+# --- selections and copies ----------------------------------------------------------------------------------
+
+
+def test_rows_select_and_keep_the_files_order(sample):
+    dataset = H5Dataset(sample.path, "y", rows=[9, -1, 4])
+    assert len(dataset) == 3
+    assert dataset[:].tolist() == [4, 9, 99]
+    assert [int(dataset[k]) for k in (-1, 0)] == [99, 4]
+    assert "3 rows of y" in repr(dataset)
+
+
+def test_a_subset_of_a_subset_counts_within(sample, dataset):
+    odd = dataset.subset(np.arange(100) % 2 == 1)
+    assert len(odd) == 50
+    assert odd.subset([0, 49])[:][1].tolist() == [1, 99]
+    assert len(dataset) == 100
+    assert odd.layout is dataset.layout
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([], "selects no rows"),
+        ([1, 1], "names row 1 more than once"),
+        ([100], "names row 100, but there are 100 rows, 0 to 99"),
+        ([True, False], r"one value a row: 100 rows, shape \(2,\)"),
+        ([0.5], "row numbers or a boolean mask, not float64"),
+    ],
+)
+def test_a_wrong_selection_is_refused(sample, rows, message):
+    with pytest.raises(OptionError, match=message):
+        H5Dataset(sample.path, "y", rows=rows)
+
+
+def test_a_copy_reads_on_its_own_and_close_only_pauses(sample, dataset):
+    twin = copy.deepcopy(dataset)
+    dataset.close()
+    assert int(twin[3][1]) == int(dataset[3][1]) == 3
+
+
+def test_rows_across_files_and_empty_files_are_found(tmp_path):
+    lengths = [5, 0, 3, 0]
+    for k, n in enumerate(lengths):
+        with h5py.File(tmp_path / f"{k}.h5", "w") as file:
+            file.create_dataset("v", data=np.arange(n) + 10 * k, chunks=(2,), maxshape=(None,), compression="gzip")
+    dataset = H5Dataset(str(tmp_path / "*.h5"), "v")
+    expected = [0, 1, 2, 3, 4, 20, 21, 22]
+    assert [int(v) for v in dataset] == expected
+    assert dataset[[7, 0, 5]].tolist() == [22, 0, 20]
+    assert dataset[:].tolist() == expected

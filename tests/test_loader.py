@@ -1,0 +1,302 @@
+"""`H5StreamLoader` in the place of `DataLoader`: length, epochs, batches and what becomes of them."""
+
+from __future__ import annotations
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from sample_files import stream_all, write_sample
+from torch.utils.data import DataLoader, default_collate
+
+from h5stream import Field, H5Dataset, H5StreamLoader
+
+
+@pytest.fixture
+def sample(tmp_path):
+    return write_sample(tmp_path)
+
+
+@pytest.fixture(params=["kept", "streamed"])
+def either_way(request, monkeypatch):
+    """Run a test with small datasets kept in memory, and with all of them streamed."""
+    if request.param == "streamed":
+        stream_all(monkeypatch)
+
+
+def shuffled(sample, **options):
+    return H5StreamLoader(sample.path, **{"batch_size": 64, "shuffle": True, "fields": ["x", "y"], **options})
+
+
+def order_of(loader):
+    return torch.cat([y for _, y in loader]).tolist()
+
+
+# --- length and attributes ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("batch_size", "drop_last", "batches"), [(64, False, 16), (64, True, 15), (1000, True, 1)])
+def test_length_is_the_number_of_batches_that_come(sample, batch_size, drop_last, batches):
+    loader = shuffled(sample, batch_size=batch_size, drop_last=drop_last)
+    assert len(loader) == batches == len(list(loader)) == len(iter(loader))
+
+
+def test_attributes_say_what_was_given(sample):
+    dataset = H5Dataset(sample.path, "x")
+    loader = H5StreamLoader(dataset, 10, drop_last=True, num_workers=1, timeout=3, pin_memory=True)
+    assert loader.dataset is dataset
+    assert (loader.batch_size, loader.drop_last, loader.num_workers, loader.timeout) == (10, True, 1, 3)
+    assert loader.pin_memory
+    assert "H5StreamLoader(H5Dataset(1,000 rows of x" in repr(loader)
+
+
+def test_the_batch_sampler_gives_the_very_batches_that_come(sample):
+    loader = shuffled(sample, window=200, seed=5)
+    for _ in range(2):
+        named = list(loader.batch_sampler)
+        assert [y.tolist() for _, y in loader] == named
+    assert list(loader.sampler) == list(loader.batch_sampler)
+
+
+def test_a_last_batch_is_short_unless_dropped(sample):
+    assert [len(y) for _, y in shuffled(sample)][-1] == 1000 % 64
+    assert {len(y) for _, y in shuffled(sample, drop_last=True)} == {64}
+
+
+def test_a_batch_larger_than_the_data_takes_memory_for_the_data_only(sample):
+    loader = shuffled(sample, batch_size=10**12)
+    assert [len(y) for _, y in loader] == [1000]
+
+
+# --- epochs -------------------------------------------------------------------------------------------------
+
+
+def test_every_epoch_has_each_row_once_with_its_own_bytes(sample, either_way):
+    for batch_x, batch_y in (loader := shuffled(sample)):
+        assert sample.matches(batch_x, batch_y)
+    assert sorted(order_of(loader)) == list(range(1000))
+
+
+def test_epochs_advance_by_themselves_and_differ(sample):
+    loader = shuffled(sample)
+    first, second = order_of(loader), order_of(loader)
+    assert first != second
+    assert order_of(shuffled(sample)) == first
+
+
+def test_set_epoch_chooses_the_order(sample):
+    loader = shuffled(sample)
+    epochs = [order_of(loader) for _ in range(3)]
+    loader.set_epoch(1)
+    assert [order_of(loader), order_of(loader)] == epochs[1:]
+
+
+def test_without_shuffle_the_rows_come_as_the_file_has_them(sample, either_way):
+    loader = shuffled(sample, shuffle=None)
+    assert order_of(loader) == order_of(loader) == list(range(1000))
+
+
+def test_the_seed_decides_and_a_generator_gives_one(sample):
+    def drawn(seed):
+        return shuffled(sample, generator=torch.Generator().manual_seed(seed))
+
+    assert order_of(shuffled(sample, seed=1)) != order_of(shuffled(sample, seed=2))
+    assert order_of(shuffled(sample, seed=2**80)) == order_of(shuffled(sample, seed=2**80))
+    assert order_of(drawn(1)) == order_of(drawn(1)) != order_of(drawn(2))
+    assert shuffled(sample, seed=7, generator=torch.Generator()).seed == 7
+
+
+def test_several_iterators_run_side_by_side(sample, either_way):
+    loader = shuffled(sample)
+    a, b = iter(loader), iter(loader)
+    pairs = list(zip(a, b, strict=True))
+    assert sorted(torch.cat([y for (_, y), _ in pairs]).tolist()) == list(range(1000))
+    assert sorted(torch.cat([y for _, (_, y) in pairs]).tolist()) == list(range(1000))
+    assert all(sample.matches(*batch) for pair in pairs for batch in pair)
+
+
+def test_after_a_break_the_next_epoch_is_whole(sample, either_way):
+    loader = shuffled(sample)
+    for _ in loader:
+        break
+    assert sorted(order_of(loader)) == list(range(1000))
+
+
+def test_an_exhausted_iterator_stays_exhausted(sample):
+    iterator = iter(shuffled(sample))
+    list(iterator)
+    assert next(iterator, None) is None
+
+
+# --- memory of batches --------------------------------------------------------------------------------------
+
+
+def test_a_list_of_all_batches_is_correct(sample, either_way):
+    batches = list(shuffled(sample, window=100))
+    assert all(sample.matches(x, y) for x, y in batches)
+
+
+def test_a_single_kept_tensor_stays_while_the_loader_goes_on(sample, either_way):
+    loader = shuffled(sample, window=64)
+    kept = []
+    for _ in range(3):
+        for _, y in loader:
+            kept.append((y[:1], int(y[0])))  # a view keeps its batch's memory as well
+    assert all(int(view) == then for view, then in kept)
+
+
+def test_a_numpy_view_of_a_batch_keeps_its_memory(sample):
+    loader = shuffled(sample, window=64)
+    arrays = [(x.numpy(), y.numpy().copy()) for x, y in loader]
+    for _ in loader:
+        pass
+    assert all(np.array_equal(x, sample.x[y]) for x, y in arrays)
+
+
+def test_writing_into_a_batch_changes_no_other(sample, either_way):
+    loader = shuffled(sample, window=100)
+    for _ in range(3):
+        for x, y in loader:
+            assert sample.matches(x, y)
+            x.fill_(-1)
+            y.fill_(-1)
+
+
+def test_slots_are_used_again_once_batches_are_dropped(sample, monkeypatch):
+    stream_all(monkeypatch)
+    loader = shuffled(sample, window=64)
+    for _ in loader:
+        pass
+    held = loader._ring.held_nbytes
+    for _ in range(5):
+        for _ in loader:
+            pass
+    assert loader._ring.held_nbytes == held
+
+
+# --- what becomes of a batch --------------------------------------------------------------------------------
+
+
+def test_transform_gets_whole_batches(sample):
+    loader = shuffled(sample, transform=lambda batch: (batch[0] * 2, batch[1]))
+    for x, y in loader:
+        assert torch.equal(x, torch.from_numpy(sample.x[y] * 2))
+
+
+def test_collate_fn_gets_samples_and_gives_what_dataloader_gives(sample):
+    def collate(samples):
+        return {"n": len(samples), "all": default_collate(samples)}
+
+    ours = H5StreamLoader(sample.path, 64, fields=["x", "y"], collate_fn=collate)
+    theirs = DataLoader(H5Dataset(sample.path, ["x", "y"]), 64, collate_fn=collate)
+    for a, b in zip(ours, theirs, strict=True):
+        assert a["n"] == b["n"]
+        assert all(torch.equal(u, v) for u, v in zip(a["all"], b["all"], strict=True))
+
+
+def test_collate_fn_comes_before_transform(sample):
+    loader = H5StreamLoader(sample.path, 500, fields="y", collate_fn=len, transform=lambda n: n + 1)
+    assert list(loader) == [501, 501]
+
+
+@pytest.mark.parametrize("collate_fn", [None, lambda sample: ("one", *sample)])
+def test_without_batch_size_samples_come_singly(sample, collate_fn):
+    ours = H5StreamLoader(sample.path, None, fields=["x", "y"], collate_fn=collate_fn)
+    theirs = DataLoader(H5Dataset(sample.path, ["x", "y"]), None, collate_fn=collate_fn)
+    assert len(ours) == len(theirs) == 1000
+    assert ours.batch_sampler is theirs.batch_sampler is None
+    for a, b in zip(ours, theirs, strict=True):
+        assert len(a) == len(b)
+        assert all(torch.equal(torch.as_tensor(u), torch.as_tensor(v)) for u, v in zip(a[-2:], b[-2:], strict=True))
+
+
+# --- the shape of a sample ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def zoo(tmp_path):
+    """A file with a field of each kind, twelve rows long."""
+    path = str(tmp_path / "zoo.h5")
+    rng = np.random.default_rng(0)
+    pair = np.dtype([("a", "<i2"), ("b", ">f4", (2,)), ("in", [("c", "u1"), ("s", "S3")])])
+    table = np.zeros(12, dtype=pair)
+    table["a"], table["b"], table["in"]["c"] = np.arange(12), rng.random((12, 2)), np.arange(12)
+    table["in"]["s"] = [b"r%d" % k for k in range(12)]
+    with h5py.File(path, "w") as file:
+        file["wide"] = rng.random((12, 6)).astype("f8")
+        file["group/deep"] = np.arange(12, dtype=">i4")
+        file.create_dataset("table", data=table, chunks=(5,))
+        file.create_dataset("strings", data=np.array([b"s%d" % k for k in range(12)], dtype="S4"), chunks=(5,))
+        file.create_dataset("text", data=[f"é{k}" for k in range(12)], dtype=h5py.string_dtype())
+        ragged = file.create_dataset("ragged", (12,), dtype=h5py.vlen_dtype("f4"))
+        for k in range(12):
+            ragged[k] = np.arange(k % 4, dtype="f4")
+        file.create_dataset("half", data=rng.random((12, 2, 2)).astype("f2"), chunks=(5, 1, 2))
+        file.create_dataset("flag", data=np.arange(12) % 2 == 0)
+    return path
+
+
+def whole(path, fields, **options):
+    (batch,) = H5StreamLoader(path, 12, fields=fields, **options)
+    return batch
+
+
+def test_one_name_gives_a_tensor_a_list_a_tuple_a_mapping_a_dict(zoo):
+    assert torch.equal(whole(zoo, "group/deep"), torch.arange(12, dtype=torch.int32))
+    a, b = whole(zoo, ["group/deep", "wide"])
+    assert a.shape == (12,)
+    assert b.shape == (12, 6)
+    assert list(whole(zoo, {"image": "wide", "label": "group/deep"})) == ["image", "label"]
+
+
+def test_a_compound_gives_nested_dicts_and_a_member_itself(zoo):
+    table = whole(zoo, "table")
+    with h5py.File(zoo) as file:
+        stored = file["table"][()]
+    assert list(table) == ["a", "b", "in"]
+    assert torch.equal(table["b"], torch.from_numpy(stored["b"].astype("f4")))
+    assert table["in"]["s"] == stored["in"]["s"].tolist()
+    assert torch.equal(whole(zoo, "table:in:c"), torch.arange(12, dtype=torch.uint8))
+    nested = whole(zoo, {"t": "table", "y": "group/deep"})
+    assert torch.equal(nested["t"]["a"], torch.arange(12, dtype=torch.int16))
+
+
+def test_strings_are_lists_of_bytes_and_ragged_rows_lists_of_tensors(zoo):
+    assert whole(zoo, "strings") == [b"s%d" % k for k in range(12)]
+    assert whole(zoo, "text") == [f"é{k}".encode() for k in range(12)]
+    ragged = whole(zoo, "ragged")
+    assert isinstance(ragged, list)
+    assert all(torch.equal(row, torch.arange(k % 4, dtype=torch.float32)) for k, row in enumerate(ragged))
+
+
+def test_shuffled_rows_of_every_kind_belong_together(zoo):
+    fields = {"n": "group/deep", "s": "strings", "t": "text", "r": "ragged", "c": "table", "h": "half", "f": "flag"}
+    with h5py.File(zoo) as file:
+        half = torch.from_numpy(file["half"][()])
+    for batch in H5StreamLoader(zoo, 5, True, fields=fields, num_workers=2):
+        rows = batch["n"].tolist()
+        assert batch["s"] == [b"s%d" % k for k in rows]
+        assert batch["t"] == [f"é{k}".encode() for k in rows]
+        assert [len(r) for r in batch["r"]] == [k % 4 for k in rows]
+        assert batch["c"]["in"]["c"].tolist() == rows
+        assert torch.equal(batch["h"], half[rows])
+        assert batch["f"].tolist() == [k % 2 == 0 for k in rows]
+
+
+def test_columns_and_dtype_of_a_field(zoo):
+    with h5py.File(zoo) as file:
+        wide = file["wide"][()]
+    assert torch.equal(whole(zoo, Field("wide", columns=slice(1, 4))), torch.from_numpy(wide[:, 1:4]))
+    assert torch.equal(whole(zoo, Field("wide", columns=[5, -6])), torch.from_numpy(wide[:, [5, 0]]))
+    cast = whole(zoo, {"a": Field("wide", dtype=torch.float32), "b": "wide"})
+    assert torch.equal(cast["a"], torch.from_numpy(wide.astype("f4")))
+    assert cast["b"].dtype == torch.float64
+
+
+def test_without_fields_the_root_is_a_dict_and_a_lone_dataset_a_tensor(tmp_path, sample):
+    (batch,) = H5StreamLoader(sample.path, 1000)
+    assert list(batch) == ["x", "y"]
+    with h5py.File(tmp_path / "one.h5", "w") as file:
+        file["only"] = np.arange(3)
+    (batch,) = H5StreamLoader(str(tmp_path / "one.h5"))
+    assert batch.tolist() == [0, 1, 2]

@@ -1,0 +1,158 @@
+"""Other processes: datasets in the workers of a stock DataLoader, loaders in forked children."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import threading
+import traceback
+import warnings
+
+import pytest
+import torch
+from sample_files import gate, stream_all, write_sample
+from torch.utils.data import DataLoader
+
+from h5stream import ChunkBatchSampler, H5Dataset, H5StreamLoader, collate
+from h5stream.engine.slots import map_memory
+from h5stream.errors import LoaderClosedError
+
+
+@pytest.fixture
+def sample(tmp_path, monkeypatch):
+    stream_all(monkeypatch)
+    return write_sample(tmp_path)
+
+
+def in_forked_child(work, limit_s=30):
+    """Run `work` in a forked child; give what it returned, or fail with its traceback."""
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads alive is what is tested
+        child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            answer = (True, work())
+            status = 0
+        except BaseException:
+            answer = (False, traceback.format_exc())
+        os.write(writing, pickle.dumps(answer))
+        os._exit(status)
+    os.close(writing)
+    killer = threading.Timer(limit_s, os.kill, (child, 9))  # a deadlock in the child must not hang the tests
+    killer.start()
+    with os.fdopen(reading, "rb") as pipe:
+        sent = pipe.read()
+    os.waitpid(child, 0)
+    killer.cancel()
+    killer.join()
+    assert sent, "the child hung and was killed"
+    well, answer = pickle.loads(sent)
+    assert well, answer
+    return answer
+
+
+# --- datasets in workers ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("start_method", ["fork", "spawn", "forkserver"])
+def test_a_dataset_works_in_the_workers_of_a_stock_dataloader(sample, start_method):
+    dataset = H5Dataset(sample.path, ["x", "y"])
+    dataset[0]  # open before the fork
+    loader = DataLoader(
+        dataset,
+        batch_sampler=ChunkBatchSampler(dataset, 128, seed=1),
+        num_workers=2,
+        collate_fn=collate,
+        multiprocessing_context=multiprocessing.get_context(start_method),
+    )
+    expected = H5StreamLoader(dataset, 128, True, seed=1)
+    for (x, y), (_, rows) in zip(loader, expected, strict=True):
+        assert torch.equal(y, rows)
+        assert sample.matches(x, y)
+
+
+def test_single_samples_travel_from_workers_too(sample):
+    dataset = H5Dataset(sample.path, ["x", "y"])
+    rows = torch.cat([y for _, y in DataLoader(dataset, 100, num_workers=2, multiprocessing_context="fork")])
+    assert rows.tolist() == list(range(1000))
+
+
+def test_a_pickled_dataset_reads_the_same(sample):
+    dataset = H5Dataset(sample.path, {"a": "x", "b": "y"}, rows=range(5, 50))
+    dataset[0]
+    twin = pickle.loads(pickle.dumps(dataset))
+    assert len(twin) == len(dataset) == 45
+    assert torch.equal(twin[3:9]["a"], dataset[3:9]["a"])
+    assert list(H5StreamLoader(twin, 45, transform=lambda batch: batch["b"].tolist())) == [list(range(5, 50))]
+
+
+# --- loaders in forked children -----------------------------------------------------------------------------
+
+
+def test_an_iterator_from_before_a_fork_says_so_in_the_child(sample):
+    iterator = iter(H5StreamLoader(sample.path, 10, fields="y", num_workers=2, window=20))
+    next(iterator)
+
+    def use_it():
+        with pytest.raises(LoaderClosedError, match=r"made before a fork.*call iter\(loader\) again in the child"):
+            next(iterator)
+
+    in_forked_child(use_it)
+    assert len(list(iterator)) == 99  # the parent's own goes on
+
+
+@pytest.mark.parametrize("persistent_workers", [False, True])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_loader_iterates_again_in_a_forked_child(sample, num_workers, persistent_workers):
+    loader = H5StreamLoader(
+        sample.path, 50, True, num_workers=num_workers, persistent_workers=persistent_workers, window=100
+    )
+    for _ in loader:
+        pass
+    iterator = iter(loader)
+    next(iterator)
+    loader.set_epoch(1)
+    rows = in_forked_child(lambda: [batch["y"].tolist() for batch in loader])
+    loader.set_epoch(1)
+    assert rows == [batch["y"].tolist() for batch in loader]
+    loader.close()
+
+
+def test_a_fork_while_small_datasets_are_being_read_leaves_no_lock_behind(tmp_path, monkeypatch):
+    sample = write_sample(tmp_path)
+    loader = H5StreamLoader(sample.path, 500, fields="y", num_workers=1)
+    with gate(monkeypatch) as blocked:
+        iterator = iter(loader)
+        assert blocked.reached.wait(30)  # the reader thread holds the lock of the kept datasets now
+
+        def iterate():
+            blocked.open()
+            return [y.tolist() for y in loader]
+
+        assert in_forked_child(iterate) == [list(range(500)), list(range(500, 1000))]
+        blocked.open()
+        assert len(list(iterator)) == 2
+
+
+def test_a_child_writing_into_its_batch_leaves_the_parents_alone(sample):
+    loader = H5StreamLoader(sample.path, 1000, fields="y")
+    (kept,) = loader
+    in_forked_child(lambda: kept.fill_(-1).tolist())
+    assert kept.tolist() == list(range(1000))
+
+
+def test_large_memory_is_not_shared_with_a_forked_child():
+    memory = map_memory(4 << 20)
+    in_forked_child(lambda: memory.fill(7))
+    assert not memory.any()
+
+
+def test_closing_a_parents_loader_in_a_child_does_not_disturb_the_parent(sample):
+    loader = H5StreamLoader(sample.path, 50, fields="y", num_workers=2, window=100)
+    iterator = iter(loader)
+    next(iterator)
+    in_forked_child(loader.close)
+    assert len(list(iterator)) == 19

@@ -1,0 +1,334 @@
+"""The loader's threads: what waits, what ends them, what is left behind."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import threading
+import weakref
+
+import pytest
+import torch
+from sample_files import gate, reader_threads, stream_all, write_sample
+
+from h5stream import H5StreamLoader
+from h5stream.errors import LoaderClosedError, LoaderTimeoutError
+
+
+@pytest.fixture
+def sample(tmp_path, monkeypatch):
+    stream_all(monkeypatch)
+    return write_sample(tmp_path, rows=4000)
+
+
+def loader_of(sample, **options):
+    given = {"batch_size": 50, "shuffle": True, "fields": ["x", "y"], "num_workers": 2, "window": 100, **options}
+    return H5StreamLoader(sample.path, **given)
+
+
+def open_descriptors():
+    return len(os.listdir("/proc/self/fd"))
+
+
+def in_thread(work):
+    """Run `work` in a thread; give a function that waits for it and gives what it returned or raised."""
+    result = []
+
+    def run():
+        try:
+            result.append(work())
+        except BaseException as error:
+            result.append(error)
+
+    thread = threading.Thread(target=run, name="consumer")
+    thread.start()
+
+    def wait():
+        thread.join(60)
+        assert not thread.is_alive(), "the consumer hangs"
+        return result[0]
+
+    return wait
+
+
+def says_that_it_waits(iterator, monkeypatch):
+    """Give an event that is set once the consumer holds the lock, which it lets go of only to wait."""
+    waiting, look = threading.Event(), iterator._run._try_next
+
+    def say_and_look():
+        waiting.set()
+        return look()
+
+    monkeypatch.setattr(iterator._run, "_try_next", say_and_look)
+    return waiting
+
+
+# --- ending -------------------------------------------------------------------------------------------------
+
+
+def test_no_thread_is_left_after_an_epoch(sample):
+    loader = loader_of(sample)
+    assert len(list(loader)) == 80
+    assert reader_threads() == []
+
+
+def test_break_ends_the_threads(sample):
+    for _ in loader_of(sample):
+        assert reader_threads()
+        break
+    assert reader_threads() == []
+
+
+def test_close_ends_all_iterators_and_the_loader_can_start_again(sample):
+    loader = loader_of(sample)
+    a, b = iter(loader), iter(loader)
+    next(a), next(b)
+    loader.close()
+    assert reader_threads() == []
+    assert next(a, None) is None
+    assert len(list(loader)) == 80
+
+
+def test_a_with_block_closes_the_loader_whatever_happens(sample):
+    def train():
+        with loader_of(sample) as loader:
+            iterators.append(iter(loader))
+            next(iterators[0])
+            raise ZeroDivisionError
+
+    iterators = []
+    with pytest.raises(ZeroDivisionError):
+        train()
+    assert reader_threads() == []
+    assert next(iterators[0], None) is None
+
+
+def test_an_exception_in_the_loop_ends_the_threads(sample):
+    def train():
+        for _ in loader_of(sample):
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        train()
+    assert reader_threads() == []
+
+
+def test_two_hundred_dropped_iterators_leave_nothing(sample):
+    loader = loader_of(sample)
+    for _ in loader:
+        break
+    before, held = open_descriptors(), loader._ring.held_nbytes
+    for _ in range(200):
+        next(iter(loader))
+    assert reader_threads() == []
+    assert open_descriptors() == before
+    assert loader._ring.held_nbytes == held
+
+
+def test_dropping_the_loader_lets_go_of_its_files(sample):
+    before = open_descriptors()
+    loader = loader_of(sample)
+    next(iter(loader))
+    watch = weakref.ref(loader)
+    del loader
+    gc.collect()
+    assert watch() is None
+    assert reader_threads() == []
+    assert open_descriptors() == before
+
+
+def test_a_loader_that_reads_ahead_may_be_dropped(sample):
+    loader = loader_of(sample, persistent_workers=True)
+    for _ in loader:
+        pass
+    assert reader_threads(), "the next epoch should be under way"
+    del loader
+    assert reader_threads() == []
+
+
+# --- reading ahead ------------------------------------------------------------------------------------------
+
+
+def test_reading_ahead_changes_no_batch(sample):
+    plain, ahead = loader_of(sample), loader_of(sample, persistent_workers=True)
+    for _ in range(3):
+        assert all(torch.equal(a[1], b[1]) for a, b in zip(plain, ahead, strict=True))
+    ahead.close()
+    assert reader_threads() == []
+
+
+def test_what_was_read_ahead_for_another_epoch_is_thrown_away(sample):
+    plain, ahead = loader_of(sample), loader_of(sample, persistent_workers=True)
+    for _ in ahead:
+        pass
+    for loader in (plain, ahead):
+        loader.set_epoch(5)
+    with ahead:
+        assert all(torch.equal(a[1], b[1]) for a, b in zip(plain, ahead, strict=True))
+
+
+def test_the_next_epoch_is_read_before_it_is_asked_for(sample):
+    with loader_of(sample, persistent_workers=True) as loader:
+        for _ in loader:
+            pass
+        ahead = loader._ahead
+        assert ahead[0] == 1
+        assert ahead[1].next_batch(60).number == 0  # it comes without anybody calling iter
+
+
+def test_two_epochs_together_stay_within_the_open_batches(sample):
+    loader = loader_of(sample, persistent_workers=True)
+    most, limit = 0, loader.window_size.max_open_batches
+    with loader:
+        for _ in range(3):
+            iterator = iter(loader)
+            for _ in iterator:
+                ahead = loader._ahead[1]._open if loader._ahead else {}
+                most = max(most, len(iterator._run._open) + len(ahead))
+    assert 0 < most <= limit
+
+
+# --- waiting ------------------------------------------------------------------------------------------------
+
+
+def test_a_source_that_hangs_runs_into_the_timeout(sample, monkeypatch):
+    loader = loader_of(sample, timeout=0.1)
+    with gate(monkeypatch) as blocked:
+        iterator = iter(loader)
+        with pytest.raises(LoaderTimeoutError, match=r"no batch within timeout=0\.1 s \(batch 0\); .* raise it, or 0"):
+            next(iterator)
+        blocked.open()
+    iterator._run.stop()
+    assert reader_threads() == []
+
+
+def test_a_generous_timeout_changes_nothing(sample):
+    assert len(list(loader_of(sample, timeout=60))) == 80
+
+
+def test_close_wakes_a_consumer_that_waits(sample, monkeypatch):
+    loader = loader_of(sample)
+    with gate(monkeypatch) as blocked:
+        iterator = iter(loader)
+        waiting = says_that_it_waits(iterator, monkeypatch)
+        wait = in_thread(lambda: next(iterator))
+        assert waiting.wait(60)
+        closing = in_thread(loader.close)
+        assert isinstance(wait(), LoaderClosedError)
+        blocked.open()
+        assert closing() is None
+    assert reader_threads() == []
+
+
+def test_iterating_in_a_thread_works(sample):
+    loader = loader_of(sample)
+    rows = in_thread(lambda: sorted(torch.cat([y for _, y in loader]).tolist()))()
+    assert rows == list(range(4000))
+
+
+def test_an_iterator_may_be_handed_from_thread_to_thread(sample):
+    iterator = iter(loader_of(sample))
+    first = in_thread(lambda: next(iterator))()
+    rest = in_thread(lambda: list(iterator))()
+    assert len(torch.cat([y for _, y in [first, *rest]]).unique()) == 4000
+
+
+# --- errors -------------------------------------------------------------------------------------------------
+
+
+class BoomError(Exception):
+    pass
+
+
+def fail(*_):
+    raise BoomError("on purpose")
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("what", ["transform", "collate_fn"])
+def test_an_error_in_what_is_done_with_batches_arrives(sample, what, num_workers):
+    iterator = iter(loader_of(sample, num_workers=num_workers, **{what: fail}))
+    with pytest.raises(BoomError):
+        next(iterator)
+    assert reader_threads() == []
+    assert next(iterator, None) is None
+
+
+@pytest.mark.parametrize("what", ["transform", "collate_fn"])
+def test_stop_iteration_out_of_a_callback_does_not_pass_for_the_end(sample, what):
+    def stop(batch):
+        raise StopIteration
+
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        list(loader_of(sample, **{what: stop}))
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 3])
+def test_an_error_in_a_sampler_arrives_after_the_batches_before_it(sample, num_workers):
+    class Failing:
+        def __iter__(self):
+            yield from range(500)
+            raise BoomError("sampler")
+
+    iterator = iter(loader_of(sample, shuffle=None, sampler=Failing(), num_workers=num_workers))
+    assert [next(iterator)[1].tolist() for _ in range(10)] == [list(range(k, k + 50)) for k in range(0, 500, 50)]
+    with pytest.raises(BoomError):
+        next(iterator)
+    assert reader_threads() == []
+
+
+def test_an_error_in_worker_init_fn_arrives(sample):
+    with pytest.raises(BoomError):
+        list(loader_of(sample, worker_init_fn=fail))
+    assert reader_threads() == []
+
+
+def test_an_error_in_one_of_many_worker_inits_arrives(sample):
+    def fail_in_the_third(number):
+        if number == 2:
+            raise BoomError
+
+    with pytest.raises(BoomError):
+        list(loader_of(sample, worker_init_fn=fail_in_the_third, num_workers=4))
+    assert reader_threads() == []
+
+
+def test_worker_init_fn_gets_each_threads_number_before_it_reads(sample):
+    numbers, names = [], []
+
+    def note(number):
+        numbers.append(number)
+        names.append(threading.current_thread().name)
+
+    list(loader_of(sample, worker_init_fn=note, num_workers=3))
+    assert sorted(numbers) == [0, 1, 2]
+    assert sorted(names) == [f"h5stream-reader-{k}" for k in range(3)]
+
+
+def test_no_thread_is_started_with_zero_workers(sample):
+    iterator = iter(loader_of(sample, num_workers=0, worker_init_fn=fail))
+    next(iterator)
+    assert reader_threads() == []
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_ctrl_c_during_a_wait_arrives_at_once_and_leaves_no_thread(sample, monkeypatch, num_workers):
+    loader = loader_of(sample, num_workers=num_workers, window=4000)
+    with gate(monkeypatch) as blocked:
+        iterator = iter(loader)
+        waiting = says_that_it_waits(iterator, monkeypatch)
+
+        def press():
+            assert waiting.wait(60)
+            assert blocked.reached.wait(60)
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+            blocked.open()
+
+        pressing = in_thread(press)
+        with pytest.raises(KeyboardInterrupt):
+            next(iterator)
+        pressing()
+    assert next(iterator, None) is None
+    iterator._run.stop()
+    assert reader_threads() == []

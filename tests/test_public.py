@@ -1,0 +1,87 @@
+"""The public door: what it offers, and that opening it does nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import h5stream
+
+PUBLIC = [
+    "ChunkBatchSampler",
+    "Field",
+    "H5Dataset",
+    "H5StreamError",
+    "H5StreamLoader",
+    "SystemMonitor",
+    "__version__",
+    "collate",
+    "errors",
+    "stage",
+    "staged",
+]
+
+WATCHED_IMPORT = """
+import logging, os, sys, threading
+import torch, h5py, hdf5plugin, imagecodecs, numba, numba.core.caching, psutil  # what they do on import is theirs
+
+reads = []
+
+def asked_by_us(frame):
+    while frame:
+        folders = frame.f_code.co_filename.split(os.sep)
+        if "numba" in folders:
+            return False  # it looks up its own settings when a kernel is declared
+        if "h5stream" in folders:
+            return True
+        frame = frame.f_back
+    return False
+
+class Watched(type(os.environ)):
+    def __getitem__(self, key):
+        if asked_by_us(sys._getframe(1)):
+            reads.append(key)
+        return super().__getitem__(key)
+
+os.environ.__class__ = Watched
+before = set(sys.modules)
+import h5stream
+for name in h5stream.__all__:  # they are looked up at the first use
+    getattr(h5stream, name)
+new = {name.split(".")[0] for name in set(sys.modules) - before}
+
+assert not reads, reads
+assert not torch.cuda.is_initialized(), "CUDA was initialised"
+assert not new & {"typer", "matplotlib"}, new
+assert [t.name for t in threading.enumerate()] == ["MainThread"], threading.enumerate()
+assert logging.root.handlers == [] and logging.getLogger("h5stream").handlers == []
+"""
+
+
+def test_the_public_names_are_these():
+    assert h5stream.__all__ == PUBLIC
+    assert [name for name in PUBLIC if not hasattr(h5stream, name)] == []
+
+
+def test_everything_public_is_documented():
+    undocumented = [n for n in PUBLIC if n != "__version__" and not getattr(h5stream, n).__doc__]
+    assert undocumented == []
+
+
+def test_importing_does_nothing_but_define_names():
+    done = subprocess.run([sys.executable, "-c", WATCHED_IMPORT], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
+
+
+def test_the_name_alone_costs_no_heavy_import():
+    code = "import h5stream, sys; print(sorted({'torch', 'h5py', 'numba', 'numpy'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_name_that_is_not_offered_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="module 'h5stream' has no attribute 'load'"):
+        _ = h5stream.load
