@@ -261,6 +261,8 @@ def _cloned(sample: Any) -> Any:
         return {key: _cloned(value) for key, value in sample.items()}
     if isinstance(sample, tuple):
         return tuple(_cloned(value) for value in sample)
+    if isinstance(sample, list):
+        return [_cloned(value) for value in sample]
     return sample.clone() if isinstance(sample, torch.Tensor) else sample
 
 
