@@ -124,7 +124,8 @@ class Carrier:
         offset, nbytes, place = task.offset.tolist(), task.nbytes.tolist(), task.place.tolist()
         index, raw_nbytes, scratch = task.part.index, task.part.chunk_nbytes, self.scratch
         assert index is not None
-        masks = index.filter_mask[task.place].tolist()
+        # The mask of a missing chunk is never looked at; a dataset of which nothing was written has none at all.
+        masks = index.filter_mask[task.place].tolist() if len(index.numbers) else [0] * len(place)
         for start, stop in itertools.pairwise(task.run.tolist()):
             if stopped():
                 return

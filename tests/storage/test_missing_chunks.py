@@ -39,9 +39,20 @@ def test_missing_chunks_hold_the_fill_value(tmp_path, dtype, fill, options):
 
 
 @pytest.mark.parametrize("libver", ["earliest", "latest"])
-def test_a_dataset_without_any_chunk_is_all_fill_value(tmp_path, libver):
-    path = make_file(tmp_path / "a.h5", libver=libver, shape=(23, 7), dtype="f4", chunks=(4, 3), fillvalue=4.5)
-    assert_like_h5py(path, access="direct")
+@pytest.mark.parametrize("compression", [None, "gzip"])
+@pytest.mark.parametrize("chunks", [(4, 3), (20_000, 7)])  # which the engine decodes in two ways
+def test_a_dataset_without_any_chunk_is_all_fill_value(tmp_path, libver, compression, chunks):
+    path = make_file(
+        tmp_path / "a.h5",
+        libver=libver,
+        shape=(23, 7),
+        maxshape=(None, 7),
+        dtype="f4",
+        chunks=chunks,
+        fillvalue=4.5,
+        compression=compression,
+    )
+    assert_like_h5py(path, access="decoded" if compression else "direct")
 
 
 def test_members_of_a_compound_each_have_their_part_of_the_fill_value(tmp_path):
