@@ -35,9 +35,11 @@ class Slots:
 
 
 @st.composite
-def segments_of(draw, most_elements=40, most_segments=4):
+def segments_of(draw, most_elements=600, most_segments=4):
     """Draw a row of a chunk, a row of a batch, and runs of elements that go from one to the other."""
-    counts = draw(st.lists(st.integers(1, most_elements), min_size=1, max_size=most_segments))
+    # Short runs, the 16 bytes that have an instruction of their own, and runs of many cache lines.
+    lengths = st.one_of(st.integers(1, 40), st.just(16), st.integers(64, most_elements))
+    counts = draw(st.lists(lengths, min_size=1, max_size=most_segments))
     gaps = st.lists(st.integers(0, 5), min_size=len(counts), max_size=len(counts))
     sides = []
     for order in (range(len(counts)), draw(st.permutations(range(len(counts))))):
@@ -116,8 +118,8 @@ def test_planes_are_joined_and_scattered_in_one_pass(width, swapped, shape, chun
         for first, into, n in segments:
             slots.expect(i, into * width, wanted[row, first : first + n].reshape(-1))
     kernels.scatter_planes[width](
-        source, (inside + order) * count, segments, in_chunk, in_rows, slots.batch, slots.within, slots.addresses, 128,
-        in_batch * width,
+        source, address_of(source), (inside + order) * count, segments, in_chunk, in_rows, slots.batch, slots.within,
+        slots.addresses, 128, in_batch * width,
     )  # fmt: skip
     slots.check()
 
@@ -140,6 +142,70 @@ def test_gathering_a_leaf_takes_its_bytes_in_the_order_named(stride, count, data
     out = np.zeros(count * len(places), np.uint8)
     kernels.gather_leaf(elements.reshape(-1), stride, places, count, out)
     np.testing.assert_array_equal(out, elements[:, places].reshape(-1))
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    pieces=st.lists(segments_of(most_elements=100, most_segments=2), min_size=1, max_size=3),
+    chunks=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 4)), min_size=1, max_size=8),
+    chunk_rows=st.integers(1, 5),
+    seed=st.integers(0, 2**32),
+)
+def test_a_stack_of_chunks_is_scattered_as_one_after_the_other_would_be(pieces, chunks, chunk_rows, seed):
+    generator = np.random.default_rng(seed)
+    row_nbytes = max(in_batch for _, _, in_batch in pieces)
+    chunk_nbytes = chunk_rows * max(in_chunk for _, in_chunk, _ in pieces)
+    stack = generator.integers(0, 256, (len(chunks), chunk_nbytes), dtype=np.uint8)
+    total = sum(rows for _, rows in chunks)
+    in_rows = generator.integers(0, chunk_rows, total)
+    slots = Slots(generator, max(1, total), 2, row_nbytes, 128)
+    piece, low, high, at = [], [], [], 0
+    for c, (which, rows) in enumerate(chunks):
+        which %= len(pieces)
+        segments, in_chunk, _ = pieces[which]
+        for i in range(at, at + rows):
+            row = stack[c, in_rows[i] * in_chunk :]
+            for first, into, count in segments:
+                slots.expect(i, into, row[first : first + count])
+        piece.append(which)
+        low.append(at)
+        high.append(at := at + rows)
+    kernels.scatter_stack(
+        address_of(stack.reshape(-1)), chunk_nbytes, np.array([in_chunk for _, in_chunk, _ in pieces]),
+        np.concatenate([segments for segments, _, _ in pieces]),
+        np.cumsum([0] + [len(segments) for segments, _, _ in pieces]), np.array(piece), np.array(low), np.array(high),
+        in_rows, slots.batch, slots.within, slots.addresses, 128, row_nbytes,
+    )  # fmt: skip
+    slots.check()
+
+
+@pytest.mark.parametrize("count", [1, 4, 15, 16, 17, 80])
+@pytest.mark.parametrize("pieces", [1, 2, 7])
+def test_chunks_side_by_side_become_one_run_of_each_row(count, pieces):
+    generator = np.random.default_rng(count * pieces)
+    chunk_rows, stride = 6, count + 3
+    region = generator.integers(0, 256, (pieces, chunk_rows, stride), dtype=np.uint8)
+    in_rows = generator.integers(0, chunk_rows, 11)
+    slots = Slots(generator, 11, 2, count * pieces + 9, 128)
+    for i, row in enumerate(in_rows):
+        slots.expect(i, 5, region[:, row, :count].reshape(-1))
+    kernels.scatter_side_by_side(
+        address_of(region.reshape(-1)), chunk_rows * stride, pieces, stride, 5, count, in_rows, slots.batch,
+        slots.within, slots.addresses, 128, count * pieces + 9,
+    )  # fmt: skip
+    slots.check()
+
+
+@pytest.mark.parametrize("width", [2, 3, 4, 8, 12])
+def test_a_stack_of_shuffled_chunks_is_unshuffled_chunk_by_chunk(width):
+    chunks, count, tail = 5, 9, 4
+    elements = np.random.default_rng(width).integers(0, 256, (chunks, count, width), dtype=np.uint8)
+    stack = np.zeros((chunks, count * width + tail), np.uint8)
+    stack[:, : count * width] = elements.transpose(0, 2, 1).reshape(chunks, -1)
+    out = np.zeros(chunks * count * width, np.uint8)
+    planes = np.arange(width, dtype=np.int64) * count
+    kernels.gather_planes_stack(stack.reshape(-1), planes, count, stack.shape[1], chunks, out)
+    np.testing.assert_array_equal(out, elements.reshape(-1))
 
 
 def test_warming_up_leaves_nothing_to_compile():

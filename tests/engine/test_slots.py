@@ -12,7 +12,6 @@ from h5stream.storage.layout import FieldLayout
 
 
 def ring_of(slot_nbytes=8192):
-    """Make a ring and take all slots of its first arena but the leased one's siblings."""
     return SlotRing(slot_nbytes)
 
 
@@ -24,7 +23,7 @@ def test_a_slot_comes_back_when_its_last_tensor_is_dropped():
     ring = ring_of()
     slot = ring.take()
     free = ring.free_slots
-    packed = torch.from_numpy(ring.lease(slot))
+    packed = ring.lease(slot)
     first, second = packed[:4096].view(torch.float32), packed[4096:].view(torch.int64)
     del packed
     assert ring.free_slots == free
@@ -36,20 +35,20 @@ def test_a_slot_comes_back_when_its_last_tensor_is_dropped():
 
 def test_whoever_keeps_one_tensor_keeps_the_whole_slot_as_it_was():
     ring = ring_of()
-    tensors = torch.from_numpy(ring.lease(ring.take())).view(torch.int64).chunk(2)
+    tensors = ring.lease(ring.take()).view(torch.int64).chunk(2)
     kept = tensors[0]
     kept.fill_(7)
     del tensors
     others = [ring.take() for _ in range(3 * ring.free_slots + 3)]
     for other in others:
-        other[:] = 0xFF
+        other.memory[:] = 0xFF
     assert (kept == 7).all()
 
 
 def test_a_view_of_a_view_and_a_slice_hold_the_slot_too():
     ring = ring_of()
     free = ring.free_slots
-    row = torch.from_numpy(ring.lease(ring.take())).view(torch.float32).view(64, 32)[3]
+    row = ring.lease(ring.take()).view(torch.float32).view(64, 32)[3]
     taken = ring.free_slots
     gc.collect()
     assert ring.free_slots == taken
@@ -65,7 +64,7 @@ def test_keeping_every_batch_gives_each_its_own_memory():
     ring = ring_of()
     kept = []
     for k in range(200):
-        tensor = torch.from_numpy(ring.lease(ring.take())).view(torch.int64)
+        tensor = ring.lease(ring.take()).view(torch.int64)
         tensor.fill_(k)
         kept.append(tensor)
     assert [int(t[0]) for t in kept] == [int(t[-1]) for t in kept] == list(range(200))
@@ -76,7 +75,7 @@ def test_without_anybody_keeping_them_slots_are_used_again():
     ring = ring_of()
     addresses = set()
     for _ in range(1000):
-        tensor = torch.from_numpy(ring.lease(ring.take()))
+        tensor = ring.lease(ring.take())
         addresses.add(tensor.data_ptr())
         del tensor
     held = ring.held_nbytes
@@ -86,7 +85,7 @@ def test_without_anybody_keeping_them_slots_are_used_again():
 
 def test_tensors_may_be_dropped_in_other_threads():
     ring = ring_of()
-    batches = [torch.from_numpy(ring.lease(ring.take())) for _ in range(256)]
+    batches = [ring.lease(ring.take()) for _ in range(256)]
     taken_from = ring.held_nbytes // ring.slot_nbytes
 
     def drop(mine):
@@ -101,7 +100,7 @@ def test_tensors_may_be_dropped_in_other_threads():
     for thread in threads:
         thread.join()
     assert ring.free_slots == taken_from
-    assert len({address_of(ring.take()) for _ in range(taken_from)}) == taken_from
+    assert len({address_of(ring.take().memory) for _ in range(taken_from)}) == taken_from
 
 
 def test_taking_in_many_threads_never_gives_a_slot_twice():
@@ -119,12 +118,12 @@ def test_taking_in_many_threads_never_gives_a_slot_twice():
         thread.start()
     for thread in threads:
         thread.join()
-    assert len({address_of(slot) for mine in taken for slot in mine}) == 800
+    assert len({address_of(slot.memory) for mine in taken for slot in mine}) == 800
 
 
 def test_a_cycle_with_a_tensor_in_it_gives_the_slot_back_when_it_is_collected():
     ring = ring_of()
-    holder = [torch.from_numpy(ring.lease(ring.take()))]
+    holder = [ring.lease(ring.take())]
     holder.append(holder)
     free = ring.free_slots
     del holder
@@ -137,23 +136,23 @@ def test_a_slot_given_back_unleased_is_taken_again():
     slots = [ring.take() for _ in range(ring.free_slots + 64)]
     for slot in slots:
         ring.give_back(slot)
-    again = {address_of(ring.take()) for _ in range(len(slots))}
-    assert again == {address_of(slot) for slot in slots}
+    again = {address_of(ring.take().memory) for _ in range(len(slots))}
+    assert again == {address_of(slot.memory) for slot in slots}
 
 
 def test_trimming_lets_go_of_free_slots_and_leased_ones_stay_whole():
     ring = ring_of()
-    kept = torch.from_numpy(ring.lease(ring.take()))
+    kept = ring.lease(ring.take())
     kept.fill_(9)
     ring.trim()
     assert (ring.free_slots, ring.held_nbytes) == (0, 0)
-    ring.take()[:] = 0
+    ring.take().memory[:] = 0
     assert (kept == 9).all()
 
 
 def test_the_ring_may_go_before_its_tensors():
     ring = ring_of()
-    kept = torch.from_numpy(ring.lease(ring.take()))
+    kept = ring.lease(ring.take())
     kept.fill_(3)
     del ring
     gc.collect()
@@ -171,7 +170,7 @@ def test_fields_are_packed_at_aligned_offsets_without_overlap(rows):
 
 def test_slots_begin_at_pages_whatever_their_size():
     ring = ring_of(5000)
-    assert all(address_of(ring.take()) % 4096 == 0 for _ in range(10))
+    assert all(address_of(ring.take().memory) % 4096 == 0 for _ in range(10))
 
 
 def test_mapped_memory_is_zero_and_writable():
