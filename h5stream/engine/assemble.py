@@ -79,7 +79,7 @@ class Assembler:
         """
         host = packed if host is None else host
         values = [
-            [_object_value(value) for value in objects[number]]
+            _objects(objects[number], f)
             if f.kind == "object"
             else self._strings(number, f, host, slot_format, rows)
             if f.kind == "bytes"
@@ -123,10 +123,19 @@ def _cut(strings: list[Any]) -> list[Any]:
     return [_cut(s) if isinstance(s, list) else s.split(b"\0", 1)[0] for s in strings]
 
 
+def _objects(values: list[Any], f: FieldLayout) -> list[Any]:
+    if 0 in f.row_shape:  # no chunk holds anything of such rows, so nothing was read
+        empty: list[Any] = np.empty((len(values), *f.row_shape), dtype=object).tolist()
+        return empty
+    return [_object_value(value) for value in values]
+
+
 def _object_value(value: Any) -> Any:
-    """Make a sequence of numbers a tensor of its own length, a sequence of strings a list; strings stay bytes."""
+    """Make a sequence of numbers a tensor of its own length, anything else of several a list; strings stay bytes."""
     if not isinstance(value, np.ndarray):
         return value
+    if value.dtype.kind == "O":
+        return [_object_value(inner) for inner in value]
     if value.dtype.kind not in "biufc":
         return value.tolist()
     return torch.from_numpy(np.array(value, dtype=value.dtype.newbyteorder("=")))

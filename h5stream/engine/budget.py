@@ -52,7 +52,7 @@ class WindowSize:
 def scratch_nbytes(layout: SampleLayout) -> int:
     """Give the bytes of scratch that one reader thread may need.
 
-    A read of one task or one large chunk, two decode buffers, one unshuffled copy, one of a member.
+    A read of one task, the last chunk of which may be large, two decode buffers, one unshuffled copy, one of a member.
     """
     largest_stored = largest_chunk = 0
     for parts in layout.datasets:
@@ -60,7 +60,7 @@ def scratch_nbytes(layout: SampleLayout) -> int:
             largest_chunk = max(largest_chunk, part.chunk_nbytes if part.index is None or part.pipeline.filters else 0)
             if part.index is not None and len(part.index.nbytes):
                 largest_stored = max(largest_stored, int(part.index.nbytes.max()))
-    return max(largest_stored, 2 * TASK_NBYTES) + 3 * largest_chunk
+    return TASK_NBYTES + largest_stored + 3 * largest_chunk
 
 
 def size_window(

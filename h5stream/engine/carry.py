@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from h5stream.engine.gathering import SideBySide, Stack
 from h5stream.engine.plan import Task
 from h5stream.errors import CorruptChunkError
 from h5stream.storage.fallback import H5pyReader
-from h5stream.storage.filters import DecodeError, DecodeScratch
+from h5stream.storage.filters import DecodeError, DecodeScratch, TooShortError
 from h5stream.storage.index import MISSING
 from h5stream.storage.layout import DECODED, VIA_H5PY, SampleLayout
 from h5stream.storage.source import FileBytes
@@ -123,7 +124,8 @@ class Carrier:
         offset, nbytes, place = task.offset.tolist(), task.nbytes.tolist(), task.place.tolist()
         index, raw_nbytes, scratch = task.part.index, task.part.chunk_nbytes, self.scratch
         assert index is not None
-        masks = index.filter_mask[task.place].tolist()
+        # The mask of a missing chunk is never looked at; a dataset of which nothing was written has none at all.
+        masks = index.filter_mask[task.place].tolist() if len(index.numbers) else [0] * len(place)
         for start, stop in itertools.pairwise(task.run.tolist()):
             if stopped():
                 return
@@ -159,8 +161,7 @@ class Carrier:
         part, index = task.part, task.part.index
         assert index is not None
         mask = int(index.filter_mask[task.place[k]])
-        if mask == 0 and stored.nbytes == part.chunk_nbytes and bool(index.is_edge(task.number[k : k + 1])[0]):
-            # It may have been left unfiltered because it is an edge chunk, which the index does not tell.
+        if stored.nbytes == part.chunk_nbytes and part.may_be_unfiltered(task.place[k : k + 1])[0]:
             return self.fallback.chunk(part, int(task.number[k])), 0
         try:
             return part.pipeline.decode(stored, filter_mask=mask, raw_nbytes=part.chunk_nbytes, scratch=self.scratch)
@@ -174,18 +175,18 @@ class Carrier:
         identity = self.layout.files[part.file]
         identity.check_unchanged()
         number = int(task.number[k])
-        try:
-            return self.fallback.chunk(part, number)
-        except CorruptChunkError:
-            chunk, offset = index.coordinates(number), int(index.offset[task.place[k]])
-            raise CorruptChunkError(
-                f"{identity.path!r}, dataset {part.path!r}: chunk {chunk} at byte {offset} "
-                f"({int(index.nbytes[task.place[k]])} bytes) is corrupt: {error}. Copy the file again from its source.",
-                file=identity.path,
-                field=part.path,
-                chunk=chunk,
-                byte_offset=offset,
-            ) from error
+        if not isinstance(error, TooShortError):
+            with contextlib.suppress(CorruptChunkError):
+                return self.fallback.chunk(part, number)
+        chunk, offset = index.coordinates(number), int(index.offset[task.place[k]])
+        raise CorruptChunkError(
+            f"{identity.path!r}, dataset {part.path!r}: chunk {chunk} at byte {offset} "
+            f"({int(index.nbytes[task.place[k]])} bytes) is corrupt: {error}. Copy the file again from its source.",
+            file=identity.path,
+            field=part.path,
+            chunk=chunk,
+            byte_offset=offset,
+        ) from error
 
     # --- rows read through h5py -------------------------------------------------------------------------
 

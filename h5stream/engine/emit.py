@@ -92,14 +92,7 @@ def _program(part: DatasetPart, target: Target) -> Program:
     leaf = target.leaf
     assert leaf is not None
     assert part.index is not None
-    places = np.array(
-        [
-            leaf.offset + unit * leaf.unit_nbytes + (leaf.unit_nbytes - 1 - k if leaf.swapped else k)
-            for unit in range(leaf.units)
-            for k in range(leaf.unit_nbytes)
-        ],
-        dtype=np.int64,
-    )
+    places = leaf.places
     may_fuse = leaf.units == 1 and leaf.unit_nbytes in kernels.scatter_planes
     segments = tuple(piece.segments for piece in part.pieces)
     in_bytes = tuple(np.ascontiguousarray(runs * leaf.nbytes) for runs in segments)

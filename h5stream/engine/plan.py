@@ -147,6 +147,9 @@ def _plan_part(part: DatasetPart, rows: Ints, batch: Ints, within: Ints, task_nb
     by_offset = np.argsort(table["offset"], kind="stable")
     table = {key: values[by_offset] for key, values in table.items()}
     work = np.maximum(table["nbytes"], part.chunk_nbytes if part.access == DECODED else 1)
+    # A gap that is read along costs as well: without it a task of tiny chunks could span gigabytes of the file.
+    gap = _gaps(table["offset"], table["nbytes"])
+    work[1:] += np.where((gap > 0) & (gap <= MAX_GAP_NBYTES), gap, 0)
     return [
         Task(part=part, placement=placement, run=_runs(cut["offset"], cut["nbytes"]), **cut)
         for cut in _cuts(table, work, task_nbytes)
@@ -197,9 +200,13 @@ def _cuts(table: dict[str, Ints], work: Ints, task_nbytes: int) -> Iterator[dict
         yield {key: values[start:stop] for key, values in table.items()}
 
 
+def _gaps(offset: Ints, nbytes: Ints) -> Ints:
+    """Give the bytes between each chunk and the next, -1 after one that has none in the file."""
+    return np.where(offset[:-1] == MISSING, -1, offset[1:] - (offset[:-1] + nbytes[:-1]))
+
+
 def _runs(offset: Ints, nbytes: Ints) -> Ints:
     """Group chunks that lie close together, so that one read fetches them."""
-    end = offset + nbytes
-    gap = offset[1:] - end[:-1]
-    apart = (gap < 0) | (gap > MAX_GAP_NBYTES) | (offset[:-1] == MISSING)
+    gap = _gaps(offset, nbytes)
+    apart = (gap < 0) | (gap > MAX_GAP_NBYTES)
     return np.concatenate([[0], np.flatnonzero(apart) + 1, [len(offset)]])

@@ -23,7 +23,7 @@ def permutation(count: int, *key: int) -> NDArray[np.int64]:
     count : int
         At most 2**32.
     *key : int
-        Non-negative numbers, for instance seed, epoch, purpose and position.
+        At most four non-negative numbers below 2**64, for instance seed, epoch, purpose and position.
 
     Returns
     -------
@@ -40,7 +40,7 @@ def permutation(count: int, *key: int) -> NDArray[np.int64]:
     [7, 1, 3, 0, 4, 2, 6, 5]
     """
     index_bits = np.uint64(max(1, int(count - 1).bit_length()))
-    words = np.random.SeedSequence(key).generate_state(2, np.uint64)
+    words = _seed(key).generate_state(2, np.uint64)
     keys = np.random.Philox(key=words).random_raw(count)
     keys >>= index_bits
     keys <<= index_bits
@@ -48,3 +48,13 @@ def permutation(count: int, *key: int) -> NDArray[np.int64]:
     keys.sort()
     keys &= (np.uint64(1) << index_bits) - np.uint64(1)
     return keys.view(np.int64)
+
+
+def _seed(key: tuple[int, ...]) -> np.random.SeedSequence:
+    """Make a seed of all bits of the key, in which each number has its place.
+
+    A number of 33 bits or more would become two words, and (2**32, 0) the same as (0, 1); the upper words
+    therefore follow all the lower ones.
+    """
+    upper = tuple(number >> 32 for number in key)
+    return np.random.SeedSequence(tuple(number & 0xFFFFFFFF for number in key), spawn_key=upper if any(upper) else ())

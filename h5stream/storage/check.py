@@ -1,4 +1,7 @@
-"""The first stored chunk of a field, decoded here, against what h5py reads: a wrong parameter shows at once."""
+"""What h5py reads, asked when a file is opened: the first stored chunk, and what stands in for missing ones.
+
+A wrong parameter of a filter gives silent garbage; compared with h5py it shows at once.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import H5StreamError
-from h5stream.storage.filters import DecodeError, DecodeScratch, unshuffle
+from h5stream.storage.filters import DecodeError, DecodeScratch, TooShortError, unshuffle
+from h5stream.storage.index import ChunkIndex
 from h5stream.storage.layout import DIRECT, DatasetPart
 from h5stream.storage.source import FileBytes, FileIdentity
 
@@ -36,6 +40,20 @@ def chunk_box(dataset_shape: tuple[int, ...], chunk_shape: tuple[int, ...], star
     return tuple(min(c, n - s) for c, n, s in zip(chunk_shape, dataset_shape, start, strict=True))
 
 
+def fill_element(dataset: Any, index: ChunkIndex) -> NDArray[np.uint8] | None:
+    """Give the bytes of a stored element in a chunk that was never written; None if there is no such chunk.
+
+    libhdf5 is asked, because it alone knows: a fill value has a type of its own, and with a fill time of "never"
+    it is not used at all.
+    """
+    if len(index.numbers) == index.chunks or 0 in index.shape:
+        return None
+    gaps = np.flatnonzero(index.numbers != np.arange(len(index.numbers)))
+    missing = int(gaps[0]) if len(gaps) else len(index.numbers)
+    one = read_raw_box(dataset, index.coordinates(missing), (1,) * len(index.shape))
+    return one.reshape(-1).view(np.uint8)
+
+
 def first_chunk_differs(dataset: Any, part: DatasetPart, identity: FileIdentity) -> bool:
     """Tell whether the first stored chunk decodes to something else than h5py reads.
 
@@ -43,16 +61,20 @@ def first_chunk_differs(dataset: Any, part: DatasetPart, identity: FileIdentity)
     """
     index = part.index
     assert index is not None
-    if len(index.numbers) == 0:
+    filtered = np.flatnonzero(~part.may_be_unfiltered(np.arange(len(index.numbers))))
+    if len(filtered) == 0:
         return False
-    start = index.coordinates(int(index.numbers[0]))
+    place = int(filtered[0])
+    start = index.coordinates(int(index.numbers[place]))
     count = chunk_box(index.shape, index.chunk_shape, start)
     try:
         expected = read_raw_box(dataset, start, count)
     except (OSError, RuntimeError):
         return False
     try:
-        ours = _decode_stored(part, identity, place=0)
+        ours = _decode_stored(part, identity, place=place)
+    except TooShortError:
+        return False  # corrupt, whatever libhdf5 made of it
     except (DecodeError, H5StreamError):
         return True
     chunk = np.zeros(index.chunk_shape, dtype=expected.dtype)

@@ -13,15 +13,16 @@ import h5py
 import hdf5plugin  # noqa: F401  registers its filters with libhdf5, for what is read through h5py
 
 from h5stream.errors import (
-    ExternalDataError,
     FieldLengthError,
     FieldNotFoundError,
+    H5StreamError,
     NotHDF5Error,
     SourceError,
     SourceNotFoundError,
     TruncatedFileError,
     UnsupportedFieldError,
 )
+from h5stream.storage.external import Guard
 from h5stream.storage.fields import split_member
 
 _LISTED = 12
@@ -34,7 +35,7 @@ def open_hdf5(path: str) -> Iterator[Any]:
     Raises
     ------
     SourceNotFoundError, NotHDF5Error, TruncatedFileError, SourceError
-        If libhdf5 cannot open it; the message says which and why.
+        If libhdf5 cannot open it, or fails while it is open; the message says which and why.
     """
     try:
         file = h5py.File(path, "r", locking=False)
@@ -43,7 +44,12 @@ def open_hdf5(path: str) -> Iterator[Any]:
     except OSError as error:
         raise _explain_open_failure(path, error) from error
     with file:
-        yield file
+        try:
+            yield file
+        except H5StreamError:
+            raise
+        except (RuntimeError, OSError, KeyError) as error:  # what h5py makes of libhdf5's failures
+            raise SourceError(f"libhdf5 cannot read the structure of {path!r}: {error}", file=path) from error
 
 
 def _explain_open_failure(path: str, error: OSError) -> SourceError:
@@ -106,7 +112,7 @@ def _by_length(file: Any) -> str:
     return "It has, by length: " + "; ".join(lines[:_LISTED]) + "."
 
 
-def find_dataset(file: Any, name: str, path: str, *, allow_external: bool) -> tuple[Any, str, tuple[str, ...]]:
+def find_dataset(file: Any, name: str, path: str, guard: Guard) -> tuple[Any, str, tuple[str, ...]]:
     """Find a field's dataset.
 
     Returns
@@ -126,7 +132,7 @@ def find_dataset(file: Any, name: str, path: str, *, allow_external: bool) -> tu
     """
 
     def leads_to_dataset(candidate: str) -> bool:
-        _refuse_external_links(file, candidate, path, allow_external=allow_external)
+        guard.check_links(file, candidate, path)
         try:
             return isinstance(file.get(candidate), h5py.Dataset)
         except (KeyError, OSError, RuntimeError, ValueError):
@@ -143,26 +149,6 @@ def find_dataset(file: Any, name: str, path: str, *, allow_external: bool) -> tu
     return dataset, dataset_path, member
 
 
-def _refuse_external_links(file: Any, candidate: str, path: str, *, allow_external: bool) -> None:
-    if allow_external:
-        return
-    parts = candidate.strip("/").split("/")
-    for i in range(1, len(parts) + 1):
-        step = "/".join(parts[:i])
-        try:
-            link = file.get(step, getlink=True)
-        except (KeyError, OSError, RuntimeError, ValueError):
-            return
-        if isinstance(link, h5py.ExternalLink):
-            raise ExternalDataError(
-                f"{path!r}: {step!r} is an external link to {link.filename!r}. Data outside the opened files "
-                "is refused; pass allow_external=True if you trust the file.",
-                file=path,
-                field=candidate,
-                target=link.filename,
-            )
-
-
 def _not_found(file: Any, name: str, path: str) -> FieldNotFoundError:
     there = datasets_of(file)
     near = difflib.get_close_matches(name.strip("/"), there, n=1, cutoff=0.5)
@@ -170,8 +156,9 @@ def _not_found(file: Any, name: str, path: str) -> FieldNotFoundError:
     hint = f" Did you mean {(same_leaf or near)[0]!r}?" if same_leaf or near else ""
     shown = ", ".join(list(there)[:_LISTED]) + (" ..." if len(there) > _LISTED else "")
     listing = f" It has: {shown}." if there else " It has no datasets."
-    if isinstance(file.get(name.strip("/") or "/"), h5py.Group):
-        hint = " That is a group; name a dataset in it." + hint
+    with contextlib.suppress(KeyError, OSError, RuntimeError, ValueError):  # a link that leads nowhere
+        if isinstance(file.get(name.strip("/")), h5py.Group):
+            hint = " That is a group; name a dataset in it." + hint
     return FieldNotFoundError(f"{path!r} has no dataset {name!r}.{hint}{listing}", field=name, file=path)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import h5py
 import numpy as np
+from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +49,20 @@ class Leaf:
     def nbytes(self) -> int:
         """Bytes of the leaf."""
         return self.unit_nbytes * self.units
+
+    @property
+    def places(self) -> NDArray[np.int64]:
+        """Where the leaf's bytes lie in a stored element, in the order of a batch: native, units one after another.
+
+        Examples
+        --------
+        >>> leaf_of(np.dtype([("a", "<i2"), ("b", ">i2")]), ("b",)).places.tolist()
+        [3, 2]
+        """
+        within = np.arange(self.unit_nbytes, dtype=np.int64)
+        if self.swapped:
+            within = within[::-1]
+        return (self.offset + np.arange(self.units, dtype=np.int64)[:, None] * self.unit_nbytes + within).reshape(-1)
 
     @property
     def is_whole(self) -> bool:
@@ -122,27 +137,27 @@ def _same_layout(stored: Any, numpy_like: Any) -> bool:
         # Member names do not matter to the bytes, the integers below them do.
         return _same_layout(stored.get_super(), numpy_like.get_super())
     if kind == h5py.h5t.STRING:
-        # A space-padded string is converted by libhdf5; `has_terminated_strings` deals with the others.
+        # A space-padded string is converted by libhdf5; `ends_at_nul` deals with the others.
         return not stored.is_variable_str() and stored.get_strpad() in (
             h5py.h5t.STR_NULLTERM,
             h5py.h5t.STR_NULLPAD,
         )
+    if kind == h5py.h5t.VLEN:
+        # The file holds heap addresses, of which libhdf5 makes pointers: reading them raw would leak.
+        return False
     return bool(stored.equal(numpy_like))
 
 
-def has_terminated_strings(stored: Any) -> bool:
-    """Tell whether fixed-length strings in an HDF5 type end at their first NUL.
+def ends_at_nul(stored: Any, member: tuple[str, ...]) -> bool:
+    """Tell whether a leaf holds fixed-length strings that end at their first NUL.
 
     What follows that NUL is not part of the string, and libhdf5 does not hand it out.
     """
-    kind = stored.get_class()
-    if kind == h5py.h5t.STRING:
-        return bool(stored.get_strpad() == h5py.h5t.STR_NULLTERM)
-    if kind == h5py.h5t.COMPOUND:
-        return any(has_terminated_strings(stored.get_member_type(i)) for i in range(stored.get_nmembers()))
-    if kind == h5py.h5t.ARRAY:
-        return has_terminated_strings(stored.get_super())
-    return False
+    for name in member:
+        stored = stored.get_member_type(stored.get_member_index(name.encode()))
+    while stored.get_class() == h5py.h5t.ARRAY:
+        stored = stored.get_super()
+    return bool(stored.get_class() == h5py.h5t.STRING and stored.get_strpad() == h5py.h5t.STR_NULLTERM)
 
 
 def _same_members(stored: Any, numpy_like: Any) -> bool:

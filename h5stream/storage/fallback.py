@@ -11,7 +11,7 @@ import hdf5plugin  # noqa: F401  registers its filters with libhdf5
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.errors import CorruptChunkError
+from h5stream.errors import CorruptChunkError, H5StreamError
 from h5stream.storage.check import chunk_box, read_raw_box
 from h5stream.storage.layout import DatasetPart, SampleLayout
 
@@ -65,10 +65,14 @@ class H5pyReader:
         ------
         CorruptChunkError
             If libhdf5 fails.
+        SourceChangedError
+            If the file is not the one that was opened.
         """
         try:
             data = self._dataset(part)[first : first + count]
-        except (OSError, RuntimeError, ValueError, TypeError) as error:
+        except H5StreamError:
+            raise  # the file changed, say
+        except (OSError, RuntimeError, ValueError, TypeError, KeyError) as error:
             raise self._failed(part, first, error) from error
         rows: NDArray[Any] = data if part.columns is None else data[:, part.columns]
         return rows
@@ -80,6 +84,8 @@ class H5pyReader:
         ------
         CorruptChunkError
             If libhdf5 fails.
+        SourceChangedError
+            If the file is not the one that was opened.
         """
         index = part.index
         assert index is not None
@@ -87,7 +93,9 @@ class H5pyReader:
         count = chunk_box(index.shape, index.chunk_shape, start)
         try:
             box = read_raw_box(self._dataset(part), start, count)
-        except (OSError, RuntimeError, ValueError) as error:
+        except H5StreamError:
+            raise
+        except (OSError, RuntimeError, ValueError, KeyError) as error:
             raise self._failed(part, start[0], error, start) from error
         chunk = np.zeros(index.chunk_shape, dtype=box.dtype)
         chunk[tuple(slice(0, n) for n in count)] = box

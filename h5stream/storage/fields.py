@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from h5stream.errors import FieldNotFoundError, OptionError, SourceNotFoundError
 from h5stream.storage.rowbox import Columns
 
@@ -43,13 +45,22 @@ class Field:
     def __init__(self, name: str, *, columns: slice | Sequence[int] | None = None, dtype: Any = None) -> None:
         if not isinstance(name, str) or not name.strip("/"):
             raise OptionError(f"a field's name is the path of a dataset, not {name!r}")
-        try:
-            chosen = columns if columns is None or isinstance(columns, slice) else [operator.index(c) for c in columns]
-        except TypeError:
-            raise OptionError(f"columns= takes a slice or a sequence of integers, not {columns!r}") from None
+        chosen = columns if columns is None or isinstance(columns, slice) else _column_list(columns)
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "columns", chosen)
         object.__setattr__(self, "dtype", dtype)
+
+
+def _column_list(columns: Sequence[int]) -> list[int]:
+    try:
+        if any(isinstance(c, (bool, np.bool_)) for c in columns):
+            raise TypeError("a mask")
+        return [operator.index(c) for c in columns]
+    except TypeError as error:
+        raise OptionError(
+            f"columns= takes a slice or column numbers, not {columns!r} ({error}); numpy.flatnonzero makes numbers of "
+            "a mask"
+        ) from None
 
 
 FieldLike = str | Field

@@ -54,6 +54,13 @@ class DecodeError(Exception):
     """Stored bytes do not decode; the caller adds where they came from."""
 
 
+class TooShortError(DecodeError):
+    """Stored bytes decode to fewer than a chunk has.
+
+    libhdf5 cannot be asked about these: it would read on behind the end of its buffer.
+    """
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
     """One filter of a pipeline.
@@ -171,13 +178,16 @@ class Pipeline:
         ------
         DecodeError
             If the bytes do not decode, to the right length, or fail their checksum.
+        TooShortError
+            If they decode to fewer bytes than that.
         """
         steps, shuffled = self._compiled(filter_mask, raw_nbytes)
         data = stored
         for step in steps:
             data = self._undo(step, data, scratch, out)
         if data.nbytes != raw_nbytes:
-            raise DecodeError(f"it decodes to {data.nbytes} bytes where {raw_nbytes} are promised")
+            kind = TooShortError if data.nbytes < raw_nbytes else DecodeError
+            raise kind(f"it decodes to {data.nbytes} bytes where {raw_nbytes} are promised")
         if out is not None and (not steps or not steps[-1].fills_out):
             out[:] = data
             data = out
@@ -202,7 +212,8 @@ class Pipeline:
         except (RuntimeError, ValueError, TypeError) as error:  # imagecodecs' errors are RuntimeErrors
             raise DecodeError(f"{step.name}: {error}") from error
         if step.exact and undone.nbytes != step.nbytes:
-            raise DecodeError(f"{step.name} gave {undone.nbytes} bytes where {step.nbytes} are promised")
+            kind = TooShortError if undone.nbytes < step.nbytes else DecodeError
+            raise kind(f"{step.name} gave {undone.nbytes} bytes where {step.nbytes} are promised")
         return undone
 
 

@@ -135,6 +135,22 @@ class DatasetPart:
             return math.prod(self.index.chunk_shape) * self.stored_element_nbytes
         return self.chunk_rows * self.stored_row_nbytes
 
+    def may_be_unfiltered(self, places: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Tell which stored chunks may have been left unfiltered because they reach beyond the data.
+
+        A file can ask for that (``H5Pset_chunk_opts``), and the index does not tell: such a chunk has no filter
+        mask, but exactly the size of a raw one.
+        """
+        assert self.index is not None
+        if self.access != DECODED:
+            return np.zeros(len(places), dtype=bool)
+        raw: NDArray[np.bool_] = (self.index.nbytes[places] == self.chunk_nbytes) & (
+            self.index.filter_mask[places] == 0
+        )
+        if raw.any():
+            raw &= self.index.is_edge(self.index.numbers[places])
+        return raw
+
     @property
     def stored_row_nbytes(self) -> int:
         """Bytes that one row takes once decoded, before any selection of columns."""

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import h5py
 import numpy as np
 
 from h5stream.errors import (
-    ExternalDataError,
     FieldLengthError,
+    H5StreamError,
     MissingFilterError,
     OptionError,
     UnsupportedFieldError,
 )
 from h5stream.storage import elements, filters
-from h5stream.storage.check import first_chunk_differs
+from h5stream.storage.agreement import FileParts, check_alike, with_like_strings
+from h5stream.storage.check import fill_element, first_chunk_differs
 from h5stream.storage.discovery import check_has_rows, default_fields, find_dataset, open_hdf5
+from h5stream.storage.external import Guard
 from h5stream.storage.fields import Fields, SampleShape, Source, sample_shape, source_paths
 from h5stream.storage.index import ChunkIndex, build_index, one_extent
 from h5stream.storage.layout import DECODED, DIRECT, VIA_H5PY, DatasetPart, FieldLayout, SampleLayout, Target
@@ -51,18 +52,20 @@ def open_layout(source: Source, fields: Fields = None, *, allow_external: bool =
     paths = source_paths(source)
     identities = tuple(FileIdentity.of(path) for path in paths)
     shape: SampleShape | None = None if fields is None else sample_shape(fields)
-    files: list[_FileParts] = []
+    files: list[FileParts] = []
+    guard = Guard.for_paths(paths, allow_external=allow_external)
     row_start = 0
     for number, identity in enumerate(identities):
         with open_hdf5(identity.path) as file:
             if shape is None:
                 names = default_fields(file, identity.path)
                 shape = sample_shape(names[0] if len(names) == 1 else {name: name for name in names})
-            reader = _FileReader(file, number, identity, row_start, frozenset(paths), allow_external)
+            reader = _FileReader(file, number, identity, row_start, guard)
             files.append(reader.read(shape))
         row_start += files[-1].rows
     assert shape is not None
-    _check_alike(files, identities)
+    check_alike(files, identities)
+    files = with_like_strings(files)
     if row_start == 0:
         raise FieldLengthError(
             f"{_named(paths)} has zero rows in {', '.join(shape.keys)}; there is nothing to stream",
@@ -84,32 +87,6 @@ def _named(paths: tuple[str, ...]) -> str:
     return repr(paths[0]) if len(paths) == 1 else f"{paths[0]!r} and {len(paths) - 1} more"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _FileParts:
-    rows: int
-    fields: tuple[FieldLayout, ...]
-    parts: tuple[DatasetPart, ...]
-    entries: tuple[Any, ...]
-
-
-def _check_alike(files: list[_FileParts], identities: tuple[FileIdentity, ...]) -> None:
-    first = files[0]
-    for other, identity in zip(files[1:], identities[1:], strict=True):
-        for a, b in zip(first.fields, other.fields, strict=False):
-            if (a.kind, a.dtype, a.row_shape) != (b.kind, b.dtype, b.row_shape):
-                raise FieldLengthError(
-                    f"{identity.path!r}: field {b.name!r} has rows of {b.dtype} {b.row_shape}, but in "
-                    f"{identities[0].path!r} they are {a.dtype} {a.row_shape}; files that are read as one must agree",
-                    field=b.name,
-                    file=identity.path,
-                )
-        if len(other.fields) != len(first.fields) or other.entries != first.entries:
-            raise FieldLengthError(
-                f"{identity.path!r}: its compound members are not those of {identities[0].path!r}",
-                file=identity.path,
-            )
-
-
 class _FileReader:
     """Collects the parts of one open file."""
 
@@ -119,27 +96,24 @@ class _FileReader:
         number: int,
         identity: FileIdentity,
         row_start: int,
-        opened: frozenset[str],
-        allow_external: bool,
+        guard: Guard,
     ) -> None:
         self.file, self.number, self.identity = file, number, identity
-        self.row_start, self.opened, self.allow_external = row_start, opened, allow_external
+        self.row_start, self.guard = row_start, guard
         self.fields: list[FieldLayout] = []
         self.groups: dict[Any, tuple[Any, str, Columns, str, list[Target]]] = {}
 
-    def read(self, shape: SampleShape) -> _FileParts:
+    def read(self, shape: SampleShape) -> FileParts:
         lengths: dict[str, int] = {}
         entries = []
         for field in shape.fields:
-            dataset, dataset_path, member = find_dataset(
-                self.file, field.name, self.identity.path, allow_external=self.allow_external
-            )
+            dataset, dataset_path, member = find_dataset(self.file, field.name, self.identity.path, self.guard)
             self._check_has_numpy_type(dataset, field.name)
             check_has_rows(dataset, field.name, self.identity.path)
             lengths[field.name] = dataset.shape[0]
             key = (dataset_path, repr(field.columns))
             group = self.groups.setdefault(key, (dataset, dataset_path, field.columns, field.name, []))
-            entries.append(self._entry(dataset, field, member, group[-1]))
+            entries.append(self._entry(dataset, dataset_path, field, member, group[-1]))
         if len(set(lengths.values())) > 1:
             listing = ", ".join(f"{name!r} has {rows:,}" for name, rows in lengths.items())
             raise FieldLengthError(
@@ -148,7 +122,7 @@ class _FileReader:
                 file=self.identity.path,
             )
         parts = tuple(self._part(*group) for group in self.groups.values())
-        return _FileParts(
+        return FileParts(
             rows=next(iter(lengths.values())), fields=tuple(self.fields), parts=parts, entries=tuple(entries)
         )
 
@@ -164,19 +138,19 @@ class _FileReader:
 
     # --- fields -------------------------------------------------------------------------------------
 
-    def _entry(self, dataset: Any, field: Any, member: tuple[str, ...], targets: list[Target]) -> Any:
+    def _entry(self, dataset: Any, path: str, field: Any, member: tuple[str, ...], targets: list[Target]) -> Any:
         """Add the field, or one for each member of a compound; give its number or a dict of numbers."""
         dtype = dataset.dtype
         for part in member:
             dtype = dtype.fields[part][0]
         if dtype.fields is not None:
-            return {name: self._entry(dataset, field, (*member, name), targets) for name in dtype.names}
-        return self._add_field(dataset, field, member, dtype, targets)
+            return {name: self._entry(dataset, path, field, (*member, name), targets) for name in dtype.names}
+        return self._add_field(dataset, path, field, member, dtype, targets)
 
     def _add_field(
-        self, dataset: Any, field: Any, member: tuple[str, ...], dtype: np.dtype[Any], targets: list[Target]
+        self, dataset: Any, path: str, field: Any, member: tuple[str, ...], dtype: np.dtype[Any], targets: list[Target]
     ) -> int:
-        name = field.name if not member else f"{field.name.split(':')[0]}:{':'.join(member)}"
+        name = ":".join((path, *member)) if member else field.name
         why = elements.refusal(dtype)
         if why is None and dtype.subdtype is not None and dtype.subdtype[0].fields is not None:
             why = "an array of compounds inside a compound has no tensor form"
@@ -205,30 +179,56 @@ class _FileReader:
                 dtype=np.dtype(object) if kind == "object" else np.dtype(base.newbyteorder("=")),
                 row_shape=(*row_shape, *inner_shape),
                 cast=field.dtype,
-                cut_at_nul=kind == "bytes" and elements.has_terminated_strings(dataset.id.get_type()),
+                cut_at_nul=kind == "bytes" and elements.ends_at_nul(dataset.id.get_type(), member),
             )
         )
         number = len(self.fields) - 1
         leaf = elements.leaf_of(dataset.dtype, member) if kind != "object" else None
-        targets.append(Target(field=number, member=member, leaf=leaf, fill=_fill_bytes(dataset, member, kind)))
+        targets.append(
+            Target(field=number, member=member, leaf=leaf, fill=np.zeros(leaf.nbytes if leaf else 0, np.uint8))
+        )
         return number
 
     # --- datasets -----------------------------------------------------------------------------------
 
     def _part(self, dataset: Any, path: str, columns: Columns, name: str, targets: list[Target]) -> DatasetPart:
         pipeline = filters.pipeline_of(dataset.id.get_create_plist())
-        reason = self._why_h5py(dataset, name, targets, pipeline)
-        index = None if reason else build_index(dataset, file_size=self.identity.size)
-        if index is not None:
-            reason = self._why_h5py_after_index(name, pipeline, index)
-            index = None if reason else index
-        if index is not None and dataset.chunks is None:
-            index = _cut_extent(index, dataset.id.get_type().get_size())
-        part = self._describe(dataset, path, columns, targets, pipeline, index, reason or "")
-        if index is not None and first_chunk_differs(dataset, part, self.identity):
+        reason = self._why_h5py(dataset, targets, pipeline, name)
+        index, why_no_index = self._read_index(dataset, pipeline, reason, name)
+        if reason or why_no_index:
+            return self._describe(dataset, path, columns, targets, pipeline, None, reason or why_no_index)
+        assert index is not None
+        try:
+            element = fill_element(dataset, index)
+        except (OSError, RuntimeError) as error:  # nothing was written, and no fill value defined
+            reason = f"what its missing chunks hold cannot be read: {error}"
+            return self._describe(dataset, path, columns, targets, pipeline, None, reason)
+        if element is not None:
+            targets = [replace(t, fill=element[t.leaf.places]) for t in targets if t.leaf]
+        part = self._describe(dataset, path, columns, targets, pipeline, index, "")
+        if first_chunk_differs(dataset, part, self.identity):
             reason = "its first chunk, decoded here, is not what h5py reads"
-            part = self._describe(dataset, path, columns, targets, pipeline, None, reason)
+            return self._describe(dataset, path, columns, targets, pipeline, None, reason)
         return part
+
+    def _read_index(
+        self, dataset: Any, pipeline: filters.Pipeline, reason: str, name: str
+    ) -> tuple[ChunkIndex | None, str]:
+        """Read the chunk index if it is needed; else, or if it cannot be used, say why not."""
+        # Even where h5py reads, only the index tells whether a filter that is missing was applied to any chunk.
+        lacking = dataset.chunks is not None and not all(h5py.h5z.filter_avail(f.id) for f in pipeline.filters)
+        if reason and not lacking:
+            return None, reason
+        try:
+            index = build_index(dataset, file_size=self.identity.size)
+        except H5StreamError:
+            raise
+        except (RuntimeError, OSError, OverflowError) as error:
+            return None, f"its chunk index cannot be read: {error}"
+        why_not = self._why_h5py_after_index(name, pipeline, index)
+        if why_not:
+            return None, why_not
+        return index if dataset.chunks else _cut_extent(index, dataset.id.get_type().get_size()), ""
 
     def _describe(
         self,
@@ -264,14 +264,12 @@ class _FileReader:
             dtype_text=str(dataset.dtype),
         )
 
-    def _why_h5py(self, dataset: Any, name: str, targets: list[Target], pipeline: filters.Pipeline) -> str | None:
+    def _why_h5py(self, dataset: Any, targets: list[Target], pipeline: filters.Pipeline, name: str) -> str:
         creation = dataset.id.get_create_plist()
+        self.guard.check_data(dataset, name, self.identity.path)
         if dataset.is_virtual:
-            self._check_external(name, [source.file_name for source in dataset.virtual_sources()], "virtual source")
             return "a virtual dataset: libhdf5 puts it together"
         if creation.get_external_count():
-            names = [creation.get_external(i)[0] for i in range(creation.get_external_count())]
-            self._check_external(name, [os.fsdecode(n) for n in names], "external file")
             return "its bytes lie in external files"
         if dataset.file.id != self.file.id and dataset.file.filename != self.file.filename:
             return "it lies in another file, behind an external link"
@@ -284,11 +282,9 @@ class _FileReader:
         for f in pipeline.filters:
             if f.id in (filters.NBIT, filters.SCALEOFFSET):
                 return f"{filters.KNOWN_NAMES[f.id]}: only libhdf5 undoes it"
-        if creation.fill_value_defined() == h5py.h5d.FILL_VALUE_UNDEFINED:
-            return "its fill value is undefined, and chunks may be missing"
-        return None
+        return ""
 
-    def _why_h5py_after_index(self, name: str, pipeline: filters.Pipeline, index: ChunkIndex) -> str | None:
+    def _why_h5py_after_index(self, name: str, pipeline: filters.Pipeline, index: ChunkIndex) -> str:
         """Look for filters that stored chunks really need and that are not decoded here."""
         for place, f in enumerate(pipeline.filters):
             needed = bool(((index.filter_mask >> np.uint32(place)) & 1 == 0).any())
@@ -305,36 +301,7 @@ class _FileReader:
                 file=self.identity.path,
                 field=name,
             )
-        return None
-
-    def _check_external(self, name: str, targets: list[str], what: str) -> None:
-        if self.allow_external:
-            return
-        folder = os.path.dirname(os.path.abspath(self.identity.path))
-        opened = {os.path.abspath(path) for path in self.opened}
-        for target in targets:
-            if target != "." and os.path.abspath(os.path.join(folder, target)) not in opened:
-                raise ExternalDataError(
-                    f"{self.identity.path!r}: field {name!r} has the {what} {target!r}. Data outside the opened "
-                    "files is refused; pass allow_external=True if you trust the file.",
-                    file=self.identity.path,
-                    field=name,
-                    target=target,
-                )
-
-
-def _fill_bytes(dataset: Any, member: tuple[str, ...], kind: str) -> Any:
-    if kind == "object":
-        return np.zeros(0, dtype=np.uint8)
-    try:
-        value = np.asarray(dataset.fillvalue, dtype=dataset.dtype)
-    except (TypeError, ValueError, RuntimeError):
-        value = np.zeros((), dtype=dataset.dtype)
-    for part in member:
-        value = value[part]
-    base = value.dtype
-    native = np.array(value, dtype=base.newbyteorder("=")).reshape(-1)
-    return native.view(np.uint8).copy()
+        return ""
 
 
 def _rows_read_together(dataset: Any) -> int:

@@ -1,0 +1,93 @@
+"""Several files that are read as one must agree in the shape and type of their rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from h5stream.errors import FieldLengthError
+from h5stream.storage.layout import VIA_H5PY, DatasetPart, FieldLayout
+from h5stream.storage.rowbox import column_pieces
+from h5stream.storage.source import FileIdentity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileParts:
+    """What one file holds of a sample.
+
+    Attributes
+    ----------
+    rows : int
+        Its rows.
+    fields : tuple of FieldLayout
+        The entries of a batch, as this file would give them.
+    parts : tuple of DatasetPart
+        The datasets that they are read from.
+    entries : tuple
+        As in `SampleLayout.entries`.
+    """
+
+    rows: int
+    fields: tuple[FieldLayout, ...]
+    parts: tuple[DatasetPart, ...]
+    entries: tuple[Any, ...]
+
+
+def check_alike(files: list[FileParts], identities: tuple[FileIdentity, ...]) -> None:
+    """Refuse files whose rows differ in shape or type.
+
+    Raises
+    ------
+    FieldLengthError
+        With the field, the file and what it has instead.
+    """
+    first = files[0]
+    for other, identity in zip(files[1:], identities[1:], strict=True):
+        for a, b in zip(first.fields, other.fields, strict=False):
+            if (a.kind, a.dtype, a.row_shape) != (b.kind, b.dtype, b.row_shape):
+                raise FieldLengthError(
+                    f"{identity.path!r}: field {b.name!r} has rows of {b.dtype} {b.row_shape}, but in "
+                    f"{identities[0].path!r} they are {a.dtype} {a.row_shape}; files that are read as one must agree",
+                    field=b.name,
+                    file=identity.path,
+                )
+        if len(other.fields) != len(first.fields) or other.entries != first.entries:
+            raise FieldLengthError(
+                f"{identity.path!r}: its compound members are not those of {identities[0].path!r}",
+                file=identity.path,
+            )
+
+
+def with_like_strings(files: list[FileParts]) -> list[FileParts]:
+    """Let libhdf5 cut strings at their NUL where only some of the files hold strings that end there.
+
+    A batch mixes rows of several files, so its strings can only be treated alike.
+    """
+    flags = [{file.fields[i].cut_at_nul for file in files} for i in range(len(files[0].fields))]
+    unlike = {i for i, seen in enumerate(flags) if len(seen) > 1}
+    return [_with_strings_cut(file, unlike) for file in files] if unlike else files
+
+
+def _with_strings_cut(file: FileParts, unlike: set[int]) -> FileParts:
+    cut = {i for i in unlike if file.fields[i].cut_at_nul}
+    return replace(
+        file,
+        fields=tuple(replace(f, cut_at_nul=f.cut_at_nul and i not in unlike) for i, f in enumerate(file.fields)),
+        parts=tuple(
+            _through_h5py(part) if any(t.field in cut for t in part.targets) and part.index is not None else part
+            for part in file.parts
+        ),
+    )
+
+
+def _through_h5py(part: DatasetPart) -> DatasetPart:
+    assert part.index is not None
+    row_shape = part.index.shape[1:]
+    return replace(
+        part,
+        access=VIA_H5PY,
+        reason="its strings end at a NUL, those of the other files do not",
+        index=None,
+        pieces=column_pieces(row_shape, row_shape, part.columns),
+        targets=tuple(replace(target, leaf=None) for target in part.targets),
+    )

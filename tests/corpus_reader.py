@@ -1,0 +1,146 @@
+"""Reads one file of the corpus in a child process and reports on each dataset: run by ``test_corpus.py``.
+
+A crash or a hang of libhdf5 on a broken file must not take the tests with it. A process for each file that
+imported torch again would take minutes, so this program imports everything once and forks for each line of its
+standard input (the path of a file); the child answers with one line of JSON on its standard output.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import traceback
+
+import h5py
+import hdf5plugin  # noqa: F401
+import numpy as np
+from oracle import expected, same, take
+
+from h5stream import H5Dataset, H5StreamLoader
+from h5stream.engine import kernels
+from h5stream.errors import H5StreamError, UnsupportedFieldError
+
+CHILD_SECONDS = 120
+MOST_BATCHES = 20
+
+
+def dataset_names(path: str) -> list[str]:
+    """List all datasets that hard links lead to, through h5py; nothing if it cannot open the file."""
+    found: list[str] = []
+    with contextlib.suppress(Exception), h5py.File(path, "r", locking=False) as file:
+        file.visititems(lambda name, thing: found.append(name) if isinstance(thing, h5py.Dataset) else None)
+    return found
+
+
+def read_with_h5py(path: str, name: str):
+    """Give the whole dataset and None, or None and why h5py cannot read it."""
+    try:
+        with h5py.File(path, "r", locking=False) as file:
+            return file[name][()], None
+    except Exception as error:
+        return None, f"{type(error).__name__}: {error}"
+
+
+def examine(path: str, name: str) -> dict:
+    """Read a dataset both ways; ``outcome`` is the way it was read, ``refused``, ``broken`` or ``wrong``."""
+    theirs, why_not = read_with_h5py(path, name)
+    report = {"name": name, "h5py": why_not}
+    try:
+        dataset = H5Dataset(path, name)
+        outcome = "+".join(sorted({part.access for parts in dataset.layout.datasets for part in parts}))
+        problem = compare(dataset, theirs) if theirs is not None else read_all(dataset)
+    except H5StreamError as error:
+        report |= {"error": type(error).__name__, "message": str(error)}
+        if isinstance(error, UnsupportedFieldError):
+            return report | {"outcome": "refused"}
+        allowed = theirs is None or is_empty(theirs) or report["error"] == "ExternalDataError"
+        return report | {"outcome": "refused" if allowed else "wrong"}
+    except Exception:
+        return report | {"outcome": "wrong", "message": traceback.format_exc()}
+    return report | {"outcome": "wrong" if problem else outcome, "message": problem}
+
+
+def is_empty(theirs) -> bool:
+    """Tell whether there are no rows."""
+    return isinstance(theirs, np.ndarray) and theirs.shape[:1] == (0,)
+
+
+def read_all(dataset: H5Dataset) -> str | None:
+    """Read what h5py could not read as a whole; that this succeeds is no proof of a mistake, but worth a look."""
+    dataset[:]
+    return "h5py cannot read it, and h5stream does not complain"
+
+
+def compare(dataset: H5Dataset, theirs) -> str | None:
+    """Say what differs from h5py: in whole, in random rows, one by one, and through the loader."""
+    theirs = expected(theirs)
+    rows = len(dataset)
+    if not same(dataset[:], theirs):
+        return "read in whole, it differs from h5py"
+    chosen = np.random.default_rng(rows).integers(0, rows, size=50)
+    if not same(dataset[chosen], take(theirs, chosen)):
+        return f"rows {chosen.tolist()} differ from h5py"
+    for row in chosen[:3]:
+        if not same(dataset[[row]], take(theirs, [row])):
+            return f"row {row} alone differs from h5py"
+    batch_size = max(7, -(-rows // MOST_BATCHES))
+    # Batches cross windows; of millions of rows the windows are small, because each batch's rows are worked out anew.
+    window = 3 * batch_size if rows < 1_000_000 else batch_size // 2
+    loader = H5StreamLoader(dataset, batch_size, shuffle=True, num_workers=2, window=window)
+    seen = np.zeros(rows, dtype=np.int64)
+    promised = [np.asarray(batch) for batch in loader.batch_sampler]
+    for numbers, batch in zip(promised, loader, strict=True):
+        seen[numbers] += 1
+        if not same(batch, take(theirs, numbers)):
+            return f"the loader's rows {list(numbers)[:10]} ... differ from h5py"
+    return None if (seen == 1).all() else "the loader did not give each row once"
+
+
+def report_on(path: str) -> dict:
+    """Report on every dataset of a file."""
+    names = dataset_names(path)
+    report = {"datasets": [examine(path, name) for name in names], "file": None}
+    if not names:
+        try:
+            H5Dataset(path)
+            report["file"] = "h5py lists no datasets, but h5stream opened it"
+        except H5StreamError as error:
+            report["file"] = type(error).__name__
+    return report
+
+
+def answer_in_child(path: str) -> str:
+    """Fork, report in the child, and give its line; a child that dies or hangs is itself the answer."""
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(CHILD_SECONDS)  # the default action ends the process even inside libhdf5
+        code = 1
+        try:
+            os.close(read_end)
+            with os.fdopen(write_end, "w") as out:
+                out.write(json.dumps(report_on(path), default=str))
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    os.close(write_end)
+    with os.fdopen(read_end) as source:
+        line = source.read()
+    _, status = os.waitpid(child, 0)
+    return line or json.dumps({"died": os.waitstatus_to_exitcode(status)})
+
+
+def main() -> None:
+    kernels.warm_up()
+    for line in sys.stdin:
+        sys.stdout.write(answer_in_child(line.rstrip("\n")) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,180 @@
+"""Slots are leased: memory comes back when the last tensor over it is dropped, and never before."""
+
+import gc
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from h5stream.engine.slots import FIELD_ALIGNMENT, SlotFormat, SlotRing, address_of, map_memory
+from h5stream.storage.layout import FieldLayout
+
+
+def ring_of(slot_nbytes=8192):
+    return SlotRing(slot_nbytes)
+
+
+def field(dtype, row_shape=()):
+    return FieldLayout(name="x", kind="array", dtype=np.dtype(dtype), row_shape=row_shape)
+
+
+def test_a_slot_comes_back_when_its_last_tensor_is_dropped():
+    ring = ring_of()
+    slot = ring.take()
+    free = ring.free_slots
+    packed = ring.lease(slot)
+    first, second = packed[:4096].view(torch.float32), packed[4096:].view(torch.int64)
+    del packed
+    assert ring.free_slots == free
+    del first
+    assert ring.free_slots == free
+    del second
+    assert ring.free_slots == free + 1
+
+
+def test_whoever_keeps_one_tensor_keeps_the_whole_slot_as_it_was():
+    ring = ring_of()
+    tensors = ring.lease(ring.take()).view(torch.int64).chunk(2)
+    kept = tensors[0]
+    kept.fill_(7)
+    del tensors
+    others = [ring.take() for _ in range(3 * ring.free_slots + 3)]
+    for other in others:
+        other.memory[:] = 0xFF
+    assert (kept == 7).all()
+
+
+def test_a_view_of_a_view_and_a_slice_hold_the_slot_too():
+    ring = ring_of()
+    free = ring.free_slots
+    row = ring.lease(ring.take()).view(torch.float32).view(64, 32)[3]
+    taken = ring.free_slots
+    gc.collect()
+    assert ring.free_slots == taken
+    array = row.numpy()
+    del row
+    assert ring.free_slots == taken
+    del array
+    gc.collect()
+    assert ring.free_slots == taken + 1 >= free
+
+
+def test_keeping_every_batch_gives_each_its_own_memory():
+    ring = ring_of()
+    kept = []
+    for k in range(200):
+        tensor = ring.lease(ring.take()).view(torch.int64)
+        tensor.fill_(k)
+        kept.append(tensor)
+    assert [int(t[0]) for t in kept] == [int(t[-1]) for t in kept] == list(range(200))
+    assert len({t.data_ptr() for t in kept}) == 200
+
+
+def test_without_anybody_keeping_them_slots_are_used_again():
+    ring = ring_of()
+    addresses = set()
+    for _ in range(1000):
+        tensor = ring.lease(ring.take())
+        addresses.add(tensor.data_ptr())
+        del tensor
+    held = ring.held_nbytes
+    assert len(addresses) <= held // ring.slot_nbytes
+    assert held == ring.slot_nbytes * 64
+
+
+def test_tensors_may_be_dropped_in_other_threads():
+    ring = ring_of()
+    batches = [ring.lease(ring.take()) for _ in range(256)]
+    taken_from = ring.held_nbytes // ring.slot_nbytes
+
+    def drop(mine):
+        while mine:
+            mine.pop()
+
+    shares = [batches[k::8] for k in range(8)]
+    batches.clear()
+    threads = [threading.Thread(target=drop, args=(share,)) for share in shares]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert ring.free_slots == taken_from
+    assert len({address_of(ring.take().memory) for _ in range(taken_from)}) == taken_from
+
+
+def test_taking_in_many_threads_never_gives_a_slot_twice():
+    ring = ring_of()
+    taken = [[] for _ in range(8)]
+    barrier = threading.Barrier(8)
+
+    def take(mine):
+        barrier.wait()
+        for _ in range(100):
+            mine.append(ring.take())
+
+    threads = [threading.Thread(target=take, args=(mine,)) for mine in taken]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({address_of(slot.memory) for mine in taken for slot in mine}) == 800
+
+
+def test_a_cycle_with_a_tensor_in_it_gives_the_slot_back_when_it_is_collected():
+    ring = ring_of()
+    holder = [ring.lease(ring.take())]
+    holder.append(holder)
+    free = ring.free_slots
+    del holder
+    gc.collect()
+    assert ring.free_slots == free + 1
+
+
+def test_a_slot_given_back_unleased_is_taken_again():
+    ring = ring_of()
+    slots = [ring.take() for _ in range(ring.free_slots + 64)]
+    for slot in slots:
+        ring.give_back(slot)
+    again = {address_of(ring.take().memory) for _ in range(len(slots))}
+    assert again == {address_of(slot.memory) for slot in slots}
+
+
+def test_trimming_lets_go_of_free_slots_and_leased_ones_stay_whole():
+    ring = ring_of()
+    kept = ring.lease(ring.take())
+    kept.fill_(9)
+    ring.trim()
+    assert (ring.free_slots, ring.held_nbytes) == (0, 0)
+    ring.take().memory[:] = 0
+    assert (kept == 9).all()
+
+
+def test_the_ring_may_go_before_its_tensors():
+    ring = ring_of()
+    kept = ring.lease(ring.take())
+    kept.fill_(3)
+    del ring
+    gc.collect()
+    assert (kept == 3).all()
+
+
+@pytest.mark.parametrize("rows", [1, 7, 8192])
+def test_fields_are_packed_at_aligned_offsets_without_overlap(rows):
+    fields = [field("f4", (3,)), field("bool"), field("S5"), field("c16", (2, 2)), field("i8")]
+    packed = SlotFormat.for_rows(fields, rows)
+    ends = [offset + f.row_nbytes * rows for offset, f in zip(packed.offsets, fields, strict=True)]
+    assert all(offset % FIELD_ALIGNMENT == 0 for offset in packed.offsets)
+    assert all(end <= start for end, start in zip(ends, [*packed.offsets[1:], packed.nbytes], strict=True))
+
+
+def test_slots_begin_at_pages_whatever_their_size():
+    ring = ring_of(5000)
+    assert all(address_of(ring.take().memory) % 4096 == 0 for _ in range(10))
+
+
+def test_mapped_memory_is_zero_and_writable():
+    memory = map_memory(3 << 20)
+    assert not memory.any()
+    memory[-1] = 1
+    assert address_of(memory) == memory.ctypes.data

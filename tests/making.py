@@ -1,0 +1,143 @@
+"""Builders of odd HDF5 files, mostly through h5py's low-level interface; every test makes its own."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from h5stream import H5Dataset
+
+DONT_FILTER_PARTIAL_CHUNKS = 2  # H5D_CHUNK_DONT_FILTER_PARTIAL_CHUNKS in H5Dpublic.h
+INDEX_TYPES = (
+    "btree v1",
+    "single chunk",
+    "implicit",
+    "fixed array",
+    "extensible array",
+    "btree v2",
+)  # H5D_chunk_index_t
+
+
+def libhdf5() -> ctypes.CDLL:
+    """Give h5py's own libhdf5, for the few calls that h5py does not wrap; handles are shared with h5py."""
+    folder = Path(h5py.__file__).parent.parent / "h5py.libs"
+    return ctypes.CDLL(str(next(folder.glob("libhdf5-*.so*"))))
+
+
+def numbers(*shape, dtype="f4"):
+    """Make distinct, reproducible numbers."""
+    count = int(np.prod(shape))
+    return np.random.default_rng(count).permutation(count).astype(dtype).reshape(shape)
+
+
+def make_file(path, name="x", libver="latest", **options):
+    """Write one dataset to a new file and give the path."""
+    with h5py.File(path, "w", libver=libver) as file:
+        file.create_dataset(name, **options)
+    return str(path)
+
+
+def low_level(
+    path,
+    shape,
+    *,
+    stored=h5py.h5t.IEEE_F32LE,
+    chunks=None,
+    maxshape=None,
+    libver=(h5py.h5f.LIBVER_LATEST, h5py.h5f.LIBVER_LATEST),
+    prepare=lambda creation: None,
+    file_creation=None,
+    then=lambda dataset: None,
+):
+    """Make a dataset ``x`` by low-level calls.
+
+    `prepare` gets the creation property list, `then` the dataset, as ``h5py.h5d.DatasetID``.
+    """
+    access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
+    access.set_libver_bounds(*libver)
+    file = h5py.h5f.create(str(path).encode(), h5py.h5f.ACC_TRUNC, fcpl=file_creation, fapl=access)
+    creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    if chunks:
+        creation.set_chunk(chunks)
+    prepare(creation)
+    space = h5py.h5s.create_simple(shape, maxshape)
+    dataset = h5py.h5d.create(file, b"x", stored, space, creation)
+    then(dataset)
+    dataset.close()
+    file.close()
+    return str(path)
+
+
+def write(values):
+    """Give a function that writes `values` in whole, for `low_level`."""
+    values = np.ascontiguousarray(values)
+    return lambda dataset: dataset.write(h5py.h5s.ALL, h5py.h5s.ALL, values)
+
+
+def write_raw(values, stored):
+    """Give a function that writes bytes as stored elements of a type, without conversion, for `low_level`."""
+    values = np.ascontiguousarray(values)
+    return lambda dataset: dataset.write(h5py.h5s.ALL, h5py.h5s.ALL, values, mtype=stored)
+
+
+def leave_partial_chunks_unfiltered(creation):
+    """Set an option that h5py does not wrap."""
+    set_options = libhdf5().H5Pset_chunk_opts
+    set_options.argtypes = [ctypes.c_int64, ctypes.c_uint]
+    assert set_options(creation.id, DONT_FILTER_PARTIAL_CHUNKS) >= 0
+
+
+def index_type(path, name="x"):
+    """Give the kind of chunk index that libhdf5 chose, which h5py does not tell."""
+    ask = libhdf5().H5Dget_chunk_index_type
+    ask.argtypes = [ctypes.c_int64, ctypes.POINTER(ctypes.c_int)]
+    kind = ctypes.c_int()
+    with h5py.File(path, "r") as file:
+        dataset = file[name]  # kept, or its handle would be closed before the call
+        assert ask(dataset.id.id, ctypes.byref(kind)) >= 0
+    return INDEX_TYPES[kind.value]
+
+
+def set_fill_bytes(creation, stored, raw):
+    """Set a fill value of any HDF5 type; h5py knows those of NumPy types only."""
+    set_value = libhdf5().H5Pset_fill_value
+    set_value.argtypes = [ctypes.c_int64, ctypes.c_int64, ctypes.c_char_p]
+    assert set_value(creation.id, stored.id, raw) >= 0
+
+
+def chunk_starts(shape, chunks):
+    """Give the coordinates of every chunk of a grid."""
+    return list(itertools.product(*(range(0, n, c) for n, c in zip(shape, chunks, strict=True))))
+
+
+def read_with_h5py(path, name="x"):
+    """Read a whole dataset: the oracle."""
+    with h5py.File(path, "r") as file:
+        return file[name][()]
+
+
+def string_type(nbytes, padding):
+    """Make a fixed-length string type."""
+    stored = h5py.h5t.TypeID.copy(h5py.h5t.C_S1)
+    stored.set_size(nbytes)
+    stored.set_strpad(padding)
+    return stored
+
+
+def access_of(dataset: H5Dataset):
+    """Give how the first field is read, and why."""
+    part = dataset.layout.datasets[0][0]
+    return part.access, part.reason
+
+
+def flip_byte(path, offset):
+    """Damage one byte of a file."""
+    with open(path, "r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)[0]
+        file.seek(offset)
+        file.write(bytes([byte ^ 0xFF]))

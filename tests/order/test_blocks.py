@@ -1,0 +1,72 @@
+"""Blocks: runs of rows that are read together."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from h5stream.errors import OptionError
+from h5stream.order.blocks import make_blocks, select_rows
+
+FILES = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 50)), min_size=1, max_size=5).filter(
+    lambda files: sum(rows for rows, _ in files) > 0
+)
+
+
+@settings(deadline=None)
+@given(FILES, st.data())
+def test_blocks_never_cross_files_and_none_is_empty(files, data):
+    starts = tuple(np.cumsum([0, *(rows for rows, _ in files)]).tolist())
+    sizes = tuple(size for _, size in files)
+    chosen = data.draw(st.one_of(st.none(), st.sets(st.integers(0, starts[-1] - 1), min_size=1)))
+    rows = None if chosen is None else np.array(sorted(chosen))
+    blocks = make_blocks(starts, sizes, rows)
+    assert (np.diff(blocks.edges) > 0).all()
+    assert blocks.total_rows == (starts[-1] if rows is None else len(rows))
+    for start, stop in zip(blocks.edges[:-1], blocks.edges[1:], strict=True):
+        held = blocks.rows_at(np.arange(start, stop))
+        file = int(np.searchsorted(starts, held[0], side="right")) - 1
+        assert held[-1] < starts[file + 1]
+        # All from one chunk's worth of rows.
+        assert (held[0] - starts[file]) // sizes[file] == (held[-1] - starts[file]) // sizes[file]
+
+
+def test_too_many_blocks_are_refused_before_they_are_made():
+    with pytest.raises(OptionError, match="make 1,000,000,000 blocks"):
+        make_blocks((0, 10**9), (1,))
+
+
+@pytest.mark.parametrize(
+    ("selection", "expected"),
+    [
+        ([3, 1], [1, 3]),
+        (np.array([-1, 0], dtype="i2"), [0, 4]),
+        ([True, False, False, True, True], [0, 3, 4]),
+        (range(2), [0, 1]),
+        (np.uint8([4]), [4]),
+    ],
+)
+def test_a_selection_becomes_ascending_rows(selection, expected):
+    assert select_rows(selection, 5).tolist() == expected
+
+
+def test_no_selection_is_all_rows():
+    assert select_rows(None, 5) is None
+
+
+@pytest.mark.parametrize(
+    ("selection", "why"),
+    [
+        ([], "selects no rows"),
+        ([False] * 5, "selects no rows"),
+        ([True] * 4, r"one value a row: 5 rows, shape \(4,\)"),
+        ([5], "names row 5, but there are 5 rows, 0 to 4"),
+        ([-6], "names row -6"),
+        ([1, -4], "row 1 more than once"),
+        ([0.5], "not float64"),
+        (["a"], "not <U1"),
+    ],
+)
+def test_a_selection_that_cannot_be_is_refused(selection, why):
+    with pytest.raises(OptionError, match=why):
+        select_rows(selection, 5)

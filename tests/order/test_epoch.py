@@ -1,0 +1,239 @@
+"""The order: each row once an epoch over all ranks, resumable, a function of its inputs alone."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from h5stream.errors import OptionError
+from h5stream.order.blocks import make_blocks
+from h5stream.order.epoch import BatchCut, EpochOrder, OrderSettings, count_batches
+
+GOLDEN = [10, 3, 9, 18, 5, 4, 11, 19, 7, 13, 12, 6, 2, 0, 8, 1, 14, 15, 17, 16]
+FILES = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 20)), min_size=1, max_size=4)
+
+
+@st.composite
+def orders(draw, shuffle=None, drop_last=None, subset=None):
+    """Draw blocks and settings, and give the orders of all ranks; cases that cannot be are left out."""
+    files = draw(FILES)
+    starts = tuple(np.cumsum([0, *(rows for rows, _ in files)]).tolist())
+    rows = None
+    if draw(st.booleans()) if subset is None else subset:
+        mask = draw(st.integers(1, 2 ** starts[-1] - 1))
+        rows = np.array([k for k in range(starts[-1]) if mask >> k & 1], dtype=np.int64)
+    blocks = make_blocks(starts, tuple(size for _, size in files), rows)
+    window = draw(st.integers(1, 2 * blocks.total_rows))
+    chosen = OrderSettings(
+        batch_size=draw(st.integers(1, 30)),
+        window_rows=window,
+        first_window_rows=draw(st.integers(1, window)),
+        shuffle=draw(st.booleans()) if shuffle is None else shuffle,
+        drop_last=draw(st.booleans()) if drop_last is None else drop_last,
+        seed=draw(st.integers(0, 2**63)),
+        epoch=draw(st.integers(0, 5)),
+        world_size=draw(st.integers(1, 5)),
+    )
+    try:
+        return [EpochOrder(blocks, dataclasses.replace(chosen, rank=rank)) for rank in range(chosen.world_size)]
+    except OptionError:
+        return []
+
+
+def rows_of_windows(order, first_batch=0):
+    """Collect what the windows say, batch by batch."""
+    found = {k: {} for k in range(first_batch, order.batches)}
+    for window in order.windows(first_batch):
+        assert (np.diff(window.rows) > 0).all()
+        for row, batch, within in zip(window.rows, window.batch, window.within, strict=True):
+            assert int(within) not in found[int(batch)]
+            found[int(batch)][int(within)] = int(row)
+    return {batch: [rows[i] for i in range(len(rows))] for batch, rows in found.items()}
+
+
+def all_rows(order):
+    return order.blocks.rows_at(np.arange(order.blocks.total_rows)).tolist()
+
+
+@settings(deadline=None, max_examples=300)
+@given(orders(drop_last=False))
+def test_each_row_comes_exactly_once_an_epoch_over_all_ranks(ranks):
+    seen = sorted(row for order in ranks for rows in rows_of_windows(order).values() for row in rows)
+    assert not ranks or seen == all_rows(ranks[0])
+
+
+@settings(deadline=None, max_examples=200)
+@given(orders(drop_last=True))
+def test_with_drop_last_every_batch_of_every_rank_is_full_and_no_row_comes_twice(ranks):
+    seen = []
+    for order in ranks:
+        for rows in rows_of_windows(order).values():
+            assert len(rows) == order.settings.batch_size
+            seen += rows
+    assert len(set(seen)) == len(seen)
+    if ranks:
+        left_out = len(all_rows(ranks[0])) - len(seen)
+        assert 0 <= left_out < ranks[0].settings.batch_size * len(ranks)
+
+
+@settings(deadline=None, max_examples=300)
+@given(orders())
+def test_every_rank_has_as_many_batches_and_none_is_empty_or_too_large(ranks):
+    assert len({order.batches for order in ranks}) <= 1
+    for order in ranks:
+        sizes = [order.batch_size_of(k) for k in range(order.batches)]
+        assert sizes == [len(rows) for rows in rows_of_windows(order).values()]
+        assert sum(sizes) == order.rows
+        assert all(1 <= size <= order.settings.batch_size for size in sizes)
+        # Only where another rank has one row more does the last full batch give one away.
+        full = [size == order.settings.batch_size for size in sizes[:-1]]
+        assert all(full[:-1])
+        assert all(full) or (sizes[-2:] == [order.settings.batch_size - 1, 1] and len(ranks) > 1)
+
+
+@settings(deadline=None, max_examples=200)
+@given(orders())
+def test_a_batchs_rows_are_known_without_replaying_what_came_before(ranks):
+    for order in ranks:
+        for batch, rows in rows_of_windows(order).items():
+            assert order.batch_rows(batch).tolist() == rows
+
+
+@settings(deadline=None, max_examples=200)
+@given(orders(), st.integers(0, 200))
+def test_resuming_at_a_batch_gives_the_tail_of_the_epoch(ranks, first):
+    for order in ranks:
+        first_batch = min(first, order.batches)
+        tail = {k: rows for k, rows in rows_of_windows(order).items() if k >= first_batch}
+        assert rows_of_windows(order, first_batch) == tail
+
+
+@settings(deadline=None, max_examples=200)
+@given(orders(shuffle=False, drop_last=False))
+def test_without_shuffling_the_rows_come_in_file_order(ranks):
+    rows = [row for order in ranks for batch in range(order.batches) for row in order.batch_rows(batch).tolist()]
+    assert not ranks or rows == all_rows(ranks[0])
+
+
+@settings(deadline=None, max_examples=200)
+@given(orders())
+def test_a_window_holds_whole_blocks_but_at_the_ends_of_a_ranks_run(ranks):
+    for order in ranks:
+        edges = order.blocks.edges
+        places = {row: k for k, row in enumerate(all_rows(order))}
+        for k in range(len(order.window_edges) - 1):
+            rows, _ = order.outputs(k)
+            held = {places[int(row)] for row in rows}
+            cut = [
+                block
+                for block in np.unique(np.searchsorted(edges, sorted(held), side="right") - 1)
+                if not set(range(edges[block], edges[block + 1])) <= held
+            ]
+            inner = 0 < k < len(order.window_edges) - 2
+            assert len(cut) <= (0 if inner else 2)
+
+
+@settings(deadline=None, max_examples=100)
+@given(orders())
+def test_the_first_windows_double_until_they_have_the_size_that_was_asked_for(ranks):
+    for order in ranks:
+        chosen, longest = order.settings, int(np.diff(order.blocks.edges).max())
+        size = chosen.first_window_rows
+        for rows in np.diff(order.window_edges)[:-1]:
+            assert size <= rows < size + longest
+            size = min(2 * size, chosen.window_rows)
+
+
+@settings(deadline=None, max_examples=100)
+@given(orders(shuffle=True), st.integers(1, 50))
+def test_another_batch_size_cuts_the_same_line_of_rows(ranks, batch_size):
+    if len(ranks) != 1 or ranks[0].settings.drop_last:
+        return
+    other = EpochOrder(ranks[0].blocks, dataclasses.replace(ranks[0].settings, batch_size=batch_size))
+    lines = [[r for k in range(o.batches) for r in o.batch_rows(k).tolist()] for o in (ranks[0], other)]
+    assert lines[0] == lines[1]
+
+
+def order_of(rows, block, batch, window, **more):
+    chosen = OrderSettings(batch_size=batch, window_rows=window, first_window_rows=more.pop("first", window), **more)
+    return EpochOrder(make_blocks((0, rows), (block,)), chosen)
+
+
+def line_of(order):
+    return [row for k in range(order.batches) for row in order.batch_rows(k).tolist()]
+
+
+def test_the_order_of_a_seed_never_changes():
+    # Golden values: a checkpoint of last year must name the same rows.
+    assert line_of(order_of(20, 3, 8, 8, seed=7, epoch=2)) == GOLDEN
+
+
+def test_seed_and_epoch_each_change_the_order():
+    lines = [line_of(order_of(200, 5, 8, 50, seed=s, epoch=e)) for s in (0, 1, 2**40) for e in (0, 1)]
+    assert len({tuple(line) for line in lines}) == 6
+
+
+def test_a_window_over_all_rows_is_an_exact_global_shuffle():
+    # Each row is equally likely in each quarter of the line: with 400 seeds a count is 100 +- 8.7.
+    rows = 8
+    counts = np.zeros((rows, 4))
+    for seed in range(400):
+        for place, row in enumerate(line_of(order_of(rows, 2, 2, rows, seed=seed))):
+            counts[row, place // 2] += 1
+    assert abs(counts - 100).max() < 5 * 8.7
+
+
+def test_ranks_own_runs_of_the_line_so_that_a_block_is_read_by_two_at_most():
+    ranks = [order_of(1000, 10, 16, 200, world_size=7, rank=r, seed=3) for r in range(7)]
+    readers = {}
+    for rank, order in enumerate(ranks):
+        for row in line_of(order):
+            readers.setdefault(row // 10, set()).add(rank)
+    assert max(len(found) for found in readers.values()) <= 2
+    assert sum(len(found) == 2 for found in readers.values()) <= 6
+
+
+def test_two_ranks_of_unlike_length_still_have_as_many_batches():
+    # 17 rows: 9 and 8; the second rank's last full batch gives its last row away.
+    sizes = [
+        [order.batch_size_of(k) for k in range(order.batches)]
+        for order in (order_of(17, 4, 4, 8, world_size=2, rank=r) for r in (0, 1))
+    ]
+    assert sizes == [[4, 4, 1], [4, 3, 1]]
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "why"),
+    [
+        (5, {"batch_size": 8, "drop_last": True}, "drop_last=True leaves no batch: 5 rows"),
+        (3, {"batch_size": 2, "world_size": 4}, "3 rows cannot give each of 4 ranks one"),
+        (5, {"batch_size": 1, "world_size": 2}, "the same number of batches"),
+    ],
+)
+def test_what_cannot_be_shared_out_is_refused_with_the_numbers(rows, options, why):
+    with pytest.raises(OptionError, match=why):
+        count_batches(rows, OrderSettings(window_rows=4, first_window_rows=4, **options))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"batch_size": 0}, {"window_rows": 0}, {"first_window_rows": 0}, {"seed": -1}, {"epoch": -1}, {"rank": 1}],
+)
+def test_settings_that_break_a_rule_are_named(wrong):
+    with pytest.raises(OptionError, match=next(iter(wrong))):
+        OrderSettings(**{"batch_size": 4, "window_rows": 4, "first_window_rows": 4, **wrong})
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.integers(1, 500), st.integers(1, 40), st.booleans())
+def test_a_cut_locates_every_row_where_its_batch_says(rows, batch_size, another_has_more):
+    batches = -(-(rows + another_has_more) // batch_size)
+    if batches > rows:
+        return
+    cut = BatchCut(rows=rows, batch_size=batch_size, batches=batches)
+    batch, within = cut.locate(np.arange(rows))
+    expected = [(k, i) for k in range(batches) for i in range(cut.size_of(k))]
+    assert list(zip(batch.tolist(), within.tolist(), strict=True)) == expected
+    assert [cut.start_of(k) for k in range(batches)] == np.flatnonzero(within == 0).tolist()

@@ -1,0 +1,120 @@
+"""Data outside the opened files is refused, by whichever way it is reached."""
+
+import h5py
+import numpy as np
+import pytest
+from making import numbers
+
+from h5stream import H5Dataset
+from h5stream.errors import ExternalDataError, FieldNotFoundError
+
+VALUES = numbers(6)
+
+
+@pytest.fixture
+def path(tmp_path):
+    """Make a file that leads to another one in every way there is."""
+    with h5py.File(tmp_path / "secret.h5", "w") as file:
+        file["x"] = VALUES
+        file["group/y"] = VALUES
+    VALUES.tofile(tmp_path / "raw.bin")
+    path = str(tmp_path / "a.h5")
+    with h5py.File(path, "w") as file:
+        file["own"] = VALUES
+        file["link"] = h5py.ExternalLink("secret.h5", "/x")
+        file["group"] = h5py.ExternalLink("secret.h5", "/group")
+        file["soft"] = h5py.SoftLink("/link")
+        file["sub/softer"] = h5py.SoftLink("../soft")
+        file["sub/soft"] = h5py.SoftLink("/soft")
+        file["through"] = h5py.SoftLink("/group/y")
+        file["loop"] = h5py.SoftLink("/loop")
+        file["dangling"] = h5py.SoftLink("/nowhere")
+        file["away"] = h5py.ExternalLink("absent.h5", "/x")
+        for name, source in {
+            "virtual": ("secret.h5", "x"),
+            "virtual of own": (".", "own"),
+            "virtual of virtual": (".", "virtual"),
+            "virtual of link": (".", "link"),
+            "virtual of stored": (".", "stored"),
+        }.items():
+            layout = h5py.VirtualLayout((6,), "f4")
+            layout[:] = h5py.VirtualSource(*source, (6,))
+            file.create_virtual_dataset(name, layout)
+        file.create_dataset("stored", (6,), "f4", external=[(str(tmp_path / "raw.bin"), 0, VALUES.nbytes)])
+    return path
+
+
+OUTSIDE = {
+    "link": "'link' is an external link to 'secret.h5'",
+    "group/y": "'group' is an external link",
+    "soft": "'link' is an external link",
+    "sub/soft": "'link' is an external link",
+    "through": "'group' is an external link",
+    "virtual": "the virtual source 'secret.h5'",
+    "virtual of virtual": "the virtual source 'secret.h5'",
+    "virtual of link": "'link' is an external link",
+    "virtual of stored": "the external file '.*raw.bin'",
+    "stored": "the external file '.*raw.bin'",
+}
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_data_outside_the_opened_file_is_refused(path, name):
+    with pytest.raises(ExternalDataError, match=rf"{OUTSIDE[name]}.*pass allow_external=True") as caught:
+        H5Dataset(path, name)
+    assert caught.value.target
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_data_outside_the_opened_file_is_read_when_that_is_allowed(path, name):
+    dataset = H5Dataset(path, name, allow_external=True)
+    assert dataset[:].numpy().tobytes() == VALUES.tobytes()
+    assert dataset.layout.datasets[0][0].access == "h5py"
+    dataset.close()
+
+
+@pytest.mark.parametrize("name", ["own", "virtual of own"])
+def test_data_inside_the_opened_file_needs_no_leave(path, name):
+    dataset = H5Dataset(path, name)
+    assert dataset[:].numpy().tobytes() == VALUES.tobytes()
+    dataset.close()
+
+
+def test_virtual_sources_among_the_opened_files_need_no_leave(path, tmp_path):
+    with h5py.File(tmp_path / "secret.h5", "r+") as file:
+        file["virtual"] = VALUES
+    dataset = H5Dataset([path, str(tmp_path / "secret.h5")], "virtual")
+    assert dataset[:].tolist() == [*VALUES.tolist(), *VALUES.tolist()]
+    dataset.close()
+
+
+def test_a_pattern_of_virtual_sources_is_followed_to_each_of_them(tmp_path):
+    path = str(tmp_path / "a.h5")
+    with h5py.File(path, "w", libver="latest") as file:
+        file["part-0"] = VALUES
+        file["part-1"] = h5py.ExternalLink("secret.h5", "/x")
+        layout = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        space = h5py.h5s.create_simple((6,), (h5py.h5s.UNLIMITED,))
+        space.select_hyperslab((0,), (h5py.h5s.UNLIMITED,), (6,), (6,))
+        source = h5py.h5s.create_simple((6,))
+        layout.set_virtual(space, b".", b"part-%b", source)
+        h5py.h5d.create(file.id, b"x", h5py.h5t.IEEE_F32LE, h5py.h5s.create_simple((6,), (h5py.h5s.UNLIMITED,)), layout)
+    with pytest.raises(ExternalDataError, match="'part-1' is an external link"):
+        H5Dataset(path, "x")
+
+
+@pytest.mark.parametrize("name", ["loop", "dangling", "sub/softer", "away"])
+@pytest.mark.parametrize("allow", [False, True])
+def test_a_link_that_leads_nowhere_is_a_field_that_is_not_there(path, name, allow):
+    error = ExternalDataError if name == "away" and not allow else FieldNotFoundError
+    with pytest.raises(error):
+        H5Dataset(path, name, allow_external=allow)
+
+
+def test_fields_by_default_leave_out_what_links_lead_to(path, tmp_path):
+    inside = str(tmp_path / "b.h5")
+    with h5py.File(inside, "w") as file:
+        file["x"] = np.arange(3)
+        file["y"] = h5py.ExternalLink("secret.h5", "/x")
+        file["z"] = h5py.SoftLink("/x")
+    assert H5Dataset(inside)[:].tolist() == [0, 1, 2]

@@ -1,0 +1,318 @@
+"""Filters: every one, in every order that HDF5 allows, with every mask; corrupt bytes are an error, never data."""
+
+import ctypes
+import itertools
+import struct
+import zlib
+from pathlib import Path
+
+import h5py
+import hdf5plugin
+import numpy as np
+import pytest
+from making import access_of, flip_byte, low_level, make_file, numbers, write
+from oracle import assert_like_h5py
+
+from h5stream import H5Dataset
+from h5stream.errors import CorruptChunkError, MissingFilterError
+from h5stream.storage import plugins
+from h5stream.storage.filters import DecodeError, DecodeScratch, Filter, Pipeline, unshuffle
+
+STEPS = {
+    "shuffle": lambda c: c.set_shuffle(),
+    "deflate": lambda c: c.set_deflate(6),
+    "fletcher32": lambda c: c.set_fletcher32(),
+    "lzf": lambda c: c.set_filter(h5py.h5z.FILTER_LZF, h5py.h5z.FLAG_OPTIONAL),
+    "zstd": lambda c: c.set_filter(32015, h5py.h5z.FLAG_OPTIONAL, (3,)),
+}
+ORDERS = [order for n in (1, 2, 3) for order in itertools.permutations(STEPS, n)]
+
+
+def apply(order):
+    def prepare(creation):
+        for name in order:
+            STEPS[name](creation)
+
+    return prepare
+
+
+@pytest.mark.parametrize("order", ORDERS, ids="+".join)
+def test_filters_are_undone_in_whatever_order_they_were_applied(tmp_path, order):
+    path = low_level(tmp_path / "a.h5", (50, 33), chunks=(16, 20), prepare=apply(order), then=write(numbers(50, 33)))
+    assert_like_h5py(path, access="decoded")
+
+
+@pytest.mark.parametrize("dtype", ["u1", "<i2", ">u4", "<f8", "<c8", ">c16", "S3", "S7"])
+def test_a_shuffle_of_any_width_is_undone(tmp_path, dtype):
+    values = numbers(50, 33, dtype="i4").astype(dtype)
+    assert_like_h5py(
+        make_file(tmp_path / "a.h5", data=values, chunks=(16, 20), shuffle=True, compression="gzip"), access="decoded"
+    )
+
+
+@pytest.mark.parametrize("width", [2, 8, 3])
+def test_a_shuffle_whose_width_is_not_the_elements_is_undone(tmp_path, width):
+    # libhdf5 always writes the element's size, but it is a number in the file, and other writers set it as they like.
+    values = numbers(16, 6, dtype="<u4")
+    body = values.tobytes()
+    planes = np.frombuffer(body, np.uint8).reshape(-1, width).T.tobytes()
+    path = low_level(
+        tmp_path / "a.h5",
+        (16, 6),
+        stored=h5py.h5t.STD_U32LE,
+        chunks=(16, 6),
+        libver=(h5py.h5f.LIBVER_EARLIEST, h5py.h5f.LIBVER_LATEST),  # whose headers have no checksum
+        prepare=STEPS["shuffle"],
+        then=lambda dataset: dataset.write_direct_chunk((0, 0), planes),
+    )
+    content = bytearray(Path(path).read_bytes())
+    at = content.index(b"shuffle\0") + 8
+    assert content[at : at + 4] == struct.pack("<I", 4)
+    content[at : at + 4] = struct.pack("<I", width)
+    Path(path).write_bytes(content)
+    assert_like_h5py(path, access="decoded")
+    assert H5Dataset(path, "x")[:].numpy().tobytes() == body
+
+
+@pytest.mark.parametrize(
+    ("count", "width"), [(0, 4), (1, 4), (3, 4), (4, 4), (11, 4), (12, 3), (13, 3), (5, 1), (9, 8)]
+)
+def test_unshuffle_leaves_the_bytes_that_fill_no_element_where_they_are(count, width):
+    data = np.arange(count, dtype=np.uint8)
+    whole = count // width
+    expected = data[: whole * width].reshape(width, whole).T.reshape(-1).tolist() + data[whole * width :].tolist()
+    assert unshuffle(data, width, np.empty_like(data)).tolist() == expected
+
+
+@pytest.mark.parametrize("mask", range(8))
+def test_a_chunks_filter_mask_says_which_filters_it_skipped(tmp_path, mask):
+    order = ("shuffle", "deflate", "fletcher32")
+    values = numbers(16, 4, dtype="<f4")
+
+    def then(dataset):
+        write(np.concatenate([values, values]))(dataset)
+        body = values.tobytes()
+        if not mask & 1:
+            body = np.frombuffer(body, np.uint8).reshape(-1, 4).T.tobytes()
+        if not mask & 2:
+            body = zlib.compress(body)
+        if not mask & 4:
+            body += checksum(body)
+        dataset.write_direct_chunk((16, 0), body, filter_mask=mask)
+
+    path = low_level(tmp_path / "a.h5", (32, 4), chunks=(16, 4), prepare=apply(order), then=then)
+    assert_like_h5py(path, access="decoded")
+
+
+def checksum(body):
+    """Fletcher's sum over big-endian 16-bit words, as ``H5_checksum_fletcher32`` defines it."""
+    padded = body + b"\0" * (len(body) % 2)
+    first = second = 0
+    for (word,) in struct.iter_unpack(">H", padded):
+        first = (first + word) % 65535
+        second = (second + first) % 65535
+    # libhdf5 folds with 65535 standing for 0, unless all was 0.
+    return struct.pack("<I", (second or 65535) << 16 | (first or 65535)) if any(body) else struct.pack("<I", 0)
+
+
+def test_the_first_chunk_may_have_skipped_all_filters(tmp_path):
+    values = numbers(16, 4, dtype="<f4")
+
+    def then(dataset):
+        write(np.concatenate([values, values]))(dataset)
+        dataset.write_direct_chunk((0, 0), values.tobytes(), filter_mask=3)
+
+    path = low_level(tmp_path / "a.h5", (32, 4), chunks=(16, 4), prepare=apply(("shuffle", "deflate")), then=then)
+    assert_like_h5py(path, access="decoded")
+
+
+@pytest.mark.parametrize("order", [("fletcher32",), ("fletcher32", "deflate"), ("deflate", "fletcher32")], ids="+".join)
+@pytest.mark.parametrize("chunk", [0, 2])
+def test_a_wrong_checksum_is_an_error_that_names_file_dataset_chunk_and_byte(tmp_path, order, chunk):
+    path = low_level(tmp_path / "a.h5", (48, 4), chunks=(16, 4), prepare=apply(order), then=write(numbers(48, 4)))
+    with h5py.File(path) as file:
+        info = file["x"].id.get_chunk_info_by_coord((16 * chunk, 0))
+    if order[-1] == "deflate":  # damage what is summed, not the stream
+        with h5py.File(path, "r+") as file:
+            mask, stored = file["x"].id.read_direct_chunk((16 * chunk, 0))
+            body = bytearray(zlib.decompress(stored))
+            body[5] ^= 0xFF
+            file["x"].id.write_direct_chunk((16 * chunk, 0), zlib.compress(bytes(body)), filter_mask=mask)
+            info = file["x"].id.get_chunk_info_by_coord((16 * chunk, 0))
+    else:
+        flip_byte(path, info.byte_offset + 5)
+    dataset = H5Dataset(path, "x")
+    with pytest.raises(
+        CorruptChunkError, match=rf"'x': chunk \({16 * chunk}, 0\) at byte {info.byte_offset}"
+    ) as caught:
+        dataset[16 * chunk : 16 * chunk + 2]
+    assert caught.value.file == path
+    assert caught.value.chunk == (16 * chunk, 0)
+    assert caught.value.byte_offset == info.byte_offset
+    assert dataset[16:18].numpy().tobytes() == numbers(48, 4)[16:18].tobytes()
+
+
+@pytest.mark.parametrize("name", ["deflate", "lzf", "zstd"])
+def test_damaged_compressed_bytes_are_an_error_where_h5py_fails_too(tmp_path, name):
+    values = np.zeros((64, 64), "f4")
+    path = low_level(tmp_path / "a.h5", (64, 64), chunks=(32, 64), prepare=apply((name,)), then=write(values))
+    with h5py.File(path, "r+") as file:
+        file["x"].id.write_direct_chunk((32, 0), b"\x05damaged beyond repair")
+    dataset = H5Dataset(path, "x")
+    with h5py.File(path) as file, pytest.raises(OSError):
+        file["x"][32:]
+    with pytest.raises(CorruptChunkError, match=r"chunk \(32, 0\)"):
+        dataset[40]
+    assert not dataset[:32].any()
+
+
+@pytest.mark.parametrize("chunk", [0, 32])
+def test_a_stream_that_is_shorter_than_its_chunk_is_corrupt_though_libhdf5_reads_beyond_its_end(tmp_path, chunk):
+    path = make_file(tmp_path / "a.h5", data=numbers(64, 4), chunks=(32, 4), compression="gzip")
+    with h5py.File(path, "r+") as file:
+        file["x"].id.write_direct_chunk((chunk, 0), zlib.compress(b"\1" * 100))
+    dataset = H5Dataset(path, "x")
+    with pytest.raises(CorruptChunkError, match=rf"chunk \({chunk}, 0\).*gzip gave 100 bytes where 512 are promised"):
+        dataset[chunk + 1]
+    other = 32 - chunk
+    assert dataset[other : other + 32].numpy().tobytes() == numbers(64, 4)[other : other + 32].tobytes()
+
+
+def test_a_stream_that_decodes_to_more_than_its_chunk_never_writes_beyond_it():
+    stored = np.frombuffer(zlib.compress(b"\1" * 100_000), np.uint8)
+    with pytest.raises(DecodeError):
+        Pipeline(filters=(Filter(id=1, values=(4,)),)).decode(
+            stored, filter_mask=0, raw_nbytes=512, scratch=DecodeScratch()
+        )
+
+
+PLUGINS = {
+    "bitshuffle-lz4": (hdf5plugin.Bitshuffle(), "f4"),
+    "bitshuffle-zstd": (hdf5plugin.Bitshuffle(cname="zstd"), "i2"),
+    "bitshuffle alone": (hdf5plugin.Bitshuffle(cname="none"), "u8"),
+    **{f"blosc-{c}": (hdf5plugin.Blosc(cname=c), "f4") for c in ("lz4", "blosclz", "lz4hc", "snappy", "zlib", "zstd")},
+    "blosc-bitshuffle": (hdf5plugin.Blosc(shuffle=hdf5plugin.Blosc.BITSHUFFLE), "i8"),
+    **{f"blosc2-{c}": (hdf5plugin.Blosc2(cname=c), "f4") for c in ("blosclz", "lz4", "lz4hc", "zlib", "zstd")},
+    "blosc2-delta": (hdf5plugin.Blosc2(filters=hdf5plugin.Blosc2.DELTA), "i4"),
+    "bzip2": (hdf5plugin.BZip2(), "f8"),
+    "fcidecomp": (hdf5plugin.FciDecomp(), "u2"),
+    "lz4": (hdf5plugin.LZ4(), "f4"),
+    "lz4 in blocks": (hdf5plugin.LZ4(nbytes=512), "f4"),
+    "sperr": (hdf5plugin.Sperr(rate=16), "f4"),
+    "sz": (hdf5plugin.SZ(absolute=0.1), "f4"),
+    "sz3": (hdf5plugin.SZ3(absolute=0.1), "f8"),
+    "zfp": (hdf5plugin.Zfp(), "f4"),
+    "zfp-rate": (hdf5plugin.Zfp(rate=12), "f8"),
+    "zfp-reversible": (hdf5plugin.Zfp(reversible=True), "i4"),
+    "zstd": (hdf5plugin.Zstd(), "c8"),
+}
+
+
+@pytest.mark.parametrize("name", PLUGINS)
+def test_every_filter_of_hdf5plugin_is_undone_here_to_libhdf5s_bytes(tmp_path, name):
+    filter_options, dtype = PLUGINS[name]
+    path = make_file(tmp_path / "a.h5", data=numbers(40, 30, dtype=dtype), chunks=(16, 30), **filter_options)
+    assert_like_h5py(path, access="decoded")
+
+
+def test_no_filter_of_hdf5plugin_is_left_out_of_these_tests():
+    tested = {dict(options)["compression"] for options, _ in PLUGINS.values()}
+    untested = plugins.plugin_ids() - tested
+    assert {32033} >= untested, "htj2k has no encoder options here; any other new filter needs a case"
+
+
+@pytest.mark.parametrize("mask", ["nn", "ec"])
+@pytest.mark.parametrize("dtype", ["u1", "<i2", ">i4", "f4", "f8"])
+def test_szip_is_undone(tmp_path, mask, dtype):
+    if not h5py.h5z.get_filter_info(h5py.h5z.FILTER_SZIP) & h5py.h5z.FILTER_CONFIG_ENCODE_ENABLED:
+        pytest.skip("this libhdf5 cannot write szip")
+    path = make_file(
+        tmp_path / "a.h5",
+        data=np.sort(numbers(64, 32, dtype=dtype), axis=None).reshape(64, 32),
+        chunks=(16, 32),
+        compression="szip",
+        compression_opts=(mask, 16),
+    )
+    assert_like_h5py(path, access="decoded")
+
+
+def test_szip_refuses_a_length_that_its_chunk_cannot_have():
+    szip = Pipeline(filters=(Filter(id=4, values=(141, 16, 32, 64)),))
+    stored = np.frombuffer(struct.pack("<I", 2**31) + b"\0" * 20, np.uint8)
+    with pytest.raises(DecodeError, match="szip promises 2147483648"):
+        szip.decode(stored, filter_mask=0, raw_nbytes=512, scratch=DecodeScratch())
+
+
+@pytest.mark.parametrize("options", [{"scaleoffset": 0}, {"scaleoffset": 4, "shuffle": True}])
+def test_scaleoffset_goes_through_h5py(tmp_path, options):
+    path = make_file(tmp_path / "a.h5", data=numbers(50, 8, dtype="i4"), chunks=(16, 8), **options)
+    assert_like_h5py(path, access="h5py")
+
+
+def test_nbit_goes_through_h5py(tmp_path):
+    stored = h5py.h5t.STD_I32LE.copy()
+    stored.set_precision(17)
+    path = low_level(
+        tmp_path / "a.h5",
+        (50, 8),
+        stored=stored,
+        chunks=(16, 8),
+        prepare=lambda c: c.set_filter(h5py.h5z.FILTER_NBIT, h5py.h5z.FLAG_OPTIONAL),
+        then=write(numbers(50, 8, dtype="i4")),
+    )
+    assert_like_h5py(path, access="h5py")
+
+
+def add_unknown_filter(creation, number=400):
+    """Ask for a filter that nobody has, as optional, so that libhdf5 still makes the dataset."""
+    creation.set_filter(number, h5py.h5z.FLAG_OPTIONAL, (1, 2))
+
+
+@pytest.mark.parametrize("odd_type", [False, True])
+def test_a_filter_that_is_missing_is_named_with_how_to_get_it(tmp_path, odd_type):
+    stored = h5py.h5t.STD_I32LE.copy()
+    if odd_type:  # which goes through h5py for another reason
+        stored.set_precision(17)
+    path = low_level(
+        tmp_path / "a.h5",
+        (32, 4),
+        stored=stored,
+        chunks=(16, 4),
+        prepare=add_unknown_filter,
+        then=lambda dataset: dataset.write_direct_chunk((16, 0), b"whatever that is", filter_mask=0),
+    )
+    with pytest.raises(MissingFilterError, match=r"'x' needs HDF5 filter 400 .*HDF5_PLUGIN_PATH") as caught:
+        H5Dataset(path, "x")
+    assert caught.value.filter_id == 400
+    assert caught.value.field == "x"
+
+
+def test_a_missing_filter_that_no_chunk_needs_is_no_obstacle(tmp_path):
+    path = low_level(tmp_path / "a.h5", (32, 4), chunks=(16, 4), prepare=add_unknown_filter, then=write(numbers(32, 4)))
+    assert_like_h5py(path, access="decoded")
+
+
+def test_a_filter_parameter_that_gives_silent_garbage_is_noticed_when_the_file_is_opened(tmp_path, monkeypatch):
+    path = make_file(tmp_path / "a.h5", data=numbers(32, 4), chunks=(16, 4), shuffle=True, compression="gzip")
+    monkeypatch.setattr("h5stream.storage.filters._element_nbytes", lambda shuffle: 2)
+    dataset = H5Dataset(path, "x")
+    assert access_of(dataset) == ("h5py", "its first chunk, decoded here, is not what h5py reads")
+    assert dataset[:].numpy().tobytes() == numbers(32, 4).tobytes()
+
+
+def test_a_plugins_memory_is_given_back(tmp_path):
+    buffer = plugins.PluginBuffer()
+    zstd = plugins.plugin_function(32015)
+    path = make_file(tmp_path / "a.h5", data=np.zeros(4096, "u1"), chunks=(4096,), **hdf5plugin.Zstd())
+    with h5py.File(path) as file:
+        stored = np.frombuffer(file["x"].id.read_direct_chunk((0,))[1], np.uint8)
+    for _ in range(3):
+        assert buffer.decode(zstd, (ctypes.c_uint * 0)(), stored).tolist() == [0] * 4096
+    buffer.release()
+    buffer.release()
+
+
+def test_pipelines_are_described_as_people_write_them(tmp_path):
+    options = {"shuffle": True, "compression": "gzip", "fletcher32": True}
+    path = make_file(tmp_path / "a.h5", data=numbers(32, 4), chunks=(16, 4), **options)
+    assert access_of(H5Dataset(path, "x")) == ("decoded", "shuffle + gzip-4 + fletcher32")

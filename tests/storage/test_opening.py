@@ -1,0 +1,179 @@
+"""Opening: names, defaults, and what is wrong with a file, each with a message that says the way out."""
+
+import os
+import pickle
+
+import h5py
+import numpy as np
+import pytest
+from making import low_level, make_file, numbers
+
+from h5stream import H5Dataset
+from h5stream.errors import (
+    CorruptChunkError,
+    FieldLengthError,
+    FieldNotFoundError,
+    H5StreamError,
+    NotHDF5Error,
+    OptionError,
+    SourceChangedError,
+    SourceError,
+    SourceNotFoundError,
+)
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = str(tmp_path / "a.h5")
+    with h5py.File(path, "w") as file:
+        file["images/raw"] = numbers(10, 3)
+        file["labels"] = np.arange(10)
+        file["other"] = np.arange(4)
+    return path
+
+
+def test_a_path_that_is_not_there_names_it(tmp_path):
+    with pytest.raises(SourceNotFoundError, match=r"no such file: .*absent"):
+        H5Dataset(tmp_path / "absent.h5")
+
+
+def test_a_file_that_is_not_hdf5_says_so(tmp_path):
+    (tmp_path / "a.h5").write_bytes(b"PK\3\4" * 100)
+    with pytest.raises(NotHDF5Error, match="no HDF5 signature"):
+        H5Dataset(tmp_path / "a.h5")
+
+
+def test_a_misspelt_field_suggests_the_nearest(path):
+    with pytest.raises(FieldNotFoundError, match=r"has no dataset 'label'. Did you mean 'labels'"):
+        H5Dataset(path, "label")
+
+
+def test_a_field_named_without_its_group_suggests_it(path):
+    with pytest.raises(FieldNotFoundError, match="Did you mean 'images/raw'"):
+        H5Dataset(path, "raw")
+
+
+def test_a_group_is_no_field(path):
+    with pytest.raises(FieldNotFoundError, match="That is a group; name a dataset in it"):
+        H5Dataset(path, "images")
+
+
+def test_fields_of_unlike_length_are_refused_with_their_lengths(path):
+    with pytest.raises(FieldLengthError, match="'labels' has 10, 'other' has 4"):
+        H5Dataset(path, ["labels", "other"])
+
+
+def test_without_fields_the_datasets_at_the_root_must_agree_in_length(path):
+    with pytest.raises(FieldLengthError, match=r"unlike length.*10 rows: images/raw, labels; 4 rows: other"):
+        H5Dataset(path)
+
+
+def test_without_fields_a_root_without_datasets_lists_what_there_is(tmp_path):
+    path = make_file(tmp_path / "a.h5", name="deep/x", data=numbers(5))
+    with pytest.raises(FieldLengthError, match=r"no datasets at its root.*5 rows: deep/x"):
+        H5Dataset(path)
+
+
+def test_without_fields_all_datasets_at_the_root_are_taken(tmp_path):
+    path = make_file(tmp_path / "a.h5", data=numbers(5))
+    assert H5Dataset(path)[:].tolist() == numbers(5).tolist()
+    with h5py.File(path, "r+") as file:
+        file["y"] = np.arange(5)
+    assert {key: value.tolist() for key, value in H5Dataset(path)[2].items()} == {"x": numbers(5)[2], "y": 2}
+
+
+@pytest.mark.parametrize("name", ["labels", "/labels", "labels/"])
+def test_slashes_around_a_name_do_not_matter(path, name):
+    assert H5Dataset(path, name)[3].item() == 3
+
+
+@pytest.mark.parametrize("fields", [[], {}, "", "/", [3], {"a": None}])
+def test_fields_that_are_no_names_are_refused(path, fields):
+    with pytest.raises(OptionError):
+        H5Dataset(path, fields)
+
+
+def test_the_users_structure_is_the_batchs(path):
+    assert H5Dataset(path, "labels")[1].item() == 1
+    assert [type(v).__name__ for v in H5Dataset(path, ["labels", "images/raw"])[1]] == ["Tensor", "Tensor"]
+    assert list(H5Dataset(path, {"y": "labels", "x": "images/raw"})[1]) == ["y", "x"]
+
+
+def test_zero_rows_are_refused(tmp_path):
+    with pytest.raises(FieldLengthError, match="zero rows"):
+        H5Dataset(make_file(tmp_path / "a.h5", shape=(0, 3), dtype="f4", chunks=(4, 3), maxshape=(None, 3)), "x")
+
+
+@pytest.mark.parametrize("via", ["direct", "decoded", "h5py"])
+def test_a_file_that_changed_since_it_was_opened_is_named_not_read(tmp_path, via):
+    options = {"direct": {}, "decoded": {"compression": "gzip"}, "h5py": {"scaleoffset": 0}}[via]
+    path = make_file(tmp_path / "a.h5", data=numbers(20, dtype="i4"), chunks=(8,), **options)
+    dataset = H5Dataset(path, "x")
+    assert dataset.layout.datasets[0][0].access == via
+    with h5py.File(path, "r+") as file:
+        file["more"] = np.zeros(10_000)
+    with pytest.raises(SourceChangedError, match=r"changed while it was being read: its size went"):
+        dataset[3]
+
+
+def test_a_file_that_was_replaced_since_it_was_opened_is_named(tmp_path):
+    path = make_file(tmp_path / "a.h5", data=numbers(20))
+    dataset = H5Dataset(path, "x")
+    make_file(tmp_path / "b.h5", data=numbers(20))
+    os.replace(tmp_path / "b.h5", path)
+    with pytest.raises(SourceChangedError, match="another inode"):
+        dataset[3]
+    os.remove(path)
+    with pytest.raises(SourceChangedError, match="vanished"):
+        dataset[3]
+
+
+def test_a_damaged_structure_is_one_of_our_errors(tmp_path):
+    path = make_file(tmp_path / "a.h5", libver="earliest", data=numbers(2000, 3), chunks=(10, 3))
+    size = os.path.getsize(path)
+    with open(path, "rb") as file:
+        content = file.read()
+    outcomes = set()
+    for at in range(8, min(size, 4096), 40):
+        damaged = bytearray(content)
+        damaged[at : at + 4] = b"\xff\xfe\xfd\xfc"
+        with open(path, "wb") as file:
+            file.write(damaged)
+        try:
+            H5Dataset(path, "x")[:5]
+            outcomes.add("read")
+        except H5StreamError as error:
+            outcomes.add(type(error).__name__)
+    assert "SourceError" in outcomes or "NotHDF5Error" in outcomes
+
+
+def test_a_broken_chunk_index_is_left_to_h5py(tmp_path):
+    path = low_level(tmp_path / "a.h5", (100,), chunks=(2,), libver=(h5py.h5f.LIBVER_EARLIEST, h5py.h5f.LIBVER_LATEST))
+    with h5py.File(path, "r+") as file:
+        file["x"][:] = numbers(100)
+    with open(path, "rb") as file:
+        content = bytearray(file.read())
+    at = content.rindex(b"TREE")
+    content[at : at + 4] = b"EERT"
+    with open(path, "wb") as file:
+        file.write(content)
+    dataset = H5Dataset(path, "x")
+    assert "its chunk index cannot be read" in dataset.layout.datasets[0][0].reason
+    with pytest.raises(CorruptChunkError, match="h5py cannot read"):
+        dataset[:]
+    dataset.close()
+
+
+def test_a_folder_is_not_a_file(tmp_path):
+    with pytest.raises(SourceError, match="is a folder"):
+        H5Dataset(tmp_path, "x")
+
+
+def test_a_layout_travels_by_pickling_without_opening_the_file(tmp_path):
+    path = make_file(tmp_path / "a.h5", data=numbers(50, 3), chunks=(8, 2), compression="gzip", shuffle=True)
+    dataset = H5Dataset(path, "x")
+    frozen = pickle.dumps(dataset)
+    twin = pickle.loads(frozen)
+    assert twin[:].numpy().tobytes() == dataset[:].numpy().tobytes()
+    os.remove(path)
+    assert len(pickle.loads(frozen)) == 50

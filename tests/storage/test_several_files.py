@@ -1,0 +1,122 @@
+"""Several files are one sequence of rows."""
+
+import h5py
+import numpy as np
+import pytest
+from making import make_file, numbers
+
+from h5stream import H5Dataset, H5StreamLoader
+from h5stream.errors import FieldLengthError, FieldNotFoundError, OptionError, SourceError, SourceNotFoundError
+
+VALUES = numbers(100, 6, dtype="<f4")
+
+
+@pytest.fixture
+def paths(tmp_path):
+    """Make four files that store their rows in four ways."""
+    cuts = [(0, 13), (13, 14), (14, 60), (60, 100)]
+    options = [{}, {"chunks": (1, 6)}, {"chunks": (7, 4), "compression": "gzip", "shuffle": True}, {"chunks": (32, 6)}]
+    dtypes = ["<f4", ">f4", "<f4", "<f4"]
+    return [
+        make_file(tmp_path / f"part{k}.h5", data=VALUES[start:stop].astype(dtype), **option)
+        for k, ((start, stop), option, dtype) in enumerate(zip(cuts, options, dtypes, strict=True))
+    ]
+
+
+def test_rows_follow_one_another_in_the_order_of_the_files(paths):
+    dataset = H5Dataset(paths, "x")
+    assert len(dataset) == 100
+    assert dataset[:].numpy().tobytes() == VALUES.tobytes()
+    rows = np.random.default_rng(1).integers(0, 100, 60)
+    assert dataset[rows].numpy().tobytes() == VALUES[rows].tobytes()
+    assert [dataset[k].tolist() for k in (0, 12, 13, 14, 59, 60, -1)] == VALUES[[0, 12, 13, 14, 59, 60, 99]].tolist()
+
+
+def test_the_order_of_the_files_is_the_one_given(paths):
+    swapped = np.concatenate([VALUES[60:], VALUES[:13]])
+    assert H5Dataset([paths[3], paths[0]], "x")[:].numpy().tobytes() == swapped.tobytes()
+
+
+def test_a_pattern_takes_files_by_name(paths, tmp_path):
+    assert H5Dataset(tmp_path / "part*.h5", "x")[:].numpy().tobytes() == VALUES.tobytes()
+    two = H5Dataset([str(tmp_path / "part[01].h5"), paths[3]], "x")
+    assert two[:].numpy().tobytes() == np.concatenate([VALUES[:14], VALUES[60:]]).tobytes()
+
+
+def test_a_file_whose_name_looks_like_a_pattern_is_that_file(tmp_path):
+    path = make_file(tmp_path / "run[1].h5", data=numbers(3))
+    assert len(H5Dataset(path, "x")) == 3
+
+
+def test_the_loader_shuffles_over_files_and_gives_each_row_once(paths):
+    loader = H5StreamLoader(paths, 16, shuffle=True, fields="x", seed=3)
+    rows = [list(batch) for batch in loader.batch_sampler]
+    assert sorted(row for batch in rows for row in batch) == list(range(100))
+    for numbers_of_batch, batch in zip(rows, loader, strict=True):
+        assert batch.numpy().tobytes() == VALUES[numbers_of_batch].tobytes()
+
+
+def test_a_file_without_rows_takes_part_in_silence(tmp_path):
+    data = [numbers(5), numbers(0), numbers(4), numbers(0)]
+    for chunks in (None, (2,)):
+        options = {} if chunks is None else {"chunks": chunks, "maxshape": (None,)}
+        paths = [make_file(tmp_path / f"{k}.h5", data=d, **options) for k, d in enumerate(data)]
+        dataset = H5Dataset(paths, "x")
+        assert dataset[:].tolist() == [*data[0].tolist(), *data[2].tolist()]
+        assert [dataset[k].item() for k in (4, 5, 8)] == [data[0][4], data[2][0], data[2][3]]
+        batches = list(H5StreamLoader(paths, 4, shuffle=True, fields="x"))
+        assert sorted(v for batch in batches for v in batch.tolist()) == sorted(dataset[:].tolist())
+
+
+def test_only_empty_files_are_refused(tmp_path):
+    path = make_file(tmp_path / "a.h5", shape=(0, 3), dtype="f4")
+    with pytest.raises(FieldLengthError, match="zero rows in x"):
+        H5Dataset([path, path], "x")
+
+
+@pytest.mark.parametrize(("dtype", "shape"), [("f8", (4, 6)), ("f4", (4, 5)), ("i4", (4, 6)), ("S4", (4, 6))])
+def test_files_whose_rows_differ_in_type_or_shape_are_refused_by_name(paths, tmp_path, dtype, shape):
+    other = make_file(tmp_path / "other.h5", data=np.zeros(shape, dtype))
+    with pytest.raises(FieldLengthError, match=r"other\.h5'.*'x' has rows of .* must agree"):
+        H5Dataset([paths[0], other], "x")
+
+
+def test_compounds_with_other_members_are_refused(tmp_path):
+    one = make_file(tmp_path / "1.h5", data=np.zeros(3, [("a", "i4"), ("b", "i4")]))
+    two = make_file(tmp_path / "2.h5", data=np.zeros(3, [("a", "i4"), ("c", "i4")]))
+    with pytest.raises(FieldLengthError, match="compound members"):
+        H5Dataset([one, two], "x")
+
+
+def test_a_field_that_one_file_lacks_names_that_file(paths, tmp_path):
+    other = make_file(tmp_path / "other.h5", name="y", data=numbers(3))
+    with pytest.raises(FieldNotFoundError, match=r"other\.h5' has no dataset 'x'. .*It has: y"):
+        H5Dataset([paths[0], other], "x")
+
+
+@pytest.mark.parametrize(
+    ("source", "error"),
+    [
+        ("absent.h5", SourceNotFoundError),
+        ("*.absent", SourceNotFoundError),
+        ([], SourceNotFoundError),
+        ([3], OptionError),
+        (".", SourceError),
+    ],
+)
+def test_a_source_that_is_not_there_is_one_of_our_errors(tmp_path, monkeypatch, source, error):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(error):
+        H5Dataset(source, "x")
+
+
+def test_several_fields_may_be_chunked_unlike_one_another(tmp_path):
+    path = str(tmp_path / "a.h5")
+    with h5py.File(path, "w") as file:
+        file.create_dataset("a", data=VALUES, chunks=(7, 6))
+        file.create_dataset("b", data=np.arange(100), chunks=(33,), compression="gzip")
+        file.create_dataset("c", data=np.arange(100, dtype="i2"))
+    loader = H5StreamLoader(path, 9, shuffle=True, fields={"a": "a", "b": "b", "c": "c"}, window=30)
+    for batch in loader:
+        assert batch["b"].tolist() == batch["c"].tolist()
+        assert batch["a"].numpy().tobytes() == VALUES[batch["b"].numpy()].tobytes()
