@@ -67,7 +67,7 @@ def test_a_source_is_a_path_or_several(source):
 
 @pytest.mark.parametrize("columns", ["ab", 3, [0.5], [None]])
 def test_columns_are_a_slice_or_integers(columns):
-    with pytest.raises(OptionError, match="columns= takes a slice or a sequence of integers, not"):
+    with pytest.raises(OptionError, match="columns= takes a slice or column numbers, not"):
         Field("x", columns=columns)
 
 

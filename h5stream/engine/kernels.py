@@ -15,133 +15,24 @@ three times slower (12 against 40 GB/s with two threads on the reference machine
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from llvmlite import ir
-from numba import carray, njit, types
-from numba.core import cgutils
-from numba.extending import intrinsic
+from numba import carray, njit
 
-_LINE = 64
-_STREAM_NBYTES = 256
-"""Shortest run of bytes that is written past the cache; shorter ones would leave lines half full."""
-
-_BYTE, _WORD = ir.IntType(8), ir.IntType(64)
-
-
-@intrinsic
-def _copy_bytes(typingctx: Any, target: Any, source: Any, count: Any) -> Any:
-    """Copy `count` bytes between two addresses with the C library's memcpy."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer = _BYTE.as_pointer()
-        function = cgutils.get_or_insert_function(
-            builder.module, ir.FunctionType(pointer, [pointer, pointer, _WORD]), "memcpy"
-        )
-        builder.call(function, [builder.inttoptr(args[0], pointer), builder.inttoptr(args[1], pointer), args[2]])
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64, types.int64), generate
-
-
-def _store_past_cache(builder: Any, value: Any, address: Any) -> None:
-    store = builder.store(value, builder.inttoptr(address, value.type.as_pointer()), align=_LINE)
-    store.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)]))
-
-
-@intrinsic
-def _stream_line(typingctx: Any, target: Any, source: Any) -> Any:
-    """Copy one cache line to an aligned address, past the cache."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        line = ir.VectorType(_BYTE, _LINE)
-        value = builder.load(builder.inttoptr(args[1], line.as_pointer()))
-        value.align = 1
-        _store_past_cache(builder, value, args[0])
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64), generate
-
-
-@intrinsic
-def _copy_16(typingctx: Any, target: Any, source: Any) -> Any:
-    """Copy 16 bytes between two addresses of any alignment."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer = ir.VectorType(_BYTE, 16).as_pointer()
-        value = builder.load(builder.inttoptr(args[1], pointer))
-        value.align = 1
-        store = builder.store(value, builder.inttoptr(args[0], pointer))
-        store.align = 1
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64), generate
-
-
-@intrinsic
-def _fence(typingctx: Any) -> Any:
-    """Make stores past the cache visible to other threads before whatever follows."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        builder.fence("seq_cst")
-        return context.get_dummy_value()
-
-    return types.void(), generate
-
-
-def _line_of_planes(width: int) -> Any:
-    """Make the intrinsic that joins byte planes to one cache line of elements of `width` bytes."""
-    lanes = _LINE // width
-    element = ir.IntType(8 * width)
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        bytes_type, line = ir.VectorType(_BYTE, lanes), ir.VectorType(element, lanes)
-        joined = None
-        for k in range(width):
-            plane = builder.load(builder.inttoptr(args[1 + k], bytes_type.as_pointer()))
-            plane.align = 1
-            wide = builder.zext(plane, line)
-            if joined is None:
-                joined = wide
-            else:
-                joined = builder.or_(joined, builder.shl(wide, ir.Constant(line, [8 * k] * lanes)))
-        _store_past_cache(builder, joined, args[0])
-        return context.get_dummy_value()
-
-    return types.void(*[types.int64] * (1 + width)), generate
-
-
-@intrinsic
-def _stream_planes_2(typingctx: Any, target: Any, a: Any, b: Any) -> Any:
-    return _line_of_planes(2)
-
-
-@intrinsic
-def _stream_planes_4(typingctx: Any, target: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
-    return _line_of_planes(4)
-
-
-@intrinsic
-def _stream_planes_8(
-    typingctx: Any, target: Any, a: Any, b: Any, c: Any, d: Any, e: Any, f: Any, g: Any, h: Any
-) -> Any:
-    return _line_of_planes(8)
-
-
-def _typed_pointer(item: Any) -> Any:
-    @intrinsic
-    def at(typingctx: Any, address: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
-
-        return types.CPointer(item)(types.int64), generate
-
-    return at
-
-
-_u8_at, _u16_at = _typed_pointer(types.uint8), _typed_pointer(types.uint16)
-_u32_at, _u64_at = _typed_pointer(types.uint32), _typed_pointer(types.uint64)
+from h5stream.engine.instructions import (
+    LINE,
+    STREAM_NBYTES,
+    copy_16,
+    copy_bytes,
+    fence,
+    stream_line,
+    stream_planes_2,
+    stream_planes_4,
+    stream_planes_8,
+    u8_at,
+    u16_at,
+    u32_at,
+    u64_at,
+)
 
 _jit = njit(nogil=True, cache=True, boundscheck=False, error_model="numpy")
 
@@ -149,19 +40,19 @@ _jit = njit(nogil=True, cache=True, boundscheck=False, error_model="numpy")
 @_jit
 def _copy_run(target, source, count):
     """Copy one run of a row: past the cache where it is long, in one instruction where it is short."""
-    if count >= _STREAM_NBYTES:
-        head = -target % _LINE
-        body = (count - head) // _LINE * _LINE
+    if count >= STREAM_NBYTES:
+        head = -target % LINE
+        body = (count - head) // LINE * LINE
         if head:
-            _copy_bytes(target, source, head)
-        for at in range(head, head + body, _LINE):
-            _stream_line(target + at, source + at)
+            copy_bytes(target, source, head)
+        for at in range(head, head + body, LINE):
+            stream_line(target + at, source + at)
         if head + body < count:
-            _copy_bytes(target + head + body, source + head + body, count - head - body)
+            copy_bytes(target + head + body, source + head + body, count - head - body)
     elif count == 16:
-        _copy_16(target, source)
+        copy_16(target, source)
     else:
-        _copy_bytes(target, source, count)
+        copy_bytes(target, source, count)
 
 
 @_jit
@@ -189,16 +80,16 @@ def scatter(source, source_stride, segments, in_rows, batch, within, slots, fiel
         base, target, count = source + segments[0, 0], field_offset + segments[0, 1], segments[0, 2]
         if count == 4 and (base | source_stride | target | row_nbytes) & 3 == 0:
             for i in range(in_rows.shape[0]):
-                value = carray(_u32_at(base + in_rows[i] * source_stride), 1)[0]
-                carray(_u32_at(slots[batch[i]] + target + within[i] * row_nbytes), 1)[0] = value
+                value = carray(u32_at(base + in_rows[i] * source_stride), 1)[0]
+                carray(u32_at(slots[batch[i]] + target + within[i] * row_nbytes), 1)[0] = value
         elif count == 8 and (base | source_stride | target | row_nbytes) & 7 == 0:
             for i in range(in_rows.shape[0]):
-                value = carray(_u64_at(base + in_rows[i] * source_stride), 1)[0]
-                carray(_u64_at(slots[batch[i]] + target + within[i] * row_nbytes), 1)[0] = value
+                value = carray(u64_at(base + in_rows[i] * source_stride), 1)[0]
+                carray(u64_at(slots[batch[i]] + target + within[i] * row_nbytes), 1)[0] = value
         elif count == 1:
             for i in range(in_rows.shape[0]):
-                value = carray(_u8_at(base + in_rows[i] * source_stride), 1)[0]
-                carray(_u8_at(slots[batch[i]] + target + within[i] * row_nbytes), 1)[0] = value
+                value = carray(u8_at(base + in_rows[i] * source_stride), 1)[0]
+                carray(u8_at(slots[batch[i]] + target + within[i] * row_nbytes), 1)[0] = value
         else:
             for i in range(in_rows.shape[0]):
                 place = slots[batch[i]] + target + within[i] * row_nbytes
@@ -209,7 +100,7 @@ def scatter(source, source_stride, segments, in_rows, batch, within, slots, fiel
             place = slots[batch[i]] + field_offset + within[i] * row_nbytes
             for s in range(segments.shape[0]):
                 _copy_run(place + segments[s, 1], row + segments[s, 0], segments[s, 2])
-    _fence()
+    fence()
 
 
 @_jit
@@ -260,10 +151,10 @@ def scatter_side_by_side(
         place = slots[batch[i]] + offset + within[i] * row_nbytes + first_into
         if count == 16:
             for p in range(pieces):
-                _copy_16(place + p * 16, row + p * chunk_nbytes)
+                copy_16(place + p * 16, row + p * chunk_nbytes)
         else:
             for p in range(pieces):
-                _copy_bytes(place + p * count, row + p * chunk_nbytes, count)
+                copy_bytes(place + p * count, row + p * chunk_nbytes, count)
 
 
 @_jit
@@ -306,8 +197,8 @@ def _join_8(source, planes, first, count, out):
 @_jit
 def _edges(place, count, width):
     """Give the elements before the first whole cache line, and those up to the end of the last."""
-    head = min((-place % _LINE) // width, count)
-    return head, head + (count - head) * width // _LINE * _LINE // width
+    head = min((-place % LINE) // width, count)
+    return head, head + (count - head) * width // LINE * LINE // width
 
 
 @_jit
@@ -319,12 +210,12 @@ def _scatter_planes_2(
             place = slots[batch[i]] + offset + within[i] * row_nbytes + segments[s, 1] * 2
             first, count = in_rows[i] * row_elements + segments[s, 0], segments[s, 2]
             head, tail = _edges(place, count, 2)
-            _join_2(source, planes, first, head, carray(_u16_at(place), count))
+            _join_2(source, planes, first, head, carray(u16_at(place), count))
             at = address + first
             for j in range(head, tail, 32):
-                _stream_planes_2(place + j * 2, at + planes[0] + j, at + planes[1] + j)
-            _join_2(source, planes, first + tail, count - tail, carray(_u16_at(place + tail * 2), count - tail))
-    _fence()
+                stream_planes_2(place + j * 2, at + planes[0] + j, at + planes[1] + j)
+            _join_2(source, planes, first + tail, count - tail, carray(u16_at(place + tail * 2), count - tail))
+    fence()
 
 
 @_jit
@@ -336,13 +227,13 @@ def _scatter_planes_4(
             place = slots[batch[i]] + offset + within[i] * row_nbytes + segments[s, 1] * 4
             first, count = in_rows[i] * row_elements + segments[s, 0], segments[s, 2]
             head, tail = _edges(place, count, 4)
-            _join_4(source, planes, first, head, carray(_u32_at(place), count))
+            _join_4(source, planes, first, head, carray(u32_at(place), count))
             at = address + first
             a, b, c, d = at + planes[0], at + planes[1], at + planes[2], at + planes[3]
             for j in range(head, tail, 16):
-                _stream_planes_4(place + j * 4, a + j, b + j, c + j, d + j)
-            _join_4(source, planes, first + tail, count - tail, carray(_u32_at(place + tail * 4), count - tail))
-    _fence()
+                stream_planes_4(place + j * 4, a + j, b + j, c + j, d + j)
+            _join_4(source, planes, first + tail, count - tail, carray(u32_at(place + tail * 4), count - tail))
+    fence()
 
 
 @_jit
@@ -354,14 +245,14 @@ def _scatter_planes_8(
             place = slots[batch[i]] + offset + within[i] * row_nbytes + segments[s, 1] * 8
             first, count = in_rows[i] * row_elements + segments[s, 0], segments[s, 2]
             head, tail = _edges(place, count, 8)
-            _join_8(source, planes, first, head, carray(_u64_at(place), count))
+            _join_8(source, planes, first, head, carray(u64_at(place), count))
             at = address + first
             a, b, c, d = at + planes[0], at + planes[1], at + planes[2], at + planes[3]
             e, f, g, h = at + planes[4], at + planes[5], at + planes[6], at + planes[7]
             for j in range(head, tail, 8):
-                _stream_planes_8(place + j * 8, a + j, b + j, c + j, d + j, e + j, f + j, g + j, h + j)
-            _join_8(source, planes, first + tail, count - tail, carray(_u64_at(place + tail * 8), count - tail))
-    _fence()
+                stream_planes_8(place + j * 8, a + j, b + j, c + j, d + j, e + j, f + j, g + j, h + j)
+            _join_8(source, planes, first + tail, count - tail, carray(u64_at(place + tail * 8), count - tail))
+    fence()
 
 
 scatter_planes = {2: _scatter_planes_2, 4: _scatter_planes_4, 8: _scatter_planes_8}

@@ -39,6 +39,8 @@ def test_the_sampler_is_asked_no_further_than_the_window_that_is_needed():
 
 
 @pytest.mark.parametrize(("batch", "why"), [([30], "gave row 30"), ([-31], "gave row -31"), ([], "empty batch")])
-def test_a_batch_that_cannot_be_read_is_refused(batch, why):
+def test_a_batch_that_cannot_be_read_is_refused_after_those_before_it(batch, why):
+    windows = ListedOrder([[1], batch], together=2, total_rows=30).windows()
+    assert next(windows).rows.tolist() == [1]
     with pytest.raises(OptionError, match=why):
-        next(ListedOrder([[1], batch], together=2, total_rows=30).windows())
+        next(windows)

@@ -1,0 +1,131 @@
+"""The instructions that numba has no words for: raw copies, stores past the cache, a fence.
+
+Only `h5stream.engine.kernels` uses them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+LINE = 64
+STREAM_NBYTES = 256
+"""Shortest run of bytes that is written past the cache; shorter ones would leave lines half full."""
+
+_BYTE, _WORD = ir.IntType(8), ir.IntType(64)
+
+
+@intrinsic
+def copy_bytes(typingctx: Any, target: Any, source: Any, count: Any) -> Any:
+    """Copy `count` bytes between two addresses with the C library's memcpy."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = _BYTE.as_pointer()
+        function = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(pointer, [pointer, pointer, _WORD]), "memcpy"
+        )
+        builder.call(function, [builder.inttoptr(args[0], pointer), builder.inttoptr(args[1], pointer), args[2]])
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), generate
+
+
+def _store_past_cache(builder: Any, value: Any, address: Any) -> None:
+    store = builder.store(value, builder.inttoptr(address, value.type.as_pointer()), align=LINE)
+    store.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)]))
+
+
+@intrinsic
+def stream_line(typingctx: Any, target: Any, source: Any) -> Any:
+    """Copy one cache line to an aligned address, past the cache."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        line = ir.VectorType(_BYTE, LINE)
+        value = builder.load(builder.inttoptr(args[1], line.as_pointer()))
+        value.align = 1
+        _store_past_cache(builder, value, args[0])
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate
+
+
+@intrinsic
+def copy_16(typingctx: Any, target: Any, source: Any) -> Any:
+    """Copy 16 bytes between two addresses of any alignment."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = ir.VectorType(_BYTE, 16).as_pointer()
+        value = builder.load(builder.inttoptr(args[1], pointer))
+        value.align = 1
+        store = builder.store(value, builder.inttoptr(args[0], pointer))
+        store.align = 1
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate
+
+
+@intrinsic
+def fence(typingctx: Any) -> Any:
+    """Make stores past the cache visible to other threads before whatever follows."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.fence("seq_cst")
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
+def _line_of_planes(width: int) -> Any:
+    """Make the intrinsic that joins byte planes to one cache line of elements of `width` bytes."""
+    lanes = LINE // width
+    element = ir.IntType(8 * width)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        bytes_type, line = ir.VectorType(_BYTE, lanes), ir.VectorType(element, lanes)
+        joined = None
+        for k in range(width):
+            plane = builder.load(builder.inttoptr(args[1 + k], bytes_type.as_pointer()))
+            plane.align = 1
+            wide = builder.zext(plane, line)
+            if joined is None:
+                joined = wide
+            else:
+                joined = builder.or_(joined, builder.shl(wide, ir.Constant(line, [8 * k] * lanes)))
+        _store_past_cache(builder, joined, args[0])
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * (1 + width)), generate
+
+
+@intrinsic
+def stream_planes_2(typingctx: Any, target: Any, a: Any, b: Any) -> Any:
+    return _line_of_planes(2)
+
+
+@intrinsic
+def stream_planes_4(typingctx: Any, target: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
+    return _line_of_planes(4)
+
+
+@intrinsic
+def stream_planes_8(typingctx: Any, target: Any, a: Any, b: Any, c: Any, d: Any, e: Any, f: Any, g: Any, h: Any) -> Any:
+    return _line_of_planes(8)
+
+
+def _typed_pointer(item: Any) -> Any:
+    @intrinsic
+    def at(typingctx: Any, address: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
+
+        return types.CPointer(item)(types.int64), generate
+
+    return at
+
+
+u8_at, u16_at = _typed_pointer(types.uint8), _typed_pointer(types.uint16)
+u32_at, u64_at = _typed_pointer(types.uint32), _typed_pointer(types.uint64)
