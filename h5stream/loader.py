@@ -15,9 +15,11 @@ from h5stream.dataset import H5Dataset, samples_of
 from h5stream.engine.assemble import Assembler
 from h5stream.engine.budget import DEFAULT_BUDGET, check_budget, size_window
 from h5stream.engine.carry import Carrier
+from h5stream.engine.counters import RunCounters, clock
 from h5stream.engine.executor import ReadyBatch, Run
 from h5stream.engine.kept import KeptDatasets, datasets_to_keep
 from h5stream.engine.slots import SlotFormat, SlotRing
+from h5stream.engine.statistics import LoaderStatistics
 from h5stream.errors import LoaderClosedError, OptionError
 from h5stream.options import (
     as_dataset,
@@ -183,6 +185,7 @@ class H5StreamLoader:
         self._blocks = self.dataset.blocks
         self._epoch = 0
         self._ahead: tuple[int, Run] | None = None
+        self._counters: RunCounters | None = None
         self._iterators: weakref.WeakSet[LoaderIterator] = weakref.WeakSet()
         if sampler is None and batch_sampler is None:
             self._order(0)  # complains now, not in the first epoch
@@ -244,9 +247,15 @@ class H5StreamLoader:
         if ahead is not None and ahead[0] != epoch:
             ahead[1].stop()
             ahead = None
-        iterator = LoaderIterator(self, ahead[1] if ahead is not None else self._start(epoch), epoch)
+        run = ahead[1] if ahead is not None else self._start(epoch)
+        self._counters = run.counters.begin()
+        iterator = LoaderIterator(self, run, epoch)
         self._iterators.add(iterator)
         return iterator
+
+    def stats(self) -> LoaderStatistics:
+        """Give what was done since the newest iteration began; `LoaderStatistics` says what high and low mean."""
+        return LoaderStatistics() if self._counters is None else self._counters.snapshot()
 
     def close(self) -> None:
         """End all iterators and their threads, and let go of the slots and files."""
@@ -363,7 +372,10 @@ class LoaderIterator:
                 raise StopIteration
             if self._loader.persistent_workers and self._run.all_read:
                 self._loader._read_ahead(self._epoch)
-            return self._loader._finish(batch)
+            began = clock()
+            value = self._loader._finish(batch)
+            self._run.counters.finished(began)
+            return value
         except (StopIteration, LoaderClosedError):
             raise
         except BaseException:

@@ -14,12 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.engine.carry import Carrier
+from h5stream.engine.counters import RunCounters, Tally, clock
 from h5stream.engine.emit import Sink
 from h5stream.engine.kept import KeptDatasets, KeptTask
 from h5stream.engine.plan import TASK_NBYTES, Task, plan_window
 from h5stream.engine.slots import Slot, SlotFormat, Slots, address_of
-from h5stream.errors import H5StreamError, LoaderClosedError, LoaderTimeoutError
+from h5stream.errors import LoaderClosedError, LoaderTimeoutError
 from h5stream.order.epoch import Order, Window
+from h5stream.storage.source import first_change
 
 
 @dataclass(slots=True)
@@ -116,6 +118,9 @@ class Run:
         self._next = first_batch
         self._error_at: dict[int, BaseException] = {}
         self._stopped = False
+        self._ready = 0
+        self.counters = RunCounters(threads=threads, ready_limit=max_open_batches, row_nbytes=sum(self._row_nbytes))
+        self._consumer_tally = self.counters.tally()
         self._threads = [
             threading.Thread(target=self._work, args=(k,), name=f"h5stream-reader-{k}", daemon=True)
             for k in range(threads)
@@ -148,18 +153,21 @@ class Run:
                 "call iter(loader) again in the child"
             )
         deadline = time.monotonic() + timeout_s if timeout_s else None
+        asked = self.counters.asked(self._ready)  # one number, read without the lock
         while True:
             with self._changed:
                 done, batch = self._try_next()
                 if done:
                     self._changed.notify_all()  # room for another window
+                    if batch is not None:
+                        self.counters.waited(asked)
                     return batch
                 if self._threads:
                     self._wait(deadline, timeout_s)
                     continue
                 job = self._take_job()
             if job is not None:
-                job()
+                job(self._consumer_tally)
 
     def _try_next(self) -> tuple[bool, ReadyBatch | None]:
         if self._stopped:
@@ -170,6 +178,8 @@ class Run:
         if batch is not None and batch.missing == 0:
             del self._open[self._next]
             self._next += 1
+            self._ready -= 1
+            self.counters.gave(batch.rows)
             return True, batch
         if self._exhausted and not self._active and batch is not None:
             raise AssertionError(f"batch {self._next} lacks {batch.missing} rows that no window will bring")
@@ -198,6 +208,7 @@ class Run:
         """End the threads; safe to call twice, from any thread, and in a forked child."""
         if os.getpid() != self._pid:
             return
+        self.counters.end()
         with self._changed:
             self._stopped = True
             self._windows, self._planned = None, None
@@ -223,15 +234,16 @@ class Run:
             except BaseException as error:
                 self._fail_planning(error)
                 return
+        tally = self.counters.tally()
         while True:
             with self._changed:
                 while (job := self._take_job()) is None:
                     if self._stopped or (self._exhausted and not self._jobs):
                         return
                     self._changed.wait()
-            job()
+            job(tally)
 
-    def _take_job(self) -> Callable[[], None] | None:
+    def _take_job(self) -> Callable[[Tally], None] | None:
         """Choose what to do next; called under the lock."""
         if self._stopped:
             return None
@@ -245,7 +257,7 @@ class Run:
         if self._jobs:
             window, task = self._jobs.popleft()
             self._running += 1
-            return lambda: self._carry(window, task)
+            return lambda tally: self._carry(window, task, tally)
         return None
 
     def _may_admit(self, window: _PlannedWindow) -> bool:
@@ -287,12 +299,14 @@ class Run:
         self._jobs.extend((window, task) for task in window.tasks)
         self._changed.notify_all()
 
-    def _plan_next(self) -> None:
+    def _plan_next(self, tally: Tally) -> None:
         windows = self._windows
         try:
-            self._kept.load()
+            self.counters.add(self._kept.load())
+            began = clock()
             window = next(windows, None) if windows is not None else None
             planned = None if window is None else self._plan(window)
+            tally.plan_ns += clock() - began
         except BaseException as error:
             self._fail_planning(error)
             return
@@ -321,14 +335,16 @@ class Run:
         share = len(window.rows) * sum(self._row_nbytes) // (4 * max(1, len(self._threads)))
         return max(64 * 1024, min(TASK_NBYTES, share))
 
-    def _carry(self, window: _PlannedWindow, task: Task | KeptTask) -> None:
+    def _carry(self, window: _PlannedWindow, task: Task | KeptTask, tally: Tally) -> None:
         assert window.sink is not None
         error: BaseException | None = None
         try:
             if isinstance(task, KeptTask):
+                began = clock()
                 self._kept.carry(task, window.sink)
+                tally.scattered(began)
             else:
-                self._carrier.carry(task, window.sink, stopped=lambda: self._stopped)
+                self._carrier.carry(task, window.sink, stopped=lambda: self._stopped, tally=tally)
         except BaseException as caught:
             error = caught
         with self._changed:
@@ -336,7 +352,7 @@ class Run:
             last = window.pending == 0
         failed_batch = task.first_batch if error is not None else 0
         if last and error is None:
-            error = self._check_files(window)
+            error = first_change(self._carrier.layout.files[number] for number in window.files)
         with self._changed:
             self._running -= 1
             if error is not None:
@@ -345,19 +361,11 @@ class Run:
                 self._complete(window)
             self._changed.notify_all()
 
-    def _check_files(self, window: _PlannedWindow) -> H5StreamError | None:
-        """Look whether a file changed while this window was read; its rows cannot be trusted then."""
-        try:
-            for number in window.files:
-                self._carrier.layout.files[number].check_unchanged()
-        except H5StreamError as error:
-            return error
-        return None
-
     def _complete(self, window: _PlannedWindow) -> None:
         self._active.remove(window)
         for batch, rows in zip(window.batches, window.rows_of_batch.tolist(), strict=True):
             batch.missing -= rows
+            self._ready += batch.missing == 0
 
     # --- errors -----------------------------------------------------------------------------------------
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from h5stream.errors import SourceChangedError, SourceError, SourceNotFoundError, TruncatedFileError
+from h5stream.errors import H5StreamError, SourceChangedError, SourceError, SourceNotFoundError, TruncatedFileError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +67,16 @@ class FileIdentity:
                 "Rows read since may be mixed; open it again once its writer is done.",
                 file=self.path,
             )
+
+
+def first_change(files: Iterable[FileIdentity]) -> H5StreamError | None:
+    """Give the error about the first file that is no longer what it was, or None; rows read since may be mixed."""
+    try:
+        for file in files:
+            file.check_unchanged()
+    except H5StreamError as error:
+        return error
+    return None
 
 
 def _difference(before: FileIdentity, now: FileIdentity) -> str:
