@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import logging
-import os
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 from torch.utils.data import BatchSampler, Subset
 
 from h5stream import allowance
-from h5stream.dataset import H5Dataset, samples_of
+from h5stream.dataset import H5Dataset
+from h5stream.delivery import (
+    Finish,
+    LoaderIterator,
+    delivery_for,
+    device_of,
+    device_window,
+    window_backend_for,
+)
 from h5stream.engine.assemble import Assembler
 from h5stream.engine.budget import check_budget, default_budget, keep_and_size
 from h5stream.engine.carry import Carrier
-from h5stream.engine.executor import ReadyBatch, Run
-from h5stream.engine.kept import KeptDatasets
-from h5stream.engine.slots import SlotFormat, SlotRing
-from h5stream.errors import LoaderClosedError, OptionError
+from h5stream.engine.counters import RunCounters
+from h5stream.engine.slots import SlotFormat
+from h5stream.engine.statistics import LoaderStatistics
+from h5stream.epochs import Epochs
+from h5stream.errors import OptionError
 from h5stream.options import (
     DEFAULT_BATCH_ROWS,
     as_dataset,
@@ -35,6 +43,7 @@ from h5stream.order.epoch import EpochOrder, Order, OrderSettings
 from h5stream.order.listed import ListedOrder
 from h5stream.sampler import ChunkBatchSampler
 from h5stream.storage.fields import Fields, Source
+from h5stream.structure import copy_batch
 
 _log = logging.getLogger("h5stream")
 
@@ -64,7 +73,8 @@ class H5StreamLoader:
         Gets a list of samples, as in DataLoader. They are taken apart one by one for it, which costs more than
         reading them; `transform` works on whole batches.
     pin_memory : bool
-        Pinned host memory; without a CUDA device it has nothing to do, as in DataLoader.
+        Pinned host batches, for copies of your own. It has nothing to do without a CUDA device, as in
+        DataLoader, and with `device`, whose slots are always pinned.
     drop_last : bool
         Leave out the last batch if it is not full.
     timeout : float
@@ -76,14 +86,22 @@ class H5StreamLoader:
     generator : torch.Generator, optional
         The seed is drawn from it once, unless `seed` is given.
     prefetch_factor : int, optional
-        Batches that are held ready ahead on a device. Has nothing to do on the host, where a window is read
-        ahead.
+        Batches that are held ready on `device`. Has nothing to do on the host, where a window is read ahead.
     persistent_workers : bool
         Read the next epoch's first window while this one's last batches are consumed.
     pin_memory_device : str
         Has nothing to do; deprecated in DataLoader too.
     in_order : bool
         Has nothing to do: batches always come in order, which costs nothing here.
+    device : torch.device or str, optional
+        Where batches are wanted. On a GPU every batch crosses in one copy, beside the training step,
+        `prefetch_factor` (default 2) batches ahead; casts and `transform` run there, on a side stream.
+    reuse_device_buffers : bool
+        Write batches into the same device memory in turn: a batch is then valid only until the next one is
+        asked for. By default each owns its memory for as long as it is kept.
+    window_device : torch.device or str, optional
+        Keep the window on this device and gather batches there: the processor only reads and decodes, and
+        `window` may be tens of gigabytes. Same order and bytes as on the host. Fields must be tensors.
     fields : str, Field, sequence or mapping, optional
         What a sample is made of; see `H5Dataset`.
     seed : int, optional
@@ -138,6 +156,9 @@ class H5StreamLoader:
         persistent_workers: bool = False,
         pin_memory_device: str = "",
         in_order: bool = True,
+        device: torch.device | str | None = None,
+        reuse_device_buffers: bool = False,
+        window_device: torch.device | str | None = None,
         fields: Fields = None,
         seed: int | None = None,
         window: int | str = "auto",
@@ -165,30 +186,63 @@ class H5StreamLoader:
         self.rank, self.world_size = checked_rank(rank, world_size, listed=self._given is not None)
         self._gives_samples = self.batch_size is None and (self._given is None or self._given.gives_samples)
         batched = self.batch_size is not None or batch_sampler is not None
-        self._takes_apart = self._gives_samples or (batched and collate_fn is not None)
+        takes_apart = self._gives_samples or (batched and collate_fn is not None)
         slot_rows = min(batch_size or 1, len(self.dataset)) if self._given is None else self._given.most_rows
         self.memory_budget = check_budget(
             default_budget(allowance.memory_available_bytes()) if memory_budget is None else memory_budget
         )
         layout = self.dataset.layout
-        self._carrier = Carrier(layout)
-        self._kept, self.window_size = keep_and_size(
-            self._carrier,
+        carrier = Carrier(layout)
+        assembler = Assembler(layout)
+        window_backend = window_backend_for(window_device, device, assembler, listed=self._given is not None)
+        kept, self.window_size = keep_and_size(
+            carrier,
             rows=len(self.dataset),
             batch_size=slot_rows,
-            window=window,
+            window=window if window_backend is None else "auto",
             memory_budget=self.memory_budget,
             threads=max(1, self.num_workers),
         )
+        if window_backend is not None:
+            self.window_size = device_window(
+                self.window_size,
+                window_backend,
+                window,
+                rows=len(self.dataset),
+                row_nbytes=layout.row_nbytes,
+                block_rows=layout.leading[0].chunk_rows,
+            )
         if self.window_size.notice:
             _log.info("%s", self.window_size.notice)
-        self._assembler = Assembler(layout)
-        self._format = SlotFormat.for_rows(layout.fields, slot_rows)
-        self._ring = SlotRing(self._format.nbytes)
+        self.device = device_of(device) if window_backend is None else window_backend.device
+        delivery = delivery_for(
+            assembler,
+            SlotFormat.for_rows(layout.fields, slot_rows),
+            Finish(
+                takes_apart=takes_apart,
+                gives_samples=self._gives_samples,
+                collate_fn=collate_fn,
+                transform=transform,
+            ),
+            device=self.device,
+            window_backend=window_backend,
+            pin_memory=pin_memory,
+            depth=prefetch_factor,
+            reuse_buffers=reuse_device_buffers,
+            together=max(1, min(4, self.window_size.max_open_batches // 3)),
+        )
         self._blocks = self.dataset.blocks
         self._epoch = 0
-        self._pid = os.getpid()
-        self._ahead: tuple[int, Run, Callable[[], Any]] | None = None
+        self._epochs = Epochs(
+            carrier,
+            kept,
+            delivery,
+            self.window_size,
+            _weakly(self._order_of),
+            threads=self.num_workers,
+            on_thread_start=worker_init_fn,
+        )
+        self._counters: RunCounters | None = None
         self._iterators: weakref.WeakSet[LoaderIterator] = weakref.WeakSet()
         if self._given is None:
             self._order(0)  # complains now, not in the first epoch
@@ -244,19 +298,42 @@ class H5StreamLoader:
 
     def __iter__(self) -> LoaderIterator:
         """Start an epoch; any number of iterators may be in use at once."""
-        self._renew_after_fork()
+        if self._epochs.renew_after_fork():
+            self._iterators = weakref.WeakSet()
         epoch, self._epoch = self._epoch, self._epoch + 1
-        iterator = LoaderIterator(self, self._take_ahead(epoch) or self._start(epoch), epoch)
+        run = self._epochs.run(epoch)
+        self._counters = run.counters.begin()
+        iterator = LoaderIterator(self, run, self._epochs.delivery.stream(run, run.order), epoch)
         self._iterators.add(iterator)
         return iterator
+
+    def copy_into(self, static: Any) -> Iterator[int]:
+        """Stream an epoch into tensors that stay where they are, as a captured CUDA graph needs them.
+
+        Each batch is copied on the current stream, so that a graph that is replayed there next sees it.
+
+        Parameters
+        ----------
+        static : structure of tensors
+            Like a batch of this loader, with at least `batch_size` rows each.
+
+        Yields
+        ------
+        int
+            The rows that were copied; fewer than `batch_size` only in a last batch that is not full.
+        """
+        for batch in self:
+            yield copy_batch(batch, static)
+
+    def stats(self) -> LoaderStatistics:
+        """Give what was done since the newest iteration began; `LoaderStatistics` says what high and low mean."""
+        return LoaderStatistics() if self._counters is None else self._counters.snapshot()
 
     def close(self) -> None:
         """End all iterators and their threads, and let go of the slots and files."""
         for iterator in list(self._iterators):
             iterator.close()
-        self._take_ahead(None)
-        self._ring.trim()
-        self._carrier.close()
+        self._epochs.close()
 
     def __enter__(self) -> H5StreamLoader:
         """Close the loader when the block ends."""
@@ -285,18 +362,6 @@ class H5StreamLoader:
         )
         return EpochOrder(self._blocks, settings)
 
-    def _start(self, epoch: int, taken: int = 0) -> Run:
-        return Run(
-            self._carrier,
-            self._kept,
-            self._order_of(epoch),
-            self._ring,
-            self._format,
-            threads=self.num_workers,
-            max_open_batches=self.window_size.max_open_batches - taken,
-            on_thread_start=self.worker_init_fn,
-        )
-
     def _order_of(self, epoch: int) -> Order:
         if self._given is None:
             return self._order(epoch)
@@ -308,90 +373,19 @@ class H5StreamLoader:
             rows=self._given.rows,
         )
 
-    def _read_ahead(self, epoch: int, taken: int) -> None:
-        """Start the epoch after `epoch`, whose first window is read while `taken` batches are still to be consumed."""
-        room = self.window_size.max_open_batches - taken
-        needed = min(self.window_size.first_window_rows // (self.batch_size or 1) + 2, room + taken)
-        may = self._ahead is None and self._given is None and self._epoch == epoch + 1
-        if may and self.num_workers and room >= needed:
-            run = self._start(epoch + 1, taken)
-            self._ahead = epoch + 1, run, weakref.finalize(self, run.stop).detach
-
-    def _take_ahead(self, epoch: int | None) -> Run | None:
-        """Give the run that was started for this epoch, or end the one that was started for another."""
-        ahead, self._ahead = self._ahead, None
-        if ahead is None:
-            return None
-        ahead[2]()
-        if ahead[0] != epoch:
-            ahead[1].stop()
-            return None
-        ahead[1].allow(self.window_size.max_open_batches)
-        return ahead[1]
-
-    def _renew_after_fork(self) -> None:
-        """In a forked child, make anew what the parent's threads may have held locked or be writing to."""
-        if self._pid != os.getpid():
-            self._pid, self._ahead = os.getpid(), None
-            self._carrier = Carrier(self.dataset.layout)
-            self._kept = KeptDatasets(self._carrier, self._kept.numbers)
-            self._ring = SlotRing(self._format.nbytes)
-            self._iterators = weakref.WeakSet()
-
-    def _finish(self, batch: ReadyBatch) -> Any:
-        """Turn a filled slot into what the user gets."""
-        lease = self._ring.lease(batch.slot)
-        value = self._assembler.batch(lease, self._format, batch.rows, batch.objects)
-        if self._takes_apart:
-            value = samples_of(value, batch.rows)
-            value = value[0] if self._gives_samples else value
-        if self.collate_fn is not None:
-            value = self.collate_fn(value)
-        return value if self.transform is None else self.transform(value)
+    def read_ahead(self, epoch: int, taken: int) -> None:
+        """Start the epoch after `epoch` while `taken` of its batches are to be consumed; iterators call this."""
+        if self._given is None and self._epoch == epoch + 1:
+            self._epochs.read_ahead(epoch + 1, taken)
 
 
-class LoaderIterator:
-    """One epoch of a loader; an iterator over its batches.
+def _weakly(method: Callable[[int], Order]) -> Callable[[int], Order]:
+    """Give a bound method that does not keep its object: a dropped loader is gone at once, not at the next GC."""
+    weak = weakref.WeakMethod(method)
 
-    # Guarantees: used by one thread at a time. Its threads end when it is exhausted, closed, dropped or fails.
-    """
+    def call(epoch: int) -> Order:
+        strong = weak()
+        assert strong is not None, "the loader lives while its epochs are started"
+        return strong(epoch)
 
-    def __init__(self, loader: H5StreamLoader, run: Run, epoch: int) -> None:
-        self._loader, self._run, self._epoch = loader, run, epoch
-        self._closed = False
-        # Dropping the iterator (`break`, an exception) must end its threads; they refer to the run alone.
-        self._finalizer = weakref.finalize(self, run.stop)
-
-    def __iter__(self) -> LoaderIterator:
-        return self
-
-    def __len__(self) -> int:
-        return len(self._loader)
-
-    def __next__(self) -> Any:
-        if self._closed:
-            raise StopIteration
-        try:
-            batch = self._run.next_batch(self._loader.timeout)
-            if self._loader.persistent_workers and (taken := self._run.left_to_hand_over()) is not None:
-                self._loader._read_ahead(self._epoch, taken)
-            if batch is not None:
-                return self._given_out(batch)
-            self.close()
-            raise StopIteration
-        except (StopIteration, LoaderClosedError):
-            raise
-        except BaseException:
-            self.close()
-            raise
-
-    def _given_out(self, batch: ReadyBatch) -> Any:
-        try:
-            return self._loader._finish(batch)
-        except StopIteration as error:  # must not pass for the end of the epoch
-            raise RuntimeError("transform or collate_fn raised StopIteration") from error
-
-    def close(self) -> None:
-        """End the epoch here; its threads are gone when this returns."""
-        self._closed = True
-        self._finalizer()
+    return call

@@ -167,11 +167,11 @@ def test_slots_are_used_again_once_batches_are_dropped(sample, monkeypatch):
     loader = shuffled(sample, window=64)
     for _ in loader:
         pass
-    held = loader._ring.held_nbytes
+    held = loader._epochs.delivery.slots.held_nbytes
     for _ in range(5):
         for _ in loader:
             pass
-    assert loader._ring.held_nbytes == held
+    assert loader._epochs.delivery.slots.held_nbytes == held
 
 
 # --- what becomes of a batch --------------------------------------------------------------------------------

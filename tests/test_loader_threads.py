@@ -118,12 +118,12 @@ def test_two_hundred_dropped_iterators_leave_nothing(sample):
     loader = loader_of(sample)
     for _ in loader:
         break
-    before, held = open_descriptors(), loader._ring.held_nbytes
+    before, held = open_descriptors(), loader._epochs.delivery.slots.held_nbytes
     for _ in range(200):
         next(iter(loader))
     assert reader_threads() == []
     assert open_descriptors() == before
-    assert loader._ring.held_nbytes == held
+    assert loader._epochs.delivery.slots.held_nbytes == held
 
 
 def test_dropping_the_loader_lets_go_of_its_files(sample):
@@ -172,7 +172,7 @@ def test_the_next_epoch_is_read_before_it_is_asked_for(sample):
     with loader_of(sample, persistent_workers=True) as loader:
         for _ in loader:
             pass
-        ahead = loader._ahead
+        ahead = loader._epochs._ahead
         assert ahead[0] == 1
         assert ahead[1].next_batch(60).number == 0  # it comes without anybody calling iter
 
@@ -184,7 +184,7 @@ def test_two_epochs_together_stay_within_the_open_batches(sample):
         for _ in range(3):
             iterator = iter(loader)
             for _ in iterator:
-                ahead = loader._ahead[1]._open if loader._ahead else {}
+                ahead = loader._epochs._ahead[1]._open if loader._epochs._ahead else {}
                 most = max(most, len(iterator._run._open) + len(ahead))
     assert 0 < most <= limit
 

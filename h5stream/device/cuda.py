@@ -14,6 +14,11 @@ from h5stream.device.pinning import HostBuffer, check_size, held_by_pinning, pag
 from h5stream.errors import OptionError
 
 
+def is_cuda_available() -> bool:
+    """Tell whether there is a CUDA device that torch can use; starts no context."""
+    return bool(cuda.is_available())
+
+
 def release_cached_memory() -> None:
     """Give the GPU memory that torch keeps for reuse back to the driver; nothing where CUDA is unused."""
     if cuda.is_available() and cuda.is_initialized():  # type: ignore[no-untyped-call]

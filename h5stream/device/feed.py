@@ -23,7 +23,7 @@ import torch
 
 from h5stream.device.backend import DeviceBackend
 from h5stream.engine.assemble import Assembler
-from h5stream.engine.executor import ReadyBatch
+from h5stream.engine.batches import ReadyBatch
 from h5stream.engine.slots import SlotFormat, Slots
 from h5stream.errors import DeviceMemoryError
 
@@ -63,6 +63,7 @@ class _Flight:
     """A batch on its way."""
 
     batch: Any
+    rows: int
     ready: Any
     held: list[torch.Tensor] = field(default_factory=list)
 
@@ -150,8 +151,8 @@ class DeviceFeed:
         # Dropping the feed must not let the ring refill a slot that is still being read.
         self._finalizer = weakref.finalize(self, self._host.drain)
 
-    def next_batch(self, timeout_s: float = 0.0) -> Any:
-        """Give the next batch, ready for the consumer's current stream; None at the end.
+    def next_batch(self, timeout_s: float = 0.0) -> tuple[Any, int] | None:
+        """Give the next batch and its rows, ready for the consumer's current stream; None at the end.
 
         Raises
         ------
@@ -181,15 +182,14 @@ class DeviceFeed:
         except Exception:
             return None
 
-    def _hand_over(self, flight: _Flight) -> Any:
+    def _hand_over(self, flight: _Flight) -> tuple[Any, int]:
         consumer = self._backend.current_stream()
         self._backend.wait(consumer, flight.ready)
-        if self._reused is None:
-            for tensor in flight.held:
-                self._backend.hold(tensor, consumer)
-        else:
+        for tensor in flight.held:
+            self._backend.hold(tensor, consumer)
+        if self._reused is not None:
             self._reused.hand_over()
-        return flight.batch
+        return flight.batch, flight.rows
 
     def _send(self, ready: ReadyBatch | None) -> None:
         """Start a slot on its way."""
@@ -203,7 +203,7 @@ class DeviceFeed:
         copied = backend.record_event(self._side)
         self.totals.copies += 1
         self.totals.nbytes += nbytes
-        held = [there]
+        held = [there] if self._reused is None else []  # what is reused is never dropped
         batch = self._assembler.batch(
             there,
             self._format,
@@ -216,7 +216,7 @@ class DeviceFeed:
         if self._transform is not None:
             batch = backend.call(self._side, self._transform, batch)
             held += _device_tensors(batch, backend.device)
-        self._flights.append(_Flight(batch=batch, ready=backend.record_event(self._side), held=held))
+        self._flights.append(_Flight(batch=batch, rows=ready.rows, ready=backend.record_event(self._side), held=held))
 
     def _allocate(self, nbytes: int) -> torch.Tensor:
         if self._reused is not None:

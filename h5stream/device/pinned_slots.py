@@ -15,15 +15,25 @@ PINNED_ARENA_NBYTES = 128 * 1024 * 1024
 slots fill it better."""
 
 
-def pinned_ring(backend: DeviceBackend[Any, Any], slot_nbytes: int) -> SlotRing:
-    """Make a ring whose arenas are pinned, once; for slots that only the feed copies from."""
+class PinnedRing(SlotRing):
+    """A ring whose arenas are pinned, once; for slots that only the feed copies from.
 
-    def allocate(nbytes: int) -> Memory:
-        buffer = backend.allocate_pinned(nbytes)
+    Attributes
+    ----------
+    really_held_nbytes : int
+        What pinning takes of the host's memory, with torch's rounding.
+    """
+
+    def __init__(self, backend: DeviceBackend[Any, Any], slot_nbytes: int) -> None:
+        self._backend = backend
+        self.really_held_nbytes = 0
+        super().__init__(slot_nbytes, self._pin, arena_nbytes=PINNED_ARENA_NBYTES)
+
+    def _pin(self, nbytes: int) -> Memory:
+        buffer = self._backend.allocate_pinned(nbytes)
+        self.really_held_nbytes += buffer.held_bytes
         memory: Memory = buffer.tensor.numpy()
         return memory
-
-    return SlotRing(slot_nbytes, allocate, arena_nbytes=PINNED_ARENA_NBYTES)
 
 
 def pinned_cost_nbytes(slot_nbytes: int) -> int:

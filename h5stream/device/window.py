@@ -20,7 +20,7 @@ import torch
 from h5stream.device.backend import DeviceBackend
 from h5stream.device.feed import BatchSource, FeedTotals, HostSlots, Transform
 from h5stream.engine.assemble import Assembler
-from h5stream.engine.executor import ReadyBatch
+from h5stream.engine.batches import ReadyBatch
 from h5stream.engine.slots import SlotFormat, Slots
 from h5stream.errors import DeviceMemoryError, OptionError
 from h5stream.order.transfer import TransferOrder
@@ -96,8 +96,8 @@ class WindowFeed:
         self._host = HostSlots(backend, slots, self.totals)
         self._finalizer = weakref.finalize(self, self._host.drain)
 
-    def next_batch(self, timeout_s: float = 0.0) -> Any:
-        """Give the next batch, ready for the consumer's current stream; None at the end."""
+    def next_batch(self, timeout_s: float = 0.0) -> tuple[Any, int] | None:
+        """Give the next batch and its rows, ready for the consumer's current stream; None at the end."""
         if self._next_batch == self._cut.batches:
             self._host.drain()
             return None
@@ -199,7 +199,7 @@ class WindowFeed:
             self._backend.launch(self._side, _take_rows, out, rows, chosen)
         output.filled += count
 
-    def _hand_over(self, output: _Output) -> Any:
+    def _hand_over(self, output: _Output) -> tuple[Any, int]:
         backend, consumer = self._backend, self._backend.current_stream()
         batch = self._assembler.batch(
             output.packed,
@@ -213,7 +213,7 @@ class WindowFeed:
         backend.wait(consumer, backend.record_event(self._side))
         for tensor in output.held:
             backend.hold(tensor, consumer)
-        return batch
+        return batch, output.rows
 
     def _cast(self, raw: torch.Tensor, dtype: torch.dtype, held: list[torch.Tensor]) -> torch.Tensor:
         out = self._allocate(raw.numel() * dtype.itemsize).view(dtype).view(raw.shape)

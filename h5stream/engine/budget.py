@@ -23,7 +23,11 @@ AUTO_BATCHES = 4
 """Batches of an automatic window, at least."""
 
 FIRST_BLOCKS = 64
-"""Blocks of an epoch's first window; later ones double. At 1 MiB a block it is read in well under 0.1 s."""
+"""Blocks of an epoch's first window, at least; later windows double. At 1 MiB a block it is read in under 0.1 s."""
+
+FIRST_NBYTES = 64 * 1024 * 1024
+FIRST_ROWS = 1024 * 1024
+"""An epoch's first window is this large where blocks are small: as quickly read, and better mixed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +130,7 @@ def size_window(
     open_batches = int(min(affordable, 2 * window_batches))
     return WindowSize(
         window_rows=wished,
-        first_window_rows=min(wished, max(batch_size, FIRST_BLOCKS * block_rows)) if window != "all" else wished,
+        first_window_rows=min(wished, _first_rows(layout, batch_size, block_rows)) if window != "all" else wished,
         max_open_batches=open_batches,
         needed_nbytes=fixed + open_batches * slot,
         notice=notice,
@@ -144,6 +148,11 @@ def keep_and_size(carrier: Carrier, *, memory_budget: int, **sizes: Any) -> tupl
             if not numbers:
                 raise
     raise AssertionError("the loop ends with nothing kept")
+
+
+def _first_rows(layout: SampleLayout, batch_size: int, block_rows: int) -> int:
+    in_bytes = FIRST_NBYTES // max(1, layout.row_nbytes)
+    return max(batch_size, FIRST_BLOCKS * block_rows, min(FIRST_ROWS, in_bytes))
 
 
 def _wished_rows(window: int | str, rows: int, batch_size: int, block_rows: int) -> int:

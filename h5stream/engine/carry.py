@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from h5stream.engine.counters import Tally, clock
 from h5stream.engine.emit import Emitter, Sink
 from h5stream.engine.gathering import SideBySide, Stack
 from h5stream.engine.plan import Task
@@ -64,7 +65,9 @@ class Carrier:
             self._thread.scratch = DecodeScratch()
             return self._thread.scratch  # type: ignore[no-any-return]
 
-    def carry(self, task: Task, sink: Sink, *, stopped: Callable[[], bool] = lambda: False) -> None:
+    def carry(
+        self, task: Task, sink: Sink, *, stopped: Callable[[], bool] = lambda: False, tally: Tally | None = None
+    ) -> None:
         """Read, decode and scatter the chunks of a task.
 
         Parameters
@@ -75,49 +78,63 @@ class Carrier:
             Where their rows go.
         stopped : callable, optional
             Asked between chunks; once it says True the rest is left undone.
+        tally : Tally, optional
+            The calling thread's counters.
 
         Raises
         ------
         CorruptChunkError, TruncatedFileError, SourceChangedError, SourceError
             Named by file, dataset, chunk and byte.
         """
+        tally = Tally() if tally is None else tally
         if task.part.access == VIA_H5PY:
-            self._carry_via_h5py(task, sink, stopped)
+            self._carry_via_h5py(task, sink, stopped, tally)
             return
         programs = self.emitter.programs_of(task.part)
         if Stack.pays(task.part):
-            self._carry_stack(task, sink, stopped)
+            self._carry_stack(task, sink, stopped, tally)
             return
         beside = SideBySide(programs[0], task, sink, self.scratch) if SideBySide.pays(programs) else None
         for start, stop in itertools.pairwise(task.run.tolist()):
             if stopped():
                 return
-            self._carry_run(task, sink, start, stop, beside)
+            self._carry_run(task, sink, start, stop, beside, tally)
         if beside is not None:
+            began = clock()
             beside.flush()
+            tally.scattered(began)
 
     # --- chunks read from the file ----------------------------------------------------------------------
 
-    def _carry_run(self, task: Task, sink: Sink, start: int, stop: int, beside: SideBySide | None) -> None:
+    def _carry_run(
+        self, task: Task, sink: Sink, start: int, stop: int, beside: SideBySide | None, tally: Tally
+    ) -> None:
         """Fetch neighbouring chunks with one read, decode and scatter each."""
         if task.place[start] == MISSING:
-            for k in range(start, stop):
-                self.emitter.emit_fill(task, sink, k)
+            self._fill(task, sink, start, stop, tally)
             return
         scratch, decoded = self.scratch, task.part.access == DECODED
         base = int(task.offset[start])
         fetched = scratch.buffer("read", int(task.offset[stop - 1] + task.nbytes[stop - 1]) - base)
-        self.sources[task.part.file].read_into(base, fetched.data)
+        mark = tally.fetch(self.sources[task.part.file], base, fetched)
         for k in range(start, stop):
             at = int(task.offset[k]) - base
             stored = fetched[at : at + int(task.nbytes[k])]
             data, shuffled = self._decode(task, k, stored) if decoded else (stored, 0)
+            mark = tally.decoded(mark, data.nbytes)
             if beside is None or data.nbytes != task.part.chunk_nbytes:
                 self.emitter.emit(task, sink, k, data, shuffled, scratch)
             else:
                 beside.add(k, data, shuffled)
+            mark = tally.scattered(mark)
 
-    def _carry_stack(self, task: Task, sink: Sink, stopped: Callable[[], bool]) -> None:
+    def _fill(self, task: Task, sink: Sink, start: int, stop: int, tally: Tally) -> None:
+        began = clock()
+        for k in range(start, stop):
+            self.emitter.emit_fill(task, sink, k)
+        tally.scattered(began)
+
+    def _carry_stack(self, task: Task, sink: Sink, stopped: Callable[[], bool], tally: Tally) -> None:
         """Decode small chunks one after the other into a stack, and scatter them with one call."""
         stack = Stack(self.emitter, task, sink, self.scratch)
         source, pipeline = self.sources[task.part.file], task.part.pipeline
@@ -126,16 +143,17 @@ class Carrier:
         assert index is not None
         # The mask of a missing chunk is never looked at; a dataset of which nothing was written has none at all.
         masks = index.filter_mask[task.place].tolist() if len(index.numbers) else [0] * len(place)
+        began, counted_ns, chunks = clock(), tally.read_ns + tally.scatter_ns, 0
         for start, stop in itertools.pairwise(task.run.tolist()):
             if stopped():
                 return
             if place[start] == MISSING:
-                for k in range(start, stop):
-                    self.emitter.emit_fill(task, sink, k)
+                self._fill(task, sink, start, stop, tally)
                 continue
             base = offset[start]
             fetched = scratch.buffer("read", offset[stop - 1] + nbytes[stop - 1] - base)
-            source.read_into(base, fetched.data)
+            tally.fetch(source, base, fetched)
+            chunks += stop - start
             for k in range(start, stop):
                 at = offset[k] - base
                 stored = fetched[at : at + nbytes[k]]
@@ -155,7 +173,11 @@ class Carrier:
                     stack.add(k, self._ask_h5py(task, k, error), 0)
                 else:
                     stack.keep(k, shuffled)
+        # What was neither reading nor filling was decoding: the clock is not read for every small chunk.
+        other_ns = tally.read_ns + tally.scatter_ns - counted_ns
+        mark = tally.stacked(began, chunks, chunks * raw_nbytes, other_ns)
         stack.flush()
+        tally.scattered(mark)
 
     def _decode(self, task: Task, k: int, stored: Bytes) -> tuple[Bytes, int]:
         part, index = task.part, task.part.index
@@ -190,7 +212,7 @@ class Carrier:
 
     # --- rows read through h5py -------------------------------------------------------------------------
 
-    def _carry_via_h5py(self, task: Task, sink: Sink, stopped: Callable[[], bool]) -> None:
+    def _carry_via_h5py(self, task: Task, sink: Sink, stopped: Callable[[], bool], tally: Tally) -> None:
         part, placement = task.part, task.placement
         for k in range(len(task.number)):
             if stopped():
@@ -198,5 +220,8 @@ class Carrier:
             low, high = int(task.low[k]), int(task.high[k])
             first, last = int(placement.in_rows[low]), int(placement.in_rows[high - 1])
             start = int(task.number[k]) * part.chunk_rows + first
+            mark = clock()
             rows = self.fallback.rows(part, start, last - first + 1)
+            mark = tally.via_h5py(mark, rows.nbytes)
             self.emitter.emit_rows(task, sink, k, rows, first)
+            tally.scattered(mark)

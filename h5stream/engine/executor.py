@@ -7,57 +7,22 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from h5stream.engine.batches import PlannedWindow, ReadyBatch
 from h5stream.engine.blame import changed_file, first_failure
 from h5stream.engine.carry import Carrier
+from h5stream.engine.counters import RunCounters, Tally, clock
 from h5stream.engine.emit import Sink
 from h5stream.engine.kept import KeptDatasets, KeptTask
 from h5stream.engine.plan import TASK_NBYTES, Task, plan_window
-from h5stream.engine.slots import Slot, SlotFormat, Slots, address_of
+from h5stream.engine.slots import SlotFormat, Slots, address_of
 from h5stream.errors import H5StreamError, LoaderClosedError, LoaderTimeoutError
 from h5stream.order.epoch import Order, Window
 
 STOP_S = 1.0
 """Seconds that `Run.stop` waits for its threads; one held up longer, by a file system that hangs, ends later."""
-
-
-@dataclass(slots=True)
-class ReadyBatch:
-    """A batch that the engine has filled, or is filling.
-
-    Attributes
-    ----------
-    number, rows : int
-        Which batch, and how many rows it has.
-    slot : Slot
-        Its memory.
-    objects : dict
-        By field number, lists of what does not live in a slot.
-    missing : int
-        Rows that are still to come; 0 once it may be handed over.
-    """
-
-    number: int
-    rows: int
-    slot: Slot
-    objects: dict[int, list[Any]]
-    missing: int
-
-
-@dataclass(slots=True, eq=False)
-class _PlannedWindow:
-    first_batch: int
-    rows_of_batch: NDArray[np.int64]
-    tasks: list[Task | KeptTask]
-    files: tuple[int, ...]
-    pending: int = 0
-    sink: Sink | None = None
-    batches: list[ReadyBatch] = field(default_factory=list)
 
 
 class Run:
@@ -103,7 +68,7 @@ class Run:
         first_batch: int = 0,
         on_thread_start: Callable[[int], None] | None = None,
     ) -> None:
-        self._carrier, self._kept, self._order, self._ring = carrier, kept, order, ring
+        self._carrier, self._kept, self.order, self._ring = carrier, kept, order, ring
         self._format = slot_format
         self._row_nbytes = tuple(f.row_nbytes for f in carrier.layout.fields)
         self._max_open = max_open_batches
@@ -114,14 +79,17 @@ class Run:
         self._changed = threading.Condition()
         self._windows: Iterator[Window] | None = order.windows(first_batch)
         self._planning = False
-        self._planned: _PlannedWindow | None = None
-        self._jobs: collections.deque[tuple[_PlannedWindow, Task | KeptTask]] = collections.deque()
+        self._planned: PlannedWindow | None = None
+        self._jobs: collections.deque[tuple[PlannedWindow, Task | KeptTask]] = collections.deque()
         self._running = 0
-        self._active: list[_PlannedWindow] = []
+        self._active: list[PlannedWindow] = []
         self._open: dict[int, ReadyBatch] = {}
         self._next = first_batch
         self._error_at: dict[int, BaseException] = {}
         self._stopped = False
+        self._ready = 0
+        self.counters = RunCounters(threads=threads, ready_limit=max_open_batches, row_nbytes=sum(self._row_nbytes))
+        self._consumer_tally = self.counters.tally()
         self._threads = [
             threading.Thread(target=self._work, args=(k,), name=f"h5stream-reader-{k}", daemon=True)
             for k in range(threads)
@@ -152,18 +120,21 @@ class Run:
                 "call iter(loader) again in the child"
             )
         deadline = time.monotonic() + timeout_s if timeout_s else None
+        asked = self.counters.asked(self._ready)  # one number, read without the lock
         while True:
             with self._changed:
                 done, batch = self._try_next()
                 if done:
                     self._changed.notify_all()  # room for another window
+                    if batch is not None:
+                        self.counters.waited(asked)
                     return batch
                 if self._threads:
                     self._wait(deadline, timeout_s)
                     continue
                 job = self._take_job()
             if job is not None:
-                job()
+                job(self._consumer_tally)
 
     def next_if_ready(self) -> ReadyBatch | None:
         """Give the next batch if that needs no waiting; None at the end as well."""
@@ -182,6 +153,8 @@ class Run:
         if batch is not None and batch.missing == 0:
             del self._open[self._next]
             self._next += 1
+            self._ready -= 1
+            self.counters.gave(batch.rows)
             return True, batch
         if self._exhausted and not self._active and batch is not None:
             raise AssertionError(f"batch {self._next} lacks {batch.missing} rows that no window will bring")
@@ -215,6 +188,7 @@ class Run:
         """End the threads; safe to call twice, from any thread, and in a forked child."""
         if os.getpid() != self._pid:
             return
+        self.counters.end()
         with self._changed:
             self._stopped = True
             self._windows, self._planned = None, None
@@ -238,15 +212,16 @@ class Run:
             except BaseException as error:
                 self._fail_planning(error)
                 return
+        tally = self.counters.tally()
         while True:
             with self._changed:
                 while (job := self._take_job()) is None:
                     if self._stopped or (self._exhausted and not self._jobs):
                         return
                     self._changed.wait()
-            job()
+            job(tally)
 
-    def _take_job(self) -> Callable[[], None] | None:
+    def _take_job(self) -> Callable[[Tally], None] | None:
         """Choose what to do next; called under the lock."""
         if self._stopped:
             return None
@@ -263,10 +238,10 @@ class Run:
         if self._jobs:
             window, task = self._jobs.popleft()
             self._running += 1
-            return lambda: self._carry(window, task)
+            return lambda tally: self._carry(window, task, tally)
         return None
 
-    def _may_admit(self, window: _PlannedWindow) -> bool:
+    def _may_admit(self, window: PlannedWindow) -> bool:
         new = sum(window.first_batch + k not in self._open for k in range(len(window.rows_of_batch)))
         if len(self._open) + new <= self._max_open:
             return True
@@ -274,13 +249,13 @@ class Run:
         nothing_coming = not self._jobs and self._running == 0
         return nothing_coming and not any(batch.missing == 0 for batch in self._open.values())
 
-    def _admit(self, window: _PlannedWindow) -> None:
+    def _admit(self, window: PlannedWindow) -> None:
         """Give the window its slots and queue its tasks; called under the lock."""
         for k, rows in enumerate(window.rows_of_batch.tolist()):
             number = window.first_batch + k
             batch = self._open.get(number)
             if batch is None:
-                size = self._order.batch_size_of(number)
+                size = self.order.batch_size_of(number)
                 batch = self._open[number] = ReadyBatch(
                     number=number,
                     rows=size,
@@ -305,12 +280,14 @@ class Run:
         self._jobs.extend((window, task) for task in window.tasks)
         self._changed.notify_all()
 
-    def _plan_next(self) -> None:
+    def _plan_next(self, tally: Tally) -> None:
         windows = self._windows
         try:
-            self._kept.load()
+            self.counters.add(self._kept.load())
+            began = clock()
             window = next(windows, None) if windows is not None else None
             planned = None if window is None else self._plan(window)
+            tally.plan_ns += clock() - began
         except self._caught as error:
             self._fail_planning(error)
             return
@@ -321,7 +298,7 @@ class Run:
                 self._windows = None
             self._changed.notify_all()
 
-    def _plan(self, window: Window) -> _PlannedWindow:
+    def _plan(self, window: Window) -> PlannedWindow:
         layout = self._carrier.layout
         first = int(window.batch.min())
         streamed = tuple(parts for number, parts in enumerate(layout.datasets) if number not in self._kept.numbers)
@@ -332,7 +309,7 @@ class Run:
         held = np.diff(np.searchsorted(window.rows, layout.file_starts)) > 0
         files = tuple(np.flatnonzero(held).tolist())
         tasks += self._kept.plan(window, first)
-        return _PlannedWindow(
+        return PlannedWindow(
             first_batch=first, rows_of_batch=np.bincount(window.batch - first), tasks=tasks, files=files
         )
 
@@ -341,14 +318,16 @@ class Run:
         share = len(window.rows) * sum(self._row_nbytes) // (4 * max(1, len(self._threads)))
         return max(64 * 1024, min(TASK_NBYTES, share))
 
-    def _carry(self, window: _PlannedWindow, task: Task | KeptTask) -> None:
+    def _carry(self, window: PlannedWindow, task: Task | KeptTask, tally: Tally) -> None:
         assert window.sink is not None
         failed: tuple[int, BaseException] | None = None
         try:
             if isinstance(task, KeptTask):
+                began = clock()
                 self._kept.carry(task, window.sink)
+                tally.scattered(began)
             else:
-                self._carrier.carry(task, window.sink, stopped=lambda: self._stopped)
+                self._carrier.carry(task, window.sink, stopped=lambda: self._stopped, tally=tally)
         except H5StreamError as error:
             failed = first_failure(self._carrier, task, window.sink, error)
         except self._caught as error:
@@ -368,10 +347,11 @@ class Run:
                 self._complete(window)
             self._changed.notify_all()
 
-    def _complete(self, window: _PlannedWindow) -> None:
+    def _complete(self, window: PlannedWindow) -> None:
         self._active.remove(window)
         for batch, rows in zip(window.batches, window.rows_of_batch.tolist(), strict=True):
             batch.missing -= rows
+            self._ready += batch.missing == 0
 
     def _fail(self, batch: int, error: BaseException) -> None:
         """Note an error at the first batch that needed the data; nothing after it is planned."""

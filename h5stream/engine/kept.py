@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from h5stream.engine import kernels
 from h5stream.engine.carry import Carrier
+from h5stream.engine.counters import Tally
 from h5stream.engine.emit import Sink
 from h5stream.engine.plan import plan_window
 from h5stream.engine.slots import SlotFormat, address_of, map_memory
@@ -89,20 +90,22 @@ class KeptDatasets:
         """Bytes that the kept rows take."""
         return self._format.nbytes if self.numbers else 0
 
-    def load(self) -> None:
-        """Read the rows, once.
+    def load(self) -> Tally | None:
+        """Read the rows, once; gives what that took, and None once they are there.
 
         What cannot be read in whole is not kept but streamed, so that an error finds the batches it concerns.
         """
         with self._lock:
             if self._memory is not None or not self.numbers:
-                return
+                return None
+            tally = Tally()
             try:
-                self._memory = self._read()
+                self._memory = self._read(tally)
             except H5StreamError:
                 self.numbers = ()
+            return tally
 
-    def _read(self) -> NDArray[np.uint8]:
+    def _read(self, tally: Tally) -> NDArray[np.uint8]:
         layout = self._carrier.layout
         memory = map_memory(self._format.nbytes)
         rows = np.arange(layout.rows, dtype=np.int64)
@@ -113,7 +116,7 @@ class KeptDatasets:
             row_nbytes=self._row_nbytes,
         )
         for task in plan_window(tuple(layout.datasets[n] for n in self.numbers), window, first_batch=0):
-            self._carrier.carry(task, sink)
+            self._carrier.carry(task, sink, tally=tally)
         return memory
 
     def plan(self, window: Window, first_batch: int) -> list[KeptTask]:

@@ -10,9 +10,9 @@ import torch
 
 from h5stream.device.cpu import CpuBackend
 from h5stream.device.feed import DeviceFeed
-from h5stream.device.pinned_slots import pinned_ring
+from h5stream.device.pinned_slots import PinnedRing
 from h5stream.engine.assemble import Assembler
-from h5stream.engine.executor import ReadyBatch
+from h5stream.engine.batches import ReadyBatch
 from h5stream.engine.slots import SlotFormat
 from h5stream.storage.opening import open_layout
 from tests.device.fake_backend import FakeBackend
@@ -76,11 +76,14 @@ def batch_bytes(layout, slot_format, k):
 def run_feed(layout, backend, *, depth=2, keep=False, **options):
     """Feed all batches; the consumer copies each on its own stream, later. Give what it saw."""
     slot_format = SlotFormat.for_rows(layout.fields, ROWS)
-    ring = pinned_ring(backend, slot_format.nbytes)
+    ring = PinnedRing(backend, slot_format.nbytes)
     source = Filled(layout, ring, slot_format)
     feed = DeviceFeed(backend, source, ring, Assembler(layout), slot_format, depth=depth, **options)
     consumer, seen, kept = backend.current_stream(), [], []
-    while (batch := feed.next_batch()) is not None:
+    while (given := feed.next_batch()) is not None:
+        batch, rows = given
+        del given
+        assert rows == ROWS
         out = {name: torch.zeros((ROWS, *batch[name].shape[1:]), dtype=batch[name].dtype) for name in ("x", "y")}
         for name, tensor in out.items():
             backend.launch(consumer, torch.Tensor.copy_, tensor, batch[name])
@@ -157,7 +160,7 @@ def _without(method):
             "give_back_done",
             lambda self, keep_at_most: [self._slots.give_back(self._copying.popleft()[0]) for _ in list(self._copying)],
         ),
-        "hand_over": ("DeviceFeed", "_hand_over", lambda self, flight: flight.batch),
+        "hand_over": ("DeviceFeed", "_hand_over", lambda self, flight: (flight.batch, flight.rows)),
     }[method]
 
 
@@ -202,10 +205,10 @@ def test_a_transform_runs_on_the_side_stream_before_the_consumer_sees_the_batch(
 def test_an_error_arrives_at_its_batch_and_not_at_one_ahead_of_it(layout):
     backend = CpuBackend()
     slot_format = SlotFormat.for_rows(layout.fields, ROWS)
-    ring = pinned_ring(backend, slot_format.nbytes)
+    ring = PinnedRing(backend, slot_format.nbytes)
     source = Filled(layout, ring, slot_format, fail_at=3)
     feed = DeviceFeed(backend, source, ring, Assembler(layout), slot_format, depth=8)
-    assert [feed.next_batch()["x"][0, 0].item() for _ in range(3)] == [1.0, 2.0, 3.0]
+    assert [feed.next_batch()[0]["x"][0, 0].item() for _ in range(3)] == [1.0, 2.0, 3.0]
     with pytest.raises(ValueError, match="batch 3"):
         feed.next_batch()
 
@@ -213,7 +216,7 @@ def test_an_error_arrives_at_its_batch_and_not_at_one_ahead_of_it(layout):
 def test_dropping_the_feed_waits_for_its_copies_and_gives_the_slots_back(layout):
     backend = FakeBackend(5)
     slot_format = SlotFormat.for_rows(layout.fields, ROWS)
-    ring = pinned_ring(backend, slot_format.nbytes)
+    ring = PinnedRing(backend, slot_format.nbytes)
     feed = DeviceFeed(backend, Filled(layout, ring, slot_format), ring, Assembler(layout), slot_format, depth=4)
     feed.next_batch()
     del feed
@@ -229,7 +232,7 @@ def test_no_room_on_the_device_names_the_knob(layout):
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 8.00 MiB")
 
     slot_format = SlotFormat.for_rows(layout.fields, ROWS)
-    ring = pinned_ring(Full(), slot_format.nbytes)
+    ring = PinnedRing(Full(), slot_format.nbytes)
     feed = DeviceFeed(Full(), Filled(layout, ring, slot_format), ring, Assembler(layout), slot_format, depth=6)
     with pytest.raises(DeviceMemoryError, match="prefetch_factor=6"):
         feed.next_batch()

@@ -70,7 +70,7 @@ def test_no_more_batches_are_open_than_allowed_unless_a_window_needs_them(start,
 
     monkeypatch.setattr(Run, "_admit", watched)
     run = start(Windows(*(length,) * 12), max_open=max_open)
-    assert len(numbers(run)) == run._order.batches
+    assert len(numbers(run)) == run.order.batches
     assert max(most) <= max(max_open, widest)
 
 

@@ -1,0 +1,50 @@
+"""What is on its way through the executor: planned windows, and batches that fill."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h5stream.engine.emit import Sink
+from h5stream.engine.kept import KeptTask
+from h5stream.engine.plan import Task
+from h5stream.engine.slots import Slot
+
+
+@dataclass(slots=True)
+class ReadyBatch:
+    """A batch that the engine has filled, or is filling.
+
+    Attributes
+    ----------
+    number, rows : int
+        Which batch, and how many rows it has.
+    slot : Slot
+        Its memory.
+    objects : dict
+        By field number, lists of what does not live in a slot.
+    missing : int
+        Rows that are still to come; 0 once it may be handed over.
+    """
+
+    number: int
+    rows: int
+    slot: Slot
+    objects: dict[int, list[Any]]
+    missing: int
+
+
+@dataclass(slots=True, eq=False)
+class PlannedWindow:
+    """A window whose tasks are known; once admitted it has slots, and `pending` counts the tasks to come."""
+
+    first_batch: int
+    rows_of_batch: NDArray[np.int64]
+    tasks: list[Task | KeptTask]
+    files: tuple[int, ...]
+    pending: int = 0
+    sink: Sink | None = None
+    batches: list[ReadyBatch] = field(default_factory=list)

@@ -1,0 +1,227 @@
+"""What a loader did, as a value; `h5stream.engine.counters` counts it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderStatistics:
+    """What a loader did since its newest iteration began.
+
+    Times of the readers are wall time added over all of them: where there are more threads than processors,
+    waiting for a processor is in them.
+
+    Attributes
+    ----------
+    rows, batches : int
+        Handed over.
+    elapsed_s : float
+        Seconds from ``iter(loader)`` to the end of the epoch, or to now.
+    first_batch_s : float or None
+        Seconds from ``iter(loader)`` to the first batch. High: the first window is large or its storage slow;
+        `persistent_workers` reads it during the epoch before. None before there is one.
+    wait_s, wait_p95_s, wait_max_s : float
+        Seconds that the asking thread waited for a filled batch: in all, 95th percentile of the newest 4,096,
+        and longest. High: the readers are the limit. Near 0: they are ahead. With ``num_workers=0`` reading
+        itself is in them.
+    transform_s : float
+        Seconds in which the asking thread made tensors, collated and transformed, in all. High beside
+        `wait_s`: Python is the limit, not the files.
+    delivered_bytes : int
+        Bytes of the rows handed over; values of variable length are not in it.
+    read_bytes, reads : int
+        Bytes fetched from files, and calls that did. Few bytes a read: many small chunks, or scattered rows.
+    decoded_bytes, chunks : int
+        Bytes and number of the chunks that were decoded, or used as they are stored.
+    h5py_bytes : int
+        Bytes of rows that came through h5py, under its lock. High: `h5stream inspect` says why.
+    threads : int
+        Readers; with ``num_workers=0`` the asking thread is the one.
+    running_s : float
+        Seconds that the readers were there; longer than `elapsed_s` if they read ahead of the epoch.
+    read_s, decode_s, scatter_s, copy_s, h5py_s, plan_s : float
+        Seconds spent in each kind of work, added over the threads; see the shares, such as `read_busy`.
+    ready_mean : float
+        Batches that were ready when one was asked for, on average. Near 0: the consumer waits for each. Near
+        `ready_limit`: the readers wait for the consumer.
+    ready_limit : int
+        Batches that may be filled or ready at a time.
+    starved_share : float
+        Share of the batches, 0 to 1, that were not ready when asked for. High: the consumer is faster.
+
+    Examples
+    --------
+    >>> import h5py, os, tempfile
+    >>> from h5stream import H5StreamLoader
+    >>> path = os.path.join(tempfile.mkdtemp(), "a.h5")
+    >>> with h5py.File(path, "w") as f:
+    ...     f["x"] = [[1.0, 2.0]] * 10
+    >>> with H5StreamLoader(path, batch_size=4) as loader:
+    ...     epoch = list(loader)
+    ...     statistics = loader.stats()
+    >>> statistics.rows, statistics.batches, statistics.delivered_bytes, statistics.read_bytes
+    (10, 3, 160, 160)
+    """
+
+    rows: int = 0
+    batches: int = 0
+    elapsed_s: float = 0.0
+    first_batch_s: float | None = None
+    wait_s: float = 0.0
+    wait_p95_s: float = 0.0
+    wait_max_s: float = 0.0
+    transform_s: float = 0.0
+    delivered_bytes: int = 0
+    read_bytes: int = 0
+    reads: int = 0
+    decoded_bytes: int = 0
+    chunks: int = 0
+    h5py_bytes: int = 0
+    threads: int = 1
+    running_s: float = 0.0
+    read_s: float = 0.0
+    decode_s: float = 0.0
+    scatter_s: float = 0.0
+    copy_s: float = 0.0
+    h5py_s: float = 0.0
+    plan_s: float = 0.0
+    ready_mean: float = 0.0
+    ready_limit: int = 0
+    starved_share: float = 0.0
+
+    @property
+    def rows_per_s(self) -> float:
+        """Rows handed over a second, the consumer's own work included."""
+        return self.rows / self.elapsed_s if self.elapsed_s else 0.0
+
+    @property
+    def wait_mean_s(self) -> float:
+        """Seconds that a batch was waited for, on average. High beside the step's time: input-bound."""
+        return self.wait_s / self.batches if self.batches else 0.0
+
+    @property
+    def wait_share(self) -> float:
+        """Share of the time, 0 to 1, that the asking thread waited for batches or transformed them.
+
+        Under 0.05 the job is not input-bound; over 0.2 it strongly is.
+        """
+        return min(1.0, (self.wait_s + self.transform_s) / self.elapsed_s) if self.elapsed_s else 0.0
+
+    @property
+    def read_amplification(self) -> float | None:
+        """Bytes decoded for each byte handed over; None before there is one.
+
+        1 is right. High: chunks are decoded for few of their rows (an order of somebody else's, wide chunks
+        across columns), or a window was read that nobody took. Below 1: small fields were kept in memory.
+        """
+        decoded = self.decoded_bytes + self.h5py_bytes
+        return decoded / self.delivered_bytes if self.delivered_bytes else None
+
+    @property
+    def read_bytes_per_s(self) -> float | None:
+        """Bytes a second of one thread while it reads, page cache included; None if nothing was read.
+
+        Under about 5e8: storage. Over 3e9: the page cache, or tmpfs.
+        """
+        return self.read_bytes / self.read_s if self.read_s else None
+
+    @property
+    def decode_bytes_per_s(self) -> float | None:
+        """Decoded bytes a second of one thread while it decodes; None if nothing was.
+
+        About 1.3e9 is right for gzip; much less: expensive filters, tiny chunks, too many threads.
+        """
+        return self.decoded_bytes / self.decode_s if self.decode_s else None
+
+    @property
+    def read_busy(self) -> float:
+        """Share of the readers' time spent reading, 0 to 1. The highest of the shares and high: storage limits."""
+        return self._share(self.read_s)
+
+    @property
+    def decode_busy(self) -> float:
+        """Share of the readers' time spent decoding, 0 to 1. High: filters limit; more threads or a cheaper filter."""
+        return self._share(self.decode_s)
+
+    @property
+    def scatter_busy(self) -> float:
+        """Share of the readers' time spent writing rows to their places, 0 to 1. High: memory limits."""
+        return self._share(self.scatter_s)
+
+    @property
+    def h5py_busy(self) -> float:
+        """Share of the readers' time spent in h5py, 0 to 1. High: its lock limits, and threads do not help."""
+        return self._share(self.h5py_s)
+
+    @property
+    def plan_busy(self) -> float:
+        """Share of the readers' time spent planning windows, 0 to 1. High: tiny rows or chunks."""
+        return self._share(self.plan_s)
+
+    @property
+    def copy_busy(self) -> float:
+        """Share of the time in which batches were copied to a device, 0 to 1; 0 on the host. High: the bus limits."""
+        return min(1.0, self.copy_s / self.running_s) if self.running_s else 0.0
+
+    @property
+    def idle(self) -> float:
+        """Share of the readers' time without work, 0 to 1. High: they wait for the consumer, or for the epoch."""
+        busy = self.read_s + self.decode_s + self.scatter_s + self.h5py_s + self.plan_s
+        return max(0.0, 1.0 - self._share(busy))
+
+    def _share(self, seconds: float) -> float:
+        whole = self.threads * self.running_s
+        return min(1.0, seconds / whole) if whole else 0.0
+
+    def __str__(self) -> str:
+        amplification = self.read_amplification
+        return "\n".join(
+            (
+                f"{self.rows:,} rows in {self.batches:,} batches, {self.elapsed_s:.2f} s, "
+                f"{self.rows_per_s:,.0f} rows/s",
+                f"wait per batch: mean {1e3 * self.wait_mean_s:.1f} ms, p95 {1e3 * self.wait_p95_s:.1f} ms, "
+                f"max {1e3 * self.wait_max_s:.1f} ms; first batch "
+                + ("n/a" if self.first_batch_s is None else f"{1e3 * self.first_batch_s:.0f} ms"),
+                f"read {self.read_bytes / 1e6:,.1f} MB, decoded {self.decoded_bytes / 1e6:,.1f} MB, amplification "
+                + ("n/a" if amplification is None else f"{amplification:.2f}"),
+                f"{self.threads} reader(s): read {self.read_busy:.0%}, decode {self.decode_busy:.0%}, "
+                f"scatter {self.scatter_busy:.0%}, h5py {self.h5py_busy:.0%}, plan {self.plan_busy:.0%}, "
+                f"idle {self.idle:.0%}; copy {self.copy_busy:.0%}",
+                f"ready when asked: {self.ready_mean:.1f} of at most {self.ready_limit}; "
+                f"{self.starved_share:.0%} of the batches were not",
+            )
+        )
+
+
+_NOT_ADDED = {"wait_p95_s", "wait_max_s", "first_batch_s", "threads", "ready_mean", "ready_limit", "starved_share"}
+
+
+def together(snapshots: Sequence[LoaderStatistics]) -> LoaderStatistics:
+    """Give the statistics of several epochs of one loader as if they were one.
+
+    Sums are added. `first_batch_s` is added too, so that its share of `elapsed_s` stays what it is;
+    `wait_p95_s` is the highest of them, which the common one does not exceed.
+
+    Examples
+    --------
+    >>> one = LoaderStatistics(rows=10, batches=2, wait_max_s=0.1)
+    >>> two = together([one, one])
+    >>> two.rows, two.batches, two.wait_max_s
+    (20, 4, 0.1)
+    """
+    batches = max(1, sum(s.batches for s in snapshots))
+    added = {
+        f.name: sum(getattr(s, f.name) for s in snapshots) for f in fields(LoaderStatistics) if f.name not in _NOT_ADDED
+    }
+    return LoaderStatistics(
+        **added,
+        first_batch_s=sum(s.first_batch_s or 0.0 for s in snapshots),
+        wait_p95_s=max(s.wait_p95_s for s in snapshots),
+        wait_max_s=max(s.wait_max_s for s in snapshots),
+        threads=max(s.threads for s in snapshots),
+        ready_mean=sum(s.ready_mean * s.batches for s in snapshots) / batches,
+        ready_limit=max(s.ready_limit for s in snapshots),
+        starved_share=sum(s.starved_share * s.batches for s in snapshots) / batches,
+    )

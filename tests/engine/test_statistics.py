@@ -1,0 +1,244 @@
+"""`loader.stats()`: counts are exact, shares are shares, and nothing is counted twice."""
+
+import threading
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from h5stream import H5StreamLoader
+from h5stream.engine import kept
+from h5stream.engine.counters import KEPT_WAITS, RunCounters
+from h5stream.engine.statistics import LoaderStatistics, together
+from h5stream.storage.fallback import H5pyReader
+from h5stream.storage.source import FileBytes
+
+ROWS, WIDTH = 4096, 64
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """What the files were really asked for: a list of byte counts."""
+    seen, read = [], FileBytes.read_into
+
+    def recording(source, offset, target):
+        seen.append(target.nbytes)
+        read(source, offset, target)
+
+    monkeypatch.setattr(FileBytes, "read_into", recording)
+    return seen
+
+
+def write(path, *, chunks=(256, WIDTH), dtype="f4", **filters):
+    with h5py.File(path, "w") as file:
+        rows = np.random.default_rng(0).integers(0, 9, (ROWS, WIDTH)).astype(dtype)
+        file.create_dataset("x", data=rows, chunks=chunks, **filters)
+    return str(path)
+
+
+def epoch(path, reads=None, **options):
+    """Stream an epoch and give its statistics."""
+    with H5StreamLoader(path, **({"batch_size": 512, "shuffle": True, "fields": "x"} | options)) as loader:
+        if reads is not None:
+            reads.clear()  # opening compares the first chunk with h5py
+        for _ in loader:
+            pass
+        return loader.stats()
+
+
+KINDS = {
+    "gzip": {"compression": "gzip"},
+    "gzip and shuffle": {"compression": "gzip", "shuffle": True},
+    "small chunks": {"compression": "gzip", "chunks": (8, WIDTH)},
+    "side by side": {"compression": "gzip", "chunks": (1024, 16)},
+    "no filter": {},
+    "contiguous": {"chunks": None},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("threads", [0, 2])
+@pytest.mark.parametrize("keep", [False, True])
+def test_what_is_counted_is_what_the_files_were_asked_for(tmp_path, reads, monkeypatch, kind, threads, keep):
+    if not keep:
+        monkeypatch.setattr(kept, "KEEP_NBYTES", -1)
+    path = write(tmp_path / "a.h5", **KINDS[kind])
+    found = epoch(path, reads, num_workers=threads)
+    assert (found.read_bytes, found.reads) == (sum(reads), len(reads))
+    assert (found.rows, found.batches) == (ROWS, 8)
+    assert found.delivered_bytes == found.decoded_bytes == ROWS * WIDTH * 4
+    assert found.read_amplification == 1.0
+    assert found.h5py_bytes == 0
+
+
+def test_chunks_are_counted_one_by_one_also_where_they_are_stacked(tmp_path, monkeypatch):
+    monkeypatch.setattr(kept, "KEEP_NBYTES", -1)
+    for rows in (256, 8):
+        path = write(tmp_path / f"{rows}.h5", compression="gzip", chunks=(rows, WIDTH))
+        assert epoch(path).chunks == ROWS // rows
+
+
+def test_an_order_that_tears_chunks_apart_shows_as_amplification(tmp_path, monkeypatch):
+    monkeypatch.setattr(kept, "KEEP_NBYTES", -1)
+    path = write(tmp_path / "a.h5", compression="gzip")
+    rows = np.arange(ROWS).reshape(256, 16).T.reshape(-1).tolist()  # each batch has one row of every 16
+    found = epoch(path, batch_size=64, shuffle=None, sampler=rows)
+    assert found.read_amplification == 16.0
+
+
+def test_a_kept_dataset_is_read_in_the_first_epoch_only(tmp_path):
+    path = write(tmp_path / "a.h5", compression="gzip")
+    with H5StreamLoader(path, 512, fields="x") as loader:
+        seen = []
+        for _ in range(2):
+            assert sum(len(batch) for batch in loader) == ROWS
+            seen.append(loader.stats())
+    assert [found.decoded_bytes for found in seen] == [ROWS * WIDTH * 4, 0]
+    assert [found.rows for found in seen] == [ROWS, ROWS]
+
+
+def test_rows_through_h5py_are_counted_apart(tmp_path, monkeypatch):
+    monkeypatch.setattr(kept, "KEEP_NBYTES", -1)
+    path = write(tmp_path / "a.h5", dtype="i4", scaleoffset=0)
+    entered = []
+    rows = H5pyReader.rows
+    monkeypatch.setattr(H5pyReader, "rows", lambda *given: entered.append(given) or rows(*given))
+    found = epoch(path)
+    assert entered
+    assert (found.h5py_bytes, found.decoded_bytes, found.read_bytes) == (ROWS * WIDTH * 4, 0, 0)
+    assert found.h5py_s > 0
+    assert found.decode_s == 0
+
+
+def test_chunks_that_were_never_written_cost_nothing_to_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(kept, "KEEP_NBYTES", -1)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", (ROWS, WIDTH), "f4", chunks=(256, WIDTH), compression="gzip")
+    found = epoch(str(tmp_path / "a.h5"))
+    assert (found.rows, found.read_bytes, found.decoded_bytes) == (ROWS, 0, 0)
+    assert found.scatter_s > 0
+
+
+def test_time_goes_to_the_work_that_takes_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(kept, "KEEP_NBYTES", -1)
+    never = threading.Event()
+    read = FileBytes.read_into
+
+    def slow(source, offset, target):
+        never.wait(0.02)
+        read(source, offset, target)
+
+    path = write(tmp_path / "a.h5", compression="gzip")
+    with H5StreamLoader(path, 512, fields="x", num_workers=1) as loader:
+        monkeypatch.setattr(FileBytes, "read_into", slow)
+        for _ in loader:
+            pass
+        found = loader.stats()
+    assert found.read_s >= 0.02 * found.reads
+    assert found.read_busy > 0.5 > found.decode_busy
+    assert found.wait_s > 0.5 * found.elapsed_s
+    assert found.copy_busy == 0
+
+
+def test_shares_stay_shares_and_the_longest_wait_is_the_longest(tmp_path):
+    found = epoch(write(tmp_path / "a.h5", compression="gzip"))
+    busy = (found.read_busy, found.decode_busy, found.scatter_busy, found.h5py_busy, found.plan_busy, found.idle)
+    assert all(0 <= share <= 1 for share in (*busy, found.wait_share, found.starved_share))
+    assert 0 < found.wait_mean_s <= found.wait_max_s
+    assert found.wait_p95_s <= found.wait_max_s
+    assert 0 < found.first_batch_s <= found.elapsed_s <= found.running_s
+
+
+def test_the_transform_is_told_apart_from_the_wait(tmp_path):
+    never = threading.Event()
+    found = epoch(write(tmp_path / "a.h5"), transform=lambda batch: (never.wait(0.01), batch)[1])
+    assert found.transform_s >= 8 * 0.01
+    assert found.wait_share > 0.5
+
+
+def test_without_an_iteration_there_is_nothing_and_nothing_fails(tmp_path):
+    with H5StreamLoader(write(tmp_path / "a.h5"), 512) as loader:
+        found = loader.stats()
+    assert found == LoaderStatistics()
+    assert (found.rows_per_s, found.wait_mean_s, found.wait_share, found.read_busy) == (0, 0, 0, 0)
+    assert (found.read_amplification, found.first_batch_s, found.read_bytes_per_s) == (None, None, None)
+    assert str(found)
+
+
+def test_a_new_iteration_begins_at_zero_and_an_ended_one_stands_still(tmp_path):
+    with H5StreamLoader(write(tmp_path / "a.h5"), 512) as loader:
+        for _ in loader:
+            break
+        assert loader.stats().batches == 1
+        assert loader.stats() == loader.stats()
+        for _ in loader:
+            pass
+        assert loader.stats().batches == 8
+
+
+def test_batches_that_were_ready_are_counted_when_asked_for(tmp_path):
+    with H5StreamLoader(write(tmp_path / "a.h5"), 512) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        while iterator._run.left_to_hand_over() is None:
+            threading.Event().wait(0.001)
+        for _ in iterator:
+            pass
+        found = loader.stats()
+    # Asked 9 times: for the first, which may have been ready, then 7, 6 ... 0 at the end.
+    assert found.ready_mean * 9 >= 7 + 6 + 5 + 4 + 3 + 2 + 1
+    assert 1 / 9 <= found.starved_share <= 2 / 9
+    assert found.ready_limit >= 8
+
+
+def test_a_snapshot_may_be_taken_from_another_thread_at_any_time(tmp_path):
+    with H5StreamLoader(write(tmp_path / "a.h5"), 1) as loader:
+        stop, seen, failed = threading.Event(), [], []
+
+        def watch():
+            try:
+                while not stop.is_set():
+                    seen.append(loader.stats().batches)
+            except BaseException as error:
+                failed.append(error)
+
+        thread = threading.Thread(target=watch)
+        thread.start()
+        for _ in loader:
+            pass
+        stop.set()
+        thread.join()
+    assert not failed
+    assert seen == sorted(seen)
+
+
+def test_what_is_kept_of_an_epoch_is_bounded():
+    counters = RunCounters(threads=1, ready_limit=2, row_nbytes=4).begin()
+    for _ in range(2 * KEPT_WAITS):
+        counters.gave(1)
+        counters.waited(counters.asked(0))
+    assert len(counters._waits) == KEPT_WAITS
+    assert counters.snapshot().batches == 2 * KEPT_WAITS
+
+
+def test_the_percentile_is_of_the_waits():
+    counters = RunCounters(threads=1, ready_limit=2, row_nbytes=4).begin()
+    counters._waits.extend(range(1, 101))
+    assert counters.snapshot().wait_p95_s == pytest.approx(95e-9)
+
+
+def test_epochs_add_up(tmp_path):
+    path = write(tmp_path / "a.h5")
+    one, two = epoch(path), epoch(path)
+    both = together([one, two])
+    assert (both.rows, both.batches, both.read_bytes) == (2 * ROWS, 16, one.read_bytes + two.read_bytes)
+    assert both.elapsed_s == one.elapsed_s + two.elapsed_s
+    assert both.read_busy == pytest.approx((one.read_s + two.read_s) / (2 * (one.running_s + two.running_s)), rel=1)
+    assert both.wait_max_s == max(one.wait_max_s, two.wait_max_s)
+
+
+def test_a_device_batch_would_not_be_looked_at():
+    """The counters know rows and times, never tensors: a batch on a device is not synchronised by counting."""
+    counters = RunCounters(threads=1, ready_limit=2, row_nbytes=4)
+    assert not any(isinstance(value, torch.Tensor) for value in vars(counters).values())
