@@ -1,0 +1,28 @@
+"""`bench/gpu.py` runs from end to end without a GPU, so that it runs when one is lent."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+ONLY = "feed_share,steady_state,delayed_consumers"  # the others take a minute, most of it the naive loader's
+
+
+def test_the_gpu_benchmark_runs_on_the_processor_and_finds_no_wrong_batch(tmp_path):
+    out = tmp_path / "gpu.json"
+    subprocess.run(
+        [sys.executable, ROOT / "bench" / "gpu.py", "--device", "cpu", "--quick", "--only", ONLY, "--out", out],
+        check=True,
+        capture_output=True,
+        timeout=200,
+    )
+    report = json.loads(out.read_text())
+    assert report["delayed_consumers"]["wrong"] == 0
+    assert report["delayed_consumers"]["batches"] >= 16
+    assert set(report["batches_per_s"]["lz4"]) == {"naive_2_workers", "host_window", "device_window"}
+    assert (
+        report["steady_state"]["held_bytes_after_second_epoch"] == report["steady_state"]["held_bytes_after_last_epoch"]
+    )
