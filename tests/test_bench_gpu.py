@@ -22,7 +22,6 @@ def test_the_gpu_benchmark_runs_on_the_processor_and_finds_no_wrong_batch(tmp_pa
     report = json.loads(out.read_text())
     assert report["delayed_consumers"]["wrong"] == 0
     assert report["delayed_consumers"]["batches"] >= 16
-    assert set(report["batches_per_s"]["lz4"]) == {"naive_2_workers", "host_window", "device_window"}
-    assert (
-        report["steady_state"]["held_bytes_after_second_epoch"] == report["steady_state"]["held_bytes_after_last_epoch"]
-    )
+    assert report["feed_share"]["feed_gb_per_s"] > 0
+    steady = report["steady_state"]
+    assert steady["held_bytes_after_second_epoch"] == steady["held_bytes_after_last_epoch"]
