@@ -13,7 +13,10 @@ from h5stream._version import __version__
 
 if TYPE_CHECKING:
     from h5stream import errors
+    from h5stream.advice.epoch_summary import EpochSummary
+    from h5stream.advice.track import track
     from h5stream.dataset import H5Dataset, collate
+    from h5stream.engine.statistics import LoaderStatistics
     from h5stream.errors import H5StreamError
     from h5stream.loader import H5StreamLoader
     from h5stream.monitor import SystemMonitor
@@ -23,28 +26,34 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "ChunkBatchSampler": "h5stream.sampler",
+    "EpochSummary": "h5stream.advice.epoch_summary",
     "Field": "h5stream.storage.fields",
     "H5Dataset": "h5stream.dataset",
     "H5StreamError": "h5stream.errors",
     "H5StreamLoader": "h5stream.loader",
+    "LoaderStatistics": "h5stream.engine.statistics",
     "SystemMonitor": "h5stream.monitor",
     "collate": "h5stream.dataset",
     "stage": "h5stream.staging",
     "staged": "h5stream.staging",
+    "track": "h5stream.advice.track",
 }
 
 __all__ = [
     "ChunkBatchSampler",
+    "EpochSummary",
     "Field",
     "H5Dataset",
     "H5StreamError",
     "H5StreamLoader",
+    "LoaderStatistics",
     "SystemMonitor",
     "__version__",
     "collate",
     "errors",
     "stage",
     "staged",
+    "track",
 ]
 
 
