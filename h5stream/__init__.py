@@ -13,6 +13,7 @@ from h5stream._version import __version__
 
 if TYPE_CHECKING:
     from h5stream import errors
+    from h5stream.advice.diagnose import Diagnosis, diagnose
     from h5stream.advice.epoch_summary import EpochSummary
     from h5stream.advice.track import track
     from h5stream.dataset import H5Dataset, collate
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "ChunkBatchSampler": "h5stream.sampler",
+    "Diagnosis": "h5stream.advice.diagnose",
     "EpochSummary": "h5stream.advice.epoch_summary",
     "Field": "h5stream.storage.fields",
     "H5Dataset": "h5stream.dataset",
@@ -34,6 +36,7 @@ _HOMES = {
     "LoaderStatistics": "h5stream.engine.statistics",
     "SystemMonitor": "h5stream.monitor",
     "collate": "h5stream.dataset",
+    "diagnose": "h5stream.advice.diagnose",
     "stage": "h5stream.staging",
     "staged": "h5stream.staging",
     "track": "h5stream.advice.track",
@@ -41,6 +44,7 @@ _HOMES = {
 
 __all__ = [
     "ChunkBatchSampler",
+    "Diagnosis",
     "EpochSummary",
     "Field",
     "H5Dataset",
@@ -50,6 +54,7 @@ __all__ = [
     "SystemMonitor",
     "__version__",
     "collate",
+    "diagnose",
     "errors",
     "stage",
     "staged",

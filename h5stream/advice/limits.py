@@ -104,7 +104,7 @@ def loop_limit(statistics: LoaderStatistics, knobs: LoaderKnobs, *, cpus: int) -
     step_s = own_s / max(1, statistics.batches)
     measured = f"{1e3 * step_s:.1f} ms a batch, {statistics.wait_share:.0%} of the time waiting for data"
     if step_s < SMALL_STEP_S:
-        return Limit(name=BATCH_TOO_SMALL, measured=measured, turns=(_larger_batch(knobs, None),))
+        return Limit(name=BATCH_TOO_SMALL, measured=measured, turns=(larger_batch(knobs, None),))
     return Limit(name=STEP, measured=measured, turns=step_turns(knobs))
 
 
@@ -117,11 +117,12 @@ def step_turns(knobs: LoaderKnobs) -> tuple[Turn, ...]:
             try_next="bf16 autocast, or torch.compile",
             why="the loader has batches ready; only a faster step helps",
         ),
-        _larger_batch(knobs, None),
+        larger_batch(knobs, None),
     )
 
 
-def _larger_batch(knobs: LoaderKnobs, speedup: float | None) -> Turn:
+def larger_batch(knobs: LoaderKnobs, speedup: float | None) -> Turn:
+    """Give twice the batch as something to try; nothing here ever does it."""
     return Turn(
         knob="batch_size",
         present=_text(knobs.batch_size),
@@ -315,7 +316,7 @@ def _batch_overhead(statistics: LoaderStatistics, knobs: LoaderKnobs) -> Limit:
         name=BATCH_TOO_SMALL,
         measured=f"{1e6 * each_s:.0f} us to hand over a batch of {rows:,.0f} rows; the readers idle "
         f"{statistics.idle:.0%} of the time",
-        turns=(_larger_batch(knobs, 2.0),),
+        turns=(larger_batch(knobs, 2.0),),
     )
 
 

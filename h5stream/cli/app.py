@@ -10,6 +10,7 @@ from rich.markup import escape
 
 from h5stream._version import __version__
 from h5stream.cli.bench import bench_command
+from h5stream.cli.diagnose import diagnose_command
 from h5stream.cli.doctor import doctor_command
 from h5stream.cli.monitor import monitor_command
 from h5stream.cli.stage import stage_command
@@ -39,6 +40,7 @@ def _root(
 
 
 app.command("bench")(bench_command)
+app.command("diagnose")(diagnose_command)
 app.command("doctor")(doctor_command)
 app.command("monitor")(monitor_command)
 app.command("stage")(stage_command)
