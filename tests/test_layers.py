@@ -21,6 +21,7 @@ ROOMS = [
     "dataset",
     "sampler",
     "options",
+    "profiles",
     "loader",
     "staging",
     "monitor",

@@ -85,7 +85,7 @@ def diagnose(
         Takes a batch and does what a training step does. Work that it only queues on a GPU is waited for
         where times are taken, and not between steps.
     seconds : float, optional
-        Time of each of the three runs. It is exceeded by a batch and a step at most.
+        Time of each of the three runs, from their first batch on. It is exceeded by a batch and a step at most.
     probe_batch : bool, optional
         Whether the step may be tried on half a batch, which tells if the batch is too small for it.
 
@@ -219,7 +219,7 @@ def _verdict(
             f"loader alone: {1e3 * data_s:.2f} ms a batch ({alone.rows_per_s:,.0f} rows/s, {alone.batches} batches)",
             f"step alone, on a batch that is there: {1e3 * step_s:.2f} ms ({ceiling.rows_per_s:,.0f} rows/s): the "
             "ceiling",
-            f"both: {1e3 * together_s:.2f} ms a batch ({both.rows_per_s:,.0f} rows/s), {waiting:.0%} of it waiting "
+            f"both: {1e3 * together_s:.2f} ms a batch ({both.rows_per_s:,.0f} rows/s), {waiting:.1%} of it waiting "
             f"(under {NOT_WAITING:.0%}: not input-bound, over {WAITING:.0%}: strongly)",
             f"the loop reaches {ceiling_share:.0%} of the ceiling (aim: {ACCELERATOR_AIM:.0%}); "
             f"GPU utilisation {percent(gpu_ratio)}",
@@ -240,8 +240,8 @@ def _verdict(
 
 def _bound(waiting: float) -> str:
     if waiting < NOT_WAITING:
-        return f"not input-bound ({waiting:.0%} waiting)"
-    return f"{'strongly' if waiting > WAITING else 'somewhat'} input-bound ({waiting:.0%} waiting)"
+        return f"not input-bound ({waiting:.1%} waiting)"
+    return f"{'strongly' if waiting > WAITING else 'somewhat'} input-bound ({waiting:.1%} waiting)"
 
 
 def _for_the_loop(turn: Turn, limit: Limit, data_s: float, step_s: float, together_s: float) -> Turn:

@@ -122,17 +122,16 @@ def time_loop(loader: Any, step: Step | None, seconds: float, *, step_s: float =
     step : callable, optional
         What is done with each; nothing by default.
     seconds : float
-        When to stop, at the next batch; at least two batches are taken.
+        When to stop after the first batch, however long that took; at least two batches are taken.
     step_s : float
         What a step takes, so that not more than `SYNCHRONIZE_S` of device work is queued.
     """
-    loop = _Loop(step, max(1, round(SYNCHRONIZE_S / step_s)) if step_s else 0)
+    loop = _Loop(step, seconds, max(1, round(SYNCHRONIZE_S / step_s)) if step_s else 0)
     kept: list[LoaderStatistics] = []
-    loop.began_s = clock()
-    ends_s, epochs = loop.began_s + seconds, 0
-    while not epochs or clock() < ends_s:
+    epochs = 0
+    while not epochs or clock() < loop.ends_s:
         before = loop.batches
-        ended = loop.run(loader, ends_s)
+        ended = loop.run(loader)
         if isinstance(found := loader.stats() if hasattr(loader, "stats") else None, LoaderStatistics):
             kept.append(found)
         epochs += ended
@@ -154,12 +153,13 @@ def time_loop(loader: Any, step: Step | None, seconds: float, *, step_s: float =
 class _Loop:
     """A training loop with a stopwatch."""
 
-    def __init__(self, step: Step | None, stride: int) -> None:
-        self._step, self._stride = step, stride
+    def __init__(self, step: Step | None, seconds: float, stride: int) -> None:
+        self._step, self._seconds, self._stride = step, seconds, stride
         self.batches = self.rows = 0
-        self.began_s = self.waited_s = self.first_s = 0.0
+        self.began_s = self.ends_s = clock()
+        self.waited_s = self.first_s = 0.0
 
-    def run(self, loader: Any, ends_s: float) -> bool:
+    def run(self, loader: Any) -> bool:
         """Run an epoch; tell whether it came to its end."""
         asked_s = clock()
         iterator = iter(loader)
@@ -172,14 +172,14 @@ class _Loop:
                     return True
                 self._take(batch, got_s)
                 asked_s = clock()
-                if asked_s >= ends_s and self.batches >= 2:
+                if asked_s >= self.ends_s and self.batches >= 2:
                     return False
         finally:
             _close(iterator)
 
     def _take(self, batch: Any, got_s: float) -> None:
         if not self.batches:
-            self.first_s = got_s - self.began_s
+            self.first_s, self.ends_s = got_s - self.began_s, got_s + self._seconds
         self.batches += 1
         self.rows += rows_of(batch) or 0
         if self._step is not None:

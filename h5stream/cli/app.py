@@ -15,6 +15,7 @@ from h5stream.cli.doctor import doctor_command
 from h5stream.cli.monitor import monitor_command
 from h5stream.cli.stage import stage_command
 from h5stream.cli.suggest import suggest_command
+from h5stream.cli.tune import tune_command
 from h5stream.errors import H5StreamError
 
 app = typer.Typer(
@@ -45,6 +46,7 @@ app.command("doctor")(doctor_command)
 app.command("monitor")(monitor_command)
 app.command("stage")(stage_command)
 app.command("suggest")(suggest_command)
+app.command("tune")(tune_command)
 
 
 def main() -> None:

@@ -71,9 +71,9 @@ def _print(found: Diagnosis, settings: str) -> None:
     console.print(Text(settings, style="dim"))
     console.print(Text(f"{found.title}: {found.answer}", style="bold"))
     for line in found.arithmetic:
-        console.print(Padding(Text(line), (0, 0, 0, 2)))
+        console.print(Padding(Text(line), (0, 0, 0, 2), expand=False))
     for line in found.caveats:
-        console.print(Padding(Text(f"note: {line}"), (0, 0, 0, 2)))
+        console.print(Padding(Text(f"note: {line}"), (0, 0, 0, 2), expand=False))
     if found.statistics is not None:
         console.print(Text("the loader alone:", style="dim"))
-        console.print(Padding(Text(str(found.statistics), style="dim"), (0, 0, 0, 2)))
+        console.print(Padding(Text(str(found.statistics), style="dim"), (0, 0, 0, 2), expand=False))
