@@ -13,7 +13,11 @@ from h5stream._version import __version__
 
 if TYPE_CHECKING:
     from h5stream import errors
+    from h5stream.advice.diagnose import Diagnosis, diagnose
+    from h5stream.advice.epoch_summary import EpochSummary
+    from h5stream.advice.track import track
     from h5stream.dataset import H5Dataset, collate
+    from h5stream.engine.statistics import LoaderStatistics
     from h5stream.errors import H5StreamError
     from h5stream.loader import H5StreamLoader
     from h5stream.monitor import SystemMonitor
@@ -23,28 +27,38 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "ChunkBatchSampler": "h5stream.sampler",
+    "Diagnosis": "h5stream.advice.diagnose",
+    "EpochSummary": "h5stream.advice.epoch_summary",
     "Field": "h5stream.storage.fields",
     "H5Dataset": "h5stream.dataset",
     "H5StreamError": "h5stream.errors",
     "H5StreamLoader": "h5stream.loader",
+    "LoaderStatistics": "h5stream.engine.statistics",
     "SystemMonitor": "h5stream.monitor",
     "collate": "h5stream.dataset",
+    "diagnose": "h5stream.advice.diagnose",
     "stage": "h5stream.staging",
     "staged": "h5stream.staging",
+    "track": "h5stream.advice.track",
 }
 
 __all__ = [
     "ChunkBatchSampler",
+    "Diagnosis",
+    "EpochSummary",
     "Field",
     "H5Dataset",
     "H5StreamError",
     "H5StreamLoader",
+    "LoaderStatistics",
     "SystemMonitor",
     "__version__",
     "collate",
+    "diagnose",
     "errors",
     "stage",
     "staged",
+    "track",
 ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -41,6 +42,7 @@ from h5stream.options import (
 )
 from h5stream.order.epoch import EpochOrder, Order, OrderSettings
 from h5stream.order.listed import ListedOrder
+from h5stream.profiles import arguments_from
 from h5stream.sampler import ChunkBatchSampler
 from h5stream.storage.fields import Fields, Source
 from h5stream.structure import copy_batch
@@ -328,6 +330,11 @@ class H5StreamLoader:
     def stats(self) -> LoaderStatistics:
         """Give what was done since the newest iteration began; `LoaderStatistics` says what high and low mean."""
         return LoaderStatistics() if self._counters is None else self._counters.snapshot()
+
+    @classmethod
+    def from_profile(cls, profile: str | Path, dataset: Any = None, **arguments: Any) -> H5StreamLoader:
+        """Make a loader with the settings that `h5stream tune` wrote; what is given here goes before them."""
+        return cls(**arguments_from(profile, dataset, arguments))
 
     def close(self) -> None:
         """End all iterators and their threads, and let go of the slots and files."""

@@ -24,6 +24,7 @@ ROOMS = [
     "options",
     "delivery",
     "epochs",
+    "profiles",
     "loader",
     "staging",
     "monitor",

@@ -8,31 +8,21 @@ python tools/bench_report.py bench/results/NAME.json
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import json
-import os
-import platform
 import sys
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-PACKAGES = ("torch", "h5py", "hdf5plugin", "numpy", "numba", "imagecodecs", "pytest-benchmark")
+from tools.bench_machine import machine_facts, versions
 
 
 def compact(raw: dict[str, Any]) -> dict[str, Any]:
     """Keep of a pytest-benchmark file what a reader needs: machine, versions, figures with their spread."""
-    cpu = raw["machine_info"].get("cpu", {})
     return {
-        "machine": {
-            "cpu": cpu.get("brand_raw", platform.processor()),
-            "cpus": len(os.sched_getaffinity(0)),
-            "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
-            "system": f"{raw['machine_info']['system']} {raw['machine_info']['machine']}",
-        },
-        "versions": {"python": raw["machine_info"]["python_version"]}
-        | {name: importlib.metadata.version(name) for name in PACKAGES},
+        "machine": machine_facts(),
+        "versions": versions(),
         "when": raw["datetime"][:10],
         "results": [
             {

@@ -10,11 +10,13 @@ from rich.markup import escape
 
 from h5stream._version import __version__
 from h5stream.cli.bench import bench_command
+from h5stream.cli.diagnose import diagnose_command
 from h5stream.cli.doctor import doctor_command
 from h5stream.cli.inspect import inspect_command
 from h5stream.cli.monitor import monitor_command
 from h5stream.cli.stage import stage_command
 from h5stream.cli.suggest import suggest_command
+from h5stream.cli.tune import tune_command
 from h5stream.errors import H5StreamError
 
 app = typer.Typer(
@@ -40,11 +42,13 @@ def _root(
 
 
 app.command("bench")(bench_command)
+app.command("diagnose")(diagnose_command)
 app.command("doctor")(doctor_command)
 app.command("monitor")(monitor_command)
 app.command("stage")(stage_command)
 app.command("inspect")(inspect_command)
 app.command("suggest")(suggest_command)
+app.command("tune")(tune_command)
 
 
 def main() -> None:

@@ -147,7 +147,10 @@ class LoaderStatistics:
 
     @property
     def scatter_busy(self) -> float:
-        """Share of the readers' time spent writing rows to their places, 0 to 1. High: memory limits."""
+        """Share of the readers' time spent writing rows to their places, 0 to 1. High: memory limits.
+
+        A first epoch takes longer: its slots are memory that the system hands out page by page.
+        """
         return self._share(self.scatter_s)
 
     @property

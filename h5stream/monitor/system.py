@@ -109,6 +109,20 @@ class _Run:
             self.sinks = [other for other in self.sinks if other is not sink]
 
 
+class _DataWait:
+    """Where the share of waiting comes from; apart from the monitor, so that the thread does not keep that alive.
+
+    # Guarantees: one reference, replaced by any thread and called by the sampling one.
+    """
+
+    def __init__(self, source: Callable[[], float | None] | None) -> None:
+        self.source = source
+
+    def __call__(self) -> float | None:
+        source = self.source
+        return None if source is None else source()
+
+
 class SystemMonitor:
     """Watches GPU, processors, memory and disks from a background thread.
 
@@ -169,7 +183,8 @@ class SystemMonitor:
         self._history = history
         self._sinks = tuple(sinks)
         # Not a method: the thread would keep the monitor alive through it.
-        self._make_probe = lambda: Probe(pid=pid, devices=devices, data_wait=data_wait, api=nvml)
+        self._data_wait = waits = _DataWait(data_wait)
+        self._make_probe = lambda: Probe(pid=pid, devices=devices, data_wait=waits, api=nvml)
         self._run = self._new_run(self._sinks)
         self._thread: threading.Thread | None = None
         self._owner = os.getpid()
@@ -225,6 +240,15 @@ class SystemMonitor:
     def running(self) -> bool:
         """Whether samples are being taken in the background, in this process."""
         return self._owner == os.getpid() and self._thread is not None and self._thread.is_alive()
+
+    @property
+    def data_wait(self) -> Callable[[], float | None] | None:
+        """Where the share of time spent waiting for data comes from; may be set while the monitor runs."""
+        return self._data_wait.source
+
+    @data_wait.setter
+    def data_wait(self, source: Callable[[], float | None] | None) -> None:
+        self._data_wait.source = source
 
     @property
     def failure(self) -> str | None:

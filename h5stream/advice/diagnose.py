@@ -1,0 +1,271 @@
+"""`diagnose`: is it the data or the step? Three short runs, the limit by name, and the next knob."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from h5stream import allowance
+from h5stream.advice.knobs import LoaderKnobs, Turn
+from h5stream.advice.limits import BATCH_TOO_SMALL, PYTHON, STEP, Limit, data_limit, larger_batch, step_turns
+from h5stream.advice.order_of_knobs import NOT_WAITING, WAITING
+from h5stream.advice.rules import above_zero
+from h5stream.advice.suggestion import Suggestion
+from h5stream.advice.trials import Step, Trial, first_batch, time_loop, time_step
+from h5stream.advice.waiting import rows_of
+from h5stream.engine.statistics import LoaderStatistics
+from h5stream.loader import H5StreamLoader
+from h5stream.monitor.line import percent
+from h5stream.monitor.system import MIN_INTERVAL_S, SystemMonitor
+
+TRIAL_S = 5.0
+"""Seconds of each of the three runs."""
+
+ACCELERATOR_AIM = 0.90
+"""Share of the ceiling that a loop should reach; what is missing is paid for and not used."""
+
+FIXED_SHARE = 0.6
+"""Share of a step that does not depend on the rows, over which the batch is too small for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis(Suggestion):
+    """What limits a training loop.
+
+    Attributes
+    ----------
+    data_s : float
+        Seconds a batch, the loader alone. Over `step_s`: no loop can be faster than this.
+    step_s : float
+        Seconds a step, alone on a batch that is there already: the ceiling.
+    together_s : float
+        Seconds a batch, both together.
+    waiting_share : float
+        Share of the loop's time that went into waiting for data, 0 to 1. Under 0.05: not input-bound. Over
+        0.2: strongly.
+    ceiling_share : float
+        How much of the ceiling the loop reaches, 0 to 1; of an accelerator, the share of time that it could
+        work. Under 0.9 something is left to gain.
+    gpu_ratio : float or None
+        Utilisation that the driver measured during the loop, 0 to 1; None without a GPU.
+    limit : Limit
+        What limits, with its measured rate.
+    turns : tuple of Turn
+        What to turn next, with `speedup` as the gain for the whole loop, capped by the ceiling.
+    statistics : LoaderStatistics or None
+        The loader's own, alone.
+    """
+
+    data_s: float
+    step_s: float
+    together_s: float
+    waiting_share: float
+    ceiling_share: float
+    gpu_ratio: float | None
+    limit: Limit
+    turns: tuple[Turn, ...]
+    statistics: LoaderStatistics | None
+
+
+def diagnose(
+    loader: Any, step: Callable[[Any], object], *, seconds: float = TRIAL_S, probe_batch: bool = True
+) -> Diagnosis:
+    """Measure a loader and a training step, alone and together, and name what limits them.
+
+    The step is really run: give it a model that may be trained for some seconds, or a copy. The loader is
+    iterated over; an `H5StreamLoader` then has the epoch number that it had before. Nothing is changed.
+
+    Parameters
+    ----------
+    loader : iterable
+        `H5StreamLoader`; of other loaders, what limits inside them is not known.
+    step : callable
+        Takes a batch and does what a training step does. Work that it only queues on a GPU is waited for
+        where times are taken, and not between steps.
+    seconds : float, optional
+        Time of each of the three runs, from their first batch on. It is exceeded by a batch and a step at most.
+    probe_batch : bool, optional
+        Whether the step may be tried on half a batch, which tells if the batch is too small for it.
+
+    Returns
+    -------
+    Diagnosis
+        Prints as a verdict with its arithmetic.
+
+    Raises
+    ------
+    OptionError
+        If the loader gives nothing, or `seconds` is not positive.
+
+    Examples
+    --------
+    >>> import time, torch
+    >>> from torch.utils.data import DataLoader
+    >>> found = diagnose(DataLoader(torch.zeros(64, 2), batch_size=8), lambda batch: time.sleep(0.002 * len(batch)),
+    ...                  seconds=0.2)
+    >>> found.limit.name, found.waiting_share < 0.2
+    ('step', True)
+    """
+    above_zero(seconds=seconds)
+    with _epoch_put_back(loader):
+        batch = first_batch(loader)
+        alone = time_loop(loader, None, seconds)
+        ceiling = time_step(step, batch, seconds)
+        with SystemMonitor(interval_s=max(MIN_INTERVAL_S, min(1.0, seconds / 10))) as monitor:
+            both = time_loop(loader, step, seconds, step_s=ceiling.batch_s)
+    knobs = LoaderKnobs.of(loader)
+    waiting = _waiting_share(ceiling, both)
+    if waiting >= NOT_WAITING:
+        limit = _data_limit(alone, both, knobs)
+    else:
+        limit = _step_limit(step, batch, ceiling, seconds, knobs) if probe_batch else _step(ceiling, knobs)
+    return _verdict(alone, ceiling, both, waiting, limit, _gpu_ratio(monitor))
+
+
+@contextlib.contextmanager
+def _epoch_put_back(loader: Any) -> Iterator[None]:
+    """Leave the loader's count of epochs as it was: the next one is to be shuffled as it would have been."""
+    if not isinstance(loader, H5StreamLoader):
+        yield
+        return
+    epoch = loader._epoch
+    try:
+        yield
+    finally:
+        loader._epoch = epoch  # not `set_epoch`, which would move the user's own sampler
+
+
+def _waiting_share(ceiling: Trial, both: Trial) -> float:
+    if both.on_device:
+        # The host may wait while the device still has work queued, so only the device's own time counts.
+        return max(0.0, 1.0 - ceiling.batch_s / both.batch_s)
+    return both.waiting_share
+
+
+def _data_limit(alone: Trial, both: Trial, knobs: LoaderKnobs) -> Limit:
+    statistics = alone.statistics or both.statistics
+    if statistics is not None:
+        return data_limit(statistics, knobs, cpus=allowance.cpus())
+    return Limit(
+        name=PYTHON,
+        measured=f"{1e3 * alone.batch_s:.1f} ms a batch; this loader keeps no statistics",
+        turns=(
+            Turn(
+                knob="num_workers",
+                present="n/a" if knobs.num_workers is None else str(knobs.num_workers),
+                try_next=str(max(2 * (knobs.num_workers or 0), allowance.cpus())),
+                why="more batches are made at a time",
+            ),
+        ),
+    )
+
+
+def _step(ceiling: Trial, knobs: LoaderKnobs) -> Limit:
+    return Limit(name=STEP, measured=f"{1e3 * ceiling.batch_s:.2f} ms a batch", turns=step_turns(knobs))
+
+
+def _step_limit(step: Step, batch: Any, ceiling: Trial, seconds: float, knobs: LoaderKnobs) -> Limit:
+    """Tell a step that computes from one that is launched: half the rows should take half the time."""
+    rows = rows_of(batch)
+    half = _half(batch, rows)
+    if rows is None or half is None:
+        return _step(ceiling, knobs)
+    try:
+        half_s = time_step(step, half, seconds / 5).batch_s
+    except Exception:  # a step may insist on its batch size, in whatever way it likes
+        return _step(ceiling, knobs)
+    # step_s = fixed + rows * each, and the same for half the rows.
+    fixed_s = min(ceiling.batch_s, max(0.0, 2 * half_s - ceiling.batch_s))
+    share = fixed_s / ceiling.batch_s
+    measured = f"{1e3 * ceiling.batch_s:.2f} ms for {rows} rows, {1e3 * half_s:.2f} ms for {rows // 2}"
+    if share < FIXED_SHARE:
+        return Limit(name=STEP, measured=measured, turns=step_turns(knobs))
+    return Limit(
+        name=BATCH_TOO_SMALL,
+        measured=f"{measured}: {share:.0%} of a step does not depend on the rows",
+        turns=(larger_batch(knobs, 2 / (2 - share)),),
+    )
+
+
+def _half(batch: Any, rows: int | None) -> Any:
+    if rows is None or rows < 2:
+        # Of one row there is no half; twice that row is as good a comparison, but not all batches can be joined.
+        return None
+    return _first_rows(batch, rows // 2)
+
+
+def _first_rows(batch: Any, count: int) -> Any:
+    if isinstance(batch, (dict, tuple)):
+        parts = batch.items() if isinstance(batch, dict) else enumerate(batch)
+        cut = {key: _first_rows(value, count) for key, value in parts}
+        return cut if isinstance(batch, dict) else tuple(cut.values())
+    if isinstance(batch, list) and batch and getattr(batch[0], "shape", None) is not None:
+        return [_first_rows(value, count) for value in batch]
+    return batch[:count] if rows_of(batch) is not None else batch
+
+
+def _verdict(
+    alone: Trial, ceiling: Trial, both: Trial, waiting: float, limit: Limit, gpu_ratio: float | None
+) -> Diagnosis:
+    data_s, step_s, together_s = alone.batch_s, ceiling.batch_s, both.batch_s
+    ceiling_share = min(1.0, step_s / together_s) if together_s else 0.0
+    turns = tuple(_for_the_loop(turn, limit, data_s, step_s, together_s) for turn in limit.turns)
+    return Diagnosis(
+        title="Diagnosis",
+        answer=f"{_bound(waiting)}; the limit is {limit}",
+        arithmetic=(
+            f"loader alone: {1e3 * data_s:.2f} ms a batch ({alone.rows_per_s:,.0f} rows/s, {alone.batches} batches)",
+            f"step alone, on a batch that is there: {1e3 * step_s:.2f} ms ({ceiling.rows_per_s:,.0f} rows/s): the "
+            "ceiling",
+            f"both: {1e3 * together_s:.2f} ms a batch ({both.rows_per_s:,.0f} rows/s), {waiting:.1%} of it waiting "
+            f"(under {NOT_WAITING:.0%}: not input-bound, over {WAITING:.0%}: strongly)",
+            f"the loop reaches {ceiling_share:.0%} of the ceiling (aim: {ACCELERATOR_AIM:.0%}); "
+            f"GPU utilisation {percent(gpu_ratio)}",
+            *(f"next: {turn}{_gain(turn)}" for turn in turns),
+        ),
+        caveats=_caveats(waiting, both, step_s, together_s),
+        data_s=data_s,
+        step_s=step_s,
+        together_s=together_s,
+        waiting_share=waiting,
+        ceiling_share=ceiling_share,
+        gpu_ratio=gpu_ratio,
+        limit=limit,
+        turns=turns,
+        statistics=alone.statistics,
+    )
+
+
+def _bound(waiting: float) -> str:
+    if waiting < NOT_WAITING:
+        return f"not input-bound ({waiting:.1%} waiting)"
+    return f"{'strongly' if waiting > WAITING else 'somewhat'} input-bound ({waiting:.1%} waiting)"
+
+
+def _for_the_loop(turn: Turn, limit: Limit, data_s: float, step_s: float, together_s: float) -> Turn:
+    """Turn the speed-up of the limiting part into that of the loop, which the step caps."""
+    if turn.speedup is None or limit.name in (STEP, BATCH_TOO_SMALL):
+        return turn
+    return replace(turn, speedup=max(1.0, together_s / max(step_s, data_s / turn.speedup, 1e-9)))
+
+
+def _gain(turn: Turn) -> str:
+    return "" if turn.speedup is None else f"; up to {turn.speedup:.1f} times faster"
+
+
+def _caveats(waiting: float, both: Trial, step_s: float, together_s: float) -> tuple[str, ...]:
+    own_s = together_s * (1 - waiting)
+    if not both.on_device and own_s > 1.3 * step_s:
+        return (
+            f"the step takes {1e3 * own_s:.2f} ms beside the loader: both compute on the same processors "
+            "(fewer num_workers, or torch.set_num_threads)",
+        )
+    return ()
+
+
+def _gpu_ratio(monitor: SystemMonitor) -> float | None:
+    gpus = monitor.summary().gpus
+    spread = gpus[0].utilization_ratio if gpus else None
+    return spread.mean if spread is not None else None

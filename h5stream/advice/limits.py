@@ -1,0 +1,344 @@
+"""Which part limits a loader, named from its statistics: pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from h5stream.advice.knobs import LoaderKnobs, Turn
+from h5stream.advice.order_of_knobs import NOT_WAITING
+from h5stream.engine.statistics import LoaderStatistics
+from h5stream.monitor.line import scaled
+
+STORAGE, DECODE, SCATTER, COPY, H5PY = "storage", "decode", "scatter", "copy", "h5py"
+PYTHON, PLANNING, START = "Python", "planning", "start of the epoch"
+BATCH_TOO_SMALL, STEP = "batch too small", "step"
+
+FAST_DECODE_BYTES_PER_S = 1.8e9
+"""What a thread decodes of lz4 on the 2-core reference machine (docs/design.md): what a repacked file would do."""
+
+TORN = 1.5
+"""Bytes decoded for each byte used from which the order, not the filter, is what to change."""
+
+IDLE = 0.6
+"""Share of the readers' time without work over which no work of theirs can be the limit."""
+
+SMALL_STEP_S = 2e-3
+"""Seconds of a step under which launching it is most of it: some hundred kernels of 5 to 10 us each."""
+
+ROWS_OF_A_CHUNK = 64
+"""Rows of a chunk over which planning is shuffling rows, and under which it is looking up chunks."""
+
+COPYING = 0.8
+"""Share of the time with a copy on its way over which the bus is the limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """The part that all others wait for.
+
+    Attributes
+    ----------
+    name : str
+        One of the names above: storage, decode, scatter, copy, h5py, Python, planning, start of the epoch,
+        batch too small, step.
+    measured : str
+        Its rate or share, as measured.
+    turns : tuple of Turn
+        What to turn, the likeliest gain first.
+    """
+
+    name: str
+    measured: str
+    turns: tuple[Turn, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.measured}"
+
+
+def data_limit(statistics: LoaderStatistics, knobs: LoaderKnobs, *, cpus: int) -> Limit:
+    """Name what limits the loader while somebody waits for it.
+
+    Parameters
+    ----------
+    statistics : LoaderStatistics
+        Of a time in which the consumer waited: the loader alone, or a loop that it kept waiting.
+    knobs : LoaderKnobs
+        What the loader is set to.
+    cpus : int
+        Processors that may be used.
+
+    Examples
+    --------
+    >>> found = data_limit(
+    ...     LoaderStatistics(batches=10, elapsed_s=4, wait_s=4, running_s=4, decode_s=3, read_s=0.5, decoded_bytes=1),
+    ...     LoaderKnobs(num_workers=1), cpus=8)
+    >>> found.name, found.turns[0].try_next, found.turns[0].speedup
+    ('decode', '8', 8.0)
+    """
+    if statistics.copy_busy > COPYING:
+        return _copy(statistics, knobs)
+    if statistics.transform_s > statistics.wait_s:
+        if knobs.transform is None and knobs.collate_fn is None:
+            return _batch_overhead(statistics, knobs)
+        return _python(statistics, knobs)
+    if statistics.idle > IDLE:
+        first_s = statistics.first_batch_s or 0.0
+        return _start(statistics, knobs) if 2 * first_s > statistics.wait_s else _batch_overhead(statistics, knobs)
+    parts = {
+        _storage: statistics.read_s,
+        _decode: statistics.decode_s,
+        _scatter: statistics.scatter_s,
+        _h5py: statistics.h5py_s,
+        _planning: statistics.plan_s,
+    }
+    slowest = max(parts, key=lambda part: parts[part])
+    work_s = sum(parts.values())
+    return slowest(statistics, knobs, cpus, parts[slowest] / work_s if work_s else 0.0)
+
+
+def loop_limit(statistics: LoaderStatistics, knobs: LoaderKnobs, *, cpus: int) -> Limit:
+    """Name what limits a training loop, from the statistics of its loader alone.
+
+    While the loop waits, it is the data; otherwise its own step, or the batch if a step is over in no time.
+    """
+    if statistics.wait_share >= NOT_WAITING:
+        return data_limit(statistics, knobs, cpus=cpus)
+    own_s = statistics.elapsed_s - statistics.wait_s - statistics.transform_s
+    step_s = own_s / max(1, statistics.batches)
+    measured = f"{1e3 * step_s:.1f} ms a batch, {statistics.wait_share:.0%} of the time waiting for data"
+    if step_s < SMALL_STEP_S:
+        return Limit(name=BATCH_TOO_SMALL, measured=measured, turns=(larger_batch(knobs, None),))
+    return Limit(name=STEP, measured=measured, turns=step_turns(knobs))
+
+
+def step_turns(knobs: LoaderKnobs) -> tuple[Turn, ...]:
+    """Give what to turn where the step is the limit."""
+    return (
+        Turn(
+            knob="precision",
+            present="as it is",
+            try_next="bf16 autocast, or torch.compile",
+            why="the loader has batches ready; only a faster step helps",
+        ),
+        larger_batch(knobs, None),
+    )
+
+
+def larger_batch(knobs: LoaderKnobs, speedup: float | None) -> Turn:
+    """Give twice the batch as something to try; nothing here ever does it."""
+    return Turn(
+        knob="batch_size",
+        present=_text(knobs.batch_size),
+        try_next="n/a" if knobs.batch_size is None else str(2 * knobs.batch_size),
+        why="more work for each launch and each hand-over; yours to decide, it changes training",
+        speedup=speedup,
+    )
+
+
+def _more_workers(statistics: LoaderStatistics, knobs: LoaderKnobs, wanted: int, why: str) -> Turn:
+    return Turn(
+        knob="num_workers",
+        present=_text(knobs.num_workers),
+        try_next=str(wanted),
+        why=why,
+        speedup=wanted / statistics.threads,
+    )
+
+
+def _storage(statistics: LoaderStatistics, knobs: LoaderKnobs, cpus: int, share: float) -> Limit:
+    each = statistics.read_bytes / max(1, statistics.reads)
+    return Limit(
+        name=STORAGE,
+        measured=f"{scaled(statistics.read_bytes_per_s, 'B/s')} a thread in reads of {scaled(each, 'B')}; "
+        f"{share:.0%} of the readers' work",
+        turns=(
+            _more_workers(statistics, knobs, 2 * statistics.threads, "reads that wait can wait together"),
+            Turn(
+                knob="staging",
+                present="the files where they are",
+                try_next="h5stream stage FILE, on a local disk or tmpfs",
+                why="memory answers at once",
+                speedup=_without(share),
+            ),
+        ),
+    )
+
+
+def _decode(statistics: LoaderStatistics, knobs: LoaderKnobs, cpus: int, share: float) -> Limit:
+    rate = statistics.decode_bytes_per_s
+    turns = []
+    torn = statistics.read_amplification or 0.0
+    if torn > TORN:
+        turns.append(
+            Turn(
+                knob="order",
+                present=f"{torn:.1f} bytes decoded for each one used",
+                try_next="shuffle=True without a sampler, or a larger window",
+                why="each chunk is then decoded once",
+                speedup=torn,
+            )
+        )
+    if statistics.threads < cpus:
+        turns.append(_more_workers(statistics, knobs, cpus, f"{cpus} processors are allowed"))
+    if rate is not None and rate < FAST_DECODE_BYTES_PER_S:
+        turns.append(
+            Turn(
+                knob="filters",
+                present=knobs.filters or "as written",
+                try_next="repack with lz4",
+                why=f"a thread decodes {scaled(FAST_DECODE_BYTES_PER_S, 'B/s')} of it",
+                speedup=_without(share * (1 - rate / FAST_DECODE_BYTES_PER_S)),
+            )
+        )
+    return Limit(
+        name=DECODE,
+        measured=f"{scaled(rate, 'B/s')} a thread ({knobs.filters or 'its filters'}, {statistics.threads} of them); "
+        f"{share:.0%} of the readers' work",
+        turns=tuple(turns),
+    )
+
+
+def _scatter(statistics: LoaderStatistics, knobs: LoaderKnobs, cpus: int, share: float) -> Limit:
+    rate = statistics.delivered_bytes / statistics.scatter_s if statistics.scatter_s else None
+    repack = Turn(
+        knob="chunks",
+        present="as written",
+        try_next="repack with chunks of whole rows",
+        why="rows then move in one piece",
+    )
+    more = (_more_workers(statistics, knobs, cpus, f"{cpus} processors are allowed"),)
+    return Limit(
+        name=SCATTER,
+        measured=f"{scaled(rate, 'B/s')} a thread; {share:.0%} of the readers' work",
+        turns=(*(more if statistics.threads < cpus else ()), repack),
+    )
+
+
+def _h5py(statistics: LoaderStatistics, knobs: LoaderKnobs, cpus: int, share: float) -> Limit:
+    rate = statistics.h5py_bytes / statistics.h5py_s if statistics.h5py_s else None
+    return Limit(
+        name=H5PY,
+        measured=f"{scaled(rate, 'B/s')} under its lock; {share:.0%} of the readers' work",
+        turns=(
+            Turn(
+                knob="storage of the field",
+                present=knobs.via_h5py or "read through h5py",
+                try_next="repack it with an ordinary filter and type",
+                why="threads do not help: h5py's lock lets one in at a time",
+            ),
+        ),
+    )
+
+
+def _planning(statistics: LoaderStatistics, knobs: LoaderKnobs, cpus: int, share: float) -> Limit:
+    rows = statistics.rows / max(1, statistics.chunks)
+    return Limit(
+        name=PLANNING,
+        measured=f"{1e9 * statistics.plan_s / max(1, statistics.rows):.0f} ns a row; {share:.0%} of the readers' work",
+        turns=(_smaller_window(knobs) if rows > ROWS_OF_A_CHUNK else _larger_chunks(rows),),
+    )
+
+
+def _smaller_window(knobs: LoaderKnobs) -> Turn:
+    return Turn(
+        knob="window",
+        present=_text(knobs.window_rows),
+        try_next="n/a" if knobs.window_rows is None else str(max(1, knobs.window_rows // 4)),
+        why="fewer rows are sorted at a time, in cache; it mixes less, `h5stream tune` measures it",
+    )
+
+
+def _larger_chunks(rows: float) -> Turn:
+    return Turn(
+        knob="chunks",
+        present=f"{rows:.0f} rows each",
+        try_next="repack with larger chunks",
+        why="fewer places to look up",
+    )
+
+
+def _python(statistics: LoaderStatistics, knobs: LoaderKnobs) -> Limit:
+    spent_s = statistics.transform_s + statistics.wait_s
+    gain = spent_s / max(statistics.wait_s, 1e-9)
+    turns = []
+    if knobs.collate_fn is not None:
+        turns.append(
+            Turn(
+                knob="collate_fn",
+                present=knobs.collate_fn,
+                try_next="leave it out; transform= gets whole batches",
+                why="samples are taken apart one by one for it",
+                speedup=gain,
+            )
+        )
+    if knobs.transform is not None:
+        turns.append(
+            Turn(
+                knob="transform",
+                present=knobs.transform,
+                try_next="work on whole tensors, or on the GPU inside the step",
+                why="it runs in the thread that asks for the batch",
+                speedup=gain,
+            )
+        )
+    each_s = statistics.transform_s / max(1, statistics.batches)
+    return Limit(
+        name=PYTHON,
+        measured=f"{1e3 * each_s:.1f} ms a batch in transform and collate; "
+        f"{statistics.transform_s / spent_s:.0%} of the time to a batch",
+        turns=tuple(turns),
+    )
+
+
+def _copy(statistics: LoaderStatistics, knobs: LoaderKnobs) -> Limit:
+    rate = statistics.delivered_bytes / statistics.copy_s if statistics.copy_s else None
+    return Limit(
+        name=COPY,
+        measured=f"{scaled(rate, 'B/s')}; under way {statistics.copy_busy:.0%} of the time",
+        turns=(
+            Turn(
+                knob="pin_memory",
+                present=_text(knobs.pin_memory),
+                try_next="True, and casts on the GPU rather than before the copy",
+                why="pinned memory is copied at the bus's rate, and fewer bytes sooner",
+            ),
+        ),
+    )
+
+
+def _start(statistics: LoaderStatistics, knobs: LoaderKnobs) -> Limit:
+    first_s = statistics.first_batch_s or 0.0
+    share = first_s / max(statistics.elapsed_s, 1e-9)
+    return Limit(
+        name=START,
+        measured=f"{1e3 * first_s:.0f} ms until first batches, {share:.0%} of the time",
+        turns=(
+            Turn(
+                knob="persistent_workers",
+                present=_text(knobs.persistent_workers),
+                try_next="True",
+                why="the next epoch's first window is read during this one",
+                speedup=_without(share),
+            ),
+        ),
+    )
+
+
+def _batch_overhead(statistics: LoaderStatistics, knobs: LoaderKnobs) -> Limit:
+    each_s = (statistics.wait_s + statistics.transform_s) / max(1, statistics.batches)
+    rows = statistics.rows / max(1, statistics.batches)
+    return Limit(
+        name=BATCH_TOO_SMALL,
+        measured=f"{1e6 * each_s:.0f} us to hand over a batch of {rows:,.0f} rows; the readers idle "
+        f"{statistics.idle:.0%} of the time",
+        turns=(larger_batch(knobs, 2.0),),
+    )
+
+
+def _without(share: float) -> float:
+    """How many times faster it gets if that share of the work is gone."""
+    return 1.0 / max(1.0 - share, 0.01)
+
+
+def _text(value: object) -> str:
+    return "n/a" if value is None else str(value)

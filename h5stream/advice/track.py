@@ -1,0 +1,249 @@
+"""`track`: iterate over a loader with a progress bar that shows the machine, and a summary after the epoch."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from h5stream import allowance
+from h5stream.advice.epoch_summary import EpochSummary
+from h5stream.advice.knobs import LoaderKnobs
+from h5stream.advice.limits import Limit, loop_limit
+from h5stream.advice.progress import Advance, Display, display_for
+from h5stream.advice.waiting import WaitClock, rows_of
+from h5stream.device.meter import DeviceMemory, device_memory
+from h5stream.engine.statistics import LoaderStatistics
+from h5stream.errors import OptionError
+from h5stream.monitor.summary import GpuSummary, SystemSummary, summarize
+from h5stream.monitor.system import SystemMonitor
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_GIB = 2**30
+
+
+def track(
+    loader: Iterable[Any],
+    monitor: SystemMonitor | bool | None = None,
+    *,
+    description: str = "",
+    every: float = 0.1,
+    console: Console | None = None,
+) -> Tracked:
+    """Iterate over a loader with a progress bar, and print a summary after the epoch.
+
+    Nothing about the loader is changed, its batch size least of all. Any loader will do; of one without
+    ``len`` the end is not known, and one without ``stats()`` is not diagnosed.
+
+    Parameters
+    ----------
+    loader : iterable
+        `H5StreamLoader`, a stock `DataLoader`, or anything that gives batches.
+    monitor : SystemMonitor or bool, optional
+        A running monitor, whose line is shown and which gets the share of time spent waiting
+        (`SystemMonitor.data_wait`). By default one is started for each epoch and stopped after it; False does
+        without.
+    description : str, optional
+        Stands before the bar.
+    every : float, optional
+        Share of the epoch after which the monitor's line is shown anew, 0 to 1.
+    console : rich.console.Console, optional
+        Where to print; by default standard error, where progress belongs.
+
+    Returns
+    -------
+    Tracked
+        Gives the loader's batches; ``summary`` is the last epoch's.
+
+    Raises
+    ------
+    OptionError
+        If `every` is not a share.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from torch.utils.data import DataLoader
+    >>> epoch = track(DataLoader(torch.arange(10), batch_size=4), monitor=False)
+    >>> [len(batch) for batch in epoch]
+    [4, 4, 2]
+    >>> epoch.summary.samples, epoch.summary.batch_size
+    (10, 4)
+    """
+    if not 0 < every <= 1:
+        raise OptionError(f"every={every!r}: must be a share of the epoch, more than 0 and at most 1")
+    return Tracked(loader, monitor, description, every, console)
+
+
+class Tracked:
+    """A loader that shows how far it is; made by `track`.
+
+    Attributes
+    ----------
+    summary : EpochSummary or None
+        The last epoch that ended, by itself or early; None before.
+    """
+
+    def __init__(
+        self,
+        loader: Iterable[Any],
+        monitor: SystemMonitor | bool | None,
+        description: str,
+        every: float,
+        console: Console | None,
+    ) -> None:
+        self._loader, self._monitor, self._description = loader, monitor, description
+        self._every, self._console = every, console
+        self.summary: EpochSummary | None = None
+
+    def __len__(self) -> int:
+        """Batches of an epoch, if the loader knows."""
+        return len(self._loader)  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[Any]:
+        """Start an epoch."""
+        with contextlib.ExitStack() as stack:
+            monitor = self._begin_monitor(stack)
+            epoch = _Epoch(self._loader, monitor, self._description, self._every, self._display())
+            stack.callback(self._end, epoch)
+            yield from epoch.batches()
+
+    def _begin_monitor(self, stack: contextlib.ExitStack) -> SystemMonitor | None:
+        if isinstance(self._monitor, SystemMonitor):
+            return self._monitor
+        return None if self._monitor is False else stack.enter_context(SystemMonitor())
+
+    def _display(self) -> Display:
+        from rich.console import Console
+
+        console = self._console if self._console is not None else Console(stderr=True)
+        return display_for(console, self._description, _length(self._loader))
+
+    def _end(self, epoch: _Epoch) -> None:
+        """Print the summary, however the epoch ended: exhausted, left with `break`, or by an exception."""
+        self.summary = epoch.end()
+
+
+class _Epoch:
+    """One pass."""
+
+    def __init__(
+        self, loader: Iterable[Any], monitor: SystemMonitor | None, description: str, every: float, display: Display
+    ) -> None:
+        self._loader, self._monitor, self._description, self._display = loader, monitor, description, display
+        self._advance = Advance(total=_length(loader))
+        self._waits = WaitClock()
+        self._stride = max(1, round(every * (self._advance.total or 100)))
+        self._largest: int | None = None
+        self._first_memory: DeviceMemory | None = None
+        self._began_at_s = time.time()
+        self._before = monitor.data_wait if monitor is not None else None
+        self._began_s = time.perf_counter()
+        if monitor is not None:
+            monitor.data_wait = self._waits.share
+
+    def batches(self) -> Iterator[Any]:
+        """Give the batches."""
+        iterator = iter(self._loader)
+        while True:
+            batch, there = self._waits.take(iterator)
+            if not there:
+                return
+            self._count(batch)
+            # Handed over, not shared: a name of ours would keep the batch's memory while the loop runs.
+            held = [batch]
+            del batch
+            yield held.pop()
+
+    def _count(self, batch: Any) -> None:
+        advance, rows = self._advance, rows_of(batch)
+        advance.batches += 1
+        if rows is not None:
+            advance.samples += rows
+            self._largest = rows if self._largest is None else max(self._largest, rows)
+        advance.elapsed_s = time.perf_counter() - self._began_s
+        if advance.batches == 1:
+            self._note_first()
+        if advance.batches % self._stride == 0:
+            self._display.note(advance, self._monitor.line(self._device) if self._monitor is not None else "")
+        else:
+            self._display.update(advance)
+
+    @property
+    def _device(self) -> int:
+        memory = self._first_memory
+        return memory.device if memory is not None else 0
+
+    def _note_first(self) -> None:
+        self._first_memory = device_memory()
+        if self._first_memory is not None:
+            self._display.say(f"GPU memory at the first batch: {self._first_memory.allocated_bytes / _GIB:.2f}GB")
+
+    def end(self) -> EpochSummary:
+        """Take the display away, sum up, and print that."""
+        elapsed_s = time.perf_counter() - self._began_s
+        machine = self._end_monitor()
+        self._display.close()
+        summary = self._sum_up(elapsed_s, machine)
+        if summary.batches:
+            self._display.say(str(summary))
+        return summary
+
+    def _end_monitor(self) -> SystemSummary | None:
+        if self._monitor is None:
+            return None
+        self._monitor.data_wait = self._before
+        return summarize([sample for sample in self._monitor.history if sample.time_s >= self._began_at_s])
+
+    def _sum_up(self, elapsed_s: float, machine: SystemSummary | None) -> EpochSummary:
+        statistics, knobs, waits = _statistics_of(self._loader), LoaderKnobs.of(self._loader), self._waits
+        return EpochSummary(
+            description=self._description,
+            batches=self._advance.batches,
+            expected_batches=self._advance.total,
+            samples=None if self._largest is None else self._advance.samples,
+            epoch_s=elapsed_s,
+            batch_size=self._largest,
+            expected_batch_size=knobs.batch_size,
+            wait_mean_s=waits.mean_s,
+            wait_max_s=None if waits.mean_s is None else waits.longest_s,
+            wait_first_s=waits.first_s,
+            waiting_share=min(1.0, waits.total_s / elapsed_s) if elapsed_s else 0.0,
+            knobs=knobs,
+            first_memory=self._first_memory,
+            memory=device_memory(),
+            machine=machine,
+            gpu_ratio=_gpu_ratio(machine, self._device),
+            statistics=statistics,
+            limit=_limit_of(statistics, knobs),
+        )
+
+
+def _length(loader: Any) -> int | None:
+    try:
+        return len(loader)
+    except TypeError:  # DataLoader has a __len__ and raises, where its dataset has none
+        return None
+
+
+def _statistics_of(loader: Any) -> LoaderStatistics | None:
+    ask = getattr(loader, "stats", None)
+    found = ask() if callable(ask) else None
+    return found if isinstance(found, LoaderStatistics) else None
+
+
+def _limit_of(statistics: LoaderStatistics | None, knobs: LoaderKnobs) -> Limit | None:
+    if statistics is None or not statistics.batches:
+        return None
+    return loop_limit(statistics, knobs, cpus=allowance.cpus())
+
+
+def _gpu_ratio(machine: SystemSummary | None, device: int) -> float | None:
+    gpus: tuple[GpuSummary, ...] = machine.gpus if machine is not None else ()
+    if device >= len(gpus):
+        return None
+    spread = gpus[device].utilization_ratio
+    return spread.mean if spread is not None else None

@@ -1,0 +1,197 @@
+"""Short measured runs: a loader alone, a step alone, both together. Every run ends by itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from h5stream.advice.waiting import rows_of
+from h5stream.device.meter import synchronize
+from h5stream.engine.statistics import LoaderStatistics, together
+from h5stream.errors import OptionError
+
+Step = Callable[[Any], object]
+
+SYNCHRONIZE_S = 0.25
+"""Seconds of device work that may be queued before it is waited for: enough to hide the pause, and an end in sight."""
+
+MOST_STEPS = 1000
+"""Steps of a trial: more would not make the mean better."""
+
+clock = time.perf_counter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """What a run did.
+
+    Attributes
+    ----------
+    batches, rows : int
+        Taken.
+    elapsed_s : float
+        Seconds, to the end of the device's work.
+    waited_s : float
+        Seconds of them in ``next``.
+    first_s : float
+        Seconds of them until the first batch.
+    whole_epochs : bool
+        Whether at least one epoch was run to its end.
+    on_device : bool
+        Whether there was a device whose work was waited for.
+    statistics : LoaderStatistics or None
+        The loader's own, of all epochs in the run together.
+    """
+
+    batches: int
+    rows: int
+    elapsed_s: float
+    waited_s: float = 0.0
+    first_s: float = 0.0
+    whole_epochs: bool = False
+    on_device: bool = False
+    statistics: LoaderStatistics | None = None
+
+    @property
+    def batch_s(self) -> float:
+        """Seconds a batch. Of a run that ended within its first epoch, without the wait for the first batch."""
+        if self.whole_epochs or self.batches < 2:
+            return self.elapsed_s / max(1, self.batches)
+        return (self.elapsed_s - self.first_s) / (self.batches - 1)
+
+    @property
+    def rows_per_s(self) -> float:
+        """Rows a second, by the same rule."""
+        return self.rows / max(1, self.batches) / self.batch_s if self.batch_s else 0.0
+
+    @property
+    def waiting_share(self) -> float:
+        """Share of the time spent in ``next``, 0 to 1, by the same rule."""
+        first_s = 0.0 if self.whole_epochs or self.batches < 2 else self.first_s
+        return min(1.0, max(0.0, (self.waited_s - first_s) / max(self.elapsed_s - first_s, 1e-9)))
+
+
+def first_batch(loader: Any) -> Any:
+    """Take one batch, and end that iteration.
+
+    Raises
+    ------
+    OptionError
+        If the loader has none.
+    """
+    iterator = iter(loader)
+    try:
+        return next(iterator)
+    except StopIteration:
+        raise OptionError("the loader gives no batch, so there is nothing to measure") from None
+    finally:
+        _close(iterator)
+
+
+def time_step(step: Step, batch: Any, seconds: float) -> Trial:
+    """Run a step again and again on one batch, whose data costs nothing: the ceiling of the loop.
+
+    The first call is not counted: it compiles, and lets libraries choose their algorithms.
+    """
+    step(batch)
+    synchronize()
+    once_s = _timed(step, batch, 1)[0]
+    count = int(min(MOST_STEPS, max(2, seconds / max(once_s, 1e-9))))
+    elapsed_s, on_device = _timed(step, batch, count)
+    rows = rows_of(batch) or 0
+    return Trial(batches=count, rows=count * rows, elapsed_s=elapsed_s, whole_epochs=True, on_device=on_device)
+
+
+def _timed(step: Step, batch: Any, count: int) -> tuple[float, bool]:
+    began_s = clock()
+    for _ in range(count):
+        step(batch)
+    on_device = synchronize()  # what is only queued is not done
+    return clock() - began_s, on_device
+
+
+def time_loop(loader: Any, step: Step | None, seconds: float, *, step_s: float = 0.0) -> Trial:
+    """Iterate over a loader, epoch after epoch, until the time is up.
+
+    Parameters
+    ----------
+    loader : iterable
+        Whose batches are taken.
+    step : callable, optional
+        What is done with each; nothing by default.
+    seconds : float
+        When to stop after the first batch, however long that took; at least two batches are taken.
+    step_s : float
+        What a step takes, so that not more than `SYNCHRONIZE_S` of device work is queued.
+    """
+    loop = _Loop(step, seconds, max(1, round(SYNCHRONIZE_S / step_s)) if step_s else 0)
+    kept: list[LoaderStatistics] = []
+    epochs = 0
+    while not epochs or clock() < loop.ends_s:
+        before = loop.batches
+        ended = loop.run(loader)
+        if isinstance(found := loader.stats() if hasattr(loader, "stats") else None, LoaderStatistics):
+            kept.append(found)
+        epochs += ended
+        if not ended or loop.batches == before:
+            break
+    on_device = synchronize() if step is not None else False
+    return Trial(
+        batches=loop.batches,
+        rows=loop.rows,
+        elapsed_s=clock() - loop.began_s,
+        waited_s=loop.waited_s,
+        first_s=loop.first_s,
+        whole_epochs=epochs > 0,
+        on_device=on_device,
+        statistics=together(kept) if kept else None,
+    )
+
+
+class _Loop:
+    """A training loop with a stopwatch."""
+
+    def __init__(self, step: Step | None, seconds: float, stride: int) -> None:
+        self._step, self._seconds, self._stride = step, seconds, stride
+        self.batches = self.rows = 0
+        self.began_s = self.ends_s = clock()
+        self.waited_s = self.first_s = 0.0
+
+    def run(self, loader: Any) -> bool:
+        """Run an epoch; tell whether it came to its end."""
+        asked_s = clock()
+        iterator = iter(loader)
+        try:
+            while True:
+                batch = next(iterator, _END)
+                got_s = clock()
+                self.waited_s += got_s - asked_s
+                if batch is _END:
+                    return True
+                self._take(batch, got_s)
+                asked_s = clock()
+                if asked_s >= self.ends_s and self.batches >= 2:
+                    return False
+        finally:
+            _close(iterator)
+
+    def _take(self, batch: Any, got_s: float) -> None:
+        if not self.batches:
+            self.first_s, self.ends_s = got_s - self.began_s, got_s + self._seconds
+        self.batches += 1
+        self.rows += rows_of(batch) or 0
+        if self._step is not None:
+            self._step(batch)
+            if self._stride and self.batches % self._stride == 0:
+                synchronize()
+
+
+_END = object()
+
+
+def _close(iterator: Iterator[Any]) -> None:
+    close = getattr(iterator, "close", None)
+    if callable(close):
+        close()

@@ -1,0 +1,154 @@
+"""Settings of a loader in a TOML file: `h5stream tune` writes it, `H5StreamLoader.from_profile` reads it.
+
+::
+
+    [data]
+    dataset = "/data/train.h5"
+    fields = ["x", "y"]
+
+    [loader]
+    batch_size = 8192
+    num_workers = 8
+    window = 1048576
+    memory_budget = 2147483648
+
+    [measured]
+    rows_per_s = 2280000.0
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from h5stream.errors import OptionError
+
+LOADER_KEYS = ("batch_size", "num_workers", "window", "memory_budget", "prefetch_factor")
+"""What a profile may set. Shuffling, seed and order are the training's own and stand in no profile."""
+
+_TYPES: dict[str, tuple[type, ...]] = {"window": (int, str)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """Tuned settings.
+
+    Attributes
+    ----------
+    dataset : str
+        The file that was tuned for, absolute.
+    fields : str, tuple of str or None
+        The fields of a sample; None for the default ones.
+    loader : dict
+        Arguments of `H5StreamLoader`, of `LOADER_KEYS`.
+    measured : dict
+        What was measured with them: numbers and strings, for people.
+    """
+
+    dataset: str
+    fields: str | tuple[str, ...] | None
+    loader: Mapping[str, int | str]
+    measured: Mapping[str, int | float | str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for key, value in self.loader.items():
+            if key not in LOADER_KEYS:
+                raise OptionError(f"a profile sets {', '.join(LOADER_KEYS)}; not {key!r}")
+            if isinstance(value, bool) or not isinstance(value, _TYPES.get(key, (int,))):
+                raise OptionError(f"a profile's {key} must be a number, not {value!r}")
+
+
+def profile_text(profile: Profile) -> str:
+    r"""Give a profile as TOML.
+
+    Examples
+    --------
+    >>> print(profile_text(Profile(dataset="/a \"b\".h5", fields=("x", "y"), loader={"num_workers": 2})))
+    # Written by `h5stream tune`; H5StreamLoader.from_profile(path) reads it.
+    <BLANKLINE>
+    [data]
+    dataset = "/a \"b\".h5"
+    fields = ["x", "y"]
+    <BLANKLINE>
+    [loader]
+    num_workers = 2
+    <BLANKLINE>
+    """
+    data: dict[str, Any] = {"dataset": profile.dataset}
+    if profile.fields is not None:
+        data["fields"] = profile.fields
+    tables = {"data": data, "loader": profile.loader, "measured": profile.measured}
+    lines = ["# Written by `h5stream tune`; H5StreamLoader.from_profile(path) reads it."]
+    for name, table in tables.items():
+        if table:
+            lines += ["", f"[{name}]", *(f"{key} = {_value(value)}" for key, value in table.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_value, value))}]"
+    # A JSON string is a TOML basic string but for DEL, which TOML wants escaped; numbers are written alike.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def write_profile(profile: Profile, path: str | Path) -> None:
+    """Write a profile as TOML; a file that is there is replaced."""
+    Path(path).write_text(profile_text(profile), encoding="utf-8")
+
+
+def read_profile(path: str | Path) -> Profile:
+    """Read a profile.
+
+    Raises
+    ------
+    OptionError
+        If there is no such file, it is not TOML, or it sets something that profiles do not set.
+    """
+    try:
+        tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise OptionError(f"profile {str(path)!r}: {error.strerror}; `h5stream tune FILE --out` writes one") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise OptionError(f"profile {str(path)!r} is not TOML: {error}") from error
+    data, loader = tables.get("data", {}), tables.get("loader", {})
+    if not isinstance(data, dict) or not isinstance(loader, dict):
+        raise OptionError(f"profile {str(path)!r}: [data] and [loader] must be tables")
+    fields = data.get("fields")
+    return Profile(
+        dataset=str(data.get("dataset", "")),
+        fields=tuple(fields) if isinstance(fields, list) else fields,
+        loader=loader,
+        measured=tables.get("measured", {}),
+    )
+
+
+def arguments_from(path: str | Path, dataset: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Give the arguments of a loader: a profile's, and before them those that were given.
+
+    Parameters
+    ----------
+    path : path
+        The profile.
+    dataset : object
+        What to stream; None for the file that was tuned for, with its fields.
+    arguments : mapping
+        Arguments of `H5StreamLoader`; they win.
+
+    Raises
+    ------
+    OptionError
+        If the profile cannot be read, or names no file and none was given.
+    """
+    profile = read_profile(path)
+    if dataset is None and not profile.dataset:
+        raise OptionError(f"profile {str(path)!r} names no dataset; pass one")
+    chosen: dict[str, Any] = {"dataset": profile.dataset if dataset is None else dataset}
+    # A dataset object has its fields already, and refuses others.
+    if profile.fields is not None and (dataset is None or isinstance(dataset, (str, Path))):
+        chosen["fields"] = profile.fields if isinstance(profile.fields, str) else list(profile.fields)
+    return chosen | dict(profile.loader) | dict(arguments)

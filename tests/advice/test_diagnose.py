@@ -1,0 +1,374 @@
+"""The diagnosis names the right limit in staged experiments, and its advice, followed, makes the loop faster.
+
+Whatever is staged as slow is slow by waiting, not by computing: that is the same on a busy machine.
+"""
+
+import json
+import threading
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+from typer.testing import CliRunner
+
+import h5stream
+from h5stream import H5StreamLoader, allowance, diagnose
+from h5stream.advice import trials
+from h5stream.advice.knobs import LoaderKnobs, Turn
+from h5stream.advice.limits import data_limit
+from h5stream.advice.trials import Trial, time_loop, time_step
+from h5stream.cli.app import app
+from h5stream.engine import kept
+from h5stream.engine.statistics import LoaderStatistics
+from h5stream.errors import OptionError
+from h5stream.storage.filters import Pipeline
+from h5stream.storage.source import FileBytes
+
+ROWS, WIDTH, CHUNK, BATCH = 8192, 64, 128, 512
+
+
+def pause(seconds):
+    threading.Event().wait(seconds)
+
+
+@pytest.fixture(autouse=True)
+def four_processors(monkeypatch):
+    """What advice on threads depends on is the same everywhere; and nothing is read just once and kept."""
+    monkeypatch.setattr(allowance, "cpus", lambda: 4)
+    monkeypatch.setattr(kept, "KEEP_NBYTES", -1)
+
+
+@pytest.fixture
+def file(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as made:
+        rows = np.random.default_rng(0).integers(0, 9, (ROWS, WIDTH)).astype("f4")
+        made.create_dataset("x", data=rows, chunks=(CHUNK, WIDTH), compression="gzip")
+    return str(tmp_path / "a.h5")
+
+
+def loader_of(file, **options):
+    # A window of few blocks: its chunks are no neighbours, so that each is a read of its own.
+    settings = {"batch_size": BATCH, "shuffle": True, "num_workers": 1, "window": 8 * CHUNK} | options
+    return H5StreamLoader(file, **settings)
+
+
+def quick(batch):
+    pause(0.0005)
+
+
+def verdict(file, step=quick, *, seconds=0.6, **options):
+    with loader_of(file, **options) as loader:
+        return diagnose(loader, step, seconds=seconds)
+
+
+def test_a_slow_source_is_storage_and_more_readers_help(file, monkeypatch):
+    read, inside, most = FileBytes.read_into, [], [0]
+
+    def slow(source, offset, target):
+        inside.append(1)
+        most[0] = max(most[0], len(inside))
+        pause(0.01)
+        inside.pop()
+        read(source, offset, target)
+
+    monkeypatch.setattr(FileBytes, "read_into", slow)
+    before = verdict(file)
+    assert before.limit.name == "storage"
+    assert before.waiting_share > 0.2
+    assert "strongly input-bound" in before.answer
+    assert most == [1]
+    turn = before.turns[0]
+    assert (turn.knob, turn.present, turn.try_next) == ("num_workers", "1", "2")
+    after = verdict(file, num_workers=int(turn.try_next))
+    assert most == [2]
+    assert after.data_s < 0.8 * before.data_s
+    assert turn.speedup > 1.5
+
+
+def test_staging_is_the_other_advice_for_slow_storage(file, monkeypatch):
+    read = FileBytes.read_into
+    monkeypatch.setattr(FileBytes, "read_into", lambda *given: (pause(0.01), read(*given))[1])
+    before = verdict(file)
+    assert [turn.knob for turn in before.turns] == ["num_workers", "staging"]
+    monkeypatch.setattr(FileBytes, "read_into", read)  # as from memory
+    after = verdict(file)
+    assert after.data_s < 0.5 * before.data_s
+
+
+def test_expensive_decoding_by_one_thread_is_decode_and_more_threads_help(file, monkeypatch):
+    decode, at_work, most = Pipeline.decode, [], [0]
+
+    def slow(*given, **options):
+        at_work.append(1)
+        most[0] = max(most[0], len(at_work))
+        pause(0.005)
+        at_work.pop()
+        return decode(*given, **options)
+
+    monkeypatch.setattr(Pipeline, "decode", slow)
+    before = verdict(file)
+    assert before.limit.name == "decode"
+    turn = before.turns[0]
+    assert (turn.knob, turn.present, turn.try_next, most) == ("num_workers", "1", "4", [1])
+    after = verdict(file, num_workers=4)
+    assert most[0] > 1
+    assert after.data_s < 0.8 * before.data_s
+
+
+def test_gzip_by_one_thread_is_decode(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as made:
+        rows = np.random.default_rng(0).normal(size=(ROWS, WIDTH)).astype("f4")
+        made.create_dataset("x", data=rows, chunks=(CHUNK, WIDTH), compression="gzip", compression_opts=9)
+    found = verdict(str(tmp_path / "a.h5"))
+    assert found.limit.name == "decode"
+    assert "gzip-9" in found.limit.measured
+    assert "B/s a thread" in found.limit.measured
+
+
+def test_a_python_heavy_transform_is_python_and_without_it_the_loop_is_faster(file):
+    calls = []
+
+    def heavy_transform(batch):
+        calls.append(1)
+        pause(0.02)
+        return batch
+
+    before = verdict(file, transform=heavy_transform)
+    assert before.limit.name == "Python"
+    assert calls
+    turn = before.turns[0]
+    assert (turn.knob, turn.present) == ("transform", "heavy_transform")
+    after = verdict(file)
+    assert after.together_s < 0.5 * before.together_s
+
+
+def test_a_collate_function_is_named_before_the_transform(file):
+    def heavy_collate(samples):
+        pause(0.02)
+        return torch.stack(samples)
+
+    found = verdict(file, collate_fn=heavy_collate, transform=lambda batch: batch)
+    assert found.limit.name == "Python"
+    assert [turn.knob for turn in found.turns] == ["collate_fn", "transform"]
+
+
+def test_a_slow_step_is_the_step_and_a_faster_step_helps(file):
+    before = verdict(file, lambda batch: pause(0.04 * len(batch) / BATCH))
+    assert before.limit.name == "step"
+    assert before.waiting_share < 0.2
+    assert "not input-bound" in before.answer or "somewhat" in before.answer
+    assert [turn.knob for turn in before.turns] == ["precision", "batch_size"]
+    after = verdict(file, lambda batch: pause(0.01 * len(batch) / BATCH))
+    assert after.together_s < 0.6 * before.together_s
+
+
+def test_a_tiny_batch_is_named_and_twice_the_batch_is_nearly_twice_as_fast(file):
+    steps = []
+
+    def launched(batch):
+        steps.append(len(batch))
+        pause(0.004)
+
+    before = verdict(file, launched, batch_size=8)
+    assert before.limit.name == "batch too small"
+    assert set(steps) == {8, 4}  # half a batch was tried, on the step alone
+    turn = before.turns[0]
+    assert (turn.knob, turn.present, turn.try_next) == ("batch_size", "8", "16")
+    assert 1.4 < turn.speedup <= 2.0
+    after = verdict(file, launched, batch_size=16)
+    assert after.together_s / 16 < 0.75 * before.together_s / 8
+
+
+def test_a_tiny_batch_without_a_step_is_named_too():
+    statistics = LoaderStatistics(
+        rows=8000, batches=8000, elapsed_s=1.0, wait_s=0.4, transform_s=0.5, running_s=1.0, decode_s=0.1
+    )
+    found = data_limit(statistics, LoaderKnobs(batch_size=1), cpus=4)
+    assert found.name == "batch too small"
+    assert found.turns[0].try_next == "2"
+
+
+def test_an_order_that_tears_chunks_apart_is_what_to_change_first():
+    statistics = LoaderStatistics(
+        batches=10,
+        elapsed_s=1.0,
+        wait_s=1.0,
+        running_s=1.0,
+        decode_s=0.9,
+        decoded_bytes=160,
+        delivered_bytes=10,
+    )
+    turn = data_limit(statistics, LoaderKnobs(num_workers=1), cpus=4).turns[0]
+    assert (turn.knob, turn.speedup) == ("order", 16.0)
+
+
+def test_an_epoch_that_is_all_beginning_says_so():
+    statistics = LoaderStatistics(batches=2, elapsed_s=1.0, wait_s=0.9, first_batch_s=0.9, running_s=1.0, read_s=0.1)
+    found = data_limit(statistics, LoaderKnobs(persistent_workers=False), cpus=4)
+    assert found.name == "start of the epoch"
+    assert found.turns[0].knob == "persistent_workers"
+
+
+def test_the_gain_is_capped_by_the_step(file):
+    step_s = 0.05
+    found = verdict(
+        file, lambda batch: pause(step_s * len(batch) / BATCH), transform=lambda batch: (pause(0.05), batch)[1]
+    )
+    assert found.limit.name == "Python"
+    assert found.turns[0].speedup == pytest.approx(2.0, abs=0.6)
+
+
+def test_nothing_is_changed_and_the_next_epoch_is_the_one_it_would_have_been(file):
+    with loader_of(file, seed=3) as loader, loader_of(file, seed=3) as untouched:
+        before = LoaderKnobs.of(loader)
+        diagnose(loader, quick, seconds=0.1)
+        assert LoaderKnobs.of(loader) == before
+        assert [batch.tolist() for batch in loader] == [batch.tolist() for batch in untouched]
+
+
+class Device:
+    """Queues work and does it one after the other, as a GPU does: `step` returns at once."""
+
+    def __init__(self, seconds):
+        self.seconds, self.due_s, self.longest_s = seconds, 0.0, 0.0
+
+    def step(self, batch):
+        now_s = trials.clock()
+        self.due_s = max(self.due_s, now_s) + self.seconds * len(batch) / BATCH
+        self.longest_s = max(self.longest_s, self.due_s - now_s)
+
+    def synchronize(self):
+        pause(max(0.0, self.due_s - trials.clock()))
+        return True
+
+
+def test_work_that_is_only_queued_is_waited_for(file, monkeypatch):
+    device = Device(0.03)
+    monkeypatch.setattr(trials, "synchronize", device.synchronize)
+    found = verdict(file, device.step)
+    assert found.step_s == pytest.approx(0.03, rel=0.3)  # not the microseconds that the call takes
+    assert found.limit.name == "step"
+    assert found.waiting_share < 0.2
+
+
+def test_a_device_that_waits_for_data_is_told_from_a_host_that_waits_for_the_device(file, monkeypatch):
+    device = Device(0.02)
+    monkeypatch.setattr(trials, "synchronize", device.synchronize)
+    found = verdict(file, device.step, transform=lambda batch: (pause(0.06), batch)[1])
+    assert found.limit.name == "Python"
+    assert found.waiting_share == pytest.approx(2 / 3, abs=0.15)
+    assert found.ceiling_share == pytest.approx(1 / 3, abs=0.15)
+
+
+def test_the_queue_of_a_device_has_an_end_in_sight(file, monkeypatch):
+    device = Device(0.1)
+    monkeypatch.setattr(trials, "synchronize", device.synchronize)
+    with loader_of(file) as loader:
+        time_loop(loader, device.step, 0.5, step_s=0.1)
+    assert device.longest_s < trials.SYNCHRONIZE_S + 0.2
+
+
+def test_the_first_step_is_not_counted():
+    calls = []
+
+    def step(batch):
+        calls.append(1)
+        pause(0.3 if len(calls) == 1 else 0.001)
+
+    assert time_step(step, torch.zeros(4), 0.05).batch_s < 0.1
+
+
+def test_a_run_that_ends_within_its_first_epoch_does_not_count_the_beginning():
+    trial = Trial(batches=11, rows=110, elapsed_s=3.0, waited_s=2.5, first_s=2.0)
+    assert trial.batch_s == pytest.approx(0.1)
+    assert trial.rows_per_s == pytest.approx(100)
+    assert trial.waiting_share == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("where", ["alone", "with the step"])
+def test_it_can_be_interrupted_and_leaves_no_reader(file, where):
+    calls = []
+
+    def interrupted(batch):
+        calls.append(1)
+        if where == "alone" or len(calls) > 20:
+            raise KeyboardInterrupt
+
+    with loader_of(file) as loader:
+        with pytest.raises(KeyboardInterrupt):
+            diagnose(loader, interrupted, seconds=0.05)
+        assert not any("h5stream" in thread.name for thread in threading.enumerate())
+
+
+def test_a_step_that_insists_on_its_batch_size_is_no_error(file):
+    def strict(batch):
+        assert len(batch) == BATCH
+        pause(0.02)
+
+    assert verdict(file, strict, seconds=0.2).limit.name == "step"
+
+
+def test_an_error_of_the_step_arrives(file):
+    with pytest.raises(ZeroDivisionError):
+        verdict(file, lambda batch: 1 / 0)
+
+
+def test_a_loader_without_batches_is_refused():
+    with pytest.raises(OptionError, match="gives no batch"):
+        diagnose([], quick)
+
+
+@pytest.mark.parametrize("seconds", [0, -1])
+def test_the_time_must_be_positive(file, seconds):
+    with pytest.raises(OptionError, match="seconds"):
+        verdict(file, seconds=seconds)
+
+
+def test_a_stock_loader_is_measured_too():
+    class Slow(torch.utils.data.Dataset):
+        def __len__(self):
+            return 64
+
+        def __getitem__(self, index):
+            pause(0.002)
+            return torch.zeros(2)
+
+    found = diagnose(DataLoader(Slow(), batch_size=8), quick, seconds=0.2)
+    assert found.limit.name == "Python"
+    assert "keeps no statistics" in found.limit.measured
+    assert found.turns == (Turn(knob="num_workers", present="0", try_next="4", why="more batches are made at a time"),)
+
+
+def test_the_verdict_is_a_value_that_prints_its_arithmetic(file):
+    found = verdict(file, seconds=0.1)
+    text = str(found)
+    for word in ("loader alone:", "step alone", "both:", "of the ceiling (aim: 90%)", "next: "):
+        assert word in text
+    assert json.loads(json.dumps(found.to_dict(), default=str))["limit"]["name"] == found.limit.name
+    assert h5stream.Diagnosis is type(found)
+
+
+def run(*options, width="100"):
+    return CliRunner().invoke(app, ["diagnose", *options], env={"COLUMNS": width})
+
+
+@pytest.mark.parametrize("width", ["60", "80", "100"])
+def test_the_command_prints_a_verdict_within_the_terminal(file, width):
+    done = run(file, "--step-ms", "20", "--seconds", "0.2", "--batch-size", "512", "--threads", "1", width=width)
+    assert done.exit_code == 0, done.output
+    assert "Diagnosis: " in done.output
+    assert "512" in done.output
+    assert max(map(len, done.output.splitlines())) <= int(width)
+
+
+def test_the_command_gives_json(file):
+    done = run(file, "--step-ms", "1", "--seconds", "0.1", "--fields", "x", "--json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.output)["limit"]["name"]
+
+
+def test_the_command_refuses_a_step_without_duration(file):
+    done = run(file, "--step-ms", "0")
+    assert isinstance(done.exception, OptionError)

@@ -1,0 +1,352 @@
+"""`track`: what is printed, what is counted, and what stays as it was."""
+
+import io
+import re
+import threading
+import weakref
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+from torch.utils.data import DataLoader, IterableDataset
+
+import h5stream
+from h5stream import H5StreamLoader, LoaderStatistics, SystemMonitor, track
+from h5stream.advice.epoch_summary import EpochSummary
+from h5stream.advice.knobs import LoaderKnobs
+from h5stream.advice.limits import loop_limit
+from h5stream.advice.waiting import WaitClock, rows_of
+from h5stream.device import meter
+from h5stream.errors import OptionError
+
+
+class Loader:
+    """Gives batches and statistics as a test wants them."""
+
+    def __init__(self, batches=20, rows=4, batch_size=4, statistics=None):
+        self._batches, self._rows, self.batch_size, self._statistics = batches, rows, batch_size, statistics
+        self.num_workers = 3
+
+    def __len__(self):
+        return self._batches
+
+    def __iter__(self):
+        for _ in range(self._batches):
+            yield torch.zeros(self._rows, 2)
+
+    def stats(self):
+        return self._statistics
+
+
+def printed(loader, monitor=False, *, terminal=False, width=100, **options):
+    """Track an epoch; give the text and the summary."""
+    console = Console(file=io.StringIO(), force_terminal=terminal, width=width, color_system=None)
+    epoch = track(loader, monitor, console=console, **options)
+    for _ in epoch:
+        pass
+    return console.file.getvalue(), epoch.summary
+
+
+@pytest.fixture
+def file(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as made:
+        made.create_dataset("x", data=np.arange(2000, dtype="f4").reshape(1000, 2), chunks=(100, 2), compression="gzip")
+    return str(tmp_path / "a.h5")
+
+
+def test_the_batches_are_the_loaders_own(file):
+    with H5StreamLoader(file, 64, shuffle=True) as loader, H5StreamLoader(file, 64, shuffle=True) as same:
+        tracked = [batch.tolist() for batch in track(loader, False)]
+        assert tracked == [batch.tolist() for batch in same]
+
+
+def test_nothing_about_the_loader_is_changed(file):
+    with H5StreamLoader(file, 64, shuffle=True) as loader:
+        before = LoaderKnobs.of(loader)
+        list(track(loader, False))
+        assert LoaderKnobs.of(loader) == before
+
+
+def test_the_summary_has_the_lines_that_people_know():
+    text, summary = printed(Loader(rows=8192, batch_size=8192), description="train")
+    assert "Batch size: 8192 (expected: 8192)" in text
+    assert "DataLoader avg: " in text
+    assert "GPU memory: n/a allocated, n/a peak" in text
+    assert "samples/s" in text
+    assert "batches/s" in text
+    assert (summary.samples, summary.batches) == (20 * 8192, 20)
+    assert str(summary) in text
+
+
+def test_the_form_of_the_wait_is_exact():
+    summary = EpochSummary(
+        description="",
+        batches=3,
+        expected_batches=3,
+        samples=None,
+        epoch_s=1.0,
+        batch_size=None,
+        expected_batch_size=None,
+        wait_mean_s=0.0253,
+        wait_max_s=0.0781,
+        wait_first_s=None,
+        waiting_share=0.1,
+        knobs=LoaderKnobs(),
+    )
+    assert "DataLoader avg: 25.3ms, max: 78.1ms" in str(summary)
+    assert summary.samples_per_s is None
+
+
+def test_a_batch_that_came_smaller_than_asked_for_shows(file):
+    with H5StreamLoader(file, 4096) as loader:
+        text, _ = printed(loader)
+    assert "Batch size: 1000 (expected: 4096)" in text
+
+
+def test_without_a_terminal_there_is_a_line_every_tenth_of_the_epoch():
+    text, _ = printed(Loader(batches=100), description="train")
+    lines = [line for line in text.splitlines() if line.startswith("train: ") and "left" in line]
+    assert len(lines) == 10
+    assert lines[0].startswith("train:  10% 10/100 | ")
+    assert "\x1b" not in text
+
+
+def test_every_says_how_often():
+    text, _ = printed(Loader(batches=100), description="train", every=0.5)
+    assert sum("left" in line for line in text.splitlines()) == 2
+
+
+@pytest.mark.parametrize("every", [0, -1, 1.1, float("nan")])
+def test_every_must_be_a_share(every):
+    with pytest.raises(OptionError, match="every="):
+        track(Loader(), every=every)
+
+
+def test_on_a_terminal_there_is_a_bar_and_it_is_gone_at_the_end():
+    text, _ = printed(Loader(batches=10), terminal=True)
+    assert "10/10" in text
+    assert "\x1b[2K" in text  # lines are taken away again
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_the_bar_fits_the_terminal(width):
+    with SystemMonitor(interval_s=0.1) as monitor:
+        monitor.sample()
+        text, _ = printed(Loader(batches=10), monitor, terminal=True, width=width)
+    bar = [line for line in text.replace("\r", "\n").splitlines() if "/10 " in line]
+    assert bar
+    assert all(len(_without_escapes(line)) <= width for line in bar)
+
+
+def _without_escapes(text):
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
+
+
+def test_the_monitors_line_is_shown():
+    with SystemMonitor(interval_s=0.1) as monitor:
+        monitor.sample()
+        text, summary = printed(Loader(), monitor)
+    assert "| GPU: " in text
+    assert "RAM:" in text
+    assert summary.machine is not None
+
+
+def test_the_monitor_is_told_the_share_of_waiting_and_has_its_own_back_after_the_epoch():
+    own = lambda: 0.25  # noqa: E731
+    monitor = SystemMonitor(interval_s=0.1, data_wait=own)
+    seen = [monitor.data_wait() for _ in track(Loader(), monitor, console=Console(file=io.StringIO()))]
+    assert all(0 <= share <= 1 for share in seen)
+    assert monitor.data_wait is own
+
+
+def test_a_running_monitor_samples_the_share_of_waiting():
+    waited = threading.Event()
+    with SystemMonitor(interval_s=0.1) as monitor:
+
+        def slow():
+            while not any(sample.data_wait_ratio for sample in monitor.history):
+                assert not waited.wait(0.01)
+                yield torch.zeros(1)
+
+        assert all(sample.data_wait_ratio is None for sample in monitor.history)
+        for _ in track(slow(), monitor, console=Console(file=io.StringIO())):
+            pass
+        assert max(sample.data_wait_ratio or 0 for sample in monitor.history) > 0.5
+
+
+def test_without_a_monitor_one_is_started_and_stopped():
+    before = threading.active_count()
+    _, summary = printed(Loader(), monitor=None)
+    assert summary.machine is not None
+    assert threading.active_count() == before
+
+
+def test_a_loop_that_ends_early_says_so_and_leaves_no_thread(file):
+    console = Console(file=io.StringIO())
+    with H5StreamLoader(file, 10) as loader:
+        epoch = track(loader, console=console)
+        for _ in epoch:
+            break
+        assert epoch.summary.batches == 1
+        assert not any("h5stream" in thread.name for thread in threading.enumerate())
+    assert "ended after 1 of 100 batches" in console.file.getvalue()
+
+
+def test_an_exception_in_the_loop_is_the_loops_own():
+    epoch = track(Loader(), False, console=Console(file=io.StringIO()))
+    with pytest.raises(ZeroDivisionError):
+        [1 / 0 for _ in epoch]
+    assert epoch.summary.batches == 1
+
+
+def test_an_error_of_the_loader_arrives():
+    def broken():
+        yield torch.zeros(2)
+        raise KeyError("row 7")
+
+    with pytest.raises(KeyError, match="row 7"):
+        list(track(broken(), False, console=Console(file=io.StringIO())))
+
+
+def test_an_empty_loader_prints_nothing():
+    text, summary = printed(Loader(batches=0))
+    assert text.strip() == ""
+    assert summary.batches == 0
+
+
+def test_a_batch_is_not_kept_while_the_loop_works_on_it():
+    for batch in track(Loader(), False, console=Console(file=io.StringIO())):
+        alive = weakref.ref(batch)
+        del batch
+        assert alive() is None
+
+
+def test_a_stock_loader_without_a_length_will_do():
+    class Rows(IterableDataset):
+        def __iter__(self):
+            yield from torch.arange(10)
+
+    text, summary = printed(DataLoader(Rows(), batch_size=4))
+    assert (summary.batches, summary.samples, summary.expected_batches) == (3, 10, None)
+    assert "Batch size: 4 (expected: 4)" in text
+    assert summary.limit is None
+
+
+def summary_at(gpu_ratio, statistics, loader=None):
+    loader = loader or Loader(statistics=statistics)
+    knobs = LoaderKnobs.of(loader)
+    return EpochSummary(
+        description="train",
+        batches=20,
+        expected_batches=20,
+        samples=80,
+        epoch_s=10.0,
+        batch_size=4,
+        expected_batch_size=4,
+        wait_mean_s=0.4,
+        wait_max_s=0.5,
+        wait_first_s=0.4,
+        waiting_share=0.8,
+        knobs=knobs,
+        gpu_ratio=gpu_ratio,
+        statistics=statistics,
+        limit=None if statistics is None else loop_limit(statistics, knobs, cpus=4),
+    )
+
+
+WAITING = {"batches": 20, "elapsed_s": 10.0, "wait_s": 8.0, "running_s": 10.0, "threads": 3}
+NOT_WAITING = {"batches": 20, "wait_s": 0.001, "running_s": 10.0, "threads": 3}
+CAUSES = {
+    "storage": WAITING | {"read_s": 25.0, "decode_s": 2.0, "read_bytes": 10**9, "reads": 100},
+    "decode": WAITING | {"read_s": 1.0, "decode_s": 25.0, "decoded_bytes": 10**9},
+    "scatter": WAITING | {"scatter_s": 25.0, "delivered_bytes": 10**9},
+    "h5py": WAITING | {"h5py_s": 25.0, "h5py_bytes": 10**9},
+    "copy": WAITING | {"copy_s": 9.0, "delivered_bytes": 10**9},
+    "batch too small": NOT_WAITING | {"elapsed_s": 0.02},
+    "step": NOT_WAITING | {"elapsed_s": 10.0},
+}
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_low_utilisation_names_the_cause_from_the_statistics(cause):
+    text = str(summary_at(0.11, LoaderStatistics(**CAUSES[cause])))
+    assert f"LOW GPU UTILIZATION (11.0%)! Likely cause: {cause}: " in text
+    assert "batch_size" in text
+    assert "num_workers" in text
+
+
+def test_python_is_the_cause_where_the_transform_takes_the_time():
+    loader = Loader()
+    loader.transform = lambda batch: batch
+    statistics = LoaderStatistics(**WAITING | {"wait_s": 1.0, "transform_s": 7.0, "decode_s": 5.0})
+    assert "Likely cause: Python: 350.0 ms a batch" in str(summary_at(0.2, statistics, loader))
+
+
+def test_the_knobs_are_shown_with_their_present_values():
+    text = str(summary_at(0.11, LoaderStatistics(**CAUSES["decode"])))
+    assert "num_workers: 3 -> 4 (4 processors are allowed)" in text
+    assert "batch_size (current: 4)" in text
+
+
+def test_a_loader_without_statistics_still_gets_its_knobs_shown():
+    text = str(summary_at(0.11, None))
+    assert "Likely cause: n/a (this loader keeps no statistics)." in text
+    assert "batch_size (current: 4), num_workers (current: 3)" in text
+
+
+@pytest.mark.parametrize("ratio", [0.30, 0.9])
+def test_a_gpu_that_works_gets_no_warning(ratio):
+    assert summary_at(ratio, LoaderStatistics(**CAUSES["decode"])).warning() == ()
+
+
+def test_gpu_memory_is_said_at_the_first_batch(monkeypatch):
+    memory = meter.DeviceMemory(device=0, allocated_bytes=3 << 30, peak_bytes=5 << 30)
+    monkeypatch.setattr("h5stream.advice.track.device_memory", lambda: memory)
+    text, _ = printed(Loader())
+    assert text.index("GPU memory at the first batch: 3.00GB") < text.index("Batch size: ")
+    assert "GPU memory: 3.00GB allocated, 5.00GB peak" in text
+
+
+def test_the_wait_clock_sees_a_wait_that_still_goes_on():
+    waits, entered, leave = WaitClock(), threading.Event(), threading.Event()
+
+    def slow():
+        entered.set()
+        leave.wait(30)
+        yield 1
+
+    thread = threading.Thread(target=waits.take, args=(slow(),))
+    thread.start()
+    entered.wait(30)
+    waits.share()
+    threading.Event().wait(0.02)
+    share = waits.share()
+    leave.set()
+    thread.join()
+    assert share > 0.9
+
+
+@pytest.mark.parametrize(
+    ("batch", "rows"),
+    [
+        (torch.zeros(3, 2), 3),
+        (np.zeros((5, 1)), 5),
+        ((torch.zeros(2), torch.zeros(9)), 2),
+        ([torch.zeros(4), torch.zeros(4)], 4),
+        ({"name": ["a", "b", "c"]}, 3),
+        ([b"a", b"b"], 2),
+        ([], 0),
+        (torch.tensor(1), None),
+        ({}, None),
+        (7, None),
+    ],
+)
+def test_the_rows_of_a_batch_are_found(batch, rows):
+    assert rows_of(batch) == rows
+
+
+def test_it_is_public():
+    assert h5stream.track is track
+    assert {"track", "EpochSummary", "LoaderStatistics"} <= set(h5stream.__all__)

@@ -1,0 +1,153 @@
+"""`tune`: what is tried, what is chosen, and that batch size and order stay."""
+
+import h5py
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from h5stream import H5StreamLoader
+from h5stream.advice.tune import AS_FAST, WORTH_MIXING, Attempt, search, thread_counts, tune, window_sizes
+from h5stream.cli.app import app
+from h5stream.engine.statistics import LoaderStatistics
+from h5stream.errors import OptionError
+from h5stream.profiles import Profile, read_profile, write_profile
+
+ROWS, BATCH, CHUNK = 20_000, 100, 10
+
+
+@pytest.fixture
+def file(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as made:
+        made.create_dataset("x", data=np.arange(ROWS, dtype="i4"), chunks=(CHUNK,), compression="gzip")
+        made.create_dataset("y", data=np.arange(ROWS, dtype="i8"), chunks=(1000,))
+    return str(tmp_path / "a.h5")
+
+
+class Machine:
+    """Answers as a machine whose rates a test wrote down; notes what was asked."""
+
+    def __init__(self, by_threads, by_window, *, reading=0.0, fits=1 << 60):
+        self.by_threads, self.by_window, self.reading, self.fits = by_threads, by_window, reading, fits
+        self.asked = []
+
+    def measure(self, knob, threads, window):
+        self.asked.append((knob, threads, window))
+        if window > self.fits:
+            return Attempt(knob=knob, threads=threads, window_rows=window, blocks=0, refused="needs more")
+        rate = self.by_threads.get(threads, 1.0) * self.by_window.get(window, 1.0)
+        statistics = LoaderStatistics(threads=1, running_s=1.0, read_s=self.reading)
+        return Attempt(
+            knob=knob, threads=threads, window_rows=window, blocks=window // 10, rows_per_s=rate, statistics=statistics
+        )
+
+    def search(self, cpus=8, default_window=10_240):
+        default = self.measure("default", cpus, default_window)
+        return search(self.measure, default, cpus=cpus, rows=1_000_000, batch_size=BATCH)
+
+
+def test_the_fastest_number_of_threads_is_chosen():
+    assert Machine({1: 1, 2: 2, 4: 4, 8: 3}, {}).search().threads == 4
+
+
+def test_of_numbers_that_are_as_fast_the_smallest_is_chosen():
+    assert Machine({1: 1, 2: 2, 4: AS_FAST * 2.01, 8: 2.0}, {}).search().threads == 2
+
+
+def test_more_threads_than_processors_are_tried_only_where_they_wait_for_reads():
+    computing = Machine({}, {})
+    computing.search()
+    assert max(threads for _, threads, _ in computing.asked) == 8
+    waiting = Machine({8: 8, 16: 16, 32: 32, 64: 40}, {}, reading=0.9)
+    assert waiting.search().threads == 64
+    assert max(threads for _, threads, _ in waiting.asked) == 64
+
+
+def test_of_windows_that_are_nearly_as_fast_the_largest_is_chosen():
+    assert Machine(
+        {}, {5120: 1.0, 10_240: 0.95, 20_480: 1 / 1.01 * WORTH_MIXING, 40_960: 0.5}
+    ).search().window_rows == (10_240)
+    assert Machine({}, {20_480: 0.95, 40_960: 0.92}).search().window_rows == 40_960
+
+
+def test_a_smaller_window_is_chosen_only_for_a_gain_that_counts():
+    assert Machine({}, {1280: 1.05, 2560: 1.05}).search().window_rows == 40_960
+    assert Machine({}, {1280: 3.0}).search().window_rows == 1280
+
+
+def test_a_window_that_does_not_fit_is_left_out():
+    machine = Machine({}, {}, fits=20_480)
+    assert machine.search().window_rows == 20_480
+    assert ("window", 1, 40_960) in machine.asked
+
+
+def test_windows_keep_enough_blocks_and_batches_and_stay_within_the_epoch():
+    default = Attempt(knob="default", threads=1, window_rows=1024, blocks=1024)
+    sizes = window_sizes(default, rows=3000, batch_size=10)
+    assert sizes == (128, 256, 512, 2048, 3000)
+    assert window_sizes(default, rows=1024, batch_size=200) == ()
+
+
+@pytest.mark.parametrize(("cpus", "counts"), [(1, (1,)), (2, (1, 2)), (6, (1, 2, 4, 6)), (8, (1, 2, 4, 8))])
+def test_thread_counts_end_at_the_processors(cpus, counts):
+    assert thread_counts(cpus) == counts
+
+
+def test_a_real_search_changes_neither_batch_size_nor_budget(file):
+    found = tune(file, fields="x", batch_size=BATCH, memory_budget=50_000_000, seconds=0.02)
+    assert found.profile.loader["batch_size"] == BATCH
+    assert found.profile.loader["memory_budget"] == 50_000_000
+    assert found.best in found.attempts
+    assert found.best.rows_per_s > 0
+    assert {attempt.knob for attempt in found.attempts} == {"default", "threads", "window"} - (
+        {"threads"} if len(thread_counts(found.default.threads)) == 1 else set()
+    )
+    assert "times the default's rate" in str(found)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_for_a_given_window_the_order_is_the_untuned_one(file, tmp_path, workers):
+    profile = Profile(dataset=file, fields="x", loader={"batch_size": BATCH, "num_workers": workers, "window": 2000})
+    write_profile(profile, tmp_path / "p.toml")
+    with (
+        H5StreamLoader.from_profile(tmp_path / "p.toml", shuffle=True, seed=7) as tuned,
+        H5StreamLoader(file, BATCH, shuffle=True, seed=7, window=2000, fields="x") as plain,
+    ):
+        assert [batch.tolist() for batch in tuned] == [batch.tolist() for batch in plain]
+
+
+def test_seconds_must_be_positive(file):
+    with pytest.raises(OptionError, match="seconds"):
+        tune(file, seconds=0)
+
+
+def run(*options, width="100"):
+    return CliRunner().invoke(app, ["tune", *options], env={"COLUMNS": width})
+
+
+@pytest.mark.parametrize("width", ["80", "100"])
+def test_the_command_prints_the_curve_and_writes_plot_and_profile(file, tmp_path, width):
+    pytest.importorskip("matplotlib")
+    done = run(
+        *(file, "--fields", "x,y", "--batch-size", "100", "--seconds", "0.02"),
+        *("--plot", str(tmp_path / "t.png"), "--out", str(tmp_path / "p.toml")),
+        width=width,
+    )
+    assert done.exit_code == 0, (done.output, done.exception)
+    assert "rows/s" in done.output
+    assert "<-" in done.output
+    assert "The batch size stays 100." in done.output
+    said = [line for line in done.output.splitlines() if not line.startswith(("plot: ", "profile: "))]
+    assert max(map(len, said)) <= int(width)
+    assert (tmp_path / "t.png").read_bytes().startswith(b"\x89PNG")
+    profile = read_profile(tmp_path / "p.toml")
+    assert profile.dataset == file
+    assert profile.fields == ("x", "y")
+    with H5StreamLoader.from_profile(tmp_path / "p.toml", shuffle=True) as loader:
+        assert loader.batch_size == 100
+        assert sum(len(x) for x, y in loader) == ROWS
+
+
+def test_a_plot_that_cannot_be_written_is_refused_before_anything_is_measured(file, tmp_path):
+    pytest.importorskip("matplotlib")
+    done = run(file, "--plot", str(tmp_path / "t.nothing"))
+    assert isinstance(done.exception, OptionError)

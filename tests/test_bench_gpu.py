@@ -1,0 +1,27 @@
+"""`bench/gpu.py` runs from end to end without a GPU, so that it runs when one is lent."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+ONLY = "feed_share,steady_state,delayed_consumers"  # the others take a minute, most of it the naive loader's
+
+
+def test_the_gpu_benchmark_runs_on_the_processor_and_finds_no_wrong_batch(tmp_path):
+    out = tmp_path / "gpu.json"
+    subprocess.run(
+        [sys.executable, ROOT / "bench" / "gpu.py", "--device", "cpu", "--quick", "--only", ONLY, "--out", out],
+        check=True,
+        capture_output=True,
+        timeout=200,
+    )
+    report = json.loads(out.read_text())
+    assert report["delayed_consumers"]["wrong"] == 0
+    assert report["delayed_consumers"]["batches"] >= 16
+    assert report["feed_share"]["feed_gb_per_s"] > 0
+    steady = report["steady_state"]
+    assert steady["held_bytes_after_second_epoch"] == steady["held_bytes_after_last_epoch"]

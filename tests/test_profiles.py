@@ -1,0 +1,108 @@
+"""Profiles: what is written is what is read, and what is given goes before what is written."""
+
+import tomllib
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from h5stream import H5Dataset, H5StreamLoader
+from h5stream.errors import OptionError
+from h5stream.profiles import Profile, arguments_from, profile_text, read_profile, write_profile
+
+
+@pytest.fixture
+def file(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as made:
+        made["x"], made["y"], made["z"] = np.arange(50), np.arange(50), np.arange(50)
+    return str(tmp_path / "a.h5")
+
+
+def written(tmp_path, **parts):
+    path = tmp_path / "p.toml"
+    write_profile(Profile(**({"dataset": "", "fields": None, "loader": {}} | parts)), path)
+    return path
+
+
+@given(
+    dataset=st.text(st.characters(codec="utf-8")),
+    fields=st.none()
+    | st.text(st.characters(codec="utf-8"))
+    | st.lists(st.text(st.characters(codec="utf-8"))).map(tuple),
+    workers=st.integers(0, 10**6),
+    rate=st.floats(allow_nan=False, allow_infinity=False),
+)
+@settings(deadline=None)
+def test_what_is_written_is_what_is_read(dataset, fields, workers, rate, tmp_path_factory):
+    profile = Profile(
+        dataset=dataset,
+        fields=fields,
+        loader={"num_workers": workers},
+        measured={"rows_per_s": rate, "machine": dataset},
+    )
+    path = tmp_path_factory.getbasetemp() / "p.toml"
+    write_profile(profile, path)
+    assert read_profile(path) == profile
+
+
+def test_the_text_is_toml_that_people_can_read():
+    text = profile_text(Profile(dataset="a.h5", fields=("x",), loader={"window": "all", "batch_size": 8}))
+    assert tomllib.loads(text) == {
+        "data": {"dataset": "a.h5", "fields": ["x"]},
+        "loader": {"window": "all", "batch_size": 8},
+    }
+
+
+def test_a_loader_is_made_of_it(file, tmp_path):
+    path = written(tmp_path, dataset=file, fields=("x", "y"), loader={"batch_size": 7, "num_workers": 1, "window": 14})
+    with H5StreamLoader.from_profile(path) as loader:
+        assert (loader.batch_size, loader.num_workers, loader.window_size.window_rows) == (7, 1, 14)
+        assert [len(part) for part in next(iter(loader))] == [7, 7]
+
+
+def test_what_is_given_goes_before_what_is_written(file, tmp_path):
+    path = written(tmp_path, dataset="/nowhere.h5", fields=("x", "y"), loader={"batch_size": 7, "num_workers": 1})
+    with H5StreamLoader.from_profile(path, file, batch_size=5, fields="z") as loader:
+        assert loader.batch_size == 5
+        assert next(iter(loader)).shape == (5,)
+
+
+def test_a_dataset_keeps_its_own_fields(file, tmp_path):
+    path = written(tmp_path, dataset="/nowhere.h5", fields=("x", "y"), loader={"batch_size": 7})
+    with H5StreamLoader.from_profile(path, H5Dataset(file, "z")) as loader:
+        assert next(iter(loader)).shape == (7,)
+
+
+def test_training_is_not_the_profiles_business(tmp_path):
+    for key in ("shuffle", "seed", "drop_last"):
+        with pytest.raises(OptionError, match=key):
+            Profile(dataset="", fields=None, loader={key: 1})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[loader]\nnum_workers = true\n", "num_workers must be a number"),
+        ("[loader]\nbatch_size = 'many'\n", "batch_size must be a number"),
+        ("[loader]\nspeed = 9\n", "not 'speed'"),
+        ("loader = 3\n", "must be tables"),
+        ("[loader\n", "is not TOML"),
+    ],
+)
+def test_a_wrong_profile_is_refused_by_name(tmp_path, text, message):
+    path = tmp_path / "p.toml"
+    path.write_text(text)
+    with pytest.raises(OptionError, match=message):
+        arguments_from(path, "a.h5", {})
+
+
+def test_a_missing_profile_says_what_writes_one(tmp_path):
+    with pytest.raises(OptionError, match="h5stream tune"):
+        read_profile(tmp_path / "none.toml")
+
+
+def test_a_profile_without_a_dataset_needs_one(tmp_path):
+    with pytest.raises(OptionError, match="names no dataset"):
+        arguments_from(written(tmp_path), None, {})
