@@ -29,14 +29,12 @@ import torch
 from train_checklist import checklist, print_checklist, write_report
 from train_model import Model, Objective, make_optimizer, make_schedule
 
-import h5stream
-from h5stream import H5Dataset, H5StreamLoader, SystemMonitor, allowance
+from h5stream import H5Dataset, H5StreamLoader, SystemMonitor, allowance, track
 from h5stream.advice.presets import preset_for
 
-# Two newer parts of h5stream. Without `state_dict` checkpoints are made between epochs only; without `track` there is
-# no progress bar. This is the one place that asks; remove it when every version has both.
+# A newer part of h5stream: without it checkpoints are made between epochs only. This is the one place that asks; remove
+# it when every version has it.
 HAS_STATE = hasattr(H5StreamLoader, "state_dict")
-TRACK = getattr(h5stream, "track", None)
 
 MOST_CLASSES = 100_000  # More than this is hardly a class: the target is a count or an identifier.
 DEFAULT_BATCH = 8192
@@ -300,8 +298,8 @@ class Trainer:
     def train_epoch(self):
         self.model.train()
         batches = self.train_loader
-        if TRACK and self.args.progress:
-            batches = TRACK(batches, monitor=self.monitor or False, description=f"epoch {self.done.epoch + 1}")
+        if self.args.progress:
+            batches = track(batches, self.monitor or False, description=f"epoch {self.done.epoch + 1}")
         for batch in batches:
             self.train_batch(batch)
         stats = self.train_loader.stats()

@@ -51,9 +51,7 @@ def print_checklist(rows):
     for verdict, asked, found in rows:
         log.info("  %-4s  %-26s %s", {True: "pass", False: "fail", None: "n/a"}[verdict], asked, found)
     if any(verdict is False for verdict, _, _ in rows):
-        log.info(
-            "  What failed is a question for `h5stream inspect FILE`, `h5stream doctor` and docs/troubleshooting.md"
-        )
+        log.info("  What failed is a question for `h5stream diagnose`, `h5stream doctor` and docs/troubleshooting.md")
 
 
 def write_report(args, trainer, trained, validated, rows):

@@ -15,6 +15,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+import torch
 
 from h5stream import H5StreamLoader
 
@@ -50,6 +51,9 @@ def file(tmp_path_factory):
 def train(monkeypatch, tmp_path, caplog):
     """Give a function that runs the script with a report, and returns that and what was logged."""
     monkeypatch.syspath_prepend(str(EXAMPLES))
+    # One thread: steps are tiny, and on a busy machine threads that wait for one another take minutes.
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     script = importlib.import_module("train")
     caplog.set_level(logging.INFO)
 
@@ -59,7 +63,8 @@ def train(monkeypatch, tmp_path, caplog):
         script.main([*map(str, arguments), "--report", str(report)])
         return json.loads(report.read_text()), caplog.text
 
-    return run
+    yield run
+    torch.set_num_threads(threads)
 
 
 def test_it_learns_classes_and_ends_with_a_checklist(train, file):
@@ -143,7 +148,7 @@ def test_a_run_that_was_stopped_between_epochs_ends_with_the_same_loss(train, fi
     # One epoch of a schedule made for two, which is what a kill after the first epoch leaves behind.
     script = importlib.import_module("train")
     args = script.parse([*map(str, common), "--checkpoint", str(tmp_path / "half.pt")])
-    script.torch.manual_seed(args.seed)
+    torch.manual_seed(args.seed)
     loaders = script.open_data(args)
     trainer = script.Trainer(args, *loaders)
     trainer.train_epoch()
@@ -206,7 +211,6 @@ def test_it_learns_cell_types_of_a_real_file(train):
 
 @pytest.mark.gpu
 def test_it_trains_on_a_gpu_with_every_switch(train, file):
-    torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     report, said = train("--data", file, "--y", "label", *SMALL, "--model", "transformer", "--width", 64)
