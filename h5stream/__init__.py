@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from h5stream.monitor import SystemMonitor
     from h5stream.sampler import ChunkBatchSampler
     from h5stream.staging import stage, staged
+    from h5stream.staging.repacking import repack
     from h5stream.storage.fields import Field
 
 _HOMES = {
@@ -29,6 +30,7 @@ _HOMES = {
     "H5StreamLoader": "h5stream.loader",
     "SystemMonitor": "h5stream.monitor",
     "collate": "h5stream.dataset",
+    "repack": "h5stream.staging.repacking",
     "stage": "h5stream.staging",
     "staged": "h5stream.staging",
 }
@@ -43,6 +45,7 @@ __all__ = [
     "__version__",
     "collate",
     "errors",
+    "repack",
     "stage",
     "staged",
 ]
