@@ -7,6 +7,7 @@ target is the whole stored element.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,8 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import H5StreamError
+from h5stream.storage.check import fill_element
 from h5stream.storage.discovery import datasets_of, default_fields, find_dataset, open_hdf5
 from h5stream.storage.elements import Leaf
+from h5stream.storage.external import Guard
 from h5stream.storage.fields import SampleShape, sample_shape
 from h5stream.storage.layout import VIA_H5PY, FieldLayout, SampleLayout, Target
 from h5stream.storage.opening import open_layout
@@ -45,7 +48,7 @@ class RawDataset:
     layout : SampleLayout or None
         One field whose rows are the dataset's stored rows; None where only libhdf5 can read it.
     fill : ndarray of uint8
-        One element of the fill value, as stored.
+        One element, as stored: what unwritten chunks read as, or what stands beyond the data in the last chunk.
     reason : str
         Why there is no layout.
     """
@@ -108,7 +111,8 @@ def resolve_datasets(path: str, fields: tuple[str, ...] | None) -> tuple[int, ..
     """
     with open_hdf5(path) as file:
         names = tuple(default_fields(file, path)) if fields is None else fields
-        found = [find_dataset(file, name, path, allow_external=False)[0] for name in names]
+        guard = Guard.for_paths((path,), allow_external=False)
+        found = [find_dataset(file, name, path, guard)[0] for name in names]
         return tuple(dict.fromkeys(address_of_object(dataset.id) for dataset in found))
 
 
@@ -116,11 +120,8 @@ def _raw(path: str, name: str, dataset: Any) -> RawDataset:
     layout, reason = _layout(path, name, dataset)
     fill = np.zeros(0, dtype=np.uint8)
     if layout is not None:
-        try:
-            fill = np.frombuffer(np.asarray(dataset.fillvalue, dtype=dataset.dtype).tobytes(), dtype=np.uint8)
-            layout = _whole_elements(layout, fill)
-        except (TypeError, ValueError, RuntimeError) as error:
-            layout, reason = None, f"its fill value cannot be read ({error})"
+        fill = _fill(dataset, layout)
+        layout = _whole_elements(layout, fill)
     return RawDataset(
         path=name,
         address=address_of_object(dataset.id),
@@ -146,6 +147,17 @@ def _layout(path: str, name: str, dataset: Any) -> tuple[SampleLayout | None, st
     if part.stored_row_nbytes > MOST_ROW_NBYTES:
         return None, f"a row of {part.stored_row_nbytes:,} bytes is more than a chunk should hold"
     return layout, ""
+
+
+def _fill(dataset: Any, layout: SampleLayout) -> NDArray[np.uint8]:
+    index = layout.datasets[0][0].index
+    assert index is not None
+    read = fill_element(dataset, index)
+    if read is not None:
+        return read
+    with contextlib.suppress(TypeError, ValueError, RuntimeError):
+        return np.frombuffer(np.asarray(dataset.fillvalue, dtype=dataset.dtype).tobytes(), dtype=np.uint8)
+    return np.zeros(dataset.id.get_type().get_size(), dtype=np.uint8)
 
 
 def _whole_elements(layout: SampleLayout, fill: NDArray[np.uint8]) -> SampleLayout:
