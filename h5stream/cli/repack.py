@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -49,11 +49,7 @@ def repack_command(
         result = repack(
             source,
             target,
-            fields=field_names(fields),
-            chunk_nbytes=int(chunk_mib * (1 << 20)),
-            compress=compress,
-            contiguous=contiguous,
-            shuffle_rows=shuffle_rows,
+            **recipe_options(chunk_mib, compress, contiguous, shuffle_rows, fields),
             overwrite=overwrite,
             progress=show,
         )
@@ -62,9 +58,21 @@ def repack_command(
         _print_rates(console, result)
 
 
-def field_names(listed: str) -> list[str] | None:
-    """Give the names in a list with commas; None for an empty one."""
-    return [name.strip() for name in listed.split(",") if name.strip()] or None
+def recipe_options(
+    chunk_mib: float = 1.0,
+    compress: str = "none",
+    contiguous: bool = False,
+    shuffle_rows: int | None = None,
+    fields: str = "",
+) -> dict[str, Any]:
+    """Give the options of `h5stream.repack` for those of the command line; without any, the defaults."""
+    return {
+        "fields": [name.strip() for name in fields.split(",") if name.strip()] or None,
+        "chunk_nbytes": int(chunk_mib * (1 << 20)),
+        "compress": compress,
+        "contiguous": contiguous,
+        "shuffle_rows": shuffle_rows,
+    }
 
 
 def _print(console: Console, result: RepackResult) -> None:

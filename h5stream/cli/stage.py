@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from h5stream.cli.repack import ChunkMib, Compress, Contiguous, RepackFields, ShuffleRows, recipe_options
 from h5stream.cli.showing import Bar, Notices, clean, line
 from h5stream.errors import OptionError
 
@@ -40,6 +41,12 @@ def stage_command(
     margin_mib: Annotated[
         int | None, typer.Option("--margin-mib", min=0, help="Leave this much free, in memory and in DIR.")
     ] = None,
+    repack: Annotated[bool, typer.Option("--repack", help="Rewrite FILES for streaming on the way.")] = False,
+    chunk_mib: ChunkMib = 1.0,
+    compress: Compress = "none",
+    contiguous: Contiguous = False,
+    shuffle_rows: ShuffleRows = None,
+    fields: RepackFields = "",
 ) -> None:
     """Copy FILES to faster storage (a RAM disk, an NVMe), verified; list, verify and remove the copies.
 
@@ -48,8 +55,10 @@ def stage_command(
     """
     chosen = _only_one({"--to": to, "--list": list_, "--verify": verify, "--remove": remove})
     _check_combination(chosen, bool(files), follow=follow, force=force)
+    recipe = recipe_options(chunk_mib, compress, contiguous, shuffle_rows, fields)
+    _check_repack(chosen, repack, recipe)
     if to is not None:
-        _stage(files or [], to, follow, threads, margin_mib)
+        _stage(files or [], to, follow, threads, margin_mib, recipe if repack else None)
     elif list_ is not None:
         _list(list_)
     elif verify is not None:
@@ -79,7 +88,23 @@ def _check_combination(chosen: str, files: bool, *, follow: bool, force: bool) -
         raise OptionError(f"--force belongs to --remove, not to {chosen}")
 
 
-def _stage(files: list[Path], to: Path, follow: bool, threads: int | None, margin_mib: int | None) -> None:
+def _check_repack(chosen: str, repack: bool, recipe: dict[str, Any]) -> None:
+    if repack and chosen != "--to":
+        raise OptionError(f"--repack belongs to --to, not to {chosen}")
+    if not repack and recipe != recipe_options():
+        raise OptionError(
+            "--chunk-mib, --compress, --contiguous, --shuffle-rows and --fields say how to rewrite; add --repack"
+        )
+
+
+def _stage(
+    files: list[Path],
+    to: Path,
+    follow: bool,
+    threads: int | None,
+    margin_mib: int | None,
+    recipe: dict[str, Any] | None,
+) -> None:
     from h5stream.staging import stage
     from h5stream.staging.space import in_words
 
@@ -102,6 +127,7 @@ def _stage(files: list[Path], to: Path, follow: bool, threads: int | None, margi
             lease=False,
             threads=threads,
             margin_bytes=margin_bytes,
+            repack=recipe,
             progress=show,
         )
         shown(result.notices)
@@ -109,9 +135,10 @@ def _stage(files: list[Path], to: Path, follow: bool, threads: int | None, margi
     for path in (*result.paths, *result.followed):
         line(console, f"  {path}{'' if path in result.copied else '  (was there)'}")
     rate = f" in {seconds:.1f} s, {in_words(int(result.bytes_copied / seconds))}/s" if result.copied else ""
+    done = "copied" if recipe is None else "repacked"
     line(
         console,
-        f"{len(result.copied)} copied ({in_words(result.bytes_copied)}{rate}), {len(result.reused)} reused. "
+        f"{len(result.copied)} {done} ({in_words(result.bytes_copied)}{rate}), {len(result.reused)} reused. "
         f"Remove with: h5stream stage --remove {result.folder}",
     )
 
@@ -144,7 +171,8 @@ def _table(files: tuple[StagedFile, ...], in_words: Callable[[int], str]) -> Tab
 def _cells(file: StagedFile, in_words: Callable[[int], str]) -> tuple[str, ...]:
     digest = file.checksum.digest if file.checksum else "-"
     users = ", ".join(map(str, file.used_by)) or "-"
-    return clean(str(file.path), in_words(file.size_bytes), str(file.state), users, digest, str(file.source))
+    state = f"{file.state}, repacked" if file.recipe else str(file.state)
+    return clean(str(file.path), in_words(file.size_bytes), state, users, digest, str(file.source))
 
 
 def _verify(folder: Path, threads: int | None) -> None:
