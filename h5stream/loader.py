@@ -23,6 +23,7 @@ from h5stream.errors import LoaderClosedError, OptionError
 from h5stream.options import (
     DEFAULT_BATCH_ROWS,
     as_dataset,
+    as_staged,
     check_callables,
     check_samplers,
     checked_rank,
@@ -33,6 +34,7 @@ from h5stream.options import (
 )
 from h5stream.order.epoch import EpochOrder, Order, OrderSettings
 from h5stream.order.listed import ListedOrder
+from h5stream.order.regrouped import regrouped
 from h5stream.sampler import ChunkBatchSampler
 from h5stream.storage.fields import Fields, Source
 
@@ -71,19 +73,14 @@ class H5StreamLoader:
         Seconds to wait for a batch; 0 waits as long as it takes. Has nothing to do with ``num_workers=0``.
     worker_init_fn : callable, optional
         Called with the thread's number in each reader thread before it reads.
-    multiprocessing_context : optional
-        Has nothing to do: readers are threads.
     generator : torch.Generator, optional
         The seed is drawn from it once, unless `seed` is given.
     prefetch_factor : int, optional
-        Batches that are held ready ahead on a device. Has nothing to do on the host, where a window is read
-        ahead.
+        Batches that are held ready ahead on a device. Has nothing to do on the host, which reads a window ahead.
     persistent_workers : bool
         Read the next epoch's first window while this one's last batches are consumed.
-    pin_memory_device : str
-        Has nothing to do; deprecated in DataLoader too.
-    in_order : bool
-        Has nothing to do: batches always come in order, which costs nothing here.
+    multiprocessing_context, pin_memory_device, in_order : optional
+        Have nothing to do: readers are threads, and batches always come in order.
     fields : str, Field, sequence or mapping, optional
         What a sample is made of; see `H5Dataset`.
     seed : int, optional
@@ -92,14 +89,16 @@ class H5StreamLoader:
         Rows that are shuffled with one another. ``"auto"`` is ``max(4 batches, 1,024 blocks)`` within the
         budget; ``"all"`` is an exact global shuffle.
     memory_budget : int, optional
-        Bytes that slots, windows and scratch may take together. Default 2 GiB, or a quarter of the memory
-        that is available if that is less.
+        Bytes that slots, windows and scratch may take together. Default 2 GiB, at most a quarter of what is free.
     transform : callable, optional
         Applied to each whole batch, in the thread that asks for it.
     rank, world_size : int
         Which part of each epoch is ours. Every rank has the same number of batches.
     allow_external : bool
         Whether links, external storage and virtual sources may lead out of the opened files.
+    stage_to : path, optional
+        Copy the files there first (`h5stream.stage`) and read the copies, leased until the loader is closed or
+        gone. On unfiltered copies ``window="all"`` is cheap.
 
     Raises
     ------
@@ -146,6 +145,7 @@ class H5StreamLoader:
         rank: int = 0,
         world_size: int = 1,
         allow_external: bool = False,
+        stage_to: str | os.PathLike[str] | None = None,
     ) -> None:
         self.dataset = as_dataset(dataset, fields, allow_external)
         self.shuffle = bool(shuffle)
@@ -170,6 +170,7 @@ class H5StreamLoader:
         self.memory_budget = check_budget(
             default_budget(allowance.memory_available_bytes()) if memory_budget is None else memory_budget
         )
+        self.dataset, self._give_back = as_staged(self, self.dataset, stage_to)
         layout = self.dataset.layout
         self._carrier = Carrier(layout)
         self._kept, self.window_size = keep_and_size(
@@ -257,6 +258,7 @@ class H5StreamLoader:
         self._take_ahead(None)
         self._ring.trim()
         self._carrier.close()
+        self._give_back()
 
     def __enter__(self) -> H5StreamLoader:
         """Close the loader when the block ends."""
@@ -299,7 +301,7 @@ class H5StreamLoader:
 
     def _order_of(self, epoch: int) -> Order:
         if self._given is None:
-            return self._order(epoch)
+            return regrouped(self._order(epoch), self.window_size.together)
         return ListedOrder(
             self._given.batches(),
             together=min(_LISTED_TOGETHER, max(1, self.window_size.max_open_batches // 2)),
@@ -311,7 +313,8 @@ class H5StreamLoader:
     def _read_ahead(self, epoch: int, taken: int) -> None:
         """Start the epoch after `epoch`, whose first window is read while `taken` batches are still to be consumed."""
         room = self.window_size.max_open_batches - taken
-        needed = min(self.window_size.first_window_rows // (self.batch_size or 1) + 2, room + taken)
+        first = self.window_size.together or self.window_size.first_window_rows // (self.batch_size or 1) + 2
+        needed = min(first, room + taken)
         may = self._ahead is None and self._given is None and self._epoch == epoch + 1
         if may and self.num_workers and room >= needed:
             run = self._start(epoch + 1, taken)

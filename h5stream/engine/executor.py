@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.engine.blame import changed_file, first_failure
-from h5stream.engine.carry import Carrier
+from h5stream.engine.carry import Carrier, FileTask
 from h5stream.engine.emit import Sink
 from h5stream.engine.kept import KeptDatasets, KeptTask
-from h5stream.engine.plan import TASK_NBYTES, Task, plan_window
+from h5stream.engine.plan import TASK_NBYTES
 from h5stream.engine.slots import Slot, SlotFormat, Slots, address_of
 from h5stream.errors import H5StreamError, LoaderClosedError, LoaderTimeoutError
 from h5stream.order.epoch import Order, Window
@@ -53,7 +53,7 @@ class ReadyBatch:
 class _PlannedWindow:
     first_batch: int
     rows_of_batch: NDArray[np.int64]
-    tasks: list[Task | KeptTask]
+    tasks: list[FileTask | KeptTask]
     files: tuple[int, ...]
     pending: int = 0
     sink: Sink | None = None
@@ -115,7 +115,7 @@ class Run:
         self._windows: Iterator[Window] | None = order.windows(first_batch)
         self._planning = False
         self._planned: _PlannedWindow | None = None
-        self._jobs: collections.deque[tuple[_PlannedWindow, Task | KeptTask]] = collections.deque()
+        self._jobs: collections.deque[tuple[_PlannedWindow, FileTask | KeptTask]] = collections.deque()
         self._running = 0
         self._active: list[_PlannedWindow] = []
         self._open: dict[int, ReadyBatch] = {}
@@ -322,15 +322,12 @@ class Run:
             self._changed.notify_all()
 
     def _plan(self, window: Window) -> _PlannedWindow:
-        layout = self._carrier.layout
         first = int(window.batch.min())
-        streamed = tuple(parts for number, parts in enumerate(layout.datasets) if number not in self._kept.numbers)
-        tasks: list[Task | KeptTask] = list(
-            plan_window(streamed, window, first_batch=first, task_nbytes=self._task_nbytes(window))
+        tasks: list[FileTask | KeptTask] = list(
+            self._carrier.plan(window, first, self._kept.numbers, self._task_nbytes(window))
         )
         # Kept rows too must be those of the file that is there: all files that the window's rows lie in.
-        held = np.diff(np.searchsorted(window.rows, layout.file_starts)) > 0
-        files = tuple(np.flatnonzero(held).tolist())
+        files = self._carrier.layout.files_of(window.rows)
         tasks += self._kept.plan(window, first)
         return _PlannedWindow(
             first_batch=first, rows_of_batch=np.bincount(window.batch - first), tasks=tasks, files=files
@@ -341,7 +338,7 @@ class Run:
         share = len(window.rows) * sum(self._row_nbytes) // (4 * max(1, len(self._threads)))
         return max(64 * 1024, min(TASK_NBYTES, share))
 
-    def _carry(self, window: _PlannedWindow, task: Task | KeptTask) -> None:
+    def _carry(self, window: _PlannedWindow, task: FileTask | KeptTask) -> None:
         assert window.sink is not None
         failed: tuple[int, BaseException] | None = None
         try:
