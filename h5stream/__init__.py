@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from h5stream.monitor import SystemMonitor
     from h5stream.sampler import ChunkBatchSampler
     from h5stream.staging import stage, staged
+    from h5stream.staging.repacking import repack
     from h5stream.storage.fields import Field
 
 _HOMES = {
@@ -37,6 +38,7 @@ _HOMES = {
     "SystemMonitor": "h5stream.monitor",
     "collate": "h5stream.dataset",
     "diagnose": "h5stream.advice.diagnose",
+    "repack": "h5stream.staging.repacking",
     "stage": "h5stream.staging",
     "staged": "h5stream.staging",
     "track": "h5stream.advice.track",
@@ -56,6 +58,7 @@ __all__ = [
     "collate",
     "diagnose",
     "errors",
+    "repack",
     "stage",
     "staged",
     "track",

@@ -105,6 +105,13 @@ class H5Dataset(Dataset[Any]):
         twin._rows = chosen if self._rows is None or chosen is None else self._rows[chosen]
         return twin
 
+    def over(self, layout: SampleLayout) -> H5Dataset:
+        """Give the same rows of the same files elsewhere: of byte for byte copies, for instance staged ones."""
+        twin = H5Dataset.__new__(H5Dataset)
+        own = {"layout": layout, "_carrier": Carrier(layout), "_assembler": Assembler(layout), "_cache": _BlockCache()}
+        twin.__dict__.update(self.__dict__ | own)
+        return twin
+
     @property
     def blocks(self) -> Blocks:
         """The rows cut into blocks, the unit of the coarse shuffle."""

@@ -72,7 +72,8 @@ class Epochs:
     def read_ahead(self, epoch: int, taken: int) -> None:
         """Start an epoch whose first window is read while `taken` batches of the one before are to be consumed."""
         room = self._size.max_open_batches - taken
-        needed = min(self._size.first_window_rows // self.delivery.slot_format.rows + 2, room + taken)
+        first = self._size.together or self._size.first_window_rows // self.delivery.slot_format.rows + 2
+        needed = min(first, room + taken)
         if self._ahead is None and self._threads and room >= needed:
             run = self._start(epoch, taken)
             self._ahead = epoch, run, weakref.finalize(self, run.stop).detach
@@ -104,3 +105,15 @@ class Epochs:
         self._take_ahead(None)
         self.delivery.slots.trim()
         self.carrier.close()
+
+
+def weakly(method: Callable[[int], Order]) -> Callable[[int], Order]:
+    """Give a bound method that does not keep its object: a dropped loader is gone at once, not at the next GC."""
+    weak = weakref.WeakMethod(method)
+
+    def call(epoch: int) -> Order:
+        strong = weak()
+        assert strong is not None, "the loader lives while its epochs are started"
+        return strong(epoch)
+
+    return call

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -27,11 +28,12 @@ from h5stream.engine.carry import Carrier
 from h5stream.engine.counters import RunCounters
 from h5stream.engine.slots import SlotFormat
 from h5stream.engine.statistics import LoaderStatistics
-from h5stream.epochs import Epochs
+from h5stream.epochs import Epochs, weakly
 from h5stream.errors import OptionError
 from h5stream.options import (
     DEFAULT_BATCH_ROWS,
     as_dataset,
+    as_staged,
     check_callables,
     check_samplers,
     checked_rank,
@@ -42,6 +44,7 @@ from h5stream.options import (
 )
 from h5stream.order.epoch import EpochOrder, Order, OrderSettings
 from h5stream.order.listed import ListedOrder
+from h5stream.order.regrouped import regrouped
 from h5stream.profiles import arguments_from
 from h5stream.sampler import ChunkBatchSampler
 from h5stream.storage.fields import Fields, Source
@@ -83,18 +86,14 @@ class H5StreamLoader:
         Seconds to wait for a batch; 0 waits as long as it takes. Has nothing to do with ``num_workers=0``.
     worker_init_fn : callable, optional
         Called with the thread's number in each reader thread before it reads.
-    multiprocessing_context : optional
-        Has nothing to do: readers are threads.
     generator : torch.Generator, optional
         The seed is drawn from it once, unless `seed` is given.
     prefetch_factor : int, optional
         Batches that are held ready on `device`. Has nothing to do on the host, where a window is read ahead.
     persistent_workers : bool
         Read the next epoch's first window while this one's last batches are consumed.
-    pin_memory_device : str
-        Has nothing to do; deprecated in DataLoader too.
-    in_order : bool
-        Has nothing to do: batches always come in order, which costs nothing here.
+    multiprocessing_context, pin_memory_device, in_order : optional
+        Have nothing to do: readers are threads, and batches always come in order.
     device : torch.device or str, optional
         Where batches are wanted. On a GPU every batch crosses in one copy, beside the training step,
         `prefetch_factor` (default 2) batches ahead; casts and `transform` run there, on a side stream.
@@ -112,14 +111,16 @@ class H5StreamLoader:
         Rows that are shuffled with one another. ``"auto"`` is ``max(4 batches, 1,024 blocks)`` within the
         budget; ``"all"`` is an exact global shuffle.
     memory_budget : int, optional
-        Bytes that slots, windows and scratch may take together. Default 2 GiB, or a quarter of the memory
-        that is available if that is less.
+        Bytes that slots, windows and scratch may take together. Default 2 GiB, at most a quarter of what is free.
     transform : callable, optional
         Applied to each whole batch, in the thread that asks for it.
     rank, world_size : int
         Which part of each epoch is ours. Every rank has the same number of batches.
     allow_external : bool
         Whether links, external storage and virtual sources may lead out of the opened files.
+    stage_to : path, optional
+        Copy the files there first (`h5stream.stage`) and read the copies, leased until the loader is closed or
+        gone. On unfiltered copies ``window="all"`` is cheap.
 
     Raises
     ------
@@ -169,6 +170,7 @@ class H5StreamLoader:
         rank: int = 0,
         world_size: int = 1,
         allow_external: bool = False,
+        stage_to: str | os.PathLike[str] | None = None,
     ) -> None:
         self.dataset = as_dataset(dataset, fields, allow_external)
         self.shuffle = bool(shuffle)
@@ -193,6 +195,7 @@ class H5StreamLoader:
         self.memory_budget = check_budget(
             default_budget(allowance.memory_available_bytes()) if memory_budget is None else memory_budget
         )
+        self.dataset, self._give_back = as_staged(self, self.dataset, stage_to)
         layout = self.dataset.layout
         carrier = Carrier(layout)
         assembler = Assembler(layout)
@@ -240,7 +243,7 @@ class H5StreamLoader:
             kept,
             delivery,
             self.window_size,
-            _weakly(self._order_of),
+            weakly(self._order_of),
             threads=self.num_workers,
             on_thread_start=worker_init_fn,
         )
@@ -341,6 +344,7 @@ class H5StreamLoader:
         for iterator in list(self._iterators):
             iterator.close()
         self._epochs.close()
+        self._give_back()
 
     def __enter__(self) -> H5StreamLoader:
         """Close the loader when the block ends."""
@@ -371,7 +375,7 @@ class H5StreamLoader:
 
     def _order_of(self, epoch: int) -> Order:
         if self._given is None:
-            return self._order(epoch)
+            return regrouped(self._order(epoch), self.window_size.together)
         return ListedOrder(
             self._given.batches(),
             together=min(_LISTED_TOGETHER, max(1, self.window_size.max_open_batches // 2)),
@@ -384,15 +388,3 @@ class H5StreamLoader:
         """Start the epoch after `epoch` while `taken` of its batches are to be consumed; iterators call this."""
         if self._given is None and self._epoch == epoch + 1:
             self._epochs.read_ahead(epoch + 1, taken)
-
-
-def _weakly(method: Callable[[int], Order]) -> Callable[[int], Order]:
-    """Give a bound method that does not keep its object: a dropped loader is gone at once, not at the next GC."""
-    weak = weakref.WeakMethod(method)
-
-    def call(epoch: int) -> Order:
-        strong = weak()
-        assert strong is not None, "the loader lives while its epochs are started"
-        return strong(epoch)
-
-    return call

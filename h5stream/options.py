@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+import os
+import weakref
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +17,7 @@ from torch.utils.data import Subset
 from h5stream import allowance
 from h5stream.dataset import H5Dataset
 from h5stream.errors import OptionError
+from h5stream.staging.loading import stage_layout, with_mapped_files
 from h5stream.storage.fields import Fields
 
 DEFAULT_BATCH_ROWS = 8192
@@ -36,6 +39,20 @@ def as_dataset(given: Any, fields: Fields, allow_external: bool) -> H5Dataset:
             "H5Dataset or a Subset of one, and put what __getitem__ does into transform="
         )
     return H5Dataset(given, fields, allow_external=allow_external)
+
+
+def as_staged(owner: object, dataset: H5Dataset, stage_to: Any) -> tuple[H5Dataset, Callable[[], Any]]:
+    """Give the dataset over staged copies, and what gives their lease back: when called, or once `owner` is gone.
+
+    Without `stage_to` it stays where it is; copies that were staged before are recognised in any case.
+    """
+    if stage_to is None:
+        layout = with_mapped_files(dataset.layout)
+        return (dataset if layout is dataset.layout else dataset.over(layout)), lambda: None
+    if not isinstance(stage_to, str | os.PathLike):
+        raise OptionError(f"stage_to= takes a folder, not {stage_to!r}")
+    layout, release = stage_layout(dataset.layout, stage_to)
+    return dataset.over(layout), weakref.finalize(owner, release)
 
 
 def checked_workers(num_workers: int | None) -> int:

@@ -19,6 +19,7 @@ PUBLIC = [
     "__version__",
     "collate",
     "errors",
+    "repack",
     "stage",
     "staged",
 ]

@@ -14,6 +14,7 @@ from h5stream.cli.diagnose import diagnose_command
 from h5stream.cli.doctor import doctor_command
 from h5stream.cli.inspect import inspect_command
 from h5stream.cli.monitor import monitor_command
+from h5stream.cli.repack import repack_command
 from h5stream.cli.stage import stage_command
 from h5stream.cli.suggest import suggest_command
 from h5stream.cli.tune import tune_command
@@ -45,6 +46,7 @@ app.command("bench")(bench_command)
 app.command("diagnose")(diagnose_command)
 app.command("doctor")(doctor_command)
 app.command("monitor")(monitor_command)
+app.command("repack")(repack_command)
 app.command("stage")(stage_command)
 app.command("inspect")(inspect_command)
 app.command("suggest")(suggest_command)

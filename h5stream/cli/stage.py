@@ -4,31 +4,21 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
 from rich.table import Table
 
+from h5stream.cli.repack import ChunkMib, Compress, Contiguous, RepackFields, ShuffleRows, recipe_options
+from h5stream.cli.showing import Bar, Notices, clean, line
 from h5stream.errors import OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
 
     from h5stream.staging import StagedFile, StagingProgress
-
-# A log file wants to know that it goes on, not how it looks every moment.
-_PLAIN_LINE_S = 5.0
 
 
 def stage_command(
@@ -51,6 +41,12 @@ def stage_command(
     margin_mib: Annotated[
         int | None, typer.Option("--margin-mib", min=0, help="Leave this much free, in memory and in DIR.")
     ] = None,
+    repack: Annotated[bool, typer.Option("--repack", help="Rewrite FILES for streaming on the way.")] = False,
+    chunk_mib: ChunkMib = 1.0,
+    compress: Compress = "none",
+    contiguous: Contiguous = False,
+    shuffle_rows: ShuffleRows = None,
+    fields: RepackFields = "",
 ) -> None:
     """Copy FILES to faster storage (a RAM disk, an NVMe), verified; list, verify and remove the copies.
 
@@ -59,8 +55,10 @@ def stage_command(
     """
     chosen = _only_one({"--to": to, "--list": list_, "--verify": verify, "--remove": remove})
     _check_combination(chosen, bool(files), follow=follow, force=force)
+    recipe = recipe_options(chunk_mib, compress, contiguous, shuffle_rows, fields)
+    _check_repack(chosen, repack, recipe)
     if to is not None:
-        _stage(files or [], to, follow, threads, margin_mib)
+        _stage(files or [], to, follow, threads, margin_mib, recipe if repack else None)
     elif list_ is not None:
         _list(list_)
     elif verify is not None:
@@ -90,15 +88,31 @@ def _check_combination(chosen: str, files: bool, *, follow: bool, force: bool) -
         raise OptionError(f"--force belongs to --remove, not to {chosen}")
 
 
-def _stage(files: list[Path], to: Path, follow: bool, threads: int | None, margin_mib: int | None) -> None:
+def _check_repack(chosen: str, repack: bool, recipe: dict[str, Any]) -> None:
+    if repack and chosen != "--to":
+        raise OptionError(f"--repack belongs to --to, not to {chosen}")
+    if not repack and recipe != recipe_options():
+        raise OptionError(
+            "--chunk-mib, --compress, --contiguous, --shuffle-rows and --fields say how to rewrite; add --repack"
+        )
+
+
+def _stage(
+    files: list[Path],
+    to: Path,
+    follow: bool,
+    threads: int | None,
+    margin_mib: int | None,
+    recipe: dict[str, Any] | None,
+) -> None:
     from h5stream.staging import stage
     from h5stream.staging.space import in_words
 
     console = Console()
     margin_bytes = None if margin_mib is None else margin_mib << 20
     begin = time.monotonic()
-    with _Bar(console, "staging") as bar:
-        shown = _Notices(console)
+    with Bar(console, "staging") as bar:
+        shown = Notices(console)
 
         def show(now: StagingProgress) -> None:
             shown(now.notices)
@@ -113,16 +127,18 @@ def _stage(files: list[Path], to: Path, follow: bool, threads: int | None, margi
             lease=False,
             threads=threads,
             margin_bytes=margin_bytes,
+            repack=recipe,
             progress=show,
         )
         shown(result.notices)
     seconds = max(time.monotonic() - begin, 1e-6)
     for path in (*result.paths, *result.followed):
-        _line(console, f"  {path}{'' if path in result.copied else '  (was there)'}")
+        line(console, f"  {path}{'' if path in result.copied else '  (was there)'}")
     rate = f" in {seconds:.1f} s, {in_words(int(result.bytes_copied / seconds))}/s" if result.copied else ""
-    _line(
+    done = "copied" if recipe is None else "repacked"
+    line(
         console,
-        f"{len(result.copied)} copied ({in_words(result.bytes_copied)}{rate}), {len(result.reused)} reused. "
+        f"{len(result.copied)} {done} ({in_words(result.bytes_copied)}{rate}), {len(result.reused)} reused. "
         f"Remove with: h5stream stage --remove {result.folder}",
     )
 
@@ -133,14 +149,14 @@ def _list(folder: Path) -> None:
 
     console, files = Console(), list_staged(folder)
     if not files:
-        _line(console, f"nothing is staged in {folder}")
+        line(console, f"nothing is staged in {folder}")
         return
     if console.is_terminal:
         console.print(_table(files, in_words))
     else:
         for file in files:
             typer.echo("\t".join(_cells(file, in_words)))
-    _line(console, f"{len(files)} file(s), {in_words(sum(file.size_bytes for file in files))}")
+    line(console, f"{len(files)} file(s), {in_words(sum(file.size_bytes for file in files))}")
 
 
 def _table(files: tuple[StagedFile, ...], in_words: Callable[[int], str]) -> Table:
@@ -155,21 +171,22 @@ def _table(files: tuple[StagedFile, ...], in_words: Callable[[int], str]) -> Tab
 def _cells(file: StagedFile, in_words: Callable[[int], str]) -> tuple[str, ...]:
     digest = file.checksum.digest if file.checksum else "-"
     users = ", ".join(map(str, file.used_by)) or "-"
-    return _clean(str(file.path), in_words(file.size_bytes), str(file.state), users, digest, str(file.source))
+    state = f"{file.state}, repacked" if file.recipe else str(file.state)
+    return clean(str(file.path), in_words(file.size_bytes), state, users, digest, str(file.source))
 
 
 def _verify(folder: Path, threads: int | None) -> None:
     from h5stream.staging import verify_staged
 
     console = Console()
-    with _Bar(console, "verifying") as bar:
+    with Bar(console, "verifying") as bar:
         results = verify_staged(folder, threads=threads, progress=lambda done, total: bar.show(done, total, ""))
     bad = [result for result in results if not result.ok]
     for result in bad:
-        _line(console, f"DAMAGED {result.path}: {result.problem}")
-    _line(console, f"{len(results) - len(bad)} of {len(results)} staged file(s) are as they were staged")
+        line(console, f"DAMAGED {result.path}: {result.problem}")
+    line(console, f"{len(results) - len(bad)} of {len(results)} staged file(s) are as they were staged")
     if bad:
-        _line(console, "Stage the damaged ones again after: h5stream stage --remove DIR FILES")
+        line(console, "Stage the damaged ones again after: h5stream stage --remove DIR FILES")
         raise typer.Exit(1)
 
 
@@ -180,72 +197,5 @@ def _remove(folder: Path, files: list[Path] | None, force: bool) -> None:
     console = Console()
     result = remove_staged(folder, files or None, force=force)
     for notice in result.notices:
-        _line(console, f"note: {notice}")
-    _line(console, f"{len(result.removed)} file(s) removed, {in_words(result.bytes_freed)} freed")
-
-
-def _clean(*texts: str) -> tuple[str, ...]:
-    """Make file names printable that are no valid text, or that hold line breaks and the like."""
-    valid = (text.encode("utf-8", "replace").decode() for text in texts)
-    return tuple("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text) for text in valid)
-
-
-def _line(console: Console, text: str) -> None:
-    console.print(_clean(text)[0], markup=False, highlight=False, soft_wrap=True)
-
-
-class _Notices:
-    """Prints each notice once."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._seen: set[str] = set()
-
-    def __call__(self, notices: tuple[str, ...]) -> None:
-        for notice in notices:
-            if notice not in self._seen:
-                self._seen.add(notice)
-                _line(self._console, f"note: {notice}")
-
-
-class _Bar:
-    """A progress bar with rate and time left on a terminal; elsewhere a plain line every few seconds."""
-
-    def __init__(self, console: Console, title: str) -> None:
-        self._title = title
-        self._console = console
-        self._last = time.monotonic()
-        self._begin = self._last
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            DownloadColumn(binary_units=True),
-            TransferSpeedColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[note]}", markup=False),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
-        self._task = self._progress.add_task(title, total=None, note="")
-
-    def __enter__(self) -> _Bar:
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._progress.stop()
-
-    def show(self, done: int, total: int, note: str) -> None:
-        """Show how far it is."""
-        self._progress.update(self._task, completed=done, total=total or None, note=note)
-        now = time.monotonic()
-        if not self._console.is_terminal and now - self._last >= _PLAIN_LINE_S:
-            self._last = now
-            rate = done / max(now - self._begin, 1e-6)
-            left = f", {(total - done) / rate:.0f} s left" if rate > 0 else ""
-            speed = f"{rate / (1 << 20):.0f} MiB/s"
-            text = f"{self._title}: {done >> 20} of {total >> 20} MiB, {speed}{left} {note}"
-            _line(self._console, text.rstrip())
+        line(console, f"note: {notice}")
+    line(console, f"{len(result.removed)} file(s) removed, {in_words(result.bytes_freed)} freed")

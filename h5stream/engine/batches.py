@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from h5stream.engine.carry import FileTask
 from h5stream.engine.emit import Sink
 from h5stream.engine.kept import KeptTask
-from h5stream.engine.plan import Task
 from h5stream.engine.slots import Slot
 
 
@@ -43,7 +43,7 @@ class PlannedWindow:
 
     first_batch: int
     rows_of_batch: NDArray[np.int64]
-    tasks: list[Task | KeptTask]
+    tasks: list[FileTask | KeptTask]
     files: tuple[int, ...]
     pending: int = 0
     sink: Sink | None = None

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from h5stream.engine.carry import Carrier
+from h5stream.engine.carry import Carrier, FileTask
 from h5stream.engine.emit import Sink
 from h5stream.engine.kept import KeptTask
-from h5stream.engine.plan import Task
 from h5stream.errors import H5StreamError, SourceError
 from h5stream.storage.source import FileIdentity
 
 
 def first_failure(
-    carrier: Carrier, task: Task | KeptTask, sink: Sink, error: H5StreamError
+    carrier: Carrier, task: FileTask | KeptTask, sink: Sink, error: H5StreamError
 ) -> tuple[int, H5StreamError]:
     """Find the earliest batch that a failed task spoils, and fill what it can of the others.
 

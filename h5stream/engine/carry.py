@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 from h5stream.engine.counters import Tally, clock
 from h5stream.engine.emit import Emitter, Sink
 from h5stream.engine.gathering import SideBySide, Stack
-from h5stream.engine.plan import Task
+from h5stream.engine.mapping import GatherTask, MappedDatasets
+from h5stream.engine.plan import Task, plan_window
 from h5stream.errors import CorruptChunkError
+from h5stream.order.epoch import Window
 from h5stream.storage.fallback import H5pyReader
 from h5stream.storage.filters import DecodeError, DecodeScratch, TooShortError
 from h5stream.storage.index import MISSING
@@ -23,6 +25,7 @@ from h5stream.storage.layout import DECODED, VIA_H5PY, SampleLayout
 from h5stream.storage.source import FileBytes
 
 Bytes = NDArray[np.uint8]
+FileTask = Task | GatherTask
 
 
 class Carrier:
@@ -42,6 +45,7 @@ class Carrier:
         self.sources = tuple(FileBytes(identity) for identity in layout.files)
         self.fallback = H5pyReader(layout)
         self.emitter = Emitter(layout)
+        self.mapped = MappedDatasets(layout, self.emitter)
         self._thread = threading.local()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -54,7 +58,17 @@ class Carrier:
         """Close the files; a later task opens them again."""
         for source in self.sources:
             source.close()
+        self.mapped.close()
         self.fallback.close()
+
+    def plan(self, window: Window, first_batch: int, skip: tuple[int, ...], task_nbytes: int) -> list[FileTask]:
+        """Plan the reads of a window, of all datasets but those in `skip`."""
+        gathered = self.mapped.plan(window, first_batch, skip, task_nbytes)
+        others = tuple(
+            parts for n, parts in enumerate(self.layout.datasets) if n not in skip and n not in self.mapped.numbers
+        )
+        planned = plan_window(others, window, first_batch=first_batch, task_nbytes=task_nbytes) if others else []
+        return [*gathered, *planned]
 
     @property
     def scratch(self) -> DecodeScratch:
@@ -66,14 +80,14 @@ class Carrier:
             return self._thread.scratch  # type: ignore[no-any-return]
 
     def carry(
-        self, task: Task, sink: Sink, *, stopped: Callable[[], bool] = lambda: False, tally: Tally | None = None
+        self, task: FileTask, sink: Sink, *, stopped: Callable[[], bool] = lambda: False, tally: Tally | None = None
     ) -> None:
         """Read, decode and scatter the chunks of a task.
 
         Parameters
         ----------
-        task : Task
-            The chunks.
+        task : Task or GatherTask
+            The chunks, or the rows of a mapped file.
         sink : Sink
             Where their rows go.
         stopped : callable, optional
@@ -87,6 +101,11 @@ class Carrier:
             Named by file, dataset, chunk and byte.
         """
         tally = Tally() if tally is None else tally
+        if isinstance(task, GatherTask):
+            began = clock()
+            self.mapped.carry(task, sink)
+            tally.scattered(began)
+            return
         if task.part.access == VIA_H5PY:
             self._carry_via_h5py(task, sink, stopped, tally)
             return

@@ -12,11 +12,11 @@ import numpy as np
 
 from h5stream.engine.batches import PlannedWindow, ReadyBatch
 from h5stream.engine.blame import changed_file, first_failure
-from h5stream.engine.carry import Carrier
+from h5stream.engine.carry import Carrier, FileTask
 from h5stream.engine.counters import RunCounters, Tally, clock
 from h5stream.engine.emit import Sink
 from h5stream.engine.kept import KeptDatasets, KeptTask
-from h5stream.engine.plan import TASK_NBYTES, Task, plan_window
+from h5stream.engine.plan import TASK_NBYTES
 from h5stream.engine.slots import SlotFormat, Slots, address_of
 from h5stream.errors import H5StreamError, LoaderClosedError, LoaderTimeoutError
 from h5stream.order.epoch import Order, Window
@@ -80,7 +80,7 @@ class Run:
         self._windows: Iterator[Window] | None = order.windows(first_batch)
         self._planning = False
         self._planned: PlannedWindow | None = None
-        self._jobs: collections.deque[tuple[PlannedWindow, Task | KeptTask]] = collections.deque()
+        self._jobs: collections.deque[tuple[PlannedWindow, FileTask | KeptTask]] = collections.deque()
         self._running = 0
         self._active: list[PlannedWindow] = []
         self._open: dict[int, ReadyBatch] = {}
@@ -299,15 +299,12 @@ class Run:
             self._changed.notify_all()
 
     def _plan(self, window: Window) -> PlannedWindow:
-        layout = self._carrier.layout
         first = int(window.batch.min())
-        streamed = tuple(parts for number, parts in enumerate(layout.datasets) if number not in self._kept.numbers)
-        tasks: list[Task | KeptTask] = list(
-            plan_window(streamed, window, first_batch=first, task_nbytes=self._task_nbytes(window))
+        tasks: list[FileTask | KeptTask] = list(
+            self._carrier.plan(window, first, self._kept.numbers, self._task_nbytes(window))
         )
         # Kept rows too must be those of the file that is there: all files that the window's rows lie in.
-        held = np.diff(np.searchsorted(window.rows, layout.file_starts)) > 0
-        files = tuple(np.flatnonzero(held).tolist())
+        files = self._carrier.layout.files_of(window.rows)
         tasks += self._kept.plan(window, first)
         return PlannedWindow(
             first_batch=first, rows_of_batch=np.bincount(window.batch - first), tasks=tasks, files=files
@@ -318,7 +315,7 @@ class Run:
         share = len(window.rows) * sum(self._row_nbytes) // (4 * max(1, len(self._threads)))
         return max(64 * 1024, min(TASK_NBYTES, share))
 
-    def _carry(self, window: PlannedWindow, task: Task | KeptTask, tally: Tally) -> None:
+    def _carry(self, window: PlannedWindow, task: FileTask | KeptTask, tally: Tally) -> None:
         assert window.sink is not None
         failed: tuple[int, BaseException] | None = None
         try:

@@ -69,6 +69,22 @@ def copy_16(typingctx: Any, target: Any, source: Any) -> Any:
 
 
 @intrinsic
+def prefetch(typingctx: Any, address: Any) -> Any:
+    """Ask for the cache line at an address; one that is not mapped is ignored."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer, word = _BYTE.as_pointer(), ir.IntType(32)
+        function = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(ir.VoidType(), [pointer, word, word, word]), "llvm.prefetch.p0i8"
+        )
+        # To read, to be kept in every cache, data.
+        builder.call(function, [builder.inttoptr(args[0], pointer), word(0), word(3), word(1)])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), generate
+
+
+@intrinsic
 def fence(typingctx: Any) -> Any:
     """Make stores past the cache visible to other threads before whatever follows."""
 

@@ -24,6 +24,7 @@ from h5stream.engine.instructions import (
     copy_16,
     copy_bytes,
     fence,
+    prefetch,
     stream_line,
     stream_planes_2,
     stream_planes_4,
@@ -33,6 +34,11 @@ from h5stream.engine.instructions import (
     u32_at,
     u64_at,
 )
+
+_PREFETCHED_LINES = 16
+"""Cache lines of a coming row that are asked for. Rows of 1 KiB in random order, two threads, milliseconds of
+processor time for 512 MiB: 62 without, 50 with 4 lines two rows ahead, 44 with 16 two ahead, 39 with 16 four ahead;
+rows of 4 KiB: 60, 34 with 4 or 8 lines, 41 with all 64."""
 
 _jit = njit(nogil=True, cache=True, boundscheck=False, error_model="numpy")
 
@@ -286,6 +292,38 @@ def gather_leaf(source, stride, places, count, out):
             out[i * width + k] = source[base + places[k]]
 
 
+@_jit
+def gather(
+    base, chunk_offset, chunk_rows, first_row, stride, fill_row, segments, rows, batch, within, slots, field_offset,
+    row_nbytes,
+):  # fmt: skip
+    """Copy rows that lie anywhere in a mapped file to their places.
+
+    Row ``r`` is row ``(r - first_row) % chunk_rows`` of the chunk at ``base + chunk_offset[...]``; where that is
+    negative, the chunk was never written, and ``fill_row`` stands for each of its rows. Random rows come from
+    memory that no cache holds, so they are asked for a few rows ahead.
+    """
+    count = rows.shape[0]
+    lines = min(_PREFETCHED_LINES, (stride + LINE - 1) // LINE)
+    ahead = max(4, min(32, 4 * _PREFETCHED_LINES // max(1, lines)))
+    coming = np.empty(ahead, dtype=np.int64)  # addresses of the next rows, in a ring
+    for i in range(count + ahead):
+        if i >= ahead:
+            row, k = coming[i % ahead], i - ahead
+            place = slots[batch[k]] + field_offset + within[k] * row_nbytes
+            for s in range(segments.shape[0]):
+                _copy_run(place + segments[s, 1], row + segments[s, 0], segments[s, 2])
+        if i < count:
+            local = rows[i] - first_row
+            chunk = local // chunk_rows
+            at = chunk_offset[chunk]
+            row = fill_row if at < 0 else base + at + (local - chunk * chunk_rows) * stride
+            for line in range(lines):
+                prefetch(row + line * LINE)
+            coming[i % ahead] = row
+    fence()
+
+
 def warm_up() -> None:
     """Compile, or load from the cache, every kernel; the first batch need not wait for it then."""
     data = np.zeros(64, dtype=np.uint8)
@@ -301,3 +339,4 @@ def warm_up() -> None:
     scatter_stack(data.ctypes.data, 8, zero, one, np.array([0, 1]), zero, zero, zero, zero, zero, zero, slots, 0, 8)
     gather_planes_stack(data, np.arange(4, dtype=np.int64), 1, 4, 1, target)
     gather_leaf(data, 8, np.arange(4, dtype=np.int64), 1, target)
+    gather(data.ctypes.data, zero, 1, 0, 8, 0, one, zero, zero, zero, slots, 0, 8)

@@ -114,6 +114,9 @@ def plan_window(
     list of Task
         In the order of the files' bytes, datasets taking turns.
     """
+    if not (window.rows[:-1] <= window.rows[1:]).all():
+        by_row = np.argsort(window.rows, kind="stable")
+        window = Window(rows=window.rows[by_row], batch=window.batch[by_row], within=window.within[by_row])
     batch = window.batch - first_batch
     tasks: list[Task] = []
     for parts in datasets:

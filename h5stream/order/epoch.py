@@ -27,7 +27,8 @@ class Window:
     Attributes
     ----------
     rows : ndarray of int64, shape (n,)
-        Row numbers, ascending: the order in which files like to be read.
+        Row numbers; ascending, the order in which files like to be read, unless rows cost the same wherever
+        they lie (`h5stream.order.regrouped`).
     batch : ndarray of int64, shape (n,)
         The batch that each row belongs to.
     within : ndarray of int64, shape (n,)

@@ -39,7 +39,7 @@ class ListedOrder:
 
     def __init__(
         self,
-        batches: Iterable[Sequence[int]],
+        batches: Iterable[Sequence[int] | NDArray[np.int64]],
         *,
         together: int,
         total_rows: int,
@@ -85,7 +85,7 @@ class ListedOrder:
         if failure is not None:
             raise failure
 
-    def _checked(self, batch: Sequence[int]) -> NDArray[np.int64]:
+    def _checked(self, batch: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
         given = np.asarray(batch if hasattr(batch, "__array__") else list(batch)).reshape(-1)
         if len(given) == 0:
             raise OptionError("the sampler gave an empty batch; every batch needs at least one row")

@@ -40,6 +40,14 @@ class Claimant:
     """Whether the copies stay when nobody uses them any more."""
     margin_bytes: int | None
     """What is to stay free; None for the defaults."""
+    recipe: str = ""
+    """How the files are to be repacked (`Recipe.to_text`); empty for copies of their own bytes."""
+    estimate: Callable[[Member], int] | None = None
+    """Gives about how many bytes a repacked file will take; None where nothing is repacked."""
+
+    def bytes_of_copy(self, member: Member) -> int:
+        """Give about how many bytes a copy will take."""
+        return member.version.size_bytes if self.estimate is None else self.estimate(member)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +81,7 @@ def is_intact(folder: StagingFolder, name: str, entry: Entry) -> bool | None:
         return None
     if not stat.S_ISREG(facts.st_mode) or facts.st_ino != entry.copy_inode:
         return None
-    return facts.st_size == entry.size_bytes and facts.st_mtime_ns == entry.copy_mtime_ns
+    return facts.st_size == entry.bytes_of_copy and facts.st_mtime_ns == entry.copy_mtime_ns
 
 
 def _is_free(folder: StagingFolder, name: str) -> bool:
@@ -90,7 +98,7 @@ def _is_plain_folder(path: os.PathLike[str]) -> bool:
     return stat.S_ISDIR(os.lstat(path).st_mode)
 
 
-def standing_in(folder: StagingFolder, files: Files, session: str) -> Callable[[str, Member], Standing]:
+def standing_in(folder: StagingFolder, files: Files, who: Claimant) -> Callable[[str, Member], Standing]:
     """Give the function that says what a name is to a source."""
 
     def standing(name: str, member: Member) -> Standing:
@@ -100,20 +108,25 @@ def standing_in(folder: StagingFolder, files: Files, session: str) -> Callable[[
         if entry.source != member.source:
             return Standing.TAKEN
         if not entry.whole:
-            return Standing.OURS if entry.session == session else Standing.COPYING
-        return _standing_of_copy(folder, name, entry, member)
+            return Standing.OURS if entry.session == who.session else Standing.COPYING
+        return _standing_of_copy(folder, name, entry, member, who)
 
     return standing
 
 
-def _standing_of_copy(folder: StagingFolder, name: str, entry: Entry, member: Member) -> Standing:
+def _standing_of_copy(folder: StagingFolder, name: str, entry: Entry, member: Member, who: Claimant) -> Standing:
     intact = is_intact(folder, name, entry)
     if intact is None:
         return Standing.STALE if _is_free(folder, name) else Standing.TAKEN
-    version = member.version
-    if intact and (entry.size_bytes, entry.mtime_ns) == (version.size_bytes, version.mtime_ns):
+    if intact and is_of(entry, member, who.recipe):
         return Standing.FRESH
     return Standing.TAKEN if entry.live_leases() else Standing.STALE
+
+
+def is_of(entry: Entry, member: Member, recipe: str) -> bool:
+    """Say whether a copy was made of this state of the source, and in this way."""
+    now = (member.source, member.version.size_bytes, member.version.mtime_ns, recipe)
+    return (entry.source, entry.size_bytes, entry.mtime_ns, entry.recipe) == now
 
 
 def make_claim(
@@ -176,7 +189,7 @@ def _delete_parts(paths: Sequence[Path]) -> None:
 
 def _draft(folder: StagingFolder, groups: Sequence[Group], files: Files, who: Claimant) -> _Draft:
     draft = _Draft(dict(files), [], [], [], [])
-    standing = standing_in(folder, draft.files, who.session)
+    standing = standing_in(folder, draft.files, who)
     copies: dict[str, list[str]] = {}
     for name, entry in files.items():
         copies.setdefault(entry.source, []).append(name)
@@ -223,12 +236,14 @@ def _copying_entry(member: Member, old: Entry | None, who: Claimant) -> Entry:
         keep=who.keep or bool(old and old.keep),
         session=who.session,
         leases=(*before, who.lease) if who.hold else before,
+        recipe=who.recipe,
+        copy_bytes=-1 if who.estimate is None else who.estimate(member),
     )
 
 
 def _retire_outdated(folder: StagingFolder, draft: _Draft, groups: Sequence[Group], who: Claimant) -> None:
     """Retire stale copies of the same sources under other names, left while somebody still used them."""
-    standing = standing_in(folder, draft.files, who.session)
+    standing = standing_in(folder, draft.files, who)
     chosen = {name for names in draft.names for name in names}
     members = {member.source: member for group in groups for member in group.members}
     for name, entry in list(draft.files.items()):
@@ -241,7 +256,7 @@ def _retire_outdated(folder: StagingFolder, draft: _Draft, groups: Sequence[Grou
 def _check_space(folder: StagingFolder, files: Files, draft: _Draft, who: Claimant) -> None:
     space = _after_retiring(folder, measure(folder.path, who.margin_bytes), draft.to_retire)
     promised = sum(_still_to_come(folder, name, entry) for name, entry in files.items() if not entry.whole)
-    sizes = [(member.source, member.version.size_bytes) for _, member in draft.to_copy]
+    sizes = [(member.source, who.bytes_of_copy(member)) for _, member in draft.to_copy]
     problem = refusal(space, sizes, promised)
     if problem:
         raise NotEnoughSpaceError(
@@ -267,13 +282,13 @@ def _after_retiring(folder: StagingFolder, space: Space, names: Sequence[str]) -
 def copied_bytes(folder: StagingFolder, name: str, entry: Entry) -> int:
     """Give how far an unfinished copy has come, in bytes, as the file system counts them."""
     try:
-        return min(entry.size_bytes, folder.part_path(name, entry).lstat().st_blocks * 512)
+        return min(entry.bytes_of_copy, folder.part_path(name, entry).lstat().st_blocks * 512)
     except OSError:
         return 0
 
 
 def _still_to_come(folder: StagingFolder, name: str, entry: Entry) -> int:
-    return entry.size_bytes - copied_bytes(folder, name, entry)
+    return entry.bytes_of_copy - copied_bytes(folder, name, entry)
 
 
 def _make_part(folder: StagingFolder, path: Path) -> int:

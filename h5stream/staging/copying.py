@@ -73,6 +73,13 @@ class CopiedFile:
     """Inode of the copy."""
     mtime_ns: int
     """Modification time that the copy has, in nanoseconds, as coarse as its file system keeps it."""
+    repacked_bytes: int = -1
+    """Size of a repacked copy in bytes; -1 for a copy of the source's own bytes."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the copy in bytes."""
+        return self.job.version.size_bytes if self.repacked_bytes < 0 else self.repacked_bytes
 
 
 class _OpenFile:
@@ -254,7 +261,7 @@ def _opened(job: CopyJob) -> Iterator[tuple[int, int]]:
         try:
             source = _open_source(job)
             opened.callback(os.close, source)
-            target = _open_part(job)
+            target = open_part(job)
             opened.callback(os.close, target)
             yield source, target
         except H5StreamError:
@@ -278,7 +285,8 @@ def _open_source(job: CopyJob) -> int:
     return source
 
 
-def _open_part(job: CopyJob) -> int:
+def open_part(job: CopyJob) -> int:
+    """Open the unfinished copy, if it is still the file that was claimed."""
     with contextlib.suppress(FileNotFoundError):
         target = os.open(job.part, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         if os.fstat(target).st_ino == job.part_inode:
@@ -322,15 +330,20 @@ def check_unchanged(descriptor: int, job: CopyJob) -> None:
         )
 
 
-def _finish(file: _OpenFile, source: int, target: int) -> CopiedFile:
-    """Flush a copy whose blocks are all there, and check what can be checked once it is complete."""
-    job, facts = file.job, os.fstat(source)
+def dress(job: CopyJob, facts: os.stat_result, target: int) -> os.stat_result:
+    """Give a copy its source's mode and time, flush it, and look at the source for the last time."""
     os.fchmod(target, stat.S_IMODE(facts.st_mode) & 0o777)
     os.utime(target, ns=(facts.st_atime_ns, job.version.mtime_ns))
     os.fsync(target)
     # Looked at again by its path: an editor that saves by rename leaves our descriptor on the old file.
     os.close(_open_source(job))
-    copy = os.fstat(target)
+    return os.fstat(target)
+
+
+def _finish(file: _OpenFile, source: int, target: int) -> CopiedFile:
+    """Flush a copy whose blocks are all there, and check what can be checked once it is complete."""
+    job = file.job
+    copy = dress(job, os.fstat(source), target)
     if copy.st_size != job.version.size_bytes:
         raise StagedFileDamagedError(
             f"the copy of {job.source} has {copy.st_size} bytes, its source {job.version.size_bytes}: "

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from h5stream.errors import OptionError, StagingError
 from h5stream.staging.claims import Claimant
@@ -13,6 +14,8 @@ from h5stream.staging.copying import default_threads
 from h5stream.staging.folder import StagingFolder
 from h5stream.staging.leases import new_lease
 from h5stream.staging.progress import ProgressCallback
+from h5stream.staging.recipe import Recipe
+from h5stream.staging.remaking import Remaking
 from h5stream.staging.run import StagedFiles, StagingRun
 
 PathLike = str | os.PathLike[str]
@@ -26,6 +29,7 @@ def stage(
     lease: bool = True,
     threads: int | None = None,
     margin_bytes: int | None = None,
+    repack: Mapping[str, Any] | None = None,
     progress: ProgressCallback | None = None,
 ) -> StagedFiles:
     """Copy files to a folder on faster storage, verified, each of them once; give where the copies are.
@@ -48,6 +52,9 @@ def stage(
         Threads that copy; by default the number of processors, at least 4 and at most 8.
     margin_bytes : int, optional
         What is to stay free. By default, of memory 5 %, at least 256 MiB, and of a disk 1 %.
+    repack : mapping, optional
+        Rewrite the files on their way, with these options of `h5stream.repack`; an empty mapping takes its
+        defaults. A copy that was made in another way is replaced like a stale one.
     progress : callable, optional
         Called with a `StagingProgress` about ten times a second; see `ProgressCallback`.
 
@@ -80,7 +87,7 @@ def stage(
     ...     first.paths[0].read_bytes(), len(first.copied), len(again.copied)
     (b'any bytes', 1, 0)
     """
-    return _stage(files, to, follow, lease, True, threads, margin_bytes, progress)
+    return _stage(files, to, follow, lease, True, threads, margin_bytes, repack, progress)
 
 
 @contextlib.contextmanager
@@ -91,6 +98,7 @@ def staged(
     follow: bool = False,
     threads: int | None = None,
     margin_bytes: int | None = None,
+    repack: Mapping[str, Any] | None = None,
     progress: ProgressCallback | None = None,
 ) -> Iterator[tuple[Path, ...]]:
     """Stage files for the time of a ``with`` block; give the paths of the copies.
@@ -109,7 +117,7 @@ def staged(
     ...     content, paths[0].exists()
     (b'any bytes', False)
     """
-    result = _stage(files, to, follow, True, False, threads, margin_bytes, progress)
+    result = _stage(files, to, follow, True, False, threads, margin_bytes, repack, progress)
     try:
         yield result.paths
     finally:
@@ -124,17 +132,29 @@ def _stage(
     keep: bool,
     threads: int | None,
     margin_bytes: int | None,
+    repack: Mapping[str, Any] | None,
     progress: ProgressCallback | None,
 ) -> StagedFiles:
     if threads is not None and threads < 1:
         raise OptionError(f"threads must be at least 1, not {threads}")
     if margin_bytes is not None and margin_bytes < 0:
         raise OptionError(f"margin_bytes must not be negative, not {margin_bytes}")
+    if repack is not None and follow:
+        raise OptionError("follow=True copies files that belong together and cannot repack them; leave one of both out")
+    remaking = None if repack is None else Remaking(Recipe.of(**repack))
     folder = StagingFolder(path=Path(os.path.abspath(to)))
     if folder.path.exists() and not folder.path.is_dir():
         raise StagingError(f"{folder.path} is no folder", folder=str(folder.path))
     paths = [files] if isinstance(files, str | os.PathLike) else list(files)
     lease = new_lease()
-    who = Claimant(lease=lease, session=f"{lease.pid}-{lease.token}", hold=hold, keep=keep, margin_bytes=margin_bytes)
-    run = StagingRun(folder, who, threads or default_threads(), progress)
+    who = Claimant(
+        lease=lease,
+        session=f"{lease.pid}-{lease.token}",
+        hold=hold,
+        keep=keep,
+        margin_bytes=margin_bytes,
+        recipe="" if remaking is None else remaking.recipe.to_text(),
+        estimate=None if remaking is None else remaking.estimate,
+    )
+    run = StagingRun(folder, who, threads or default_threads(), progress, remaking)
     return run.run([Path(path) for path in paths], follow)

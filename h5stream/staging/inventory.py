@@ -69,6 +69,8 @@ class StagedFile:
     """False where the last `staged` block that uses it deletes it."""
     used_by: tuple[int, ...]
     """Process ids of the live leases."""
+    recipe: str
+    """How it was repacked; empty for a copy of the source's own bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +125,8 @@ def _staged_file(place: StagingFolder, name: str, entry: Entry) -> StagedFile:
     return StagedFile(
         path=place.copy_path(name),
         source=Path(entry.source),
-        size_bytes=entry.size_bytes,
+        size_bytes=entry.bytes_of_copy,
+        recipe=entry.recipe,
         state=_state(place, name, entry),
         checksum=entry.checksum,
         staged_at=entry.staged_at,
@@ -179,9 +182,9 @@ def verify_staged(
     jobs = [
         (name, entry, number)
         for name, entry in whole
-        for number in range(block_count(entry.size_bytes, _block_bytes(entry)))
+        for number in range(block_count(entry.bytes_of_copy, _block_bytes(entry)))
     ]
-    total = sum(entry.size_bytes for _, entry in whole)
+    total = sum(entry.bytes_of_copy for _, entry in whole)
     pool = ThreadPoolExecutor(threads or default_threads(), thread_name_prefix="h5stream-verify")
     try:
         futures = {
@@ -202,7 +205,7 @@ def verify_staged(
             problem=_problem(
                 place.copy_path(name),
                 entry,
-                [futures[name, n].result() for n in range(block_count(entry.size_bytes, _block_bytes(entry)))],
+                [futures[name, n].result() for n in range(block_count(entry.bytes_of_copy, _block_bytes(entry)))],
             ),
         )
         for name, entry in whole
@@ -225,7 +228,7 @@ class _Reader:
     def digest(self, path: Path, entry: Entry, number: int) -> bytes | OSError:
         """Give the hash of one block, or the error that reading it met."""
         block_bytes = _block_bytes(entry)
-        at, end = number * block_bytes, min((number + 1) * block_bytes, entry.size_bytes)
+        at, end = number * block_bytes, min((number + 1) * block_bytes, entry.bytes_of_copy)
         digest = block_hash()
         try:
             with path.open("rb", buffering=0) as file:
@@ -247,8 +250,8 @@ def _problem(path: Path, entry: Entry, digests: Sequence[bytes | OSError]) -> st
         size = path.lstat().st_size
     except OSError as error:
         return f"cannot be read: {error.strerror or error}"
-    if size != entry.size_bytes:
-        return f"has {size} bytes, {entry.size_bytes} were staged"
+    if size != entry.bytes_of_copy:
+        return f"has {size} bytes, {entry.bytes_of_copy} were staged"
     errors = [item for item in digests if isinstance(item, OSError)]
     if errors:
         return f"cannot be read: {errors[0].strerror or errors[0]}"
@@ -369,7 +372,7 @@ def _remove(place: StagingFolder, listed: dict[str, Entry], names: Iterable[str]
             drop_unfinished(place, name, entry)
         elif delete_copy(place, name, entry):
             removed.append(path)
-            freed += entry.size_bytes
+            freed += entry.bytes_of_copy
         elif os.path.lexists(path):
             notices.append(f"{path} is not the file that was staged, and was left alone")
         else:

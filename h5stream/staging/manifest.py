@@ -6,7 +6,7 @@ The manifest is JSON (``.h5stream/manifest.json`` in the folder)::
      "files": {"a.h5": {"source": "/data/a.h5", "size_bytes": 10, "mtime_ns": 1, "state": "whole",
                         "checksum": {"algorithm": "xxh3_128", "block_bytes": 16777216, "digest": "..."},
                         "copy_inode": 5, "copy_mtime_ns": 1, "owner": {...}, "staged_at": 1700000000.0,
-                        "keep": true, "session": "", "leases": [...]}}}
+                        "keep": true, "session": "", "leases": [...], "recipe": "", "copy_bytes": -1}}}
 
 Names are relative to the folder, with ``/`` between folders, and never leave it: whoever deletes by this list
 must not be led elsewhere by a damaged or forged one.
@@ -56,11 +56,20 @@ class Entry:
     """When the copy was finished, in seconds since 1970."""
     leases: tuple[Lease, ...] = ()
     """Who uses the copy."""
+    recipe: str = ""
+    """How it was repacked (`Recipe.to_text`); empty for a copy of the source's own bytes."""
+    copy_bytes: int = -1
+    """Size of a repacked copy in bytes, an estimate while it is being made; -1 where it is the source's."""
 
     @property
     def whole(self) -> bool:
         """Whether the copy is finished and verified."""
         return self.checksum is not None
+
+    @property
+    def bytes_of_copy(self) -> int:
+        """Size of the copy in bytes."""
+        return self.size_bytes if self.copy_bytes < 0 else self.copy_bytes
 
     def live_leases(self) -> tuple[Lease, ...]:
         """Give the leases whose processes still run."""

@@ -33,6 +33,7 @@ from h5stream.staging.gain import Place, little_gain, place_of, resident_bytes
 from h5stream.staging.layout import Group
 from h5stream.staging.manifest import CONTROL, Entry
 from h5stream.staging.progress import ProgressCallback, StagingProgress
+from h5stream.staging.remaking import Remaking
 from h5stream.staging.space import MEMORY_FILESYSTEMS
 
 TICK_S = 0.1
@@ -82,9 +83,17 @@ class StagedFiles:
 class StagingRun:
     """One call of `stage`: claims, copies, publishes, waits."""
 
-    def __init__(self, folder: StagingFolder, who: Claimant, threads: int, progress: ProgressCallback | None) -> None:
+    def __init__(
+        self,
+        folder: StagingFolder,
+        who: Claimant,
+        threads: int,
+        progress: ProgressCallback | None,
+        remaking: Remaking | None = None,
+    ) -> None:
         self._folder = folder
         self._who = who
+        self._remaking = remaking
         self._threads = threads
         self._progress = progress
         self._notices: list[str] = []
@@ -104,6 +113,8 @@ class StagingRun:
             groups.append(gathered.group)
             self._notices += gathered.notices
         self._notices += [f"{path} lies in the folder already" for path in in_place if in_place[path]]
+        if self._remaking is not None:
+            self._remaking.look_at(self._folder, [group.members[0] for group in groups])
         names = self._until_all_are_there(groups) if groups else ()
         return self._result(paths, dict(zip(wanted, names, strict=True)))
 
@@ -131,6 +142,10 @@ class StagingRun:
         copy: ParallelCopy | None = None
         try:
             jobs = self._jobs(claim)
+            if self._remaking is not None:
+                self._announce(claim)
+                self._remake(self._remaking, jobs)
+                return
             self._notices += _gain_notices(jobs, self._folder.path)
             self._announce(claim)
             copy = ParallelCopy(jobs, self._threads)
@@ -140,6 +155,22 @@ class StagingRun:
             if copy is not None:
                 copy.close()
             self._take_back()
+
+    def _remake(self, remaking: Remaking, jobs: Sequence[CopyJob]) -> None:
+        for job in jobs:
+            before = self._now
+
+            def show(done: int, start: int = before.bytes_done) -> None:
+                self._tell(bytes_done=start + done)
+
+            copied, notices = remaking.remake(job, show)
+            self._notices += notices
+            self._publish([copied])
+            self._tell(
+                bytes_done=before.bytes_done + copied.size_bytes,
+                files_done=before.files_done + 1,
+                notices=tuple(self._notices),
+            )
 
     def _until_copied(self, copy: ParallelCopy, count: int, before: StagingProgress) -> None:
         left, published_at = count, time.monotonic()
@@ -185,12 +216,13 @@ class StagingRun:
                     entry,
                     checksum=copied.checksum,
                     copy_mtime_ns=copied.mtime_ns,
+                    copy_bytes=copied.repacked_bytes,
                     staged_at=time.time(),
                     session="",
                 )
             _flush_folder(self._folder.path)
             self._folder.save(files)
-        self._copied.update({copied.job.name: copied.job.version.size_bytes for copied in finished})
+        self._copied.update({copied.job.name: copied.size_bytes for copied in finished})
 
     def _own_entry(self, files: dict[str, Entry], job: CopyJob) -> Entry:
         entry = files.get(job.name)
@@ -228,8 +260,8 @@ class StagingRun:
 
     def _announce(self, claim: Claim) -> None:
         files = self._folder.load()
-        waited = [files[name].size_bytes for name in claim.to_wait_for if name in files]
-        own = [member.version.size_bytes for _, member, _ in claim.to_copy]
+        waited = [files[name].bytes_of_copy for name in claim.to_wait_for if name in files]
+        own = [self._who.bytes_of_copy(member) for _, member, _ in claim.to_copy]
         done = sum(self._copied.values())
         self._tell(
             bytes_done=done,
@@ -255,7 +287,7 @@ class StagingRun:
                 self._tell(waiting_for=())
                 return
             there = sum(copied_bytes(self._folder, name, entry) for name, entry in copying.items())
-            whole = sum(files[n].size_bytes for n in claim.to_wait_for if n in files and n not in copying)
+            whole = sum(files[n].bytes_of_copy for n in claim.to_wait_for if n in files and n not in copying)
             self._tell(
                 bytes_done=before.bytes_done + there + whole,
                 files_done=before.files_done + count - len(copying),

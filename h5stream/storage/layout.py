@@ -177,6 +177,9 @@ class SampleLayout:
         For each entry of the structure: the number of its field, or, for a whole compound, a dict of them.
     allow_external : bool
         Whether h5py may follow data out of the opened files.
+    mapped : frozenset of int
+        Files that may be mapped into memory, because nobody truncates them: a mapping of a file that is
+        truncated ends the process. Copies that `h5stream stage` made are of that kind.
     """
 
     files: tuple[FileIdentity, ...]
@@ -186,11 +189,20 @@ class SampleLayout:
     shape: SampleShape
     entries: tuple[Any, ...]
     allow_external: bool
+    mapped: frozenset[int] = frozenset()
 
     @property
     def rows(self) -> int:
         """All rows."""
         return self.file_starts[-1]
+
+    def files_of(self, rows: NDArray[np.int64]) -> tuple[int, ...]:
+        """Give the files that rows lie in, whatever their order."""
+        if len(self.files) == 1:
+            return (0,)
+        if (rows[:-1] <= rows[1:]).all():
+            return tuple(np.flatnonzero(np.diff(np.searchsorted(rows, self.file_starts)) > 0).tolist())
+        return tuple(np.unique(np.searchsorted(self.file_starts, rows, side="right") - 1).tolist())
 
     @property
     def row_nbytes(self) -> int:

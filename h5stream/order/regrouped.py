@@ -1,0 +1,91 @@
+"""An order read a few batches at a time, where rows cost the same wherever they lie."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+
+from h5stream.order.epoch import EpochOrder, Order, Window
+
+
+class RegroupedOrder:
+    """The batches of an `EpochOrder`, in windows of a few batches each.
+
+    A window of the epoch's order holds all rows that are shuffled with one another, for an exact global shuffle
+    all there are. Who reads rows one by one need not hold it: the permutation, eight bytes a row, is enough.
+
+    Parameters
+    ----------
+    order : EpochOrder
+        The order; its batches are not changed.
+    together : int
+        Batches of a window.
+
+    Examples
+    --------
+    >>> from h5stream.order.blocks import make_blocks
+    >>> from h5stream.order.epoch import OrderSettings
+    >>> settings = OrderSettings(batch_size=4, window_rows=10, first_window_rows=10, seed=1)
+    >>> order = RegroupedOrder(EpochOrder(make_blocks((0, 10), (2,)), settings), together=1)
+    >>> [window.rows.tolist() for window in order.windows()]
+    [[3, 8, 0, 9], [1, 6, 5, 7], [2, 4]]
+    >>> order.batch_rows(0).tolist()
+    [3, 8, 0, 9]
+    """
+
+    def __init__(self, order: EpochOrder, together: int) -> None:
+        self._order, self._together = order, together
+
+    @property
+    def batches(self) -> int:
+        """Batches of this rank in this epoch."""
+        return self._order.batches
+
+    def batch_size_of(self, batch: int) -> int:
+        """Give the rows of a batch."""
+        return self._order.batch_size_of(batch)
+
+    def batch_rows(self, batch: int) -> np.ndarray:
+        """Give the rows of one batch, in the batch's order."""
+        return self._order.batch_rows(batch)
+
+    def windows(self, first_batch: int = 0) -> Iterator[Window]:
+        """Give windows of a few batches, their rows in the order of the batches and not ascending."""
+        order = self._order
+        edges = (order.window_edges - order.run[0]).tolist()
+        begin = order.cut.start_of(first_batch) if first_batch < order.batches else order.rows
+        for number, (start, stop) in enumerate(itertools.pairwise(edges)):
+            if stop <= begin:
+                continue
+            rows, output = order.outputs(number)
+            by_output = np.empty_like(rows)
+            by_output[output - start] = rows
+            yield from self._cut(by_output, start, max(start, begin), stop)
+
+    def _cut(self, by_output: np.ndarray, base: int, begin: int, stop: int) -> Iterator[Window]:
+        order = self._order
+        while begin < stop:
+            first = int(order.cut.locate(np.array([begin]))[0][0])
+            after = first + self._together
+            end = min(stop, order.cut.start_of(after) if after < order.batches else order.rows)
+            batch, within = self._places(begin, end, first)
+            yield Window(rows=by_output[begin - base : end - base], batch=batch, within=within)
+            begin = end
+
+    def _places(self, begin: int, end: int, batch: int) -> tuple[np.ndarray, np.ndarray]:
+        """Give batch and place in it for consecutive output places, without a division for each."""
+        batches, within = [], []
+        while begin < end:
+            start, size = self._order.cut.start_of(batch), self._order.cut.size_of(batch)
+            stop = min(end, start + size)
+            batches.append(np.full(stop - begin, batch, dtype=np.int64))
+            within.append(np.arange(begin - start, stop - start, dtype=np.int64))
+            begin, batch = stop, batch + 1
+        return np.concatenate(batches), np.concatenate(within)
+
+
+def regrouped(order: EpochOrder, together: int) -> Order:
+    """Give the order in windows of `together` batches; with 0, as it is."""
+    return RegroupedOrder(order, together) if together else order

@@ -1,0 +1,111 @@
+"""Staging files repacked: rewritten into the folder instead of copied there.
+
+What is rewritten lies in the control folder under an unfinished name like any copy, and becomes one in the same
+way. The engine is imported only here, and only when something is repacked: `h5stream stage` needs no torch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from h5stream.errors import SourceChangedError
+from h5stream.staging.blocks import PIECE_BYTES
+from h5stream.staging.checksum import BLOCK_BYTES, Checksum, block_hash, combine
+from h5stream.staging.claims import is_of
+from h5stream.staging.copying import CopiedFile, CopyJob, dress, open_part
+from h5stream.staging.folder import StagingFolder
+from h5stream.staging.layout import Member, version_from
+from h5stream.staging.recipe import Recipe
+
+if TYPE_CHECKING:
+    from h5stream.staging.rewrite import RepackProgress, RewritePlan
+
+
+class Remaking:
+    """Rewrites files by one recipe.
+
+    # Guarantees: used by the thread that called `stage`.
+    """
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+        self._plans: dict[str, RewritePlan] = {}
+
+    def look_at(self, folder: StagingFolder, members: Sequence[Member]) -> None:
+        """Plan what seems to be missing, before the folder is locked: it may mean to read a long index."""
+        whole = [entry for entry in folder.load().values() if entry.whole]
+        for member in members:
+            if not any(is_of(entry, member, self.recipe.to_text()) for entry in whole):
+                self._plan(member.source)
+
+    def _plan(self, source: str) -> RewritePlan:
+        from h5stream.staging.rewrite import plan_rewrite
+
+        if source not in self._plans:
+            self._plans[source] = plan_rewrite(source, self.recipe)
+        return self._plans[source]
+
+    def estimate(self, member: Member) -> int:
+        """Give about how many bytes a file will take."""
+        from h5stream.staging.rewrite import estimate_nbytes
+
+        return estimate_nbytes(self._plan(member.source))
+
+    def remake(self, job: CopyJob, progress: Callable[[int], None]) -> tuple[CopiedFile, tuple[str, ...]]:
+        """Rewrite a file to its unfinished name, verify it and flush it; give it, and what could not be kept.
+
+        Parameters
+        ----------
+        job : CopyJob
+            The file.
+        progress : callable
+            Told how far it is, in bytes of the estimated size.
+        """
+        from h5stream.staging.repacking import explained
+        from h5stream.staging.rewrite import estimate_nbytes, rewrite
+
+        plan = self._plan(job.source)
+        estimated = estimate_nbytes(plan)
+
+        def show(now: RepackProgress) -> None:
+            progress(estimated * now.bytes_done // max(1, now.bytes_total))
+
+        os.close(open_part(job))  # complains if it is gone
+        result = explained(Path(job.source), Path(job.folder), lambda: rewrite(plan, job.part, show))
+        notices = tuple(f"{job.source}: {notice}" for notice in result.notices)
+        target = open_part(job)
+        try:
+            facts = os.stat(job.source)
+            if version_from(facts) != job.version:
+                raise SourceChangedError(
+                    f"{job.source} changed while it was repacked. The copy was not kept; stage again when nobody "
+                    "writes to it",
+                    file=job.source,
+                )
+            copy = dress(job, facts, target)
+            return (
+                CopiedFile(
+                    job=job,
+                    checksum=_checksum(target, copy.st_size),
+                    inode=copy.st_ino,
+                    mtime_ns=copy.st_mtime_ns,
+                    repacked_bytes=copy.st_size,
+                ),
+                notices,
+            )
+        finally:
+            os.close(target)
+
+
+def _checksum(descriptor: int, size_bytes: int) -> Checksum:
+    """Hash what was written, as the manifest keeps it; whether it is right was found out through h5py."""
+    digests = []
+    for start in range(0, size_bytes, BLOCK_BYTES):
+        digest = block_hash()
+        for at in range(start, min(start + BLOCK_BYTES, size_bytes), PIECE_BYTES):
+            digest.update(os.pread(descriptor, min(PIECE_BYTES, size_bytes - at), at))
+        digests.append(digest.digest())
+    return combine(digests)

@@ -1,0 +1,202 @@
+"""`H5StreamLoader(..., stage_to=DIR)`: reads from a leased copy, and gives the lease back."""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+
+import h5py
+import numpy as np
+import pytest
+from torch.utils.data import Subset
+
+from h5stream import H5Dataset, H5StreamLoader, stage
+from h5stream.errors import (
+    NotEnoughSpaceError,
+    OptionError,
+    SourceNotFoundError,
+    StagedFileInUseError,
+    StagingError,
+)
+from h5stream.staging import list_staged, remove_staged
+from h5stream.staging.loading import with_mapped_files
+
+ROWS = 2000
+
+
+@pytest.fixture
+def source(tmp_path):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for name in ("a.h5", "b.h5"):
+        with h5py.File(folder / name, "w") as file:
+            file["x"] = np.random.default_rng(len(name)).integers(0, 99, (ROWS, 30)).astype("f4")
+            file.create_dataset("y", data=np.arange(ROWS), chunks=(100,), compression="gzip")
+    return folder / "a.h5"
+
+
+def users(folder):
+    return [file.used_by for file in list_staged(folder)]
+
+
+def content(loader):
+    return [tuple(value.numpy().tobytes() for value in batch) for batch in loader]
+
+
+def load(source, **options):
+    return H5StreamLoader(source, 128, shuffle=True, fields=["x", "y"], **options)
+
+
+def test_batches_come_from_the_copy_and_are_the_same(source, ram):
+    expected = content(load(source))
+    loader = load(source, stage_to=ram)
+    assert [identity.path for identity in loader.dataset.layout.files] == [str(ram / "a.h5")]
+    source.unlink()
+    assert content(loader) == expected
+
+
+def test_the_lease_lasts_until_close(source, ram):
+    loader = load(source, stage_to=ram)
+    assert users(ram) == [(os.getpid(),)]
+    with pytest.raises(StagedFileInUseError):
+        remove_staged(ram)
+    loader.close()
+    assert users(ram) == [()]
+    loader.close()
+    assert remove_staged(ram).removed == (ram / "a.h5",)
+
+
+def test_the_lease_ends_with_a_block_and_with_the_loader_itself(source, ram):
+    with load(source, stage_to=ram) as loader:
+        next(iter(loader))
+    assert users(ram) == [()]
+    loader = load(source, stage_to=ram)
+    next(iter(loader))
+    assert users(ram) == [(os.getpid(),)]
+    del loader
+    gc.collect()
+    assert users(ram) == [()]
+
+
+def test_two_loaders_hold_a_lease_each(source, ram):
+    one, two = load(source, stage_to=ram), load(source, stage_to=ram)
+    one.close()
+    assert users(ram) == [(os.getpid(),)]
+    assert len(content(two)) == len(two)
+    two.close()
+    assert users(ram) == [()]
+
+
+def test_a_loader_that_fails_to_be_made_leases_nothing(source, ram):
+    with pytest.raises(OptionError):
+        load(source, stage_to=ram, memory_budget=1)
+    gc.collect()
+    assert all(used == () for used in users(ram))
+    for wrong in ({"batch_size": -1}, {"seed": -1}):
+        with pytest.raises(OptionError):
+            H5StreamLoader(source, fields=["x", "y"], stage_to=ram / "other", **wrong)
+    assert not (ram / "other").exists()
+
+
+def test_a_copy_is_reused_and_a_stale_one_replaced(source, ram):
+    load(source, stage_to=ram).close()
+    before = (ram / "a.h5").stat().st_ino
+    load(source, stage_to=ram).close()
+    assert (ram / "a.h5").stat().st_ino == before
+    with h5py.File(source, "a") as file:
+        file["x"][0] = -1
+    loader = load(source, stage_to=ram)
+    assert content(loader) == content(load(source))
+    assert (ram / "a.h5").stat().st_ino != before
+
+
+@pytest.mark.parametrize("kind", ["files", "pattern", "dataset", "subset", "fields"])
+def test_whatever_a_loader_takes_is_staged(source, ram, kind):
+    both = [str(source), str(source.with_name("b.h5"))]
+    given = {
+        "files": both,
+        "pattern": str(source.with_name("*.h5")),
+        "dataset": H5Dataset(both, ["x", "y"], rows=np.arange(0, 2 * ROWS, 3)),
+        "subset": Subset(H5Dataset(both, ["x", "y"]), list(range(500, 3000))),
+        "fields": both,
+    }[kind]
+    fields = {"fields": {"image": "x"}, "files": ["x", "y"], "pattern": ["x", "y"]}.get(kind)
+    options = {"shuffle": True, "fields": fields, "seed": 3}
+    expected = [str(batch) for batch in H5StreamLoader(given, 300, **options)]
+    with H5StreamLoader(given, 300, stage_to=ram, **options) as loader:
+        assert [str(batch) for batch in loader] == expected
+        assert len(list_staged(ram)) == 2
+
+
+def test_an_exact_global_shuffle_of_a_staged_file_needs_little_memory(source, ram, monkeypatch):
+    monkeypatch.setattr("h5stream.engine.kept.KEEP_NBYTES", 0)
+    options = {"fields": "x", "shuffle": True, "window": "all"}
+    expected = [batch.numpy().tobytes() for batch in H5StreamLoader(source, 16, **options)]
+    budget = 5_000_000
+    with H5StreamLoader(source, 16, stage_to=ram, memory_budget=budget, **options) as loader:
+        assert [batch.numpy().tobytes() for batch in loader] == expected
+
+
+def test_a_staged_copy_is_recognised_by_its_path(source, ram):
+    result = stage(source, to=ram)
+    dataset = H5Dataset(result.paths[0], "x")
+    assert with_mapped_files(dataset.layout).mapped == {0}
+    assert with_mapped_files(H5Dataset(source, "x").layout).mapped == frozenset()
+    other = ram / "mine.h5"
+    other.write_bytes(source.read_bytes())  # lies in the folder, but is nobody's copy
+    assert with_mapped_files(H5Dataset(other, "x").layout).mapped == frozenset()
+    with h5py.File(result.paths[0], "a") as file:
+        file["x"][0] = 1
+    assert with_mapped_files(H5Dataset(result.paths[0], "x").layout).mapped == frozenset()
+    result.release()
+
+
+def test_a_file_that_is_staged_already_is_not_staged_again(source, ram):
+    result = stage(source, to=ram, lease=False)
+    loader = load(result.paths[0], stage_to=ram)
+    assert content(loader) == content(load(source))
+    assert len(list_staged(ram)) == 1
+
+
+def test_errors_are_clear(source, ram, small_tmpfs, tmp_path):
+    with pytest.raises(OptionError, match="stage_to= takes a folder, not 7"):
+        load(source, stage_to=7)
+    with pytest.raises(NotEnoughSpaceError, match="do not fit"):
+        load(source, stage_to=small_tmpfs("64k"))
+    with pytest.raises(SourceNotFoundError):
+        load(tmp_path / "absent.h5", stage_to=ram)
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StagingError, match="is no folder"):
+        load(source, stage_to=tmp_path / "file")
+
+
+def test_a_forked_child_does_not_give_the_lease_back(source, ram):
+    loader = load(source, stage_to=ram)
+    pid = os.fork()
+    if pid == 0:
+        loader._give_back()
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert users(ram) == [(os.getpid(),)]
+    loader.close()
+
+
+def test_a_killed_process_keeps_no_lease(child, source, ram):
+    script = """
+    from h5stream import H5StreamLoader
+    loader = H5StreamLoader(sys.argv[1], 128, fields=["x", "y"], stage_to=sys.argv[2])
+    batches = iter(loader)
+    next(batches)
+    say("streaming")
+    hear()
+    """
+    victim = child(script, source, ram)
+    victim.hear("streaming")
+    assert users(ram) == [(victim.pid,)]
+    victim.kill()
+    victim.end()
+    deadline = time.monotonic() + 10
+    while users(ram) != [()] and time.monotonic() < deadline:
+        pass
+    assert users(ram) == [()]

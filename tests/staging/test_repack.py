@@ -1,0 +1,384 @@
+"""`repack`: the new file holds what the old one holds, in other chunks, or it is not there."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import h5py
+import hdf5plugin
+import numpy as np
+import pytest
+
+from h5stream import H5StreamLoader, repack
+from h5stream.errors import (
+    CorruptChunkError,
+    FieldLengthError,
+    FieldNotFoundError,
+    NotEnoughSpaceError,
+    OptionError,
+    SourceChangedError,
+    StagedFileDamagedError,
+    StagingError,
+)
+from h5stream.order.permutation import permutation
+from h5stream.storage import compare
+from tests.staging.same_file import assert_same_tree
+
+FILTERS = {
+    "none": {},
+    "gzip": {"compression": "gzip", "shuffle": True},
+    "gzip, fletcher32": {"compression": "gzip", "fletcher32": True},
+    "lzf": {"compression": "lzf"},
+    "zstd": dict(hdf5plugin.Zstd()),
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "out").mkdir()
+    return tmp_path / "out"
+
+
+def numbers(rows, columns=24, dtype="f4"):
+    return np.random.default_rng(rows).integers(0, 100, (rows, columns)).astype(dtype)
+
+
+@pytest.fixture
+def plain(tmp_path):
+    path = tmp_path / "plain.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=numbers(5000), chunks=(7, 5), compression="gzip")
+        file.create_dataset("y", data=np.arange(5000), chunks=(300,))
+    return path
+
+
+@pytest.mark.parametrize("compress", ["none", "lz4", "zstd", "gzip"])
+def test_every_compression_is_read_by_h5py_and_by_the_loader(plain, folder, compress):
+    result = repack(plain, folder / "b.h5", compress=compress, chunk_nbytes=1 << 15)
+    assert_same_tree(plain, folder / "b.h5")
+    assert result.rewritten == ("x", "y")
+    with h5py.File(folder / "b.h5") as file:
+        assert file["x"].chunks == ((1 << 15) // 96, 24)
+        assert (file["x"].id.get_create_plist().get_nfilters() > 0) == (compress != "none")
+        expected = file["x"][:]
+    batches = [x for x, _ in H5StreamLoader(folder / "b.h5", 512, fields=["x", "y"])]
+    assert np.concatenate(batches).tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("compress", ["lz4", "zstd", "gzip"])
+def test_what_does_not_get_smaller_is_stored_as_it_is(tmp_path, folder, compress):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = np.random.default_rng(0).integers(0, 256, (4096, 64)).astype("u1")
+    repack(tmp_path / "a.h5", folder / "b.h5", compress=compress, chunk_nbytes=1 << 16)
+    assert_same_tree(tmp_path / "a.h5", folder / "b.h5")
+    with h5py.File(folder / "b.h5") as file:
+        chunk = file["x"].id.get_chunk_info(0)
+        assert (chunk.size, chunk.filter_mask) == (1 << 16, 1)
+    (batch,) = H5StreamLoader(folder / "b.h5", 4096, fields="x")
+    assert batch.shape == (4096, 64)
+
+
+@pytest.mark.parametrize("filters", FILTERS.values(), ids=FILTERS)
+@pytest.mark.parametrize("dtype", ["<f4", ">f4", "<i2", "u1", ">c8", "?", "S5", "V3"])
+def test_every_type_and_filter_comes_through(tmp_path, folder, filters, dtype):
+    rows = 301
+    values = numbers(rows, 6, "u1") % 2 if dtype in ("?", "V3") else numbers(rows, 6, "i8")
+    data = values.astype("u1").repeat(3).view("V3").reshape(rows, 6) if dtype == "V3" else values.astype(dtype)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", data=data, chunks=(17, 4), maxshape=(None, 6), **filters)
+    repack(tmp_path / "a.h5", folder / "b.h5", compress="gzip", chunk_nbytes=4096)
+    assert_same_tree(tmp_path / "a.h5", folder / "b.h5")
+
+
+def test_contiguous_data_has_no_chunks_and_says_that_it_cannot_grow(tmp_path, folder):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", data=numbers(5000), chunks=(7, 5), maxshape=(None, 24), compression="gzip")
+    result = repack(tmp_path / "a.h5", folder / "b.h5", contiguous=True)
+    assert_same_tree(tmp_path / "a.h5", folder / "b.h5")
+    assert result.notices == ("x can no longer grow: it is stored without chunks",)
+    with h5py.File(folder / "b.h5") as file:
+        assert file["x"].chunks is None
+        assert file["x"].maxshape == (5000, 24)
+
+
+def test_fields_choose_what_is_rewritten_and_the_rest_is_copied(plain, folder):
+    result = repack(plain, folder / "b.h5", fields="x", chunk_nbytes=1 << 15)
+    assert_same_tree(plain, folder / "b.h5")
+    assert (result.rewritten, result.copied) == (("x",), (("y", "not among fields="),))
+    with h5py.File(folder / "b.h5") as file:
+        assert (file["x"].chunks, file["y"].chunks) == ((341, 24), (300,))
+
+
+def test_chunks_that_were_never_written_stay_so(tmp_path, folder):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        x = file.create_dataset("x", (1_000_000, 8), "f4", chunks=(1000, 8), fillvalue=2.5)
+        x[500_000:500_100] = 1
+        file.create_dataset("never", (1_000_000,), "i8", fillvalue=-1)
+    repack(tmp_path / "a.h5", folder / "b.h5")
+    assert_same_tree(tmp_path / "a.h5", folder / "b.h5")
+    assert (folder / "b.h5").stat().st_size < 2 << 20
+
+
+def test_a_shuffle_permutes_every_dataset_of_the_samples_and_no_other(tmp_path, folder):
+    rows = 2000
+    pair = np.zeros(rows, dtype=[("a", "i4"), ("b", "S3")])
+    pair["a"] = np.arange(rows)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", data=numbers(rows), chunks=(50, 24), compression="gzip")
+        file["y"] = np.arange(rows)
+        file["deep/obs"] = pair
+        file.create_dataset("deep/words", data=[f"word {i}" for i in range(rows)], dtype=h5py.string_dtype())
+        file["deep/pointers"] = np.arange(rows + 1)
+        file["other"] = np.arange(70)
+        file["one"] = 4
+    result = repack(tmp_path / "a.h5", folder / "b.h5", fields=["x", "y"], shuffle_rows=7, chunk_nbytes=4096)
+    order = permutation(rows, 7)
+    assert_same_tree(tmp_path / "a.h5", folder / "b.h5", order=order, samples=rows)
+    assert sorted(result.shuffled) == ["deep/obs", "deep/words", "x", "y"]
+    assert result.notices == ("deep/pointers has one row more than the samples (row pointers?) and was not shuffled",)
+    with h5py.File(folder / "b.h5") as file:
+        assert file["y"][:].tolist() == order.tolist() != list(range(rows))
+
+
+def test_a_shuffle_that_does_not_fit_memory_reads_the_source_several_times(plain, folder, monkeypatch):
+    monkeypatch.setattr("h5stream.allowance.memory_available_bytes", lambda: 600_000)
+    repack(plain, folder / "b.h5", fields="x", shuffle_rows=1, chunk_nbytes=1 << 14)
+    assert_same_tree(plain, folder / "b.h5", order=permutation(5000, 1), samples=5000)
+
+
+def test_a_shuffle_needs_fields_of_one_length(tmp_path, folder):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"], file["y"] = np.arange(10), np.arange(11)
+    with pytest.raises(FieldLengthError, match="of unlike length"):
+        repack(tmp_path / "a.h5", folder / "b.h5", shuffle_rows=0)
+    with pytest.raises(FieldLengthError, match=r"\[10, 11\] rows"):
+        repack(tmp_path / "a.h5", folder / "b.h5", shuffle_rows=0, fields=["x", "y"])
+    assert list(folder.iterdir()) == []
+
+
+def test_links_scales_references_and_attributes_are_kept(tmp_path, folder):
+    with h5py.File(tmp_path / "a.h5", "w", track_order=True, userblock_size=512) as file:
+        x = file.create_dataset("zz/x", data=numbers(500), chunks=(10, 24))
+        file["a_scale"] = np.arange(500)
+        file["a_scale"].make_scale("time")
+        x.dims[0].attach_scale(file["a_scale"])
+        x.dims[1].label = "column"
+        file["soft"], file["ext"] = h5py.SoftLink("/zz/x"), h5py.ExternalLink("other.h5", "/y")
+        file["same"] = x
+        file["zz/up"] = file["/"]  # a ring of groups
+        file["type"] = np.dtype([("a", "i4"), ("b", "f8")])
+        file.create_dataset("refs", data=np.array([x.ref, file["zz"].ref, None], dtype=object), dtype=h5py.ref_dtype)
+        file.create_dataset("region", data=x.regionref[3:9, ::2], dtype=h5py.regionref_dtype)
+        file["empty"], file["nothing"] = h5py.Empty("f4"), np.zeros((0, 3))
+        words = file.create_dataset("words", (3,), h5py.string_dtype())
+        words[:] = ["a", "", "ccc" * 1000]
+        sequences = file.create_dataset("sequences", (2,), h5py.vlen_dtype("i4"))
+        sequences[0], sequences[1] = [1, 2], []
+        for owner in (file, x, file["zz"], file["type"]):
+            owner.attrs["text"], owner.attrs["number"], owner.attrs["array"] = "ä", np.float32(2), numbers(3)
+            owner.attrs["ref"], owner.attrs["none"] = x.ref, h5py.Empty("i2")
+            owner.attrs.create("words", ["one", "two"], dtype=h5py.string_dtype("ascii"))
+            owner.attrs.create("big_endian", np.arange(3), dtype=">i4")
+            owner.attrs.create("enum", 1, dtype=h5py.enum_dtype({"no": 0, "yes": 1}))
+    (tmp_path / "a.h5").write_bytes(b"user block".ljust(512, b"!") + (tmp_path / "a.h5").read_bytes()[512:])
+    result = repack(tmp_path / "a.h5", folder / "b.h5", chunk_nbytes=4096)
+    assert result.notices == ()
+    assert_same_tree(tmp_path / "a.h5", folder / "b.h5")
+    assert (folder / "b.h5").read_bytes()[:512] == b"user block".ljust(512, b"!")
+    with h5py.File(folder / "b.h5") as file:
+        assert file["zz/x"].chunks == (42, 24)
+        assert list(file) == ["zz", "a_scale", "soft", "ext", "same", "type", "refs", "region", "empty", "nothing",
+                              "words", "sequences"]  # fmt: skip
+        assert file["zz/x"].dims[0]["time"] == file["a_scale"]
+        assert file[file["refs"][0]] == file["zz/x"]
+        assert (file[file["region"][()]][file["region"][()]] == file["zz/x"][3:9, ::2]).all()
+
+
+def test_sequences_of_foreign_byte_order_are_kept_in_attributes(tmp_path, folder):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        values = np.empty(2, dtype=object)
+        values[:] = [np.arange(2, dtype=">u8"), np.arange(3, dtype=">u8")]
+        file.attrs.create("big", values, dtype=h5py.vlen_dtype(">u8"))
+    repack(tmp_path / "a.h5", folder / "b.h5")
+    assert_same_tree(tmp_path / "a.h5", folder / "b.h5")
+
+
+def test_a_type_that_is_shared_by_name_is_named_in_a_notice(tmp_path, folder):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["kind"] = np.dtype("f4")
+        file.create_dataset("x", (10,), file["kind"])
+    result = repack(tmp_path / "a.h5", folder / "b.h5")
+    assert result.notices == ("/x no longer shares its named type; it has the type itself",)
+    assert_same_tree(tmp_path / "a.h5", folder / "b.h5")
+
+
+# --- refusals -------------------------------------------------------------------------------------------------
+
+
+def test_a_target_that_exists_is_refused_unless_overwrite_says_so(plain, folder):
+    (folder / "b.h5").write_bytes(b"precious")
+    with pytest.raises(StagingError, match=r"b\.h5 exists; nothing was written.*overwrite=True"):
+        repack(plain, folder / "b.h5")
+    assert (folder / "b.h5").read_bytes() == b"precious"
+    repack(plain, folder / "b.h5", overwrite=True)
+    assert_same_tree(plain, folder / "b.h5")
+
+
+def test_a_target_that_appears_meanwhile_is_not_overwritten(plain, folder):
+    def appear(now):
+        (folder / "b.h5").write_bytes(b"precious")
+
+    with pytest.raises(StagingError, match="cannot name the finished file"):
+        repack(plain, folder / "b.h5", progress=appear)
+    assert (folder / "b.h5").read_bytes() == b"precious"
+    assert [path.name for path in folder.iterdir()] == ["b.h5"]
+
+
+@pytest.mark.parametrize("overwrite", [True, False])
+def test_the_source_is_never_its_own_target(plain, folder, overwrite):
+    (folder / "link.h5").symlink_to(plain)
+    before = plain.read_bytes()
+    for target in (plain, folder / "link.h5"):
+        with pytest.raises(OptionError, match="the source itself"):
+            repack(plain, target, overwrite=overwrite)
+    assert plain.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"compress": "lzma"}, "none, lz4, zstd, gzip"),
+        ({"compress": "lz4", "contiguous": True}, "HDF5 compresses chunks"),
+        ({"chunk_nbytes": 10}, "4 KiB to 1 GiB"),
+        ({"shuffle_rows": -1}, "non-negative seed"),
+        ({"fields": []}, "fields= is empty"),
+    ],
+)
+def test_wrong_options_are_refused(plain, folder, options, message):
+    with pytest.raises(OptionError, match=message):
+        repack(plain, folder / "b.h5", **options)
+    assert list(folder.iterdir()) == []
+
+
+def test_a_field_that_is_not_there_is_refused(plain, folder):
+    with pytest.raises(FieldNotFoundError, match="no dataset 'z'"):
+        repack(plain, folder / "b.h5", fields=["z"])
+
+
+def test_a_folder_that_is_not_there_is_refused(plain, folder):
+    with pytest.raises(StagingError, match="make it first"):
+        repack(plain, folder / "none" / "b.h5")
+
+
+def test_a_corrupt_chunk_is_named_and_nothing_is_left(plain, folder):
+    with h5py.File(plain) as file:
+        offset = file["x"].id.get_chunk_info(3).byte_offset
+    with plain.open("r+b") as file:
+        file.seek(offset)
+        file.write(b"\xff" * 16)
+    with pytest.raises(CorruptChunkError, match="'x'"):
+        repack(plain, folder / "b.h5")
+    assert list(folder.iterdir()) == []
+
+
+def test_a_source_that_changes_meanwhile_is_refused(plain, folder):
+    def touch(now):
+        if now.step == "verifying":
+            os.utime(plain, ns=(1, now.bytes_done))
+
+    with pytest.raises(SourceChangedError):
+        repack(plain, folder / "b.h5", progress=touch)
+    assert list(folder.iterdir()) == []
+
+
+def test_verification_finds_a_single_wrong_bit(plain, folder, monkeypatch):
+    reading = compare._read
+
+    def flipped(dataset, start, stop):
+        rows = reading(dataset, start, stop)
+        if dataset.file.filename != str(plain) and dataset.name == "/x":
+            rows.reshape(-1).view("u1")[-1] ^= 1
+        return rows
+
+    monkeypatch.setattr(compare, "_read", flipped)
+    for options in ({}, {"shuffle_rows": 3}):
+        with pytest.raises(StagedFileDamagedError, match="x: row"):
+            repack(plain, folder / "b.h5", **options)
+    assert list(folder.iterdir()) == []
+
+
+# --- full disks, Ctrl-C and kill -9 ---------------------------------------------------------------------------
+
+
+def test_what_does_not_fit_is_refused_before_anything_is_written(plain, small_tmpfs):
+    ram = small_tmpfs("256k")
+    with pytest.raises(NotEnoughSpaceError, match="do not fit"):
+        repack(plain, ram / "b.h5")
+    assert list(ram.iterdir()) == []
+
+
+@pytest.mark.parametrize("options", [{}, {"compress": "lz4"}, {"contiguous": True}])
+def test_a_disk_that_fills_up_leaves_nothing(plain, small_tmpfs, monkeypatch, options):
+    monkeypatch.setattr("h5stream.staging.repacking.refusal", lambda *_: "")
+    ram = small_tmpfs("64k")
+    with pytest.raises(NotEnoughSpaceError, match="filled up"):
+        repack(plain, ram / "b.h5", **options)
+    assert list(ram.iterdir()) == []
+    again = small_tmpfs("4m")  # libhdf5 has let go of the file, and works on
+    repack(plain, again / "b.h5", **options)
+    assert_same_tree(plain, again / "b.h5")
+
+
+def test_a_failing_progress_bar_ends_everything(plain, folder):
+    def fail(now):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        repack(plain, folder / "b.h5", progress=fail)
+    assert list(folder.iterdir()) == []
+
+
+REPACK = """
+from h5stream import repack
+def show(now):
+    if now.step == sys.argv[3]:
+        say("there")
+        hear()
+try:
+    repack(sys.argv[1], sys.argv[2], progress=show)
+except KeyboardInterrupt:
+    say("interrupted", threads=[t.name for t in threading.enumerate()])
+"""
+
+
+@pytest.mark.parametrize("step", ["writing", "verifying"])
+def test_after_a_kill_nothing_looks_whole_and_the_next_call_cleans_up(child, plain, folder, step):
+    victim = child(REPACK, plain, folder / "b.h5", step)
+    victim.hear("there")
+    victim.kill(signal.SIGKILL)
+    assert victim.end() == -signal.SIGKILL
+    (part,) = folder.iterdir()
+    assert part.name.startswith(".b.h5.")
+    assert part.name.endswith(".part")
+    repack(plain, folder / "b.h5")
+    assert [path.name for path in folder.iterdir()] == ["b.h5"]
+    assert_same_tree(plain, folder / "b.h5")
+
+
+def test_ctrl_c_leaves_nothing_and_ends_the_threads(child, plain, folder):
+    victim = child(REPACK, plain, folder / "b.h5", "writing")
+    victim.hear("there")
+    victim.kill(signal.SIGINT)
+    assert [name for name in victim.hear("interrupted")["threads"] if name.startswith("h5stream")] == []
+    assert victim.end() == 0
+    assert list(folder.iterdir()) == []
+
+
+def test_the_unfinished_file_of_a_live_process_is_left_alone(child, plain, folder):
+    other = child(REPACK, plain, folder / "b.h5", "writing")
+    other.hear("there")
+    repack(plain, folder / "b.h5")
+    assert len(list(folder.iterdir())) == 2
+    other.kill()
+    other.end()

@@ -1,0 +1,195 @@
+"""`stage --repack`: rewritten on the way, reused by recipe, and as hard to get wrong as a copy."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import h5py
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from h5stream import stage, staged
+from h5stream.cli.app import app
+from h5stream.errors import NotEnoughSpaceError, NotHDF5Error, OptionError, StagedFileDamagedError
+from h5stream.staging import StagedState, list_staged, remove_staged, verify_staged
+from tests.staging.same_file import assert_same_tree
+
+LZ4 = {"compress": "lz4", "chunk_nbytes": 1 << 15}
+
+
+@pytest.fixture
+def source(tmp_path):
+    path = tmp_path / "data" / "a.h5"
+    path.parent.mkdir()
+    with h5py.File(path, "w") as file:
+        values = np.random.default_rng(0).integers(0, 50, (4000, 25)).astype("f4")
+        file.create_dataset("x", data=values, chunks=(3, 25), compression="gzip")
+        file["y"] = np.arange(4000)
+    return path
+
+
+def chunks_of(path):
+    with h5py.File(path) as file:
+        return file["x"].chunks
+
+
+def test_a_repacked_copy_holds_the_same_and_is_reused(source, ram):
+    first = stage(source, to=ram, repack=LZ4, lease=False)
+    assert first.copied == (ram / "a.h5",)
+    assert first.bytes_copied == (ram / "a.h5").stat().st_size
+    assert_same_tree(source, ram / "a.h5")
+    assert chunks_of(ram / "a.h5") == ((1 << 15) // 100, 25)
+    again = stage(source, to=ram, repack=LZ4, lease=False)
+    assert (again.copied, again.reused) == ((), (ram / "a.h5",))
+    (file,) = list_staged(ram)
+    assert (file.state, file.size_bytes) == (StagedState.FRESH, (ram / "a.h5").stat().st_size)
+    assert '"compress": "lz4"' in file.recipe
+    assert all(result.ok for result in verify_staged(ram))
+
+
+@pytest.mark.parametrize("other", [None, {}, LZ4 | {"compress": "gzip"}, LZ4 | {"shuffle_rows": 1, "fields": "x"}])
+def test_another_recipe_or_none_replaces_the_copy(source, ram, other):
+    stage(source, to=ram, repack=LZ4, lease=False)
+    result = stage(source, to=ram, repack=other, lease=False)
+    assert result.copied == (ram / "a.h5",)
+    assert len(list_staged(ram)) == 1
+    assert stage(source, to=ram, repack=other, lease=False).copied == ()
+    if other is None:
+        assert (ram / "a.h5").read_bytes() == source.read_bytes()
+
+
+def test_a_changed_source_makes_a_repacked_copy_stale(source, ram):
+    stage(source, to=ram, repack=LZ4, lease=False)
+    with h5py.File(source, "a") as file:
+        file["y"][7] = -1
+    assert [file.state for file in list_staged(ram)] == [StagedState.STALE]
+    assert stage(source, to=ram, repack=LZ4, lease=False).copied == (ram / "a.h5",)
+    assert_same_tree(source, ram / "a.h5")
+
+
+def test_a_copy_in_use_stays_beside_the_repacked_one(source, ram):
+    plain = stage(source, to=ram)
+    packed = stage(source, to=ram, repack=LZ4)
+    assert packed.paths != plain.paths
+    assert plain.paths[0].read_bytes() == source.read_bytes()
+    assert_same_tree(source, packed.paths[0])
+    plain.release()
+    packed.release()
+    assert stage(source, to=ram, repack=LZ4, lease=False).copied == ()
+
+
+def test_a_repacked_file_of_a_block_goes_with_it(source, ram, left):
+    with staged(source, to=ram, repack={}) as paths:
+        assert_same_tree(source, paths[0])
+    assert left(ram) == []
+
+
+def test_progress_ends_at_what_it_took(source, ram):
+    told = []
+    result = stage(source, to=ram, repack=LZ4, lease=False, progress=told.append)
+    assert told[-1].files_done == told[-1].files_total == 1
+    assert told[-1].bytes_done == result.bytes_copied
+    assert len(told) > 3
+
+
+def test_damage_after_staging_is_found(source, ram):
+    stage(source, to=ram, repack={}, lease=False)
+    with (ram / "a.h5").open("r+b") as file:
+        file.seek(-5, os.SEEK_END)
+        file.write(b"\xaa")
+    assert [result.ok for result in verify_staged(ram)] == [False]
+
+
+def test_damage_while_repacking_leaves_nothing(source, ram, left, monkeypatch):
+    monkeypatch.setattr("h5stream.staging.rewrite.difference", lambda *_: "x: row 3 differs")
+    with pytest.raises(StagedFileDamagedError):
+        stage(source, to=ram, repack={})
+    assert left(ram) == []
+
+
+def test_what_is_no_hdf5_file_cannot_be_repacked(write, ram, left):
+    with pytest.raises(NotHDF5Error):
+        stage(write("a.bin", 1000), to=ram, repack={})
+    assert left(ram) == []
+
+
+def test_files_that_belong_together_cannot_be_repacked(source, ram):
+    with pytest.raises(OptionError, match="cannot repack"):
+        stage(source, to=ram, follow=True, repack={})
+
+
+def test_a_full_disk_leaves_nothing(source, small_tmpfs, left, monkeypatch):
+    folder = small_tmpfs("256k")
+    with pytest.raises(NotEnoughSpaceError, match="do not fit"):
+        stage(source, to=folder / "ram", repack={})
+    monkeypatch.setattr("h5stream.staging.claims.refusal", lambda *_: "")
+    with pytest.raises(NotEnoughSpaceError, match="filled up"):
+        stage(source, to=folder / "ram", repack={})
+    assert left(folder / "ram") == []
+
+
+PAUSED = """
+def show(now):
+    if now.bytes_done:
+        say("half")
+        hear()
+result = stage(sys.argv[1], to=sys.argv[2], repack={}, progress=show)
+say("done", copied=len(result.copied))
+"""
+
+
+def test_after_a_kill_in_mid_repack_nothing_looks_whole(child, source, ram, left):
+    victim = child(PAUSED, source, ram)
+    victim.hear("half")
+    victim.kill(signal.SIGKILL)
+    victim.end()
+    assert not (ram / "a.h5").exists()
+    assert [file.state for file in list_staged(ram)] == [StagedState.UNFINISHED]
+    assert stage(source, to=ram, repack={}, lease=False).copied == (ram / "a.h5",)
+    assert_same_tree(source, ram / "a.h5")
+    remove_staged(ram)
+    assert left(ram) == []
+
+
+def test_a_waiting_process_takes_over_from_a_killed_one(child, source, ram):
+    first = child(PAUSED, source, ram)
+    first.hear("half")
+    second = child(
+        """
+        told = []
+        def show(now):
+            if now.waiting_for and not told:
+                told.append(now)
+                say("waiting")
+        result = stage(sys.argv[1], to=sys.argv[2], repack={}, progress=show)
+        say("done", copied=len(result.copied))
+        """,
+        source,
+        ram,
+    )
+    second.hear("waiting")
+    first.kill(signal.SIGKILL)
+    assert second.hear("done") == {"copied": 1}
+    assert_same_tree(source, ram / "a.h5")
+
+
+def test_the_command_shares_its_options_with_repack(source, ram):
+    command = ["stage", str(source), "--to", str(ram), "--repack", "--compress", "zstd", "--chunk-mib", "0.5"]
+    run = CliRunner().invoke(app, command, catch_exceptions=False)
+    assert "1 repacked" in run.output
+    assert "fresh, repacked" in CliRunner().invoke(app, ["stage", "--list", str(ram)]).output
+    for wrong in (command[:4] + command[5:], ["stage", "--list", str(ram), "--repack"]):
+        with pytest.raises(OptionError, match="--repack"):
+            CliRunner().invoke(app, wrong, catch_exceptions=False)
+
+
+def test_plain_staging_needs_no_torch(source, ram):
+    script = "import sys; from h5stream import stage; stage(sys.argv[1], to=sys.argv[2]); print('torch' in sys.modules)"
+    result = subprocess.run(
+        [sys.executable, "-c", script, str(source), str(ram)], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.strip() == "False"
