@@ -56,6 +56,7 @@ def parse(arguments=None):
     data.add_argument("--y", default="y", help="field of the targets")
     data.add_argument("--val-share", type=float, default=0.2, help="share of the rows held out, drawn by --seed")
     data.add_argument("--window", default="auto", help="rows shuffled with one another: auto, all or a number")
+    data.add_argument("--stage-to", help="copy the files there first, a RAM disk or a fast disk, and read the copies")
     data.add_argument("--memory-budget", type=int, help="bytes of each loader; give it where memory is scarce")
     data.add_argument("--profile", help="preset of a GPU for batch, workers and prefetch: rtx3090_max_perf")
     data.add_argument("--batch-size", type=int, help="rows; never changed once given")
@@ -140,6 +141,7 @@ def open_data(args):
         "num_workers": args.workers,
         "prefetch_factor": args.prefetch,
         "memory_budget": args.memory_budget,
+        "stage_to": args.stage_to,
         "device": args.device if on_gpu and args.device_feed else None,
         "pin_memory": on_gpu,  # only has something to do without the device feed
     }

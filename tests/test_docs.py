@@ -18,7 +18,7 @@ import pytest
 import typer
 from torch.utils.data import DataLoader
 
-from h5stream import H5Dataset
+from h5stream import H5Dataset, H5StreamLoader
 from h5stream.cli.app import app
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -76,6 +76,13 @@ def test_every_argument_of_dataloader_is_in_the_swap_in_guide():
     table = (DOCS / "swap-in.md").read_text().split("## Every argument")[1]
     for name in inspect.signature(DataLoader.__init__).parameters:
         assert name == "self" or f"| `{name}` |" in table
+
+
+def test_every_argument_of_our_own_is_named_there_too():
+    theirs = inspect.signature(DataLoader.__init__).parameters
+    page = (DOCS / "swap-in.md").read_text()
+    ours = set(inspect.signature(H5StreamLoader.__init__).parameters) - set(theirs)
+    assert [name for name in sorted(ours) if f"`{name}`" not in page] == []
 
 
 def commands():

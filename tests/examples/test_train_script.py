@@ -128,6 +128,14 @@ def test_a_batch_size_that_is_given_is_kept_beside_a_preset(train, file):
     assert "Batch size: 100 (validation 200)" in said
 
 
+def test_it_reads_staged_copies_and_learns_the_same(train, file, tmp_path):
+    common = ("--data", file, "--y", "label", *SMALL)
+    plain, _ = train(*common)
+    staged, _ = train(*common, "--stage-to", tmp_path / "fast")
+    assert (tmp_path / "fast" / "a.h5").exists()
+    assert staged["validation_loss"] == plain["validation_loss"]
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
