@@ -21,7 +21,7 @@ from h5stream import H5StreamLoader, SystemMonitor
 from h5stream.engine.counters import RunCounters, Tally
 
 PROMISE = 0.01
-PAIRS = 12
+PAIRS = 6
 
 
 class NoFile:
@@ -76,7 +76,7 @@ def test_a_monitor_costs_less_than_one_part_in_a_hundred(benchmark, bench_file):
 
         def epochs_s():
             began_s = time.process_time()
-            for _ in range(4):
+            for _ in range(2):
                 cases.stream(loader)
             return time.process_time() - began_s
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -14,9 +14,8 @@ from h5stream.device.backend import DeviceBackend, backend_for
 from h5stream.device.cuda import is_cuda_available
 from h5stream.device.feed import DeviceFeed
 from h5stream.device.pinned_slots import PinnedRing, PinnedSlots
-from h5stream.device.window import WindowFeed, check_fields, window_rows_for
+from h5stream.device.window import WindowFeed, check_fields
 from h5stream.engine.assemble import Assembler
-from h5stream.engine.budget import FIRST_BLOCKS, WindowSize
 from h5stream.engine.counters import clock
 from h5stream.engine.executor import Run
 from h5stream.engine.slots import SlotFormat, SlotRing, Slots
@@ -98,12 +97,12 @@ class Delivery:
         """Start with fresh slots, in a forked child."""
         self.slots = self._new_slots()
 
-    def engine_order(self, order: Any) -> Any:
-        """Give the order in which the engine fills slots."""
-        return order
+    def engine_order(self, order: Any, first_batch: int) -> tuple[Any, int]:
+        """Give the order in which the engine fills slots, and the slot to begin with."""
+        return order, first_batch
 
-    def stream(self, run: Run, order: Any) -> Stream:
-        """Give the stream of an epoch."""
+    def stream(self, run: Run, order: Any, first_batch: int) -> Stream:
+        """Give the stream of an epoch from a batch on; `order` is the engine's."""
         return _HostStream(run, self.slots, self._assembler, self.slot_format, self._finish)
 
 
@@ -165,7 +164,7 @@ class DeviceDelivery(Delivery):
         """The transform, unless samples must be collated first, which is the consumer's own work."""
         return None if self._finish.takes_apart or self._finish.collate_fn else self._finish.transform
 
-    def stream(self, run: Run, order: Any) -> Stream:
+    def stream(self, run: Run, order: Any, first_batch: int) -> Stream:
         """Give the stream of an epoch."""
         feed = DeviceFeed(
             self._backend,
@@ -195,11 +194,12 @@ class WindowDelivery(DeviceDelivery):
         self._together = together
         super().__init__(assembler, batch_format, finish, backend, depth=1, reuse_buffers=False)
 
-    def engine_order(self, order: Any) -> Any:
-        """Give the order in which slots of rows in file order are filled."""
-        return TransferOrder(order, slot_rows=self.slot_format.rows, together=self._together)
+    def engine_order(self, order: Any, first_batch: int) -> tuple[Any, int]:
+        """Give the order in which slots of rows in file order are filled: from the window of the first batch on."""
+        transfer = TransferOrder(order, slot_rows=self.slot_format.rows, together=self._together)
+        return transfer, transfer.first_slot(first_batch)
 
-    def stream(self, run: Run, order: Any) -> Stream:
+    def stream(self, run: Run, order: Any, first_batch: int) -> Stream:
         """Give the stream of an epoch."""
         feed = WindowFeed(
             self._backend,
@@ -209,6 +209,7 @@ class WindowDelivery(DeviceDelivery):
             order,
             self.slot_format,
             self.slot_format,
+            first_batch=first_batch,
             transform=self._on_side_stream,
         )
         return _DeviceStream(feed, run, self._finish, done_already=self._on_side_stream is not None)
@@ -247,14 +248,24 @@ class Owner(Protocol):
         """Start the epoch after `epoch`, if there is room beside `taken` batches."""
 
 
+class Count(Protocol):
+    """Counts what an iterator gives."""
+
+    ended: bool
+
+    def advance(self) -> None:
+        """Count a batch."""
+
+
 class LoaderIterator:
     """One epoch of a loader; an iterator over its batches.
 
     # Guarantees: used by one thread at a time. Its threads end when it is exhausted, closed, dropped or fails.
     """
 
-    def __init__(self, loader: Owner, run: Run, stream: Stream, epoch: int) -> None:
+    def __init__(self, loader: Owner, run: Run, stream: Stream, epoch: int, count: Count) -> None:
         self._loader, self._run, self._stream, self._epoch = loader, run, stream, epoch
+        self._count = count
         self._closed = False
         # Dropping the iterator (`break`, an exception) must end its threads; they refer to the run alone.
         self._finalizer = weakref.finalize(self, run.stop)
@@ -273,7 +284,9 @@ class LoaderIterator:
             if self._loader.persistent_workers and (taken := self._run.left_to_hand_over()) is not None:
                 self._loader.read_ahead(self._epoch, taken)
             if value is not END:
+                self._count.advance()
                 return value
+            self._count.ended = True
             self.close()
             raise StopIteration
         except (StopIteration, LoaderClosedError):
@@ -351,19 +364,3 @@ def window_backend_for(
         )
     check_fields(assembler)
     return backend
-
-
-def device_window(
-    size: WindowSize,
-    backend: DeviceBackend[Any, Any],
-    window: int | str,
-    *,
-    rows: int,
-    row_nbytes: int,
-    block_rows: int,
-) -> WindowSize:
-    """Size a device window: by its own rows, or by what the device could give."""
-    wished = rows if window == "all" else window if isinstance(window, int) else None
-    window_rows = min(rows, wished or window_rows_for(backend, row_nbytes, rows))
-    first = window_rows if window == "all" else min(window_rows, max(size.first_window_rows, FIRST_BLOCKS * block_rows))
-    return replace(size, window_rows=window_rows, first_window_rows=first, notice="")

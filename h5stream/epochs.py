@@ -5,14 +5,35 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from h5stream.delivery import Delivery
+from h5stream.delivery import Delivery, Stream
 from h5stream.engine.budget import WindowSize
 from h5stream.engine.carry import Carrier
 from h5stream.engine.executor import Run
 from h5stream.engine.kept import KeptDatasets
 from h5stream.order.epoch import Order
+from h5stream.orders import Start
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """An iteration that was begun.
+
+    Attributes
+    ----------
+    run : Run
+        The engine's part.
+    order : Order
+        The order of its batches.
+    first_batch : int
+        The batch that it begins with.
+    """
+
+    run: Run
+    order: Order
+    first_batch: int
 
 
 class Epochs:
@@ -30,7 +51,7 @@ class Epochs:
     size : WindowSize
         How much may be read together.
     order_of : callable
-        Gives the order of an epoch.
+        Gives the order of an iteration, and the batch to begin with.
     threads : int
         Reader threads.
     on_thread_start : callable or None
@@ -43,7 +64,7 @@ class Epochs:
         kept: KeptDatasets,
         delivery: Delivery,
         size: WindowSize,
-        order_of: Callable[[int], Order],
+        order_of: Callable[[Start], tuple[Order, int]],
         *,
         threads: int,
         on_thread_start: Callable[[int], None] | None,
@@ -51,43 +72,56 @@ class Epochs:
         self.carrier, self._kept, self.delivery, self._size = carrier, kept, delivery, size
         self._order_of, self._threads, self._on_thread_start = order_of, threads, on_thread_start
         self._pid = os.getpid()
-        self._ahead: tuple[int, Run, Callable[[], Any]] | None = None
+        self._ahead: tuple[Start, Begun, Callable[[], Any]] | None = None
 
-    def run(self, epoch: int) -> Run:
-        """Give the run of an epoch: the one that was started ahead for it, or a new one."""
-        return self._take_ahead(epoch) or self._start(epoch)
+    def begin(self, start: Start) -> Begun:
+        """Begin an iteration: with the run that was started ahead for it, or a new one."""
+        return self._take_ahead(start) or self._begin(start)
 
-    def _start(self, epoch: int, taken: int = 0) -> Run:
-        return Run(
+    def _begin(self, start: Start, taken: int = 0) -> Begun:
+        order, first_batch = self._order_of(start)
+        engine_order, first_slot = self.delivery.engine_order(order, first_batch)
+        run = Run(
             self.carrier,
             self._kept,
-            self.delivery.engine_order(self._order_of(epoch)),
+            engine_order,
             self.delivery.slots,
             self.delivery.slot_format,
             threads=self._threads,
             max_open_batches=self._size.max_open_batches - taken,
+            first_batch=first_slot,
             on_thread_start=self._on_thread_start,
         )
+        return Begun(run=run, order=order, first_batch=first_batch)
 
-    def read_ahead(self, epoch: int, taken: int) -> None:
-        """Start an epoch whose first window is read while `taken` batches of the one before are to be consumed."""
+    def stream(self, begun: Begun) -> Stream:
+        """Give the stream of what was begun."""
+        return self.delivery.stream(begun.run, begun.run.order, begun.first_batch)
+
+    def resize(self, size: WindowSize) -> None:
+        """Read so much together from the next iteration on."""
+        self._take_ahead(None)
+        self._size = size
+
+    def read_ahead(self, start: Start, taken: int) -> None:
+        """Start an iteration whose first window is read while `taken` batches of the one before are to be consumed."""
         room = self._size.max_open_batches - taken
         first = self._size.together or self._size.first_window_rows // self.delivery.slot_format.rows + 2
         needed = min(first, room + taken)
         if self._ahead is None and self._threads and room >= needed:
-            run = self._start(epoch, taken)
-            self._ahead = epoch, run, weakref.finalize(self, run.stop).detach
+            begun = self._begin(start, taken)
+            self._ahead = start, begun, weakref.finalize(self, begun.run.stop).detach
 
-    def _take_ahead(self, epoch: int | None) -> Run | None:
-        """Give the run that was started for this epoch, or end the one that was started for another."""
+    def _take_ahead(self, start: Start | None) -> Begun | None:
+        """Give what was begun for this start, or end what was begun for another."""
         ahead, self._ahead = self._ahead, None
         if ahead is None:
             return None
         ahead[2]()
-        if ahead[0] != epoch:
-            ahead[1].stop()
+        if ahead[0] != start:
+            ahead[1].run.stop()
             return None
-        ahead[1].allow(self._size.max_open_batches)
+        ahead[1].run.allow(self._size.max_open_batches)
         return ahead[1]
 
     def renew_after_fork(self) -> bool:
@@ -105,15 +139,3 @@ class Epochs:
         self._take_ahead(None)
         self.delivery.slots.trim()
         self.carrier.close()
-
-
-def weakly(method: Callable[[int], Order]) -> Callable[[int], Order]:
-    """Give a bound method that does not keep its object: a dropped loader is gone at once, not at the next GC."""
-    weak = weakref.WeakMethod(method)
-
-    def call(epoch: int) -> Order:
-        strong = weak()
-        assert strong is not None, "the loader lives while its epochs are started"
-        return strong(epoch)
-
-    return call

@@ -17,6 +17,7 @@
     ├── CorruptChunkError (OSError)         stored bytes that do not decode
     ├── OptionError (ValueError)            an argument that breaks a rule
     │   └── BudgetError                     more memory asked for than allowed
+    ├── StateError (ValueError)             a saved state that does not fit
     ├── StagingError (OSError)              files cannot be staged, or a folder of staged files not used
     │   ├── NotEnoughSpaceError             the copies do not fit, or the folder filled up
     │   ├── StagedFileInUseError            a live process uses the copy
@@ -200,6 +201,20 @@ class BudgetError(OptionError):
         super().__init__(message)
         self.needed = needed
         self.budget = budget
+
+
+class StateError(H5StreamError, ValueError):
+    """A saved state cannot be gone on with here.
+
+    Attributes
+    ----------
+    changed : tuple of str
+        The parts of the fingerprint that differ; empty where it is not about them.
+    """
+
+    def __init__(self, message: str, *, changed: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.changed = changed
 
 
 class StagingError(H5StreamError, OSError):

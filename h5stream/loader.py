@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, Subset
+from torch.utils.data import Subset
 
 from h5stream import allowance
 from h5stream.dataset import H5Dataset
@@ -19,41 +19,36 @@ from h5stream.delivery import (
     LoaderIterator,
     delivery_for,
     device_of,
-    device_window,
     window_backend_for,
 )
 from h5stream.engine.assemble import Assembler
-from h5stream.engine.budget import check_budget, default_budget, keep_and_size
+from h5stream.engine.budget import check_budget, default_budget
 from h5stream.engine.carry import Carrier
 from h5stream.engine.counters import RunCounters
 from h5stream.engine.slots import SlotFormat
 from h5stream.engine.statistics import LoaderStatistics
-from h5stream.epochs import Epochs, weakly
-from h5stream.errors import OptionError
+from h5stream.epochs import Epochs
 from h5stream.options import (
     DEFAULT_BATCH_ROWS,
     as_dataset,
     as_staged,
     check_callables,
     check_samplers,
-    checked_rank,
+    checked_epoch,
     checked_seed,
     checked_timeout,
     checked_workers,
     given_order,
 )
-from h5stream.order.epoch import EpochOrder, Order, OrderSettings
-from h5stream.order.listed import ListedOrder
-from h5stream.order.regrouped import regrouped
+from h5stream.order.epoch import EpochOrder, OrderSettings
+from h5stream.orders import Orders
 from h5stream.profiles import arguments_from
-from h5stream.sampler import ChunkBatchSampler
+from h5stream.ranks import checked_ranks
+from h5stream.sizing import Sizing
 from h5stream.storage.fields import Fields, Source
 from h5stream.structure import copy_batch
 
 _log = logging.getLogger("h5stream")
-
-_LISTED_TOGETHER = 4
-"""Batches of a sampler that are read as one window; chunks that they share are decoded once."""
 
 
 class H5StreamLoader:
@@ -114,8 +109,9 @@ class H5StreamLoader:
         Bytes that slots, windows and scratch may take together. Default 2 GiB, at most a quarter of what is free.
     transform : callable, optional
         Applied to each whole batch, in the thread that asks for it.
-    rank, world_size : int
-        Which part of each epoch is ours. Every rank has the same number of batches.
+    rank, world_size : int, optional
+        Which part of each epoch is ours; every rank has the same number of batches. By default those of the
+        `torch.distributed` process group, if there is one when an epoch begins.
     allow_external : bool
         Whether links, external storage and virtual sources may lead out of the opened files.
     stage_to : path, optional
@@ -167,8 +163,8 @@ class H5StreamLoader:
         window: int | str = "auto",
         memory_budget: int | None = None,
         transform: Callable[[Any], Any] | None = None,
-        rank: int = 0,
-        world_size: int = 1,
+        rank: int | None = None,
+        world_size: int | None = None,
         allow_external: bool = False,
         stage_to: str | os.PathLike[str] | None = None,
     ) -> None:
@@ -187,7 +183,7 @@ class H5StreamLoader:
         check_samplers(batch_size, shuffle, sampler, batch_sampler, drop_last)
         self.batch_size = None if batch_sampler is not None else batch_size
         self._given = given_order(dataset, self.batch_size, sampler, batch_sampler, drop_last)
-        self.rank, self.world_size = checked_rank(rank, world_size, listed=self._given is not None)
+        ranks = checked_ranks(rank, world_size, listed=self._given is not None)
         self._gives_samples = self.batch_size is None and (self._given is None or self._given.gives_samples)
         batched = self.batch_size is not None or batch_sampler is not None
         takes_apart = self._gives_samples or (batched and collate_fn is not None)
@@ -200,23 +196,15 @@ class H5StreamLoader:
         carrier = Carrier(layout)
         assembler = Assembler(layout)
         window_backend = window_backend_for(window_device, device, assembler, listed=self._given is not None)
-        kept, self.window_size = keep_and_size(
-            carrier,
+        self._sizing = Sizing(
+            carrier=carrier,
             rows=len(self.dataset),
-            batch_size=slot_rows,
-            window=window if window_backend is None else "auto",
+            batch_rows=slot_rows,
             memory_budget=self.memory_budget,
-            threads=max(1, self.num_workers),
+            threads=self.num_workers,
+            backend=window_backend,
         )
-        if window_backend is not None:
-            self.window_size = device_window(
-                self.window_size,
-                window_backend,
-                window,
-                rows=len(self.dataset),
-                row_nbytes=layout.row_nbytes,
-                block_rows=layout.leading[0].chunk_rows,
-            )
+        self._kept, self.window_size = self._sizing.choose(window)
         if self.window_size.notice:
             _log.info("%s", self.window_size.notice)
         self.device = device_of(device) if window_backend is None else window_backend.device
@@ -236,14 +224,28 @@ class H5StreamLoader:
             reuse_buffers=reuse_device_buffers,
             together=max(1, min(4, self.window_size.max_open_batches // 3)),
         )
-        self._blocks = self.dataset.blocks
-        self._epoch = 0
+        self._orders = Orders(
+            self.dataset,
+            self._given,
+            ranks,
+            OrderSettings(
+                batch_size=self.batch_size or 1,
+                window_rows=self.window_size.window_rows,
+                first_window_rows=self.window_size.first_window_rows,
+                shuffle=self.shuffle,
+                drop_last=drop_last,
+                seed=self.seed,
+            ),
+            self.window_size,
+            batch_size=self.batch_size,
+            fixed=frozenset(["window"] * (window != "auto") + ["seed"] * (seed is not None or generator is None)),
+        )
         self._epochs = Epochs(
             carrier,
-            kept,
+            self._kept,
             delivery,
             self.window_size,
-            weakly(self._order_of),
+            self._orders.order_of,
             threads=self.num_workers,
             on_thread_start=worker_init_fn,
         )
@@ -254,73 +256,102 @@ class H5StreamLoader:
 
     def __len__(self) -> int:
         """Batches of an epoch; the same on every rank."""
-        return self._order(0).batches if self._given is None else len(self._given)
+        return len(self._orders)
+
+    @property
+    def rank(self) -> int:
+        """Which part of each epoch is ours."""
+        return self._orders.ranks.rank
+
+    @property
+    def world_size(self) -> int:
+        """How many parts there are."""
+        return self._orders.ranks.world_size
 
     @property
     def sampler(self) -> Any:
         """The sampler that was given, or the loader's own order of batches."""
-        if self._given is None:
-            return self._own_sampler()
-        return self._given.batch_sampler if self._given.sampler is None else self._given.sampler
+        return self._orders.sampler
 
     @property
     def batch_sampler(self) -> Any:
         """What gives the indices of each batch; None where samples come singly, as in DataLoader."""
-        if self._given is not None and self._given.batch_sampler is not None:
-            return self._given.batch_sampler
-        if self.batch_size is None:
-            return None
-        if self._given is None:
-            return self._own_sampler()
-        return BatchSampler(self._given.sampler, self.batch_size, self.drop_last)
-
-    def _own_sampler(self) -> ChunkBatchSampler:
-        sampler = ChunkBatchSampler(
-            self.dataset,
-            self.batch_size or 1,
-            shuffle=self.shuffle,
-            drop_last=self.drop_last,
-            seed=self.seed,
-            rank=self.rank,
-            world_size=self.world_size,
-        )
-        sampler._settings.update(
-            window_rows=self.window_size.window_rows, first_window_rows=self.window_size.first_window_rows
-        )
-        sampler.set_epoch(self._epoch)
-        return sampler
+        return self._orders.batch_sampler
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next iteration.
 
         Without it the first iteration is epoch 0 and each one adds one, so that every epoch is shuffled anew.
         """
-        if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
-            raise OptionError(f"set_epoch takes a non-negative integer, not {epoch!r}")
-        self._epoch = epoch
-        if self._given is not None:
-            self._given.set_epoch(epoch)
+        self._orders.set_epoch(checked_epoch(epoch))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Give where the newest iteration is: a few numbers and a fingerprint of the data and settings.
+
+        What counts is the batches that were given to you, not those that are held ready. A state at the end of
+        an epoch is the beginning of the next. All ranks' states are alike, so one of them is enough.
+
+        Returns
+        -------
+        dict
+            Of numbers, texts and lists, for JSON or ``torch.save``.
+        """
+        return self._orders.state()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on where a state was saved: the next iteration begins with the batch after it, without replay.
+
+        With another number of ranks, what all ranks had left is cut anew, and each row still comes once.
+
+        Parameters
+        ----------
+        state_dict : dict
+            What `state_dict` gave. The data may lie at another path; data or settings that differ are refused.
+
+        Raises
+        ------
+        StateError
+            If the state does not fit; the message says what changed, and so does its `changed`.
+        OptionError
+            If what is left cannot be cut for this number of ranks.
+
+        Examples
+        --------
+        >>> import h5py, tempfile, os, numpy as np
+        >>> path = os.path.join(tempfile.mkdtemp(), "a.h5")
+        >>> with h5py.File(path, "w") as f:
+        ...     f["x"] = np.arange(10)
+        >>> loader = H5StreamLoader(path, batch_size=4)
+        >>> next(iter(loader))
+        tensor([0, 1, 2, 3])
+        >>> later = H5StreamLoader(path, batch_size=4)
+        >>> later.load_state_dict(loader.state_dict())
+        >>> list(later)
+        [tensor([4, 5, 6, 7]), tensor([8, 9])]
+        """
+        settings = self._orders.restore(state_dict)
+        self.window_size = self._sizing.taken_over(self.window_size, self._kept, settings)
+        self.seed = settings.seed
+        self._epochs.resize(self.window_size)
+        self._orders.resize(self.window_size)
 
     def __iter__(self) -> LoaderIterator:
         """Start an epoch; any number of iterators may be in use at once."""
         if self._epochs.renew_after_fork():
             self._iterators = weakref.WeakSet()
-        epoch, self._epoch = self._epoch, self._epoch + 1
-        run = self._epochs.run(epoch)
-        self._counters = run.counters.begin()
-        iterator = LoaderIterator(self, run, self._epochs.delivery.stream(run, run.order), epoch)
+        start = self._orders.next_start()
+        begun = self._epochs.begin(start)
+        count = self._orders.begin(start, begun.order, begun.first_batch)
+        self._counters = begun.run.counters.begin()
+        iterator = LoaderIterator(self, begun.run, self._epochs.stream(begun), start.place.epoch, count)
         self._iterators.add(iterator)
         return iterator
 
     def copy_into(self, static: Any) -> Iterator[int]:
         """Stream an epoch into tensors that stay where they are, as a captured CUDA graph needs them.
 
-        Each batch is copied on the current stream, so that a graph that is replayed there next sees it.
-
-        Parameters
-        ----------
-        static : structure of tensors
-            Like a batch of this loader, with at least `batch_size` rows each.
+        Each batch is copied on the current stream, so that a graph that is replayed there next sees it. `static`
+        has the structure of a batch, with at least `batch_size` rows in each tensor.
 
         Yields
         ------
@@ -360,31 +391,9 @@ class H5StreamLoader:
         )
 
     def _order(self, epoch: int) -> EpochOrder:
-        settings = OrderSettings(
-            batch_size=self.batch_size or 1,
-            window_rows=self.window_size.window_rows,
-            first_window_rows=self.window_size.first_window_rows,
-            shuffle=self.shuffle,
-            drop_last=self.drop_last,
-            seed=self.seed,
-            epoch=epoch,
-            rank=self.rank,
-            world_size=self.world_size,
-        )
-        return EpochOrder(self._blocks, settings)
-
-    def _order_of(self, epoch: int) -> Order:
-        if self._given is None:
-            return regrouped(self._order(epoch), self.window_size.together)
-        return ListedOrder(
-            self._given.batches(),
-            together=min(_LISTED_TOGETHER, max(1, self.window_size.max_open_batches // 2)),
-            total_rows=self.dataset.layout.rows,
-            most_rows=self._given.most_rows,
-            rows=self._given.rows,
-        )
+        return self._orders.order(epoch)
 
     def read_ahead(self, epoch: int, taken: int) -> None:
         """Start the epoch after `epoch` while `taken` of its batches are to be consumed; iterators call this."""
-        if self._given is None and self._epoch == epoch + 1:
-            self._epochs.read_ahead(epoch + 1, taken)
+        if (start := self._orders.start_after(epoch)) is not None:
+            self._epochs.read_ahead(start, taken)

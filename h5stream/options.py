@@ -64,26 +64,18 @@ def checked_workers(num_workers: int | None) -> int:
     return num_workers
 
 
+def checked_epoch(epoch: int) -> int:
+    """Give the number of an epoch."""
+    if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
+        raise OptionError(f"set_epoch takes a non-negative integer, not {epoch!r}")
+    return epoch
+
+
 def checked_timeout(timeout: float) -> float:
     """Give the timeout in seconds."""
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 <= timeout < math.inf:
         raise OptionError(f"timeout= takes seconds, 0 or more, not {timeout!r}")
     return timeout
-
-
-def checked_rank(rank: int, world_size: int, *, listed: bool) -> tuple[int, int]:
-    """Give rank and world size; `listed` tells that a sampler decides the order, which nothing here cuts."""
-    for name, value, least in (("rank", rank, 0), ("world_size", world_size, 1)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise OptionError(f"{name}= takes an integer of at least {least}, not {value!r}")
-    if rank >= world_size:
-        raise OptionError(f"rank must be below world_size={world_size}, not {rank}")
-    if listed and world_size > 1:
-        raise OptionError(
-            f"the sampler decides which rows each rank gets, so world_size={world_size} must be left out; shard in "
-            "the sampler, as torch's DistributedSampler does"
-        )
-    return rank, world_size
 
 
 def check_callables(**given: Any) -> None:
@@ -163,6 +155,14 @@ class GivenOrder:
             return len(self.sampler if self.batch_sampler is None else self.batch_sampler)
         count = len(self.sampler)
         return count // self.batch_size if self.drop_last else -(-count // self.batch_size)
+
+    @property
+    def count(self) -> int | None:
+        """Batches of an epoch, where the sampler can tell."""
+        try:
+            return len(self)
+        except TypeError:
+            return None
 
     def batches(self) -> Iterator[Any]:
         """Give the indices of each batch."""

@@ -169,12 +169,22 @@ def test_a_batch_larger_than_the_data_with_drop_last_is_refused(tmp_path):
         batch_size=1001,
         drop_last=True,
     )
-    refused(OptionError, "2 rank(s) x batch_size=501", source=sample.path, batch_size=501, drop_last=True, world_size=2)
+    refused(
+        OptionError,
+        "2 rank(s) x batch_size=501",
+        source=sample.path,
+        batch_size=501,
+        drop_last=True,
+        rank=0,
+        world_size=2,
+    )
 
 
 def test_more_ranks_than_rows_are_refused(tmp_path):
     sample = write_sample(tmp_path, rows=3, chunk_rows=1)
-    refused(OptionError, "3 rows cannot give each of 4 ranks one; use fewer ranks", source=sample.path, world_size=4)
+    refused(
+        OptionError, "3 rows cannot give each of 4 ranks one; use fewer ranks", source=sample.path, rank=0, world_size=4
+    )
 
 
 def test_a_missing_filter_is_named_with_the_way_to_get_it(tmp_path):

@@ -173,8 +173,8 @@ def test_the_next_epoch_is_read_before_it_is_asked_for(sample):
         for _ in loader:
             pass
         ahead = loader._epochs._ahead
-        assert ahead[0] == 1
-        assert ahead[1].next_batch(60).number == 0  # it comes without anybody calling iter
+        assert ahead[0].place.epoch == 1
+        assert ahead[1].run.next_batch(60).number == 0  # it comes without anybody calling iter
 
 
 def test_two_epochs_together_stay_within_the_open_batches(sample):
@@ -184,7 +184,7 @@ def test_two_epochs_together_stay_within_the_open_batches(sample):
         for _ in range(3):
             iterator = iter(loader)
             for _ in iterator:
-                ahead = loader._epochs._ahead[1]._open if loader._epochs._ahead else {}
+                ahead = loader._epochs._ahead[1].run._open if loader._epochs._ahead else {}
                 most = max(most, len(iterator._run._open) + len(ahead))
     assert 0 < most <= limit
 

@@ -130,11 +130,11 @@ def _epoch_put_back(loader: Any) -> Iterator[None]:
     if not isinstance(loader, H5StreamLoader):
         yield
         return
-    epoch = loader._epoch
+    position = loader._orders.position
     try:
         yield
     finally:
-        loader._epoch = epoch  # not `set_epoch`, which would move the user's own sampler
+        loader._orders.position = position  # not `set_epoch`, which would move the user's own sampler
 
 
 def _waiting_share(ceiling: Trial, both: Trial) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +17,20 @@ from h5stream.errors import BudgetError
 from h5stream.loader import H5StreamLoader
 from h5stream.profiles import Profile
 
-TRIAL_S = 2.0
-"""Seconds of a trial: some windows of an ordinary file."""
+TRIAL_S = 1.5
+"""Seconds of a trial after its first batch: some windows of an ordinary file."""
+
+ROUNDS = 2
+"""How often each setting runs, in turns; the better run counts, since a neighbour only ever slows one down."""
+
+PAIRS = 3
+"""How often the chosen setting and the default one run in turns at the end; a choice that loses is dropped."""
 
 AS_FAST = 0.97
 """Share of the best rate from which fewer threads are as good: two runs differ by as much."""
+
+NOISY = 0.15
+"""Share by which runs of one setting may differ before the result is called uncertain."""
 
 WORTH_MIXING = 0.90
 """Share of the best rate that a larger window may cost: it mixes better, and the epoch is not longer for long."""
@@ -77,7 +87,7 @@ class Tuning(Suggestion):
     default, best : Attempt
         The loader's own choice, and ours.
     attempts : tuple of Attempt
-        In the order in which they ran.
+        The best run of each setting, in the order in which they were first tried.
     gain : float
         How many times faster `best` is than `default`, both measured again at the end.
     profile : Profile
@@ -114,7 +124,7 @@ def tune(
     memory_budget : int, optional
         Bytes; what does not fit is left out.
     seconds : float, optional
-        Time of each trial; there are about ten.
+        Time of each trial; there are about twenty.
     progress : callable, optional
         Gets every attempt as soon as it is measured.
 
@@ -130,11 +140,15 @@ def tune(
     """
     above_zero(seconds=seconds)
     bench = _Bench(source, fields, batch_size, memory_budget, seconds, progress)
-    bench.measure("warm-up", 0, "auto")  # the page cache and the kernels are cold for the first only
-    bench.attempts.clear()
+    bench.measure("default", 0, "auto")  # the page cache and the kernels are cold for the first only
+    bench.best.clear()
+    bench.rates.clear()
     default = bench.measure("default", 0, "auto")
     best = search(bench.measure, default, cpus=allowance.cpus(), rows=bench.rows, batch_size=batch_size)
     gain = _gain(bench, default, best)
+    if gain < 1.0 and best.window_rows <= default.window_rows:
+        best, gain = default, 1.0
+    default, best = (bench.best[one.threads, one.window_rows] for one in (default, best))
     return _tuning(bench, default, best, gain)
 
 
@@ -151,19 +165,26 @@ def search(measure: Measure, default: Attempt, *, cpus: int, rows: int, batch_si
         Processors allowed; rows of an epoch and of a batch.
     """
     window = default.window_rows
-    tried = [default, *(measure("threads", n, window) for n in thread_counts(cpus) if n != default.threads)]
+    counts = [n for n in thread_counts(cpus) if n != default.threads]
+    tried = _in_turns(measure, [("default", default.threads, window), *(("threads", n, window) for n in counts)])
     widest = max(tried, key=lambda attempt: attempt.threads)
     while _reads_most(widest) and widest.threads < 8 * cpus:
         widest = measure("threads", 2 * widest.threads, window)
         tried.append(widest)
     fast = _fastest(tried)
     chosen = min((a for a in tried if a.rows_per_s >= AS_FAST * fast), key=lambda attempt: attempt.threads)
-    windows = [chosen] + [
-        measure("window", chosen.threads, rows_wanted)
-        for rows_wanted in window_sizes(default, rows=rows, batch_size=batch_size)
-    ]
+    sizes = window_sizes(default, rows=rows, batch_size=batch_size)
+    windows = _in_turns(
+        measure, [(chosen.knob, chosen.threads, window), *(("window", chosen.threads, size) for size in sizes)]
+    )
     fast = _fastest(windows)
     return max((a for a in windows if a.rows_per_s >= WORTH_MIXING * fast), key=lambda attempt: attempt.window_rows)
+
+
+def _in_turns(measure: Measure, settings: list[tuple[str, int, int]]) -> list[Attempt]:
+    # Compared are as many runs of each: the best of more runs is better without being faster.
+    rounds = [[measure(*setting) for setting in settings] for _ in range(ROUNDS)]
+    return [max(runs, key=lambda attempt: attempt.rows_per_s) for runs in zip(*rounds, strict=True)]
 
 
 def thread_counts(cpus: int) -> tuple[int, ...]:
@@ -214,7 +235,8 @@ class _Bench:
     ) -> None:
         self.source, self.fields, self.batch_size, self.seconds = source, fields, batch_size, seconds
         self.memory_budget, self.rows, self.row_nbytes = memory_budget, 0, 0
-        self.attempts: list[Attempt] = []
+        self.best: dict[tuple[int, int], Attempt] = {}
+        self.rates: dict[tuple[int, int], list[float]] = {}
         self._progress = progress
 
     def measure(self, knob: str, threads: int, window: int | str) -> Attempt:
@@ -225,10 +247,19 @@ class _Bench:
             attempt = Attempt(
                 knob=knob, threads=threads, window_rows=int(window), blocks=0, refused=f"needs {error.needed:,} bytes"
             )
-        self.attempts.append(attempt)
-        if knob != "warm-up":
-            self._progress(attempt)
+        self._progress(attempt)
+        setting = attempt.threads, attempt.window_rows
+        self.rates.setdefault(setting, []).append(attempt.rows_per_s)
+        known = self.best.get(setting)
+        if known is None or attempt.rows_per_s > known.rows_per_s:
+            self.best[setting] = attempt
         return attempt
+
+    @property
+    def spread(self) -> float:
+        """How far apart two runs of one setting were, as a share of the better one; the median of the settings."""
+        shares = [1 - min(rates) / max(rates) for rates in self.rates.values() if len(rates) > 1 and max(rates)]
+        return statistics.median(shares) if shares else 0.0
 
     def _run(self, knob: str, threads: int, window: int | str) -> Attempt:
         with H5StreamLoader(
@@ -258,14 +289,11 @@ def _gain(bench: _Bench, default: Attempt, best: Attempt) -> float:
     """Measure both again, in turns: the search itself has favoured whatever ran in a quiet moment."""
     if (best.threads, best.window_rows) == (default.threads, default.window_rows):
         return 1.0
-    pairs = [
-        (
-            bench._run("again", best.threads, best.window_rows).rows_per_s,
-            bench._run("again", default.threads, default.window_rows).rows_per_s,
-        )
-        for _ in range(2)
-    ]
-    return sum(ours for ours, _ in pairs) / max(1e-9, sum(theirs for _, theirs in pairs))
+    ratios = []
+    for _ in range(PAIRS):
+        ours = bench._run("again", best.threads, best.window_rows).rows_per_s
+        ratios.append(ours / max(1e-9, bench._run("again", default.threads, default.window_rows).rows_per_s))
+    return statistics.median(ratios)
 
 
 def _tuning(bench: _Bench, default: Attempt, best: Attempt, gain: float) -> Tuning:
@@ -274,11 +302,11 @@ def _tuning(bench: _Bench, default: Attempt, best: Attempt, gain: float) -> Tuni
     return Tuning(
         title="Tuning",
         answer=f"num_workers={best.threads}, window={best.window_rows:,} rows; {gain:.2f} times the default's rate",
-        arithmetic=tuple(_line(attempt) for attempt in bench.attempts),
-        caveats=_caveats(default, best),
+        arithmetic=tuple(_line(attempt) for attempt in bench.best.values()),
+        caveats=_caveats(default, best, bench.spread),
         default=default,
         best=best,
-        attempts=tuple(bench.attempts),
+        attempts=tuple(bench.best.values()),
         gain=gain,
         profile=Profile(
             dataset=str(Path(bench.source).resolve()) if isinstance(bench.source, (str, Path)) else "",
@@ -305,12 +333,17 @@ def _line(attempt: Attempt) -> str:
     return f"{text}: {attempt.refused or f'{attempt.rows_per_s:,.0f} rows/s'}"
 
 
-def _caveats(default: Attempt, best: Attempt) -> tuple[str, ...]:
-    caveats = ["prefetch_factor has nothing to do on the host, where a window is read ahead: not searched"]
-    statistics = best.statistics
-    if statistics is not None:
-        work_s = statistics.read_s + statistics.decode_s + statistics.scatter_s + statistics.h5py_s + statistics.plan_s
-        share = statistics.read_s / work_s if work_s else 0.0
+def _caveats(default: Attempt, best: Attempt, spread: float) -> tuple[str, ...]:
+    caveats = []
+    if spread > NOISY:
+        caveats.append(
+            f"two runs of one setting differ by {spread:.0%}: something else uses this machine; tune again when it "
+            "is quiet"
+        )
+    caveats += ["prefetch_factor has nothing to do on the host, where a window is read ahead: not searched"]
+    if (ran := best.statistics) is not None:
+        work_s = ran.read_s + ran.decode_s + ran.scatter_s + ran.h5py_s + ran.plan_s
+        share = ran.read_s / work_s if work_s else 0.0
         caveats.append(f"staging: reading is {share:.0%} of the readers' work, the most that it could save")
     if best.window_rows < default.window_rows:
         caveats.append(

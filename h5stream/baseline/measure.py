@@ -161,7 +161,7 @@ def check_epoch(loader: H5StreamLoader, *, progress: Progress = lambda rows: Non
     str
         Empty if every row came once with h5py's bytes; else what is wrong.
     """
-    layout, epoch = loader.dataset.layout, loader._epoch
+    layout, epoch = loader.dataset.layout, loader._orders.next_epoch
     total = layout.rows
     seen = np.zeros(total, dtype=np.int64)
     sums = np.zeros((len(layout.fields), total), dtype=np.uint64)

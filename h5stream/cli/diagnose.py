@@ -54,7 +54,7 @@ def diagnose_command(
             f"batch {batch_size:,}, {loader.dataset.layout.row_nbytes:,} bytes a row"
         )
     if as_json:
-        typer.echo(json.dumps(found.to_dict(), indent=2, default=str))
+        typer.echo(json.dumps(found.to_dict(), indent=2))
     else:
         _print(found, f"{file}: {settings}")
 

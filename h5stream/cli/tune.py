@@ -22,7 +22,7 @@ def tune_command(
     fields: Annotated[str, typer.Option(help="Fields of a sample, with commas between them.")] = "",
     batch_size: Annotated[int, typer.Option(help="Rows of a batch; it is not changed.")] = 8192,
     memory_budget: Annotated[int | None, typer.Option(help="Bytes that the loader may take.")] = None,
-    seconds: Annotated[float, typer.Option(help="Time of each trial; there are about ten.")] = 2.0,
+    seconds: Annotated[float, typer.Option(help="Time of each trial; there are about twenty.")] = 1.5,
     plot: Annotated[Path | None, typer.Option(help="Draw the curve into this image.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the best setting into this TOML profile.")] = None,
 ) -> None:
@@ -63,14 +63,14 @@ def _said(attempt: Attempt) -> str:
 
 def _print(console: Console, tuning: Tuning) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("varied")
+    table.add_column("varied", no_wrap=True, min_width=8)
     for name in ("threads", "window", "blocks", "rows/s", "1st batch"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
     fastest = max(attempt.rows_per_s for attempt in tuning.attempts)
     for attempt in tuning.attempts:
         chosen = attempt == tuning.best
-        table.add_row(*_row(attempt, fastest, chosen), style="green" if chosen else "")
+        table.add_row(*_row(attempt, fastest, chosen, min(_BAR, console.width - 67)), style="green" if chosen else "")
     console.print(table)
     console.print(Text(f"{tuning.title}: {tuning.answer}", style="bold"))
     for line in tuning.caveats:
@@ -78,10 +78,10 @@ def _print(console: Console, tuning: Tuning) -> None:
     console.print(Text(f"The batch size stays {tuning.profile.loader['batch_size']}.", style="dim"))
 
 
-def _row(attempt: Attempt, fastest: float, chosen: bool) -> list[str]:
+def _row(attempt: Attempt, fastest: float, chosen: bool, bar_width: int) -> list[str]:
     if attempt.refused:
         return [attempt.knob, str(attempt.threads), f"{attempt.window_rows:,}", "", "", "", attempt.refused]
-    bar = "█" * max(1, round(_BAR * attempt.rows_per_s / fastest)) if fastest else ""
+    bar = "█" * max(1, round(bar_width * attempt.rows_per_s / fastest)) if fastest else ""
     first = "" if attempt.first_batch_s is None else f"{1e3 * attempt.first_batch_s:.0f} ms"
     return [
         attempt.knob,

@@ -68,6 +68,8 @@ class WindowFeed:
         The epoch.
     slot_format, batch_format : SlotFormat
         How slots and batches are packed.
+    first_batch : int
+        The batch to begin with; the source begins with its window.
     transform : callable, optional
         Applied to each batch on the side stream.
     """
@@ -82,6 +84,7 @@ class WindowFeed:
         slot_format: SlotFormat,
         batch_format: SlotFormat,
         *,
+        first_batch: int = 0,
         transform: Transform | None = None,
     ) -> None:
         self._backend, self._source, self._assembler = backend, source, assembler
@@ -90,7 +93,7 @@ class WindowFeed:
         self._transform = transform
         self._side = backend.side_stream()
         self._windows: collections.deque[_Window] = collections.deque()
-        self._next_slot = self._next_batch = 0
+        self._next_slot, self._next_batch = transfer.first_slot(first_batch), first_batch
         self._staging: torch.Tensor | None = None
         self.totals = FeedTotals()
         self._host = HostSlots(backend, slots, self.totals)

@@ -60,6 +60,38 @@ class Order(Protocol):
         ...
 
 
+class CutOrder(Order, Protocol):
+    """An order that is a line of output places, filled window by window and cut into batches.
+
+    Attributes
+    ----------
+    run : tuple of int
+        Where on the line this rank's places begin and end.
+    cut : BatchCut
+        How they are cut into batches.
+    """
+
+    run: tuple[int, int]
+    cut: BatchCut
+
+    @property
+    def window_edges(self) -> NDArray[np.int64]:
+        """Places on the line where this rank's windows begin and end."""
+        ...
+
+    def rows_of_window(self, window: int) -> NDArray[np.int64]:
+        """Give a window's rows, ascending."""
+        ...
+
+    def outputs_of_window(self, window: int) -> NDArray[np.int64]:
+        """Give the output place on this rank of each of a window's rows."""
+        ...
+
+    def outputs(self, window: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Give both."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchCut:
     """A run of `rows` output places cut into exactly `batches` batches.
@@ -165,12 +197,9 @@ class EpochOrder:
     def __init__(self, blocks: Blocks, settings: OrderSettings) -> None:
         self.blocks = blocks
         self.settings = settings
-        self.run = _rank_run(blocks.total_rows, settings)
-        self.cut = BatchCut(
-            rows=self.run[1] - self.run[0],
-            batch_size=settings.batch_size,
-            batches=count_batches(blocks.total_rows, settings),
-        )
+        batches = count_batches(blocks.total_rows, settings)
+        self.run = rank_run(blocks.total_rows, settings, batches)
+        self.cut = BatchCut(rows=self.run[1] - self.run[0], batch_size=settings.batch_size, batches=batches)
 
     @property
     def batches(self) -> int:
@@ -258,16 +287,7 @@ class EpochOrder:
 
     def windows(self, first_batch: int = 0) -> Iterator[Window]:
         """Give the windows in order, without the rows of batches before `first_batch`."""
-        first_output = self.cut.start_of(first_batch) if first_batch < self.batches else self.rows
-        for number in range(len(self.window_edges) - 1):
-            if self.window_edges[number + 1] - self.run[0] <= first_output:
-                continue
-            rows, output = self.outputs(number)
-            if self.window_edges[number] - self.run[0] < first_output:
-                keep = output >= first_output
-                rows, output = rows[keep], output[keep]
-            batch, within = self.cut.locate(output)
-            yield Window(rows=rows, batch=batch, within=within)
+        return windows_of(self, first_batch)
 
     def batch_rows(self, batch: int) -> NDArray[np.int64]:
         """Give the rows of one batch, in the batch's order, without replaying what came before."""
@@ -282,6 +302,20 @@ class EpochOrder:
             ours = (output >= start) & (output < stop)
             found[output[ours] - start] = rows[ours]
         return found
+
+
+def windows_of(order: CutOrder, first_batch: int) -> Iterator[Window]:
+    """Give the windows of an order, without the rows of batches before `first_batch`."""
+    first_output = order.cut.start_of(first_batch) if first_batch < order.cut.batches else order.cut.rows
+    for number in range(len(order.window_edges) - 1):
+        if order.window_edges[number + 1] - order.run[0] <= first_output:
+            continue
+        rows, output = order.outputs(number)
+        if order.window_edges[number] - order.run[0] < first_output:
+            keep = output >= first_output
+            rows, output = rows[keep], output[keep]
+        batch, within = order.cut.locate(output)
+        yield Window(rows=rows, batch=batch, within=within)
 
 
 def count_batches(rows: int, settings: OrderSettings) -> int:
@@ -318,8 +352,9 @@ def count_batches(rows: int, settings: OrderSettings) -> int:
     return batches
 
 
-def _rank_run(rows: int, settings: OrderSettings) -> tuple[int, int]:
-    batches = count_batches(rows, settings)
+def rank_run(rows: int, settings: OrderSettings, batches: int | None = None) -> tuple[int, int]:
+    """Give the places of a line that are a rank's own, where each rank has so many batches."""
+    batches = count_batches(rows, settings) if batches is None else batches
     if settings.drop_last:
         length = batches * settings.batch_size
         return settings.rank * length, (settings.rank + 1) * length

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.errors import OptionError
+from h5stream.errors import OptionError, StateError
 from h5stream.order.epoch import Window
 
 
@@ -28,6 +30,8 @@ class ListedOrder:
         Rows that a batch may have; a longer one is an error.
     rows : ndarray of int64, optional
         The row that each index stands for; by default itself.
+    mark : int
+        Checksum of the indices before the first batch that is asked for; 0 takes any.
 
     Examples
     --------
@@ -46,6 +50,7 @@ class ListedOrder:
         count: int | None = None,
         most_rows: int | None = None,
         rows: NDArray[np.int64] | None = None,
+        mark: int = 0,
     ) -> None:
         self._batches = batches
         self._together = together
@@ -54,6 +59,8 @@ class ListedOrder:
         self._most_rows = most_rows
         self._rows = rows
         self._sizes: dict[int, int] = {}
+        self._expected_mark, self._checksum = mark, 0
+        self._marks: dict[int, int] = {}
 
     @property
     def batches(self) -> int | None:
@@ -64,12 +71,16 @@ class ListedOrder:
         """Give the rows of a batch that a window has named."""
         return self._sizes.pop(batch)
 
+    def take_mark(self, batches: int) -> int:
+        """Give the checksum of the indices of the first `batches` batches; once, after a window named the last."""
+        return self._marks.pop(batches)
+
     def windows(self, first_batch: int = 0) -> Iterator[Window]:
-        """Give windows of `together` batches each."""
+        """Give windows of `together` batches each; the batches before the first are asked for, but not read."""
         held: list[NDArray[np.int64]] = []
-        number = 0
         failure: Exception | None = None
         batches = iter(self._batches)
+        number = self._skip(batches, first_batch)
         while failure is None:
             try:
                 held.append(self._checked(next(batches)))
@@ -78,12 +89,28 @@ class ListedOrder:
             except Exception as error:  # the batches before it are good
                 failure = error
             if len(held) == self._together:
-                yield self._window(held, number, first_batch)
+                yield self._window(held, number)
                 number, held = number + len(held), []
         if held:
-            yield self._window(held, number, first_batch)
+            yield self._window(held, number)
         if failure is not None:
             raise failure
+
+    def _skip(self, batches: Iterator[Sequence[int] | NDArray[np.int64]], count: int) -> int:
+        self._checksum = 0
+        for batch in itertools.islice(batches, count):
+            self._add_to_checksum(self._checked(batch))
+        if self._expected_mark not in (0, self._checksum):
+            raise StateError(
+                f"the sampler gives other indices than when the state was saved, {count:,} batches into its epoch; "
+                "rows would be repeated and others left out. Give it the same seed (generator=), or a set_epoch"
+            )
+        return count
+
+    def _add_to_checksum(self, rows: NDArray[np.int64]) -> int:
+        # Never 0, which stands for any.
+        self._checksum = zlib.crc32(rows.tobytes(), self._checksum) or 1
+        return self._checksum
 
     def _checked(self, batch: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
         given = np.asarray(batch if hasattr(batch, "__array__") else list(batch)).reshape(-1)
@@ -103,12 +130,13 @@ class ListedOrder:
         rows = np.where(rows < 0, rows + self._total_rows, rows)
         return rows if self._rows is None else self._rows[rows]
 
-    def _window(self, held: list[NDArray[np.int64]], number: int, first_batch: int) -> Window:
-        self._sizes.update({number + i: len(rows) for i, rows in enumerate(held)})
+    def _window(self, held: list[NDArray[np.int64]], number: int) -> Window:
+        for k, rows in enumerate(held, number):
+            self._sizes[k] = len(rows)
+            self._marks[k + 1] = self._add_to_checksum(rows)
         rows = np.concatenate(held)
         sizes = [len(r) for r in held]
         batch = np.repeat(np.arange(number, number + len(held), dtype=np.int64), sizes)
         within = np.concatenate([np.arange(n, dtype=np.int64) for n in sizes])
         by_row = np.argsort(rows, kind="stable")
-        by_row = by_row[batch[by_row] >= first_batch]
         return Window(rows=rows[by_row], batch=batch[by_row], within=within[by_row])

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.order.epoch import EpochOrder, Window
+from h5stream.order.epoch import CutOrder, Window
 
 
 class TransferOrder:
@@ -17,7 +17,7 @@ class TransferOrder:
 
     Parameters
     ----------
-    order : EpochOrder
+    order : CutOrder
         The epoch.
     slot_rows : int
         Rows of a slot.
@@ -34,7 +34,7 @@ class TransferOrder:
     ([0, 2, 3], [4, 2, 4])
     """
 
-    def __init__(self, order: EpochOrder, *, slot_rows: int, together: int) -> None:
+    def __init__(self, order: CutOrder, *, slot_rows: int, together: int) -> None:
         self.order = order
         self.slot_rows = slot_rows
         self._together = together
@@ -49,6 +49,14 @@ class TransferOrder:
     def window_of(self, slot: int) -> int:
         """Give the window that a slot belongs to."""
         return int(np.searchsorted(self.slot_edges, slot, side="right")) - 1
+
+    def first_slot(self, batch: int) -> int:
+        """Give the first slot of the window that a batch begins in: the device needs that window whole."""
+        if batch >= self.order.cut.batches:
+            return self.batches
+        place = self.order.cut.start_of(batch) + self.order.run[0]
+        window = int(np.searchsorted(self.order.window_edges, place, side="right")) - 1
+        return int(self.slot_edges[window])
 
     def batch_size_of(self, batch: int) -> int:
         """Give the rows of a slot."""

@@ -6,20 +6,34 @@ import json
 import pkgutil
 import subprocess
 import sys
+import tempfile
 
+import h5py
+import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 import h5stream.advice
 from h5stream.advice.accumulation import accumulation_for
 from h5stream.advice.batch_search import find_batch_size
+from h5stream.advice.diagnose import diagnose
 from h5stream.advice.gpu_memory import gpu_memory, parameter_count
 from h5stream.advice.host_memory import dataloader_memory, loader_memory
 from h5stream.advice.learning_rate import learning_rate_for
 from h5stream.advice.order_of_knobs import what_to_try_first
 from h5stream.advice.presets import preset_for, validation_batch
 from h5stream.advice.suggestion import Suggestion, bytes_text
+from h5stream.advice.tune import tune
+
+
+def tuning():
+    with tempfile.TemporaryDirectory() as folder:
+        with h5py.File(f"{folder}/a.h5", "w") as made:
+            made["x"] = np.zeros((1000, 2), "f4")
+        return tune(f"{folder}/a.h5", batch_size=100, seconds=0.001)
+
 
 ONE_OF_EACH = [
     preset_for("RTX 3070"),
@@ -31,6 +45,8 @@ ONE_OF_EACH = [
     learning_rate_for(64, old_batch_size=32, old_lr=0.1),
     what_to_try_first(preset_for("RTX 3070").setting),
     find_batch_size(lambda rows: None, 4),
+    diagnose([torch.zeros(4)] * 3, lambda batch: None, seconds=0.001),
+    tuning(),
 ]
 
 

@@ -1,0 +1,65 @@
+"""Which part of each epoch is ours: the rank as it was given, or as `torch.distributed` knows it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch.distributed
+
+from h5stream.errors import OptionError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranks:
+    """A rank among others.
+
+    Attributes
+    ----------
+    rank : int
+        From 0.
+    world_size : int
+        How many ranks there are.
+    """
+
+    rank: int = 0
+    world_size: int = 1
+
+
+def current_ranks() -> Ranks:
+    """Give the rank in the default process group; one rank alone where there is none.
+
+    The environment that `torchrun` sets is not read: a group that was never made cannot train together.
+    """
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return Ranks()
+    return Ranks(rank=torch.distributed.get_rank(), world_size=torch.distributed.get_world_size())
+
+
+def checked_ranks(rank: int | None, world_size: int | None, *, listed: bool) -> Ranks | None:
+    """Give rank and world size as they were given; None leaves them to `torch.distributed`.
+
+    `listed` tells that a sampler decides the order, which nothing here cuts.
+    """
+    _check_numbers(rank, world_size)
+    if listed and (world_size or 1) > 1:
+        raise OptionError(
+            f"the sampler decides which rows each rank gets, so world_size={world_size} must be left out; shard in "
+            "the sampler, as torch's DistributedSampler does"
+        )
+    if rank is None or world_size is None:
+        if rank is None and world_size is None:
+            return None
+        raise OptionError(
+            f"rank= and world_size= belong together, not rank={rank} with world_size={world_size}; give both, or "
+            "neither to take them from torch.distributed"
+        )
+    if rank >= world_size:
+        raise OptionError(f"rank must be below world_size={world_size}, not {rank}")
+    return Ranks(rank=rank, world_size=world_size)
+
+
+def _check_numbers(rank: Any, world_size: Any) -> None:
+    for name, value, least in (("rank", rank, 0), ("world_size", world_size, 1)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+            raise OptionError(f"{name}= takes an integer of at least {least}, not {value!r}")

@@ -1,0 +1,89 @@
+"""How much a loader reads together: by the memory budget, or by the device that holds the windows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from h5stream.device.backend import DeviceBackend
+from h5stream.device.window import window_rows_for
+from h5stream.engine.budget import FIRST_BLOCKS, WindowSize, keep_and_size, size_window
+from h5stream.engine.carry import Carrier
+from h5stream.engine.kept import KeptDatasets
+from h5stream.order.epoch import OrderSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizing:
+    """What the size of windows depends on.
+
+    Attributes
+    ----------
+    carrier : Carrier
+        What reads.
+    rows, batch_rows : int
+        Rows of the dataset, and of a batch.
+    memory_budget : int
+        Bytes for slots, windows and scratch.
+    threads : int
+        Reader threads.
+    backend : DeviceBackend or None
+        Of the device that holds the windows.
+    """
+
+    carrier: Carrier
+    rows: int
+    batch_rows: int
+    memory_budget: int
+    threads: int
+    backend: DeviceBackend[Any, Any] | None
+
+    def choose(self, window: int | str) -> tuple[KeptDatasets, WindowSize]:
+        """Choose what is kept, and the size of the windows that were asked for.
+
+        Raises
+        ------
+        BudgetError
+            If it does not fit.
+        """
+        kept, size = keep_and_size(
+            self.carrier,
+            rows=self.rows,
+            batch_size=self.batch_rows,
+            window=window if self.backend is None else "auto",
+            memory_budget=self.memory_budget,
+            threads=max(1, self.threads),
+        )
+        return kept, size if self.backend is None else self._on_device(size, window, self.backend)
+
+    def _on_device(self, size: WindowSize, window: int | str, backend: DeviceBackend[Any, Any]) -> WindowSize:
+        """Size a device window: by its own rows, or by what the device could give."""
+        layout = self.carrier.layout
+        wished = self.rows if window == "all" else window if isinstance(window, int) else None
+        window_rows = min(self.rows, wished or window_rows_for(backend, layout.row_nbytes, self.rows))
+        blocks = FIRST_BLOCKS * layout.leading[0].chunk_rows
+        first = window_rows if window == "all" else min(window_rows, max(size.first_window_rows, blocks))
+        return replace(size, window_rows=window_rows, first_window_rows=first, notice="")
+
+    def taken_over(self, size: WindowSize, kept: KeptDatasets, settings: OrderSettings) -> WindowSize:
+        """Give the size of windows for settings that a state brought, where they are not those of `size`.
+
+        Raises
+        ------
+        BudgetError
+            If they do not fit.
+        """
+        rows, first_rows = settings.window_rows, settings.first_window_rows
+        if (rows, first_rows) == (size.window_rows, size.first_window_rows):
+            return size
+        if self.backend is None:
+            size = size_window(
+                self.carrier.layout,
+                rows=self.rows,
+                batch_size=self.batch_rows,
+                window=rows,
+                memory_budget=self.memory_budget,
+                threads=max(1, self.threads),
+                kept_nbytes=kept.nbytes,
+            )
+        return replace(size, window_rows=rows, first_window_rows=first_rows, notice="")

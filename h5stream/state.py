@@ -1,0 +1,155 @@
+"""A loader's state: where it is, and a fingerprint of what that means; plain numbers and text."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+from h5stream.dataset import H5Dataset
+from h5stream.errors import StateError
+from h5stream.order.rest import Taken
+from h5stream.storage.layout import SampleLayout
+
+FORMAT = 1
+"""Of the state dict; a later one that cannot be read is refused by name."""
+
+_MOST_RANKS = 1 << 20
+"""Nobody trains on more, and a damaged state must not cost memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a loader is.
+
+    Attributes
+    ----------
+    epoch : int
+        The epoch.
+    taken : Taken
+        What was taken of it; empty at its beginning.
+    mark : int
+        Checksum of the indices that a sampler gave for the batches taken; 0 where no sampler decides.
+    """
+
+    epoch: int
+    taken: Taken = ()
+    mark: int = 0
+
+
+def state_of(place: Place, rank: int, fingerprint: dict[str, int | str]) -> dict[str, Any]:
+    """Write a place as a state dict."""
+    return {
+        "format": FORMAT,
+        "epoch": place.epoch,
+        "taken": [list(pair) for pair in place.taken],
+        "sampler_mark": place.mark,
+        "rank": rank,
+        "fingerprint": fingerprint,
+    }
+
+
+def place_of(state: Any) -> tuple[Place, int, dict[str, int | str]]:
+    """Read a state dict: the place, the rank that wrote it, and the fingerprint.
+
+    Raises
+    ------
+    StateError
+        If it is no state of a loader, or of a later version.
+    """
+    if not isinstance(state, dict) or "format" not in state:
+        raise StateError(f"load_state_dict takes what state_dict() gave, not {_short(state)}")
+    if state["format"] != FORMAT:
+        raise StateError(f"the state has format {_short(state['format'])}; this version of h5stream reads {FORMAT}")
+    try:
+        numbers = [state["epoch"], state["sampler_mark"], state["rank"]]
+        taken = tuple((ranks, batches) for ranks, batches in state["taken"])
+        fingerprint = dict(state["fingerprint"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise StateError(f"the state is damaged: {error!r}") from error
+    wrong = [n for n in (*numbers, *(n for pair in taken for n in pair)) if not _is_count(n)]
+    if wrong or any(not 1 <= ranks <= _MOST_RANKS for ranks, _ in taken):
+        raise StateError(f"the state is damaged: {_short(wrong or state['taken'])} are no counts")
+    return Place(epoch=numbers[0], taken=taken, mark=numbers[1]), numbers[2], fingerprint
+
+
+def check_fingerprint(saved: dict[str, int | str], now: dict[str, int | str]) -> None:
+    """Refuse a state of other data or settings, and say what changed.
+
+    Raises
+    ------
+    StateError
+        With the names of what differs in `changed`.
+
+    Examples
+    --------
+    >>> check_fingerprint({"rows": 10, "seed": 1}, {"rows": 10, "seed": 2})
+    Traceback (most recent call last):
+        ...
+    h5stream.errors.StateError: the state is of other data or settings: seed was 1 and is now 2. ...
+    """
+    changed = tuple(name for name in {**now, **saved} if saved.get(name) != now.get(name))
+    if changed:
+        listed = ", ".join(
+            f"{n} was {_short(saved.get(n, 'absent'))} and is now {now.get(n, 'absent')}" for n in changed
+        )
+        raise StateError(
+            f"the state is of other data or settings: {listed}. Give the loader what it had then, or begin an epoch "
+            "with set_epoch() instead of load_state_dict()",
+            changed=changed,
+        )
+
+
+def data_fingerprint(dataset: H5Dataset) -> dict[str, int | str]:
+    """Describe the data that an order is over, wherever the files lie.
+
+    Not the paths, inodes and times, so that a staged or moved copy is the same data; but the files' sizes and the
+    place and stored size of every chunk, which data that were written anew hardly share once compressed. Bytes
+    that were changed in place are not noticed.
+    """
+    layout, rows = dataset.layout, dataset.blocks.rows
+    return {
+        "rows": len(dataset),
+        "selection": "all" if rows is None else _digest(rows.tobytes()),
+        "files": len(layout.files),
+        "file_bytes": sum(file.size for file in layout.files),
+        "fields": _fields_text(layout),
+        "block_rows": _each(part.chunk_rows for part in layout.leading),
+        "chunks": _digest(*_chunk_bytes(layout)),
+    }
+
+
+def _fields_text(layout: SampleLayout) -> str:
+    text = ", ".join(f"{f.name}:{f.dtype}{list(f.row_shape)}" for f in layout.fields)
+    return text if len(text) <= 400 else f"{len(layout.fields)} fields, {_digest(text.encode())}"
+
+
+def _each(numbers: Any) -> int | str:
+    """Give the one number that all are, or a digest of them."""
+    distinct = list(numbers)
+    return distinct[0] if len(set(distinct)) == 1 else _digest(repr(distinct).encode())
+
+
+def _chunk_bytes(layout: SampleLayout) -> Any:
+    yield repr([file.size for file in layout.files] + list(layout.file_starts)).encode()
+    for parts in layout.datasets:
+        for part in parts:
+            yield f"{part.path}:{part.rows}:{part.dtype_text}".encode()
+            if part.index is not None:
+                yield from (part.index.numbers.data, part.index.offset.data, part.index.nbytes.data)
+
+
+def _digest(*parts: Any) -> str:
+    digest = hashlib.blake2b(digest_size=8)
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}..."

@@ -1,0 +1,173 @@
+"""Many ranks: real `torchrun` processes with gloo and DistributedDataParallel, and where ranks come from."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+from sample_files import stream_all, write_sample
+from torch.utils.data import SequentialSampler
+
+from h5stream import ChunkBatchSampler, H5Dataset, H5StreamLoader
+from h5stream.ranks import Ranks, current_ranks
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+EXAMPLE = REPOSITORY / "examples" / "ddp.py"
+ROWS, CHUNK = 3001, 32
+CHUNKS = -(-ROWS // CHUNK)
+
+
+@pytest.fixture
+def sample(tmp_path):
+    # Labels are kept; 64 KiB chunks of x would be too, so rows are wide enough to be streamed.
+    return write_sample(tmp_path, rows=ROWS, columns=1024, chunk_rows=CHUNK)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def start(*arguments):
+    rendezvous = () if "--master-port" in arguments else ("--master-addr", "127.0.0.1", "--master-port", free_port())
+    command = [sys.executable, "-m", "torch.distributed.run", *rendezvous, *arguments]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(REPOSITORY),
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "TORCH_CPP_LOG_LEVEL": "ERROR",
+    }
+    return subprocess.Popen(
+        list(map(str, command)), env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def finish(*jobs):
+    with contextlib.ExitStack() as stack:
+        for job in jobs:
+            stack.callback(lambda j=job: (j.kill(), j.wait()))
+        outputs = [job.communicate(timeout=120)[0] for job in jobs]
+        assert [job.returncode for job in jobs] == [0] * len(jobs), "\n".join(outputs)
+    return "\n".join(outputs)
+
+
+def records(folder):
+    return [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+
+
+def assert_parted(ranks, epoch):
+    """Each row once in an epoch, as many batches on every rank, and the same weights."""
+    assert {rank["world"] for rank in ranks} == {len(ranks)}
+    batches = [[batch for e, batch in rank["batches"] if e == epoch] for rank in ranks]
+    assert len({len(given) for given in batches}) == 1
+    assert sorted(row for given in batches for batch in given for row in batch) == list(range(ROWS))
+    assert all(rank["weights"] == ranks[0]["weights"] for rank in ranks)
+
+
+def test_four_processes_part_each_epoch_and_two_go_on_where_they_were_stopped(sample, tmp_path):
+    steps = -(-ROWS // 4 // 64) + 3  # into the second epoch
+    ranks = {}
+    for processes, limit in ((4, ["--steps", steps]), (2, ["--epochs", 3])):
+        folder = tmp_path / str(processes)
+        folder.mkdir()
+        options = ["--record", folder, "--checkpoint", tmp_path / "checkpoint.pt", *limit]
+        finish(start("--nproc-per-node", processes, EXAMPLE, sample.path, *options))
+        ranks[processes] = records(folder)
+        assert len(ranks[processes]) == processes
+    assert_parted(ranks[4], 0)
+    second = [rank["batches"] for rank in ranks[4] + ranks[2]]
+    rows = [row for batches in second for epoch, batch in batches if epoch == 1 for row in batch]
+    assert sorted(rows) == list(range(ROWS))
+    assert_parted(ranks[2], 2)
+    # Of the last epoch; the ranks' runs may meet inside a chunk.
+    assert CHUNKS <= sum(rank["chunks"] for rank in ranks[2]) <= CHUNKS + 1
+
+
+def test_two_nodes_on_loopback_part_an_epoch_among_their_processes(sample, tmp_path):
+    """Two `torchrun`, one for each node, that meet on 127.0.0.1."""
+    nodes = ("--nnodes", 2, "--nproc-per-node", 2, "--master-addr", "127.0.0.1", "--master-port", free_port())
+    options = ["--record", tmp_path, "--epochs", 1]
+    finish(*(start(*nodes, "--node-rank", node, EXAMPLE, sample.path, *options) for node in (0, 1)))
+    ranks = records(tmp_path)
+    assert len(ranks) == 4
+    assert_parted(ranks, 0)
+
+
+# --- where ranks come from ----------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def group_of_one(tmp_path):
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+class Group:
+    """A process group as seen by those who ask for its rank and size only."""
+
+    def __init__(self, monkeypatch, rank, world_size):
+        monkeypatch.setattr(dist, "is_initialized", lambda: True)
+        monkeypatch.setattr(dist, "get_rank", lambda: rank)
+        monkeypatch.setattr(dist, "get_world_size", lambda: world_size)
+
+
+def test_without_a_process_group_there_is_one_rank(sample, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    loader = H5StreamLoader(sample.path, 100)
+    assert (loader.rank, loader.world_size, len(loader)) == (0, 1, 31)
+
+
+def test_a_real_process_group_is_asked(tmp_path):
+    with group_of_one(tmp_path):
+        assert current_ranks() == Ranks(rank=0, world_size=1)
+
+
+def test_a_group_that_is_made_after_the_loader_counts_from_the_next_epoch_on(sample, monkeypatch):
+    loader = H5StreamLoader(sample.path, 100, shuffle=True, fields="y", persistent_workers=True)
+    assert len(list(loader)) == 31
+    Group(monkeypatch, 1, 4)
+    assert (loader.rank, loader.world_size, len(loader)) == (1, 4, 8)
+    assert sum(len(y) for y in loader) == 750
+    loader.close()
+
+
+def test_arguments_go_before_the_process_group(sample, monkeypatch):
+    Group(monkeypatch, 3, 4)
+    loader = H5StreamLoader(sample.path, 100, rank=0, world_size=1)
+    assert (loader.rank, loader.world_size, len(loader)) == (0, 1, 31)
+
+
+def test_a_sampler_decides_what_each_rank_gets(sample, monkeypatch):
+    Group(monkeypatch, 1, 2)
+    loader = H5StreamLoader(sample.path, 100, sampler=SequentialSampler(range(ROWS)), fields="y")
+    assert sum(len(y) for y in loader) == ROWS
+
+
+def test_the_sampler_for_a_stock_dataloader_leaves_sharding_to_the_framework(sample, monkeypatch):
+    Group(monkeypatch, 1, 2)
+    assert len(ChunkBatchSampler(H5Dataset(sample.path), 100)) == 31
+
+
+def test_each_chunk_is_decoded_by_one_rank_in_every_epoch(tmp_path, monkeypatch):
+    stream_all(monkeypatch)
+    sample = write_sample(tmp_path, rows=ROWS, chunk_rows=CHUNK)
+    for world_size in (2, 3, 7):
+        loaders = [H5StreamLoader(sample.path, 50, True, rank=r, world_size=world_size) for r in range(world_size)]
+        for _ in range(2):
+            for loader in loaders:
+                list(loader)
+            chunks = sum(loader.stats().chunks for loader in loaders)
+            assert CHUNKS <= chunks <= CHUNKS + 2 * world_size

@@ -1,0 +1,441 @@
+"""A loader goes on where its state was saved: exactly, at once, after kill -9, and with other numbers of ranks."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from sample_files import reader_threads, stream_all, write_sample
+from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
+
+from h5stream import H5Dataset, H5StreamLoader
+from h5stream.errors import OptionError, StateError
+from h5stream.storage.source import FileBytes
+
+ROWS, BATCH = 1000, 48
+FIELDS = ["x", "y"]
+
+
+@pytest.fixture
+def sample(tmp_path, monkeypatch):
+    stream_all(monkeypatch)
+    return write_sample(tmp_path, rows=ROWS)
+
+
+def make(sample, **options):
+    options = {"batch_size": BATCH, "shuffle": True, "seed": 5, "window": 200, "fields": FIELDS, **options}
+    return H5StreamLoader(getattr(sample, "path", sample), **options)
+
+
+def rows(batches):
+    return [y.tolist() for _, y in batches]
+
+
+def epochs(loader, count):
+    return [rows(loader) for _ in range(count)]
+
+
+def through_json(state):
+    return json.loads(json.dumps(state))
+
+
+def stopped_after(loader, batches):
+    """Take some batches of the next epoch, and give them with the state then."""
+    iterator = iter(loader)
+    taken = rows(itertools.islice(iterator, batches))
+    return taken, through_json(loader.state_dict())
+
+
+# --- exactly ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("window", ["auto", 200, "all"])
+@pytest.mark.parametrize("options", [{}, {"drop_last": True}, {"shuffle": False}, {"num_workers": 0}])
+def test_before_and_after_are_the_uninterrupted_run(sample, window, options):
+    whole = epochs(make(sample, window=window, **options), 3)
+    for batches in (0, 1, 7, len(whole[1]) - 1, len(whole[1])):
+        first = make(sample, window=window, **options)
+        assert rows(first) == whole[0]
+        taken, state = stopped_after(first, batches)
+        later = make(sample, window=window, **options)
+        later.load_state_dict(state)
+        if batches == len(whole[1]):
+            assert [taken, rows(later)] == whole[1:]
+        else:
+            assert [taken + rows(later), rows(later)] == whole[1:]
+
+
+@pytest.mark.parametrize("options", [{"device": "cpu"}, {"window_device": "cpu"}, {"persistent_workers": True}])
+@pytest.mark.parametrize("window", [200, "all"])
+def test_every_path_goes_on_with_the_same_rows_and_bytes(sample, options, window):
+    whole = epochs(make(sample, window=window), 2)
+    for batches in (1, 4, 20):
+        taken, state = stopped_after(make(sample, window=window, **options), batches)
+        later = make(sample, window=window, **options)
+        later.load_state_dict(state)
+        rest = list(later)
+        assert all(sample.matches(x, y) for x, y in rest)
+        assert [taken + rows(rest), rows(later)] == whole
+
+
+def test_batches_that_are_held_ready_do_not_count(sample):
+    loader = make(sample, window="all", num_workers=2, device="cpu", prefetch_factor=4)
+    iterator = iter(loader)
+    next(iterator)
+    assert loader.state_dict()["taken"] == [[1, 1]]
+    next(iterator)
+    assert loader.state_dict()["taken"] == [[1, 2]]
+
+
+def test_a_state_may_be_saved_again_and_again(sample):
+    whole = rows(make(sample))
+    state, found = make(sample).state_dict(), []
+    while len(found) < len(whole):
+        loader = make(sample)
+        loader.load_state_dict(state)
+        assert loader.state_dict() == state
+        taken, state = stopped_after(loader, 3)
+        found += taken
+    assert found == whole
+    assert state["epoch"] == 1
+
+
+def test_a_loader_in_use_can_be_set_back(sample):
+    whole = epochs(make(sample, persistent_workers=True), 2)
+    loader = make(sample, persistent_workers=True)
+    _, state = stopped_after(loader, 5)
+    assert epochs(loader, 2)[0] == whole[1]
+    loader.load_state_dict(state)
+    assert rows(loader) == whole[0][5:]
+    loader.close()
+    assert reader_threads() == []
+
+
+def test_the_end_of_an_epoch_is_the_beginning_of_the_next(sample):
+    loader = make(sample)
+    iterator = iter(loader)
+    for _ in range(len(loader)):
+        next(iterator)
+    assert (loader.state_dict()["epoch"], loader.state_dict()["taken"]) == (1, [])
+    assert next(iterator, None) is None
+    assert (loader.state_dict()["epoch"], loader.state_dict()["taken"]) == (1, [])
+
+
+def test_set_epoch_to_the_epoch_of_the_state_does_not_lose_the_place(sample):
+    taken, state = stopped_after(make(sample), 4)
+    whole = rows(make(sample))
+    same, other = make(sample), make(sample)
+    for loader in (same, other):
+        loader.load_state_dict(state)
+    same.set_epoch(0)
+    assert taken + rows(same) == whole
+    other.set_epoch(1)
+    assert len(rows(other)) == len(whole)
+
+
+def test_single_samples_are_counted_as_they_come(sample):
+    loader = make(sample, batch_size=None)
+    first = [int(y) for _, y in itertools.islice(iter(loader), 10)]
+    later = make(sample, batch_size=None)
+    later.load_state_dict(loader.state_dict())
+    assert sorted(first + [int(y) for _, y in later]) == list(range(ROWS))
+
+
+def test_nothing_is_read_that_was_taken_before(sample, monkeypatch):
+    read = []
+    original = FileBytes.read_into
+    monkeypatch.setattr(
+        FileBytes, "read_into", lambda s, offset, target: (read.append(target.nbytes), original(s, offset, target))[1]
+    )
+    whole = make(sample)
+    list(whole)
+    everything = sum(read)
+    _, state = stopped_after(make(sample, num_workers=0), 18)
+    later = make(sample, num_workers=0)
+    later.load_state_dict(state)
+    read.clear()
+    list(later)
+    assert sum(read) < everything / 2
+
+
+def test_the_state_is_numbers_and_text_and_needs_no_pickle(sample):
+    _, state = stopped_after(make(sample), 3)
+    assert len(json.dumps(state)) < 700
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    assert torch.load(file, weights_only=True) == state
+
+
+# --- kill -9 ------------------------------------------------------------------------------------------------
+
+TRAINING = """
+import json, os, sys
+from h5stream import H5StreamLoader
+from h5stream.engine import kept
+kept.KEEP_NBYTES = -1
+path, log = sys.argv[1:]
+loader = H5StreamLoader(path, 48, shuffle=True, seed=5, window=200, fields=["x", "y"], persistent_workers=True)
+seen = []
+if os.path.exists(log):
+    saved = json.load(open(log))
+    seen = saved["seen"]
+    loader.load_state_dict(saved["loader"])
+while len(seen) < 63:
+    for x, y in loader:
+        seen.append(y.tolist())
+        with open(log + ".new", "w") as file:
+            json.dump({"seen": seen, "loader": loader.state_dict()}, file)
+        os.replace(log + ".new", log)
+        print(len(seen), flush=True)
+"""
+
+
+def test_a_run_that_is_killed_goes_on_exactly(sample, tmp_path):
+    log = tmp_path / "log.json"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parent.parent)}
+    command = [sys.executable, "-c", TRAINING, sample.path, str(log)]
+    for kill_at in (5, 21, 40, None):  # in the first epoch, at its end, in the second, not at all
+        child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+        for line in child.stdout:
+            if int(line) == kill_at:
+                child.send_signal(signal.SIGKILL)
+                break
+        child.stdout.close()
+        assert child.wait(60) == (-signal.SIGKILL if kill_at else 0)
+    seen = json.loads(log.read_text())["seen"]
+    assert seen == list(itertools.chain(*epochs(make(sample), 3)))
+
+
+# --- other numbers of ranks ---------------------------------------------------------------------------------
+
+
+def at_ranks(sample, world_size, state=None, **options):
+    loaders = [make(sample, rank=rank, world_size=world_size, **options) for rank in range(world_size)]
+    for loader in loaders:
+        if state is not None:
+            loader.load_state_dict(state)
+    return loaders
+
+
+@pytest.mark.parametrize("options", [{}, {"window_device": "cpu"}, {"shuffle": False, "num_workers": 0}])
+@pytest.mark.parametrize("after", [1, 2, 8, 4])
+def test_a_state_of_four_ranks_gives_other_ranks_every_remaining_row_once(sample, after, options):
+    options = {"batch_size": 16, **options}
+    began = at_ranks(sample, 4, **options)
+    seen = []
+    for loader in began:
+        taken, state = stopped_after(loader, 7)
+        seen += taken
+    went_on = at_ranks(sample, after, state, **options)
+    rest = [list(loader) for loader in went_on]
+    assert len({len(batches) for batches in rest}) == 1
+    assert all(sample.matches(x, y) for batches in rest for x, y in batches)
+    seen += [batch for batches in rest for batch in rows(batches)]
+    assert sorted(itertools.chain(*seen)) == list(range(ROWS))
+    after_that = [row for loader in went_on for batch in rows(loader) for row in batch]
+    expected = [row for loader in at_ranks(sample, after, **options) for batch in epochs(loader, 2)[1] for row in batch]
+    assert after_that == expected
+
+
+def test_four_ranks_then_two_then_eight(sample):
+    seen, state = [], None
+    for world_size, batches in ((4, 3), (2, 5), (2, 7), (8, 99)):
+        for loader in at_ranks(sample, world_size, state, batch_size=16):
+            taken, saved = stopped_after(loader, batches)
+            seen += taken
+        state = saved
+        if world_size == 2:
+            assert state["taken"] == [[4, 3], [2, batches if batches == 5 else 12]]
+    assert sorted(itertools.chain(*seen)) == list(range(ROWS))
+    assert (state["epoch"], state["taken"]) == (1, [])
+
+
+def test_every_rank_saves_the_same_but_its_number(sample):
+    states = [stopped_after(loader, 3)[1] for loader in at_ranks(sample, 4)]
+    assert [state.pop("rank") for state in states] == [0, 1, 2, 3]
+    assert all(state == states[0] for state in states)
+
+
+def test_a_rest_that_cannot_be_cut_is_refused_and_the_loader_stays_as_it_was(sample):
+    _, state = stopped_after(make(sample), 20)
+    state["taken"] = [[1, 20]]
+    later = make(sample, rank=0, world_size=64)
+    with pytest.raises(OptionError, match=r"left of epoch 0 cannot be cut for 64 ranks.*set_epoch\(1\)"):
+        later.load_state_dict(state)
+    assert later.state_dict()["taken"] == []
+    later.set_epoch(1)
+    assert len(rows(later)) == len(later)
+
+
+# --- what must be the same ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"seed": 6}, "seed was 5 and is now 6"),
+        ({"batch_size": 47}, "batch_size was 48 and is now 47"),
+        ({"shuffle": False}, "order was shuffled and is now file"),
+        ({"drop_last": True}, "drop_last was 0 and is now 1"),
+        ({"window": 300}, "window was 200 and is now 300"),
+        ({"fields": ["x"]}, "fields was x:float32"),
+    ],
+)
+def test_other_settings_are_refused_by_name(sample, options, message):
+    _, state = stopped_after(make(sample), 3)
+    loader = make(sample, **options)
+    with pytest.raises(StateError, match=message) as caught:
+        loader.load_state_dict(state)
+    assert next(iter(options)) in (*caught.value.changed, "shuffle")
+    list(loader)  # still of use
+
+
+def test_other_data_are_refused_by_name(sample, tmp_path):
+    _, state = stopped_after(make(sample), 3)
+    longer = write_sample(tmp_path, name="longer.h5", rows=ROWS + 1)
+    with pytest.raises(StateError, match="rows was 1000 and is now 1001") as caught:
+        make(longer).load_state_dict(state)
+    assert "file_bytes" in caught.value.changed
+    with pytest.raises(StateError, match="selection was all"):
+        make(H5Dataset(sample.path, FIELDS, rows=range(900)), fields=None).load_state_dict(state)
+
+
+def test_data_that_were_written_anew_are_noticed_by_their_chunks(sample, tmp_path):
+    _, state = stopped_after(make(sample), 3)
+    with h5py.File(tmp_path / "again.h5", "w") as file:
+        x = np.random.default_rng(0).random(sample.x.shape, dtype="f4")
+        file.create_dataset("x", data=x, chunks=(32, 4), compression="gzip", shuffle=True)
+        file.create_dataset("y", data=sample.y)
+    with pytest.raises(StateError, match="chunks was"):
+        make(tmp_path / "again.h5").load_state_dict(state)
+
+
+def test_the_same_data_at_another_path_and_time_go_on(sample, tmp_path):
+    taken, state = stopped_after(make(sample), 6)
+    shutil.copyfile(sample.path, tmp_path / "copy.h5")
+    os.utime(tmp_path / "copy.h5", (1, 1))
+    later = make(tmp_path / "copy.h5")
+    later.load_state_dict(state)
+    assert taken + rows(later) == rows(make(sample))
+
+
+def test_threads_and_devices_may_differ(sample):
+    taken, state = stopped_after(make(sample, num_workers=2), 6)
+    later = make(sample, num_workers=0, window_device="cpu", memory_budget=1 << 30)
+    later.load_state_dict(state)
+    assert taken + rows(later) == rows(make(sample))
+
+
+def test_an_automatic_window_is_that_of_the_state_though_less_memory_is_free_now(tmp_path, monkeypatch):
+    stream_all(monkeypatch)
+    sample = write_sample(tmp_path, rows=20000, columns=16)
+    options = {"window": "auto", "num_workers": 1, "batch_size": 100}
+    much, little = (make(sample, memory_budget=n, **options) for n in (1 << 30, 4_500_000))
+    assert much.window_size.window_rows > little.window_size.window_rows
+    whole = epochs(make(sample, memory_budget=1 << 30, **options), 2)
+    taken, state = stopped_after(much, 150)
+    little.load_state_dict(state)
+    assert [taken + rows(little), rows(little)] == whole
+    with pytest.raises(OptionError, match="memory_budget=3,500,000 bytes is too small for window="):
+        make(sample, memory_budget=3_500_000, **options).load_state_dict(state)
+
+
+def test_a_seed_that_chance_chose_is_that_of_the_state(sample):
+    options = {"seed": None, "generator": torch.Generator().manual_seed(1)}
+    whole = rows(first := make(sample, **options))
+    first.set_epoch(0)
+    taken, state = stopped_after(first, 6)
+    later = make(sample, seed=None, generator=torch.Generator().manual_seed(2))
+    later.load_state_dict(state)
+    assert later.seed == first.seed
+    assert taken + rows(later) == whole
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        (None, "takes what state_dict"),
+        ({"epoch": 3}, "takes what state_dict"),
+        ({"format": 2}, "has format 2; this version of h5stream reads 1"),
+        ({"format": 1, "epoch": 0}, "damaged: KeyError"),
+        ({"epoch": -1}, "damaged"),
+        ({"epoch": "0"}, "damaged"),
+        ({"taken": [[1]]}, "damaged"),
+        ({"taken": [[0, 1]]}, "damaged"),
+        ({"taken": [[1 << 60, 1]]}, "damaged"),
+        ({"taken": 5}, "damaged"),
+        ({"fingerprint": 5}, "damaged"),
+    ],
+)
+def test_what_is_no_state_is_refused(sample, state, message):
+    loader = make(sample)
+    if isinstance(state, dict) and "format" not in state and state != {"epoch": 3}:
+        state = {**loader.state_dict(), **state}
+    with pytest.raises(StateError, match=message):
+        loader.load_state_dict(state)
+
+
+def test_more_batches_than_an_epoch_has_are_refused(sample):
+    state = {**make(sample).state_dict(), "taken": [[1, 22]]}
+    with pytest.raises(OptionError, match="22 batches were taken, but there are 21"):
+        make(sample).load_state_dict(state)
+
+
+# --- orders of somebody else's ------------------------------------------------------------------------------
+
+
+def listed(sample, sampler, **options):
+    return H5StreamLoader(sample.path, BATCH, sampler=sampler, fields=FIELDS, **options)
+
+
+def seeded(seed=1):
+    return RandomSampler(range(ROWS), generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("batches", [0, 1, 10, 21])
+def test_a_sampler_that_gives_the_same_indices_again_goes_on(sample, batches):
+    whole = rows(listed(sample, seeded()))
+    taken, state = stopped_after(listed(sample, seeded()), batches)
+    later = listed(sample, seeded())
+    later.load_state_dict(state)
+    assert taken + (rows(later) if batches < 21 else []) == whole
+    assert batches < 21 or state["taken"] == []
+
+
+def test_a_batch_sampler_goes_on(sample):
+    def make_loader():
+        batches = BatchSampler(SequentialSampler(range(ROWS)), 100, drop_last=False)
+        return H5StreamLoader(sample.path, batch_sampler=batches, fields=FIELDS)
+
+    taken, state = stopped_after(make_loader(), 3)
+    later = make_loader()
+    later.load_state_dict(state)
+    assert taken + rows(later) == rows(make_loader())
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_sampler_that_gives_other_indices_is_an_error_and_no_repeated_row(sample, num_workers):
+    _, state = stopped_after(listed(sample, seeded()), 5)
+    later = listed(sample, seeded(2), num_workers=num_workers)
+    later.load_state_dict(state)
+    with pytest.raises(StateError, match=r"other indices than when the state was saved, 5 batches .*generator="):
+        list(later)
+
+
+def test_a_samplers_rest_is_not_cut_for_other_ranks(sample):
+    _, state = stopped_after(listed(sample, seeded()), 5)
+    state["taken"] = [[2, 5]]
+    with pytest.raises(StateError, match=r"of 2 ranks and there are 1: .* cannot be cut anew"):
+        listed(sample, seeded()).load_state_dict(state)
