@@ -34,9 +34,6 @@ def second_half(path, state_path):
 
 
 def main(path):
-    if not hasattr(H5StreamLoader, "state_dict"):  # To be removed when every version has it.
-        print("skipped: this version of h5stream has no state_dict; set_epoch() resumes between epochs")
-        return
     with open_loader(path) as loader:
         whole = [y.clone() for _, y in loader]
     state_path = Path(path).with_suffix(".state.json")

@@ -32,10 +32,6 @@ from train_model import Model, Objective, make_optimizer, make_schedule
 from h5stream import H5Dataset, H5StreamLoader, SystemMonitor, allowance, track
 from h5stream.advice.presets import preset_for
 
-# A newer part of h5stream: without it checkpoints are made between epochs only. This is the one place that asks; remove
-# it when every version has it.
-HAS_STATE = hasattr(H5StreamLoader, "state_dict")
-
 MOST_CLASSES = 100_000  # More than this is hardly a class: the target is a count or an identifier.
 DEFAULT_BATCH = 8192
 LEAST_STEPS = 20  # A default batch leaves an epoch at least this many steps; a batch size that is given is kept.
@@ -77,6 +73,7 @@ def parse(arguments=None):
     model.add_argument("--seed", type=int, default=0)
     speed = parser.add_argument_group("speed")
     speed.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    speed.add_argument("--cpu-threads", type=int, help="PyTorch's own threads; 1 for small models on a busy machine")
     speed.add_argument("--bf16", action=switch, default=None, help="bfloat16 autocast; by default on CUDA")
     speed.add_argument("--tf32", action=switch, default=True, help="TF32 for float32 products, on CUDA")
     speed.add_argument("--fused", action=switch, default=True, help="the optimizer's step as one kernel")
@@ -193,6 +190,8 @@ def find_task(args):
 def set_switches(args):
     """Turn on what is global, and say what is on."""
     on_gpu = args.device.startswith("cuda")
+    if args.cpu_threads:
+        torch.set_num_threads(args.cpu_threads)
     if on_gpu:
         torch.set_float32_matmul_precision("high" if args.tf32 else "highest")
         torch.backends.cudnn.allow_tf32 = args.tf32
@@ -284,7 +283,7 @@ class Trainer:
         if self.done.steps % self.args.log_every == 0:
             self.log_step()
         every = self.args.checkpoint_every
-        if HAS_STATE and every and self.done.steps % every == 0 and self.done.batches < len(self.train_loader):
+        if every and self.done.steps % every == 0 and self.done.batches < len(self.train_loader):
             self.save()
 
     def log_step(self):
@@ -343,7 +342,7 @@ class Trainer:
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "schedule": self.schedule.state_dict(),
-            "loader": self.train_loader.state_dict() if HAS_STATE else None,
+            "loader": self.train_loader.state_dict(),
             "meter": (self.meter.sums, self.meter.rows),
             "done": dataclasses.asdict(self.done),
             "random": torch.get_rng_state(),
@@ -367,10 +366,7 @@ class Trainer:
         self.meter.sums, self.meter.rows = state["meter"]
         self.done = Progress(**state["done"])
         torch.set_rng_state(state["random"].cpu())
-        if state["loader"] is not None:
-            self.train_loader.load_state_dict(state["loader"])
-        else:
-            self.train_loader.set_epoch(self.done.epoch)
+        self.train_loader.load_state_dict(state["loader"])
         log.info("Resumed after %d epochs and %d batches", self.done.epoch, self.done.batches)
 
 

@@ -17,8 +17,6 @@ import numpy as np
 import pytest
 import torch
 
-from h5stream import H5StreamLoader
-
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 CORPUS = Path(os.environ.get("H5STREAM_CORPUS", ROOT.parent / "shared" / "corpus"))
@@ -177,7 +175,6 @@ def test_resume_without_a_checkpoint_begins(train, file, tmp_path):
     assert not (tmp_path / "none.pt.part").exists()
 
 
-@pytest.mark.skipif(not hasattr(H5StreamLoader, "state_dict"), reason="needs H5StreamLoader.state_dict")
 def test_a_run_killed_within_an_epoch_ends_with_the_same_loss(file, tmp_path):
     def command(name, *more):
         options = ["--data", file, "--y", "label", *SMALL, "--epochs", 3, "--batch-size", 8, "--log-every", 10]
