@@ -1,0 +1,32 @@
+"""Watch the machine while training, with a progress bar that says what the loop waits for, and keep a log.
+
+python examples/monitor.py train.h5 monitor.jsonl
+"""
+
+import sys
+import time
+
+import torch
+
+from h5stream import H5StreamLoader, SystemMonitor, track
+from h5stream.monitor.export import JsonlLog
+
+
+def main(path, log_path, at_least_s=1.0):
+    loader = H5StreamLoader(path, batch_size=256, shuffle=True, fields=["x", "y"])
+    model = torch.nn.Linear(loader.dataset[0][0].numel(), 1)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    until_s = time.monotonic() + at_least_s
+    with loader, SystemMonitor(interval_s=0.2, sinks=[JsonlLog(log_path)]) as monitor:
+        while time.monotonic() < until_s:
+            # While it runs, `track` tells the monitor which share of the time the loop waits.
+            for x, y in track(loader, monitor, description="training"):
+                loss = torch.nn.functional.mse_loss(model(x.flatten(1))[:, 0], y.float())
+                optimizer.zero_grad(set_to_none=True)
+                loss.backward()
+                optimizer.step()
+    print(monitor.summary())
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

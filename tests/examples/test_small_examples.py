@@ -1,0 +1,99 @@
+"""The small programs in `examples/` do what their first lines say."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from h5stream import H5StreamLoader
+from h5stream.monitor.export import read_log
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+def example(name):
+    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def file(tmp_path):
+    return str(write(tmp_path / "a.h5", 1500))
+
+
+def write(path, rows):
+    rng = np.random.default_rng(0)
+    with h5py.File(path, "w") as f:
+        f.create_dataset("x", data=rng.random((rows, 6), dtype="f4"), chunks=(128, 6), compression="gzip")
+        f.create_dataset("y", data=np.arange(rows) % 10)
+    return path
+
+
+def test_the_swap_gives_the_same_sum_and_changes_the_loop_by_nothing(file, capsys):
+    example("swap_in_before").main(file)
+    example("swap_in_after").main(file)
+    before, after = (line.split(", ") for line in capsys.readouterr().out.splitlines())
+    assert before[0] == after[0] == "6 batches"
+    assert float(before[1]) == pytest.approx(float(after[1]), rel=1e-5)
+    mains = [
+        (EXAMPLES / f"swap_in_{name}.py").read_text().split("def main(path):")[1].splitlines()
+        for name in ("before", "after")
+    ]
+    changed = [line for line in difflib.ndiff(*mains) if line.startswith(("- ", "+ "))]
+    assert len(changed) == 2  # one line, before and after
+
+
+def test_several_files_are_one_dataset(tmp_path, capsys):
+    write(tmp_path / "day1.h5", 700)
+    write(tmp_path / "day2.h5", 800)
+    example("multi_file").main(str(tmp_path / "day*.h5"))
+    out = capsys.readouterr().out
+    assert "1,500 rows of x, y; 2 file(s)" in out
+    assert "5 batches of (256, 4) torch.float32 and (256,) torch.int64" in out
+
+
+def test_two_halves_are_the_whole(file, capsys):
+    example("resume").main(file)
+    out = capsys.readouterr().out
+    if hasattr(H5StreamLoader, "state_dict"):
+        assert out == "6 batches at once, 6 in two parts: the same\n"
+    else:
+        assert out.startswith("skipped")
+
+
+def test_copies_are_read_and_gone_afterwards(file, tmp_path, capsys):
+    example("staging").main(str(tmp_path / "fast"), file)
+    out = capsys.readouterr().out
+    assert str(tmp_path / "fast" / "a.h5") in out
+    assert "1,500 rows; still there afterwards: []" in out
+
+
+def test_the_monitor_hears_how_long_training_waits(file, tmp_path, capsys):
+    example("monitor").main(file, tmp_path / "log.jsonl")
+    said = capsys.readouterr()
+    assert "Waiting for data: " in said.err
+    assert "data wait n/a" not in said.out
+    waits = [sample.data_wait_ratio for sample in read_log(tmp_path / "log.jsonl")]
+    assert any(wait is not None for wait in waits)
+    assert all(wait is None or 0 <= wait <= 1 for wait in waits)
+
+
+def test_a_graph_is_replayed_or_the_machine_has_no_gpu(file, capsys):
+    example("cuda_graph").main(file)
+    out = capsys.readouterr().out
+    assert out.startswith("epoch 0: loss" if torch.cuda.is_available() else "skipped: no CUDA device")
+
+
+def test_each_example_is_run_here_or_by_its_own_tests():
+    here = {"swap_in_before", "swap_in_after", "multi_file", "resume", "staging", "monitor", "cuda_graph"}
+    by_the_script = {"train", "train_model", "train_checklist"}
+    missing = (here | by_the_script) - {path.stem for path in EXAMPLES.glob("*.py")}
+    assert not missing

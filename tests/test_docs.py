@@ -1,0 +1,160 @@
+"""What the documentation says is so: its code runs, its tables are the code's, what it names exists.
+
+A block after ``<!-- not run: why -->`` is only compiled.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import typer
+from torch.utils.data import DataLoader
+
+from h5stream import H5Dataset, H5StreamLoader
+from h5stream.cli.app import app
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+PAGES = sorted(path for path in DOCS.glob("*.md") if not path.name.startswith("notes-"))
+BLOCK = re.compile(r"(<!-- not run: [^>]+ -->\n)?```python\n(.*?)```", flags=re.S)
+
+
+def blocks(page):
+    return [(bool(marked), code) for marked, code in BLOCK.findall(page.read_text())]
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """Work where the pages' code finds its files."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    for name in ("train.h5", "table.h5"):
+        with h5py.File(name, "w") as f:
+            f.create_dataset("x", data=rng.random((2000, 64), dtype="f4"), chunks=(200, 64), compression="gzip")
+            f["y"] = np.arange(2000) % 10
+            f["obs"] = np.zeros(2000, [("age", "i4"), ("height", "f4")])
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.stem)
+def test_the_code_on_a_page_runs_from_top_to_bottom(page, files):
+    names = {"__name__": page.stem}
+    for marked, code in blocks(page):
+        compiled = compile(code, page.name, "exec")
+        if not marked:
+            exec(compiled, names)
+
+
+def test_most_code_runs():
+    marked = [marked for page in PAGES for marked, _ in blocks(page)]
+    assert len(marked) >= 12
+    assert sum(marked) <= 2
+
+
+DTYPES = re.findall(r"^\|[^|]+\| `([^`]+)` \| `(torch\.\w+)` \|$", (DOCS / "fields.md").read_text(), flags=re.M)
+
+
+def test_the_table_of_dtypes_has_every_one():
+    assert len(DTYPES) == 16
+
+
+@pytest.mark.parametrize(("stored", "promised"), DTYPES)
+def test_a_dtype_comes_as_the_table_says(stored, promised, tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as f:
+        f["x"] = np.zeros((3, 2), stored)
+    assert f"{H5Dataset(tmp_path / 'a.h5', 'x')[:2].dtype}" == promised
+
+
+def test_every_argument_of_dataloader_is_in_the_swap_in_guide():
+    table = (DOCS / "swap-in.md").read_text().split("## Every argument")[1]
+    for name in inspect.signature(DataLoader.__init__).parameters:
+        assert name == "self" or f"| `{name}` |" in table
+
+
+def test_every_argument_of_our_own_is_named_there_too():
+    theirs = inspect.signature(DataLoader.__init__).parameters
+    page = (DOCS / "swap-in.md").read_text()
+    ours = set(inspect.signature(H5StreamLoader.__init__).parameters) - set(theirs)
+    assert [name for name in sorted(ours) if f"`{name}`" not in page] == []
+
+
+def commands():
+    for page in [*PAGES, ROOT / "README.md"]:
+        text = page.read_text()
+        for block in re.findall(r"```(?:bash)?\n(.*?)```", text, flags=re.S):
+            for line in block.splitlines():
+                if line.strip().startswith("h5stream "):
+                    yield page.name, line.split("#")[0]
+        for line in re.findall(r"`(h5stream [^`]+)`", text):
+            yield page.name, line
+
+
+@pytest.mark.parametrize(("page", "line"), sorted(set(commands())))
+def test_a_command_that_is_named_exists_with_its_options(page, line):
+    words = shlex.split(line.strip())
+    known = typer.main.get_command(app).commands
+    assert words[1] in known, f"{page}: {line}"
+    options = {option for parameter in known[words[1]].params for option in parameter.opts}
+    assert {word for word in words[2:] if word.startswith("--")} <= options
+
+
+def test_files_that_are_named_exist():
+    named = {
+        (page.name, path)
+        for page in PAGES
+        for path in re.findall(r"`((?:tests|examples|tools|bench|docs)/[\w./-]+)`", page.read_text())
+    }
+    assert len(named) > 15
+    assert [f"{page}: {path}" for page, path in sorted(named) if not (ROOT / path).exists()] == []
+
+
+def test_attributes_of_statistics_that_are_named_exist():
+    from h5stream.engine.statistics import LoaderStatistics
+
+    table = (DOCS / "monitor.md").read_text().split("| figure |")[1].split("The [API]")[0]
+    names = re.findall(r"^\| `(\w+)` \|", table, flags=re.M)
+    assert len(names) > 5
+    assert all(hasattr(LoaderStatistics, name) for name in names)
+
+
+def test_every_option_of_the_training_script_in_the_guide_exists():
+    page = (DOCS / "training.md").read_text()
+    script = (ROOT / "examples" / "train.py").read_text()
+    named = set(re.findall(r"(--[a-z][\w-]+)", page)) - {"--no-"}
+    assert [option for option in sorted(named) if f'"{option}"' not in script] == []
+
+
+def test_every_page_is_in_the_navigation():
+    listed = re.findall(r": ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), flags=re.M)
+    assert sorted(listed) == [page.name for page in PAGES]
+
+
+def test_the_benchmark_page_is_made_from_the_committed_results():
+    done = subprocess.run(
+        [sys.executable, ROOT / "tools" / "docs_benchmarks.py", "--check"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_site_is_built_without_anything_from_elsewhere(tmp_path):
+    pytest.importorskip("mkdocstrings", reason="the extra 'docs' is not installed; CI builds the site")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path / "site"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    pages = list((tmp_path / "site").rglob("*.html"))
+    assert len(pages) > len(PAGES)
+    for page in pages:
+        loaded = re.findall(r"<(?:script|link|img)[^>]+(?:src|href)=\"?(https?://[^\"> ]+)", page.read_text())
+        assert loaded == [], page.name
