@@ -104,25 +104,18 @@ def noted(benchmark: object, group: str, rates: dict[str, list[float]], **facts:
     print("\n" + "\n".join([f"{group}: {facts}", *lines]))
 
 
-def test_naive_from_disk_cache_and_tmpfs(benchmark, bench_file, ram):
+@pytest.mark.parametrize("place", ["disk", "page cache", "tmpfs"])
+def test_naive(benchmark, bench_file, ram, place):
     path = bench_file("gzip4_shuffle")
-    staged = str(stage(path, to=ram, lease=False).paths[0])
-
-    def two_batches(place: str) -> Callable[[], int]:
-        return lambda: cases.stream(naive_loader(place, cases.FIELDS, cases.BATCH, 2), 2)
-
-    contenders = [
-        Contender(name="naive, disk", run=two_batches(path), before=lambda: drop_pages(path)),
-        Contender(name="naive, page cache", run=two_batches(path)),
-        Contender(name="naive, tmpfs", run=two_batches(staged)),
-    ]
-
-    def once() -> None:
-        for each in contenders:
-            each.round()
-
-    benchmark.pedantic(once, rounds=1, iterations=1)
-    noted(benchmark, "naive", {each.name: each.rates for each in contenders})
+    if place == "tmpfs":
+        path = str(stage(path, to=ram, lease=False).paths[0])
+    naive = Contender(
+        name=f"naive, {place}",
+        run=lambda: cases.stream(naive_loader(path, cases.FIELDS, cases.BATCH, 2), 2),
+        before=lambda: drop_pages(path) if place == "disk" else None,
+    )
+    benchmark.pedantic(naive.round, rounds=1, iterations=1)
+    noted(benchmark, "naive", {naive.name: naive.rates})
 
 
 def test_ours_from_disk_cache_tmpfs_and_repacked(benchmark, bench_file, ram):

@@ -231,8 +231,9 @@ class Run:
                 self._admit(window)
             except self._caught as error:  # no memory for its slots: that is the consumer's to know
                 self._fail(window.first_batch, error)
-        if self._planned is None and not self._planning and self._windows is not None:
-            # The next window is planned while this one's tasks run.
+        may_plan = self._planned is None and not self._planning and self._windows is not None
+        if may_plan and (len(self._threads) > 1 or not self._jobs):
+            # The next window is planned while others carry this one's tasks; one thread alone carries them first.
             self._planning = True
             return self._plan_next
         if self._jobs:

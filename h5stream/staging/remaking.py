@@ -74,7 +74,7 @@ class Remaking:
             progress(estimated * now.bytes_done // max(1, now.bytes_total))
 
         os.close(open_part(job))  # complains if it is gone
-        result = explained(Path(job.source), Path(job.folder), lambda: rewrite(plan, job.part, show))
+        result = explained(Path(job.source), Path(job.folder, job.name), lambda: rewrite(plan, job.part, show))
         notices = tuple(f"{job.source}: {notice}" for notice in result.notices)
         target = open_part(job)
         try:
