@@ -11,17 +11,22 @@ import h5stream
 
 PUBLIC = [
     "ChunkBatchSampler",
+    "Diagnosis",
+    "EpochSummary",
     "Field",
     "H5Dataset",
     "H5StreamError",
     "H5StreamLoader",
+    "LoaderStatistics",
     "SystemMonitor",
     "__version__",
     "collate",
+    "diagnose",
     "errors",
     "repack",
     "stage",
     "staged",
+    "track",
 ]
 
 WATCHED_IMPORT = """
