@@ -80,6 +80,19 @@ def test_skipping_batches_would_lose_the_fast_path_and_says_what_to_write(files)
         accelerator.skip_first_batches(train, 3)
 
 
+def test_a_subclass_of_dataloader_would_be_rebuilt_and_its_own_iteration_lost(files):
+    """Why `H5StreamLoader` is none."""
+
+    class Ours(DataLoader):
+        def __iter__(self):
+            raise AssertionError("never called")
+
+    dataset = H5Dataset(files[0].path, "y")
+    _, _, _, rebuilt = prepared(Ours(dataset, BATCH))
+    assert type(rebuilt) is not Ours
+    assert len(next(iter(rebuilt))) == BATCH
+
+
 def test_our_sampler_under_a_stock_dataloader(files):
     dataset = H5Dataset(files[0].path, ["x", "y"])
     stock = DataLoader(dataset, batch_sampler=ChunkBatchSampler(dataset, BATCH), collate_fn=collate)
