@@ -39,6 +39,7 @@ from h5stream.options import (
     checked_timeout,
     checked_workers,
     given_order,
+    refuse_rebuilding,
 )
 from h5stream.order.epoch import EpochOrder, OrderSettings
 from h5stream.orders import Orders
@@ -276,6 +277,7 @@ class H5StreamLoader:
     @property
     def batch_sampler(self) -> Any:
         """What gives the indices of each batch; None where samples come singly, as in DataLoader."""
+        refuse_rebuilding()
         return self._orders.batch_sampler
 
     def set_epoch(self, epoch: int) -> None:
@@ -345,6 +347,7 @@ class H5StreamLoader:
         self._counters = begun.run.counters.begin()
         iterator = LoaderIterator(self, begun.run, self._epochs.stream(begun), start.place.epoch, count)
         self._iterators.add(iterator)
+        self._orders.watch(iterator)
         return iterator
 
     def copy_into(self, static: Any) -> Iterator[int]:

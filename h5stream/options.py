@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
+import sys
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -110,6 +111,21 @@ def check_samplers(batch_size: Any, shuffle: Any, sampler: Any, batch_sampler: A
         )
     if batch_size is None and drop_last:
         raise OptionError("batch_size=None gives single samples, so drop_last= must be left out")
+
+
+def refuse_rebuilding() -> None:
+    """Refuse to be taken apart by Accelerate, whose answer would be a stock DataLoader of our dataset and order.
+
+    Called by a property that `skip_first_batches` reads, on the way to a loader without our readers, device or
+    transform. That it is the one who reads shows in its frame alone.
+    """
+    if sys._getframe(2).f_code.co_name == "skip_first_batches":
+        raise OptionError(
+            "skip_first_batches would read the rest of this epoch through a stock DataLoader, without reader threads, "
+            "device= and transform=. An H5StreamLoader goes on by itself: loader.load_state_dict(state), with the "
+            "state that loader.state_dict() gave at the checkpoint; under transformers.Trainer with "
+            "TrainingArguments(ignore_data_skip=True)"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,12 +63,17 @@ class Progress:
             self.mark = self.order.take_mark(self.batch)
 
     @property
+    def untouched(self) -> bool:
+        """Whether no batch was given."""
+        return self.batch == self.first_batch and not self.ended
+
+    @property
     def place(self) -> Place:
         """The place behind the last batch that was given; the end of an epoch is the beginning of the next."""
         epoch, ranks = self.start.place.epoch, self.start.ranks
         if self.ended or self.batch == self.order.batches:
             return Place(epoch=epoch + 1)
-        if self.batch == self.first_batch:
+        if self.untouched:
             return self.start.place
         return Place(epoch=epoch, taken=(*self._before, (ranks.world_size, self.batch)), mark=self.mark)
 
@@ -117,6 +124,7 @@ class Orders:
         self._together = min(_LISTED_TOGETHER, max(1, size.max_open_batches // 2))
         self._next = Place(epoch=0)
         self._running: Progress | None = None
+        self._iterator: Callable[[], object] = lambda: None
         self._data: dict[str, int | str] | None = None
 
     @property
@@ -202,7 +210,14 @@ class Orders:
             self._given.set_epoch(epoch)
 
     def next_start(self) -> Start:
-        """Give the start of the next iteration."""
+        """Give the start of the next iteration.
+
+        Trainers make an iterator only to see whether that can be done. One that is gone before it gave a batch
+        did not use its epoch up, nor the place of a state.
+        """
+        running = self._running
+        if running is not None and running.untouched and self._iterator() is None:
+            self._next = running.start.place
         return Start(place=self._next, ranks=self.ranks)
 
     def begin(self, start: Start, order: Order, first_batch: int) -> Progress:
@@ -211,11 +226,15 @@ class Orders:
         self._running = Progress(start=start, order=order, first_batch=first_batch, batch=first_batch)
         return self._running
 
+    def watch(self, iterator: object) -> None:
+        """Learn which iterator the newest iteration is."""
+        self._iterator = weakref.ref(iterator)
+
     def start_after(self, epoch: int) -> Start | None:
         """Give the start of the epoch after `epoch`; None where something else comes next, or nobody can know."""
         if self._given is not None or self._next != Place(epoch=epoch + 1):
             return None
-        return self.next_start()
+        return Start(place=self._next, ranks=self.ranks)
 
     def resize(self, size: WindowSize) -> None:
         """Read so much together from the next iteration on."""

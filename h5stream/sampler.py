@@ -11,7 +11,7 @@ from torch.utils.data import Sampler
 
 from h5stream.dataset import H5Dataset
 from h5stream.engine.budget import AUTO_BATCHES, AUTO_BLOCKS, FIRST_BLOCKS
-from h5stream.errors import OptionError
+from h5stream.errors import OptionError, StateError
 from h5stream.order.epoch import EpochOrder, OrderSettings
 
 
@@ -36,7 +36,8 @@ class ChunkBatchSampler(Sampler[list[int]]):
     window : int, "auto" or "all"
         Rows that are shuffled with one another; ``"all"`` is an exact global shuffle.
     rank, world_size : int
-        Which part of the epoch is ours. Every rank has the same number of batches.
+        Which part of the epoch is ours. Every rank has the same number of batches. `torch.distributed` is not
+        asked: Accelerate and Lightning shard the batch sampler of a DataLoader themselves.
 
     Examples
     --------
@@ -82,24 +83,83 @@ class ChunkBatchSampler(Sampler[list[int]]):
             "world_size": world_size,
         }
         self._blocks = dataset.blocks
+        self._first_batch = 0
+        self._given: tuple[int, int] | None = None  # epoch, and batches of it, of the newest iteration
         self._order(0)  # complains now, not in the first epoch
 
     def _order(self, epoch: int) -> EpochOrder:
         return EpochOrder(self._blocks, OrderSettings(**self._settings, epoch=epoch))
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next iteration; without it the first is 0, and each adds one."""
+        """Choose the epoch of the next iteration; without it the first is 0, and each adds one.
+
+        An iteration that is to go on in that very epoch, after `load_state_dict`, still does.
+        """
+        self._first_batch = self._first_batch if epoch == self.epoch else 0
         self.epoch = epoch
+        self._given = None
 
     def __len__(self) -> int:
         return self._order(self.epoch).batches
 
+    def state_dict(self) -> dict[str, Any]:
+        """Give where the newest iteration is, or where the next will begin; torchdata's StatefulDataLoader asks.
+
+        Examples
+        --------
+        >>> import h5py, tempfile, os, numpy as np
+        >>> path = os.path.join(tempfile.mkdtemp(), "a.h5")
+        >>> with h5py.File(path, "w") as f:
+        ...     f["x"] = np.arange(10)
+        >>> sampler = ChunkBatchSampler(H5Dataset(path), 4, shuffle=False)
+        >>> batches = iter(sampler)
+        >>> next(batches)
+        [0, 1, 2, 3]
+        >>> state = sampler.state_dict()
+        >>> sampler.load_state_dict(state)
+        >>> list(sampler)
+        [[4, 5, 6, 7], [8, 9]]
+        """
+        epoch, batch = (self.epoch, self._first_batch) if self._given is None else self._given
+        if batch == self._order(epoch).batches:
+            epoch, batch = epoch + 1, 0
+        return {"epoch": epoch, "batch": batch, "order": self._description()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on where a state was saved, without replay.
+
+        Raises
+        ------
+        StateError
+            If the state is none, or of other rows or settings.
+        """
+        ours = self._description()
+        given = state_dict if isinstance(state_dict, dict) else {}
+        epoch, batch, saved = (given.get(name) for name in ("epoch", "batch", "order"))
+        if type(epoch) is not int or type(batch) is not int or min(epoch, batch) < 0 or not isinstance(saved, dict):
+            raise StateError(f"load_state_dict takes what state_dict() gave, not {state_dict!r:.200}")
+        changed = tuple(name for name in ours if saved.get(name) != ours[name])
+        if changed:
+            listed = ", ".join(f"{name} was {saved.get(name)} and is now {ours[name]}" for name in changed)
+            raise StateError(f"the state is of other rows or settings: {listed}", changed=changed)
+        self.epoch, self._first_batch, self._given = epoch, batch, None
+
+    def _description(self) -> dict[str, Any]:
+        settings = {name: value for name, value in self._settings.items() if name != "rank"}
+        return {"rows": self._blocks.total_rows, "blocks": self._blocks.count, **settings}
+
     def __iter__(self) -> Iterator[list[int]]:
-        order = self._order(self.epoch)
-        self.epoch += 1
+        epoch, first_batch = self.epoch, self._first_batch
+        order = self._order(epoch)
+        self.epoch, self._first_batch = epoch + 1, 0
+        for number, rows in enumerate(self._batches(order, first_batch), first_batch + 1):
+            self._given = (epoch, number)
+            yield rows
+
+    def _batches(self, order: EpochOrder, first_batch: int) -> Iterator[list[int]]:
         pending: dict[int, list[Any]] = {}
         selected = self._blocks.rows
-        for window in order.windows():
+        for window in order.windows(first_batch):
             places = window.rows if selected is None else selected.searchsorted(window.rows)
             by_batch = window.batch.argsort(kind="stable")
             edges = (window.batch[by_batch][1:] != window.batch[by_batch][:-1]).nonzero()[0] + 1

@@ -144,6 +144,20 @@ def test_set_epoch_to_the_epoch_of_the_state_does_not_lose_the_place(sample):
     assert len(rows(other)) == len(whole)
 
 
+def test_an_iterator_that_is_dropped_before_its_first_batch_uses_nothing_up(sample):
+    """Lightning makes one to see whether that can be done."""
+    taken, state = stopped_after(make(sample), 4)
+    later = make(sample)
+    later.load_state_dict(state)
+    iter(later)
+    assert later.state_dict() == state
+    iter(later)
+    whole = epochs(make(sample), 2)
+    assert [taken + rows(later), rows(later)] == whole
+    first, second = iter(later), iter(later)  # in use at once, they are of two epochs
+    assert rows(first) != rows(second)
+
+
 def test_single_samples_are_counted_as_they_come(sample):
     loader = make(sample, batch_size=None)
     first = [int(y) for _, y in itertools.islice(iter(loader), 10)]

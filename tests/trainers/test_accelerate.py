@@ -1,0 +1,116 @@
+"""Hugging Face Accelerate: `prepare` leaves the loader alone, and shards a stock DataLoader itself."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from recorded import (
+    BATCH,
+    HELD_OUT,
+    ROWS,
+    Noted,
+    assert_each_row_once_an_epoch,
+    assert_fast_path,
+    loaders_of,
+    write_files,
+)
+from sample_files import stream_all
+from torch.utils.data import DataLoader
+
+from h5stream import ChunkBatchSampler, H5Dataset, collate
+from h5stream.errors import OptionError
+
+accelerate = pytest.importorskip("accelerate", reason="needs accelerate: pip install h5stream[trainers]")
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # theirs
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    stream_all(monkeypatch)
+    return write_files(tmp_path)
+
+
+def prepared(*loaders):
+    accelerator = accelerate.Accelerator(cpu=True)
+    model = Noted()
+    return accelerator, *accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=1e-9), *loaders)
+
+
+def fit(accelerator, model, optimizer, batches):
+    model.train()
+    for x, y in batches:
+        accelerator.backward(model(x, y)["loss"])
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_two_epochs_with_validation(files):
+    given = loaders_of(*files)
+    accelerator, model, optimizer, train, held_out = prepared(*given)
+    assert (train, held_out) == given  # as they were
+    for _ in range(2):
+        fit(accelerator, model, optimizer, train)
+        model.eval()
+        for x, y in held_out:
+            model(x, y)
+    assert_each_row_once_an_epoch(model.train_rows, ROWS, 2)
+    assert_each_row_once_an_epoch(model.held_out_rows, HELD_OUT, 2)
+    assert_fast_path(train)
+    assert_fast_path(held_out, HELD_OUT)
+
+
+def test_a_registered_loaders_place_is_saved_with_the_rest(files, tmp_path):
+    accelerator, model, optimizer, train, _ = prepared(*loaders_of(*files))
+    accelerator.register_for_checkpointing(train)
+    fit(accelerator, model, optimizer, itertools.islice(iter(train), 5))
+    accelerator.save_state(tmp_path / "state")
+    accelerator, later, optimizer, train, _ = prepared(*loaders_of(*files))
+    accelerator.register_for_checkpointing(train)
+    accelerator.load_state(tmp_path / "state")
+    fit(accelerator, later, optimizer, train)
+    assert_each_row_once_an_epoch(model.train_rows + later.train_rows, ROWS, 1)
+
+
+def test_skipping_batches_would_lose_the_fast_path_and_says_what_to_write(files):
+    accelerator, _, _, train, _ = prepared(*loaders_of(*files))
+    with pytest.raises(OptionError, match=r"stock DataLoader.*loader.load_state_dict\(state\).*ignore_data_skip=True"):
+        accelerator.skip_first_batches(train, 3)
+
+
+def test_a_subclass_of_dataloader_would_be_rebuilt_and_its_own_iteration_lost(files):
+    """Why `H5StreamLoader` is none."""
+
+    class Ours(DataLoader):
+        def __iter__(self):
+            raise AssertionError("never called")
+
+    dataset = H5Dataset(files[0].path, "y")
+    _, _, _, rebuilt = prepared(Ours(dataset, BATCH))
+    assert type(rebuilt) is not Ours
+    assert len(next(iter(rebuilt))) == BATCH
+
+
+def test_our_sampler_under_a_stock_dataloader(files):
+    dataset = H5Dataset(files[0].path, ["x", "y"])
+    stock = DataLoader(dataset, batch_sampler=ChunkBatchSampler(dataset, BATCH), collate_fn=collate)
+    accelerator, model, optimizer, train = prepared(stock)
+    for _ in range(2):
+        fit(accelerator, model, optimizer, train)
+    assert_each_row_once_an_epoch(model.train_rows, ROWS, 2)
+
+
+def test_accelerates_own_sharding_of_our_sampler_gives_each_batch_to_one_process(files):
+    dataset = H5Dataset(files[0].path, "y")
+    from accelerate.data_loader import prepare_data_loader
+
+    rows = []
+    for rank in (0, 1):
+        stock = DataLoader(dataset, batch_sampler=ChunkBatchSampler(dataset, BATCH), collate_fn=collate)
+        shard = prepare_data_loader(
+            stock, num_processes=2, process_index=rank, put_on_device=False, even_batches=False, rng_types=[]
+        )
+        rows += [row for y in shard for row in y.tolist()]
+    assert sorted(rows) == list(range(ROWS))

@@ -1,0 +1,112 @@
+"""Lightning `Trainer.fit`: it leaves an iterable alone that is no DataLoader, and keeps its state."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from recorded import (
+    HELD_OUT,
+    ROWS,
+    Noted,
+    assert_each_row_once_an_epoch,
+    assert_fast_path,
+    loaders_of,
+    write_files,
+)
+from sample_files import stream_all
+
+lightning = pytest.importorskip("lightning.pytorch", reason="needs lightning: pip install h5stream[trainers]")
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # theirs
+
+
+class Module(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.model = Noted()
+
+    def training_step(self, batch, number):
+        return self.model(*batch)["loss"]
+
+    def validation_step(self, batch, number):
+        self.log("val", self.model(*batch)["loss"])
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=1e-9)
+
+
+def trainer(folder, **options):
+    return lightning.Trainer(
+        accelerator="cpu", devices=1, logger=False, enable_progress_bar=False, enable_model_summary=False,
+        default_root_dir=folder, **{"enable_checkpointing": False, **options},
+    )  # fmt: skip
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    stream_all(monkeypatch)
+    return write_files(tmp_path)
+
+
+def test_two_epochs_with_validation(files, tmp_path):
+    train, held_out = loaders_of(*files)
+    module = Module()
+    trainer(tmp_path, max_epochs=2, num_sanity_val_steps=0).fit(module, train, held_out)
+    assert_each_row_once_an_epoch(module.model.train_rows, ROWS, 2)
+    assert_each_row_once_an_epoch(module.model.held_out_rows, HELD_OUT, 2)
+    assert module.model.train_rows[:16] != module.model.train_rows[16:]
+    assert_fast_path(train)
+    assert_fast_path(held_out, HELD_OUT)
+
+
+@pytest.mark.parametrize("steps", [7, 16, 20])
+def test_a_checkpoint_holds_the_loaders_place(files, tmp_path, steps):
+    """The first run goes on after its checkpoint, as one that is killed later on would."""
+    train, _ = loaders_of(*files)
+    first = Module()
+    keep = lightning.callbacks.ModelCheckpoint(tmp_path / "kept", every_n_train_steps=steps, save_top_k=-1)
+    trainer(tmp_path, max_epochs=2, enable_checkpointing=True, callbacks=[keep]).fit(first, train)
+    checkpoint = next((tmp_path / "kept").glob(f"*step={steps}.ckpt"))
+    train, _ = loaders_of(*files)
+    second = Module()
+    trainer(tmp_path, max_epochs=2).fit(second, train, ckpt_path=checkpoint, weights_only=True)
+    assert first.model.train_rows[steps:] == second.model.train_rows
+    assert_each_row_once_an_epoch(first.model.train_rows, ROWS, 2)
+
+
+SCRIPT = """
+import json, os, sys
+import torch.distributed as dist
+from recorded import loaders_of
+from sample_files import Sample
+from test_lightning import Module, lightning
+train, held_out = loaders_of(Sample(sys.argv[1], None, None), Sample(sys.argv[2], None, None))
+assert train.world_size == 1  # the process group comes later
+module = Module()
+lightning.Trainer(
+    accelerator="cpu", devices=2, strategy="ddp", max_epochs=1, logger=False, enable_progress_bar=False,
+    enable_model_summary=False, enable_checkpointing=False, num_sanity_val_steps=0,
+).fit(module, train, held_out)
+with open(f"{sys.argv[3]}/{train.rank}.json", "w") as file:
+    json.dump([module.model.train_rows, module.model.held_out_rows], file)
+"""
+
+
+def test_a_loader_that_is_made_before_lightnings_processes_parts_the_rows_among_them(files, tmp_path):
+    (tmp_path / "job.py").write_text(SCRIPT)
+    here = Path(__file__).resolve().parent
+    paths = os.pathsep.join(map(str, (here.parent.parent, here.parent, here)))
+    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    command = [sys.executable, str(tmp_path / "job.py"), files[0].path, files[1].path, str(tmp_path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)]
+    for kind, rows in ((0, ROWS), (1, HELD_OUT)):
+        assert len(ranks[0][kind]) == len(ranks[1][kind])
+        assert sorted(row for rank in ranks for batch in rank[kind] for row in batch) == list(range(rows))

@@ -1,0 +1,97 @@
+"""Hugging Face `transformers.Trainer`: it takes loaders from two methods, and is told not to skip batches itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from recorded import (
+    BATCH,
+    HELD_OUT,
+    ROWS,
+    Noted,
+    assert_each_row_once_an_epoch,
+    assert_fast_path,
+    loaders_of,
+    write_files,
+)
+from sample_files import stream_all
+
+from h5stream.errors import OptionError
+
+pytest.importorskip("accelerate", reason="needs accelerate: pip install h5stream[trainers]")
+transformers = pytest.importorskip("transformers", reason="needs transformers: pip install h5stream[trainers]")
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # theirs
+
+
+class StreamTrainer(transformers.Trainer):
+    """A Trainer that is given loaders instead of datasets."""
+
+    def __init__(self, *args, loaders, **kwargs):
+        self.loaders = loaders
+        super().__init__(*args, train_dataset=loaders[0].dataset, eval_dataset=loaders[1].dataset, **kwargs)
+
+    def get_train_dataloader(self):
+        return self.loaders[0]
+
+    def get_eval_dataloader(self, eval_dataset=None):
+        return self.loaders[1]
+
+
+class KeepPlace(transformers.TrainerCallback):
+    """Saves the loader's place beside each checkpoint."""
+
+    def __init__(self, loader):
+        self.loader = loader
+
+    def on_save(self, args, state, control, **kwargs):
+        folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+        (folder / "loader.json").write_text(json.dumps(self.loader.state_dict()))
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    stream_all(monkeypatch)
+    return write_files(tmp_path)
+
+
+def make(files, folder, **options):
+    loaders = loaders_of(*files, fields={"x": "x", "labels": "y"})
+    arguments = transformers.TrainingArguments(
+        output_dir=str(folder), num_train_epochs=2, per_device_train_batch_size=BATCH, use_cpu=True, report_to=[],
+        disable_tqdm=True, learning_rate=1e-9, **{"save_strategy": "no", **options},
+    )  # fmt: skip
+    return StreamTrainer(Noted(), arguments, loaders=loaders)
+
+
+def test_two_epochs_with_validation(files, tmp_path):
+    trainer = make(files, tmp_path, eval_strategy="epoch")
+    trainer.train()
+    assert_each_row_once_an_epoch(trainer.model.train_rows, ROWS, 2)
+    assert_each_row_once_an_epoch(trainer.model.held_out_rows, HELD_OUT, 2)
+    assert_fast_path(trainer.loaders[0])
+    assert_fast_path(trainer.loaders[1], HELD_OUT)
+
+
+def stopped(files, folder, steps):
+    trainer = make(files, folder, max_steps=steps, save_strategy="steps", save_steps=steps)
+    trainer.add_callback(KeepPlace(trainer.loaders[0]))
+    trainer.train()
+    return trainer.model.train_rows, folder / f"checkpoint-{steps}"
+
+
+def test_a_run_goes_on_with_the_loaders_own_state(files, tmp_path):
+    taken, checkpoint = stopped(files, tmp_path, 7)
+    later = make(files, tmp_path, ignore_data_skip=True)
+    later.loaders[0].load_state_dict(json.loads((checkpoint / "loader.json").read_text()))
+    later.train(resume_from_checkpoint=str(checkpoint))
+    rows = taken + later.model.train_rows
+    assert_each_row_once_an_epoch(rows[:16], ROWS, 1)
+
+
+def test_left_to_skip_batches_itself_it_is_an_error_that_says_what_to_write(files, tmp_path):
+    _, checkpoint = stopped(files, tmp_path, 7)
+    with pytest.raises(OptionError, match=r"TrainingArguments\(ignore_data_skip=True\)"):
+        make(files, tmp_path).train(resume_from_checkpoint=str(checkpoint))
