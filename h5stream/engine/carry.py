@@ -16,8 +16,9 @@ from h5stream.engine.emit import Emitter, Sink
 from h5stream.engine.gathering import SideBySide, Stack
 from h5stream.engine.plan import Task
 from h5stream.errors import CorruptChunkError
+from h5stream.storage.codecs import DecodeError, NotAskedError
 from h5stream.storage.fallback import H5pyReader
-from h5stream.storage.filters import DecodeError, DecodeScratch, TooShortError
+from h5stream.storage.filters import DecodeScratch
 from h5stream.storage.index import MISSING
 from h5stream.storage.layout import DECODED, VIA_H5PY, SampleLayout
 from h5stream.storage.source import FileBytes
@@ -197,7 +198,7 @@ class Carrier:
         identity = self.layout.files[part.file]
         identity.check_unchanged()
         number = int(task.number[k])
-        if not isinstance(error, TooShortError):
+        if not isinstance(error, NotAskedError):
             with contextlib.suppress(CorruptChunkError):
                 return self.fallback.chunk(part, number)
         chunk, offset = index.coordinates(number), int(index.offset[task.place[k]])
