@@ -33,6 +33,7 @@ from h5stream.options import (
     as_dataset,
     check_callables,
     check_samplers,
+    checked_on_error,
     checked_rank,
     checked_seed,
     checked_timeout,
@@ -118,6 +119,9 @@ class H5StreamLoader:
         Which part of each epoch is ours. Every rank has the same number of batches.
     allow_external : bool
         Whether links, external storage and virtual sources may lead out of the opened files.
+    on_error : "raise" or "skip"
+        What a corrupt chunk does: fail the batch that needs it, or leave its rows out of their batches (and a
+        batch of which nothing is left), with one warning an epoch and a count in `stats`.
 
     Raises
     ------
@@ -167,6 +171,7 @@ class H5StreamLoader:
         rank: int = 0,
         world_size: int = 1,
         allow_external: bool = False,
+        on_error: str = "raise",
     ) -> None:
         self.dataset = as_dataset(dataset, fields, allow_external)
         self.shuffle = bool(shuffle)
@@ -241,6 +246,7 @@ class H5StreamLoader:
             _weakly(self._order_of),
             threads=self.num_workers,
             on_thread_start=worker_init_fn,
+            skip_corrupt=checked_on_error(on_error, window_device) == "skip",
         )
         self._counters: RunCounters | None = None
         self._iterators: weakref.WeakSet[LoaderIterator] = weakref.WeakSet()

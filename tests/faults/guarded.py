@@ -39,6 +39,7 @@ class MutantReader:
     def close(self) -> None:
         self._program.stdin.close()
         self._program.wait(120)
+        self._program.stdout.close()
 
 
 def count(outcomes) -> collections.Counter:

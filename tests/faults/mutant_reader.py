@@ -90,12 +90,30 @@ def is_one_answer(path: str, names) -> bool:
     return answers[0] == answers[1]
 
 
-def judge(path: str, original: str, say) -> tuple[str, str]:
+def crash(path: str):
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def hang(path: str):
+    signal.alarm(1)
+    while True:
+        signal.pause()
+
+
+def misread(path: str):
+    return {name: values + 1 for name, values in read_ours(path).items()}
+
+
+PRETENCES = {"crash": crash, "hang": hang, "wrong": misread}
+"""What the harness must notice, to show that it does."""
+
+
+def judge(path: str, original: str, say, read=read_ours) -> tuple[str, str]:
     """Read both ways and give the outcome with a word of detail; `say` marks that our part is over."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            ours = read_ours(path)
+            ours = read(path)
     except H5StreamError as error:
         return ERROR, f"{type(error).__name__}: {error}"[:3000]
     except MemoryError:
@@ -139,12 +157,12 @@ def in_child(work) -> tuple[bytes, int]:
     return said, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def outcome_of(path: str, original: str) -> tuple[str, str]:
+def outcome_of(path: str, original: str, read=read_ours) -> tuple[str, str]:
     """Judge one mutated file in a child, and what a child that died means."""
 
     def both(pipe: int) -> None:
         # Written in one piece each, so that what arrived is whole.
-        verdict = judge(path, original, lambda: os.write(pipe, b"!"))
+        verdict = judge(path, original, lambda: os.write(pipe, b"!"), read)
         os.write(pipe, json.dumps(verdict).encode())
 
     said, code = in_child(both)
@@ -169,7 +187,9 @@ def read_all_with_h5py(path: str) -> None:
 
 
 def mutate(data: bytes, mutation) -> bytes:
-    """Apply a mutation: ``["cut", size]``, or ``["put", offset, hex bytes]``."""
+    """Apply a mutation: ``["cut", size]``, or ``["put", offset, hex bytes]``; pretences leave the file as it is."""
+    if mutation[0] == "pretend":
+        return data
     if mutation[0] == "cut":
         return data[: mutation[1]]
     _, offset, new = mutation
@@ -190,7 +210,8 @@ def main() -> None:
         for mutation in request["mutations"]:
             with open(request["scratch"], "wb") as file:
                 file.write(mutate(data, mutation))
-            outcomes.append(outcome_of(request["scratch"], request["original"]))
+            pretence = PRETENCES.get(mutation[1]) if mutation[0] == "pretend" else None
+            outcomes.append(outcome_of(request["scratch"], request["original"], pretence or read_ours))
         answers.write(json.dumps(outcomes) + "\n")
         answers.flush()
 
