@@ -125,7 +125,7 @@ class H5Dataset(Dataset[Any]):
         if _is_one_row(index):
             return self._sample(self._row_numbers(np.array([int(index)]))[0])
         if isinstance(index, slice):
-            return self.read(np.arange(len(self), dtype=np.int64)[index])
+            return self.read(np.arange(*index.indices(len(self)), dtype=np.int64))
         chosen = np.asarray(index)
         if chosen.dtype == bool:
             if chosen.shape != (len(self),):

@@ -56,6 +56,8 @@ class Epochs:
         Reader threads.
     on_thread_start : callable or None
         Called in each of them.
+    skip_corrupt : bool
+        Leave out the rows of corrupt chunks.
     """
 
     def __init__(
@@ -68,9 +70,11 @@ class Epochs:
         *,
         threads: int,
         on_thread_start: Callable[[int], None] | None,
+        skip_corrupt: bool = False,
     ) -> None:
         self.carrier, self._kept, self.delivery, self._size = carrier, kept, delivery, size
         self._order_of, self._threads, self._on_thread_start = order_of, threads, on_thread_start
+        self._skip_corrupt = skip_corrupt
         self._pid = os.getpid()
         self._ahead: tuple[Start, Begun, Callable[[], Any]] | None = None
 
@@ -91,6 +95,7 @@ class Epochs:
             max_open_batches=self._size.max_open_batches - taken,
             first_batch=first_slot,
             on_thread_start=self._on_thread_start,
+            skip_corrupt=self._skip_corrupt,
         )
         return Begun(run=run, order=order, first_batch=first_batch)
 

@@ -35,6 +35,7 @@ from h5stream.options import (
     check_callables,
     check_samplers,
     checked_epoch,
+    checked_on_error,
     checked_seed,
     checked_timeout,
     checked_workers,
@@ -118,6 +119,9 @@ class H5StreamLoader:
     stage_to : path, optional
         Copy the files there first (`h5stream.stage`) and read the copies, leased until the loader is closed or
         gone. On unfiltered copies ``window="all"`` is cheap.
+    on_error : "raise" or "skip"
+        What a corrupt chunk does: fail the batch that needs it, or leave its rows out of their batches (and a
+        batch of which nothing is left), with one warning an epoch and a count in `stats`.
 
     Raises
     ------
@@ -168,6 +172,7 @@ class H5StreamLoader:
         world_size: int | None = None,
         allow_external: bool = False,
         stage_to: str | os.PathLike[str] | None = None,
+        on_error: str = "raise",
     ) -> None:
         self.dataset = as_dataset(dataset, fields, allow_external)
         self.shuffle = bool(shuffle)
@@ -249,6 +254,7 @@ class H5StreamLoader:
             self._orders.order_of,
             threads=self.num_workers,
             on_thread_start=worker_init_fn,
+            skip_corrupt=checked_on_error(on_error, window_device) == "skip",
         )
         self._counters: RunCounters | None = None
         self._iterators: weakref.WeakSet[LoaderIterator] = weakref.WeakSet()
@@ -291,24 +297,16 @@ class H5StreamLoader:
         """Give where the newest iteration is: a few numbers and a fingerprint of the data and settings.
 
         What counts is the batches that were given to you, not those that are held ready. A state at the end of
-        an epoch is the beginning of the next. All ranks' states are alike, so one of them is enough.
-
-        Returns
-        -------
-        dict
-            Of numbers, texts and lists, for JSON or ``torch.save``.
+        an epoch is the beginning of the next. All ranks' states are alike, so one of them is enough. It is a dict
+        of numbers, texts and lists, for JSON or ``torch.save``.
         """
         return self._orders.state()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on where a state was saved: the next iteration begins with the batch after it, without replay.
 
-        With another number of ranks, what all ranks had left is cut anew, and each row still comes once.
-
-        Parameters
-        ----------
-        state_dict : dict
-            What `state_dict` gave. The data may lie at another path; data or settings that differ are refused.
+        With another number of ranks, what all ranks had left is cut anew, and each row still comes once. The data
+        may lie at another path; data or settings that differ are refused.
 
         Raises
         ------

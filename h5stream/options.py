@@ -97,6 +97,15 @@ def checked_seed(seed: int | None, generator: torch.Generator | None) -> int:
     return seed
 
 
+def checked_on_error(on_error: Any, window_device: Any) -> str:
+    """Check what is to happen with corrupt chunks."""
+    if on_error not in ("raise", "skip"):
+        raise OptionError(f"on_error= takes 'raise' or 'skip', not {on_error!r}")
+    if on_error == "skip" and window_device is not None:
+        raise OptionError("window_device= gathers whole windows, so on_error='skip' cannot leave rows out; drop one")
+    return str(on_error)
+
+
 def check_samplers(batch_size: Any, shuffle: Any, sampler: Any, batch_sampler: Any, drop_last: bool) -> None:
     """Refuse what contradicts itself, by the same rules as DataLoader."""
     if batch_size is not None and (isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1):

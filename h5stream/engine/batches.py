@@ -28,6 +28,8 @@ class ReadyBatch:
         By field number, lists of what does not live in a slot.
     missing : int
         Rows that are still to come; 0 once it may be handed over.
+    dropped : list of ndarray
+        Places of rows that cannot be had and are left out.
     """
 
     number: int
@@ -35,11 +37,15 @@ class ReadyBatch:
     slot: Slot
     objects: dict[int, list[Any]]
     missing: int
+    dropped: list[NDArray[np.int64]] = field(default_factory=list)
 
 
 @dataclass(slots=True, eq=False)
 class PlannedWindow:
-    """A window whose tasks are known; once admitted it has slots, and `pending` counts the tasks to come."""
+    """A window whose tasks are known; once admitted it has slots, and `pending` counts the tasks to come.
+
+    `dropped` names rows that cannot be had, by batch (counted from the window's first) and place in it.
+    """
 
     first_batch: int
     rows_of_batch: NDArray[np.int64]
@@ -48,3 +54,4 @@ class PlannedWindow:
     pending: int = 0
     sink: Sink | None = None
     batches: list[ReadyBatch] = field(default_factory=list)
+    dropped: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = field(default_factory=list)

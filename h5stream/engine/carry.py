@@ -18,8 +18,9 @@ from h5stream.engine.mapping import GatherTask, MappedDatasets
 from h5stream.engine.plan import Task, plan_window
 from h5stream.errors import CorruptChunkError
 from h5stream.order.epoch import Window
+from h5stream.storage.codecs import DecodeError, NotAskedError
 from h5stream.storage.fallback import H5pyReader
-from h5stream.storage.filters import DecodeError, DecodeScratch, TooShortError
+from h5stream.storage.filters import DecodeScratch
 from h5stream.storage.index import MISSING
 from h5stream.storage.layout import DECODED, VIA_H5PY, SampleLayout
 from h5stream.storage.source import FileBytes
@@ -216,7 +217,7 @@ class Carrier:
         identity = self.layout.files[part.file]
         identity.check_unchanged()
         number = int(task.number[k])
-        if not isinstance(error, TooShortError):
+        if not isinstance(error, NotAskedError):
             with contextlib.suppress(CorruptChunkError):
                 return self.fallback.chunk(part, number)
         chunk, offset = index.coordinates(number), int(index.offset[task.place[k]])

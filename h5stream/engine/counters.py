@@ -126,6 +126,8 @@ class RunCounters:
         self._rows = self._batches = self._asks = self._starved = self._ready = 0
         self._wait_ns = self._longest_ns = self._transform_ns = 0
         self._waits: collections.deque[int] = collections.deque(maxlen=KEPT_WAITS)
+        self.skipped_rows = 0
+        self._skipped_chunks: dict[str, None] = {}
 
     def tally(self) -> Tally:
         """Give counters to one thread."""
@@ -136,6 +138,12 @@ class RunCounters:
         """Take over what somebody else counted."""
         if tally is not None:
             self._tallies.append(tally)
+
+    def skip(self, chunk: str) -> bool:
+        """Note a corrupt chunk, by any thread; tells whether it is the first."""
+        first = not self._skipped_chunks
+        self._skipped_chunks.setdefault(chunk)
+        return first
 
     def begin(self) -> RunCounters:
         """Note that the iteration begins; the readers may have begun before."""
@@ -197,4 +205,6 @@ class RunCounters:
             ready_mean=self._ready / asks,
             ready_limit=self._ready_limit,
             starved_share=self._starved / asks,
+            skipped_rows=self.skipped_rows,
+            skipped_chunks=tuple(self._skipped_chunks.copy()),
         )

@@ -17,6 +17,7 @@ from h5stream.engine.counters import RunCounters, Tally, clock
 from h5stream.engine.emit import Sink
 from h5stream.engine.kept import KeptDatasets, KeptTask
 from h5stream.engine.plan import TASK_NBYTES
+from h5stream.engine.skipping import close_gaps, drop_rows, hand_down
 from h5stream.engine.slots import SlotFormat, Slots, address_of
 from h5stream.errors import H5StreamError, LoaderClosedError, LoaderTimeoutError
 from h5stream.order.epoch import Order, Window
@@ -53,6 +54,8 @@ class Run:
         The batch to begin with.
     on_thread_start : callable, optional
         Called with the thread's number in each reader thread before its first job.
+    skip_corrupt : bool
+        Leave the rows of corrupt chunks out of their batches, and a batch of which nothing is left.
     """
 
     def __init__(
@@ -67,12 +70,13 @@ class Run:
         max_open_batches: int,
         first_batch: int = 0,
         on_thread_start: Callable[[int], None] | None = None,
+        skip_corrupt: bool = False,
     ) -> None:
         self._carrier, self._kept, self.order, self._ring = carrier, kept, order, ring
         self._format = slot_format
         self._row_nbytes = tuple(f.row_nbytes for f in carrier.layout.fields)
         self._max_open = max_open_batches
-        self._on_thread_start = on_thread_start
+        self._on_thread_start, self._skip_corrupt = on_thread_start, skip_corrupt
         # In the caller's own thread Ctrl-C is the caller's, at once; in ours everything is reported.
         self._caught: type[BaseException] = BaseException if threads else Exception
         self._pid = os.getpid()
@@ -154,6 +158,11 @@ class Run:
             del self._open[self._next]
             self._next += 1
             self._ready -= 1
+            if batch.dropped:
+                self.counters.skipped_rows += close_gaps(batch, self._format, self._row_nbytes)
+                if batch.rows == 0:
+                    self._ring.give_back(batch.slot)
+                    return self._try_next()
             self.counters.gave(batch.rows)
             return True, batch
         if self._exhausted and not self._active and batch is not None:
@@ -327,7 +336,8 @@ class Run:
             else:
                 self._carrier.carry(task, window.sink, stopped=lambda: self._stopped, tally=tally)
         except H5StreamError as error:
-            failed = first_failure(self._carrier, task, window.sink, error)
+            drop = (lambda one, why: drop_rows(window, one, why, self.counters)) if self._skip_corrupt else None
+            failed = first_failure(self._carrier, task, window.sink, error, drop)
         except self._caught as error:
             failed = task.first_batch, error
         with self._changed:
@@ -347,6 +357,7 @@ class Run:
 
     def _complete(self, window: PlannedWindow) -> None:
         self._active.remove(window)
+        hand_down(window)
         for batch, rows in zip(window.batches, window.rows_of_batch.tolist(), strict=True):
             batch.missing -= rows
             self._ready += batch.missing == 0

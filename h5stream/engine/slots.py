@@ -74,7 +74,10 @@ def map_memory(nbytes: int) -> Memory:
     Source: ``madvise(2)``, MADV_HUGEPAGE. The memory is unmapped when the last array over it is dropped.
     """
     # Private: shared pages would be written by a forked child under its parent's eyes, and never be huge.
-    mapped = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    try:
+        mapped = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except (OSError, OverflowError, ValueError) as error:
+        raise MemoryError(f"no memory for {nbytes:,} bytes of batches: {error}") from error
     if nbytes >= 2 << 20 and hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):  # a kernel without huge pages: slower, not wrong
             mapped.madvise(mmap.MADV_HUGEPAGE)

@@ -50,6 +50,10 @@ class LoaderStatistics:
         Batches that may be filled or ready at a time.
     starved_share : float
         Share of the batches, 0 to 1, that were not ready when asked for. High: the consumer is faster.
+    skipped_rows : int
+        Rows left out by ``on_error="skip"``, of the batches handed over so far. Not 0: copy the file again.
+    skipped_chunks : tuple of str
+        The corrupt chunks that were met, by file, dataset and coordinates.
 
     Examples
     --------
@@ -90,6 +94,8 @@ class LoaderStatistics:
     ready_mean: float = 0.0
     ready_limit: int = 0
     starved_share: float = 0.0
+    skipped_rows: int = 0
+    skipped_chunks: tuple[str, ...] = ()
 
     @property
     def rows_per_s(self) -> float:
@@ -178,6 +184,11 @@ class LoaderStatistics:
         whole = self.threads * self.running_s
         return min(1.0, seconds / whole) if whole else 0.0
 
+    @property
+    def _skipped_text(self) -> list[str]:
+        text = f"{self.skipped_rows:,} rows skipped: {len(self.skipped_chunks)} corrupt chunk(s)"
+        return [text] if self.skipped_rows else []
+
     def __str__(self) -> str:
         amplification = self.read_amplification
         return "\n".join(
@@ -194,11 +205,21 @@ class LoaderStatistics:
                 f"idle {self.idle:.0%}; copy {self.copy_busy:.0%}",
                 f"ready when asked: {self.ready_mean:.1f} of at most {self.ready_limit}; "
                 f"{self.starved_share:.0%} of the batches were not",
+                *self._skipped_text,
             )
         )
 
 
-_NOT_ADDED = {"wait_p95_s", "wait_max_s", "first_batch_s", "threads", "ready_mean", "ready_limit", "starved_share"}
+_NOT_ADDED = {
+    "wait_p95_s",
+    "wait_max_s",
+    "first_batch_s",
+    "threads",
+    "ready_mean",
+    "ready_limit",
+    "starved_share",
+    "skipped_chunks",
+}
 
 
 def together(snapshots: Sequence[LoaderStatistics]) -> LoaderStatistics:
@@ -227,4 +248,5 @@ def together(snapshots: Sequence[LoaderStatistics]) -> LoaderStatistics:
         ready_mean=sum(s.ready_mean * s.batches for s in snapshots) / batches,
         ready_limit=max(s.ready_limit for s in snapshots),
         starved_share=sum(s.starved_share * s.batches for s in snapshots) / batches,
+        skipped_chunks=tuple(dict.fromkeys(name for s in snapshots for name in s.skipped_chunks)),
     )

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import H5StreamError
-from h5stream.storage.filters import DecodeError, DecodeScratch, TooShortError, unshuffle
+from h5stream.storage.codecs import DecodeError, NotAskedError, unshuffle
+from h5stream.storage.filters import DecodeScratch
 from h5stream.storage.index import ChunkIndex
 from h5stream.storage.layout import DIRECT, DatasetPart
 from h5stream.storage.source import FileBytes, FileIdentity
@@ -67,15 +68,18 @@ def first_chunk_differs(dataset: Any, part: DatasetPart, identity: FileIdentity)
     place = int(filtered[0])
     start = index.coordinates(int(index.numbers[place]))
     count = chunk_box(index.shape, index.chunk_shape, start)
+    ours: NDArray[np.uint8] | None = None
+    try:
+        ours = _decode_stored(part, identity, place=place)
+    except NotAskedError:
+        return False  # corrupt, whatever libhdf5 would make of it; it must not even be asked
+    except (DecodeError, H5StreamError):
+        pass
     try:
         expected = read_raw_box(dataset, start, count)
     except (OSError, RuntimeError):
         return False
-    try:
-        ours = _decode_stored(part, identity, place=place)
-    except TooShortError:
-        return False  # corrupt, whatever libhdf5 made of it
-    except (DecodeError, H5StreamError):
+    if ours is None:
         return True
     chunk = np.zeros(index.chunk_shape, dtype=expected.dtype)
     flat = chunk.reshape(-1).view(np.uint8)

@@ -27,6 +27,9 @@ from h5stream.storage.fields import split_member
 
 _LISTED = 12
 
+_DEEPEST = 1000
+"""Groups inside groups that are looked into: libhdf5 itself recurses, and nobody nests like that."""
+
 
 @contextlib.contextmanager
 def open_hdf5(path: str) -> Iterator[Any]:
@@ -48,6 +51,12 @@ def open_hdf5(path: str) -> Iterator[Any]:
             yield file
         except H5StreamError:
             raise
+        except MemoryError as error:
+            raise SourceError(
+                f"there is no memory for what {path!r} says it holds ({error}); it is damaged, or its rows or chunks "
+                "are too large for this machine",
+                file=path,
+            ) from error
         except (RuntimeError, OSError, KeyError) as error:  # what h5py makes of libhdf5's failures
             raise SourceError(f"libhdf5 cannot read the structure of {path!r}: {error}", file=path) from error
 
@@ -67,15 +76,41 @@ def _explain_open_failure(path: str, error: OSError) -> SourceError:
 def datasets_of(file: Any) -> dict[str, Any]:
     """List all datasets of an open file that hard links lead to, by path without the leading slash."""
     found: dict[str, Any] = {}
-
-    def visit(name: str, thing: Any) -> None:
+    # Not `visititems`: it looks every object up from the root, which takes minutes in deep trees.
+    seen = {_address(file)}
+    open_groups = [("", _hard_linked(file))]
+    while open_groups:
+        path, things = open_groups[-1]
+        name, thing = next(things, ("", None))
+        if thing is None:
+            open_groups.pop()
+            continue
+        address = _address(thing)
+        if address in seen:
+            continue  # hard links may lead back up
+        seen.add(address)
         if isinstance(thing, h5py.Dataset):
-            found[name] = thing
-
-    # A damaged object must not hide the others: what could be listed is listed.
-    with contextlib.suppress(RuntimeError, OSError, KeyError, ValueError, TypeError):
-        file.visititems(visit)
+            found[path + name] = thing
+        elif isinstance(thing, h5py.Group) and len(open_groups) <= _DEEPEST:
+            open_groups.append((f"{path}{name}/", _hard_linked(thing)))
     return found
+
+
+def _address(thing: Any) -> tuple[int, int]:
+    info = h5py.h5o.get_info(thing.id)
+    return int(info.fileno), int(info.addr)
+
+
+def _hard_linked(group: Any) -> Iterator[tuple[str, Any]]:
+    """Give what hard links of a group lead to; a damaged object must not hide the others."""
+    damage = (RuntimeError, OSError, KeyError, ValueError, TypeError)
+    names: list[str] = []
+    with contextlib.suppress(*damage):
+        names += sorted(group)
+    for name in names:
+        with contextlib.suppress(*damage):
+            if isinstance(group.get(name, getlink=True), h5py.HardLink):
+                yield name, group[name]
 
 
 def default_fields(file: Any, path: str) -> list[str]:

@@ -14,6 +14,9 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+MOST_NBYTES = 1 << 24
+"""Larger elements go through h5py: each byte of one has a place in a table."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaf:
@@ -87,6 +90,8 @@ def leaf_of(dtype: np.dtype[Any], member: tuple[str, ...]) -> Leaf | None:
     >>> leaf.offset, leaf.unit_nbytes, leaf.units, leaf.swapped, leaf.shape
     (2, 4, 3, True, (3,))
     """
+    if dtype.itemsize > MOST_NBYTES:
+        return None
     stored_nbytes, offset, current = dtype.itemsize, 0, dtype
     for name in member:
         if current.fields is None or name not in current.fields:

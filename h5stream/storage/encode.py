@@ -15,7 +15,8 @@ import imagecodecs
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.storage.filters import DEFLATE, LZ4, SHUFFLE, Filter
+from h5stream.storage.codecs import DEFLATE, LZ4, SHUFFLE
+from h5stream.storage.filters import Filter
 
 Bytes = NDArray[np.uint8]
 

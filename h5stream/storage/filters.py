@@ -14,15 +14,29 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import imagecodecs
 import numpy as np
-from numpy.typing import NDArray
 
+from h5stream.storage.claims import check_claims
+from h5stream.storage.codecs import (
+    BZIP2,
+    DEFLATE,
+    FIRST_PLUGIN,
+    FLETCHER32,
+    LZ4,
+    LZF,
+    NBIT,
+    SCALEOFFSET,
+    SHUFFLE,
+    SZIP,
+    UNDO,
+    Bytes,
+    DecodeError,
+    NotAskedError,
+    TooShortError,
+    element_nbytes_of,
+    most_nbytes,
+)
 from h5stream.storage.plugins import PluginBuffer, plugin_function
-
-Bytes = NDArray[np.uint8]
-
-DEFLATE, SHUFFLE, FLETCHER32, SZIP, NBIT, SCALEOFFSET, LZF, LZ4 = 1, 2, 3, 4, 5, 6, 32000, 32004
 
 KNOWN_NAMES = {
     DEFLATE: "gzip",
@@ -34,7 +48,7 @@ KNOWN_NAMES = {
     LZF: "lzf",
     LZ4: "lz4",
     305: "lzo",
-    307: "bzip2",
+    BZIP2: "bzip2",
     32001: "blosc",
     32008: "bitshuffle",
     32013: "zfp",
@@ -48,17 +62,6 @@ KNOWN_NAMES = {
     32028: "sperr",
     32033: "htj2k",
 }
-
-
-class DecodeError(Exception):
-    """Stored bytes do not decode; the caller adds where they came from."""
-
-
-class TooShortError(DecodeError):
-    """Stored bytes decode to fewer than a chunk has.
-
-    libhdf5 cannot be asked about these: it would read on behind the end of its buffer.
-    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +85,7 @@ class Filter:
     @property
     def decodable(self) -> bool:
         """Whether `Pipeline.decode` undoes it without libhdf5."""
-        return self.id in _UNDO or plugin_function(self.id) is not None
+        return self.id in UNDO or plugin_function(self.id) is not None
 
 
 class DecodeScratch:
@@ -178,9 +181,11 @@ class Pipeline:
         ------
         DecodeError
             If the bytes do not decode, to the right length, or fail their checksum.
-        TooShortError
-            If they decode to fewer bytes than that.
+        NotAskedError
+            If libhdf5 must not be asked about them: they decode to fewer bytes, or claim far more.
         """
+        if stored.nbytes > most_nbytes(raw_nbytes):
+            raise NotAskedError(f"it takes {stored.nbytes} bytes, where {raw_nbytes} are promised once decoded")
         steps, shuffled = self._compiled(filter_mask, raw_nbytes)
         data = stored
         for step in steps:
@@ -204,13 +209,14 @@ class Pipeline:
     def _undo(self, step: _Step, data: Bytes, scratch: DecodeScratch, out: Bytes | None) -> Bytes:
         try:
             if step.plugin is not None:
-                undone = scratch.plugins[step.turn].decode(step.plugin, step.values, data)
+                undone = _run_plugin(step, data, scratch.plugins[step.turn])
             else:
                 assert step.function is not None
                 into = out if out is not None and step.fills_out else scratch.buffer(step.role, step.nbytes)
-                undone = step.function(step.filter, data, into)
+                undone = step.function(step.filter.values, data, into)
         except (RuntimeError, ValueError, TypeError) as error:  # imagecodecs' errors are RuntimeErrors
-            raise DecodeError(f"{step.name}: {error}") from error
+            kind = NotAskedError if step.filter.id >= FIRST_PLUGIN and step.filter.id != LZF else DecodeError
+            raise kind(f"{step.name}: {error}") from error
         if step.exact and undone.nbytes != step.nbytes:
             kind = TooShortError if undone.nbytes < step.nbytes else DecodeError
             raise kind(f"{step.name} gave {undone.nbytes} bytes where {step.nbytes} are promised")
@@ -223,12 +229,13 @@ class _Step:
 
     filter: Filter
     name: str
-    function: Callable[[Filter, Bytes, Bytes], Bytes] | None
+    function: Callable[[tuple[int, ...], Bytes, Bytes], Bytes] | None
     plugin: Callable[..., int] | None
     values: Any
     turn: int
     role: str
     nbytes: int
+    most_nbytes: int
     exact: bool
     fills_out: bool
 
@@ -240,8 +247,8 @@ def _compile(filters: tuple[Filter, ...], filter_mask: int, raw_nbytes: int) -> 
     for place in reversed(applied):
         current = filters[place]
         earlier = [filters[i] for i in applied if i < place]
-        if current.id == SHUFFLE and not earlier and raw_nbytes % _element_nbytes(current) == 0:
-            shuffled = _element_nbytes(current)
+        if current.id == SHUFFLE and not earlier and raw_nbytes % element_nbytes_of(current.values) == 0:
+            shuffled = element_nbytes_of(current.values)
             break
         steps.append(_step(current, earlier, turn, raw_nbytes))
         turn ^= current.id != FLETCHER32  # which only looks, and leaves the data where it is
@@ -250,10 +257,16 @@ def _compile(filters: tuple[Filter, ...], filter_mask: int, raw_nbytes: int) -> 
     return tuple(steps), shuffled if shuffled > 1 else 0
 
 
+def _run_plugin(step: _Step, data: Bytes, buffer: PluginBuffer) -> Bytes:
+    behind_nbytes = check_claims(step.filter.id, step.filter.values, data, step.most_nbytes)
+    assert step.plugin is not None
+    return buffer.decode(step.plugin, step.values, data, most_nbytes=step.most_nbytes, behind_nbytes=behind_nbytes)
+
+
 def _step(current: Filter, earlier: list[Filter], turn: int, raw_nbytes: int) -> _Step:
     nbytes, exact = _expected_nbytes(earlier, raw_nbytes)
     name = KNOWN_NAMES.get(current.id) or current.name
-    function = _UNDO.get(current.id)
+    function = UNDO.get(current.id)
     plugin = None if function is not None else plugin_function(current.id)
     if function is None and plugin is None:
         raise DecodeError(f"filter {current.id} ({name}) is not available")
@@ -266,92 +279,17 @@ def _step(current: Filter, earlier: list[Filter], turn: int, raw_nbytes: int) ->
         turn=turn,
         role=f"step{turn}",
         nbytes=nbytes,
+        most_nbytes=most_nbytes(raw_nbytes),
         exact=exact,
         fills_out=False,
     )
-
-
-def _element_nbytes(shuffle: Filter) -> int:
-    return max(1, shuffle.values[0]) if shuffle.values else 1
 
 
 def _expected_nbytes(earlier: list[Filter], raw_nbytes: int) -> tuple[int, bool]:
     """Give the bytes that a step must produce, and whether that is exact or only a cap."""
     if all(f.id in (SHUFFLE, FLETCHER32) for f in earlier):
         return raw_nbytes + 4 * sum(f.id == FLETCHER32 for f in earlier), True
-    return 2 * raw_nbytes + 65536, False
-
-
-def _undo_deflate(f: Filter, data: Bytes, out: Bytes) -> Bytes:
-    return out[: len(imagecodecs.deflate_decode(data, out=out))]
-
-
-def _undo_lzf(f: Filter, data: Bytes, out: Bytes) -> Bytes:
-    return out[: len(imagecodecs.lzf_decode(data, out=out))]
-
-
-def _undo_szip(f: Filter, data: Bytes, out: Bytes) -> Bytes:
-    if len(f.values) < 4 or data.nbytes < 4:
-        raise DecodeError("szip: its parameters are incomplete")
-    mask, pixels_per_block, bits_per_pixel, pixels_per_scanline = f.values[:4]
-    promised = int(data[:4].view("<u4")[0])
-    if promised > out.nbytes:
-        raise DecodeError(f"szip promises {promised} bytes where at most {out.nbytes} fit")
-    decoded = imagecodecs.szip_decode(
-        data, mask, pixels_per_block, bits_per_pixel, pixels_per_scanline, header=True, out=out[:promised]
-    )
-    return out[: len(decoded)]
-
-
-def _undo_shuffle(f: Filter, data: Bytes, out: Bytes) -> Bytes:
-    return unshuffle(data, _element_nbytes(f), out[: data.nbytes])
-
-
-def _undo_fletcher32(f: Filter, data: Bytes, out: Bytes) -> Bytes:
-    if data.nbytes < 4:
-        raise DecodeError("fletcher32: the chunk is shorter than its checksum")
-    body, promised = data[:-4], int(data[-4:].view("<u4")[0])
-    found = int(imagecodecs.h5checksum_fletcher32(body))
-    # HDF5 before 1.6.3 wrote the sum with the bytes of each half swapped; libhdf5 accepts both.
-    swapped = (found & 0x00FF00FF) << 8 | (found >> 8) & 0x00FF00FF
-    if promised not in (found, swapped):
-        raise DecodeError(f"fletcher32: the checksum is {found:#010x}, stored {promised:#010x}")
-    return body
-
-
-def unshuffle(data: Bytes, element_nbytes: int, out: Bytes) -> Bytes:
-    """Undo a byte shuffle: byte planes of elements become elements; a tail of odd bytes stays as it is.
-
-    Source: ``H5Zshuffle.c``: the bytes that do not fill an element are copied unchanged.
-
-    Examples
-    --------
-    >>> unshuffle(np.array([1, 2, 10, 20, 9], np.uint8), 2, np.empty(5, np.uint8))
-    array([ 1, 10,  2, 20,  9], dtype=uint8)
-    """
-    count = data.nbytes // element_nbytes if element_nbytes > 1 else 0
-    if count <= 1 and element_nbytes <= 1:
-        out[:] = data
-        return out
-    whole = count * element_nbytes
-    out[:whole].reshape(count, element_nbytes)[:] = data[:whole].reshape(element_nbytes, count).T
-    out[whole:] = data[whole:]
-    return out
-
-
-def _undo_lz4(f: Filter, data: Bytes, out: Bytes) -> Bytes:
-    # The same format as the plugin's, a quarter faster: it writes into a buffer that is reused.
-    return out[: len(imagecodecs.lz4h5_decode(data, out=out))]
-
-
-_UNDO: dict[int, Callable[[Filter, Bytes, Bytes], Bytes]] = {
-    DEFLATE: _undo_deflate,
-    LZF: _undo_lzf,
-    LZ4: _undo_lz4,
-    SZIP: _undo_szip,
-    SHUFFLE: _undo_shuffle,
-    FLETCHER32: _undo_fletcher32,
-}
+    return most_nbytes(raw_nbytes), False
 
 
 def pipeline_of(creation: Any) -> Pipeline:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.errors import TruncatedFileError
+from h5stream.errors import SourceError, TruncatedFileError
 
 MISSING = -1
 """The `offset` of a chunk that was never written; its elements are the fill value."""
@@ -126,22 +126,28 @@ def build_index(dataset: Any, *, file_size: int) -> ChunkIndex:
         nbytes = math.prod(dataset.shape) * dataset.id.get_type().get_size()
         index = one_extent(dataset.shape, offset=MISSING if where is None else where, nbytes=nbytes)
     else:
-        index = _chunked_index(dataset)
+        index = _chunked_index(dataset, file_size)
     _check_inside(index, dataset, file_size)
     return index
 
 
-def _chunked_index(dataset: Any) -> ChunkIndex:
+def _chunked_index(dataset: Any, file_size: int) -> ChunkIndex:
     grid = tuple(-(-n // c) for n, c in zip(dataset.shape, dataset.chunks, strict=True))
     # One flat list of numbers is half the cost of a list of tuples; a million chunks take a second or two.
     found: list[int] = []
     extend = found.extend
 
-    def visit(info: Any) -> None:
+    # A damaged tree may lead back into itself and have no end; but there are no more chunks than bytes.
+    most_numbers = (len(grid) + 3) * (file_size + 1)
+
+    def visit(info: Any) -> bool | None:
         extend(info.chunk_offset)
         extend((info.filter_mask, info.byte_offset, info.size))
+        return True if len(found) > most_numbers else None
 
     dataset.id.chunk_iter(visit)
+    if len(found) > most_numbers:
+        _refuse(dataset, f"its chunk index names more chunks than the file has bytes ({file_size:,})")
     table = np.array(found, dtype=np.int64).reshape(-1, len(grid) + 3)
     numbers = np.zeros(len(table), dtype=np.int64)
     inside = np.ones(len(table), dtype=bool)
@@ -151,6 +157,8 @@ def _chunked_index(dataset: Any) -> ChunkIndex:
         numbers = numbers * count + where
     keep = np.flatnonzero(inside)
     keep = keep[np.argsort(numbers[keep], kind="stable")]
+    if (np.diff(numbers[keep]) == 0).any():
+        _refuse(dataset, "its chunk index names a chunk twice")
     return ChunkIndex(
         shape=dataset.shape,
         chunk_shape=dataset.chunks,
@@ -159,6 +167,13 @@ def _chunked_index(dataset: Any) -> ChunkIndex:
         offset=table[keep, -2],
         nbytes=table[keep, -1],
         filter_mask=table[keep, -3].astype(np.uint32),
+    )
+
+
+def _refuse(dataset: Any, why: str) -> NoReturn:
+    file = h5py.h5f.get_name(dataset.file.id).decode(errors="replace")
+    raise SourceError(
+        f"{file!r}, dataset {dataset.name!r}: {why}, so it is damaged. Copy the file again from its source.", file=file
     )
 
 

@@ -12,8 +12,9 @@ import h5py
 import numpy as np
 
 from h5stream.errors import FieldLengthError, H5StreamError
+from h5stream.storage.codecs import DecodeError
 from h5stream.storage.discovery import datasets_of, default_fields, open_hdf5
-from h5stream.storage.filters import DecodeError, DecodeScratch, pipeline_of
+from h5stream.storage.filters import DecodeScratch, pipeline_of
 from h5stream.storage.layout import DECODED, DatasetPart
 from h5stream.storage.opening import open_layout
 from h5stream.storage.source import FileBytes, FileIdentity

@@ -18,6 +18,7 @@ from h5stream.errors import (
 from h5stream.storage import elements, filters
 from h5stream.storage.agreement import FileParts, check_alike, with_like_strings
 from h5stream.storage.check import fill_element, first_chunk_differs
+from h5stream.storage.codecs import NBIT, SCALEOFFSET
 from h5stream.storage.discovery import check_has_rows, default_fields, find_dataset, open_hdf5
 from h5stream.storage.external import Guard
 from h5stream.storage.fields import Fields, SampleShape, Source, sample_shape, source_paths
@@ -280,7 +281,7 @@ class _FileReader:
         if creation.get_layout() == h5py.h5d.COMPACT:
             return "compact: its bytes lie in the object header"
         for f in pipeline.filters:
-            if f.id in (filters.NBIT, filters.SCALEOFFSET):
+            if f.id in (NBIT, SCALEOFFSET):
                 return f"{filters.KNOWN_NAMES[f.id]}: only libhdf5 undoes it"
         return ""
 

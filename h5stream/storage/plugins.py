@@ -19,6 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 _REVERSE = 0x0100  # H5Z_FLAG_REVERSE: decode
+_ZEROED_NBYTES = 4096
+"""A length that is read behind the end is then zero, which every codec refuses."""
+
 _FilterFunction = ctypes.CFUNCTYPE(
     ctypes.c_size_t,
     ctypes.c_uint,  # flags
@@ -69,9 +72,24 @@ class PluginBuffer:
             _libc.free(address)
 
     def decode(
-        self, function: Callable[..., int], values: ctypes.Array[ctypes.c_uint], source: NDArray[np.uint8]
+        self,
+        function: Callable[..., int],
+        values: ctypes.Array[ctypes.c_uint],
+        source: NDArray[np.uint8],
+        *,
+        most_nbytes: int,
+        behind_nbytes: int = 0,
     ) -> NDArray[np.uint8]:
         """Run a filter backwards over a copy of `source` and give a view of what it produced.
+
+        What the bytes claim is to be checked before; see `h5stream.storage.claims`.
+
+        Parameters
+        ----------
+        most_nbytes : int
+            Bytes that it may produce.
+        behind_nbytes : int
+            Bytes behind the input that are readable, and begin with zeros, for a filter that may look there.
 
         Raises
         ------
@@ -80,14 +98,16 @@ class PluginBuffer:
         """
         self.release()
         # The filter may free or reallocate its input, so it gets memory of the C allocator's own.
-        buffer = ctypes.c_void_p(_libc.malloc(max(1, source.nbytes)))
-        if not buffer:
+        buffer = ctypes.c_void_p(_libc.malloc(max(1, source.nbytes + behind_nbytes)))
+        if not buffer.value:
             raise MemoryError(f"no memory for {source.nbytes} bytes of compressed data")
         ctypes.memmove(buffer, source.ctypes.data, source.nbytes)
+        ctypes.memset(buffer.value + source.nbytes, 0, min(behind_nbytes, _ZEROED_NBYTES))
         allocated = ctypes.c_size_t(source.nbytes)
         count = function(_REVERSE, len(values), values, source.nbytes, ctypes.byref(allocated), ctypes.byref(buffer))
         self._address = buffer.value
-        if count == 0 or not buffer.value:
+        # The one for zstd hands on a negative error code as if it were a length, of the buffer too.
+        if count == 0 or count > min(most_nbytes, allocated.value) or not buffer.value:
             raise ValueError("the filter refused the bytes")
         return np.ctypeslib.as_array((ctypes.c_uint8 * count).from_address(buffer.value))
 

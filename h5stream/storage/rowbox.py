@@ -19,6 +19,10 @@ Columns = slice | list[int] | None
 
 _MAX_ROW_ELEMENTS = 1 << 31
 
+_MAX_PIECES = 1 << 16
+_MAX_CUT_ELEMENTS = 1 << 28
+"""Of a row that is cut along its chunks: each piece is an object, and each element has a place in a table."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnPiece:
@@ -107,6 +111,12 @@ def column_pieces(
         return ()
     if columns is None and row_shape == chunk_row_shape:
         return (ColumnPiece(number=0, row_elements=elements, segments=np.array([[0, 0, elements]])),)
+    pieces = math.prod(-(-n // c) for n, c in zip(row_shape, chunk_row_shape, strict=True))
+    if pieces > _MAX_PIECES or elements > _MAX_CUT_ELEMENTS:
+        raise OptionError(
+            f"a row of {elements:,} elements lies in {pieces:,} chunks, more than the {_MAX_PIECES:,} chunks and "
+            f"{_MAX_CUT_ELEMENTS:,} elements that are followed; store the data in chunks that reach further across rows"
+        )
     return _cut(row_shape, chunk_row_shape, _places_in_batch_row(row_shape, columns))
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from dataclasses import dataclass
 from typing import Any
 
-from h5stream.errors import SourceChangedError, SourceError, SourceNotFoundError, TruncatedFileError
+from h5stream.errors import H5StreamError, SourceChangedError, SourceError, SourceNotFoundError, TruncatedFileError
+
+_log = logging.getLogger("h5stream")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,9 +113,27 @@ class FileBytes:
     def _open(self) -> int:
         with self._lock:
             if self._fd < 0:
-                self.identity.check_unchanged()
-                self._fd = os.open(self.identity.path, os.O_RDONLY | os.O_CLOEXEC)
+                self._fd = self._opened()
             return self._fd
+
+    def _opened(self) -> int:
+        self.identity.check_unchanged()
+        try:
+            return os.open(self.identity.path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise SourceError(
+                f"{self.identity.path!r} cannot be opened: {error.strerror}", file=self.identity.path
+            ) from error
+
+    def _open_again(self, fd: int) -> None:
+        """Let a descriptor lead to the file opened afresh; other readers may be using it meanwhile."""
+        fresh = self._opened()
+        try:
+            with self._lock:
+                if self._fd == fd:
+                    os.dup2(fresh, fd, inheritable=False)
+        finally:
+            os.close(fresh)
 
     def read_into(self, offset: int, target: memoryview) -> None:
         """Fill `target` with the bytes that start at `offset`.
@@ -123,20 +144,38 @@ class FileBytes:
             If the file ends before the target is full.
         SourceChangedError
             If that is because the file is no longer the one that was opened.
+        SourceError
+            If the system reports an error twice, the second time on a fresh descriptor.
         """
         fd = self._fd if self._fd >= 0 else self._open()
+        try:
+            self._fill(fd, offset, target)
+        except OSError as error:
+            if isinstance(error, H5StreamError):
+                raise
+            self._read_again(fd, offset, target, error)
+
+    def _fill(self, fd: int, offset: int, target: memoryview) -> None:
         done, wanted = 0, target.nbytes
         while done < wanted:
-            try:
-                count = os.preadv(fd, [target[done:] if done else target], offset + done)
-            except OSError as error:
-                raise SourceError(
-                    f"reading {wanted} bytes at byte {offset} of {self.identity.path!r} failed: {error.strerror}",
-                    file=self.identity.path,
-                ) from error
+            count = os.preadv(fd, [target[done:] if done else target], offset + done)
             if count == 0:
                 self._explain_short_read(offset, wanted, done)
             done += count
+
+    def _read_again(self, fd: int, offset: int, target: memoryview, first: OSError) -> None:
+        """Read once more through a fresh descriptor: network storage gets over an error or a stale handle so."""
+        what = f"reading {target.nbytes} bytes at byte {offset} of {self.identity.path!r} failed: {first.strerror}"
+        _log.warning("%s; trying once more with the file opened afresh", what)
+        self._open_again(fd)
+        try:
+            self._fill(fd, offset, target)
+        except OSError as error:
+            if isinstance(error, H5StreamError):
+                raise
+            raise SourceError(
+                f"{what}; so it did once more with the file opened afresh", file=self.identity.path
+            ) from error
 
     def _explain_short_read(self, offset: int, wanted: int, done: int) -> None:
         self.identity.check_unchanged()

@@ -16,7 +16,8 @@ from oracle import assert_like_h5py
 from h5stream import H5Dataset
 from h5stream.errors import CorruptChunkError, MissingFilterError
 from h5stream.storage import plugins
-from h5stream.storage.filters import DecodeError, DecodeScratch, Filter, Pipeline, unshuffle
+from h5stream.storage.codecs import DecodeError, unshuffle
+from h5stream.storage.filters import DecodeScratch, Filter, Pipeline
 
 STEPS = {
     "shuffle": lambda c: c.set_shuffle(),
@@ -294,7 +295,7 @@ def test_a_missing_filter_that_no_chunk_needs_is_no_obstacle(tmp_path):
 
 def test_a_filter_parameter_that_gives_silent_garbage_is_noticed_when_the_file_is_opened(tmp_path, monkeypatch):
     path = make_file(tmp_path / "a.h5", data=numbers(32, 4), chunks=(16, 4), shuffle=True, compression="gzip")
-    monkeypatch.setattr("h5stream.storage.filters._element_nbytes", lambda shuffle: 2)
+    monkeypatch.setattr("h5stream.storage.filters.element_nbytes_of", lambda values: 2)
     dataset = H5Dataset(path, "x")
     assert access_of(dataset) == ("h5py", "its first chunk, decoded here, is not what h5py reads")
     assert dataset[:].numpy().tobytes() == numbers(32, 4).tobytes()
@@ -307,7 +308,7 @@ def test_a_plugins_memory_is_given_back(tmp_path):
     with h5py.File(path) as file:
         stored = np.frombuffer(file["x"].id.read_direct_chunk((0,))[1], np.uint8)
     for _ in range(3):
-        assert buffer.decode(zstd, (ctypes.c_uint * 0)(), stored).tolist() == [0] * 4096
+        assert buffer.decode(zstd, (ctypes.c_uint * 0)(), stored, most_nbytes=4096).tolist() == [0] * 4096
     buffer.release()
     buffer.release()
 

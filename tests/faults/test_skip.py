@@ -1,0 +1,135 @@
+"""``on_error="skip"``: rows of corrupt chunks are left out, counted and named; nothing else changes."""
+
+from __future__ import annotations
+
+import logging
+import re
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from making import flip_byte
+from sample_files import reader_threads, stream_all, write_sample
+
+from h5stream import H5StreamLoader
+from h5stream.errors import CorruptChunkError, OptionError, SourceChangedError
+
+
+@pytest.fixture(params=["kept", "streamed"])
+def either_way(request, monkeypatch):
+    if request.param == "streamed":
+        stream_all(monkeypatch)
+
+
+def corrupt(path, *starts, name="x"):
+    """Damage the chunks of ``x`` that begin at these rows."""
+    with h5py.File(path) as file:
+        found = [file[name].id.get_chunk_info_by_coord((row, 0)) for row in starts]
+    for info in found:
+        flip_byte(path, info.byte_offset + info.size // 2)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_all_rows_but_those_of_corrupt_chunks_come_once_with_their_own_bytes(
+    tmp_path, either_way, caplog, shuffle, num_workers
+):
+    sample = write_sample(tmp_path)
+    corrupt(sample.path, 64, 320, 992)
+    bad = {*range(64, 96), *range(320, 352), *range(992, 1000)}
+    loader = H5StreamLoader(sample.path, 50, shuffle, num_workers=num_workers, window=200, on_error="skip")
+    for _ in range(2):
+        caplog.clear()
+        rows = []
+        for number, batch in enumerate(loader):
+            assert sample.matches(batch["x"], batch["y"])
+            assert shuffle or batch["y"].tolist() == [r for r in range(50 * number, 50 * number + 50) if r not in bad]
+            rows += batch["y"].tolist()
+        assert sorted(rows) == [row for row in range(1000) if row not in bad]
+        statistics = loader.stats()
+        assert statistics.skipped_rows == len(bad)
+        assert sorted(statistics.skipped_chunks) == sorted(
+            f"{sample.path}:x chunk {start}" for start in ((64, 0), (320, 0), (992, 0))
+        )
+        assert statistics.rows == 1000 - len(bad)
+        assert "72 rows skipped: 3 corrupt chunk(s)" in str(statistics)
+        (record,) = [r for r in caplog.records if r.levelno == logging.WARNING]
+        assert re.search(r"on_error='skip'.*dataset 'x': chunk \(\d+, 0\) at byte \d+", record.getMessage())
+    assert reader_threads() == []
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_batch_of_which_nothing_is_left_is_left_out(tmp_path, monkeypatch, num_workers):
+    stream_all(monkeypatch)
+    sample = write_sample(tmp_path)
+    corrupt(sample.path, 0, 96, 128, 992)
+    loader = H5StreamLoader(sample.path, 32, num_workers=num_workers, on_error="skip", window=64)
+    first = [batch["y"][0].item() for batch in loader]
+    assert first == [row for row in range(0, 1000, 32) if row not in (0, 96, 128, 992)]
+    assert loader.stats().batches == len(first) == len(loader) - 4
+
+
+def test_a_file_of_nothing_but_corrupt_chunks_gives_no_batch(tmp_path):
+    sample = write_sample(tmp_path, rows=64)
+    corrupt(sample.path, 0, 32)
+    loader = H5StreamLoader(sample.path, 10, on_error="skip")
+    assert list(loader) == []
+    assert loader.stats().skipped_rows == 64
+
+
+def test_a_row_that_two_fields_lack_is_counted_once(tmp_path, either_way):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        for name in "ab":
+            file.create_dataset(name, data=np.arange(300.0).reshape(100, 3), chunks=(10, 3), compression="gzip")
+        file.create_dataset("text", data=[f"row {k}" for k in range(100)], chunks=(10,))
+    corrupt(path, 20, name="a")
+    corrupt(path, 20, 30, name="b")
+    loader = H5StreamLoader(path, 15, on_error="skip", fields=["a", "b", "text"])
+    batches = list(loader)
+    left = [*range(20), *range(40, 100)]
+    assert torch.cat([a for a, _, _ in batches])[:, 0].tolist() == [3 * row for row in left]
+    assert [one for _, _, text in batches for one in text] == [f"row {row}".encode() for row in left]
+    assert loader.stats().skipped_rows == 20
+
+
+def test_rows_through_h5py_are_skipped_too(tmp_path, monkeypatch):
+    stream_all(monkeypatch)
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        data = np.arange(400).reshape(100, 4)
+        file.create_dataset("x", data=data, chunks=(10, 4), scaleoffset=0, compression="gzip")
+    corrupt(path, 50)
+    loader = H5StreamLoader(path, 25, fields="x", on_error="skip")
+    assert torch.cat(list(loader))[:, 0].tolist() == [4 * row for row in range(100) if not 50 <= row < 60]
+
+
+def test_single_samples_leave_out_the_corrupt_ones(tmp_path):
+    sample = write_sample(tmp_path, rows=100)
+    corrupt(sample.path, 32)
+    rows = [one["y"].item() for one in H5StreamLoader(sample.path, None, on_error="skip")]
+    assert rows == [*range(32), *range(64, 100)]
+
+
+def test_skipping_is_for_corrupt_chunks_only(tmp_path, monkeypatch):
+    stream_all(monkeypatch)
+    sample = write_sample(tmp_path, rows=4000)
+    iterator = iter(H5StreamLoader(sample.path, 50, on_error="skip", window=100))
+    next(iterator)
+    with open(sample.path, "ab") as file:
+        file.write(b"more")
+    with pytest.raises(SourceChangedError, match="its size went from"):
+        list(iterator)
+
+
+def test_raising_is_the_default_and_anything_else_is_refused(tmp_path):
+    sample = write_sample(tmp_path)
+    corrupt(sample.path, 320)
+    with pytest.raises(CorruptChunkError):
+        list(H5StreamLoader(sample.path, 50))
+    for wrong in ("ignore", None, True):
+        with pytest.raises(OptionError, match="on_error= takes 'raise' or 'skip'"):
+            H5StreamLoader(sample.path, on_error=wrong)
+    with pytest.raises(OptionError, match="cannot leave rows out"):
+        H5StreamLoader(sample.path, window_device="cpu", on_error="skip")

@@ -1,0 +1,155 @@
+"""The file under the loader fails, is slow, or changes while it is read."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import threading
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from sample_files import reader_threads, stream_all, write_sample
+
+from h5stream import H5Dataset, H5StreamLoader
+from h5stream.errors import SourceChangedError, SourceError
+
+
+@pytest.fixture
+def sample(tmp_path, monkeypatch):
+    stream_all(monkeypatch)
+    return write_sample(tmp_path)
+
+
+class FailingReads:
+    """Lets chosen calls of ``preadv`` fail, and records the file behind each descriptor."""
+
+    def __init__(self, monkeypatch, *numbers, error=errno.EIO):
+        self._numbers, self._error, self._real = set(numbers), error, os.preadv
+        self._lock, self.calls, self.failed = threading.Lock(), 0, 0
+        monkeypatch.setattr(os, "preadv", self)
+
+    def __call__(self, fd, buffers, offset):
+        with self._lock:
+            number, self.calls = self.calls, self.calls + 1
+            fails = number in self._numbers
+            self.failed += fails
+        if fails:
+            raise OSError(self._error, os.strerror(self._error))
+        return self._real(fd, buffers, offset)
+
+
+def open_descriptors():
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.parametrize("num_workers", [0, 3])
+@pytest.mark.parametrize("error", [errno.EIO, errno.ESTALE])
+def test_a_read_that_fails_once_is_done_again_on_a_fresh_descriptor(sample, monkeypatch, caplog, error, num_workers):
+    loader = H5StreamLoader(sample.path, 50, True, num_workers=num_workers, window=200)
+    list(loader)
+    before = open_descriptors()
+    reads = FailingReads(monkeypatch, 2, error=error)
+    rows = [row for batch in loader for row in batch["y"].tolist()]
+    assert sorted(rows) == list(range(1000))
+    assert reads.failed == 1
+    assert open_descriptors() == before
+    (record,) = caplog.records
+    assert os.strerror(error) in record.getMessage()
+    assert sample.path in record.getMessage()
+
+
+@pytest.mark.parametrize("num_workers", [0, 3])
+def test_a_read_that_fails_twice_is_an_error_that_names_it(sample, monkeypatch, num_workers):
+    loader = H5StreamLoader(sample.path, 50, num_workers=num_workers, window=200)
+    FailingReads(monkeypatch, *range(3, 1000))
+    with pytest.raises(SourceError, match=r"reading \d+ bytes at byte \d+ of .*sample.h5.* failed: Input/output") as e:
+        list(loader)
+    assert "once more" in str(e.value)
+    assert isinstance(e.value.__cause__, OSError)
+    assert e.value.file == sample.path
+    assert reader_threads() == []
+
+
+def test_many_threads_may_have_failing_reads_at_once(sample, monkeypatch):
+    loader = H5StreamLoader(sample.path, 50, num_workers=4, window=200)
+    FailingReads(monkeypatch, 0, 5, 10, 15, 20, 25)
+    try:
+        rows = [row for batch in loader for row in batch["y"].tolist()]
+    except SourceError:  # where a thread met two of them in a row
+        return
+    assert rows == list(range(1000))
+
+
+def test_a_file_that_was_replaced_is_not_read_after_an_error(sample, monkeypatch, tmp_path):
+    iterator = iter(H5StreamLoader(sample.path, 50, num_workers=0, window=100))
+    next(iterator)
+    shutil.copy(sample.path, tmp_path / "new.h5")
+    os.replace(tmp_path / "new.h5", sample.path)
+    FailingReads(monkeypatch, 0)
+    with pytest.raises(SourceChangedError, match="another inode"):
+        list(iterator)
+
+
+def test_a_short_read_goes_on_where_it_ended(sample, monkeypatch):
+    real = os.preadv
+    monkeypatch.setattr(os, "preadv", lambda fd, buffers, offset: real(fd, [buffers[0][:7]], offset))
+    assert H5Dataset(sample.path, "x")[:].numpy().tobytes() == sample.x.tobytes()
+
+
+def test_a_slow_source_delays_and_changes_nothing(sample, monkeypatch):
+    """Every read waits until the consumer has come to wait: nothing is ready, ever."""
+    real, asked = os.preadv, threading.Semaphore(0)
+
+    def slow(fd, buffers, offset):
+        assert asked.acquire(timeout=60)
+        return real(fd, buffers, offset)
+
+    loader = H5StreamLoader(sample.path, 100, num_workers=2, window=100)
+    monkeypatch.setattr(os, "preadv", slow)
+    iterator = iter(loader)
+    rows = []
+    for _ in range(10):
+        asked.release(20)
+        rows += next(iterator)["y"].tolist()
+    assert rows == list(range(1000))
+
+
+def append(path):
+    with open(path, "ab") as file:
+        file.write(b"\0" * 512)
+
+
+def delete(path):
+    os.remove(path)
+
+
+def grow(path):
+    """As a writer that adds rows would."""
+    with h5py.File(path, "r+") as file:
+        file["z"] = np.zeros(1000)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("change", [append, delete, grow])
+def test_a_file_that_is_appended_to_or_deleted_in_mid_epoch_is_named(sample, change, num_workers):
+    iterator = iter(H5StreamLoader(sample.path, 50, True, num_workers=num_workers, window=100))
+    assert sample.matches(*next(iterator).values())
+    change(sample.path)
+    with pytest.raises(SourceChangedError, match=r"changed while|vanished while") as caught:
+        list(iterator)
+    assert caught.value.file == sample.path
+    assert reader_threads() == []
+
+
+def test_the_batches_before_a_change_are_right(sample):
+    got = []
+    iterator = iter(H5StreamLoader(sample.path, 50, True, num_workers=2, window=100))
+    got.append(next(iterator))
+    append(sample.path)
+    with pytest.raises(SourceChangedError):
+        got.extend(iterator)  # which keeps what came before the error
+    assert all(sample.matches(batch["x"], batch["y"]) for batch in got)
+    assert len(torch.cat([batch["y"] for batch in got]).unique()) == 50 * len(got)
