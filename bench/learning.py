@@ -33,6 +33,7 @@ MODELS = {"logistic regression": 0.05, "MLP": 0.05}
 """Model -> the learning rate that it begins with; it falls to 0 in a straight line."""
 
 SORTINGS = ("label", "session", "random")
+CHUNKS = ("small", "large")
 
 # Order -> blocks in a window. The second full shuffle is a placebo: whatever it seems to cost is chance.
 ORDERS: dict[str, int | None] = {
@@ -144,12 +145,13 @@ def _losses(weights: list[Any], x: Any, y: Any) -> Any:
     return each.view(SEEDS, -1).mean(dim=1)
 
 
-def cases(name: str, sortings: tuple[str, ...] = SORTINGS) -> Iterator[dict[str, Any]]:
+def cases(name: str, sortings: tuple[str, ...] = SORTINGS, sizes: tuple[str, ...] = CHUNKS) -> Iterator[dict[str, Any]]:
     """Train every case of one data set."""
     data = SOURCES[name]()
     for sorting in sortings:
         x, y = data.sorted_by(sorting)
-        for chunks, block_rows in (("small", data.small_block), ("large", data.large_block)):
+        for chunks in sizes:
+            block_rows = data.small_block if chunks == "small" else data.large_block
             layout = Layout(
                 blocks=make_blocks((0, len(y)), (block_rows,)), block_rows=block_rows, batch_rows=data.batch_rows
             )
@@ -169,16 +171,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", choices=list(SOURCES), action="append")
     parser.add_argument("--sorted-by", choices=SORTINGS, action="append")
+    parser.add_argument("--chunks", choices=CHUNKS, action="append")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     names, sortings = given.data or list(SOURCES), tuple(given.sorted_by or SORTINGS)
     torch.set_num_threads(1)  # the steps are small, and sums come out the same on every machine's number of cores
+    sizes = tuple(given.chunks or CHUNKS)
     kept = json.loads(given.out.read_text())["results"] if given.out.exists() else []
-    kept = [one for one in kept if one["data"] not in names or one["sorted_by"] not in sortings]
+    again = {(name, sorted_by, chunks) for name in names for sorted_by in sortings for chunks in sizes}
+    kept = [one for one in kept if (one["data"], one["sorted_by"], one["chunks"]) not in again]
     found = []
     for name in names:
         try:
-            found += list(cases(name, sortings))
+            found += list(cases(name, sortings, sizes))
         except (ImportError, FileNotFoundError) as error:
             print(f"{name}: left out, {error}")
     report = describe() | {"seeds": SEEDS, "models": MODELS, "results": kept + found}

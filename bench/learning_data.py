@@ -92,8 +92,9 @@ def _sessions_by_main_axis(x: Any) -> Any:
 
 def _split(x: Any, y: Any, session: Any, batch_rows: int, epochs: int, *, small_block: int, large_block: int) -> Data:
     test = np.random.default_rng(0).random(len(y)) < 0.2
-    mean, spread = x[~test].mean(axis=0), x[~test].std(axis=0) + 1e-6
-    x = ((x - mean) / spread).astype(np.float32)
+    mean, spread = x[~test].mean(axis=0), x[~test].std(axis=0)
+    # A pixel that is never on in training must not become a million where it is on in a test.
+    x = ((x - mean) / np.where(spread < 0.05 * spread.mean(), spread.mean(), spread)).astype(np.float32)
     y = y.astype(np.int64)
     return Data(
         x=x[~test], y=y[~test], session=session[~test], test_x=x[test], test_y=y[test],

@@ -30,7 +30,7 @@ from h5stream import H5StreamLoader, allowance
 from h5stream.baseline.rivals import NaiveDataset
 
 MIB = 1 << 20
-NBYTES = {"quick": 16 * MIB, "full": 128 * MIB}
+NBYTES = {"quick": 32 * MIB, "full": 128 * MIB}
 SECONDS = {"quick": 1.5, "full": 4.0}
 LIMIT_S = 100.0
 NAIVE_BATCH = 32
@@ -109,7 +109,7 @@ def write(path: Path, cell: Cell, nbytes: int) -> int:
     """Write a cell's file and give its rows."""
     rows = max(2 * cell.chunk_rows, min(nbytes // (cell.row_nbytes * cell.fields), 1 << 20))
     if cell.chunk_rows == 1:
-        rows = min(rows, 1 << 15)  # a chunk a row is slow to write, and to read
+        rows = min(rows, 1 << 16)  # a chunk a row is slow to write, and to read
     width = max(1, cell.row_nbytes // 4)
     rng = np.random.default_rng(0)
     with h5py.File(path, "w") as file:
