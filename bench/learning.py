@@ -1,0 +1,204 @@
+"""What window shuffling costs learning: ten seeds of each order, the same data, the same models.
+
+python -m bench.learning --data digits --out bench/results/learning.json
+
+Deterministic: no timing, so that it may run on a busy machine. Results of other data in the file are kept. The
+seeds of a case are trained side by side, as one batched model, which changes nothing but the time it takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from bench.learning_data import SOURCES, Data
+from bench.machine import describe
+from h5stream.engine.budget import AUTO_BATCHES, AUTO_BLOCKS
+from h5stream.order.blocks import Blocks, make_blocks
+from h5stream.order.epoch import EpochOrder, OrderSettings
+from h5stream.order.quality import forecast, measure
+
+SEEDS = 10
+HIDDEN = 64
+MODELS = {"logistic regression": 0.05, "MLP": 0.05}
+"""Model -> the learning rate that it begins with; it falls to 0 in a straight line."""
+
+SORTINGS = ("label", "session", "random")
+CHUNKS = ("small", "large")
+
+# Order -> blocks in a window. The second full shuffle is a placebo: whatever it seems to cost is chance.
+ORDERS: dict[str, int | None] = {
+    "full": None,
+    "full, other seeds": None,
+    "auto": None,
+    "64 blocks": 64,
+    "16 blocks": 16,
+    "4 blocks": 4,
+    "blocks only": 1,
+    "none": 1,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """A file's rows and blocks."""
+
+    blocks: Blocks
+    block_rows: int
+    batch_rows: int
+
+    def window_rows(self, order: str) -> int:
+        """Give the rows of a window, as the loader would for plenty of memory."""
+        rows = self.blocks.total_rows
+        if order == "auto":
+            return min(rows, max(AUTO_BATCHES * self.batch_rows, AUTO_BLOCKS * self.block_rows))
+        count = ORDERS[order]
+        return rows if count is None else min(rows, count * self.block_rows)
+
+    def epoch(self, order: str, seed: int, epoch: int) -> EpochOrder:
+        """Give the order of an epoch."""
+        window = self.window_rows(order)
+        settings = OrderSettings(
+            batch_size=self.batch_rows,
+            window_rows=window,
+            first_window_rows=window,
+            shuffle=order != "none",
+            seed=seed + (1000 if order == "full, other seeds" else 0),
+            epoch=epoch,
+        )
+        # A full shuffle is one over rows, not over blocks: the yardstick must not be made by what it measures.
+        rows_alone = order.startswith("full")
+        return EpochOrder(make_blocks((0, self.blocks.total_rows), (1,)) if rows_alone else self.blocks, settings)
+
+
+def line_of(order: EpochOrder) -> Any:
+    """Give the rows of an epoch in the order in which batches hold them."""
+    line = np.empty(order.rows, dtype=np.int64)
+    for window in order.windows():
+        line[window.batch * order.settings.batch_size + window.within] = window.rows
+    return line
+
+
+def score_of(layout: Layout, order: str) -> float:
+    """Give `order.quality`'s score of an order."""
+    made = layout.epoch(order, 0, 0)
+    return measure(made).score if order == "none" else forecast(made).score
+
+
+def train(model: str, data: Data, x: Any, y: Any, layout: Layout, order: str) -> tuple[list[float], list[float]]:
+    """Train all seeds side by side; gives the test loss and accuracy of each."""
+    weights = _first_weights(model, x.shape[1], int(y.max()) + 1)
+    optimizer = torch.optim.SGD(weights, lr=MODELS[model], momentum=0.9)
+    steps = data.epochs * layout.epoch(order, 0, 0).batches
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / steps)
+    features, labels = torch.from_numpy(x), torch.from_numpy(y)
+    for rows in _steps(layout, order, data.epochs):
+        optimizer.zero_grad(set_to_none=True)
+        # The sum over seeds: each seed's gradient is its own.
+        _losses(weights, features[rows], labels[rows]).sum().backward()
+        optimizer.step()
+        schedule.step()
+    with torch.no_grad():
+        test_x = torch.from_numpy(data.test_x).expand(SEEDS, -1, -1)
+        test_y = torch.from_numpy(data.test_y).expand(SEEDS, -1)
+        loss = _losses(weights, test_x, test_y)
+        right = (_logits(weights, test_x).argmax(dim=2) == test_y).float().mean(dim=1)
+    return loss.tolist(), right.tolist()
+
+
+def _steps(layout: Layout, order: str, epochs: int) -> Iterator[Any]:
+    for epoch in range(epochs):
+        lines = np.stack([line_of(layout.epoch(order, seed, epoch)) for seed in range(SEEDS)])
+        yield from torch.from_numpy(lines).split(layout.batch_rows, dim=1)
+
+
+def _first_weights(model: str, width: int, classes: int) -> list[Any]:
+    """Draw each seed's weights; the same for every order, so that orders are compared in pairs."""
+    sizes = [width, classes] if model == "logistic regression" else [width, HIDDEN, classes]
+    weights = []
+    for before, after in itertools.pairwise(sizes):
+        drawn = [
+            torch.randn(before, after, generator=torch.Generator().manual_seed(seed)) / math.sqrt(before)
+            for seed in range(SEEDS)
+        ]
+        weights += [torch.stack(drawn).requires_grad_(), torch.zeros(SEEDS, 1, after, requires_grad=True)]
+    return weights
+
+
+def _logits(weights: list[Any], x: Any) -> Any:
+    out = x @ weights[0] + weights[1]
+    return out if len(weights) == 2 else torch.relu(out) @ weights[2] + weights[3]
+
+
+def _losses(weights: list[Any], x: Any, y: Any) -> Any:
+    logits = _logits(weights, x)
+    each = torch.nn.functional.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none")
+    return each.view(SEEDS, -1).mean(dim=1)
+
+
+def cases(name: str, sortings: tuple[str, ...] = SORTINGS, sizes: tuple[str, ...] = CHUNKS) -> Iterator[dict[str, Any]]:
+    """Train every case of one data set."""
+    data = SOURCES[name]()
+    for sorting in sortings:
+        x, y = data.sorted_by(sorting)
+        for chunks in sizes:
+            block_rows = data.small_block if chunks == "small" else data.large_block
+            layout = Layout(
+                blocks=make_blocks((0, len(y)), (block_rows,)), block_rows=block_rows, batch_rows=data.batch_rows
+            )
+            for model in MODELS:
+                for order in ORDERS:
+                    loss, accuracy = train(model, data, x, y, layout, order)
+                    yield {
+                        "data": name, "sorted_by": sorting, "chunks": chunks, "model": model, "order": order,
+                        "rows": len(y), "block_rows": block_rows, "blocks": layout.blocks.count,
+                        "window_rows": layout.window_rows(order), "score": round(score_of(layout, order), 5),
+                        "loss": [round(v, 5) for v in loss], "accuracy": [round(v, 5) for v in accuracy],
+                    }  # fmt: skip
+
+
+def main() -> int:
+    """Train and write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", choices=list(SOURCES), action="append")
+    parser.add_argument("--sorted-by", choices=SORTINGS, action="append")
+    parser.add_argument("--chunks", choices=CHUNKS, action="append")
+    parser.add_argument("--out", type=Path, required=True)
+    given = parser.parse_args()
+    names, sortings = given.data or list(SOURCES), tuple(given.sorted_by or SORTINGS)
+    torch.set_num_threads(1)  # the steps are small, and sums come out the same on every machine's number of cores
+    sizes = tuple(given.chunks or CHUNKS)
+    kept = json.loads(given.out.read_text())["results"] if given.out.exists() else []
+    again = {(name, sorted_by, chunks) for name in names for sorted_by in sortings for chunks in sizes}
+    kept = [one for one in kept if (one["data"], one["sorted_by"], one["chunks"]) not in again]
+    found = []
+    for name in names:
+        try:
+            found += list(cases(name, sortings, sizes))
+        except (ImportError, FileNotFoundError) as error:
+            print(f"{name}: left out, {error}")
+    report = describe() | {"seeds": SEEDS, "models": MODELS, "results": kept + found}
+    report["machine"].pop("load_before")
+    given.out.write_text(_one_line_a_case(report))
+    print(f"{given.out}: {len(found)} cases of {', '.join(names)}")
+    return 0
+
+
+def _one_line_a_case(report: dict[str, Any]) -> str:
+    """Write JSON whose results are one line each: a change of one case is a change of one line."""
+    head = json.dumps({key: value for key, value in report.items() if key != "results"}, indent=1)
+    lines = ",\n  ".join(json.dumps(one) for one in report["results"])
+    return f'{head[:-2]},\n "results": [\n  {lines}\n ]\n}}\n'
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,66 @@
+"""The experiment on learning: its orders are what they are called, and seeds do not mix."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+pytest.importorskip("bench.learning", reason="bench/ belongs to a checkout, not to an installed package")
+
+from bench import learning  # noqa: E402
+from bench.learning_data import Data  # noqa: E402
+from h5stream.order.blocks import make_blocks  # noqa: E402
+
+
+def layout(rows=1000, block=10, batch=50):
+    return learning.Layout(blocks=make_blocks((0, rows), (block,)), block_rows=block, batch_rows=batch)
+
+
+def toy():
+    rng = np.random.default_rng(0)
+    y = np.sort(rng.integers(0, 3, 600))
+    x = (np.eye(3)[y] * 2 + rng.normal(0, 1, (600, 3))).astype(np.float32)
+    return Data(x=x, y=y, session=y, test_x=x[::5], test_y=y[::5], batch_rows=50, epochs=1, small_block=5,
+                large_block=200)  # fmt: skip
+
+
+@pytest.mark.parametrize("order", list(learning.ORDERS))
+def test_every_order_gives_each_row_once(order):
+    assert sorted(learning.line_of(layout().epoch(order, 3, 1)).tolist()) == list(range(1000))
+
+
+def test_blocks_only_keeps_rows_of_a_block_together_and_none_keeps_all():
+    line = learning.line_of(layout().epoch("blocks only", 0, 0)) // 10
+    assert (line.reshape(100, 10) == line[::10, None]).all()
+    assert learning.line_of(layout().epoch("none", 0, 0)).tolist() == list(range(1000))
+
+
+def test_an_automatic_window_is_the_loaders_rule():
+    assert layout(rows=100_000, block=10, batch=50).window_rows("auto") == 10_240
+    assert layout(rows=100_000, block=10, batch=8192).window_rows("auto") == 32_768
+    assert layout().window_rows("auto") == 1000
+
+
+def test_the_placebo_is_a_full_shuffle_with_other_rows_first():
+    one, other = (learning.line_of(layout().epoch(name, 0, 0)) for name in ("full", "full, other seeds"))
+    assert one.tolist() != other.tolist()
+
+
+def test_training_in_file_order_harms_a_sorted_file_and_the_score_says_so():
+    data, where = toy(), layout(rows=600, block=200)
+    full, _ = learning.train("logistic regression", data, data.x, data.y, where, "full")
+    none, _ = learning.train("logistic regression", data, data.x, data.y, where, "none")
+    assert np.mean(none) > np.mean(full) * 1.1
+    assert learning.score_of(where, "none") < 0.2 < learning.score_of(where, "full")
+
+
+def test_training_twice_gives_the_same_losses():
+    data, where = toy(), layout(rows=600, block=5)
+    assert learning.train("MLP", data, data.x, data.y, where, "auto") == learning.train(
+        "MLP", data, data.x, data.y, where, "auto"
+    )

@@ -1,0 +1,107 @@
+"""Every peer that is here gives each row once with the source's bytes; what is measured is the same work."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+pytest.importorskip("bench.peers", reason="bench/ belongs to a checkout, not to an installed package")
+
+from bench.child import run_child  # noqa: E402
+from bench.peers.block_shuffle import BlockShuffle  # noqa: E402
+from bench.peers.measure import Checker, checksum_of, timed_epoch  # noqa: E402
+from bench.peers.on_hdf5 import Ours  # noqa: E402
+from bench.peers.registry import PEERS, missing  # noqa: E402
+from bench.peers.source import FILTERS, sums_path, write_source  # noqa: E402
+
+ROWS = 3000
+# Workers that fork beside reader threads, and peers that warn of themselves: not what is tested here.
+IN_A_CHILD = {peer.name for peer in PEERS if peer.needs or "workers" in peer.name}
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    path = tmp_path_factory.mktemp("peers") / "source.h5"
+    write_source(path, ROWS, "gzip4_shuffle")
+    return path
+
+
+@pytest.mark.parametrize("name", [peer.name for peer in PEERS if peer.name not in IN_A_CHILD])
+def test_a_peer_gives_each_row_once_with_its_label_and_bytes(source, tmp_path, name):
+    peer = next(peer for peer in PEERS if peer.name == name)
+    sums = np.load(sums_path(source))
+    checker = Checker(sums)
+    for x, y in peer.open(peer.prepare(source, tmp_path), 512):
+        assert x.shape == (len(y), 256)
+        checker.add(x, y)
+    assert checker.rows == ROWS
+    assert checker.checksum == checksum_of(sums, np.arange(ROWS))
+
+
+@pytest.mark.parametrize("name", sorted(IN_A_CHILD))
+def test_a_peer_with_workers_or_modules_of_its_own_gives_the_same_checksum(source, tmp_path, name):
+    peer = next(peer for peer in PEERS if peer.name == name)
+    if missing(peer):
+        pytest.skip(missing(peer))
+    made = run_child(["bench.peers.measure", "prepare", name, str(source), str(tmp_path)], 60)
+    assert not made.error, made.error
+    found = run_child(["bench.peers.measure", "measure", name, str(source), made.result["path"], "--seconds", "20"], 60)
+    assert not found.error, found.error
+    assert found.result["checked_rows"] == ROWS
+    assert int(found.result["checksum"], 16) == checksum_of(np.load(sums_path(source)), np.arange(ROWS))
+
+
+def test_the_checker_notices_a_wrong_byte_and_a_row_that_comes_twice(source):
+    sums = np.load(sums_path(source))
+    x, y = next(iter(Ours().open(source, 100)))
+    Checker(sums).add(x, y)
+    changed = x.clone()
+    changed[3, 4] += 1
+    with pytest.raises(ValueError, match="bytes differ"):
+        Checker(sums).add(changed, y)
+    checker = Checker(sums)
+    checker.add(x[:50], y[:50])
+    with pytest.raises(ValueError, match="twice"):
+        checker.add(x[49:], y[49:])
+
+
+def test_the_checksum_sees_rows_that_changed_labels():
+    sums = np.array([5, 7, 9], dtype=np.uint64)
+    assert checksum_of(sums, np.array([0, 1, 2])) != checksum_of(sums, np.array([1, 0, 2]))
+
+
+def test_a_timed_epoch_stops_at_its_deadline_and_says_so():
+    batches = [(torch.zeros(4, 2), torch.zeros(4)) for _ in range(10)]
+    cut = timed_epoch(batches, deadline=0.0, keep=1)
+    assert (cut["rows"], cut["complete"], len(cut["kept"])) == (8, False, 1)
+    whole = timed_epoch(batches, deadline=float("inf"))
+    assert (whole["rows"], whole["complete"]) == (40, True)
+
+
+def test_the_block_shuffle_gives_each_row_once_in_another_order_each_epoch():
+    x = np.arange(200_000, dtype=np.float32).reshape(100_000, 2)
+    loader = BlockShuffle(100_000, 8192, lambda a, b: (x[a:b], np.arange(a, b)))
+    first = torch.cat([y for _, y in loader])
+    second = torch.cat([y for _, y in loader])
+    assert sorted(first.tolist()) == list(range(100_000))
+    assert first.tolist() != second.tolist()
+    assert [len(y) for _, y in loader][:-1] == [8192] * 12
+
+
+def test_a_child_that_fails_or_hangs_becomes_a_line_of_text(tmp_path):
+    assert "No module named" in run_child(["bench.no_such_module"], 30).error
+    assert run_child(["bench.peers.measure", "measure", "h5stream", str(tmp_path / "a"), "b"], 0.01).error == (
+        "stopped after 0 s"
+    )
+
+
+def test_every_kind_of_source_can_be_written(tmp_path):
+    for kind in FILTERS:
+        write_source(tmp_path / f"{kind}.h5", 100, kind)
+        assert len(np.load(sums_path(tmp_path / f"{kind}.h5"))) == 100

@@ -1,0 +1,127 @@
+"""Results files as tables: pure functions from JSON to Markdown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+OURS = "h5stream"
+
+
+def kinds(report: dict[str, Any]) -> list[str]:
+    """List the files that peers were measured on."""
+    return list(dict.fromkeys(one["file"] for one in report["results"]))
+
+
+def ranking(report: dict[str, Any], kind: str) -> list[dict[str, Any]]:
+    """Give the results on one file, the fastest first; those that failed last."""
+    found = [one for one in report["results"] if one["file"] == kind]
+    return sorted(found, key=lambda one: -one.get("rows_per_s", 0))
+
+
+def peers_table(report: dict[str, Any], kind: str) -> str:
+    """Make the table of one file: what each peer gave, needed and promised."""
+    lines = [
+        "| | rows/s | spread | first batch, s | memory, MB | disk, MB | converted in, s | reads | shuffle |",
+        "|---|---:|---:|---:|---:|---:|---:|---|---|",
+    ]
+    for one in ranking(report, kind):
+        if "error" in one:
+            lines.append(f"| {one['peer']} | failed: {one['error']} | | | | | | {one['reads']} | {one['shuffle']} |")
+            continue
+        low, high = one["spread"]
+        partly = "" if one["whole_epoch"] else " (part of an epoch)"
+        lines.append(
+            f"| {_strong(one['peer'])} | {one['rows_per_s']:,}{partly} | {low:,} to {high:,} | "
+            f"{one['first_batch_s']:.2f} | {one['peak_mb']:,.0f} | {one['disk_mb']:,.0f} | "
+            f"{one['convert_s'] or ''} | {one['reads']} | {one['shuffle']} |"
+        )
+    return "\n".join(lines)
+
+
+def _strong(name: str) -> str:
+    return f"**{name}**" if name == OURS else name
+
+
+def absent_list(report: dict[str, Any]) -> str:
+    """List the peers that could not be measured, and why."""
+    return "\n".join(f"- {one['peer']}: {one['reason']}" for one in report["absent"])
+
+
+def faster_peers(report: dict[str, Any]) -> list[dict[str, Any]]:
+    """List where a peer gave more rows a second than ours."""
+    found = []
+    for kind in kinds(report):
+        rows = ranking(report, kind)
+        ours = next((one.get("rows_per_s", 0) for one in rows if one["peer"] == OURS), 0)
+        found += [
+            {"file": kind, "peer": one["peer"], "reads": one["reads"], "its": one["rows_per_s"], "ours": ours}
+            for one in rows
+            if one.get("rows_per_s", 0) > ours and not one["peer"].startswith(OURS)
+        ]
+    return found
+
+
+def not_first_table(peers: dict[str, Any], sweep: dict[str, Any] | None) -> str:
+    """Make the list of cells in which ours is not first; says so if there is none."""
+    lines = [
+        f"| {one['file']} | {one['peer']} ({one['reads']}) | {one['its']:,} | {one['ours']:,} | "
+        f"{one['its'] / max(1, one['ours']):.2f} |"
+        for one in faster_peers(peers)
+    ]
+    lines += [
+        f"| {cell_name(one)} | naive DataLoader | {one['naive']:,} | {one['ours']:,} | "
+        f"{one['naive'] / max(1, one['ours']):.2f} |"
+        for one in (slower_cells(sweep) if sweep else [])
+    ]
+    if not lines:
+        return "Ours is first in every cell."
+    head = ["| cell | who is first | its rows/s | ours, rows/s | times |", "|---|---|---:|---:|---:|"]
+    return "\n".join(head + lines)
+
+
+def slower_cells(sweep: dict[str, Any]) -> list[dict[str, Any]]:
+    """List the cells of a sweep in which ours was slower than the naive loader."""
+    return [one for one in sweep["results"] if "error" not in one and one["ours"] < one["naive"]]
+
+
+def cell_name(cell: dict[str, Any]) -> str:
+    """Name a cell by what was varied."""
+    return f"{cell['axis']} = {cell['value']}"
+
+
+def sweep_table(sweep: dict[str, Any]) -> str:
+    """Make the table of a sweep, axis by axis."""
+    lines = ["| varied | value | ours, rows/s | naive, rows/s | times |", "|---|---|---:|---:|---:|"]
+    for one in sweep["results"]:
+        if "error" in one:
+            lines.append(f"| {one['axis']} | {one['value']} | failed: {one['error']} | | |")
+        else:
+            times = one["ours"] / max(1, one["naive"])
+            shown = f"{times:,.0f}" if times >= 10 else f"{times:.2f}"
+            lines.append(f"| {one['axis']} | {one['value']} | {one['ours']:,} | {one['naive']:,} | {shown} |")
+    return "\n".join(lines)
+
+
+def sweep_verdict(sweep: dict[str, Any]) -> str:
+    """Say in a sentence whether ours was ever slower than naive."""
+    counted = [one for one in sweep["results"] if "error" not in one]
+    slower, failed = slower_cells(sweep), len(sweep["results"]) - len(counted)
+    said = f"Slower than the naive loader in {len(slower)} of {len(counted)} cells"
+    return said + (f"; {failed} could not be measured." if failed else ".")
+
+
+def growth_table(growth: dict[str, Any]) -> str:
+    """Make the table of how cost grows with rows."""
+    lines = [
+        "| file | rows | open, s | first batch, s | first batch again, s | memory, MB | state, bytes |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for one in growth["results"]:
+        if "error" in one:
+            lines.append(f"| {one['file']} | {one['rows']:,} | failed: {one['error']} | | | | |")
+        else:
+            lines.append(
+                f"| {one['file']} | {one['rows']:,} | {one['open_s']:.3f} | {one['first_batch_s']:.3f} | "
+                f"{one['again_s']:.3f} | {one['peak_mb']:,.0f} | {one.get('state_bytes', '')} |"
+            )
+    return "\n".join(lines)

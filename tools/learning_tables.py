@@ -1,0 +1,115 @@
+"""The results of bench/learning.py as tables and sentences: pure functions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tools.bench_statistics import differs, mean_and_margin, rank_correlation
+
+YARDSTICK, PLACEBO, OURS = "full", "full, other seeds", "auto"
+FAMILY_LEVEL = 0.95
+
+
+def groups(report: dict[str, Any]) -> dict[tuple[str, str, str, str], dict[str, Any]]:
+    """Group the cases that differ in order alone: (data, sorted by, chunks, model) -> order -> case."""
+    found: dict[tuple[str, str, str, str], dict[str, Any]] = {}
+    for one in report["results"]:
+        key = (one["data"], one["sorted_by"], one["chunks"], one["model"])
+        found.setdefault(key, {})[one["order"]] = one
+    return found
+
+
+def inside_interval(case: dict[str, Any], full: dict[str, Any], figure: str = "loss") -> bool:
+    """Say whether a case's mean lies in the 95 % interval of the full shuffle's mean."""
+    mean, margin = mean_and_margin(full[figure])
+    return bool(abs(sum(case[figure]) / len(case[figure]) - mean) <= margin)
+
+
+def harmed(report: dict[str, Any], order: str) -> list[tuple[str, str, str, str]]:
+    """List the groups whose loss under an order differs from the full shuffle's, pairs of seeds compared.
+
+    The level is shared among all groups (Bonferroni), so that with no harm at all a list with anything in it is
+    rare: one in twenty.
+    """
+    found = groups(report)
+    level = 1 - (1 - FAMILY_LEVEL) / max(1, len(found))
+    return [key for key, orders in found.items() if differs(orders[order]["loss"], orders[YARDSTICK]["loss"], level)]
+
+
+def verdict_table(report: dict[str, Any]) -> str:
+    """Make the table that answers the question: for each order, in how many cases it was as good as a full shuffle."""
+    found = groups(report)
+    lines = [
+        "| order | mean loss inside the full shuffle's 95 % interval | accuracy inside | differs, by pairs of seeds | "
+        "worst mean loss against full |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for order in next(iter(found.values())):
+        if order == YARDSTICK:
+            continue
+        cases = [(orders[order], orders[YARDSTICK]) for orders in found.values()]
+        inside = [sum(inside_interval(case, full, figure) for case, full in cases) for figure in ("loss", "accuracy")]
+        worst = max(sum(case["loss"]) / sum(full["loss"]) for case, full in cases)
+        lines.append(
+            f"| {order} | {inside[0]} of {len(cases)} | {inside[1]} of {len(cases)} | {len(harmed(report, order))} | "
+            f"{worst:.3f} x |"
+        )
+    return "\n".join(lines)
+
+
+def verdict(report: dict[str, Any]) -> str:
+    """Say whether an automatic window costs anything."""
+    found, bad = groups(report), harmed(report, OURS)
+    wide = sum(orders[OURS]["window_rows"] < orders[OURS]["rows"] for orders in found.values())
+    said = (
+        f'`window="auto"` differs from a full shuffle in {len(bad)} of {len(found)} cases; '
+        f"in {wide} of them its window is smaller than the file."
+    )
+    return said + "".join(f"\n- {', '.join(key)}" for key in bad)
+
+
+def cases_table(report: dict[str, Any], data: str, model: str) -> str:
+    """Make the table of one data set and model: a row an order, a column a file."""
+    found = {key: orders for key, orders in groups(report).items() if key[0] == data and key[3] == model}
+    heads = [f"{sorted_by}, {chunks}" for _, sorted_by, chunks, _ in found]
+    lines = ["| order | " + " | ".join(heads) + " |", "|---|" + "---:|" * len(heads)]
+    for order in next(iter(found.values())):
+        cells = [_cell(orders[order]) for orders in found.values()]
+        lines.append(f"| {order} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _cell(case: dict[str, Any]) -> str:
+    loss, margin = mean_and_margin(case["loss"])
+    accuracy = 100 * sum(case["accuracy"]) / len(case["accuracy"])
+    return f"{loss:.3f} ± {margin:.3f}, {accuracy:.1f} %"
+
+
+def excess_loss(report: dict[str, Any]) -> list[tuple[str, float, float]]:
+    """Give each case's file order, score, and loss as a multiple of the full shuffle's."""
+    return [
+        (key[1], case["score"], sum(case["loss"]) / sum(orders[YARDSTICK]["loss"]))
+        for key, orders in groups(report).items()
+        for order, case in orders.items()
+        if order not in (YARDSTICK, PLACEBO)
+    ]
+
+
+def score_table(report: dict[str, Any]) -> str:
+    """Make the table of how the score ranks harm, for each way that a file is sorted."""
+    points = excess_loss(report)
+    lines = [
+        "| file sorted by | rank correlation of score and excess loss | worst loss at score over 0.5 | "
+        "at 0.1 to 0.5 | below 0.1 |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for name in dict.fromkeys(point[0] for point in points):
+        chosen = [point for point in points if point[0] == name]
+        rank = rank_correlation([p[1] for p in chosen], [p[2] for p in chosen])
+        bands = [
+            max((p[2] for p in chosen if low < p[1] <= high), default=None)
+            for low, high in ((0.5, 2.0), (0.1, 0.5), (-1.0, 0.1))
+        ]
+        cells = " | ".join("" if band is None else f"{band:.2f} x" for band in bands)
+        lines.append(f"| {name} | {rank:.2f} | {cells} |")
+    return "\n".join(lines)
