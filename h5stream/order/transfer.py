@@ -27,7 +27,7 @@ class TransferOrder:
     Examples
     --------
     >>> from h5stream.order.blocks import make_blocks
-    >>> from h5stream.order.epoch import OrderSettings
+    >>> from h5stream.order.epoch import EpochOrder, OrderSettings
     >>> settings = OrderSettings(batch_size=4, window_rows=6, first_window_rows=6)
     >>> order = TransferOrder(EpochOrder(make_blocks((0, 10), (2,)), settings), slot_rows=4, together=2)
     >>> order.slot_edges.tolist(), [order.batch_size_of(k) for k in range(order.batches)]
