@@ -13,6 +13,7 @@ from h5stream.cli.bench import bench_command
 from h5stream.cli.doctor import doctor_command
 from h5stream.cli.inspect import inspect_command
 from h5stream.cli.monitor import monitor_command
+from h5stream.cli.printable import safe_console
 from h5stream.cli.stage import stage_command
 from h5stream.cli.suggest import suggest_command
 from h5stream.errors import H5StreamError
@@ -52,7 +53,7 @@ def main() -> None:
     try:
         app()
     except H5StreamError as error:
-        Console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+        safe_console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
