@@ -43,8 +43,12 @@ class H5StreamError(Exception):
     """Base of every error that h5stream raises on purpose."""
 
     def __str__(self) -> str:
-        # OSError and LookupError format their arguments in their own ways; the message is the message.
-        return str(self.args[0]) if self.args else ""
+        # OSError and LookupError format their arguments in their own ways; the message is the message. But names
+        # in a file may hold escape sequences, which are not for a terminal.
+        text = str(self.args[0]) if self.args else ""
+        return (
+            text if text.isprintable() else "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Keyword-only facts survive the trip between processes.

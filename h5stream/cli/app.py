@@ -14,6 +14,7 @@ from h5stream.cli.diagnose import diagnose_command
 from h5stream.cli.doctor import doctor_command
 from h5stream.cli.inspect import inspect_command
 from h5stream.cli.monitor import monitor_command
+from h5stream.cli.printable import safe_console
 from h5stream.cli.repack import repack_command
 from h5stream.cli.stage import stage_command
 from h5stream.cli.suggest import suggest_command
@@ -58,7 +59,7 @@ def main() -> None:
     try:
         app()
     except H5StreamError as error:
-        Console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+        safe_console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -6,8 +6,8 @@ import json
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from h5stream.cli.printable import safe_console
 from h5stream.errors import OptionError
 
 
@@ -50,4 +50,4 @@ def inspect_command(
     if as_json:
         typer.echo(json.dumps(found.to_dict(), indent=2))
     else:
-        print_all(Console(), found, everything=everything)
+        print_all(safe_console(), found, everything=everything)

@@ -20,6 +20,7 @@ from h5stream.advice.learning_rate import learning_rate_for
 from h5stream.advice.order_of_knobs import what_to_try_first
 from h5stream.advice.presets import GpuPreset, Setting, preset_for, validation_batch
 from h5stream.advice.suggestion import Suggestion
+from h5stream.cli.printable import safe_console
 from h5stream.errors import OptionError
 
 # Without a GPU's preset: the loader's own default batch, and the DataLoader's default prefetch.
@@ -235,4 +236,4 @@ def suggest_command(
     if as_json:
         typer.echo(json.dumps({name: value.to_dict() for name, value in found.items()}, indent=2))
     else:
-        _print_all(Console(), found, question)
+        _print_all(safe_console(), found, question)

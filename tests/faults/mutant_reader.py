@@ -7,6 +7,7 @@ far it came, so that a crash inside libhdf5 is told apart from one of ours.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -22,9 +23,10 @@ import numpy as np
 import torch
 from oracle import expected, same
 
-from h5stream import H5StreamLoader
+from h5stream import H5Dataset, H5StreamLoader
 from h5stream.engine import kept, kernels
 from h5stream.errors import H5StreamError
+from h5stream.storage.listing import list_datasets
 
 MEMORY_NBYTES = 1 << 30
 """What a child may take beyond what it was forked with; the files are a few KiB."""
@@ -104,8 +106,31 @@ def misread(path: str):
     return {name: values + 1 for name, values in read_ours(path).items()}
 
 
-PRETENCES = {"crash": crash, "hang": hang, "wrong": misread}
-"""What the harness must notice, to show that it does."""
+def two_rows(path: str):
+    with contextlib.suppress(MemoryError):  # a fair answer to whoever asks for rows of gigabytes
+        H5Dataset(path)[:2]
+
+
+def touch(path: str):
+    """List what is there, read some rows, start an epoch: each must end soon and take little."""
+    errors = []
+    for step in (
+        lambda: list_datasets(path),
+        lambda: two_rows(path),
+        lambda: next(iter(H5StreamLoader(path, 16, True, num_workers=0))),
+        lambda: next(iter(H5StreamLoader(path, 16, num_workers=0))),
+    ):
+        try:
+            step()
+        except H5StreamError as error:
+            errors.append(error)
+    if errors:
+        raise errors[-1]
+    return {}
+
+
+READINGS = {"crash": crash, "hang": hang, "wrong": misread, "touch": touch}
+"""What the harness must notice, to show that it does; and another way of reading a file as it is."""
 
 
 def judge(path: str, original: str, say, read=read_ours) -> tuple[str, str]:
@@ -187,8 +212,8 @@ def read_all_with_h5py(path: str) -> None:
 
 
 def mutate(data: bytes, mutation) -> bytes:
-    """Apply a mutation: ``["cut", size]``, or ``["put", offset, hex bytes]``; pretences leave the file as it is."""
-    if mutation[0] == "pretend":
+    """Apply a mutation: ``["cut", size]``, or ``["put", offset, hex bytes]``; ``read`` leaves the file as it is."""
+    if mutation[0] == "read":
         return data
     if mutation[0] == "cut":
         return data[: mutation[1]]
@@ -210,8 +235,8 @@ def main() -> None:
         for mutation in request["mutations"]:
             with open(request["scratch"], "wb") as file:
                 file.write(mutate(data, mutation))
-            pretence = PRETENCES.get(mutation[1]) if mutation[0] == "pretend" else None
-            outcomes.append(outcome_of(request["scratch"], request["original"], pretence or read_ours))
+            reading = READINGS[mutation[1]] if mutation[0] == "read" else read_ours
+            outcomes.append(outcome_of(request["scratch"], request["original"], reading))
         answers.write(json.dumps(outcomes) + "\n")
         answers.flush()
 

@@ -89,6 +89,6 @@ def test_the_harness_tells_an_undamaged_file_from_a_hang_and_a_crash(tmp_path, r
     seed = write_seed(tmp_path / "seed.h5", chunks=CHUNK)
     ((outcome, _, _),) = reader.outcomes(seed.path, [["put", 0, "89"]])
     assert outcome == EQUAL
-    outcomes = reader.outcomes(seed.path, [["pretend", "crash"], ["pretend", "hang"], ["pretend", "wrong"]])
+    outcomes = reader.outcomes(seed.path, [["read", "crash"], ["read", "hang"], ["read", "wrong"]])
     assert [outcome for outcome, _, _ in outcomes] == [CRASH, HANG, "wrong bytes"]
     assert H5PY_CRASHED not in count(outcomes)

@@ -1,0 +1,227 @@
+"""Files from a stranger: what they claim costs nothing, and what they hold is never executed or shown raw."""
+
+from __future__ import annotations
+
+import ast
+import bz2
+import os
+import struct
+import zlib
+from pathlib import Path
+
+import h5py
+import hdf5plugin
+import numpy as np
+import pytest
+from guarded import MutantReader
+from making import low_level
+from mutant_reader import EQUAL, ERROR
+from typer.testing import CliRunner
+
+import h5stream
+from h5stream import H5Dataset
+from h5stream.cli.app import app
+from h5stream.errors import CorruptChunkError, FieldNotFoundError, SourceError
+from h5stream.storage.claims import ClaimError, check_claims
+from h5stream.storage.discovery import datasets_of
+
+CORPUS = Path(os.environ.get("H5STREAM_CORPUS") or Path(__file__).resolve().parents[3] / "shared" / "corpus")
+ODD = sorted(p for p in (CORPUS / "odd").rglob("*") if p.is_file() and p.stat().st_size < 32 << 20)
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory):
+    reader = MutantReader(tmp_path_factory.mktemp("hostile"))
+    yield reader
+    reader.close()
+
+
+# --- claims ---------------------------------------------------------------------------------------------------
+
+CLAIMS = {
+    "2^60 rows": {"shape": (2**60,), "dtype": "u1", "chunks": (2**20,)},
+    "2^60 rows in one chunk each": {"shape": (2**60,), "dtype": "u1", "chunks": (1,)},
+    "2^60 rows, not chunked": {"shape": (2**60,), "dtype": "u1"},
+    "chunks of 2 GiB": {"shape": (2**40,), "dtype": "u1", "chunks": (2**31,)},
+    "rows of 2^50 elements": {"shape": (4, 2**50), "dtype": "u1", "chunks": (1, 2**10)},
+    "rows in 2^28 chunks": {"shape": (4, 2**28), "dtype": "u1", "chunks": (1, 1)},
+    "rows in 2^22 chunks": {"shape": (4, 2**22), "dtype": "u1", "chunks": (1, 1)},
+    "rows of 2^30 elements": {"shape": (4, 2**30), "dtype": "u1", "chunks": (4, 2**29)},
+    "strings of 2 GB": {"shape": (2**40,), "dtype": "S2000000000", "chunks": (1,)},
+    "2^33 rows of 2^20 numbers": {"shape": (2**33, 2**20), "dtype": "f4"},
+}
+
+
+@pytest.mark.parametrize("libver", ["earliest", "latest"])
+@pytest.mark.parametrize("claim", CLAIMS)
+def test_a_small_file_that_claims_much_costs_nothing(tmp_path, reader, claim, libver):
+    """In a child that may take 1 GiB; the claims would need a thousand times that."""
+    path = tmp_path / "claim.h5"
+    with h5py.File(path, "w", libver=libver) as file:
+        file.create_dataset("x", **CLAIMS[claim])
+    assert path.stat().st_size < 2048
+    ((outcome, detail, _),) = reader.outcomes(str(path), [["read", "touch"]])
+    assert outcome in (ERROR, EQUAL), detail
+
+
+def write_bomb(path, stored, *, chunk=4096, **filters):
+    with h5py.File(path, "w") as file:
+        dataset = file.create_dataset("x", (chunk,), "u1", chunks=(chunk,), **filters)
+        dataset.id.write_direct_chunk((0,), stored, 0)
+
+
+def zstd_claiming(nbytes):
+    return struct.pack("<IBQ", 0xFD2FB528, 0xE0, nbytes) + bytes(40)
+
+
+BOMBS = {
+    "gzip": (zlib.compress(bytes(64 << 20), 9), {"compression": "gzip"}),
+    "bzip2": (bz2.compress(bytes(256 << 20)), hdf5plugin.BZip2()),
+    "zstd": (zstd_claiming(1 << 40), hdf5plugin.Zstd()),
+    "lz4": (struct.pack(">QII", 1 << 40, 1 << 30, 16) + bytes(16), hdf5plugin.LZ4()),
+    "bitshuffle": (struct.pack(">QII", 1 << 40, 8192, 16) + bytes(16), hdf5plugin.Bitshuffle()),
+    "blosc": (struct.pack("<BBBBIII", 2, 1, 1, 1, 0x7FFFFFF0, 4096, 64) + bytes(48), hdf5plugin.Blosc()),
+    "szip": (struct.pack("<I", 0xFFFFFFF0) + bytes(64), {"compression": "szip"}),
+}
+
+
+@pytest.mark.parametrize("codec", BOMBS)
+def test_a_decompression_bomb_is_refused_before_its_memory_is_taken(tmp_path, reader, codec):
+    """In a child that may take 1 GiB beyond what Python has; a bomb that went off would be a `MemoryError`."""
+    stored, filters = BOMBS[codec]
+    write_bomb(tmp_path / "bomb.h5", stored, **filters)
+    ((outcome, detail, _),) = reader.outcomes(str(tmp_path / "bomb.h5"), [["read", "touch"]])
+    assert outcome == ERROR, detail
+    assert "corrupt" in detail
+    with pytest.raises(CorruptChunkError):
+        H5Dataset(tmp_path / "bomb.h5", "x")[:]
+
+
+@pytest.mark.parametrize(
+    ("filter_id", "values", "stored"),
+    [
+        (32015, (), b"\x28\xb5\x2f\xfd"),
+        (32015, (), b"\x28\xb5\x2f\xfd\x00\x00\x00\x00"),
+        (32015, (), b"1234567890123456"),
+        (32001, (), b"\x02\x01\x01\x04" + struct.pack("<III", 4096, 4096, 1 << 30)),
+        (32026, (), bytes(20)),
+        (32008, (0, 4, 4, 0, 3), struct.pack(">QII", 16384, 8192, 1 << 31) + bytes(64)),
+        (32013, (1, 0, 0xFFFFFFF0, 0xFFFFF), bytes(64)),
+        (32013, (), bytes(64)),
+    ],
+)
+def test_lengths_that_lead_out_of_the_input_are_refused(filter_id, values, stored):
+    with pytest.raises(ClaimError):
+        check_claims(filter_id, values, np.frombuffer(stored, np.uint8), 1 << 20)
+
+
+# --- structures -----------------------------------------------------------------------------------------------
+
+
+def test_trees_of_groups_may_be_deep_and_lead_back_into_themselves(tmp_path):
+    path = tmp_path / "deep.h5"
+    with h5py.File(path, "w", libver="latest") as file:
+        file["top"] = [1, 2, 3]
+        group = file
+        for _ in range(1500):
+            group = group.create_group("g")
+        group["x"] = [1, 2]
+        group["up"] = file["/"]
+        file["near/x"] = [1]
+        file["near/up"] = file["/"]
+    with h5py.File(path) as file:
+        assert list(datasets_of(file)) == ["near/x", "top"]
+    with pytest.raises(FieldNotFoundError, match="It has: near/x, top"):
+        H5Dataset(path, "no")
+
+
+def test_soft_links_that_lead_in_circles_are_a_field_that_is_not_there(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = [1]
+        for k in range(40):
+            file[f"link{k}"] = h5py.SoftLink(f"/link{(k + 1) % 40}")
+    with pytest.raises(FieldNotFoundError):
+        H5Dataset(tmp_path / "a.h5", "link0")
+
+
+def test_an_index_that_names_a_chunk_twice_is_refused(tmp_path):
+    path = low_level(
+        tmp_path / "a.h5",
+        (64,),
+        chunks=(16,),
+        libver=(h5py.h5f.LIBVER_EARLIEST, h5py.h5f.LIBVER_LATEST),
+        then=lambda d: d.write(h5py.h5s.ALL, h5py.h5s.ALL, np.arange(64, dtype="f4")),
+    )
+    data = Path(path).read_bytes()
+    # A key of the tree: stored size, filter mask, and the chunk's first element; the second is made the first.
+    key, twice = struct.pack("<IIQ", 64, 0, 16), struct.pack("<IIQ", 64, 0, 0)
+    assert data.count(key) == 1
+    Path(path).write_bytes(data.replace(key, twice))
+    with pytest.raises(SourceError, match="names a chunk twice, so it is damaged"):
+        H5Dataset(path, "x")
+
+
+# --- names ----------------------------------------------------------------------------------------------------
+
+NASTY = "\x1b[2J\x1b]0;owned\x07[bold]name[/]\r\n\u202etfel"
+
+
+@pytest.fixture
+def nasty(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file[NASTY.replace("/", "|")] = np.zeros((3, 2))
+        file["x"] = np.zeros(4)
+        file.create_dataset("compound", data=np.zeros(3, dtype=[("\x1b[31mred", "f4"), ("b[/red]", "i4")]))
+    return str(tmp_path / "a.h5")
+
+
+@pytest.mark.parametrize("arguments", [["inspect"], ["inspect", "--all"], ["inspect", "--json"], ["suggest"]])
+def test_names_in_a_file_never_reach_the_terminal_as_escape_sequences(nasty, arguments):
+    result = CliRunner().invoke(app, [*arguments, nasty])
+    assert "\x1b" not in result.output
+    assert "\x07" not in result.output
+    assert "\u202e" not in result.output
+    assert result.exception is None or isinstance(result.exception, (h5stream.H5StreamError, SystemExit))
+
+
+def test_names_in_messages_are_shown_without_their_control_characters(nasty):
+    with pytest.raises(FieldNotFoundError) as caught:
+        H5Dataset(nasty, "no")
+    assert "\x1b" not in str(caught.value)
+    with pytest.raises(FieldNotFoundError) as caught:
+        H5Dataset(nasty, "compound:no")
+    assert "\x1b" not in str(caught.value)
+
+
+# --- code -----------------------------------------------------------------------------------------------------
+
+EXECUTES = {"eval", "exec", "compile", "__import__"}
+UNPICKLES = {("pickle", "load"), ("pickle", "loads"), ("marshal", "loads"), ("torch", "load"), ("shelve", "open")}
+
+
+def test_nothing_that_is_read_is_ever_executed_or_unpickled():
+    """Manifests and states are plain data, read as JSON or not at all."""
+    for path in Path(h5stream.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Call):
+                continue
+            what = node.func
+            assert not (isinstance(what, ast.Name) and what.id in EXECUTES), f"{path}:{node.lineno}"
+            if isinstance(what, ast.Attribute) and isinstance(what.value, ast.Name):
+                assert (what.value.id, what.attr) not in UNPICKLES, f"{path}:{node.lineno}"
+            assert not any(k.arg == "allow_pickle" for k in node.keywords), f"{path}:{node.lineno}"
+
+
+# --- the odd files --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.corpus
+@pytest.mark.skipif(not ODD, reason=f"the corpus of real files is not at {CORPUS} (H5STREAM_CORPUS names another)")
+def test_every_odd_file_of_the_corpus_is_touched_in_bounds(reader):
+    bad = []
+    for path in ODD:
+        ((outcome, detail, _),) = reader.outcomes(str(path), [["read", "touch"]])
+        if outcome not in (ERROR, EQUAL):
+            bad.append(f"{path}: {outcome} {detail[-600:]}")
+    assert not bad, "\n".join(bad)
