@@ -101,7 +101,7 @@ def check(loader: Iterable[Any], kept: list[Any], sums: Any, *, whole: bool) -> 
     return checker
 
 
-def measure(name: str, source: Path, path: Path, seconds: float) -> dict[str, Any]:
+def measure(name: str, source: Path, path: Path, seconds: float, most_epochs: int = MOST_EPOCHS) -> dict[str, Any]:
     """Open a peer, time its epochs, check its bytes."""
     peer = by_name(name)
     peer.load()
@@ -113,7 +113,7 @@ def measure(name: str, source: Path, path: Path, seconds: float) -> dict[str, An
     deadline = start + opened + seconds
     first = timed_epoch(loader, deadline, KEPT_BATCHES)
     epochs = [first]
-    while epochs[-1]["complete"] and len(epochs) < MOST_EPOCHS and time.perf_counter() < deadline:
+    while epochs[-1]["complete"] and len(epochs) < most_epochs and time.perf_counter() < deadline:
         epochs.append(timed_epoch(loader, float("inf")))
     print(json.dumps({"timed": True, "base": base}), flush=True)  # memory counts up to here
     whole = first["complete"] and first["seconds"] < seconds
@@ -139,9 +139,9 @@ def prepare(name: str, source: Path, folder: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Do one of the two and print it."""
+    """Do what is asked and print it."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["prepare", "measure"])
+    parser.add_argument("what", choices=["prepare", "measure", "both"])
     parser.add_argument("peer")
     parser.add_argument("source", type=Path)
     parser.add_argument("place", type=Path, help="the folder to convert into, or what to read")
@@ -149,6 +149,9 @@ def main() -> None:
     given = parser.parse_args()
     if given.what == "prepare":
         result = prepare(given.peer, given.source, given.place)
+    elif given.what == "both":  # a check rather than a measurement: one epoch, in one process
+        made = prepare(given.peer, given.source, given.place)
+        result = measure(given.peer, given.source, Path(made["path"]), given.seconds, most_epochs=1)
     else:
         result = measure(given.peer, given.source, given.place, given.seconds)
     print(json.dumps(result), flush=True)
