@@ -155,9 +155,7 @@ class Orders:
         place = start.place
         if self._given is None:
             ours, first_batch = order_after(self._blocks, self._settings_of(place.epoch, start.ranks), place.taken)
-            if isinstance(ours, EpochOrder):
-                return regrouped(ours, self._size.together), first_batch
-            return ours, first_batch
+            return regrouped(ours, self._size.together), first_batch
         first_batch = place.taken[0][1] if place.taken else 0
         order = ListedOrder(
             self._given.batches(),

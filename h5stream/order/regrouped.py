@@ -7,18 +7,18 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from h5stream.order.epoch import EpochOrder, Order, Window
+from h5stream.order.epoch import CutOrder, Order, Window
 
 
 class RegroupedOrder:
-    """The batches of an `EpochOrder`, in windows of a few batches each.
+    """The batches of an epoch, or of what is left of one, in windows of a few batches each.
 
     A window of the epoch's order holds all rows that are shuffled with one another, for an exact global shuffle
     all there are. Who reads rows one by one need not hold it: the permutation, eight bytes a row, is enough.
 
     Parameters
     ----------
-    order : EpochOrder
+    order : CutOrder
         The order; its batches are not changed.
     together : int
         Batches of a window.
@@ -26,36 +26,30 @@ class RegroupedOrder:
     Examples
     --------
     >>> from h5stream.order.blocks import make_blocks
-    >>> from h5stream.order.epoch import OrderSettings
+    >>> from h5stream.order.epoch import EpochOrder, OrderSettings
     >>> settings = OrderSettings(batch_size=4, window_rows=10, first_window_rows=10, seed=1)
     >>> order = RegroupedOrder(EpochOrder(make_blocks((0, 10), (2,)), settings), together=1)
     >>> [window.rows.tolist() for window in order.windows()]
     [[3, 8, 0, 9], [1, 6, 5, 7], [2, 4]]
-    >>> order.batch_rows(0).tolist()
-    [3, 8, 0, 9]
     """
 
-    def __init__(self, order: EpochOrder, together: int) -> None:
+    def __init__(self, order: CutOrder, together: int) -> None:
         self._order, self._together = order, together
 
     @property
     def batches(self) -> int:
         """Batches of this rank in this epoch."""
-        return self._order.batches
+        return self._order.cut.batches
 
     def batch_size_of(self, batch: int) -> int:
         """Give the rows of a batch."""
         return self._order.batch_size_of(batch)
 
-    def batch_rows(self, batch: int) -> np.ndarray:
-        """Give the rows of one batch, in the batch's order."""
-        return self._order.batch_rows(batch)
-
     def windows(self, first_batch: int = 0) -> Iterator[Window]:
         """Give windows of a few batches, their rows in the order of the batches and not ascending."""
         order = self._order
         edges = (order.window_edges - order.run[0]).tolist()
-        begin = order.cut.start_of(first_batch) if first_batch < order.batches else order.rows
+        begin = order.cut.start_of(first_batch) if first_batch < self.batches else order.cut.rows
         for number, (start, stop) in enumerate(itertools.pairwise(edges)):
             if stop <= begin:
                 continue
@@ -69,7 +63,7 @@ class RegroupedOrder:
         while begin < stop:
             first = int(order.cut.locate(np.array([begin]))[0][0])
             after = first + self._together
-            end = min(stop, order.cut.start_of(after) if after < order.batches else order.rows)
+            end = min(stop, order.cut.start_of(after) if after < self.batches else order.cut.rows)
             batch, within = self._places(begin, end, first)
             yield Window(rows=by_output[begin - base : end - base], batch=batch, within=within)
             begin = end
@@ -86,6 +80,6 @@ class RegroupedOrder:
         return np.concatenate(batches), np.concatenate(within)
 
 
-def regrouped(order: EpochOrder, together: int) -> Order:
+def regrouped(order: CutOrder, together: int) -> Order:
     """Give the order in windows of `together` batches; with 0, as it is."""
     return RegroupedOrder(order, together) if together else order
