@@ -24,8 +24,7 @@ def peers_figure(report: dict[str, Any], kind: str) -> Figure:
     axes.set_xscale("log")
     axes.set_xlim(right=max(one["rows_per_s"] for one in found) * 6)
     axes.set_xlabel(f"shuffled rows a second, {report['row_nbytes']:,} bytes each, batches of {report['batch_rows']:,}")
-    axes.set_title(f"{kind}: red is h5stream, blue reads the same file, green its own format, grey has it in memory",
-                   fontsize=9)  # fmt: skip
+    figure.suptitle(f"{kind}: red is h5stream, blue reads the same file, green its own format, grey memory", fontsize=9)
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(axis="y", labelsize=8)
     return figure
