@@ -76,7 +76,8 @@ def run_child(arguments: list[str], timeout_s: float) -> Outcome:
     if error or not printed:
         return Outcome(error=error or "it printed no result")
     base = next((one["base"] for one in printed if "base" in one), 0)
-    return Outcome(result=printed[-1], peak_nbytes=max(0, watch.peak - base))
+    last = max((one.get("last", 0) for one in printed), default=0)
+    return Outcome(result=printed[-1], peak_nbytes=max(0, max(watch.peak, last) - base))
 
 
 class _Watch(threading.Thread):

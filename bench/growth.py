@@ -68,9 +68,9 @@ def measure(path: Path, file: str) -> dict[str, Any]:
         iterator = iter(loader)
         next(iterator)
         times.append(time.perf_counter() - start)
-        state = _state_nbytes(loader)
+        state, last = _state_nbytes(loader), tree_nbytes()
         iterator.close()
-    print(json.dumps({"timed": True, "base": base}), flush=True)
+    print(json.dumps({"timed": True, "base": base, "last": last}), flush=True)
     return {"open_s": round(opened, 4), "first_batch_s": round(times[0], 4), "again_s": round(times[1], 4)} | state
 
 

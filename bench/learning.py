@@ -186,11 +186,17 @@ def main() -> int:
             found += list(cases(name, sortings, sizes))
         except (ImportError, FileNotFoundError) as error:
             print(f"{name}: left out, {error}")
-    report = describe() | {"seeds": SEEDS, "models": MODELS, "results": kept + found}
+    report = describe() | {"seeds": SEEDS, "models": MODELS, "results": sorted(kept + found, key=_place)}
     report["machine"].pop("load_before")
     given.out.write_text(_one_line_a_case(report))
     print(f"{given.out}: {len(found)} cases of {', '.join(names)}")
     return 0
+
+
+def _place(case: dict[str, Any]) -> tuple[int, ...]:
+    """Give a case's place in the file, so that it does not depend on what was measured first."""
+    axes = (("data", SOURCES), ("sorted_by", SORTINGS), ("chunks", CHUNKS), ("model", MODELS), ("order", ORDERS))
+    return tuple(list(values).index(case[name]) for name, values in axes)
 
 
 def _one_line_a_case(report: dict[str, Any]) -> str:

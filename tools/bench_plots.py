@@ -7,7 +7,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from tools.bench_tables import OURS, ranking
-from tools.learning_tables import YARDSTICK, excess_loss, groups
+from tools.learning_tables import DIVERGED, YARDSTICK, excess_loss, groups
 
 OURS_COLOUR, PLAIN, CONVERTED, MEMORY = "#d1495b", "#2e4057", "#66a182", "#b0b0b0"
 _COLOURS = {"plain HDF5": PLAIN, "converted": CONVERTED, "memory": MEMORY}
@@ -24,8 +24,7 @@ def peers_figure(report: dict[str, Any], kind: str) -> Figure:
     axes.set_xscale("log")
     axes.set_xlim(right=max(one["rows_per_s"] for one in found) * 6)
     axes.set_xlabel(f"shuffled rows a second, {report['row_nbytes']:,} bytes each, batches of {report['batch_rows']:,}")
-    axes.set_title(f"{kind}: red is h5stream, blue reads the same file, green its own format, grey has it in memory",
-                   fontsize=9)  # fmt: skip
+    figure.suptitle(f"{kind}: red is h5stream, blue reads the same file, green its own format, grey memory", fontsize=9)
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(axis="y", labelsize=8)
     return figure
@@ -60,7 +59,7 @@ def learning_figure(report: dict[str, Any]) -> Figure:
         for place, order in enumerate(orders):
             for key, cases in found.items():
                 if key[1] == sorting:
-                    ratio = sum(cases[order]["loss"]) / sum(cases[YARDSTICK]["loss"])
+                    ratio = min(2 * DIVERGED, sum(cases[order]["loss"]) / sum(cases[YARDSTICK]["loss"]))
                     small = key[2] == "small"
                     panel.plot(place + (-0.12 if small else 0.12), ratio, "o" if small else "s", alpha=0.7,
                                color=PLAIN if small else OURS_COLOUR, markersize=5)  # fmt: skip
@@ -70,7 +69,9 @@ def learning_figure(report: dict[str, Any]) -> Figure:
         panel.set_title(f"file sorted by {sorting}" if sorting != "random" else "file in random order", fontsize=9)
         panel.spines[["top", "right"]].set_visible(False)
     panels[0].set_ylabel("test loss / full shuffle's", fontsize=9)
-    figure.suptitle("blue circles: many small chunks; red squares: few large chunks", fontsize=9)
+    figure.suptitle(
+        "blue circles: many small chunks; red squares: few large chunks; at 200: training diverged", fontsize=9
+    )
     return figure
 
 

@@ -8,6 +8,13 @@ from tools.bench_statistics import differs, mean_and_margin, rank_correlation
 
 YARDSTICK, PLACEBO, OURS = "full", "full, other seeds", "auto"
 FAMILY_LEVEL = 0.95
+DIVERGED = 100.0
+"""A loss, or a multiple of the full shuffle's, beyond which a figure has no meaning of its own."""
+
+
+def times(ratio: float) -> str:
+    """Show a loss as a multiple; beyond a hundred it says no more than that training diverged."""
+    return f"{ratio:.3f} x" if ratio <= DIVERGED else f"over {DIVERGED:g} x"
 
 
 def groups(report: dict[str, Any]) -> dict[tuple[str, str, str, str], dict[str, Any]]:
@@ -52,7 +59,7 @@ def verdict_table(report: dict[str, Any]) -> str:
         worst = max(sum(case["loss"]) / sum(full["loss"]) for case, full in cases)
         lines.append(
             f"| {order} | {inside[0]} of {len(cases)} | {inside[1]} of {len(cases)} | {len(harmed(report, order))} | "
-            f"{worst:.3f} x |"
+            f"{times(worst)} |"
         )
     return "\n".join(lines)
 
@@ -82,13 +89,13 @@ def cases_table(report: dict[str, Any], data: str, model: str) -> str:
 def _cell(case: dict[str, Any]) -> str:
     loss, margin = mean_and_margin(case["loss"])
     accuracy = 100 * sum(case["accuracy"]) / len(case["accuracy"])
-    return f"{loss:.3f} ± {margin:.3f}, {accuracy:.1f} %"
+    return f"diverged, {accuracy:.1f} %" if loss > DIVERGED else f"{loss:.3f} ± {margin:.3f}, {accuracy:.1f} %"
 
 
 def excess_loss(report: dict[str, Any]) -> list[tuple[str, float, float]]:
     """Give each case's file order, score, and loss as a multiple of the full shuffle's."""
     return [
-        (key[1], case["score"], sum(case["loss"]) / sum(orders[YARDSTICK]["loss"]))
+        (key[1], case["score"], min(2 * DIVERGED, sum(case["loss"]) / sum(orders[YARDSTICK]["loss"])))
         for key, orders in groups(report).items()
         for order, case in orders.items()
         if order not in (YARDSTICK, PLACEBO)
@@ -110,6 +117,6 @@ def score_table(report: dict[str, Any]) -> str:
             max((p[2] for p in chosen if low < p[1] <= high), default=None)
             for low, high in ((0.5, 2.0), (0.1, 0.5), (-1.0, 0.1))
         ]
-        cells = " | ".join("" if band is None else f"{band:.2f} x" for band in bands)
+        cells = " | ".join("" if band is None else times(band) for band in bands)
         lines.append(f"| {name} | {rank:.2f} | {cells} |")
     return "\n".join(lines)

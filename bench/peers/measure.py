@@ -115,7 +115,8 @@ def measure(name: str, source: Path, path: Path, seconds: float, most_epochs: in
     epochs = [first]
     while epochs[-1]["complete"] and len(epochs) < most_epochs and time.perf_counter() < deadline:
         epochs.append(timed_epoch(loader, float("inf")))
-    print(json.dumps({"timed": True, "base": base}), flush=True)  # memory counts up to here
+    # Memory counts up to here; the last look is ours, because short epochs end between two looks from outside.
+    print(json.dumps({"timed": True, "base": base, "last": tree_nbytes()}), flush=True)
     whole = first["complete"] and first["seconds"] < seconds
     checker = check(loader, first["kept"], sums, whole=whole)
     return {

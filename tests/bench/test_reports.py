@@ -43,13 +43,15 @@ def test_the_ranking_puts_the_fastest_first_and_failures_last():
 
 
 def test_cells_where_ours_is_not_first_are_listed_with_both_rates():
-    report = peers_report(peer("h5stream", 10), peer("h5stream, window='all'", 40), peer("in RAM", 30), FAILED)
+    report = peers_report(
+        peer("h5stream", 10), peer("h5stream, window='all'", 40), peer("in RAM", 30, reads="memory"), FAILED
+    )
     sweep = {"results": [
         {"axis": "fields", "value": 4, "ours": 5, "naive": 6}, {"axis": "fields", "value": 1, "error": "x"},
         {"axis": "batch_rows", "value": 4, "ours": 9, "naive": 6},
     ]}  # fmt: skip
     table = tables.not_first_table(report, sweep)
-    assert "| gzip | in RAM (plain HDF5) | 30 | 10 | 3.00 |" in table
+    assert "| gzip | in RAM (memory) | 30 | 10 | 3.00 | its rows are decoded" in table
     assert "| fields = 4 | naive DataLoader | 6 | 5 | 1.20 |" in table
     assert "window" not in table
     assert "batch_rows" not in table
