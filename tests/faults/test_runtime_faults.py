@@ -1,0 +1,290 @@
+"""What goes wrong around a running loader: signals, memory, descriptors, consumers that leave or never come.
+
+More of this kind stands in ``test_loader_threads.py``, ``test_loader_processes.py`` and ``engine/``; the table in
+``docs/reliability.md`` names each.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import traceback
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from sample_files import gate, reader_threads, stream_all, write_sample
+
+from h5stream import H5StreamLoader
+from h5stream.engine import carry, executor, kept, slots
+from h5stream.engine.assemble import Assembler
+from h5stream.errors import SourceError
+from h5stream.storage.filters import DecodeScratch
+from h5stream.storage.plugins import PluginBuffer
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def sample(tmp_path, monkeypatch):
+    stream_all(monkeypatch)
+    return write_sample(tmp_path)
+
+
+def rows_of(loader):
+    return sorted(row for batch in loader for row in batch["y"].tolist())
+
+
+# --- signals --------------------------------------------------------------------------------------------------
+
+STATES = ("opening", "first batch", "waiting", "transform", "training step", "between epochs", "after the last batch")
+
+
+@pytest.fixture(scope="module")
+def scripts():
+    """Start the program that runs training scripts in children of its own."""
+    program = subprocess.Popen(
+        [sys.executable, "-W", "ignore", str(ROOT / "tests" / "faults" / "signalled.py")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    with program:
+        yield program
+        program.stdin.close()
+
+
+def signalled(scripts, sample, state, workers, number, handled="default"):
+    """Run a script until it is in the state, send it the signal; give its exit status and what it said then."""
+    scripts.stdin.write("\t".join([sample.path, state, str(workers), handled]) + "\n")
+    scripts.stdin.flush()
+    child = int(scripts.stdout.readline().split()[1])
+    killer = threading.Timer(60, os.kill, (child, signal.SIGKILL))  # a hang must not hang the tests
+    killer.start()
+    said = []
+    while not (said and said[-1].startswith("status")):
+        line = scripts.stdout.readline().strip()
+        if line == "ready" and line not in said:
+            os.kill(child, number)
+        said.append(line)
+    killer.cancel()
+    killer.join()
+    return int(said[-1].split()[1]), [line for line in said[:-1] if line != "ready"]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("state", STATES)
+def test_ctrl_c_in_any_state_ends_the_script_and_leaves_no_thread(scripts, sample, state, workers):
+    status, said = signalled(scripts, sample, state, workers, signal.SIGINT)
+    # A thread that is inside a read cannot be ended: it is a daemon, and the process does not wait for it.
+    in_reads = {"gone 1", "gone 2"} if workers and state in ("first batch", "waiting") else set()
+    assert said[0] == "error KeyboardInterrupt"
+    assert said[1] in {"gone 0"} | in_reads
+    assert status == 1
+
+
+@pytest.mark.parametrize("state", ["waiting", "transform", "between epochs"])
+def test_sigterm_ends_the_process_and_a_handler_of_the_users_is_honoured(scripts, sample, state):
+    assert signalled(scripts, sample, state, 2, signal.SIGTERM) == (-signal.SIGTERM, [])
+    status, said = signalled(scripts, sample, state, 2, signal.SIGTERM, "handled")
+    assert (status, said[0]) == (3, "error SystemExit")
+
+
+# --- memory ---------------------------------------------------------------------------------------------------
+
+ALLOCATIONS = {
+    "slots": (slots.SlotRing, "_map_arena"),
+    "scratch": (DecodeScratch, "buffer"),
+    "plan": (executor, "plan_window"),
+    "sink": (executor, "Sink"),
+    "kept": (kept, "map_memory"),
+    "small chunks": (carry.Stack, "flush"),
+    "batch": (Assembler, "batch"),
+}
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("at", [0, 3])
+@pytest.mark.parametrize("site", ALLOCATIONS)
+def test_no_memory_at_any_allocation_is_an_error_after_which_the_loader_works(
+    tmp_path, monkeypatch, site, at, num_workers
+):
+    if site != "kept":
+        stream_all(monkeypatch)
+    sample = write_sample(tmp_path)
+    loader = H5StreamLoader(sample.path, 50, True, num_workers=num_workers, window=100)
+    owner, name = ALLOCATIONS[site]
+    real, lock, calls = getattr(owner, name), threading.Lock(), []
+
+    def fail_once(*args, **kwargs):
+        with lock:
+            calls.append(name)
+            if len(calls) == at + 1:
+                raise MemoryError(site)
+        return real(*args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, fail_once)
+        iterator = iter(loader)
+        try:
+            got = list(iterator)
+        except MemoryError as error:
+            assert str(error) == site  # noqa: PT017  whether it comes depends on how often the site is reached
+        else:
+            assert len(calls) <= at
+            assert len(got) == 20
+        assert calls
+        assert reader_threads() == []
+    assert rows_of(loader) == list(range(1000))
+
+
+def test_a_plugin_without_memory_is_an_error(monkeypatch):
+    monkeypatch.setattr("h5stream.storage.plugins._libc.malloc", lambda nbytes: None)
+    with pytest.raises(MemoryError, match="no memory for 64 bytes"):
+        PluginBuffer().decode(lambda *_: 0, (), np.zeros(64, np.uint8), most_nbytes=64)
+
+
+# --- descriptors ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_descriptors():
+    """Give a function after which no file can be opened until the test ends."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    held = []
+
+    def use_up():
+        highest = max(map(int, os.listdir("/proc/self/fd")))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1, hard))
+        try:
+            while True:
+                held.append(os.open("/dev/null", os.O_RDONLY))
+        except OSError:
+            pass
+
+    def give_back():
+        while held:
+            os.close(held.pop())
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    yield use_up, give_back
+    give_back()
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_no_descriptor_left_is_an_error_that_says_so(sample, no_descriptors, num_workers):
+    use_up, give_back = no_descriptors
+    loader = H5StreamLoader(sample.path, 50, num_workers=num_workers)
+    use_up()
+    with pytest.raises(SourceError, match="cannot be opened: Too many open files"):
+        list(loader)
+    with pytest.raises(SourceError, match=r"(?s)cannot open .*Too many open files|cannot open"):
+        H5StreamLoader(sample.path)
+    give_back()
+    assert rows_of(loader) == list(range(1000))
+    assert reader_threads() == []
+
+
+# --- consumers ------------------------------------------------------------------------------------------------
+
+
+def test_an_iterator_dropped_half_way_a_thousand_times_leaves_nothing(sample):
+    loader = H5StreamLoader(sample.path, 50, True, num_workers=2, window=100)
+    process = psutil.Process()
+
+    def drop(times):
+        for k in range(times):
+            iterator = iter(loader)
+            for _ in range(k % 3):
+                next(iterator)
+            del iterator
+        gc.collect()
+        return process.num_fds(), threading.active_count(), process.memory_info().rss
+
+    descriptors, threads, rss = drop(100)
+    later = drop(900)
+    assert later[:2] == (descriptors, threads)
+    assert later[2] - rss < 16 << 20
+    assert reader_threads() == []
+
+
+def test_a_consumer_that_never_comes_back_holds_little_and_ends_with_the_process(tmp_path, monkeypatch):
+    """The readers stop at `max_open_batches`; they are daemons, and the process does not wait for them."""
+    stream_all(monkeypatch)
+    sample = write_sample(tmp_path, rows=20_000)
+    loader = H5StreamLoader(sample.path, 50, num_workers=2, window=200)
+    iterator = iter(loader)
+    next(iterator)
+    run = iterator._run
+    with run._changed:  # woken whenever something is done; at rest once as much is open as may be
+        assert run._changed.wait_for(lambda: not run._jobs and run._running == 0 and not run._planning, 60)
+        assert len(run._open) <= loader.window_size.max_open_batches < 400
+    script = "import sys, h5stream; i = iter(h5stream.H5StreamLoader(sys.argv[1], 50, num_workers=2)); next(i)"
+    done = subprocess.run(
+        [sys.executable, "-c", script, sample.path],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("k", [0, 7, 19])
+def test_an_error_in_transform_at_batch_k_comes_at_batch_k_with_its_traceback(sample, num_workers, k):
+    seen = []
+
+    def transform(batch):
+        if len(seen) == k:
+            raise ZeroDivisionError("in the user's code")
+        seen.append(batch)
+        return batch
+
+    iterator = iter(H5StreamLoader(sample.path, 50, num_workers=num_workers, transform=transform))
+    for _ in range(k):
+        next(iterator)
+    with pytest.raises(ZeroDivisionError, match="in the user's code") as caught:
+        next(iterator)
+    assert traceback.extract_tb(caught.value.__traceback__)[-1].name == "transform"
+    assert reader_threads() == []
+
+
+@pytest.mark.parametrize("same_file", [True, False])
+def test_two_loaders_at_once_do_not_disturb_each_other(tmp_path, sample, same_file):
+    other = sample if same_file else write_sample(tmp_path, "other.h5", first=5000)
+    loaders = [H5StreamLoader(one.path, 30, True, seed=k, num_workers=2) for k, one in enumerate((sample, other))]
+    rows = [[], []]
+    for batches in zip(*loaders, strict=True):
+        for k, (batch, one) in enumerate(zip(batches, (sample, other), strict=True)):
+            assert one.matches(batch["x"], batch["y"])
+            rows[k] += batch["y"].tolist()
+    assert [sorted(r) for r in rows] == [list(range(1000))] * 2
+
+
+def test_one_loaders_error_leaves_the_other_alone(tmp_path, sample, monkeypatch):
+    other = write_sample(tmp_path, "other.h5")
+    iterator = iter(H5StreamLoader(sample.path, 50, num_workers=2, window=100))
+    broken = iter(H5StreamLoader(other.path, 50, num_workers=2, window=100))
+    next(iterator), next(broken)
+    os.truncate(other.path, 4096)
+    with pytest.raises(SourceError):
+        list(broken)
+    assert torch.cat([batch["y"] for batch in iterator]).tolist() == list(range(50, 1000))
+
+
+def test_close_comes_back_though_a_read_hangs(sample, monkeypatch):
+    loader = H5StreamLoader(sample.path, 50, num_workers=2)
+    with gate(monkeypatch) as blocked:
+        monkeypatch.setattr(executor, "STOP_S", 0.05)
+        held = iter(loader)
+        assert blocked.reached.wait(60)
+        loader.close()
+        assert next(held, None) is None
