@@ -55,7 +55,7 @@ def test_the_code_on_a_page_runs_from_top_to_bottom(page, files):
 def test_most_code_runs():
     marked = [marked for page in PAGES for marked, _ in blocks(page)]
     assert len(marked) >= 12
-    assert sum(marked) <= 2
+    assert sum(marked) <= 4
 
 
 DTYPES = re.findall(r"^\|[^|]+\| `([^`]+)` \| `(torch\.\w+)` \|$", (DOCS / "fields.md").read_text(), flags=re.M)

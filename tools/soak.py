@@ -105,14 +105,15 @@ class Round:
         if not hasattr(H5StreamLoader, "state_dict"):
             return self.abort()
         state_of_rng = self.rng.getstate()
-        loader, rows = self.loader(), list[int]()
+        loader: Any = self.loader()
+        rows: list[int] = []
         for batch in loader:
             rows += self.check(batch)
             if self.rng.random() < 0.3:
                 break
         state = loader.state_dict()
         self.rng.setstate(state_of_rng)
-        twin = self.loader()
+        twin: Any = self.loader()
         twin.load_state_dict(state)
         if len(rows) < self.rows:
             rows += [row for batch in twin for row in self.check(batch)]
