@@ -19,6 +19,7 @@ BLOSC, BITSHUFFLE, ZFP, ZSTD, BLOSC2 = 32001, 32008, 32013, 32015, 32026
 
 _WITH_LZ4, _WITH_ZSTD = 2, 3  # bitshuffle's fifth parameter
 _ZSTD_MAGIC = 0xFD2FB528
+_ZFP_MAGIC = int.from_bytes(b"zfp", "little")
 _ZFP_VALUE_NBYTES = (4, 8, 4, 8)
 
 
@@ -133,7 +134,12 @@ def _zfp(values: Sequence[int], stored: Bytes, most_nbytes: int) -> int:
     """Source: zfp's ``zfp_field_metadata`` (52 bits), which H5Z-ZFP keeps in the filter's parameters."""
     if len(values) < 4:
         raise ClaimError("its parameters are incomplete")
-    meta = values[2] | values[3] << 32
+    words = list(values[1:4])
+    if words[0] & 0xFFFFFF != _ZFP_MAGIC:  # written on a machine of the other byte order
+        words = [int.from_bytes(word.to_bytes(4, "little"), "big") for word in words]
+    if words[0] & 0xFFFFFF != _ZFP_MAGIC:
+        raise ClaimError("its parameters are not a zfp header")
+    meta = words[1] | words[2] << 32
     axes = (meta >> 2 & 3) + 1
     width = 48 // axes
     claimed = _ZFP_VALUE_NBYTES[meta & 3]

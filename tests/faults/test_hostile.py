@@ -106,7 +106,9 @@ def test_a_decompression_bomb_is_refused_before_its_memory_is_taken(tmp_path, re
         (32001, (), b"\x02\x01\x01\x04" + struct.pack("<III", 4096, 4096, 1 << 30)),
         (32026, (), bytes(20)),
         (32008, (0, 4, 4, 0, 3), struct.pack(">QII", 16384, 8192, 1 << 31) + bytes(64)),
-        (32013, (1, 0, 0xFFFFFFF0, 0xFFFFF), bytes(64)),
+        (32013, (1, 0x0570667A, 0xFFFFFFF0, 0xFFFFF), bytes(64)),
+        (32013, (1, 0x7A667005, 0xF0FFFFFF, 0xFFFF0F00), bytes(64)),
+        (32013, (1, 0, 0, 0), bytes(64)),
         (32013, (), bytes(64)),
     ],
 )
