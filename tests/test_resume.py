@@ -195,11 +195,11 @@ def test_the_state_is_numbers_and_text_and_needs_no_pickle(sample):
 # --- kill -9 ------------------------------------------------------------------------------------------------
 
 TRAINING = """
-import json, os, sys
+import json, os, signal, sys
 from h5stream import H5StreamLoader
 from h5stream.engine import kept
 kept.KEEP_NBYTES = -1
-path, log = sys.argv[1:]
+path, log, kill_at = sys.argv[1:]
 loader = H5StreamLoader(path, 48, shuffle=True, seed=5, window=200, fields=["x", "y"], persistent_workers=True)
 seen = []
 if os.path.exists(log):
@@ -213,14 +213,16 @@ while len(seen) < 63:
             json.dump({"seen": seen, "loader": loader.state_dict()}, file)
         os.replace(log + ".new", log)
         print(len(seen), flush=True)
+        if len(seen) == int(kill_at):
+            signal.pause()
 """
 
 
 def test_a_run_that_is_killed_goes_on_exactly(sample, tmp_path):
     log = tmp_path / "log.json"
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parent.parent)}
-    command = [sys.executable, "-c", TRAINING, sample.path, str(log)]
     for kill_at in (5, 21, 40, None):  # in the first epoch, at its end, in the second, not at all
+        command = [sys.executable, "-c", TRAINING, sample.path, str(log), str(kill_at or 0)]
         child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
         for line in child.stdout:
             if int(line) == kill_at:

@@ -16,6 +16,7 @@ from h5stream.engine.carry import Carrier, FileTask
 from h5stream.engine.counters import RunCounters, Tally, clock
 from h5stream.engine.emit import Sink
 from h5stream.engine.kept import KeptDatasets, KeptTask
+from h5stream.engine.leaving import stop_at_exit
 from h5stream.engine.plan import TASK_NBYTES
 from h5stream.engine.skipping import close_gaps, drop_rows, hand_down
 from h5stream.engine.slots import SlotFormat, Slots, address_of
@@ -98,6 +99,8 @@ class Run:
             threading.Thread(target=self._work, args=(k,), name=f"h5stream-reader-{k}", daemon=True)
             for k in range(threads)
         ]
+        if self._threads:
+            stop_at_exit(self)
         for thread in self._threads:
             thread.start()
 
@@ -193,7 +196,7 @@ class Run:
             )
         self._changed.wait(left)
 
-    def stop(self) -> None:
+    def stop(self, wait_s: float = STOP_S) -> None:
         """End the threads; safe to call twice, from any thread, and in a forked child."""
         if os.getpid() != self._pid:
             return
@@ -203,7 +206,7 @@ class Run:
             self._windows, self._planned = None, None
             self._jobs.clear()
             self._changed.notify_all()
-        deadline = time.monotonic() + STOP_S
+        deadline = time.monotonic() + wait_s
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(timeout=max(0.0, deadline - time.monotonic()))

@@ -1,0 +1,32 @@
+"""The interpreter's exit waits for reader threads: one that is ended inside a decoder would take the process down."""
+
+from __future__ import annotations
+
+import atexit
+import weakref
+from typing import Protocol
+
+EXIT_S = 10.0
+"""Seconds that the exit waits at most; a thread that a file system holds up longer is left behind."""
+
+
+class Stoppable(Protocol):
+    """What is stopped; see `h5stream.engine.executor.Run.stop`."""
+
+    def stop(self, wait_s: float) -> None:
+        """End the threads."""
+
+
+_running: weakref.WeakSet[Stoppable] = weakref.WeakSet()
+
+
+def stop_at_exit(run: Stoppable) -> None:
+    """Stop a run before the interpreter ends, if it lives that long."""
+    atexit.unregister(_stop_all)  # once is enough, however many runs
+    atexit.register(_stop_all)
+    _running.add(run)
+
+
+def _stop_all() -> None:
+    for run in list(_running):
+        run.stop(EXIT_S)
