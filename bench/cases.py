@@ -16,7 +16,7 @@ import numpy as np
 from h5stream import H5StreamLoader, allowance
 from h5stream.baseline.rivals import naive_loader, ram_loader, tuned_loader
 from h5stream.baseline.sample_file import sample_rows, write_sample_file
-from h5stream.storage.filters import SHUFFLE
+from h5stream.storage.codecs import SHUFFLE
 from h5stream.storage.opening import open_layout
 from h5stream.storage.source import FileBytes
 
