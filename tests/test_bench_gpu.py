@@ -25,3 +25,7 @@ def test_the_gpu_benchmark_runs_on_the_processor_and_finds_no_wrong_batch(tmp_pa
     assert report["feed_share"]["feed_gb_per_s"] > 0
     steady = report["steady_state"]
     assert steady["held_bytes_after_second_epoch"] == steady["held_bytes_after_last_epoch"]
+    drawn = subprocess.run(
+        [sys.executable, ROOT / "tools" / "bench_report.py", out], check=True, capture_output=True, text=True
+    )
+    assert "delayed consumers: batches" in drawn.stdout

@@ -125,6 +125,25 @@ def with_table(readme: str, table: str) -> str:
     return before + START + table + END + rest.split(END)[1]
 
 
+def gpu_table(report: dict[str, Any]) -> str:
+    """Make Markdown of a results file of ``bench/gpu.py``: copies, batches a second, utilisation."""
+    lines = [f"{report['machine']['gpu']}, {report['machine']['cpus']} CPUs", ""]
+    for section in ("copies", "feed_share", "steady_state", "delayed_consumers", "thread_scaling"):
+        if section in report:
+            figures = ", ".join(f"{name} {value:,.4g}" for name, value in report[section].items())
+            lines.append(f"- {section.replace('_', ' ')}: {figures}")
+    for section in ("batches_per_s", "utilisation"):
+        rows = report.get(section, {})
+        columns = list(dict.fromkeys(name for row in rows.values() for name in row))
+        if columns:
+            lines += ["", f"| {section.replace('_', ' ')} | " + " | ".join(columns) + " |"]
+            lines.append("|---|" + "---:|" * len(columns))
+        for name, row in rows.items():
+            cells = [f"{row[column]:,.3g}" if column in row else "" for column in columns]
+            lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
 def main() -> int:
     """Print the tables; with --save also write the compact results file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -134,6 +153,9 @@ def main() -> int:
     parser.add_argument("--check-readme", action="store_true", help="fail unless README.md has this very table")
     arguments = parser.parse_args()
     report = json.loads(arguments.results.read_text())
+    if "gpu" in report.get("machine", {}):
+        print(gpu_table(report))
+        return 0
     if "machine_info" in report:
         report = compact(report)
     if arguments.save:
