@@ -196,7 +196,7 @@ class Run:
             )
         self._changed.wait(left)
 
-    def stop(self, wait_s: float = STOP_S) -> None:
+    def stop(self, wait_s: float | None = None) -> None:
         """End the threads; safe to call twice, from any thread, and in a forked child."""
         if os.getpid() != self._pid:
             return
@@ -206,7 +206,7 @@ class Run:
             self._windows, self._planned = None, None
             self._jobs.clear()
             self._changed.notify_all()
-        deadline = time.monotonic() + wait_s
+        deadline = time.monotonic() + (STOP_S if wait_s is None else wait_s)
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(timeout=max(0.0, deadline - time.monotonic()))

@@ -13,7 +13,7 @@ EXIT_S = 10.0
 class Stoppable(Protocol):
     """What is stopped; see `h5stream.engine.executor.Run.stop`."""
 
-    def stop(self, wait_s: float) -> None:
+    def stop(self, wait_s: float | None = None) -> None:
         """End the threads."""
 
 

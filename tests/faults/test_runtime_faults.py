@@ -103,7 +103,7 @@ def test_sigterm_ends_the_process_and_a_handler_of_the_users_is_honoured(scripts
 ALLOCATIONS = {
     "slots": (slots.SlotRing, "_map_arena"),
     "scratch": (DecodeScratch, "buffer"),
-    "plan": (executor, "plan_window"),
+    "plan": (carry, "plan_window"),
     "sink": (executor, "Sink"),
     "kept": (kept, "map_memory"),
     "small chunks": (carry.Stack, "flush"),
