@@ -174,7 +174,7 @@ class Carrier:
             fetched = scratch.buffer("read", offset[stop - 1] + nbytes[stop - 1] - base)
             tally.fetch(source, base, fetched)
             chunks += stop - start
-            for k in range(start, stop):
+            for k in stack.inflate(fetched, base, start, stop):
                 at = offset[k] - base
                 stored = fetched[at : at + nbytes[k]]
                 if nbytes[k] == raw_nbytes:  # perhaps an edge chunk that was left unfiltered

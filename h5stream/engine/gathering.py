@@ -11,7 +11,9 @@ from h5stream.engine import kernels
 from h5stream.engine.emit import Emitter, Program, Sink, dense_leaf
 from h5stream.engine.plan import Task
 from h5stream.engine.slots import address_of
+from h5stream.storage.codecs import most_nbytes
 from h5stream.storage.filters import DecodeScratch
+from h5stream.storage.index import MISSING
 from h5stream.storage.layout import DECODED, DatasetPart
 
 Bytes = NDArray[np.uint8]
@@ -36,11 +38,42 @@ class Stack:
         self._region = scratch.buffer("stack", len(task.number) * task.part.chunk_nbytes)
         self._held: list[int] = []
         self._shuffled = 0
+        self._inflatable = _inflatable(task)
 
     @staticmethod
     def pays(part: DatasetPart) -> bool:
         """Tell whether a part's chunks are small enough to be stacked."""
         return part.access == DECODED and part.chunk_nbytes <= SMALL_CHUNK_NBYTES
+
+    def inflate(self, fetched: Bytes, base: int, start: int, stop: int) -> list[int]:
+        """Inflate those of the chunks `start` to `stop` that need nothing else, with one call; give the others.
+
+        `fetched` holds the file's bytes from `base` on. Also given back are all chunks if one of them does not
+        inflate: what is wrong with it is found out one by one.
+        """
+        all_of_them = list(range(start, stop))
+        decompressor = self._scratch.decompressor if self._inflatable is not None else None
+        if self._inflatable is None or decompressor is None:
+            return all_of_them
+        easy, shuffled = self._inflatable
+        chosen = np.flatnonzero(easy[start:stop]) + start
+        if self._held and shuffled != self._shuffled:
+            self.flush()
+        task, chunk_nbytes = self._task, self._task.part.chunk_nbytes
+        right = kernels.inflate_each(
+            decompressor.function,
+            decompressor.address,
+            address_of(fetched),
+            task.offset[chosen] - base,
+            task.nbytes[chosen],
+            address_of(self._region) + len(self._held) * chunk_nbytes,
+            chunk_nbytes,
+        )
+        if right < len(chosen):
+            return all_of_them
+        self._shuffled = shuffled
+        self._held += chosen.tolist()
+        return [k for k in all_of_them if not easy[k]]
 
     def place_for(self, k: int, nbytes: int) -> Bytes:
         """Give the memory that the next chunk is decoded into."""
@@ -184,3 +217,15 @@ class SideBySide:
             sink.format.offsets[number],
             sink.row_nbytes[number],
         )
+
+
+def _inflatable(task: Task) -> tuple[NDArray[np.bool_], int] | None:
+    """Tell which chunks of a task need inflating and nothing else, and the shuffle that is then still to be undone."""
+    part, index = task.part, task.part.index
+    assert index is not None
+    alone, shuffled = part.pipeline.only_inflates(part.chunk_nbytes)
+    if not alone or not len(index.numbers):
+        return None
+    # One that is as long as a decoded chunk may be an edge chunk that was left unfiltered.
+    plausible = (task.nbytes != part.chunk_nbytes) & (task.nbytes <= most_nbytes(part.chunk_nbytes))
+    return plausible & (task.place != MISSING) & (index.filter_mask[task.place] == 0), shuffled

@@ -1,4 +1,4 @@
-"""The instructions that numba has no words for: raw copies, stores past the cache, a fence.
+"""The instructions that numba has no words for: raw copies, stores past the cache, a fence, a call by address.
 
 Only `h5stream.engine.kernels` uses them.
 """
@@ -145,3 +145,29 @@ def _typed_pointer(item: Any) -> Any:
 
 u8_at, u16_at = _typed_pointer(types.uint8), _typed_pointer(types.uint16)
 u32_at, u64_at = _typed_pointer(types.uint32), _typed_pointer(types.uint64)
+
+
+@intrinsic
+def inflate_by_address(
+    typingctx: Any, function: Any, decompressor: Any, source: Any, nbytes: Any, target: Any, room: Any
+) -> Any:
+    """Call libdeflate's function at an address (`h5stream.storage.libdeflate`); 0 says that `room` bytes are there."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer, status = _BYTE.as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(status, [pointer, pointer, _WORD, pointer, _WORD, pointer])
+        called = builder.inttoptr(args[0], kind.as_pointer())
+        given = builder.call(
+            called,
+            [
+                builder.inttoptr(args[1], pointer),
+                builder.inttoptr(args[2], pointer),
+                args[3],
+                builder.inttoptr(args[4], pointer),
+                args[5],
+                ir.Constant(pointer, None),
+            ],
+        )
+        return builder.sext(given, _WORD)
+
+    return types.int64(types.int64, types.int64, types.int64, types.int64, types.int64, types.int64), generate

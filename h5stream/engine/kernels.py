@@ -24,6 +24,7 @@ from h5stream.engine.instructions import (
     copy_16,
     copy_bytes,
     fence,
+    inflate_by_address,
     prefetch,
     stream_line,
     stream_planes_2,
@@ -324,6 +325,19 @@ def gather(
     fence()
 
 
+@_jit
+def inflate_each(function, decompressor, source, at, nbytes, target, chunk_nbytes):
+    """Inflate chunks that lie at ``source + at[k]`` one behind the other to `target`; give how many came out right.
+
+    It stops at the first that does not inflate to `chunk_nbytes` bytes exactly.
+    """
+    for k in range(at.shape[0]):
+        place = target + k * chunk_nbytes
+        if inflate_by_address(function, decompressor, source + at[k], nbytes[k], place, chunk_nbytes) != 0:
+            return k
+    return at.shape[0]
+
+
 def warm_up() -> None:
     """Compile, or load from the cache, every kernel; the first batch need not wait for it then."""
     data = np.zeros(64, dtype=np.uint8)
@@ -339,4 +353,5 @@ def warm_up() -> None:
     scatter_stack(data.ctypes.data, 8, zero, one, np.array([0, 1]), zero, zero, zero, zero, zero, zero, slots, 0, 8)
     gather_planes_stack(data, np.arange(4, dtype=np.int64), 1, 4, 1, target)
     gather_leaf(data, 8, np.arange(4, dtype=np.int64), 1, target)
+    inflate_each(0, 0, 0, zero[:0], zero[:0], 0, 1)
     gather(data.ctypes.data, zero, 1, 0, 8, 0, one, zero, zero, zero, slots, 0, 8)

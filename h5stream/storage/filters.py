@@ -36,6 +36,7 @@ from h5stream.storage.codecs import (
     element_nbytes_of,
     most_nbytes,
 )
+from h5stream.storage.libdeflate import Decompressor, new_decompressor
 from h5stream.storage.plugins import PluginBuffer, plugin_function
 
 KNOWN_NAMES = {
@@ -98,6 +99,14 @@ class DecodeScratch:
         self._buffers: dict[str, Bytes] = {}
         # Two of each, so that a step never overwrites what it reads.
         self.plugins = (PluginBuffer(), PluginBuffer())
+        self._decompressor: list[Decompressor | None] = []
+
+    @property
+    def decompressor(self) -> Decompressor | None:
+        """The thread's own libdeflate; None where it cannot be called by address."""
+        if not self._decompressor:
+            self._decompressor.append(new_decompressor())
+        return self._decompressor[0]
 
     def buffer(self, role: str, nbytes: int) -> Bytes:
         """Give `nbytes` of memory that keeps its content until the role is asked for again."""
@@ -145,6 +154,16 @@ class Pipeline:
             name = KNOWN_NAMES.get(f.id) or f.name or f"filter {f.id}"
             names.append(f"{name}-{f.values[0]}" if f.id == DEFLATE and f.values else name)
         return " + ".join(names)
+
+    def only_inflates(self, raw_nbytes: int) -> tuple[bool, int]:
+        """Tell whether chunks without a filter mask need inflating and nothing else, so that `libdeflate` can do it.
+
+        The second value is what `decode` gives as `shuffled`.
+        """
+        if tuple(f.id for f in self.filters) not in ((DEFLATE,), (SHUFFLE, DEFLATE)):
+            return False, 0
+        steps, shuffled = self._compiled(0, raw_nbytes)
+        return len(steps) == 1, shuffled
 
     def decode(
         self,

@@ -1,0 +1,122 @@
+"""libdeflate by its address: found behind imagecodecs, right, and dispensable."""
+
+import zlib
+
+import h5py
+import numpy as np
+import pytest
+
+from h5stream import H5StreamLoader
+from h5stream.engine import gathering, kernels
+from h5stream.engine.slots import address_of
+from h5stream.errors import CorruptChunkError
+from h5stream.storage import filters, libdeflate
+
+ROWS, COLUMNS = 3_000, 37
+
+
+@pytest.fixture
+def decompressor():
+    made = libdeflate.new_decompressor()
+    if made is None:
+        pytest.skip("imagecodecs is not linked with a libdeflate that can be called by address")
+    return made
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "shuffle"])
+def small_chunks(request, tmp_path):
+    """One row a chunk, with missing chunks and some that do not shrink."""
+    path, rng = str(tmp_path / "small.h5"), np.random.default_rng(0)
+    x = rng.integers(0, 2**62, (ROWS, COLUMNS))
+    x[::2] %= 7
+    with h5py.File(path, "w") as file:
+        data = file.create_dataset(
+            "x", x.shape, x.dtype, chunks=(1, COLUMNS), compression="gzip", shuffle=request.param
+        )
+        data[: ROWS - 100] = x[: ROWS - 100]
+    x[ROWS - 100 :] = 0
+    return path, x
+
+
+def inflate(decompressor, streams, chunk_nbytes):
+    """Inflate streams that lie one behind the other; give how many came out, and the bytes."""
+    packed = np.frombuffer(b"".join(streams), np.uint8)
+    nbytes = np.array([len(stream) for stream in streams])
+    out = np.zeros(len(streams) * chunk_nbytes, np.uint8)
+    right = kernels.inflate_each(
+        decompressor.function,
+        decompressor.address,
+        address_of(packed),
+        np.cumsum(nbytes) - nbytes,
+        nbytes,
+        address_of(out),
+        chunk_nbytes,
+    )
+    return right, out.tobytes()
+
+
+def test_several_streams_are_inflated_one_behind_the_other(decompressor):
+    whole = [bytes([k]) * 1000 for k in range(5)]
+    assert inflate(decompressor, [zlib.compress(one) for one in whole], 1000) == (5, b"".join(whole))
+
+
+@pytest.mark.parametrize("nbytes", [0, 999, 1001])
+def test_it_stops_at_a_stream_of_another_length(decompressor, nbytes):
+    streams = [zlib.compress(bytes(n)) for n in (1000, nbytes, 1000)]
+    assert inflate(decompressor, streams, 1000)[0] == 1
+
+
+def test_it_stops_at_a_wrong_checksum(decompressor):
+    broken = bytearray(zlib.compress(bytes(1000)))
+    broken[-1] ^= 1
+    assert inflate(decompressor, [zlib.compress(bytes(1000)), bytes(broken)], 1000)[0] == 1
+
+
+def test_small_chunks_are_inflated_by_it_and_give_h5pys_bytes(decompressor, small_chunks, monkeypatch):
+    path, x = small_chunks
+    inflated = []
+    real = kernels.inflate_each
+    monkeypatch.setattr(
+        gathering.kernels, "inflate_each", lambda *given: inflated.append(len(given[3])) or real(*given)
+    )
+    rows = np.concatenate([batch.numpy() for batch in H5StreamLoader(path, 500, fields="x")])
+    assert (rows == x).all()
+    assert sum(inflated) == ROWS - 100
+
+
+def test_without_it_small_chunks_are_decoded_one_by_one(small_chunks, monkeypatch):
+    path, x = small_chunks
+    monkeypatch.setattr(filters, "new_decompressor", lambda: None)
+    rows = np.concatenate([batch.numpy() for batch in H5StreamLoader(path, 500, fields="x")])
+    assert (rows == x).all()
+
+
+def test_a_corrupt_chunk_among_them_is_named(decompressor, small_chunks):
+    path, x = small_chunks
+    with h5py.File(path) as file:
+        place = file["x"].id.get_chunk_info(700)
+    with open(path, "r+b") as file:
+        file.seek(place.byte_offset + place.size - 1)
+        byte = file.read(1)[0]
+        file.seek(-1, 1)
+        file.write(bytes([byte ^ 1]))
+    batches = iter(H5StreamLoader(path, 500, fields="x", window=500))
+    assert (next(batches).numpy() == x[:500]).all()
+    with pytest.raises(CorruptChunkError) as caught:
+        next(batches)
+    assert caught.value.chunk == (700, 0)
+    skipping = H5StreamLoader(path, 500, fields="x", window=500, on_error="skip")
+    kept = np.concatenate([batch.numpy() for batch in skipping])
+    assert (kept == np.delete(x, 700, axis=0)).all()
+
+
+def test_what_cannot_be_found_is_not_used(monkeypatch):
+    def nothing(name):
+        raise ImportError(name)
+
+    monkeypatch.setattr(libdeflate.importlib, "import_module", nothing)
+    libdeflate._functions.cache_clear()
+    try:
+        assert libdeflate.new_decompressor() is None
+    finally:
+        libdeflate._functions.cache_clear()
