@@ -15,8 +15,12 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from h5stream.baseline.measure import Measurement
+    from h5stream.loader import H5StreamLoader
 
 _MIB = 1024 * 1024
+
+_REPEATED_S = 20.0
+"""Seconds; a first epoch shorter than this is followed by another, in memory that has been touched."""
 
 
 def bench_command(
@@ -30,7 +34,7 @@ def bench_command(
     check: Annotated[bool, typer.Option(help="Compare every row with h5py.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
-    """Stream one shuffled epoch, time the naive loader beside it, and check every row against h5py."""
+    """Stream shuffled epochs, time the naive loader beside them, and check every row against h5py."""
     console = Console(stderr=as_json)
     with tempfile.TemporaryDirectory(prefix="h5stream-bench-") as folder, _progress(console) as progress:
         path = file if file is not None else _sample(Path(folder) / "sample.h5", progress)
@@ -75,7 +79,7 @@ def _measure(
     check: bool,
     progress: Progress,
 ) -> dict[str, Any]:
-    from h5stream.baseline.measure import check_epoch, measure_epoch, measure_naive
+    from h5stream.baseline.measure import check_epoch, measure_naive
     from h5stream.engine.kernels import warm_up
     from h5stream.loader import H5StreamLoader
 
@@ -88,12 +92,9 @@ def _measure(
         window=wanted,
     ) as loader:  # fmt: skip
         rows = len(loader.dataset)
-        task = progress.add_task("h5stream, one epoch", total=rows, unit="rows")
-        ours = measure_epoch(
-            f"h5stream, {loader.num_workers} threads",
-            loader,
-            progress=lambda done: progress.update(task, completed=done),
-        )
+        ours = [_epoch(loader, "first epoch", progress)]
+        if ours[0].seconds < _REPEATED_S:
+            ours.append(_epoch(loader, "next epoch", progress))
         naive_fields = [field.name for field in loader.dataset.layout.fields]
         naive_task = progress.add_task(f"naive DataLoader, {seconds:.0f} s", total=rows, unit="rows")
         naive = measure_naive(
@@ -118,14 +119,25 @@ def _measure(
             "window_rows": loader.window_size.window_rows,
             "memory_budget": loader.memory_budget,
             "notice": loader.window_size.notice,
-            "results": [naive, ours],
+            "results": [naive, *ours],
             "checked": check,
             "problem": problem,
         }
 
 
+def _epoch(loader: H5StreamLoader, which: str, progress: Progress) -> Measurement:
+    from h5stream.baseline.measure import measure_epoch
+
+    task = progress.add_task(f"h5stream, {which}", total=len(loader.dataset), unit="rows")
+    return measure_epoch(
+        f"h5stream, {loader.num_workers} threads, {which}",
+        loader,
+        progress=lambda done: progress.update(task, completed=done),
+    )
+
+
 def _print(console: Console, report: dict[str, Any], *, sample: bool) -> None:
-    naive, ours = report["results"]
+    naive, *ours = report["results"]
     what = "sample file" if sample else report["file"]
     console.print(
         f"[bold]{what}[/]: {report['rows']:,} rows of {report['row_bytes']:,} bytes, "
@@ -135,13 +147,13 @@ def _print(console: Console, report: dict[str, Any], *, sample: bool) -> None:
     table.add_column("loader", no_wrap=True)
     for name in ("rows/s", "batches/s", "GB/s", "1st batch", "memory", "ratio"):
         table.add_column(name, justify="right")
-    for measured in (naive, ours):
+    for measured in (naive, *ours):
         table.add_row(*_row(measured, measured.rows_per_s / naive.rows_per_s))
     console.print(table)
     console.print(
-        f"naive: {naive.rows:,} rows in {naive.seconds:.1f} s; h5stream: one epoch in {ours.seconds:.2f} s, "
-        f"window {report['window_rows']:,} rows.\n1st batch: seconds to it. memory: growth of resident memory, "
-        "worker processes included.",
+        f"naive: {naive.rows:,} rows in {naive.seconds:.1f} s; h5stream: first epoch in {ours[0].seconds:.2f} s, "
+        f"window {report['window_rows']:,} rows. It touches its memory for the first time, the next one does not.\n"
+        "1st batch: seconds to it. memory: growth of resident memory, worker processes included.",
         highlight=False,
         style="dim",
     )
