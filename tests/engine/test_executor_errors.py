@@ -99,6 +99,38 @@ def test_no_memory_for_a_slot_is_an_error_and_not_a_hang(start, threads):
     assert until_error(run, MemoryError)[0] == [0, 1]
 
 
+def test_no_memory_for_a_window_wakes_a_consumer_that_waits_already(start, monkeypatch):
+    entered, real = [], Run._wait
+
+    def note_and_wait(run, *given):
+        entered.append(run)
+        real(run, *given)
+
+    def fail_once_the_consumer_waits(run, window):
+        before = len(entered)
+        while len(entered) == before:  # the lock is the worker's: once this is over, nothing wakes the consumer
+            run._changed.notify_all()
+            run._changed.wait(0.01)
+        raise MemoryError("no slot")
+
+    monkeypatch.setattr(Run, "_wait", note_and_wait)
+    monkeypatch.setattr(Run, "_admit", fail_once_the_consumer_waits)
+    run, got = start(Windows(4), threads=1), []
+
+    def consume():
+        try:
+            run.next_batch()
+        except (MemoryError, LoaderClosedError) as error:
+            got.append(type(error))
+
+    consumer = threading.Thread(target=consume)
+    consumer.start()
+    consumer.join(10)
+    run.stop()
+    consumer.join()
+    assert got == [MemoryError]
+
+
 @THREADS
 def test_a_file_that_changed_meanwhile_spoils_the_window_that_was_read(start, threads):
     def change_at_second(task):

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import h5py
+import numpy as np
 import pytest
 import torch
 from recorded import (
@@ -117,3 +119,29 @@ def test_a_loader_that_is_made_before_lightnings_processes_parts_the_rows_among_
     for kind, rows in ((0, ROWS), (1, HELD_OUT)):
         assert len(ranks[0][kind]) == len(ranks[1][kind])
         assert sorted(row for rank in ranks for batch in rank[kind] for row in batch) == list(range(rows))
+
+
+def test_the_example_learns_and_goes_on_from_its_checkpoint(tmp_path):
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
+    from lightning_fit import main
+
+    paths = [str(write_labelled(tmp_path / name, rows)) for name, rows in (("train.h5", 2000), ("held_out.h5", 500))]
+    quiet = {"accelerator": "cpu", "devices": 1, "logger": False, "enable_progress_bar": False}
+    torch.manual_seed(0)
+    first = main(*paths, batch_size=100, default_root_dir=tmp_path, **quiet)
+    assert first.global_step == 40
+    assert first.callback_metrics["accuracy"] > 0.8
+    later = main(
+        *paths, epochs=3, batch_size=100, resume=first.checkpoint_callback.best_model_path, **quiet,
+        default_root_dir=tmp_path / "later",
+    )  # fmt: skip
+    assert later.global_step == 60
+
+
+def write_labelled(path, rows):
+    rng = np.random.default_rng(rows)
+    x = rng.standard_normal((rows, 8), dtype=np.float32)
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=x, chunks=(64, 8), compression="gzip")
+        file["y"] = (x[:, 0] > 0).astype("i8")
+    return path
