@@ -224,7 +224,13 @@ class Run:
             except BaseException as error:
                 self._fail_planning(error)
                 return
-        tally = self.counters.tally()
+        try:
+            self._carry_jobs(self.counters.tally())
+        except BaseException as error:  # nothing ends a reader in silence: the consumer would wait for ever
+            with self._changed:
+                self._fail(self._next, error)
+
+    def _carry_jobs(self, tally: Tally) -> None:
         while True:
             with self._changed:
                 while (job := self._take_job()) is None:

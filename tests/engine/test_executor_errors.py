@@ -131,6 +131,16 @@ def test_no_memory_for_a_window_wakes_a_consumer_that_waits_already(start, monke
     assert got == [MemoryError]
 
 
+@pytest.mark.parametrize("name", ["_may_admit", "_complete", "_plan_next"])
+def test_a_reader_that_breaks_anywhere_is_an_error_and_not_a_hang(start, monkeypatch, name):
+    def broken(*given):
+        raise ZeroDivisionError("a defect of ours")
+
+    monkeypatch.setattr(Run, name, broken)
+    with pytest.raises(ZeroDivisionError):
+        start(Windows(4, 4), threads=2).next_batch(20)
+
+
 @THREADS
 def test_a_file_that_changed_meanwhile_spoils_the_window_that_was_read(start, threads):
     def change_at_second(task):
