@@ -65,8 +65,16 @@ def memory_in_use_bytes() -> int | None:
         current = _read_text(folder / "memory.current")
         if current is not None:
             stat = dict(line.split() for line in (_read_text(folder / "memory.stat") or "").splitlines())
-            return max(0, int(current) - int(stat.get("inactive_file", 0)))
+            cached = int(stat.get("inactive_file", 0)) + int(stat.get("active_file", 0))
+            return max(0, int(current) - cached)
     return None
+
+
+def memory_total_bytes() -> int:
+    """Give the memory in bytes that the machine has, or the cgroup may use: it does not change from run to run."""
+    limit = memory_limit_bytes()
+    total = _meminfo_bytes("MemTotal")
+    return total if limit is None else min(total, limit)
 
 
 def memory_available_bytes() -> int:
@@ -74,11 +82,15 @@ def memory_available_bytes() -> int:
 
     Source: ``MemAvailable`` of ``proc_meminfo(5)``; ``memory.max`` and ``memory.current`` of cgroup v2.
     """
-    available = 1 << 62
-    for line in (_read_text(Path("/proc/meminfo")) or "").splitlines():
-        if line.startswith("MemAvailable:"):
-            available = int(line.split()[1]) * 1024
+    available = _meminfo_bytes("MemAvailable")
     limit, used = memory_limit_bytes(), memory_in_use_bytes()
     if limit is not None and used is not None:
         available = min(available, max(0, limit - used))
     return available
+
+
+def _meminfo_bytes(name: str) -> int:
+    for line in (_read_text(Path("/proc/meminfo")) or "").splitlines():
+        if line.startswith(name + ":"):
+            return int(line.split()[1]) * 1024
+    return 1 << 62

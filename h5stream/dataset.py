@@ -165,7 +165,13 @@ class H5Dataset(Dataset[Any]):
         if len(numbers):
             for task in plan_window(self.layout.datasets, window, first_batch=0):
                 self._carrier.carry(task, sink)
+            self._check_unchanged(numbers)
         return self._assembler.batch(torch.from_numpy(memory), slot_format, len(numbers), objects)
+
+    def _check_unchanged(self, numbers: NDArray[np.int64]) -> None:
+        """Refuse rows of files that are not what was opened: their chunks may lie elsewhere by now."""
+        for file in self.layout.files_of(numbers):
+            self.layout.files[file].check_unchanged()
 
     def _row_numbers(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         count = len(self)
@@ -189,6 +195,8 @@ class H5Dataset(Dataset[Any]):
             last = min(first + part.chunk_rows, part.row_start + part.rows)
             block = self.read(np.arange(first, last, dtype=np.int64))
             self._cache.put(first, block)
+        else:
+            self._check_unchanged(np.array([row]))
         return _cloned(sample_of(block, row - first))
 
 

@@ -22,7 +22,7 @@ from h5stream.delivery import (
     window_backend_for,
 )
 from h5stream.engine.assemble import Assembler
-from h5stream.engine.budget import check_budget, default_budget
+from h5stream.engine.budget import check_budget, default_budget, threads_within
 from h5stream.engine.carry import Carrier
 from h5stream.engine.counters import RunCounters
 from h5stream.engine.slots import SlotFormat
@@ -69,8 +69,7 @@ class H5StreamLoader:
         An order of somebody else's, as in DataLoader. Rows that lie apart cost a chunk each; the loader's own
         shuffle does not.
     num_workers : int, optional
-        Reader threads. By default as many as the scheduler and the cgroup allow; 0 reads in the thread that
-        asks for batches.
+        Reader threads. By default as many as the machine allows and scratch fits; 0 reads in the asking thread.
     collate_fn : callable, optional
         Gets a list of samples, as in DataLoader. They are taken apart one by one for it, which costs more than
         reading them; `transform` works on whole batches.
@@ -84,7 +83,7 @@ class H5StreamLoader:
     worker_init_fn : callable, optional
         Called with the thread's number in each reader thread before it reads.
     generator : torch.Generator, optional
-        The seed is drawn from it once, unless `seed` is given.
+        The seed is drawn from it once, unless `seed` is given, which many ranks need: each would draw its own.
     prefetch_factor : int, optional
         Batches that are held ready on `device`. Has nothing to do on the host, where a window is read ahead.
     persistent_workers : bool
@@ -108,7 +107,7 @@ class H5StreamLoader:
         Rows that are shuffled with one another. ``"auto"`` is ``max(4 batches, 1,024 blocks)`` within the
         budget; ``"all"`` is an exact global shuffle.
     memory_budget : int, optional
-        Bytes that slots, windows and scratch may take together. Default 2 GiB, at most a quarter of what is free.
+        Bytes that slots, windows and scratch may take together. Default 2 GiB, at most a quarter of the machine's.
     transform : callable, optional
         Applied to each whole batch, in the thread that asks for it.
     rank, world_size : int, optional
@@ -195,12 +194,13 @@ class H5StreamLoader:
         takes_apart = self._gives_samples or (batched and collate_fn is not None)
         slot_rows = min(batch_size or 1, len(self.dataset)) if self._given is None else self._given.most_rows
         self.memory_budget = check_budget(
-            default_budget(allowance.memory_available_bytes()) if memory_budget is None else memory_budget
+            default_budget(allowance.memory_total_bytes()) if memory_budget is None else memory_budget
         )
         self.dataset, self._give_back = as_staged(self, self.dataset, stage_to)
         layout = self.dataset.layout
-        carrier = Carrier(layout)
-        assembler = Assembler(layout)
+        carrier, assembler = Carrier(layout), Assembler(layout)
+        if num_workers is None:
+            self.num_workers = threads_within(layout, self.num_workers, self.memory_budget)
         window_backend = window_backend_for(window_device, device, assembler, listed=self._given is not None)
         self._sizing = Sizing(
             carrier=carrier,

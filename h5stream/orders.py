@@ -12,7 +12,7 @@ from torch.utils.data import BatchSampler
 
 from h5stream.dataset import H5Dataset
 from h5stream.engine.budget import WindowSize
-from h5stream.errors import StateError
+from h5stream.errors import OptionError, StateError
 from h5stream.options import GivenOrder
 from h5stream.order.epoch import EpochOrder, Order, OrderSettings
 from h5stream.order.listed import ListedOrder
@@ -126,6 +126,7 @@ class Orders:
         self._running: Progress | None = None
         self._iterator: Callable[[], object] = lambda: None
         self._data: dict[str, int | str] | None = None
+        self._seed_is_drawn = "seed" not in fixed
 
     @property
     def ranks(self) -> Ranks:
@@ -196,6 +197,11 @@ class Orders:
         return BatchSampler(self._given.sampler, self._batch_size, self._settings.drop_last)
 
     def _settings_of(self, epoch: int, ranks: Ranks) -> OrderSettings:
+        if ranks.world_size > 1 and self._settings.shuffle and self._seed_is_drawn:
+            raise OptionError(
+                f"generator= draws a seed of its own on each of {ranks.world_size} ranks, and with unlike seeds rows "
+                "would be lost and repeated; pass the same seed= on all of them"
+            )
         return dataclasses.replace(self._settings, epoch=epoch, rank=ranks.rank, world_size=ranks.world_size)
 
     # --- going on -----------------------------------------------------------------------------------------
@@ -265,9 +271,10 @@ class Orders:
             If the rest of the epoch cannot be cut for this number of ranks.
         """
         place, rank, fingerprint = place_of(state)
-        before = self._settings
+        before = self._settings, self._seed_is_drawn
         try:
             self._settings = self._taken_over(fingerprint)
+            self._seed_is_drawn = False  # it is the state's, on every rank
             check_fingerprint(fingerprint, self._fingerprint())
             ranks = self.ranks
             if self._given is None:
@@ -275,7 +282,7 @@ class Orders:
             else:
                 place = self._checked_listed(place, rank, ranks)
         except BaseException:
-            self._settings = before
+            self._settings, self._seed_is_drawn = before
             raise
         self._next, self._running = place, None
         if self._given is not None:

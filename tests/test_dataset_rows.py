@@ -7,7 +7,7 @@ import torch
 from making import make_file, numbers
 
 from h5stream import H5Dataset, collate
-from h5stream.errors import OptionError
+from h5stream.errors import OptionError, SourceChangedError
 
 VALUES = numbers(50, 3)
 
@@ -114,3 +114,16 @@ def test_a_stock_dataloader_reads_it(dataset, workers):
 def test_default_collate_stacks_the_same_samples(dataset):
     x, y = next(iter(torch.utils.data.DataLoader(dataset, 8)))
     assert (x.shape, y.tolist()) == ((8, 3), list(range(8)))
+
+
+@pytest.mark.parametrize("rows", [3, [1, 5, 700]])
+def test_a_file_that_is_rewritten_after_it_was_opened_is_an_error_and_not_other_rows(tmp_path, rows):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=np.arange(1000), chunks=(100,), compression="gzip")
+    dataset = H5Dataset(path)
+    dataset[rows]
+    with h5py.File(path, "w") as file:  # in place: the inode stays
+        file.create_dataset("x", data=np.full(2000, -1), chunks=(100,), compression="gzip")
+    with pytest.raises(SourceChangedError, match="changed while it was being read"):
+        dataset[rows]

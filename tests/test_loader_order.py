@@ -284,3 +284,15 @@ def test_any_number_of_threads_gives_the_same_batches(sample, dataset, window, n
     for (x, y), (u, v) in zip(epoch(0), epoch(num_workers), strict=True):
         assert torch.equal(y, v)
         assert torch.equal(x, u)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_sampler_draws_from_the_global_generator_before_the_loop_does(dataset, num_workers):
+    def batches_and_draws():
+        torch.manual_seed(0)
+        iterator = iter(H5StreamLoader(dataset, 50, sampler=RandomSampler(dataset), num_workers=num_workers))
+        drawn = torch.rand(3).tolist()
+        return [y.tolist() for _, y in iterator], drawn
+
+    first = batches_and_draws()
+    assert all(batches_and_draws() == first for _ in range(5))

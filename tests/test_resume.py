@@ -455,3 +455,28 @@ def test_a_samplers_rest_is_not_cut_for_other_ranks(sample):
     state["taken"] = [[2, 5]]
     with pytest.raises(StateError, match=r"of 2 ranks and there are 1: .* cannot be cut anew"):
         listed(sample, seeded()).load_state_dict(state)
+
+
+def test_ranks_with_unlike_threads_go_on_from_the_state_of_one(sample):
+    def ranks():
+        return [
+            make(sample, window="auto", num_workers=threads, memory_budget=40 << 20, rank=rank, world_size=2)
+            for rank, threads in ((0, 1), (1, 3))
+        ]
+
+    before, taken = ranks(), []
+    for loader in before:
+        taken += [row for batch in itertools.islice(iter(loader), 4) for row in batch[1].tolist()]
+    state = before[0].state_dict()
+    for loader in ranks():
+        loader.load_state_dict(through_json(state))
+        taken += [row for batch in rows(loader) for row in batch]
+    assert sorted(taken) == list(range(ROWS))
+
+
+def test_a_seed_of_each_ranks_own_is_refused_until_a_state_brings_one_for_all(sample):
+    with pytest.raises(OptionError, match=r"generator= draws a seed of its own on each of 2 ranks.*same seed="):
+        make(sample, seed=None, generator=torch.Generator(), rank=0, world_size=2)
+    alone = make(sample, seed=None, generator=torch.Generator())
+    first = next(iter(alone))[1].tolist()
+    assert len(set(first)) == BATCH

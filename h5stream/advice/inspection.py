@@ -14,7 +14,7 @@ from typing import Any
 from h5stream import allowance
 from h5stream.advice.layout_advice import Advice, repack_command
 from h5stream.advice.sample_cost import SampleCost, cost_sample
-from h5stream.engine.budget import check_budget, default_budget
+from h5stream.engine.budget import check_budget, default_budget, threads_within
 from h5stream.errors import H5StreamError, OptionError
 from h5stream.storage.listing import REFUSED, DatasetEntry, list_datasets, root_fields
 from h5stream.storage.opening import open_layout
@@ -153,9 +153,7 @@ def inspect_file(
         raise OptionError(f"a batch has at least one row, not {batch_size}")
     entries, left_out = list_datasets(path, most=most_datasets, allow_external=allow_external)
     chosen_by, names = _choose_fields(path, entries, fields)
-    budget = (
-        default_budget(allowance.memory_available_bytes()) if memory_budget is None else check_budget(memory_budget)
-    )
+    budget = default_budget(allowance.memory_total_bytes()) if memory_budget is None else check_budget(memory_budget)
     sample: SampleCost | None = None
     advice: tuple[Advice, ...] = ()
     no_sample = "" if names else "no dataset here has rows that can be streamed"
@@ -169,7 +167,7 @@ def inspect_file(
                 chosen_by=chosen_by,
                 batch_size=batch_size,
                 memory_budget=budget,
-                threads=threads or allowance.cpus(),
+                threads=threads or threads_within(layout, allowance.cpus(), budget),
             )
     except H5StreamError as error:
         if fields:

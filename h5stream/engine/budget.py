@@ -14,7 +14,12 @@ from h5stream.errors import BudgetError, OptionError
 from h5stream.storage.layout import SampleLayout
 
 DEFAULT_BUDGET = 2 * 1024**3
-"""Bytes, or a quarter of the memory that is available if that is less: two windows of 1,024 blocks of 1 MiB."""
+"""Bytes, or a quarter of the machine's memory if that is less: two windows of 1,024 blocks of 1 MiB. What is free
+at the moment must not matter: it would choose the window, and with it the order of the rows."""
+
+SCRATCH_SHARE = 4
+"""An automatic window leaves scratch one part in so many of the budget (and one thread's scratch at least), however
+many threads there are: their number must not choose the window either."""
 
 AUTO_BLOCKS = 1024
 """Blocks of an automatic window: what matters for learning is the number of distinct blocks in it."""
@@ -111,13 +116,21 @@ def size_window(
     OptionError
         If `window` is none of the three.
     """
-    block_rows = max(part.chunk_rows for part in layout.leading)
+    block_rows = block_rows_of(layout)
     slot = -(-SlotFormat.for_rows(layout.fields, batch_size).nbytes // 4096) * 4096
     fixed = threads * scratch_nbytes(layout) + kept_nbytes
     affordable = (memory_budget - fixed) // slot
     wished = _wished_rows(window, rows, batch_size, block_rows)
+    notice = ""
+    share = (memory_budget - _scratch_share(layout, memory_budget) - kept_nbytes) // slot
+    if window == "auto" and wished > (fits := _rows_in(share, batch_size, block_rows, rows)):
+        notice = (
+            f"window: {fits:,} rows instead of {wished:,}, so that two windows fit "
+            f"memory_budget={memory_budget:,} bytes"
+        )
+        wished = fits
     # A window ends at a block's edge, and its last batch may go on in the next.
-    must_hold = block_rows if window == "auto" else wished + block_rows
+    must_hold = wished if window == "auto" else wished + block_rows
     least = math.ceil(min(must_hold, rows) / batch_size) + 1
     if affordable < least and rows_anywhere and window == "all":
         # What fits is read in file order, which is faster by half; what does not, row by row.
@@ -125,25 +138,18 @@ def size_window(
         affordable, least = (memory_budget - fixed) // slot, 2
         if affordable >= least:
             return _piecewise(rows, slot, fixed, affordable)
-    if affordable < least:
-        needed = fixed + least * slot
+    needed = fixed + least * slot
+    if window == "auto":
+        block_slots = math.ceil(min(block_rows, rows) / batch_size) + 1
+        needed = _least_for_auto(layout, threads, kept_nbytes + block_slots * slot)
+    if needed > memory_budget:
         raise BudgetError(
-            f"memory_budget={memory_budget:,} bytes is too small for window={window!r}: {least} batches of {slot:,} "
-            f"bytes, {threads} reader thread(s) and what is kept need {needed:,}. Pass memory_budget={needed} or more, "
-            "fewer num_workers, a smaller window or a smaller batch_size",
+            f"memory_budget={memory_budget:,} bytes is too small for window={window!r}: batches of {slot:,} bytes, the "
+            f"scratch of {threads} reader thread(s) and what is kept need {needed:,}. Pass memory_budget={needed} or "
+            "more, fewer num_workers, a smaller window or a smaller batch_size",
             needed=needed,
             budget=memory_budget,
         )
-    fits_twice = max(affordable // 2 - 1, affordable - 1 if affordable < 4 else 1) * batch_size
-    # Whole blocks, because a window goes on to the next block's edge.
-    fits_twice = max(min(block_rows, rows), fits_twice // block_rows * block_rows)
-    notice = ""
-    if window == "auto" and wished > fits_twice:
-        notice = (
-            f"window: {fits_twice:,} rows instead of {wished:,}, so that two windows fit "
-            f"memory_budget={memory_budget:,} bytes"
-        )
-        wished = fits_twice
     window_batches = math.ceil(wished / batch_size) + 2
     open_batches = int(min(affordable, 2 * window_batches))
     return WindowSize(
@@ -152,6 +158,40 @@ def size_window(
         max_open_batches=open_batches,
         needed_nbytes=fixed + open_batches * slot,
         notice=notice,
+    )
+
+
+def _rows_in(slots: int, batch_size: int, block_rows: int, rows: int) -> int:
+    """Give the rows of a window of which two fit so many slots; at least a block."""
+    fits_twice = max(slots // 2 - 1, slots - 1 if slots < 4 else 1, 0) * batch_size
+    # Whole blocks, because a window goes on to the next block's edge.
+    return max(min(block_rows, rows), fits_twice // block_rows * block_rows)
+
+
+def block_rows_of(layout: SampleLayout) -> int:
+    """Give the rows of a block; of the longest, where files differ."""
+    return max(part.chunk_rows for part in layout.leading)
+
+
+def threads_within(layout: SampleLayout, threads: int, memory_budget: int) -> int:
+    """Give as many of these threads as share the part of a budget that is for scratch; at least one.
+
+    For the number that nobody chose: a machine of 200 processors must not need 200 threads' scratch.
+    """
+    return max(1, min(threads, _scratch_share(layout, memory_budget) // scratch_nbytes(layout)))
+
+
+def _scratch_share(layout: SampleLayout, memory_budget: int) -> int:
+    return max(memory_budget // SCRATCH_SHARE, scratch_nbytes(layout))
+
+
+def _least_for_auto(layout: SampleLayout, threads: int, window_nbytes: int) -> int:
+    """Give the least budget of which scratch and a window that takes so many bytes get their shares."""
+    scratch = scratch_nbytes(layout)
+    return max(
+        SCRATCH_SHARE * threads * scratch if threads > 1 else 0,
+        window_nbytes + scratch,
+        -(-window_nbytes * SCRATCH_SHARE // (SCRATCH_SHARE - 1)),
     )
 
 
@@ -202,15 +242,15 @@ def _wished_rows(window: int | str, rows: int, batch_size: int, block_rows: int)
     return min(rows, window)
 
 
-def default_budget(available_nbytes: int) -> int:
-    """Give the budget of a loader that was given none.
+def default_budget(total_nbytes: int) -> int:
+    """Give the budget of a loader that was given none, on a machine with so much memory.
 
     Examples
     --------
     >>> default_budget(4 << 30) >> 20
     1024
     """
-    return min(DEFAULT_BUDGET, available_nbytes // 4)
+    return min(DEFAULT_BUDGET, total_nbytes // 4)
 
 
 def check_budget(memory_budget: int) -> int:

@@ -161,8 +161,10 @@ class MappedDatasets:
             offsets = np.full(len(place), MISSING, dtype=np.int64)
             offsets[stored] = index.offset[place[stored]]
             rows = np.minimum(part.chunk_rows, part.rows - chunks * part.chunk_rows)
-            end = offsets + rows * part.pieces[piece].row_elements * part.stored_element_nbytes
-            self._check_inside(part, bool((end[stored] > file_nbytes).any()), file_nbytes)
+            nbytes = rows * part.pieces[piece].row_elements * part.stored_element_nbytes
+            # Not by their ends, which may be too large for an integer.
+            beyond = (offsets < 0) | (nbytes < 0) | (offsets > file_nbytes - nbytes)
+            self._check_inside(part, bool(beyond[stored].any()), file_nbytes)
             self._offsets[key] = offsets
         return self._offsets[key]
 

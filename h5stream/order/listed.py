@@ -77,10 +77,27 @@ class ListedOrder:
 
     def windows(self, first_batch: int = 0) -> Iterator[Window]:
         """Give windows of `together` batches each; the batches before the first are asked for, but not read."""
+        batches = self._begun(first_batch)
+        return self._windows(batches, first_batch)
+
+    def _begun(self, first_batch: int) -> Iterator[Sequence[int] | NDArray[np.int64]]:
+        """Ask for the first batch in the calling thread, the user's: there most samplers draw from torch's generator.
+
+        What goes wrong is kept for whoever takes the windows.
+        """
+        batches = iter(self._batches)
+        try:
+            self._skip(batches, first_batch)
+            first = next(batches)
+        except StopIteration:
+            return iter(())
+        except Exception as error:
+            return _failing(error)
+        return itertools.chain([first], batches)
+
+    def _windows(self, batches: Iterator[Sequence[int] | NDArray[np.int64]], number: int) -> Iterator[Window]:
         held: list[NDArray[np.int64]] = []
         failure: Exception | None = None
-        batches = iter(self._batches)
-        number = self._skip(batches, first_batch)
         while failure is None:
             try:
                 held.append(self._checked(next(batches)))
@@ -96,7 +113,7 @@ class ListedOrder:
         if failure is not None:
             raise failure
 
-    def _skip(self, batches: Iterator[Sequence[int] | NDArray[np.int64]], count: int) -> int:
+    def _skip(self, batches: Iterator[Sequence[int] | NDArray[np.int64]], count: int) -> None:
         self._checksum = 0
         for batch in itertools.islice(batches, count):
             self._add_to_checksum(self._checked(batch))
@@ -105,7 +122,6 @@ class ListedOrder:
                 f"the sampler gives other indices than when the state was saved, {count:,} batches into its epoch; "
                 "rows would be repeated and others left out. Give it the same seed (generator=), or a set_epoch"
             )
-        return count
 
     def _add_to_checksum(self, rows: NDArray[np.int64]) -> int:
         # Never 0, which stands for any.
@@ -140,3 +156,8 @@ class ListedOrder:
         within = np.concatenate([np.arange(n, dtype=np.int64) for n in sizes])
         by_row = np.argsort(rows, kind="stable")
         return Window(rows=rows[by_row], batch=batch[by_row], within=within[by_row])
+
+
+def _failing(error: Exception) -> Iterator[NDArray[np.int64]]:
+    raise error
+    yield  # pragma: no cover  what makes it a generator

@@ -178,7 +178,7 @@ def _refuse(dataset: Any, why: str) -> NoReturn:
 
 
 def _check_inside(index: ChunkIndex, dataset: Any, file_size: int) -> None:
-    beyond = np.flatnonzero((index.offset < 0) | (index.nbytes < 0) | (index.offset + index.nbytes > file_size))
+    beyond = np.flatnonzero((index.offset < 0) | (index.nbytes < 0) | (index.offset > file_size - index.nbytes))
     if len(beyond) == 0:
         return
     first = int(beyond[0])
@@ -186,7 +186,7 @@ def _check_inside(index: ChunkIndex, dataset: Any, file_size: int) -> None:
     file = h5py.h5f.get_name(dataset.file.id).decode(errors="replace")
     raise TruncatedFileError(
         f"{file!r}, dataset {dataset.name!r}: chunk {index.coordinates(number)} is said to lie at bytes "
-        f"{int(index.offset[first])} to {int(index.offset[first] + index.nbytes[first])}, but the file has "
+        f"{int(index.offset[first])} to {int(index.offset[first]) + int(index.nbytes[first])}, but the file has "
         f"{file_size} bytes ({len(beyond)} of {len(index.numbers)} chunks lie beyond its end). "
         "Copy it again from its source.",
         file=file,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,6 +83,18 @@ def _difference(before: FileIdentity, now: FileIdentity) -> str:
     return ", ".join(parts)
 
 
+class _Descriptor:
+    """An open descriptor; closed when the last reference to it goes, so that no reader's number changes its meaning."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __del__(self, _close: Callable[[int], None] = os.close) -> None:
+        _close(self.number)
+
+
 class FileBytes:
     """Positional reads of one file; any number of threads may read at once.
 
@@ -92,7 +105,7 @@ class FileBytes:
 
     def __init__(self, identity: FileIdentity) -> None:
         self.identity = identity
-        self._fd = -1
+        self._held: _Descriptor | None = None
         self._lock = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -101,20 +114,15 @@ class FileBytes:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["identity"])  # type: ignore[misc]
 
-    def __del__(self) -> None:
-        self.close()
-
     def close(self) -> None:
-        """Close the descriptor; a later read opens the file again."""
-        fd, self._fd = getattr(self, "_fd", -1), -1
-        if fd >= 0:
-            os.close(fd)
+        """Let go of the descriptor, which is closed with the last read that uses it; a later read opens another."""
+        self._held = None
 
-    def _open(self) -> int:
+    def _open(self) -> _Descriptor:
         with self._lock:
-            if self._fd < 0:
-                self._fd = self._opened()
-            return self._fd
+            if self._held is None:
+                self._held = _Descriptor(self._opened())
+            return self._held
 
     def _opened(self) -> int:
         self.identity.check_unchanged()
@@ -125,15 +133,13 @@ class FileBytes:
                 f"{self.identity.path!r} cannot be opened: {error.strerror}", file=self.identity.path
             ) from error
 
-    def _open_again(self, fd: int) -> None:
-        """Let a descriptor lead to the file opened afresh; other readers may be using it meanwhile."""
-        fresh = self._opened()
-        try:
-            with self._lock:
-                if self._fd == fd:
-                    os.dup2(fresh, fd, inheritable=False)
-        finally:
-            os.close(fresh)
+    def _open_again(self, held: _Descriptor) -> _Descriptor:
+        """Open the file afresh, for everyone who reads from now on."""
+        fresh = _Descriptor(self._opened())
+        with self._lock:
+            if self._held is held:
+                self._held = fresh
+        return fresh
 
     def read_into(self, offset: int, target: memoryview) -> None:
         """Fill `target` with the bytes that start at `offset`.
@@ -147,13 +153,13 @@ class FileBytes:
         SourceError
             If the system reports an error twice, the second time on a fresh descriptor.
         """
-        fd = self._fd if self._fd >= 0 else self._open()
+        held = self._held or self._open()  # kept here until the read is over, whoever calls `close` meanwhile
         try:
-            self._fill(fd, offset, target)
+            self._fill(held.number, offset, target)
         except OSError as error:
             if isinstance(error, H5StreamError):
                 raise
-            self._read_again(fd, offset, target, error)
+            self._read_again(held, offset, target, error)
 
     def _fill(self, fd: int, offset: int, target: memoryview) -> None:
         done, wanted = 0, target.nbytes
@@ -163,13 +169,13 @@ class FileBytes:
                 self._explain_short_read(offset, wanted, done)
             done += count
 
-    def _read_again(self, fd: int, offset: int, target: memoryview, first: OSError) -> None:
+    def _read_again(self, held: _Descriptor, offset: int, target: memoryview, first: OSError) -> None:
         """Read once more through a fresh descriptor: network storage gets over an error or a stale handle so."""
         what = f"reading {target.nbytes} bytes at byte {offset} of {self.identity.path!r} failed: {first.strerror}"
         _log.warning("%s; trying once more with the file opened afresh", what)
-        self._open_again(fd)
+        fresh = self._open_again(held)
         try:
-            self._fill(fd, offset, target)
+            self._fill(fresh.number, offset, target)
         except OSError as error:
             if isinstance(error, H5StreamError):
                 raise

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import h5py
 import numpy as np
 import pytest
@@ -160,3 +162,34 @@ def test_a_budget_is_a_positive_number_of_bytes(wrong):
 def test_a_window_is_a_number_of_rows_or_one_of_two_words(layouts, wrong):
     with pytest.raises(OptionError, match="window= takes a number of rows, 'auto' or 'all', not"):
         size(layouts(0), 1 << 30, window=wrong)
+
+
+# --- what must not choose the window ------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    """A file of which an automatic window is not the whole, by any budget here."""
+    path = str(tmp_path_factory.mktemp("large") / "a.h5")
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", (4_000_000, 64), "f4", chunks=(256, 64), compression="gzip")
+    return path
+
+
+def test_neither_threads_nor_what_is_free_choose_an_automatic_window(large, monkeypatch):
+    sizes = set()
+    for threads in (0, 1, 7, 64):
+        for free in (0, 1 << 20, 1 << 40):
+            monkeypatch.setattr("h5stream.allowance.memory_available_bytes", lambda free=free: free)
+            loader = H5StreamLoader(large, 512, True, num_workers=threads, fields="x")
+            sizes.add((loader.window_size.window_rows, loader.window_size.first_window_rows))
+    assert len(sizes) == 1
+
+
+def test_threads_that_nobody_chose_share_the_scratch_there_is(large, monkeypatch):
+    monkeypatch.setattr("h5stream.allowance.cpus", lambda: 192)
+    loader = H5StreamLoader(large, 512, True, memory_budget=64 << 20, fields="x")
+    assert 1 <= loader.num_workers < 192
+    assert list(itertools.islice(loader, 1))[0].shape == (512, 64)
+    with pytest.raises(BudgetError, match="192 reader thread"):
+        H5StreamLoader(large, 512, True, memory_budget=64 << 20, num_workers=192, fields="x")

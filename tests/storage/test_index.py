@@ -18,7 +18,7 @@ from oracle import assert_like_h5py
 
 from h5stream import H5Dataset
 from h5stream.errors import SourceError, TruncatedFileError
-from h5stream.storage.index import build_index
+from h5stream.storage.index import _check_inside, build_index
 
 U = h5py.h5s.UNLIMITED
 
@@ -268,3 +268,12 @@ def test_any_grid_of_chunks_reads_as_h5py_reads_it(tmp_path, axes, growing, dtyp
                 box = tuple(slice(s, s + c) for s, c in zip(start, chunks, strict=True))
                 dataset[box] = values[box]
     assert_like_h5py(path, access="decoded" if filters else "direct")
+
+
+def test_an_address_whose_end_is_no_integer_is_beyond_the_files_end(tmp_path):
+    path = make_file(tmp_path / "a.h5", data=numbers(100, 10), chunks=(10, 10))
+    with h5py.File(path) as file:
+        index = build_index(file["x"], file_size=10**9)
+        index.offset[3] = 2**63 - 40
+        with pytest.raises(TruncatedFileError, match=r"chunk \(30, 0\).*bytes 9223372036854775768 to"):
+            _check_inside(index, file["x"], 10**9)
