@@ -34,6 +34,16 @@ def _chunked(path: Path, rows: int) -> None:
         file.create_dataset("x", (rows, 4), "f4", chunks=(min(rows, 8192), 4), fillvalue=1.5)
 
 
+def _allocated(path: Path, rows: int) -> None:
+    # An address for every chunk, so that the index is as long as in a file that is full; the chunks are holes.
+    with h5py.File(path, "w", libver="latest") as file:
+        creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        creation.set_chunk((min(rows, 8192), 4))
+        creation.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+        creation.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+        h5py.h5d.create(file.id, b"x", h5py.h5t.IEEE_F32LE, h5py.h5s.create_simple((rows, 4)), creation)
+
+
 def _sparse(path: Path, rows: int) -> None:
     # Late allocation leaves no address; early allocation with no fill makes a hole that the file system keeps free.
     with h5py.File(path, "w") as file:
@@ -54,7 +64,12 @@ def _virtual(path: Path, rows: int) -> None:
         file.create_virtual_dataset("x", layout)
 
 
-FILES = {"chunks never written": _chunked, "contiguous, sparse": _sparse, "virtual": _virtual}
+FILES = {
+    "chunks that are holes": _allocated,
+    "chunks never written": _chunked,
+    "contiguous, sparse": _sparse,
+    "virtual": _virtual,
+}
 
 
 def measure(path: Path, file: str) -> dict[str, Any]:

@@ -76,7 +76,7 @@ def growth_figure(growth: dict[str, Any]) -> Figure:
                 [one["rows"] for one in found], [one[figure_name] for one in found], "o-", markersize=4, label=file
             )
         panel.set_xscale("log")
-        panel.set_yscale("log")
+        panel.set_ylim(bottom=0)
         panel.set_xlabel("rows", fontsize=9)
         panel.set_title(title, fontsize=9)
         panel.spines[["top", "right"]].set_visible(False)

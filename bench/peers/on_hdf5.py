@@ -38,6 +38,7 @@ class Naive(OnPlainHdf5):
 
     def __init__(self, workers: int) -> None:
         self.name, self.workers = f"naive DataLoader, {workers} workers", workers
+        self.together = max(1, workers)
 
     def open(self, path: Path, batch_rows: int) -> Any:
         return naive_loader(str(path), FIELDS, batch_rows, self.workers)

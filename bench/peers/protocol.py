@@ -28,6 +28,8 @@ class Peer(Protocol):
     """The kind of shuffle it gives, in words."""
     batch_rows: int
     """Rows of the batches that it is measured with: `BATCH_ROWS`, or fewer where those would take minutes."""
+    together: int
+    """Batches that workers fill side by side: an epoch is cut off behind a multiple of it, so that no work is lost."""
 
     def load(self) -> None:
         """Import what it needs, so that importing is not timed."""
@@ -47,6 +49,7 @@ class ByImport:
 
     needs: tuple[str, ...] = ()
     batch_rows: int = BATCH_ROWS
+    together: int = WORKERS
 
     def load(self) -> None:
         for module in self.needs:
