@@ -23,7 +23,7 @@ class Data:
     x, y, session : ndarray
         Features (standardised), classes, and the session that each row was recorded in.
     test_x, test_y : ndarray
-        A fifth of the rows, drawn at random.
+        A part of the rows, drawn at random: a fifth where there are few.
     batch_rows, epochs : int
         How it is trained.
     small_block, large_block : int
@@ -81,7 +81,28 @@ def synthetic() -> Data:
     return _split(x, y, session, 256, 2, small_block=8, large_block=1024)
 
 
-SOURCES: dict[str, Callable[[], Data]] = {"digits": digits, "pbmc68k": pbmc68k, "synthetic": synthetic}
+def many_blocks() -> Data:
+    """Over a million rows of twenty overlapping classes in 256 sessions: 8,192 or 32,768 blocks.
+
+    An automatic window of 1,024 blocks is a thirty-second or an eighth of it.
+    """
+    rng = np.random.default_rng(11)
+    rows, width, classes, sessions = 1_081_344, 16, 20, 256
+    session = rng.integers(0, sessions, rows)
+    likely = rng.dirichlet(np.full(classes, 0.15), sessions).cumsum(axis=1)
+    y = np.minimum((rng.random(rows)[:, None] > likely[session]).sum(axis=1), classes - 1)
+    centres, bends = rng.normal(0, 1.0, (classes, width)), rng.normal(0, 1.0, (classes, width))
+    x = centres[y] + rng.normal(0, 1.4, (rows, width)) + rng.normal(0, 0.6, (sessions, width))[session]
+    x += np.abs(rng.normal(0, 1.0, (rows, 1))) * bends[y]
+    return _split(x, y, session, 1024, 1, small_block=32, large_block=128, test_share=0.03)
+
+
+SOURCES: dict[str, Callable[[], Data]] = {
+    "digits": digits,
+    "pbmc68k": pbmc68k,
+    "synthetic": synthetic,
+    "many blocks": many_blocks,
+}
 
 
 def _sessions_by_main_axis(x: Any) -> Any:
@@ -90,8 +111,18 @@ def _sessions_by_main_axis(x: Any) -> Any:
     return np.argsort(np.argsort(centred @ axis)) * 16 // len(x)
 
 
-def _split(x: Any, y: Any, session: Any, batch_rows: int, epochs: int, *, small_block: int, large_block: int) -> Data:
-    test = np.random.default_rng(0).random(len(y)) < 0.2
+def _split(
+    x: Any,
+    y: Any,
+    session: Any,
+    batch_rows: int,
+    epochs: int,
+    *,
+    small_block: int,
+    large_block: int,
+    test_share: float = 0.2,
+) -> Data:
+    test = np.random.default_rng(0).random(len(y)) < test_share
     mean, spread = x[~test].mean(axis=0), x[~test].std(axis=0)
     # A pixel that is never on in training must not become a million where it is on in a test.
     x = ((x - mean) / np.where(spread < 0.05 * spread.mean(), spread.mean(), spread)).astype(np.float32)

@@ -138,7 +138,7 @@ def test_every_page_is_in_the_navigation():
 
 def test_the_benchmark_page_is_made_from_the_committed_results():
     done = subprocess.run(
-        [sys.executable, ROOT / "tools" / "docs_benchmarks.py", "--check"], capture_output=True, text=True
+        [sys.executable, ROOT / "tools" / "bench_pages.py", "--check"], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
 

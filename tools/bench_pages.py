@@ -1,4 +1,4 @@
-"""Make the pages and pictures of docs/ from the results under bench/results/: no number there is typed by hand.
+"""Make the pages and pictures of docs/ and the README's table from bench/results/: no number there is typed by hand.
 
 python tools/bench_pages.py           write them
 python tools/bench_pages.py --check   fail unless the pages are those of the committed results
@@ -15,17 +15,35 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from tools import bench_report  # noqa: E402
 from tools import bench_tables as tables  # noqa: E402
 from tools import learning_tables as learning  # noqa: E402
+from tools.main_tables import WORDS, machine_line, main_table  # noqa: E402
+from tools.not_first import behind, not_first_table  # noqa: E402
 
-RESULTS, DOCS = ROOT / "bench" / "results", ROOT / "docs"
+RESULTS, DOCS, README = ROOT / "bench" / "results", ROOT / "docs", ROOT / "README.md"
 IMAGES = DOCS / "images"
+# The files of a part, the best first: a full run, or where there is none what was measured before or quickly.
+FILES = {part: (f"{part}-full", f"{part}-quick") for part in ("peers", "sweep", "growth")} | {
+    "main": ("main-full", "reference-2core"),
+    "learning": ("learning",),
+}
+SHUFFLING, LEARNED = DOCS / "shuffling.md", ("<!-- learning: start -->\n", "<!-- learning: end -->")
 _MADE = "<!-- made by tools/bench_pages.py from bench/results/: change those -->\n\n"
+_REPEAT = """\
+To measure your own machine: `h5stream bench` takes a minute; everything on this page is one command, which says first
+how long it will take:
+
+```bash
+python -m pip install -c constraints.txt '.[test,peers]'
+tools/bench --full
+```
+"""
 
 
 def load(part: str) -> dict[str, Any] | None:
-    """Give the results of a part: the full ones, or where there are none the quick ones."""
-    for name in (f"{part}-full", f"{part}-quick", part):
+    """Give the results of a part; None where there are none."""
+    for name in FILES[part]:
         path = RESULTS / f"{name}.json"
         if path.exists():
             found: dict[str, Any] = json.loads(path.read_text())
@@ -33,35 +51,59 @@ def load(part: str) -> dict[str, Any] | None:
     return None
 
 
-def benchmarks_page(peers: dict[str, Any], sweep: dict[str, Any] | None, growth: dict[str, Any] | None) -> str:
-    """Write the page of benchmarks."""
-    machine = peers["machine"]
+def benchmarks_page(reports: dict[str, dict[str, Any] | None]) -> str:
+    """Write the page of benchmarks, from what there are results for."""
+    main, peers, sweep, growth = (reports.get(part) for part in ("main", "peers", "sweep", "growth"))
+    parts = ["# Benchmarks\n", "No figure here is typed by hand. " + _REPEAT]
+    if main:
+        parts += ["## The main job\n", machine_line(main) + "\n", WORDS + "\n", main_table(main) + "\n"]
+    if peers:
+        parts += _peers_sections(peers)
+    parts += ["## Where ours is not first\n", not_first_table(behind(main, peers, sweep)) + "\n"]
+    if sweep:
+        parts += [
+            "## One thing varied at a time\n",
+            tables.sweep_verdict(sweep) + " The naive and the tuned loader count with one process's rate times the "
+            "processors, and are stopped after a few seconds; `under` marks one that gave no batch until then. What is "
+            f"not varied is: {_said(sweep['base'])}. Every cell's bytes were summed and compared.\n",
+            "![sweep](images/sweep.svg)\n",
+            machine_line(sweep) + "\n",
+            tables.sweep_table(sweep) + "\n",
+        ]
+    if growth:
+        parts += [
+            "## How cost grows with rows\n",
+            "Files that hold next to nothing: what is left is what the number of rows itself costs. The first batch is "
+            "that of a fresh process, kernels loaded included; *again* is that of the next epoch.\n",
+            "![growth](images/growth.svg)\n",
+            machine_line(growth) + "\n",
+            tables.growth_table(growth) + "\n",
+        ]
+    return _MADE + "\n".join(parts)
+
+
+def _said(base: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in base.items())
+
+
+def _peers_sections(peers: dict[str, Any]) -> list[str]:
     parts = [
-        "# Benchmarks\n",
-        f"{machine['cpus']} cores ({machine['cpu']}), {peers['when']}; {peers['rows']:,} rows of "
-        f"{peers['row_nbytes']:,} bytes, shuffled batches of {peers['batch_rows']:,}, files in the page cache. Each "
-        "peer ran in a process of its own; rows/s is the median of the epochs after the first, memory is what the "
-        "process and its workers took more than before the loader was opened. Whole epochs gave the same checksum.\n",
+        "## Every alternative\n",
+        f"{machine_line(peers)}\n\n{peers['rows']:,} rows of {peers['row_nbytes']:,} bytes, shuffled batches of "
+        f"{peers['batch_rows']:,}, files in the page cache. Each ran in a process of its own; rows/s is the median of "
+        "the epochs after the first, memory is what the process and its workers took more than before the loader was "
+        "opened. Whole epochs gave the same checksum, parts of one were compared row by row. `about`: measured in "
+        "smaller batches, because eight workers fill eight before they give one.\n",
     ]
     for kind in tables.kinds(peers):
         parts += [
-            f"## {kind}\n",
+            f"### {kind}\n",
             f"![peers on {kind}](images/peers-{kind}.svg)\n",
             tables.peers_table(peers, kind) + "\n",
         ]
     if peers["absent"]:
-        parts += ["## Not measured\n", tables.absent_list(peers) + "\n"]
-    parts += ["## Where ours is not first\n", tables.not_first_table(peers, sweep) + "\n"]
-    if sweep:
-        parts += [
-            "## Against the naive loader, one thing varied at a time\n",
-            tables.sweep_verdict(sweep) + " The naive loader counts with one process's rate times the processors.\n",
-            "![sweep](images/sweep.svg)\n",
-            tables.sweep_table(sweep) + "\n",
-        ]
-    if growth:
-        parts += ["## How cost grows with rows\n", tables.growth_table(growth) + "\n"]
-    return _MADE + "\n".join(parts)
+        parts += ["### Not measured\n", tables.absent_list(peers) + "\n"]
+    return parts
 
 
 def learning_page(report: dict[str, Any]) -> str:
@@ -74,6 +116,11 @@ def learning_page(report: dict[str, Any]) -> str:
         "full shuffle, which shows what chance alone does to each column.\n",
         learning.verdict(report) + "\n",
         learning.verdict_table(report) + "\n",
+        "Only the cases in which the automatic window is smaller than the file; everywhere else it *is* a full "
+        "shuffle. *auto, first small*: an epoch begins with 64 blocks and doubles, as it does where rows are "
+        "large.\n",
+        learning.verdict_table(report, subsets_only=True) + "\n",
+        "![what an automatic window costs](images/learning-subset.svg)\n",
         "![loss of each order](images/learning.svg)\n",
         "## Does the score foretell harm?\n",
         learning.score_table(report) + "\n",
@@ -84,18 +131,39 @@ def learning_page(report: dict[str, Any]) -> str:
     for data in dict.fromkeys(one["data"] for one in report["results"]):
         some = next(one for one in report["results"] if one["data"] == data)
         parts.append(f"## {data}: {some['rows']:,} training rows\n")
+        parts.append(_windows(report, data) + "\n")
         for model in report["models"]:
             parts += [f"{model}; columns are *sorted by, chunks*:\n", learning.cases_table(report, data, model) + "\n"]
     return _MADE + "\n".join(parts)
 
 
+def _between(page: str, start: str, end: str, text: str) -> str:
+    """Put a text between the marks of a page that is otherwise written by hand."""
+    before, rest = page.split(start)
+    return before + start + text + end + rest.split(end)[1]
+
+
+def _windows(report: dict[str, Any], data: str) -> str:
+    """Say how many blocks each layout has, and what of the file an automatic window holds."""
+    autos = {one["chunks"]: one for one in report["results"] if one["data"] == data and one["order"] == learning.OURS}
+    return "; ".join(
+        f"{chunks}: {one['blocks']:,} blocks of {one['block_rows']:,} rows, an automatic window holds "
+        f"{100 * one['window_rows'] / one['rows']:.3g} % of the rows (score {one['score']:.2f})"
+        for chunks, one in autos.items()
+    )
+
+
 def pages() -> dict[Path, str]:
-    """Make every page that there are results for."""
+    """Make every page that there are results for, and the README with its table."""
+    reports = {part: load(part) for part in FILES}
     made = {}
-    if peers := load("peers"):
-        made[DOCS / "benchmarks.md"] = benchmarks_page(peers, load("sweep"), load("growth"))
-    if report := load("learning"):
+    if any(reports[part] for part in ("main", "peers", "sweep", "growth")):
+        made[DOCS / "benchmarks.md"] = benchmarks_page(reports)
+    if report := reports["learning"]:
         made[DOCS / "shuffling-results.md"] = learning_page(report)
+        made[SHUFFLING] = _between(SHUFFLING.read_text(), *LEARNED, learning.verdict(report) + "\n")
+    if main := reports["main"]:
+        made[README] = bench_report.with_table(README.read_text(), bench_report.readme_table(main))
     return made
 
 
@@ -111,8 +179,11 @@ def draw() -> None:
         figures |= {f"peers-{kind}": bench_plots.peers_figure(peers, kind) for kind in tables.kinds(peers)}
     if sweep := load("sweep"):
         figures["sweep"] = bench_plots.sweep_figure(sweep)
+    if growth := load("growth"):
+        figures["growth"] = bench_plots.growth_figure(growth)
     if report := load("learning"):
         figures["learning"] = bench_plots.learning_figure(report)
+        figures["learning-subset"] = bench_plots.subset_figure(report)
         figures["learning-score"] = bench_plots.score_figure(report)
     IMAGES.mkdir(parents=True, exist_ok=True)
     for name, figure in figures.items():

@@ -7,7 +7,17 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from tools.bench_tables import OURS, ranking
-from tools.learning_tables import DIVERGED, YARDSTICK, excess_loss, groups
+from tools.learning_tables import (
+    DIVERGED,
+    PLACEBO,
+    YARDSTICK,
+    excess,
+    excess_loss,
+    groups,
+    orders_of,
+    subset_groups,
+)
+from tools.learning_tables import OURS as OURS_WINDOW
 
 OURS_COLOUR, PLAIN, CONVERTED, MEMORY = "#d1495b", "#2e4057", "#66a182", "#b0b0b0"
 _COLOURS = {"plain HDF5": PLAIN, "converted": CONVERTED, "memory": MEMORY}
@@ -31,20 +41,46 @@ def peers_figure(report: dict[str, Any], kind: str) -> Figure:
 
 
 def sweep_figure(sweep: dict[str, Any]) -> Figure:
-    """Draw ours over naive for every cell, one panel an axis; the line at 1 is where ours would be no faster."""
+    """Draw ours over naive (bars) and over tuned (dots) for every cell; at the line ours would be no faster."""
     axes_names = list(dict.fromkeys(one["axis"] for one in sweep["results"]))
-    figure = Figure(figsize=(11, 6), layout="constrained")
+    figure = Figure(figsize=(12, 6.5), layout="constrained")
     panels = figure.subplots(2, -(-len(axes_names) // 2), sharey=True, squeeze=False).flat
-    for panel, axis in zip(panels, axes_names, strict=False):
+    for axis, panel in zip(axes_names, panels, strict=False):  # the shorter first: panels go on behind it
         found = [one for one in sweep["results"] if one["axis"] == axis and "error" not in one]
         times = [one["ours"] / max(1, one["naive"]) for one in found]
         panel.bar(range(len(found)), times, color=[OURS_COLOUR if t < 1 else PLAIN for t in times])
-        panel.set_xticks(range(len(found)), [str(one["value"]) for one in found], rotation=60, fontsize=7)
+        tuned = [(k, one["ours"] / max(1, one["tuned"])) for k, one in enumerate(found) if "tuned" in one]
+        panel.plot([k for k, _ in tuned], [t for _, t in tuned], "o", color=CONVERTED, markersize=5)
+        panel.set_xticks(range(len(found)), [str(one["value"]) for one in found], rotation=60, ha="right", fontsize=7)
         panel.axhline(1, color="black", linewidth=0.8)
         panel.set_yscale("log")
         panel.set_title(axis, fontsize=9)
         panel.spines[["top", "right"]].set_visible(False)
-    figure.supylabel("ours / naive, rows a second", fontsize=9)
+    for panel in list(panels):  # what is left of the grid
+        panel.set_axis_off()
+    figure.supylabel("ours / other, rows a second", fontsize=9)
+    figure.suptitle("bars: over the naive loader (red where ours is slower); dots: over the tuned one", fontsize=9)
+    return figure
+
+
+def growth_figure(growth: dict[str, Any]) -> Figure:
+    """Draw what the number of rows costs: seconds of the first batches, and memory."""
+    figure = Figure(figsize=(10, 3.8), layout="constrained")
+    panels = figure.subplots(1, 3)
+    shown = (("first_batch_s", "first batch of a process, s"), ("again_s", "first batch of the next epoch, s"),
+             ("peak_mb", "memory, MB"))  # fmt: skip
+    for panel, (figure_name, title) in zip(panels, shown, strict=True):
+        for file in dict.fromkeys(one["file"] for one in growth["results"]):
+            found = [one for one in growth["results"] if one["file"] == file and "error" not in one]
+            panel.plot(
+                [one["rows"] for one in found], [one[figure_name] for one in found], "o-", markersize=4, label=file
+            )
+        panel.set_xscale("log")
+        panel.set_ylim(bottom=0)
+        panel.set_xlabel("rows", fontsize=9)
+        panel.set_title(title, fontsize=9)
+        panel.spines[["top", "right"]].set_visible(False)
+    panels[0].legend(frameon=False, fontsize=8)
     return figure
 
 
@@ -52,13 +88,13 @@ def learning_figure(report: dict[str, Any]) -> Figure:
     """Draw the loss of each order as a multiple of the full shuffle's: every case a dot, one panel a sorting."""
     found = groups(report)
     sortings = list(dict.fromkeys(key[1] for key in found))
-    orders = [order for order in next(iter(found.values())) if order != YARDSTICK]
+    orders = [order for order in orders_of(found) if order != YARDSTICK]
     figure = Figure(figsize=(11, 3.8), layout="constrained")
     panels = figure.subplots(1, len(sortings), sharey=True, squeeze=False)[0]
     for panel, sorting in zip(panels, sortings, strict=True):
         for place, order in enumerate(orders):
             for key, cases in found.items():
-                if key[1] == sorting:
+                if key[1] == sorting and order in cases:
                     ratio = min(2 * DIVERGED, sum(cases[order]["loss"]) / sum(cases[YARDSTICK]["loss"]))
                     small = key[2] == "small"
                     panel.plot(place + (-0.12 if small else 0.12), ratio, "o" if small else "s", alpha=0.7,
@@ -72,6 +108,28 @@ def learning_figure(report: dict[str, Any]) -> Figure:
     figure.suptitle(
         "blue circles: many small chunks; red squares: few large chunks; at 200: training diverged", fontsize=9
     )
+    return figure
+
+
+def subset_figure(report: dict[str, Any]) -> Figure:
+    """Draw what orders cost where an automatic window is smaller than the file, in per cent, with intervals."""
+    found = subset_groups(report)
+    figure = Figure(figsize=(9, 0.34 * len(found) + 1.4), layout="constrained")
+    axes = figure.subplots()
+    shown = {PLACEBO: (MEMORY, "v"), OURS_WINDOW: (OURS_COLOUR, "o"), "64 blocks": (PLAIN, "s")}
+    for number, (order, (colour, marker)) in enumerate(shown.items()):
+        for place, orders in enumerate(found.values()):
+            mean, margin = excess(orders, order)
+            axes.errorbar(mean, place + 0.22 * (number - 1), xerr=margin, color=colour, fmt=marker, markersize=4,
+                          capsize=2, label=order if place == 0 else None)  # fmt: skip
+    axes.axvline(0, color="black", linewidth=0.8)
+    axes.set_yticks(range(len(found)), [", ".join(key) for key in found], fontsize=8)
+    axes.invert_yaxis()
+    axes.set_xlabel(
+        "test loss above the full shuffle's, per cent, with the 95 % interval of pairs of seeds", fontsize=9
+    )
+    axes.legend(frameon=False, fontsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
     return figure
 
 

@@ -72,8 +72,7 @@ def promises(report: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-README = Path(__file__).resolve().parent.parent / "README.md"
-START, END = "<!-- measured: made by tools/bench_report.py --readme -->\n", "<!-- measured: end -->"
+START, END = "<!-- measured: made by tools/bench_pages.py -->\n", "<!-- measured: end -->"
 
 # What a reader knows a file kind and a contender by.
 KINDS = {
@@ -158,8 +157,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path)
     parser.add_argument("--save", type=Path)
-    parser.add_argument("--readme", action="store_true", help="write the table into README.md")
-    parser.add_argument("--check-readme", action="store_true", help="fail unless README.md has this very table")
     arguments = parser.parse_args()
     report = json.loads(arguments.results.read_text())
     if "gpu" in report.get("machine", {}):
@@ -170,12 +167,6 @@ def main() -> int:
     if arguments.save:
         arguments.save.parent.mkdir(parents=True, exist_ok=True)
         arguments.save.write_text(json.dumps(report, indent=1) + "\n")
-    if arguments.check_readme:
-        same = with_table(README.read_text(), readme_table(report)) == README.read_text()
-        print("README.md: " + ("the table is up to date" if same else "the table is not that of these results"))
-        return 0 if same else 1
-    if arguments.readme:
-        README.write_text(with_table(README.read_text(), readme_table(report)))
     print(f"{report['machine']['cpu']}, {report['machine']['cpus']} CPUs, {report['when']}\n")
     print(ratio_table(report))
     print()

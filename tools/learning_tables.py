@@ -7,6 +7,7 @@ from typing import Any
 from tools.bench_statistics import differs, mean_and_margin, rank_correlation
 
 YARDSTICK, PLACEBO, OURS = "full", "full, other seeds", "auto"
+SHOWN = (YARDSTICK, PLACEBO, OURS, "auto, first small", "64 blocks", "16 blocks", "4 blocks", "blocks only", "none")
 FAMILY_LEVEL = 0.95
 DIVERGED = 100.0
 """A loss, or a multiple of the full shuffle's, beyond which a figure has no meaning of its own."""
@@ -26,6 +27,21 @@ def groups(report: dict[str, Any]) -> dict[tuple[str, str, str, str], dict[str, 
     return found
 
 
+def orders_of(found: dict[tuple[str, str, str, str], dict[str, Any]]) -> list[str]:
+    """List the orders that any group was trained in; not every data set has all of them."""
+    return [order for order in SHOWN if any(order in orders for orders in found.values())]
+
+
+def subset_groups(report: dict[str, Any]) -> dict[tuple[str, str, str, str], dict[str, Any]]:
+    """Give the groups in which an automatic window is smaller than the file: elsewhere it is a full shuffle."""
+    return {key: orders for key, orders in groups(report).items() if is_subset(orders)}
+
+
+def is_subset(orders: dict[str, Any]) -> bool:
+    """Say whether the automatic window of a group is smaller than the file."""
+    return bool(orders[OURS]["window_rows"] < orders[OURS]["rows"])
+
+
 def inside_interval(case: dict[str, Any], full: dict[str, Any], figure: str = "loss") -> bool:
     """Say whether a case's mean lies in the 95 % interval of the full shuffle's mean."""
     mean, margin = mean_and_margin(full[figure])
@@ -40,26 +56,30 @@ def harmed(report: dict[str, Any], order: str) -> list[tuple[str, str, str, str]
     """
     found = groups(report)
     level = 1 - (1 - FAMILY_LEVEL) / max(1, len(found))
-    return [key for key, orders in found.items() if differs(orders[order]["loss"], orders[YARDSTICK]["loss"], level)]
+    return [
+        key
+        for key, orders in found.items()
+        if order in orders and differs(orders[order]["loss"], orders[YARDSTICK]["loss"], level)
+    ]
 
 
-def verdict_table(report: dict[str, Any]) -> str:
+def verdict_table(report: dict[str, Any], *, subsets_only: bool = False) -> str:
     """Make the table that answers the question: for each order, in how many cases it was as good as a full shuffle."""
-    found = groups(report)
+    found = subset_groups(report) if subsets_only else groups(report)
     lines = [
         "| order | mean loss inside the full shuffle's 95 % interval | accuracy inside | differs, by pairs of seeds | "
         "worst mean loss against full |",
         "|---|---:|---:|---:|---:|",
     ]
-    for order in next(iter(found.values())):
+    for order in orders_of(found):
         if order == YARDSTICK:
             continue
-        cases = [(orders[order], orders[YARDSTICK]) for orders in found.values()]
+        cases = [(orders[order], orders[YARDSTICK]) for orders in found.values() if order in orders]
         inside = [sum(inside_interval(case, full, figure) for case, full in cases) for figure in ("loss", "accuracy")]
         worst = max(sum(case["loss"]) / sum(full["loss"]) for case, full in cases)
+        differing = sum(key in found for key in harmed(report, order))
         lines.append(
-            f"| {order} | {inside[0]} of {len(cases)} | {inside[1]} of {len(cases)} | {len(harmed(report, order))} | "
-            f"{times(worst)} |"
+            f"| {order} | {inside[0]} of {len(cases)} | {inside[1]} of {len(cases)} | {differing} | {times(worst)} |"
         )
     return "\n".join(lines)
 
@@ -67,12 +87,35 @@ def verdict_table(report: dict[str, Any]) -> str:
 def verdict(report: dict[str, Any]) -> str:
     """Say whether an automatic window costs anything."""
     found, bad = groups(report), harmed(report, OURS)
-    wide = sum(orders[OURS]["window_rows"] < orders[OURS]["rows"] for orders in found.values())
+    wide = subset_groups(report)
+    outside = [key for key, orders in wide.items() if not inside_interval(orders[OURS], orders[YARDSTICK])]
     said = (
         f'`window="auto"` differs from a full shuffle in {len(bad)} of {len(found)} cases; '
-        f"in {wide} of them its window is smaller than the file."
+        f"in {len(wide)} of them its window is smaller than the file, and in {len(outside)} of those its mean loss "
+        "lies outside the full shuffle's interval."
     )
-    return said + "".join(f"\n- {', '.join(key)}" for key in bad)
+    listed = [f"- {', '.join(key)}: {_cost(found[key])}" for key in dict.fromkeys([*bad, *outside])]
+    return "\n".join([said, *([""] if listed else []), *listed])
+
+
+def excess(orders: dict[str, Any], order: str) -> tuple[float, float]:
+    """Give how much higher the loss of an order is than the full shuffle's, in per cent, and the margin of that.
+
+    Seeds are compared in pairs, because the first weights of a pair are the same.
+    """
+    full = sum(orders[YARDSTICK]["loss"]) / len(orders[YARDSTICK]["loss"])
+    pairs = zip(orders[order]["loss"], orders[YARDSTICK]["loss"], strict=True)
+    return mean_and_margin([100 * (a - b) / full for a, b in pairs])
+
+
+def _cost(orders: dict[str, Any]) -> str:
+    """Say what an automatic window cost in a group, in loss and accuracy."""
+    (full, margin), (auto, _) = (mean_and_margin(orders[order]["loss"]) for order in (YARDSTICK, OURS))
+    right = [100 * sum(orders[order]["accuracy"]) / len(orders[order]["accuracy"]) for order in (YARDSTICK, OURS)]
+    return (
+        f"loss {auto:.4f} against {full:.4f} ± {margin:.4f} ({100 * (auto / full - 1):+.2f} %), "
+        f"accuracy {right[1]:.2f} % against {right[0]:.2f} %"
+    )
 
 
 def cases_table(report: dict[str, Any], data: str, model: str) -> str:
@@ -80,8 +123,8 @@ def cases_table(report: dict[str, Any], data: str, model: str) -> str:
     found = {key: orders for key, orders in groups(report).items() if key[0] == data and key[3] == model}
     heads = [f"{sorted_by}, {chunks}" for _, sorted_by, chunks, _ in found]
     lines = ["| order | " + " | ".join(heads) + " |", "|---|" + "---:|" * len(heads)]
-    for order in next(iter(found.values())):
-        cells = [_cell(orders[order]) for orders in found.values()]
+    for order in orders_of(found):
+        cells = [_cell(orders[order]) if order in orders else "" for orders in found.values()]
         lines.append(f"| {order} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -89,7 +132,10 @@ def cases_table(report: dict[str, Any], data: str, model: str) -> str:
 def _cell(case: dict[str, Any]) -> str:
     loss, margin = mean_and_margin(case["loss"])
     accuracy = 100 * sum(case["accuracy"]) / len(case["accuracy"])
-    return f"diverged, {accuracy:.1f} %" if loss > DIVERGED else f"{loss:.3f} ± {margin:.3f}, {accuracy:.1f} %"
+    if loss > DIVERGED:
+        return f"diverged, {accuracy:.1f} %"
+    digits = 3 if margin >= 0.002 else 4  # a margin of 0.000 would say nothing
+    return f"{loss:.{digits}f} ± {margin:.{digits}f}, {accuracy:.1f} %"
 
 
 def excess_loss(report: dict[str, Any]) -> list[tuple[str, float, float]]:

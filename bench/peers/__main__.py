@@ -21,8 +21,17 @@ from bench.peers.registry import PEERS, missing, versions
 from bench.peers.source import FILTERS, write_source
 
 ROWS = {"quick": 65_536, "full": 524_288}
-SECONDS = {"quick": 4.0, "full": 20.0}
+SECONDS = {"quick": 3.0, "full": 12.0}
 LIMIT_S = 115.0
+
+
+PEER_S = 12.0
+"""Seconds of a peer beside the timed ones, on average: converting, starting twice, checking an epoch."""
+
+
+def estimate_s(size: str) -> float:
+    """Give about how many seconds all peers take on all files."""
+    return len(FILTERS) * (len(PEERS) * (PEER_S + SECONDS[size] / 2) + ROWS[size] / 30_000)
 
 
 def measure_peer(peer: Peer, kind: str, source: Path, scratch: Path, size: str) -> dict[str, Any]:

@@ -71,8 +71,12 @@ def checksum_of(sums: Any, labels: Any) -> int:
     return int((sums * (2 * labels.astype(np.uint64) + np.uint64(1))).sum(dtype=np.uint64))
 
 
-def timed_epoch(loader: Iterable[Any], deadline: float, keep: int = 0) -> dict[str, Any]:
-    """Stream an epoch, or what of it fits; gives rows, seconds, whether it was all, and the first batches."""
+def timed_epoch(loader: Iterable[Any], deadline: float, keep: int = 0, together: int = 1) -> dict[str, Any]:
+    """Stream an epoch, or what of it fits; gives rows, seconds, whether it was all, and the first batches.
+
+    It is cut off behind a multiple of `together` batches: where workers fill so many side by side, stopping sooner
+    would leave out the rows of those that are nearly done.
+    """
     start = time.perf_counter()
     rows = batches = 0
     first = seconds = 0.0
@@ -83,7 +87,7 @@ def timed_epoch(loader: Iterable[Any], deadline: float, keep: int = 0) -> dict[s
         rows, batches = rows + len(y), batches + 1
         if len(kept) < keep:
             kept.append((x, y))
-        if time.perf_counter() > deadline and batches >= KEPT_BATCHES:
+        if time.perf_counter() > deadline and batches >= KEPT_BATCHES and batches % together == 0:
             complete = False
             break
     if complete:
@@ -108,10 +112,10 @@ def measure(name: str, source: Path, path: Path, seconds: float, most_epochs: in
     sums = np.load(sums_path(source))
     base = tree_nbytes()
     start = time.perf_counter()
-    loader = peer.open(path, BATCH_ROWS)
+    loader = peer.open(path, peer.batch_rows)
     opened = time.perf_counter() - start
     deadline = start + opened + seconds
-    first = timed_epoch(loader, deadline, KEPT_BATCHES)
+    first = timed_epoch(loader, deadline, KEPT_BATCHES, peer.together)
     epochs = [first]
     while epochs[-1]["complete"] and len(epochs) < most_epochs and time.perf_counter() < deadline:
         epochs.append(timed_epoch(loader, float("inf")))
@@ -121,7 +125,9 @@ def measure(name: str, source: Path, path: Path, seconds: float, most_epochs: in
     checker = check(loader, first["kept"], sums, whole=whole)
     return {
         "open_s": opened,
-        "first_batch_s": opened + first["first_s"],
+        # Where batches are smaller than asked, the first one of full size takes as many times as long.
+        "first_batch_s": opened + first["first_s"] * BATCH_ROWS / peer.batch_rows,
+        "batch_rows": peer.batch_rows,
         "rates": [epoch["rows"] / epoch["seconds"] for epoch in epochs],
         "rows": first["rows"],
         "whole_epoch": first["complete"],

@@ -26,6 +26,10 @@ class Peer(Protocol):
     """``plain HDF5``, ``converted`` (its own format on disk) or ``memory``."""
     shuffle: str
     """The kind of shuffle it gives, in words."""
+    batch_rows: int
+    """Rows of the batches that it is measured with: `BATCH_ROWS`, or fewer where those would take minutes."""
+    together: int
+    """Batches that workers fill side by side: an epoch is cut off behind a multiple of it, so that no work is lost."""
 
     def load(self) -> None:
         """Import what it needs, so that importing is not timed."""
@@ -44,6 +48,8 @@ class ByImport:
     """For peers that are there once their modules are imported."""
 
     needs: tuple[str, ...] = ()
+    batch_rows: int = BATCH_ROWS
+    together: int = WORKERS
 
     def load(self) -> None:
         for module in self.needs:

@@ -15,6 +15,7 @@ PEERS: tuple[Peer, ...] = (
     Ours("all"),
     Naive(0),
     Naive(2),
+    Naive(8),
     Tuned(),
     H5pyBlocks(),
     H5torch(),

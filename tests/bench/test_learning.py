@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 
@@ -14,6 +15,7 @@ pytest.importorskip("bench.learning", reason="bench/ belongs to a checkout, not 
 
 from bench import learning  # noqa: E402
 from bench.learning_data import Data  # noqa: E402
+from h5stream import H5StreamLoader  # noqa: E402
 from h5stream.order.blocks import make_blocks  # noqa: E402
 
 
@@ -46,6 +48,24 @@ def test_an_automatic_window_is_the_loaders_rule():
     assert layout().window_rows("auto") == 1000
 
 
+def test_an_automatic_window_is_the_one_of_a_loader_over_such_a_file(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", (50_000, 16), "f4", chunks=(32, 16))
+        file.create_dataset("y", (50_000,), "i8", chunks=(32,))
+    with H5StreamLoader(tmp_path / "a.h5", 1024, shuffle=True, fields=["x", "y"]) as loader:
+        assert loader.window_size.window_rows == layout(rows=50_000, block=32, batch=1024).window_rows("auto") == 32_768
+
+
+def test_a_first_window_that_is_small_has_64_blocks_and_the_next_ones_double():
+    edges = np.asarray(layout(rows=100_000, block=10, batch=50).epoch("auto, first small", 0, 0).window_edges)
+    assert np.diff(edges).tolist()[:6] == [640, 1280, 2560, 5120, 10_240, 10_240]
+
+
+def test_orders_are_left_out_only_where_that_is_written():
+    assert "auto, first small" not in learning.orders_of("digits")
+    assert set(learning.ORDERS) - set(learning.orders_of("many blocks")) == {"16 blocks"}
+
+
 def test_the_placebo_is_a_full_shuffle_with_other_rows_first():
     one, other = (learning.line_of(layout().epoch(name, 0, 0)) for name in ("full", "full, other seeds"))
     assert one.tolist() != other.tolist()
@@ -53,14 +73,15 @@ def test_the_placebo_is_a_full_shuffle_with_other_rows_first():
 
 def test_training_in_file_order_harms_a_sorted_file_and_the_score_says_so():
     data, where = toy(), layout(rows=600, block=200)
-    full, _ = learning.train("logistic regression", data, data.x, data.y, where, "full")
-    none, _ = learning.train("logistic regression", data, data.x, data.y, where, "none")
+    full, none = (
+        learning.train("logistic regression", data, data.x, data.y, learning.lines_of(where, order, data.epochs))[0]
+        for order in ("full", "none")
+    )
     assert np.mean(none) > np.mean(full) * 1.1
     assert learning.score_of(where, "none") < 0.2 < learning.score_of(where, "full")
 
 
 def test_training_twice_gives_the_same_losses():
     data, where = toy(), layout(rows=600, block=5)
-    assert learning.train("MLP", data, data.x, data.y, where, "auto") == learning.train(
-        "MLP", data, data.x, data.y, where, "auto"
-    )
+    lines = learning.lines_of(where, "auto", data.epochs)
+    assert learning.train("MLP", data, data.x, data.y, lines) == learning.train("MLP", data, data.x, data.y, lines)

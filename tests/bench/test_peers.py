@@ -78,6 +78,7 @@ def test_a_timed_epoch_stops_at_its_deadline_and_says_so():
     batches = [(torch.zeros(4, 2), torch.zeros(4)) for _ in range(10)]
     cut = timed_epoch(batches, deadline=0.0, keep=1)
     assert (cut["rows"], cut["complete"], len(cut["kept"])) == (8, False, 1)
+    assert timed_epoch(batches, deadline=0.0, together=8)["rows"] == 32
     whole = timed_epoch(batches, deadline=float("inf"))
     assert (whole["rows"], whole["complete"]) == (40, True)
 

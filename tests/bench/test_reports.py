@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from tools import bench_pages, bench_plots  # noqa: E402
 from tools import bench_statistics as statistics  # noqa: E402
 from tools import bench_tables as tables  # noqa: E402
 from tools import learning_tables as learning  # noqa: E402
+from tools.not_first import NOT_EXPLAINED, REASONS, Behind, behind, not_first_table, why  # noqa: E402
 
 
 def peer(name, rate, **more):
@@ -42,26 +44,81 @@ def test_the_ranking_puts_the_fastest_first_and_failures_last():
     assert "failed: it fell" in tables.peers_table(report, "gzip")
 
 
+def cell(axis, value, ours, naive, **more):
+    return {"axis": axis, "value": value, "ours": ours, "naive": naive, "spread": [1, 2]} | more
+
+
+def main_report(**rates):
+    return {
+        "machine": {"cpu": "a", "cpus": 2, "memory_gib": 1, "system": "Linux"}, "versions": {"python": "3"},
+        "when": "2026-01-01",
+        "results": [
+            {"kind": "gzip4_shuffle", "contender": name, "rows": 100,
+             "seconds": {"min": 100 / rate, "median": 100 / rate, "max": 100 / rate, "rounds": 1}}
+            for name, rate in rates.items()
+        ],
+    }  # fmt: skip
+
+
 def test_cells_where_ours_is_not_first_are_listed_with_both_rates():
     report = peers_report(
         peer("h5stream", 10), peer("h5stream, window='all'", 40), peer("in RAM", 30, reads="memory"), FAILED
     )
     sweep = {"results": [
-        {"axis": "fields", "value": 4, "ours": 5, "naive": 6}, {"axis": "fields", "value": 1, "error": "x"},
-        {"axis": "batch_rows", "value": 4, "ours": 9, "naive": 6},
+        cell("fields", 4, 5, 6, tuned=7), {"axis": "fields", "value": 1, "error": "x"},
+        cell("batch_rows", 4, 9, 6), cell("cold", True, 3, 1, tuned=4, tuned_at_most=True),
     ]}  # fmt: skip
-    table = tables.not_first_table(report, sweep)
-    assert "| gzip | in RAM (memory) | 30 | 10 | 3.00 | its rows are decoded" in table
-    assert "| fields = 4 | naive DataLoader | 6 | 5 | 1.20 |" in table
-    assert "window" not in table
-    assert "batch_rows" not in table
-    assert tables.sweep_verdict(sweep) == "Slower than the naive loader in 1 of 2 cells; 1 could not be measured."
+    main = main_report(ours=10, in_ram=20, decode_limit=30, naive=1)
+    assert [(one.part, one.case, one.who) for one in behind(main, report, sweep)] == [
+        ("main", "gzip4_shuffle", "in_ram"), ("peers", "gzip", "in RAM"),
+        ("sweep", "fields = 4", "naive"), ("sweep", "fields = 4", "tuned"),
+    ]  # fmt: skip
+    assert tables.sweep_verdict(sweep) == "Slower than the naive loader in 1 of 3 cells; 1 could not be measured."
+
+
+def test_a_cell_shows_the_reason_that_is_written_down_or_that_there_is_none(tmp_path):
+    written = tmp_path / "reasons.toml"
+    written.write_text(
+        '[[reason]]\npart = "peers"\ncase = "gz*"\nwho = "*RAM"\nwhy = "it sleeps"\n'
+        '[[reason]]\npart = "peers"\ncase = "*"\nwho = "*"\nwhy = "too late"\n'
+    )
+    known = Behind(part="peers", case="gzip", who="in RAM", its=30, ours=10)
+    unknown = Behind(part="sweep", case="gzip", who="in RAM", its=30, ours=10)
+    assert (why(known, written), why(unknown, written)) == ("it sleeps", NOT_EXPLAINED)
+    table = not_first_table([known, unknown], written)
+    assert "| peers | gzip | in RAM | 30 | 10 | 3.00 | it sleeps |" in table
+    assert table.endswith("1 of 2 cells are not explained.")
+
+
+def test_every_written_reason_is_complete_and_names_a_part():
+    for reason in tomllib.loads(REASONS.read_text())["reason"]:
+        assert set(reason) == {"part", "case", "who", "why"}
+        assert reason["part"] in ("main", "peers", "sweep")
 
 
 def test_first_everywhere_is_said_in_words():
-    assert tables.not_first_table(peers_report(peer("h5stream", 2), peer("b", 1)), None) == (
-        "Ours is first in every cell."
-    )
+    report = peers_report(peer("h5stream", 2), peer("b", 1))
+    assert not_first_table(behind(None, report, None)) == "Ours is first in every cell."
+
+
+def test_a_rival_that_gave_nothing_in_time_is_shown_as_a_bound():
+    table = tables.sweep_table({"results": [cell("fields", 64, 100, 10, tuned=5, tuned_at_most=True)]})
+    assert "| fields | 64 | 100 | 1 to 2 | 10 | 10 | under 5 | over 20 |" in table
+
+
+def test_a_page_is_made_of_whatever_has_been_measured():
+    main = main_report(ours=10, naive=1)
+    assert "## The main job" in bench_pages.benchmarks_page({"main": main})
+    assert "## Every alternative" not in bench_pages.benchmarks_page({"main": main})
+
+
+@pytest.mark.parametrize("name", ["main-full", "reference-2core"])
+def test_the_main_job_is_read_from_a_full_run_or_from_the_reference(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(bench_pages, "RESULTS", tmp_path)
+    assert bench_pages.load("main") is None
+    (tmp_path / "reference-2core.json").write_text('{"is": "reference-2core"}')
+    (tmp_path / f"{name}.json").write_text(json.dumps({"is": name}))
+    assert bench_pages.load("main") == {"is": name}
 
 
 def case(order, loss, *, sorted_by="label", score=1.0, window=10):
@@ -92,6 +149,33 @@ def test_an_order_that_harms_is_found_and_one_that_does_not_is_not():
     assert "in 1 of them its window is smaller than the file" in learning.verdict(learning_report(even))
 
 
+def test_orders_that_some_data_were_not_trained_in_leave_their_cells_empty():
+    report = learning_report(np.zeros(10))
+    other = [{**one, "data": "e"} for one in report["results"] if one["order"] != "none"]
+    report["results"] += [*other, {**case("4 blocks", [float(v) for v in range(10)]), "data": "e"}]
+    table = learning.verdict_table(report)
+    assert "| 4 blocks | 0 of 1 |" in table
+    assert "| auto | 2 of 2 |" in table
+    assert "| none |" in learning.cases_table(report, "d", "m")
+    assert "| none |" not in learning.cases_table(report, "e", "m")
+
+
+def test_cases_whose_automatic_window_is_the_whole_file_do_not_count_as_subsets():
+    report = learning_report(np.zeros(10))
+    whole = [{**one, "data": "e", "window_rows": 100} for one in report["results"]]
+    report["results"] += whole
+    assert list(learning.subset_groups(report)) == [("d", "label", "small", "m")]
+    assert "| auto | 1 of 1 |" in learning.verdict_table(report, subsets_only=True)
+
+
+def test_what_an_order_costs_is_compared_in_pairs_of_seeds():
+    full = [1.0, 2, 3, 4, 5, 6, 7, 8, 9, 10]
+    orders = {"full": case("full", full), "auto": case("auto", [v + 0.055 for v in full])}
+    mean, margin = learning.excess(orders, "auto")
+    assert mean == pytest.approx(1.0)
+    assert margin == pytest.approx(0.0, abs=1e-9)
+
+
 def test_the_interval_of_ten_values_is_that_of_students_t():
     values = [1.0, 2, 3, 4, 5, 6, 7, 8, 9, 10]
     mean, margin = statistics.mean_and_margin(values)
@@ -105,11 +189,16 @@ def test_the_score_table_ranks_within_each_sorting():
 
 
 def test_every_figure_can_be_drawn(tmp_path):
-    report = learning_report(np.zeros(10))
-    sweep = {"results": [{"axis": "fields", "value": 4, "ours": 5, "naive": 6}]}
+    report, blocks = learning_report(np.zeros(10)), learning_report(np.zeros(10))
+    blocks["results"].append(case("64 blocks", [float(v) for v in range(1, 11)]))
+    sweep = {"results": [cell("fields", 4, 5, 6, tuned=2), cell("cold", True, 5, 6), {"axis": "cold", "error": "x"}]}
+    growth = {"results": [
+        {"file": "virtual", "rows": rows, "first_batch_s": 1.0, "again_s": 0.1, "peak_mb": 5.0} for rows in (10, 100)
+    ]}  # fmt: skip
     for number, figure in enumerate([
         bench_plots.peers_figure(peers_report(peer("h5stream", 10), peer("b", 3), FAILED), "gzip"),
-        bench_plots.sweep_figure(sweep), bench_plots.learning_figure(report), bench_plots.score_figure(report),
+        bench_plots.sweep_figure(sweep), bench_plots.growth_figure(growth),
+        bench_plots.learning_figure(report), bench_plots.score_figure(report), bench_plots.subset_figure(blocks),
     ]):  # fmt: skip
         figure.savefig(tmp_path / f"{number}.svg")
         assert (tmp_path / f"{number}.svg").stat().st_size > 1000
