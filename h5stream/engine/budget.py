@@ -50,6 +50,8 @@ class WindowSize:
         Bytes that this takes at most: slots, scratch and kept datasets.
     together : int
         Batches of a window where rows cost the same wherever they lie; 0 where windows are read whole.
+    slot_rows : int
+        Rows of a slot where it does not hold a batch, but crosses to a device window; else 0.
     notice : str
         Says so if the budget made the window smaller than wished; else empty.
     """
@@ -59,6 +61,7 @@ class WindowSize:
     max_open_batches: int
     needed_nbytes: int
     together: int = 0
+    slot_rows: int = 0
     notice: str = ""
 
 
