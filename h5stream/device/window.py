@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import collections
 import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -164,20 +165,22 @@ class WindowFeed:
         if self._staging is None:
             self._staging = self._allocate(self._slot_format.nbytes)
         self._host.send(ready.slot, self._staging)
+        pairs: list[torch.Tensor] = []
         for number, rows in enumerate(window.fields):
             if rows is not None:
-                self._lay(ready, number, rows[window.landed : window.landed + ready.rows])
+                pairs += self._laid(ready, number, rows[window.landed : window.landed + ready.rows])
+        self._backend.launch(self._side, _copy_each, *pairs)
         window.landed += ready.rows
         self._next_slot = ready.number + 1
 
-    def _lay(self, ready: ReadyBatch, number: int, rows: torch.Tensor) -> None:
-        """Lay one field of the slot that is being sent into its rows of the window."""
+    def _laid(self, ready: ReadyBatch, number: int, rows: torch.Tensor) -> Iterator[torch.Tensor]:
+        """Give, in pairs, the rows of a field in the window and where their bytes lie in the slot that was sent."""
         assert self._staging is not None
         start, row_nbytes = self._slot_format.offsets[number], rows.shape[1]
         for piece in pieces_of(ready.planar, number, ready.rows):
             low, high = piece.first_row * row_nbytes, (piece.first_row + piece.rows) * row_nbytes
             raw = self._staging[start + low : start + high]
-            self._backend.launch(self._side, _copy, *shaped(rows.view(-1)[low:high], raw, piece))
+            yield from shaped(rows.view(-1)[low:high], raw, piece)
             self.totals.planar_regions += piece.chunks if piece.element_nbytes > 1 else 0
 
     def _window_for(self, number: int) -> _Window:
@@ -213,12 +216,14 @@ class WindowFeed:
         first = self._cut.start_of(number) + output.filled - window.first_output
         count = min(output.rows - output.filled, window.rows - first)
         chosen = window.sources[first : first + count]
+        pairs: list[torch.Tensor] = []
         for field_number, rows in enumerate(window.fields):
             if rows is None:
                 continue
             start = self._batch_format.offsets[field_number] + output.filled * rows.shape[1]
             out = output.packed[start : start + count * rows.shape[1]].view(count, rows.shape[1])
-            self._backend.launch(self._side, _take_rows, out, rows, chosen)
+            pairs += [out, rows]
+        self._backend.launch(self._side, _take_each, chosen, *pairs)
         output.filled += count
 
     def _hand_over(self, output: _Output) -> tuple[Any, int]:
@@ -277,6 +282,17 @@ def window_rows_for(backend: DeviceBackend[Any, Any], row_nbytes: int, rows: int
 
 def _copy(out: torch.Tensor, raw: torch.Tensor) -> None:
     out.copy_(raw)
+
+
+def _copy_each(*pairs: torch.Tensor) -> None:
+    # All fields in one call: to make a device and a stream current costs the thread more than a launch.
+    for out, raw in zip(pairs[::2], pairs[1::2], strict=True):
+        out.copy_(raw)
+
+
+def _take_each(chosen: torch.Tensor, *pairs: torch.Tensor) -> None:
+    for out, rows in zip(pairs[::2], pairs[1::2], strict=True):
+        _take_rows(out, rows, chosen)
 
 
 def _take_rows(out: torch.Tensor, rows: torch.Tensor, chosen: torch.Tensor) -> None:

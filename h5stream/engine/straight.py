@@ -41,6 +41,8 @@ class Straight:
         self._program, self._task, self._sink = program, task, sink
         whole = (task.high - task.low == task.part.chunk_rows) & (task.place != MISSING)
         self._whole: list[bool] = whole.tolist()
+        assert task.part.index is not None
+        self._mask: NDArray[np.uint32] = task.part.index.filter_mask
 
     @staticmethod
     def pays(part: DatasetPart, programs: tuple[Program, ...], sink: Sink) -> bool:
@@ -58,15 +60,19 @@ class Straight:
 
     def place_for(self, k: int) -> Bytes | None:
         """Give the memory that chunk `k` is decoded into; None if its rows do not lie in one run of a slot."""
-        if not self._whole[k]:
+        task = self._task
+        # Where a codec has memory of its own, scattering from there costs no more than copying.
+        if not self._whole[k] or not task.part.pipeline.fills_out(
+            int(self._mask[task.place[k]]), task.part.chunk_nbytes
+        ):
             return None
-        placement, low, high = self._task.placement, int(self._task.low[k]), int(self._task.high[k])
+        placement, low, high = task.placement, int(task.low[k]), int(task.high[k])
         within = placement.within[low:high]
         if placement.batch[low] != placement.batch[high - 1] or not (within[1:] - within[:-1] == 1).all():
             return None
         memory, planar, start = self._region(k)
         planar.pop((self._program.target.field, int(within[0])), None)
-        return memory[start : start + self._task.part.chunk_nbytes]
+        return memory[start : start + task.part.chunk_nbytes]
 
     def _region(self, k: int) -> tuple[Bytes, PlanarRegions, int]:
         sink, placement, low = self._sink, self._task.placement, int(self._task.low[k])

@@ -158,7 +158,9 @@ def _without(method):
         "give_back_done": (
             "HostSlots",
             "give_back_done",
-            lambda self, keep_at_most: [self._slots.give_back(self._copying.popleft()[0]) for _ in list(self._copying)],
+            lambda self, keep_at_most: [
+                self._slots.give_back(self._copying.popleft().slot) for _ in list(self._copying)
+            ],
         ),
         "hand_over": ("DeviceFeed", "_hand_over", lambda self, flight: (flight.batch, flight.rows)),
     }[method]
