@@ -241,7 +241,7 @@ class DeviceFeed:
         backend = self._backend
         there = self._allocate(self._format.nbytes)
         host = self._host.send(ready.slot, there)
-        held = [there] if self._reused is None else []  # what is reused is never dropped
+        held = [there]  # what is reused as well: it is dropped with the feed, when the epoch is over
         batch = self._assembler.batch(
             there,
             self._format,

@@ -176,6 +176,30 @@ def test_without_the_feeds_own_wait_some_batch_is_wrong(layout, monkeypatch, met
     assert wrong > 0
 
 
+@pytest.mark.parametrize("skip", [(), ("hold",)])
+def test_reused_memory_that_ends_with_the_feed_is_held_for_what_the_consumer_queued(layout, skip):
+    """The next epoch's feed may be given the same memory while the last batches are still worked on."""
+    wrong = 0
+    for seed in SEEDS:
+        backend = FakeBackend(seed, skip=skip)
+        slot_format = SlotFormat.for_rows(layout.fields, ROWS)
+        ring = PinnedRing(backend, slot_format.nbytes)
+        source = Filled(layout, ring, slot_format)
+        feed = DeviceFeed(backend, source, ring, Assembler(layout), slot_format, depth=2, reuse_buffers=True)
+        seen = []
+        while (given := feed.next_batch()) is not None:
+            out = torch.zeros(ROWS, 3)
+            backend.launch(backend.current_stream(), torch.Tensor.copy_, out, given[0]["x"])
+            seen.append(out)
+            del given
+        feed.close()
+        del feed
+        gc.collect()
+        backend.finish()
+        wrong += any(bool((out != k + 1).any()) for k, out in enumerate(seen))
+    assert wrong == 0 if not skip else wrong > 0
+
+
 def test_each_batch_is_one_copy(layout):
     backend = FakeBackend(3)
     _, feed, _ = run_feed(layout, backend)
