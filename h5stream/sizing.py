@@ -7,7 +7,7 @@ from typing import Any
 
 from h5stream.device.backend import DeviceBackend
 from h5stream.device.window import window_rows_for
-from h5stream.engine.budget import FIRST_BLOCKS, WindowSize, keep_and_size, size_window
+from h5stream.engine.budget import WindowSize, first_rows, keep_and_size, size_window
 from h5stream.engine.carry import Carrier
 from h5stream.engine.kept import KeptDatasets
 from h5stream.engine.slots import SlotFormat
@@ -66,16 +66,20 @@ class Sizing:
         layout = self.carrier.layout
         wished = self.rows if window == "all" else window if isinstance(window, int) else None
         window_rows = min(self.rows, wished or window_rows_for(backend, layout.row_nbytes, self.rows))
-        blocks = FIRST_BLOCKS * layout.leading[0].chunk_rows
-        first = window_rows if window == "all" else min(window_rows, max(size.first_window_rows, blocks))
+        # As for a host window of so many rows, so that the order is the same.
+        block_rows = max(part.chunk_rows for part in layout.leading)
+        first = window_rows if window == "all" else min(window_rows, first_rows(layout, self.batch_rows, block_rows))
         return replace(
-            size, window_rows=window_rows, first_window_rows=first, notice="", **self._slots_in(size.max_open_batches)
+            size,
+            window_rows=window_rows,
+            first_window_rows=first,
+            notice="",
+            **self._slots_in(size.max_open_batches, block_rows),
         )
 
-    def _slots_in(self, batches: int) -> dict[str, int]:
+    def _slots_in(self, batches: int, block_rows: int) -> dict[str, int]:
         """Cut the memory of so many batches into slots of whole blocks, if that gives enough of them."""
         layout = self.carrier.layout
-        block_rows = max(part.chunk_rows for part in layout.leading)
         slot_rows = transfer_rows(self.batch_rows, block_rows, layout.row_nbytes, self.rows)
         nbytes = batches * SlotFormat.for_rows(layout.fields, self.batch_rows).nbytes
         slots = nbytes // SlotFormat.for_rows(layout.fields, slot_rows).nbytes

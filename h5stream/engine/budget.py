@@ -151,7 +151,7 @@ def size_window(
     open_batches = int(min(affordable, 2 * window_batches))
     return WindowSize(
         window_rows=wished,
-        first_window_rows=min(wished, _first_rows(layout, batch_size, block_rows)) if window != "all" else wished,
+        first_window_rows=min(wished, first_rows(layout, batch_size, block_rows)) if window != "all" else wished,
         max_open_batches=open_batches,
         needed_nbytes=fixed + open_batches * slot,
         notice=notice,
@@ -190,7 +190,8 @@ def keep_and_size(carrier: Carrier, *, memory_budget: int, **sizes: Any) -> tupl
     raise AssertionError("the loop ends with nothing kept")
 
 
-def _first_rows(layout: SampleLayout, batch_size: int, block_rows: int) -> int:
+def first_rows(layout: SampleLayout, batch_size: int, block_rows: int) -> int:
+    """Give the rows of an epoch's first window, where windows are not smaller anyway."""
     in_bytes = FIRST_NBYTES // max(1, layout.row_nbytes)
     return max(batch_size, FIRST_BLOCKS * block_rows, min(FIRST_ROWS, in_bytes))
 
