@@ -10,7 +10,7 @@ from h5stream.device.window import window_rows_for
 from h5stream.engine.budget import WindowSize, first_rows, keep_and_size, size_window
 from h5stream.engine.carry import Carrier
 from h5stream.engine.kept import KeptDatasets
-from h5stream.engine.slots import SlotFormat
+from h5stream.engine.slots import PAGE_NBYTES, SlotFormat
 from h5stream.order.epoch import OrderSettings
 from h5stream.order.transfer import transfer_rows
 
@@ -81,8 +81,11 @@ class Sizing:
         """Cut the memory of so many batches into slots of whole blocks, if that gives enough of them."""
         layout = self.carrier.layout
         slot_rows = transfer_rows(self.batch_rows, block_rows, layout.row_nbytes, self.rows)
-        nbytes = batches * SlotFormat.for_rows(layout.fields, self.batch_rows).nbytes
-        slots = nbytes // SlotFormat.for_rows(layout.fields, slot_rows).nbytes
+        batch_nbytes, slot_nbytes = (
+            -(-SlotFormat.for_rows(layout.fields, rows).nbytes // PAGE_NBYTES) * PAGE_NBYTES
+            for rows in (self.batch_rows, slot_rows)
+        )
+        slots = batches * batch_nbytes // slot_nbytes
         if slots < min(batches, LEAST_SLOTS):
             return {"max_open_batches": batches, "slot_rows": self.batch_rows}
         return {"max_open_batches": slots, "slot_rows": slot_rows}

@@ -309,6 +309,22 @@ def test_a_chunk_that_h5py_reads_in_place_of_the_codec_is_not_taken_for_planes(t
     assert_same(found, expected)
 
 
+@pytest.mark.parametrize("budget", [30_000, 200_000, 10_000_000])
+def test_slots_of_whole_blocks_take_no_more_memory_than_batches_would(tmp_path, monkeypatch, budget):
+    monkeypatch.setattr(transfer, "TRANSFER_NBYTES", 24 * 200)
+    monkeypatch.setattr("h5stream.engine.plan.TASK_NBYTES", 1)
+    monkeypatch.setattr("h5stream.engine.budget.TASK_NBYTES", 1)
+    path = made(tmp_path / "a.h5", numbers("f4", (ROWS, 6)), shuffle=True, compression="gzip")
+    sizes = []
+    for options in ({}, {"window_device": "cpu"}):
+        with H5StreamLoader(path, 20, fields="x", memory_budget=budget, num_workers=0, **options) as loader:
+            delivery, size = loader._epochs.delivery, loader.window_size
+            sizes.append((delivery.slot_format.rows, delivery.slots.slot_nbytes * size.max_open_batches))
+    assert sizes[0][0] == 20
+    assert sizes[1][0] == (20 if budget == 30_000 else 200)
+    assert sizes[1][1] <= sizes[0][1] <= budget
+
+
 # --- that the tests would notice ----------------------------------------------------------------------------
 
 
@@ -506,3 +522,22 @@ def test_copies_take_time_on_the_processor_too_and_none_without_a_device(tmp_pat
             statistics = loader.stats()
             assert least <= statistics.copy_s <= statistics.elapsed_s * (least > 0)
             assert bool(statistics.copy_busy) == bool(least)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+@pytest.mark.parametrize("options", [{"device": "cuda"}, {"device": "cuda", "reuse_device_buffers": True}, {}])
+def test_a_consumer_that_is_late_on_a_gpu_gets_the_hosts_bytes(tmp_path, options):
+    path = made(tmp_path / "a.h5", numbers("f4", (ROWS, 6)), shuffle=True, compression="gzip")
+    expected, _ = epoch_of(path)
+    options = options or {"window_device": "cuda"}
+    loader = H5StreamLoader(path, BATCH, shuffle=True, seed=3, window=WINDOW, fields="x", **options)
+    for _ in range(20):
+        loader.set_epoch(0)
+        seen = []
+        for batch in loader:
+            torch.cuda._sleep(1_000_000)
+            seen.append([batch.clone()])
+            del batch
+        assert_same([[part.cpu() for part in parts] for parts in seen], expected)
+    assert loader.stats().copy_s > 0
