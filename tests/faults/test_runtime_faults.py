@@ -23,7 +23,7 @@ import torch
 from sample_files import gate, reader_threads, stream_all, write_sample
 
 from h5stream import H5StreamLoader
-from h5stream.engine import carry, executor, kept, slots
+from h5stream.engine import batches, carry, executor, kept, slots
 from h5stream.engine.assemble import Assembler
 from h5stream.errors import SourceError
 from h5stream.storage.filters import DecodeScratch
@@ -104,7 +104,7 @@ ALLOCATIONS = {
     "slots": (slots.SlotRing, "_map_arena"),
     "scratch": (DecodeScratch, "buffer"),
     "plan": (carry, "plan_window"),
-    "sink": (executor, "Sink"),
+    "sink": (batches, "Sink"),
     "kept": (kept, "map_memory"),
     "small chunks": (carry.Stack, "flush"),
     "batch": (Assembler, "batch"),
