@@ -262,8 +262,8 @@ def test_two_loaders_at_once_do_not_disturb_each_other(tmp_path, sample, same_fi
     other = sample if same_file else write_sample(tmp_path, "other.h5", first=5000)
     loaders = [H5StreamLoader(one.path, 30, True, seed=k, num_workers=2) for k, one in enumerate((sample, other))]
     rows = [[], []]
-    for batches in zip(*loaders, strict=True):
-        for k, (batch, one) in enumerate(zip(batches, (sample, other), strict=True)):
+    for pair in zip(*loaders, strict=True):
+        for k, (batch, one) in enumerate(zip(pair, (sample, other), strict=True)):
             assert one.matches(batch["x"], batch["y"])
             rows[k] += batch["y"].tolist()
     assert [sorted(r) for r in rows] == [list(range(1000))] * 2
