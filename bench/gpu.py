@@ -4,12 +4,14 @@
     python bench/gpu.py --device cpu --quick # the same code on small files without a GPU, to see that it runs
 
 Ratios are taken within this one run: copies against a plain pinned copy of the same bytes, steps that are fed
-against steps whose data is on the device already.
+against steps whose data is on the device already. "Naive" is a stock DataLoader that reads a row at a time through
+h5py; each of its workers makes a batch by itself, so that its first round is left out and whole rounds are counted.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
 import os
@@ -17,7 +19,7 @@ import resource
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,18 +28,28 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from h5stream import H5StreamLoader, SystemMonitor, allowance
+from h5stream import H5Dataset, H5StreamLoader, SystemMonitor, allowance, delivery
 from h5stream.baseline.rivals import naive_loader
 from h5stream.baseline.sample_file import write_sample_file
+from h5stream.device.backend import backend_for
+from h5stream.device.feed import DeviceFeed
+from h5stream.device.pinned_slots import PinnedRing
+from h5stream.engine.assemble import Assembler
+from h5stream.engine.batches import ReadyBatch
 from h5stream.engine.kernels import warm_up
+from h5stream.engine.slots import SlotFormat, Slots
 from tools.bench_machine import machine_facts
 
 FIELDS = ["x", "y"]
-FILTERS = {
+FILTERS: dict[str, dict[str, Any] | None] = {
     "gzip4_shuffle": None,
     "lz4": dict(hdf5plugin.LZ4()),
+    "lz4_shuffle": {"shuffle": True, **hdf5plugin.LZ4()},
     "unfiltered": {},
 }
+NAIVE_SHARE = 8
+"""A naive loader's rate is measured with batches of an eighth of the rows, and told in whole ones: a worker takes half
+a minute for 8,192 rows of gzip."""
 
 
 class Bench:
@@ -107,32 +119,99 @@ def copies(bench: Bench) -> dict[str, float]:
 
 
 def feed_share(bench: Bench) -> dict[str, float]:
-    """The feed's bandwidth on unfiltered data, as a share of a plain pinned copy of the same bytes."""
+    """The feed's bandwidth, as a share of a plain pinned copy of the same bytes: from the file, and by itself."""
     loader = bench.loader("unfiltered")
     take(loader, bench.seconds / 3)
     count, seconds = take(loader, bench.seconds)
-    gb_per_s = count * bench.batch * 1032 / seconds / 1e9
-    return {"feed_gb_per_s": gb_per_s, "share_of_pinned_copy": gb_per_s / bench.found["copies"]["pinned_gb_per_s"]}
+    plain = bench.found["copies"]["pinned_gb_per_s"]
+    found = {"feed_gb_per_s": count * bench.batch * 1032 / seconds / 1e9}
+    found["share_of_pinned_copy"] = found["feed_gb_per_s"] / plain
+    found["copy_busy"] = loader.stats().copy_busy
+    loader.close()
+    found["feed_alone_gb_per_s"] = _feed_alone(bench)
+    found["feed_alone_share"] = found["feed_alone_gb_per_s"] / plain
+    return found
+
+
+class _AlwaysReady:
+    """A source whose next slot is filled already."""
+
+    def __init__(self, slots: Slots, rows: int) -> None:
+        self.slots, self.rows = slots, rows
+
+    def next_batch(self, timeout_s: float = 0.0) -> ReadyBatch | None:
+        return ReadyBatch(number=0, rows=self.rows, slot=self.slots.take(), objects={}, missing=0)
+
+    def next_if_ready(self) -> ReadyBatch | None:
+        return self.next_batch()
+
+
+def _feed_alone(bench: Bench) -> float:
+    """Gigabytes a second of a feed that never waits for a reader."""
+    layout = H5Dataset(bench.file("unfiltered"), FIELDS).layout
+    slot_format = SlotFormat.for_rows(layout.fields, bench.batch)
+    backend = backend_for(bench.device)
+    slots = PinnedRing(backend, slot_format.nbytes)
+    feed = DeviceFeed(backend, _AlwaysReady(slots, bench.batch), slots, Assembler(layout), slot_format, depth=2)
+    repeat = 10 if bench.quick else 500
+    for _ in range(5):
+        feed.next_batch()
+    seconds = bench.timed(lambda: [feed.next_batch() is None for _ in range(repeat)])
+    feed.close()
+    return repeat * slot_format.nbytes / seconds / 1e9
 
 
 def batches_per_s(bench: Bench) -> dict[str, dict[str, float]]:
-    """Batches a second on each file: naive with workers, ours with the window on the host and on the device."""
+    """Batches a second of the naive loader, and of ours with the window on the host and on the device."""
     figures: dict[str, dict[str, float]] = {}
     for kind in FILTERS:
         row = figures[kind] = {}
         for workers in (2, 8, 16):
-            if workers <= max(2, allowance.cpus()):
-                naive = naive_loader(bench.file(kind), FIELDS, bench.batch, workers)
-                naive.pin_memory = bench.cuda
-                count, seconds = take(naive, bench.seconds, bench.device)
-                row[f"naive_{workers}_workers"] = count / seconds
-        for name, options in (("host_window", {}), ("device_window", {"window_device": bench.device})):
-            loader = bench.loader(kind, **options)
-            take(loader, bench.seconds / 3)
-            count, seconds = take(loader, bench.seconds)
-            row[name] = count / seconds
-            loader.close()
+            if workers <= max(2, allowance.cpus()) and kind != "lz4_shuffle":
+                row[f"naive_{workers}_workers"] = _naive_rate(bench, kind, workers)
+        row["host_window"] = _rate(bench, kind)
+        # Who undoes the byte shuffle of a device window: the processor, or the GPU where the decoder leaves it that.
+        for name, on_device in (("device_window_cpu_unshuffles", False), ("device_window", True)):
+            if on_device or "shuffle" in kind:
+                with _unshuffled_on_device(on_device):
+                    row[name] = _rate(bench, kind, window_device=bench.device)
     return figures
+
+
+def _rate(bench: Bench, kind: str, **options: Any) -> float:
+    with bench.loader(kind, **options) as loader:
+        take(loader, bench.seconds / 3)
+        count, seconds = take(loader, bench.seconds)
+        bench.sync()
+        return count / seconds
+
+
+@contextlib.contextmanager
+def _unshuffled_on_device(wanted: bool) -> Iterator[None]:
+    usual, delivery.device_unshuffles = delivery.device_unshuffles, lambda backend: wanted
+    try:
+        yield
+    finally:
+        delivery.device_unshuffles = usual
+
+
+def _naive_rate(bench: Bench, kind: str, workers: int) -> float:
+    rows = bench.batch // NAIVE_SHARE
+    batches = iter(_naive(bench, kind, workers, rows))
+    for _ in range(workers):  # the first round: processes start, and nobody has read ahead
+        next(batches)
+    start, count, elapsed = time.perf_counter(), 0, 0.0
+    while elapsed < bench.seconds or count < workers:
+        for part in next(batches):
+            part.to(bench.device, non_blocking=True)
+        count, elapsed = count + 1, time.perf_counter() - start
+    return count * rows / bench.batch / elapsed
+
+
+def _naive(bench: Bench, kind: str, workers: int, rows: int) -> Any:
+    naive = naive_loader(bench.file(kind), FIELDS, rows, workers)
+    naive.pin_memory = bench.cuda
+    return naive
 
 
 def thread_scaling(bench: Bench) -> dict[str, float]:
@@ -173,63 +252,85 @@ class Step:
 def utilisation(bench: Bench) -> dict[str, dict[str, float]]:
     """Step time with data on the device already, over step time when fed; the first steps left out."""
     figures: dict[str, dict[str, float]] = {}
+    with bench.loader("gzip4_shuffle") as loader:
+        cached = [part.to(bench.device) for part in next(iter(loader))]
     for wanted in (5, 10, 20, 50):
         step = Step(bench, wanted)
-        cached = [part.to(bench.device) for part in next(iter(bench.loader("gzip4_shuffle")))]
         steps = 5 if bench.quick else max(30, round(2000 / wanted))
-        ideal = bench.timed(lambda step=step, cached=cached, steps=steps: [step(cached) for _ in range(steps)]) / steps
+        ideal = bench.timed(lambda step=step, steps=steps: [step(cached) for _ in range(steps)]) / steps
         row = figures[f"{wanted} ms"] = {"ceiling_ms": ideal * 1000}
-        for name, feed in _feeds(bench, wanted):
-            limit = steps if name != "naive" else min(steps, 6)
-            row[f"{name}_ms"], gpu = _fed(bench, step, feed, limit)
+        for name, loader, skip, count in _feeds(bench, wanted, steps):
+            with contextlib.closing(_endless(bench, loader)) as feed:
+                found = _fed(bench, step, feed, skip, count)
+            row |= {f"{name}_{what}": value for what, value in found.items()}
             row[f"{name}_utilisation"] = row["ceiling_ms"] / row[f"{name}_ms"]
-            if gpu is not None:
-                row[f"{name}_nvml"] = gpu
+            if isinstance(loader, H5StreamLoader):
+                loader.close()  # before the next one forks workers
     return figures
 
 
-def _feeds(bench: Bench, wanted: float) -> Iterator[tuple[str, Iterator[Any]]]:
+def _feeds(bench: Bench, wanted: float, steps: int) -> Iterator[tuple[str, Any, int, int]]:
+    """Give name, loader, steps to leave out, and steps to count."""
     for kind in ("gzip4_shuffle", "unfiltered"):
-        yield f"ours_{kind}", _endless(bench.loader(kind))
+        yield f"ours_{kind}", bench.loader(kind, persistent_workers=True), 5, steps
     if wanted == 20:
-        workers = min(8, max(2, allowance.cpus()))
-        naive = naive_loader(bench.file("gzip4_shuffle"), FIELDS, bench.batch, workers)
-        naive.pin_memory = bench.cuda
-        yield "naive", ([part.to(bench.device, non_blocking=True) for part in batch] for batch in _endless(naive))
+        yield "ours_device_window", bench.loader("gzip4_shuffle", window_device=bench.device), 5, steps
+    workers = min(8, max(2, allowance.cpus()))
+    rounds = 1 if bench.quick else 2
+    yield "naive_unfiltered", _naive(bench, "unfiltered", workers, bench.batch), workers, rounds * workers
+    if wanted == 20:
+        yield "naive_gzip4_shuffle", _naive(bench, "gzip4_shuffle", workers, bench.batch), workers, workers
 
 
-def _endless(loader: Any) -> Iterator[Any]:
+def _endless(bench: Bench, loader: Any) -> Generator[Any]:
     while True:
-        yield from loader
+        for batch in loader:
+            yield [part.to(bench.device, non_blocking=True) for part in batch]  # ours is there already
 
 
-def _fed(bench: Bench, step: Step, feed: Iterator[Any], steps: int) -> tuple[float, float | None]:
-    for batch in itertools.islice(feed, min(5, steps)):
+def _fed(bench: Bench, step: Step, feed: Iterator[Any], skip: int, steps: int) -> dict[str, float]:
+    """Milliseconds a step; sampled: the GPU's utilisation, and the share of the processors that are used."""
+    for batch in itertools.islice(feed, skip):
         step(batch)
+    bench.sync()
     with SystemMonitor(interval_s=0.1) as monitor:
         seconds = bench.timed(lambda: [step(batch) for batch in itertools.islice(feed, steps)])
-        gpus = [sample.gpus[0].utilisation for sample in monitor.history if sample.gpus]
-    known = [value for value in gpus if value is not None]
-    return seconds / steps * 1000, sum(known) / len(known) if known else None
+        samples = list(monitor.history)
+    gpus = [gpu for sample in samples for gpu in sample.gpus[:1]]
+    processes = [sample.process for sample in samples if sample.process is not None]
+    sampled = {
+        "nvml": [gpu.utilization_ratio for gpu in gpus],
+        "sm_activity": [gpu.sm_activity_ratio for gpu in gpus],
+        "cpu_share": [None if p.cpu_cores is None else p.cpu_cores / p.cpus_allowed for p in processes],
+    }
+    found = {"ms": seconds / steps * 1000}
+    for name, values in sampled.items():
+        if known := [value for value in values if value is not None]:
+            found[name] = sum(known) / len(known)
+    return found
 
 
 def steady_state(bench: Bench) -> dict[str, float]:
-    """Pinned and resident memory after each of several epochs: both must be flat."""
-    loader = bench.loader("gzip4_shuffle")
-    held, resident = [], []
-    for _ in range(3 if bench.quick else 6):
-        for _batch in loader:
-            pass
-        slots = loader._epochs.delivery.slots
-        held.append(getattr(slots, "really_held_nbytes", slots.held_nbytes))
-        resident.append(_resident_bytes())
+    """Host memory after each of several epochs, by the feed and by a device window: it must be flat."""
+    found: dict[str, float] = {}
+    for name, options in (("feed", {}), ("device_window", {"window_device": bench.device})):
+        held, resident, pinned = [], [], []
+        with bench.loader("gzip4_shuffle", **options) as loader:
+            for _ in range(3 if bench.quick else 6):
+                for _batch in loader:
+                    pass
+                slots = loader._epochs.delivery.slots
+                held.append(getattr(slots, "really_held_nbytes", slots.held_nbytes))
+                resident.append(_resident_bytes())
+                pinned.append(torch.cuda.host_memory_stats()["num_host_alloc"] if bench.cuda else 0)
+        found |= {
+            f"{name}_held_bytes_after_second_epoch": held[1],
+            f"{name}_held_bytes_after_last_epoch": held[-1],
+            f"{name}_resident_growth_bytes": resident[-1] - resident[1],
+            f"{name}_pinned_allocations_after_second_epoch": pinned[-1] - pinned[1],
+        }
     cpu = resource.getrusage(resource.RUSAGE_SELF)
-    return {
-        "held_bytes_after_second_epoch": held[1],
-        "held_bytes_after_last_epoch": held[-1],
-        "resident_growth_bytes": resident[-1] - resident[1],
-        "cpu_seconds_so_far": cpu.ru_utime + cpu.ru_stime,
-    }
+    return found | {"cpu_seconds_so_far": cpu.ru_utime + cpu.ru_stime}
 
 
 def _resident_bytes() -> int:
@@ -238,24 +339,47 @@ def _resident_bytes() -> int:
 
 
 def delayed_consumers(bench: Bench) -> dict[str, float]:
-    """Batches whose consumer is late on the device, by checksum: a wait that is missing shows here."""
-    wanted = 20 if bench.quick else 3000
-    loader = bench.loader("unfiltered", reuse_device_buffers=True)
-    plain = H5StreamLoader(bench.file("unfiltered"), bench.batch, shuffle=True, fields=FIELDS, seed=loader.seed)
-    sums, wrong, count, epoch = [], 0, 0, -1
-    while count < wanted:
-        epoch += 1
-        loader.set_epoch(epoch)
-        plain.set_epoch(epoch)
-        expected = [int(y.sum()) for _, y in plain]
-        for _x, y in loader:
-            if bench.cuda:
-                torch.cuda._sleep(200_000 * (1 + count % 7))
-            sums.append(y.sum())
-            count += 1
-        wrong += sum(int(a) != b for a, b in zip(sums, expected, strict=True))
-        sums.clear()
-    return {"batches": count, "wrong": wrong}
+    """Batches whose consumer is late on the device, by checksums of all their bytes: a missing wait shows here."""
+    wanted = 16 if bench.quick else 1000  # of each kind
+    found: dict[str, float] = {"batches": 0, "wrong": 0}
+    for kind, options in (
+        ("unfiltered", {"reuse_device_buffers": True}),
+        ("unfiltered", {}),
+        ("gzip4_shuffle", {"window_device": bench.device}),
+    ):
+        with bench.loader(kind, window=bench.rows // 4, **options) as loader:
+            batches, wrong = _delayed(bench, loader, wanted)
+        found["batches"] += batches
+        found["wrong"] += wrong
+    return found
+
+
+def _delayed(bench: Bench, loader: H5StreamLoader, wanted: int) -> tuple[int, int]:
+    host = H5StreamLoader(
+        loader.dataset, bench.batch, shuffle=True, seed=loader.seed, window=loader.window_size.window_rows
+    )
+    count = wrong = epoch = 0
+    with host:
+        while count < wanted:
+            loader.set_epoch(epoch)
+            host.set_epoch(epoch)
+            expected = [_checksum(batch).tolist() for batch in host]
+            sums = []
+            for batch in loader:
+                if bench.cuda:
+                    torch.cuda._sleep(200_000 * (1 + count % 7))
+                sums.append(_checksum(batch))
+                del batch  # its memory may be reused from here on, with the sum still to be taken
+                count += 1
+            wrong += sum(a.tolist() != b for a, b in zip(sums, expected, strict=True))
+            epoch += 1
+    return count, wrong
+
+
+def _checksum(batch: Any) -> torch.Tensor:
+    """Sum all words of a batch, and the first rows' on their own, so that rows that changed places show."""
+    x, y = batch[0].view(torch.int32), batch[1]
+    return torch.stack([x.sum(), x[: len(x) // 3].sum(), y.sum(), y[: len(y) // 3].sum()])
 
 
 SECTIONS = (copies, feed_share, batches_per_s, thread_scaling, utilisation, steady_state, delayed_consumers)
@@ -269,16 +393,21 @@ def main() -> int:
     parser.add_argument("--only", help="names of sections, with commas between them")
     arguments = parser.parse_args()
     warm_up()
+    if arguments.device == "cpu":
+        torch.set_num_threads(1)  # a team of torch's threads waits for processors that the readers use
     chosen = arguments.only.split(",") if arguments.only else [section.__name__ for section in SECTIONS]
+    began, took = time.perf_counter(), {}
     with tempfile.TemporaryDirectory(prefix="h5stream-gpu-") as folder:
         bench = Bench(arguments.device, quick=arguments.quick, folder=Path(folder))
         for section in SECTIONS:
             if section.__name__ in chosen or section is copies:
                 start = time.perf_counter()
                 bench.found[section.__name__] = section(bench)
-                print(f"{section.__name__}: {time.perf_counter() - start:.1f} s", file=sys.stderr, flush=True)
+                took[section.__name__] = round(time.perf_counter() - start, 1)
+                print(f"{section.__name__}: {took[section.__name__]} s", file=sys.stderr, flush=True)
         gpu = torch.cuda.get_device_name(bench.device) if bench.cuda else "no GPU"
         report = {"machine": machine_facts() | {"gpu": gpu}, "quick": arguments.quick, **bench.found}
+        report["seconds"] = took | {"in all": round(time.perf_counter() - began, 1)}
     out = arguments.out or Path(__file__).parent / "results" / f"{gpu.lower().replace(' ', '-')}.json"
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(report, indent=1) + "\n")

@@ -16,6 +16,7 @@ from h5stream.device.feed import DeviceFeed
 from h5stream.device.pinned_slots import PinnedRing, PinnedSlots
 from h5stream.device.window import WindowFeed, check_fields
 from h5stream.engine.assemble import Assembler
+from h5stream.engine.budget import WindowSize
 from h5stream.engine.counters import clock
 from h5stream.engine.executor import Run
 from h5stream.engine.slots import SlotFormat, SlotRing, Slots
@@ -81,7 +82,14 @@ class Delivery:
         How a batch is packed.
     finish : Finish
         What is done to each batch.
+
+    Attributes
+    ----------
+    takes_planar : bool
+        Whether what crosses may lie in byte planes still.
     """
+
+    takes_planar = False
 
     def __init__(self, assembler: Assembler, batch_format: SlotFormat, finish: Finish, *, pinned: bool = False) -> None:
         self._assembler, self.slot_format, self._finish = assembler, batch_format, finish
@@ -175,12 +183,26 @@ class DeviceDelivery(Delivery):
             depth=self._depth,
             reuse_buffers=self._reuse_buffers,
             transform=self._on_side_stream,
+            tally=run.counters.tally(),
         )
         return _DeviceStream(feed, run, self._finish, done_already=self._on_side_stream is not None)
 
 
+def device_unshuffles(backend: DeviceBackend[Any, Any]) -> bool:
+    """Tell whether a device window undoes byte shuffles itself: not where the device is the processor anyway."""
+    return backend.device.type != "cpu"
+
+
 class WindowDelivery(DeviceDelivery):
-    """Batches that a device gathers from a window in its own memory."""
+    """Batches that a device gathers from a window in its own memory.
+
+    Parameters
+    ----------
+    backend : DeviceBackend
+        The device.
+    size : WindowSize
+        Rows of a slot, and how many slots there may be.
+    """
 
     def __init__(
         self,
@@ -189,10 +211,13 @@ class WindowDelivery(DeviceDelivery):
         finish: Finish,
         backend: DeviceBackend[Any, Any],
         *,
-        together: int,
+        size: WindowSize,
     ) -> None:
-        self._together = together
-        super().__init__(assembler, batch_format, finish, backend, depth=1, reuse_buffers=False)
+        self._together = max(1, min(4, size.max_open_batches // 3))
+        self._batch_format = batch_format
+        slot_format = SlotFormat.for_rows(assembler.layout.fields, size.slot_rows)
+        super().__init__(assembler, slot_format, finish, backend, depth=1, reuse_buffers=False)
+        self.takes_planar = device_unshuffles(backend)
 
     def engine_order(self, order: Any, first_batch: int) -> tuple[Any, int]:
         """Give the order in which slots of rows in file order are filled: from the window of the first batch on."""
@@ -208,9 +233,10 @@ class WindowDelivery(DeviceDelivery):
             self._assembler,
             order,
             self.slot_format,
-            self.slot_format,
+            self._batch_format,
             first_batch=first_batch,
             transform=self._on_side_stream,
+            tally=run.counters.tally(),
         )
         return _DeviceStream(feed, run, self._finish, done_already=self._on_side_stream is not None)
 
@@ -325,11 +351,11 @@ def delivery_for(
     pin_memory: bool,
     depth: int | None,
     reuse_buffers: bool,
-    together: int,
+    size: WindowSize,
 ) -> Delivery:
     """Make the delivery that a loader's arguments ask for."""
     if window_backend is not None:
-        return WindowDelivery(assembler, batch_format, finish, window_backend, together=together)
+        return WindowDelivery(assembler, batch_format, finish, window_backend, size=size)
     if device is not None:
         return DeviceDelivery(
             assembler,

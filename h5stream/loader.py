@@ -228,7 +228,7 @@ class H5StreamLoader:
             pin_memory=pin_memory,
             depth=prefetch_factor,
             reuse_buffers=reuse_device_buffers,
-            together=max(1, min(4, self.window_size.max_open_batches // 3)),
+            size=self.window_size,
         )
         self._orders = Orders(
             self.dataset,

@@ -27,10 +27,10 @@ from typing import Any
 
 from h5stream.errors import OptionError
 
-LOADER_KEYS = ("batch_size", "num_workers", "window", "memory_budget", "prefetch_factor")
+LOADER_KEYS = ("batch_size", "num_workers", "window", "memory_budget", "prefetch_factor", "window_device")
 """What a profile may set. Shuffling, seed and order are the training's own and stand in no profile."""
 
-_TYPES: dict[str, tuple[type, ...]] = {"window": (int, str)}
+_TYPES: dict[str, tuple[type, ...]] = {"window": (int, str), "window_device": (str,)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,8 @@ class Profile:
             if key not in LOADER_KEYS:
                 raise OptionError(f"a profile sets {', '.join(LOADER_KEYS)}; not {key!r}")
             if isinstance(value, bool) or not isinstance(value, _TYPES.get(key, (int,))):
-                raise OptionError(f"a profile's {key} must be a number, not {value!r}")
+                wanted = "text" if _TYPES.get(key) == (str,) else "a number"
+                raise OptionError(f"a profile's {key} must be {wanted}, not {value!r}")
 
 
 def profile_text(profile: Profile) -> str:
@@ -151,4 +152,12 @@ def arguments_from(path: str | Path, dataset: Any, arguments: Mapping[str, Any])
     # A dataset object has its fields already, and refuses others.
     if profile.fields is not None and (dataset is None or isinstance(dataset, (str, Path))):
         chosen["fields"] = profile.fields if isinstance(profile.fields, str) else list(profile.fields)
-    return chosen | dict(profile.loader) | dict(arguments)
+    settings = dict(profile.loader)
+    if "window_device" in settings and "device" in arguments:
+        # The window follows to another device of the kind that it was measured on; elsewhere nothing is known.
+        device = str(arguments["device"])
+        if device.split(":")[0] == str(settings["window_device"]).split(":")[0]:
+            settings["window_device"] = device
+        else:
+            del settings["window_device"]
+    return chosen | settings | dict(arguments)

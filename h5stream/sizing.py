@@ -7,10 +7,15 @@ from typing import Any
 
 from h5stream.device.backend import DeviceBackend
 from h5stream.device.window import window_rows_for
-from h5stream.engine.budget import FIRST_BLOCKS, WindowSize, keep_and_size, size_window
+from h5stream.engine.budget import WindowSize, first_rows, keep_and_size, size_window
 from h5stream.engine.carry import Carrier
 from h5stream.engine.kept import KeptDatasets
+from h5stream.engine.slots import PAGE_NBYTES, SlotFormat
 from h5stream.order.epoch import OrderSettings
+from h5stream.order.transfer import transfer_rows
+
+LEAST_SLOTS = 6
+"""Slots of a device window, at least: two that are read together while two cross and two are ready."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,9 +66,29 @@ class Sizing:
         layout = self.carrier.layout
         wished = self.rows if window == "all" else window if isinstance(window, int) else None
         window_rows = min(self.rows, wished or window_rows_for(backend, layout.row_nbytes, self.rows))
-        blocks = FIRST_BLOCKS * layout.leading[0].chunk_rows
-        first = window_rows if window == "all" else min(window_rows, max(size.first_window_rows, blocks))
-        return replace(size, window_rows=window_rows, first_window_rows=first, notice="")
+        # As for a host window of so many rows, so that the order is the same.
+        block_rows = max(part.chunk_rows for part in layout.leading)
+        first = window_rows if window == "all" else min(window_rows, first_rows(layout, self.batch_rows, block_rows))
+        return replace(
+            size,
+            window_rows=window_rows,
+            first_window_rows=first,
+            notice="",
+            **self._slots_in(size.max_open_batches, block_rows),
+        )
+
+    def _slots_in(self, batches: int, block_rows: int) -> dict[str, int]:
+        """Cut the memory of so many batches into slots of whole blocks, if that gives enough of them."""
+        layout = self.carrier.layout
+        slot_rows = transfer_rows(self.batch_rows, block_rows, layout.row_nbytes, self.rows)
+        batch_nbytes, slot_nbytes = (
+            -(-SlotFormat.for_rows(layout.fields, rows).nbytes // PAGE_NBYTES) * PAGE_NBYTES
+            for rows in (self.batch_rows, slot_rows)
+        )
+        slots = batches * batch_nbytes // slot_nbytes
+        if slots < min(batches, LEAST_SLOTS):
+            return {"max_open_batches": batches, "slot_rows": self.batch_rows}
+        return {"max_open_batches": slots, "slot_rows": slot_rows}
 
     def taken_over(self, size: WindowSize, kept: KeptDatasets, settings: OrderSettings) -> WindowSize:
         """Give the size of windows for settings that a state brought, where they are not those of `size`.

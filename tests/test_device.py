@@ -68,6 +68,17 @@ def test_the_device_window_follows_every_order(path, options):
         assert [b.tolist() for b in device] == [b.tolist() for b in host]
 
 
+@pytest.mark.parametrize("window", [200, 2000, 5000])
+def test_the_order_is_the_hosts_also_for_windows_larger_than_the_automatic_one(tmp_path, window):
+    """Small chunks: an automatic window of 1,024 of them is small, but an epoch's first window need not be."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("y", data=np.arange(5000), chunks=(1,))
+    options = {"shuffle": True, "fields": "y", "window": window, "num_workers": 0}
+    host = H5StreamLoader(tmp_path / "a.h5", 50, **options)
+    device = H5StreamLoader(tmp_path / "a.h5", 50, window_device="cpu", **options)
+    assert [b.tolist() for b in device] == [b.tolist() for b in host]
+
+
 class Seeded:
     """Hands out one fake device, and runs what is left when the epoch is over."""
 

@@ -106,3 +106,24 @@ def test_a_missing_profile_says_what_writes_one(tmp_path):
 def test_a_profile_without_a_dataset_needs_one(tmp_path):
     with pytest.raises(OptionError, match="names no dataset"):
         arguments_from(written(tmp_path), None, {})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "window_device"),
+    [
+        ({}, "cuda"),
+        ({"device": "cuda"}, "cuda"),
+        ({"device": "cuda:1"}, "cuda:1"),
+        ({"device": "cpu"}, None),
+        ({"device": None}, None),
+        ({"device": "cuda:1", "window_device": None}, None),
+    ],
+)
+def test_a_window_on_a_device_follows_the_device_that_is_given(tmp_path, arguments, window_device):
+    path = written(tmp_path, dataset="a.h5", loader={"window_device": "cuda"})
+    assert arguments_from(path, None, arguments).get("window_device") == window_device
+
+
+def test_a_window_device_is_text(tmp_path):
+    with pytest.raises(OptionError, match="window_device must be text, not 1"):
+        Profile(dataset="", fields=None, loader={"window_device": 1})

@@ -1,10 +1,10 @@
-"""`tune`: a measured search over threads and window, within the memory budget; the batch size stays."""
+"""`tune`: a measured search over threads, window and where the window lies, within the budget; the batch size stays."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,9 @@ from h5stream import allowance
 from h5stream.advice.rules import above_zero
 from h5stream.advice.suggestion import Suggestion
 from h5stream.advice.trials import time_loop
+from h5stream.advice.tune_device import is_faster, on_device_said
 from h5stream.engine.statistics import LoaderStatistics
-from h5stream.errors import BudgetError
+from h5stream.errors import BudgetError, DeviceMemoryError, OptionError
 from h5stream.loader import H5StreamLoader
 from h5stream.profiles import Profile
 
@@ -49,9 +50,11 @@ class Attempt:
     Attributes
     ----------
     knob : str
-        What was varied: ``"default"``, ``"threads"`` or ``"window"``.
+        What was varied: ``"default"``, ``"threads"``, ``"window"`` or ``"device"`` (where the window lies).
     threads, window_rows : int
         The setting.
+    window_device : str
+        The device that the window lies on; empty for the host.
     blocks : int
         Blocks in a window. Low (under some hundred): the shuffle mixes little.
     rows_per_s : float
@@ -72,6 +75,12 @@ class Attempt:
     first_batch_s: float | None = None
     refused: str = ""
     statistics: LoaderStatistics | None = None
+    window_device: str = ""
+
+    @property
+    def setting(self) -> tuple[int, int, str]:
+        """What tells it from others."""
+        return self.threads, self.window_rows, self.window_device
 
 
 Measure = Callable[[str, int, int | str], Attempt]
@@ -107,13 +116,15 @@ def tune(
     fields: Any = None,
     batch_size: int = 8192,
     memory_budget: int | None = None,
+    device: Any = None,
     seconds: float = TRIAL_S,
     progress: Callable[[Attempt], None] = lambda attempt: None,
 ) -> Tuning:
     """Measure shuffled epochs of a file with other numbers of threads and other windows.
 
     Batch size and memory budget stay what they are, and for a given window the order of the rows does too.
-    Another window is another shuffle, so that a larger one is preferred while it costs under a tenth.
+    Another window is another shuffle, so that a larger one is preferred while it costs under a tenth. With a
+    device, the chosen window is at last laid onto it, and stays there if that is faster beyond what runs differ by.
 
     Parameters
     ----------
@@ -123,6 +134,8 @@ def tune(
         Rows of a batch.
     memory_budget : int, optional
         Bytes; what does not fit is left out.
+    device : torch.device or str, optional
+        Where batches are wanted.
     seconds : float, optional
         Time of each trial; there are about twenty.
     progress : callable, optional
@@ -139,7 +152,7 @@ def tune(
     (True, 500)
     """
     above_zero(seconds=seconds)
-    bench = _Bench(source, fields, batch_size, memory_budget, seconds, progress)
+    bench = _Bench(source, fields, batch_size, memory_budget, device, seconds, progress)
     bench.measure("default", 0, "auto")  # the page cache and the kernels are cold for the first only
     bench.best.clear()
     bench.rates.clear()
@@ -148,8 +161,16 @@ def tune(
     gain = _gain(bench, default, best)
     if gain < 1.0 and best.window_rows <= default.window_rows:
         best, gain = default, 1.0
-    default, best = (bench.best[one.threads, one.window_rows] for one in (default, best))
-    return _tuning(bench, default, best, gain)
+    default, best = (bench.best[one.setting] for one in (default, best))
+    said = ""
+    if device is not None:
+        there = bench.measure_on_device(best)
+        ratios = _ratios(bench, there, best) if not there.refused else []
+        said = on_device_said(there.window_device, there.refused, ratios)
+        if is_faster(ratios, bench.spread):
+            best = there
+            gain = statistics.median(_ratios(bench, best, default))
+    return _tuning(bench, default, best, gain, said)
 
 
 def search(measure: Measure, default: Attempt, *, cpus: int, rows: int, batch_size: int) -> Attempt:
@@ -230,29 +251,42 @@ class _Bench:
         fields: Any,
         batch_size: int,
         memory_budget: int | None,
+        device: Any,
         seconds: float,
         progress: Callable[[Attempt], None],
     ) -> None:
+        self.device = device
         self.source, self.fields, self.batch_size, self.seconds = source, fields, batch_size, seconds
         self.memory_budget, self.rows, self.row_nbytes = memory_budget, 0, 0
-        self.best: dict[tuple[int, int], Attempt] = {}
-        self.rates: dict[tuple[int, int], list[float]] = {}
+        self.best: dict[tuple[int, int, str], Attempt] = {}
+        self.rates: dict[tuple[int, int, str], list[float]] = {}
         self._progress = progress
 
     def measure(self, knob: str, threads: int, window: int | str) -> Attempt:
         """Run one setting; 0 threads stands for the loader's own choice."""
         try:
-            attempt = self._run(knob, threads, window)
+            attempt = self.run(knob, threads, window)
         except BudgetError as error:
             attempt = Attempt(
                 knob=knob, threads=threads, window_rows=int(window), blocks=0, refused=f"needs {error.needed:,} bytes"
             )
+        return self._noted(attempt)
+
+    def measure_on_device(self, chosen: Attempt) -> Attempt:
+        """Run a setting with its window on the device."""
+        try:
+            attempt = self.run("device", chosen.threads, chosen.window_rows, str(self.device))
+        except (BudgetError, DeviceMemoryError, OptionError) as error:  # no room there, or fields that are no tensors
+            refused = str(error).split(";")[0]
+            attempt = replace(chosen, knob="device", rows_per_s=0.0, refused=refused, window_device=str(self.device))
+        return self._noted(attempt)
+
+    def _noted(self, attempt: Attempt) -> Attempt:
         self._progress(attempt)
-        setting = attempt.threads, attempt.window_rows
-        self.rates.setdefault(setting, []).append(attempt.rows_per_s)
-        known = self.best.get(setting)
+        self.rates.setdefault(attempt.setting, []).append(attempt.rows_per_s)
+        known = self.best.get(attempt.setting)
         if known is None or attempt.rows_per_s > known.rows_per_s:
-            self.best[setting] = attempt
+            self.best[attempt.setting] = attempt
         return attempt
 
     @property
@@ -261,7 +295,8 @@ class _Bench:
         shares = [1 - min(rates) / max(rates) for rates in self.rates.values() if len(rates) > 1 and max(rates)]
         return statistics.median(shares) if shares else 0.0
 
-    def _run(self, knob: str, threads: int, window: int | str) -> Attempt:
+    def run(self, knob: str, threads: int, window: int | str, window_device: str = "") -> Attempt:
+        """Run a setting and note nothing."""
         with H5StreamLoader(
             self.source,
             self.batch_size,
@@ -270,6 +305,8 @@ class _Bench:
             fields=self.fields,
             window=window,
             memory_budget=self.memory_budget,
+            device=self.device,
+            window_device=window_device or None,
         ) as loader:
             self.memory_budget, self.rows = loader.memory_budget, len(loader.dataset)
             self.row_nbytes = loader.dataset.layout.row_nbytes
@@ -282,28 +319,30 @@ class _Bench:
                 rows_per_s=trial.rows_per_s,
                 first_batch_s=trial.first_s,
                 statistics=trial.statistics,
+                window_device=window_device,
             )
 
 
 def _gain(bench: _Bench, default: Attempt, best: Attempt) -> float:
     """Measure both again, in turns: the search itself has favoured whatever ran in a quiet moment."""
-    if (best.threads, best.window_rows) == (default.threads, default.window_rows):
-        return 1.0
-    ratios = []
-    for _ in range(PAIRS):
-        ours = bench._run("again", best.threads, best.window_rows).rows_per_s
-        ratios.append(ours / max(1e-9, bench._run("again", default.threads, default.window_rows).rows_per_s))
-    return statistics.median(ratios)
+    return 1.0 if best.setting == default.setting else statistics.median(_ratios(bench, best, default))
 
 
-def _tuning(bench: _Bench, default: Attempt, best: Attempt, gain: float) -> Tuning:
+def _ratios(bench: _Bench, ours: Attempt, theirs: Attempt) -> list[float]:
+    pairs = [[bench.run("again", *one.setting).rows_per_s for one in (ours, theirs)] for _ in range(PAIRS)]
+    return [mine / max(1e-9, other) for mine, other in pairs]
+
+
+def _tuning(bench: _Bench, default: Attempt, best: Attempt, gain: float, said: str) -> Tuning:
     fields = bench.fields if isinstance(bench.fields, str) or bench.fields is None else tuple(bench.fields)
     assert bench.memory_budget is not None
     return Tuning(
         title="Tuning",
-        answer=f"num_workers={best.threads}, window={best.window_rows:,} rows; {gain:.2f} times the default's rate",
+        answer=f"num_workers={best.threads}, window={best.window_rows:,} rows"
+        + (f", window_device={best.window_device!r}" if best.window_device else "")
+        + f"; {gain:.2f} times the default's rate",
         arithmetic=tuple(_line(attempt) for attempt in bench.best.values()),
-        caveats=_caveats(default, best, bench.spread),
+        caveats=_caveats(default, best, bench.spread, said),
         default=default,
         best=best,
         attempts=tuple(bench.best.values()),
@@ -316,7 +355,8 @@ def _tuning(bench: _Bench, default: Attempt, best: Attempt, gain: float) -> Tuni
                 "num_workers": best.threads,
                 "window": best.window_rows,
                 "memory_budget": bench.memory_budget,
-            },
+            }
+            | ({"window_device": best.window_device} if best.window_device else {}),
             measured={
                 "rows_per_s": round(best.rows_per_s, 1),
                 "gain": round(gain, 3),
@@ -329,12 +369,13 @@ def _tuning(bench: _Bench, default: Attempt, best: Attempt, gain: float) -> Tuni
 
 
 def _line(attempt: Attempt) -> str:
-    text = f"{attempt.knob}: {attempt.threads} thread(s), window {attempt.window_rows:,} rows"
+    where = f" on {attempt.window_device}" if attempt.window_device else ""
+    text = f"{attempt.knob}: {attempt.threads} thread(s), window {attempt.window_rows:,} rows{where}"
     return f"{text}: {attempt.refused or f'{attempt.rows_per_s:,.0f} rows/s'}"
 
 
-def _caveats(default: Attempt, best: Attempt, spread: float) -> tuple[str, ...]:
-    caveats = []
+def _caveats(default: Attempt, best: Attempt, spread: float, said: str) -> tuple[str, ...]:
+    caveats = [said] if said else []
     if spread > NOISY:
         caveats.append(
             f"two runs of one setting differ by {spread:.0%}: something else uses this machine; tune again when it "

@@ -31,7 +31,7 @@ def save_tune_plot(tuning: Tuning, path: str | Path) -> None:
     left, right = figure.subplots(1, 2, sharey=True)
     ran = [attempt for attempt in tuning.attempts if not attempt.refused]
     threads = [a for a in ran if a.knob in ("default", "threads")]
-    windows = [a for a in ran if a.threads == tuning.best.threads]
+    windows = [a for a in ran if a.threads == tuning.best.threads and not a.window_device]
     _panel(left, tuning, sorted(threads, key=lambda a: a.threads), lambda a: a.threads, "reader threads")
     left.set_title(f"window of {tuning.default.window_rows:,} rows", fontsize=10)
     _panel(right, tuning, sorted(windows, key=lambda a: a.window_rows), lambda a: a.window_rows, "window (rows)")

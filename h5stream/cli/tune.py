@@ -22,6 +22,7 @@ def tune_command(
     fields: Annotated[str, typer.Option(help="Fields of a sample, with commas between them.")] = "",
     batch_size: Annotated[int, typer.Option(help="Rows of a batch; it is not changed.")] = 8192,
     memory_budget: Annotated[int | None, typer.Option(help="Bytes that the loader may take.")] = None,
+    device: Annotated[str | None, typer.Option(help="Feed this device; its memory is tried for the window.")] = None,
     seconds: Annotated[float, typer.Option(help="Time of each trial; there are about twenty.")] = 1.5,
     plot: Annotated[Path | None, typer.Option(help="Draw the curve into this image.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the best setting into this TOML profile.")] = None,
@@ -43,6 +44,7 @@ def tune_command(
             fields=(names if len(names) > 1 else names[0]) if names else None,
             batch_size=batch_size,
             memory_budget=memory_budget,
+            device=device,
             seconds=seconds,
             progress=lambda attempt: status.update(_said(attempt)),
         )

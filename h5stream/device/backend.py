@@ -108,8 +108,11 @@ class DeviceBackend(Protocol[StreamT, EventT]):
     def free_nbytes(self) -> int:
         """Give the bytes that the device could still give, roughly."""
 
-    def record_event(self, stream: StreamT) -> EventT:
-        """Mark the place in `stream` after all that is queued there now."""
+    def record_event(self, stream: StreamT, *, timed: bool = False) -> EventT:
+        """Mark the place in `stream` after all that is queued there now; `timed` for `elapsed_ns`."""
+
+    def elapsed_ns(self, began: EventT, ended: EventT) -> int:
+        """Give the nanoseconds between two timed events of one stream, both of which are done, without waiting."""
 
     def wait(self, stream: StreamT, event: EventT) -> None:
         """Let what is queued on `stream` from now on start only after `event`; the thread does not wait."""

@@ -123,12 +123,17 @@ class CudaBackend:
         reserve = cuda.memory_reserved(self._device) - cuda.memory_allocated(self._device)
         return int(free) + max(0, reserve)
 
-    def record_event(self, stream: cuda.Stream) -> cuda.Event:
+    def record_event(self, stream: cuda.Stream, *, timed: bool = False) -> cuda.Event:
         """Record an event that a waiting thread sleeps on, rather than spins."""
         with cuda.device(self._device):
-            event = cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+            event = cuda.Event(enable_timing=timed, blocking=True)  # type: ignore[no-untyped-call]
             event.record(stream)
         return event
+
+    def elapsed_ns(self, began: cuda.Event, ended: cuda.Event) -> int:
+        """Ask ``cudaEventElapsedTime``, which knows half microseconds."""
+        with cuda.device(self._device):
+            return round(1e6 * float(began.elapsed_time(ended)))
 
     def wait(self, stream: cuda.Stream, event: cuda.Event) -> None:
         """Queue a ``cudaStreamWaitEvent``."""

@@ -24,7 +24,8 @@ import torch
 from h5stream.device.backend import DeviceBackend
 from h5stream.engine.assemble import Assembler
 from h5stream.engine.batches import ReadyBatch
-from h5stream.engine.slots import SlotFormat, Slots
+from h5stream.engine.counters import Tally
+from h5stream.engine.slots import Slot, SlotFormat, Slots
 from h5stream.errors import DeviceMemoryError
 
 Transform = Callable[[Any], Any]
@@ -51,11 +52,15 @@ class FeedTotals:
     waits_for_host : int
         How often the thread had to wait for a copy before its slot could go back. High: the copy is slower
         than the reading, or `prefetch_factor` is too low; low is right.
+    planar_regions : int
+        Chunks that crossed in byte planes, so that the device undid their byte shuffle; always 0 without a
+        device window. 0 with one: no field is stored with shuffle in whole rows, or slots cut its chunks.
     """
 
     copies: int = 0
     nbytes: int = 0
     waits_for_host: int = 0
+    planar_regions: int = 0
 
 
 @dataclass(slots=True)
@@ -68,6 +73,16 @@ class _Flight:
     held: list[torch.Tensor] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Copying:
+    """A copy that is under way, between two timed events; `host` keeps its bytes, where no slot does."""
+
+    host: torch.Tensor
+    slot: Slot | None
+    began: Any
+    copied: Any
+
+
 class HostSlots:
     """Slots whose copy is under way; they go back once it is done.
 
@@ -75,32 +90,56 @@ class HostSlots:
     # after its event is done, so that nobody fills it while the device still reads it.
     """
 
-    def __init__(self, backend: DeviceBackend[Any, Any], slots: Slots, totals: FeedTotals) -> None:
-        self._backend, self._slots, self._totals = backend, slots, totals
-        self._copying: collections.deque[tuple[Any, Any]] = collections.deque()
+    def __init__(self, backend: DeviceBackend[Any, Any], slots: Slots, totals: FeedTotals, tally: Tally) -> None:
+        self._backend, self._slots, self._totals, self._tally = backend, slots, totals, tally
+        self._side = backend.side_stream()
+        self._copying: collections.deque[_Copying] = collections.deque()
 
-    def add(self, slot: Any, copied: Any) -> None:
-        """Take in a slot that is being copied until the event `copied`."""
-        self._copying.append((slot, copied))
+    def send(self, slot: Slot, there: torch.Tensor) -> torch.Tensor:
+        """Start the copy of a slot's first bytes to the device, and give those bytes on the host."""
+        host = torch.from_numpy(slot.memory[: there.numel()])
+        self._totals.copies += 1
+        self._totals.nbytes += there.numel()
+        self._send(host, there, slot)
+        return host
+
+    def send_beside(self, host: torch.Tensor, there: torch.Tensor) -> None:
+        """Start a copy of bytes that belong to no slot; they are held until it is done."""
+        self._send(host, there, None)
+
+    def _send(self, host: torch.Tensor, there: torch.Tensor, slot: Slot | None) -> None:
+        began = self._backend.record_event(self._side, timed=True)
+        self._backend.copy_async(there, host, self._side)
+        copied = self._backend.record_event(self._side, timed=True)
+        self._copying.append(_Copying(host=host, slot=slot, began=began, copied=copied))
+
+    @property
+    def under_way(self) -> int:
+        """Copies that are not known to be done."""
+        return len(self._copying)
 
     def give_back_done(self, *, keep_at_most: int) -> None:
         """Give back the slots whose copies are done; wait for the oldest while there are too many."""
         while self._copying:
-            slot, copied = self._copying[0]
+            copied = self._copying[0].copied
             if not self._backend.done(copied):
                 if len(self._copying) <= keep_at_most:
                     return
                 self._totals.waits_for_host += 1
                 self._backend.synchronize(copied)
-            self._copying.popleft()
-            self._slots.give_back(slot)
+            self._let_go()
 
     def drain(self) -> None:
         """Wait for all copies and give the slots back."""
         while self._copying:
-            slot, copied = self._copying.popleft()
-            self._backend.synchronize(copied)
-            self._slots.give_back(slot)
+            self._backend.synchronize(self._copying[0].copied)
+            self._let_go()
+
+    def _let_go(self) -> None:
+        done = self._copying.popleft()
+        self._tally.copied(self._backend.elapsed_ns(done.began, done.copied))
+        if done.slot is not None:
+            self._slots.give_back(done.slot)
 
 
 class DeviceFeed:
@@ -125,6 +164,8 @@ class DeviceFeed:
         one is asked for; by default each batch owns its memory for as long as it is kept.
     transform : callable, optional
         Applied to each batch on the side stream.
+    tally : Tally, optional
+        Where the time of the copies is counted.
     """
 
     def __init__(
@@ -138,6 +179,7 @@ class DeviceFeed:
         depth: int,
         reuse_buffers: bool = False,
         transform: Transform | None = None,
+        tally: Tally | None = None,
     ) -> None:
         self._backend, self._source = backend, source
         self._assembler, self._format = assembler, slot_format
@@ -147,7 +189,7 @@ class DeviceFeed:
         self._exhausted = False
         self._reused = _ReusedBuffers(backend, depth + 1) if reuse_buffers else None
         self.totals = FeedTotals()
-        self._host = HostSlots(backend, slots, self.totals)
+        self._host = HostSlots(backend, slots, self.totals, Tally() if tally is None else tally)
         # Dropping the feed must not let the ring refill a slot that is still being read.
         self._finalizer = weakref.finalize(self, self._host.drain)
 
@@ -196,14 +238,10 @@ class DeviceFeed:
         if ready is None:
             self._exhausted = True
             return
-        backend, nbytes = self._backend, self._format.nbytes
-        host = torch.from_numpy(ready.slot.memory[:nbytes])
-        there = self._allocate(nbytes)
-        backend.copy_async(there, host, self._side)
-        copied = backend.record_event(self._side)
-        self.totals.copies += 1
-        self.totals.nbytes += nbytes
-        held = [there] if self._reused is None else []  # what is reused is never dropped
+        backend = self._backend
+        there = self._allocate(self._format.nbytes)
+        host = self._host.send(ready.slot, there)
+        held = [there]  # what is reused as well: it is dropped with the feed, when the epoch is over
         batch = self._assembler.batch(
             there,
             self._format,
@@ -212,10 +250,9 @@ class DeviceFeed:
             host=host,
             cast=lambda raw, dtype: self._cast(raw, dtype, held),
         )
-        self._host.add(ready.slot, copied)
         if self._transform is not None:
             batch = backend.call(self._side, self._transform, batch)
-            held += _device_tensors(batch, backend.device)
+            held += device_tensors(batch, backend.device)
         self._flights.append(_Flight(batch=batch, rows=ready.rows, ready=backend.record_event(self._side), held=held))
 
     def _allocate(self, nbytes: int) -> torch.Tensor:
@@ -287,12 +324,12 @@ def _copy(out: torch.Tensor, raw: torch.Tensor) -> None:
     out.copy_(raw)
 
 
-def _device_tensors(batch: Any, device: torch.device) -> list[torch.Tensor]:
+def device_tensors(batch: Any, device: torch.device) -> list[torch.Tensor]:
     """List the tensors of a batch that live on the device, whatever structure it has."""
     if isinstance(batch, torch.Tensor):
         return [batch] if batch.device == device else []
     if isinstance(batch, dict):
-        return [t for value in batch.values() for t in _device_tensors(value, device)]
+        return [t for value in batch.values() for t in device_tensors(value, device)]
     if isinstance(batch, (list, tuple)):
-        return [t for value in batch for t in _device_tensors(value, device)]
+        return [t for value in batch for t in device_tensors(value, device)]
     return []

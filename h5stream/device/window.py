@@ -12,18 +12,25 @@ from __future__ import annotations
 
 import collections
 import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from h5stream.device.backend import DeviceBackend
-from h5stream.device.feed import BatchSource, FeedTotals, HostSlots, Transform
+from h5stream.device.feed import BatchSource, FeedTotals, HostSlots, Transform, device_tensors
+from h5stream.device.landing import pieces_of, shaped
 from h5stream.engine.assemble import Assembler
 from h5stream.engine.batches import ReadyBatch
+from h5stream.engine.counters import Tally
 from h5stream.engine.slots import SlotFormat, Slots
 from h5stream.errors import DeviceMemoryError, OptionError
 from h5stream.order.transfer import TransferOrder
+
+AHEAD = 4
+"""Batches' worth of slots that may be sent for each batch that is taken. Over 2, because an epoch's first windows
+double; not many, because what is sent ahead goes over the same stream as the next batch's gather."""
 
 
 @dataclass(slots=True)
@@ -72,6 +79,8 @@ class WindowFeed:
         The batch to begin with; the source begins with its window.
     transform : callable, optional
         Applied to each batch on the side stream.
+    tally : Tally, optional
+        Where the time of the copies is counted.
     """
 
     def __init__(
@@ -86,6 +95,7 @@ class WindowFeed:
         *,
         first_batch: int = 0,
         transform: Transform | None = None,
+        tally: Tally | None = None,
     ) -> None:
         self._backend, self._source, self._assembler = backend, source, assembler
         self._transfer, self._cut = transfer, transfer.order.cut
@@ -95,8 +105,9 @@ class WindowFeed:
         self._windows: collections.deque[_Window] = collections.deque()
         self._next_slot, self._next_batch = transfer.first_slot(first_batch), first_batch
         self._staging: torch.Tensor | None = None
+        self._most_ahead = max(AHEAD, -(-AHEAD * batch_format.rows // slot_format.rows))
         self.totals = FeedTotals()
-        self._host = HostSlots(backend, slots, self.totals)
+        self._host = HostSlots(backend, slots, self.totals, Tally() if tally is None else tally)
         self._finalizer = weakref.finalize(self, self._host.drain)
 
     def next_batch(self, timeout_s: float = 0.0) -> tuple[Any, int] | None:
@@ -108,10 +119,10 @@ class WindowFeed:
         output = self._start_output(number)
         while output.filled < output.rows:
             self._gather(number, output, self._window_with(number, output, timeout_s))
-        self._fill_ahead()
-        self._host.give_back_done(keep_at_most=2)
         self._next_batch += 1
-        return self._hand_over(output)
+        handed = self._hand_over(output)
+        self._fill_ahead()  # after the batch's event, or the consumer would wait for these copies as well
+        return handed
 
     # --- filling windows --------------------------------------------------------------------------------
 
@@ -122,11 +133,20 @@ class WindowFeed:
             self._windows.popleft()
         while not self._windows or self._windows[0].landed < self._windows[0].rows:
             self._land(self._source.next_batch(timeout_s))
+            # Here and not once the window is full: it may be far larger than what the host may hold.
+            self._host.give_back_done(keep_at_most=self._most_ahead)
         return self._windows[0]
 
     def _fill_ahead(self) -> None:
-        """Send slots of the next window that are ready, while this one's batches are taken."""
-        while self._next_slot < self._transfer.batches:
+        """Send slots of the next window that are ready, while this one's batches are taken.
+
+        No more than fills it faster than the other is emptied, and none while so many copies are queued: the
+        consumer waits for neither.
+        """
+        for _ in range(self._most_ahead):
+            self._host.give_back_done(keep_at_most=2 * self._most_ahead)
+            if self._next_slot >= self._transfer.batches or self._host.under_way >= self._most_ahead:
+                return
             window = self._transfer.window_of(self._next_slot)
             if self._windows and window > self._windows[0].number + 1:
                 return
@@ -137,27 +157,31 @@ class WindowFeed:
             if ready is None:
                 return
             self._land(ready)
-            self._host.give_back_done(keep_at_most=2)
 
     def _land(self, ready: ReadyBatch | None) -> None:
         """Send a slot across and lay its rows into its window."""
         assert ready is not None, "the source ended before the windows were full"
-        backend, nbytes = self._backend, self._slot_format.nbytes
         window = self._window_for(self._transfer.window_of(ready.number))
         if self._staging is None:
-            self._staging = self._allocate(nbytes)
-        host = torch.from_numpy(ready.slot.memory[:nbytes])
-        backend.copy_async(self._staging, host, self._side)
-        self._host.add(ready.slot, backend.record_event(self._side))
-        self.totals.copies += 1
-        self.totals.nbytes += nbytes
+            self._staging = self._allocate(self._slot_format.nbytes)
+        self._host.send(ready.slot, self._staging)
+        pairs: list[torch.Tensor] = []
         for number, rows in enumerate(window.fields):
             if rows is not None:
-                start = self._slot_format.offsets[number]
-                raw = self._staging[start : start + ready.rows * rows.shape[1]].view(ready.rows, rows.shape[1])
-                backend.launch(self._side, _copy, rows[window.landed : window.landed + ready.rows], raw)
+                pairs += self._laid(ready, number, rows[window.landed : window.landed + ready.rows])
+        self._backend.launch(self._side, _copy_each, *pairs)
         window.landed += ready.rows
         self._next_slot = ready.number + 1
+
+    def _laid(self, ready: ReadyBatch, number: int, rows: torch.Tensor) -> Iterator[torch.Tensor]:
+        """Give, in pairs, the rows of a field in the window and where their bytes lie in the slot that was sent."""
+        assert self._staging is not None
+        start, row_nbytes = self._slot_format.offsets[number], rows.shape[1]
+        for piece in pieces_of(ready.planar, number, ready.rows):
+            low, high = piece.first_row * row_nbytes, (piece.first_row + piece.rows) * row_nbytes
+            raw = self._staging[start + low : start + high]
+            yield from shaped(rows.view(-1)[low:high], raw, piece)
+            self.totals.planar_regions += piece.chunks if piece.element_nbytes > 1 else 0
 
     def _window_for(self, number: int) -> _Window:
         for window in self._windows:
@@ -165,11 +189,9 @@ class WindowFeed:
                 return window
         order = self._transfer.order
         rows = int(self._transfer.window_rows[number])
-        sources = torch.from_numpy(self._transfer.sources(number)).contiguous()
-        there = self._allocate(sources.numel() * 8)
-        self._backend.copy_async(there, sources.view(torch.uint8), self._side)
-        # The index is small and pageable: wait for it here rather than keep another slot alive for it.
-        self._backend.synchronize(self._backend.record_event(self._side))
+        sources = torch.from_numpy(self._transfer.sources(number))
+        there = self._allocate(sources.nbytes)
+        self._host.send_beside(sources.view(torch.uint8), there)
         window = _Window(
             number=number,
             first_output=int(order.window_edges[number]) - order.run[0],
@@ -178,7 +200,7 @@ class WindowFeed:
                 self._allocate(rows * f.row_nbytes).view(rows, f.row_nbytes) if f.row_nbytes else None
                 for f in self._assembler.layout.fields
             ],
-            sources=there.view(torch.int64),
+            sources=there.view(sources.dtype),
         )
         self._windows.append(window)
         return window
@@ -194,12 +216,14 @@ class WindowFeed:
         first = self._cut.start_of(number) + output.filled - window.first_output
         count = min(output.rows - output.filled, window.rows - first)
         chosen = window.sources[first : first + count]
+        pairs: list[torch.Tensor] = []
         for field_number, rows in enumerate(window.fields):
             if rows is None:
                 continue
             start = self._batch_format.offsets[field_number] + output.filled * rows.shape[1]
             out = output.packed[start : start + count * rows.shape[1]].view(count, rows.shape[1])
-            self._backend.launch(self._side, _take_rows, out, rows, chosen)
+            pairs += [out, rows]
+        self._backend.launch(self._side, _take_each, chosen, *pairs)
         output.filled += count
 
     def _hand_over(self, output: _Output) -> tuple[Any, int]:
@@ -213,6 +237,7 @@ class WindowFeed:
         )
         if self._transform is not None:
             batch = backend.call(self._side, self._transform, batch)
+            output.held += device_tensors(batch, backend.device)
         backend.wait(consumer, backend.record_event(self._side))
         for tensor in output.held:
             backend.hold(tensor, consumer)
@@ -257,6 +282,17 @@ def window_rows_for(backend: DeviceBackend[Any, Any], row_nbytes: int, rows: int
 
 def _copy(out: torch.Tensor, raw: torch.Tensor) -> None:
     out.copy_(raw)
+
+
+def _copy_each(*pairs: torch.Tensor) -> None:
+    # All fields in one call: to make a device and a stream current costs the thread more than a launch.
+    for out, raw in zip(pairs[::2], pairs[1::2], strict=True):
+        out.copy_(raw)
+
+
+def _take_each(chosen: torch.Tensor, *pairs: torch.Tensor) -> None:
+    for out, rows in zip(pairs[::2], pairs[1::2], strict=True):
+        _take_rows(out, rows, chosen)
 
 
 def _take_rows(out: torch.Tensor, rows: torch.Tensor, chosen: torch.Tensor) -> None:

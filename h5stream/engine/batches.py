@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from h5stream.engine.carry import FileTask
 from h5stream.engine.emit import Sink
 from h5stream.engine.kept import KeptTask
-from h5stream.engine.slots import Slot
+from h5stream.engine.slots import PlanarRegions, Slot, SlotFormat, address_of
 
 
 @dataclass(slots=True)
@@ -30,6 +30,8 @@ class ReadyBatch:
         Rows that are still to come; 0 once it may be handed over.
     dropped : list of ndarray
         Places of rows that cannot be had and are left out.
+    planar : PlanarRegions
+        What of its memory lies in byte planes still; empty but for a device that was to get it so.
     """
 
     number: int
@@ -38,6 +40,7 @@ class ReadyBatch:
     objects: dict[int, list[Any]]
     missing: int
     dropped: list[NDArray[np.int64]] = field(default_factory=list)
+    planar: PlanarRegions = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
@@ -55,3 +58,15 @@ class PlannedWindow:
     sink: Sink | None = None
     batches: list[ReadyBatch] = field(default_factory=list)
     dropped: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = field(default_factory=list)
+
+
+def sink_of(batches: list[ReadyBatch], slot_format: SlotFormat, row_nbytes: tuple[int, ...], *, straight: bool) -> Sink:
+    """Give where a window's rows go; `straight` lets chunks be decoded into the slots and left planar."""
+    return Sink(
+        slots=np.array([address_of(batch.slot.memory) for batch in batches], dtype=np.int64),
+        format=slot_format,
+        row_nbytes=row_nbytes,
+        objects=[batch.objects for batch in batches],
+        memories=[batch.slot.memory for batch in batches] if straight else (),
+        planar=[batch.planar for batch in batches] if straight else (),
+    )

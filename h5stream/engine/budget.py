@@ -55,6 +55,8 @@ class WindowSize:
         Bytes that this takes at most: slots, scratch and kept datasets.
     together : int
         Batches of a window where rows cost the same wherever they lie; 0 where windows are read whole.
+    slot_rows : int
+        Rows of a slot where it does not hold a batch, but crosses to a device window; else 0.
     notice : str
         Says so if the budget made the window smaller than wished; else empty.
     """
@@ -64,6 +66,7 @@ class WindowSize:
     max_open_batches: int
     needed_nbytes: int
     together: int = 0
+    slot_rows: int = 0
     notice: str = ""
 
 
@@ -154,7 +157,7 @@ def size_window(
     open_batches = int(min(affordable, 2 * window_batches))
     return WindowSize(
         window_rows=wished,
-        first_window_rows=min(wished, _first_rows(layout, batch_size, block_rows)) if window != "all" else wished,
+        first_window_rows=min(wished, first_rows(layout, batch_size, block_rows)) if window != "all" else wished,
         max_open_batches=open_batches,
         needed_nbytes=fixed + open_batches * slot,
         notice=notice,
@@ -227,7 +230,8 @@ def keep_and_size(carrier: Carrier, *, memory_budget: int, **sizes: Any) -> tupl
     raise AssertionError("the loop ends with nothing kept")
 
 
-def _first_rows(layout: SampleLayout, batch_size: int, block_rows: int) -> int:
+def first_rows(layout: SampleLayout, batch_size: int, block_rows: int) -> int:
+    """Give the rows of an epoch's first window, where windows are not smaller anyway."""
     in_bytes = FIRST_NBYTES // max(1, layout.row_nbytes)
     return max(batch_size, FIRST_BLOCKS * block_rows, min(FIRST_ROWS, in_bytes))
 

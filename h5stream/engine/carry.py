@@ -16,6 +16,7 @@ from h5stream.engine.emit import Emitter, Sink
 from h5stream.engine.gathering import SideBySide, Stack
 from h5stream.engine.mapping import GatherTask, MappedDatasets
 from h5stream.engine.plan import Task, plan_window
+from h5stream.engine.straight import Straight
 from h5stream.errors import CorruptChunkError
 from h5stream.order.epoch import Window
 from h5stream.storage.codecs import DecodeError, NotAskedError
@@ -115,10 +116,11 @@ class Carrier:
             self._carry_stack(task, sink, stopped, tally)
             return
         beside = SideBySide(programs[0], task, sink, self.scratch) if SideBySide.pays(programs) else None
+        straight = Straight(programs[0], task, sink) if Straight.pays(task.part, programs, sink) else None
         for start, stop in itertools.pairwise(task.run.tolist()):
             if stopped():
                 return
-            self._carry_run(task, sink, start, stop, beside, tally)
+            self._carry_run(task, sink, start, stop, beside, straight, tally)
         if beside is not None:
             began = clock()
             beside.flush()
@@ -127,7 +129,14 @@ class Carrier:
     # --- chunks read from the file ----------------------------------------------------------------------
 
     def _carry_run(
-        self, task: Task, sink: Sink, start: int, stop: int, beside: SideBySide | None, tally: Tally
+        self,
+        task: Task,
+        sink: Sink,
+        start: int,
+        stop: int,
+        beside: SideBySide | None,
+        straight: Straight | None,
+        tally: Tally,
     ) -> None:
         """Fetch neighbouring chunks with one read, decode and scatter each."""
         if task.place[start] == MISSING:
@@ -140,9 +149,12 @@ class Carrier:
         for k in range(start, stop):
             at = int(task.offset[k]) - base
             stored = fetched[at : at + int(task.nbytes[k])]
-            data, shuffled = self._decode(task, k, stored) if decoded else (stored, 0)
+            place = None if straight is None else straight.place_for(k)
+            data, shuffled = self._decode(task, k, stored, place) if decoded else (stored, 0)
             mark = tally.decoded(mark, data.nbytes)
-            if beside is None or data.nbytes != task.part.chunk_nbytes:
+            if straight is not None and place is not None:
+                straight.keep(k, place, data, shuffled, scratch)
+            elif beside is None or data.nbytes != task.part.chunk_nbytes:
                 self.emitter.emit(task, sink, k, data, shuffled, scratch)
             else:
                 beside.add(k, data, shuffled)
@@ -199,14 +211,16 @@ class Carrier:
         stack.flush()
         tally.scattered(mark)
 
-    def _decode(self, task: Task, k: int, stored: Bytes) -> tuple[Bytes, int]:
+    def _decode(self, task: Task, k: int, stored: Bytes, out: Bytes | None = None) -> tuple[Bytes, int]:
         part, index = task.part, task.part.index
         assert index is not None
         mask = int(index.filter_mask[task.place[k]])
         if stored.nbytes == part.chunk_nbytes and part.may_be_unfiltered(task.place[k : k + 1])[0]:
             return self.fallback.chunk(part, int(task.number[k])), 0
         try:
-            return part.pipeline.decode(stored, filter_mask=mask, raw_nbytes=part.chunk_nbytes, scratch=self.scratch)
+            return part.pipeline.decode(
+                stored, filter_mask=mask, raw_nbytes=part.chunk_nbytes, scratch=self.scratch, out=out
+            )
         except DecodeError as error:
             return self._ask_h5py(task, k, error), 0
 

@@ -93,6 +93,10 @@ class Tally:
         self.h5py_bytes += nbytes
         return ended
 
+    def copied(self, ns: int) -> None:
+        """Count the time that a copy to a device took there."""
+        self.copy_ns += ns
+
     def scattered(self, since: int) -> int:
         """Count the time since a mark as scattering, and give the mark of its end."""
         ended = clock()

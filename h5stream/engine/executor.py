@@ -10,16 +10,15 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from h5stream.engine.batches import PlannedWindow, ReadyBatch
+from h5stream.engine.batches import PlannedWindow, ReadyBatch, sink_of
 from h5stream.engine.blame import changed_file, first_failure
 from h5stream.engine.carry import Carrier, FileTask
 from h5stream.engine.counters import RunCounters, Tally, clock
-from h5stream.engine.emit import Sink
 from h5stream.engine.kept import KeptDatasets, KeptTask
 from h5stream.engine.leaving import stop_at_exit
 from h5stream.engine.plan import TASK_NBYTES
 from h5stream.engine.skipping import close_gaps, drop_rows, hand_down
-from h5stream.engine.slots import SlotFormat, Slots, address_of
+from h5stream.engine.slots import SlotFormat, Slots
 from h5stream.errors import H5StreamError, LoaderClosedError, LoaderTimeoutError
 from h5stream.order.epoch import Order, Window
 
@@ -57,6 +56,8 @@ class Run:
         Called with the thread's number in each reader thread before its first job.
     skip_corrupt : bool
         Leave the rows of corrupt chunks out of their batches, and a batch of which nothing is left.
+    straight : bool
+        Decode chunks straight into slots where that can be, and leave them planar; `order` is in file order.
     """
 
     def __init__(
@@ -72,9 +73,10 @@ class Run:
         first_batch: int = 0,
         on_thread_start: Callable[[int], None] | None = None,
         skip_corrupt: bool = False,
+        straight: bool = False,
     ) -> None:
         self._carrier, self._kept, self.order, self._ring = carrier, kept, order, ring
-        self._format = slot_format
+        self._format, self._straight = slot_format, straight
         self._row_nbytes = tuple(f.row_nbytes for f in carrier.layout.fields)
         self._max_open = max_open_batches
         self._on_thread_start, self._skip_corrupt = on_thread_start, skip_corrupt
@@ -288,12 +290,7 @@ class Run:
                 )
             window.batches.append(batch)
             assert rows <= batch.missing
-        window.sink = Sink(
-            slots=np.array([address_of(batch.slot.memory) for batch in window.batches], dtype=np.int64),
-            format=self._format,
-            row_nbytes=self._row_nbytes,
-            objects=[batch.objects for batch in window.batches],
-        )
+        window.sink = sink_of(window.batches, self._format, self._row_nbytes, straight=self._straight)
         window.pending = len(window.tasks)
         self._active.append(window)
         self._jobs.extend((window, task) for task in window.tasks)

@@ -42,7 +42,8 @@ class LoaderStatistics:
     running_s : float
         Seconds that the readers were there; longer than `elapsed_s` if they read ahead of the epoch.
     read_s, decode_s, scatter_s, copy_s, h5py_s, plan_s : float
-        Seconds spent in each kind of work, added over the threads; see the shares, such as `read_busy`.
+        Seconds spent in each kind of work, added over the threads; see the shares, such as `read_busy`. `copy_s` is
+        the device's own time, between events around each copy of a slot to it; 0 on the host.
     ready_mean : float
         Batches that were ready when one was asked for, on average. Near 0: the consumer waits for each. Near
         `ready_limit`: the readers wait for the consumer.
@@ -171,7 +172,10 @@ class LoaderStatistics:
 
     @property
     def copy_busy(self) -> float:
-        """Share of the time in which batches were copied to a device, 0 to 1; 0 on the host. High: the bus limits."""
+        """Share of the time in which slots were copied to a device, 0 to 1; 0 on the host. High: the bus limits.
+
+        Copies are timed on the device, and counted once they are seen to be done, without waiting for them.
+        """
         return min(1.0, self.copy_s / self.running_s) if self.running_s else 0.0
 
     @property

@@ -9,11 +9,34 @@ from numpy.typing import NDArray
 
 from h5stream.order.epoch import CutOrder, Window
 
+Places = NDArray[np.int32] | NDArray[np.int64]
+
+TRANSFER_NBYTES = 4 * 1024 * 1024
+"""Bytes of a slot, at least: a copy, its events and its launches take the asking thread about as long as the bus takes
+for so many."""
+
+
+def transfer_rows(batch_rows: int, block_rows: int, row_nbytes: int, rows: int) -> int:
+    """Give the rows of a slot: whole blocks, so that slots seldom cut a chunk, and no less than a batch.
+
+    Examples
+    --------
+    >>> transfer_rows(8192, 1024, 1032, 524288), transfer_rows(10000, 1024, 1032, 524288)
+    (8192, 10240)
+    >>> transfer_rows(32, 1000, 1000, 524288), transfer_rows(32, 1000, 1000, 500)
+    (5000, 500)
+    """
+    wanted = max(batch_rows, -(-TRANSFER_NBYTES // max(1, row_nbytes)))
+    return min(rows, -(-wanted // block_rows) * block_rows)
+
 
 class TransferOrder:
     """The windows of an epoch, their rows ascending and unshuffled, in slots of `slot_rows` rows.
 
     To the engine it is an order whose batches are slots; a slot never holds rows of two windows.
+
+    # Guarantees: `windows` may run in another thread than all else. What it works out for `sources` is handed over
+    # by single operations on a dictionary.
 
     Parameters
     ----------
@@ -40,6 +63,7 @@ class TransferOrder:
         self._together = together
         self.window_rows: NDArray[np.int64] = np.diff(order.window_edges)
         self.slot_edges: NDArray[np.int64] = np.append(0, np.cumsum(-(-self.window_rows // slot_rows)))
+        self._worked_out: dict[int, Places] = {}
 
     @property
     def batches(self) -> int:
@@ -69,6 +93,8 @@ class TransferOrder:
         for number in range(len(self.window_rows)):
             if self.slot_edges[number + 1] <= first_batch:
                 continue
+            # Here, where a reader plans, and not in the consumer's thread when the window's first slot is there.
+            self._worked_out[number] = self._sources(number)
             rows = self.order.rows_of_window(number)
             step = self.slot_rows * self._together
             for start in range(0, len(rows), step):
@@ -79,9 +105,16 @@ class TransferOrder:
                 if keep.any():
                     yield Window(rows=part[keep], batch=slot[keep], within=(place % self.slot_rows)[keep])
 
-    def sources(self, window: int) -> NDArray[np.int64]:
-        """Give, for each output place of a window, the place in file order that its row comes from."""
+    def sources(self, window: int) -> Places:
+        """Give, for each output place of a window, the place in file order that its row comes from; asked once."""
+        known = self._worked_out.pop(window, None)
+        return self._sources(window) if known is None else known
+
+    def _sources(self, window: int) -> Places:
         outputs = self.order.outputs_of_window(window)
-        sources = np.empty(len(outputs), dtype=np.int64)
-        sources[outputs - (int(self.order.window_edges[window]) - self.order.run[0])] = np.arange(len(outputs))
+        # They cross to a device and stay there: half the bytes where that is enough.
+        count = len(outputs)
+        places = np.arange(count, dtype=np.int32) if count < 1 << 31 else np.arange(count, dtype=np.int64)
+        sources = np.empty_like(places)
+        sources[outputs - (int(self.order.window_edges[window]) - self.order.run[0])] = places
         return sources

@@ -1,13 +1,17 @@
 """`tune`: what is tried, what is chosen, and that batch size and order stay."""
 
+import itertools
+from dataclasses import replace
+
 import h5py
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from h5stream import H5StreamLoader
-from h5stream.advice.tune import AS_FAST, WORTH_MIXING, Attempt, search, thread_counts, tune, window_sizes
+from h5stream.advice.tune import AS_FAST, WORTH_MIXING, Attempt, _Bench, search, thread_counts, tune, window_sizes
 from h5stream.cli.app import app
+from h5stream.delivery import WindowDelivery
 from h5stream.engine.statistics import LoaderStatistics
 from h5stream.errors import OptionError
 from h5stream.profiles import Profile, read_profile, write_profile
@@ -151,3 +155,73 @@ def test_a_plot_that_cannot_be_written_is_refused_before_anything_is_measured(fi
     pytest.importorskip("matplotlib")
     done = run(file, "--plot", str(tmp_path / "t.nothing"))
     assert isinstance(done.exception, OptionError)
+
+
+# --- a window on the device ---------------------------------------------------------------------------------
+
+
+def tuned_with_rates(file, monkeypatch, *, on_device, host=100.0, **options):
+    """Tune with rates that a test wrote down, in place of measured ones; the loaders are real."""
+    real = _Bench.run
+
+    def run(self, knob, threads, window, window_device=""):
+        rates = on_device if window_device else host
+        rate = rates(self) if callable(rates) else rates
+        return replace(real(self, knob, threads, window, window_device), rows_per_s=rate)
+
+    monkeypatch.setattr(_Bench, "run", run)
+    return tune(file, fields="x", batch_size=BATCH, memory_budget=50_000_000, seconds=0.001, **options)
+
+
+def test_a_device_window_that_is_faster_is_written_into_the_profile_and_used(file, tmp_path, monkeypatch):
+    found = tuned_with_rates(file, monkeypatch, on_device=150.0, device="cpu")
+    assert found.best.window_device == "cpu"
+    assert found.best.knob == "device"
+    assert found.gain == pytest.approx(1.5)
+    assert "window_device='cpu'" in found.answer
+    assert found.profile.loader["window_device"] == "cpu"
+    write_profile(found.profile, tmp_path / "p.toml")
+    with (
+        H5StreamLoader.from_profile(tmp_path / "p.toml", shuffle=True, seed=7) as there,
+        H5StreamLoader.from_profile(tmp_path / "p.toml", shuffle=True, seed=7, window_device=None) as host,
+    ):
+        assert isinstance(there._epochs.delivery, WindowDelivery)
+        assert not isinstance(host._epochs.delivery, WindowDelivery)
+        assert [batch.tolist() for batch in there] == [batch.tolist() for batch in host]
+
+
+def uneven(rates):
+    turn = itertools.cycle(rates)
+    return lambda bench: next(turn)
+
+
+@pytest.mark.parametrize("on_device", [100.0, 60.0, 102.0, uneven([150.0, 99.0])])
+def test_a_device_window_that_is_not_clearly_faster_is_left(file, monkeypatch, on_device):
+    found = tuned_with_rates(file, monkeypatch, on_device=on_device, device="cpu")
+    assert found.best.window_device == ""
+    assert "window_device" not in found.profile.loader
+    assert any("times the host window's rate" in line for line in found.caveats)
+
+
+def test_a_gain_within_what_runs_differ_by_is_none(file, monkeypatch):
+    found = tuned_with_rates(file, monkeypatch, host=uneven([100.0, 70.0]), on_device=120.0, device="cpu")
+    assert found.best.window_device == ""
+
+
+def test_fields_that_cannot_lie_there_are_said(tmp_path):
+    with h5py.File(tmp_path / "s.h5", "w") as made:
+        made["s"] = np.array([b"ab"] * 1000)
+    found = tune(str(tmp_path / "s.h5"), fields="s", batch_size=BATCH, seconds=0.001, device="cpu")
+    assert found.best.window_device == ""
+    assert any("was not run: window_device= holds tensors" in line for line in found.caveats)
+
+
+def test_without_a_device_no_window_is_laid_on_one(file):
+    found = tune(file, fields="x", batch_size=BATCH, seconds=0.001)
+    assert not any(attempt.window_device for attempt in found.attempts)
+
+
+def test_the_command_tries_the_device_and_says_how_it_did(file, tmp_path):
+    done = run(file, "--fields", "x", "--batch-size", "100", "--seconds", "0.001", "--device", "cpu")
+    assert done.exit_code == 0, (done.output, done.exception)
+    assert "window_device='cpu' ran at" in " ".join(done.output.split())

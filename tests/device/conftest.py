@@ -92,6 +92,10 @@ class _Event:
     def query(self):
         return True
 
+    def elapsed_time(self, ended):
+        self.cuda.touch("elapsed_time", self.cuda.current)
+        return 0.25
+
     def synchronize(self):
         self.cuda.touch("synchronize", self.stream.index)
 

@@ -52,6 +52,7 @@ class FakeEvent:
         self.stream = stream
         self.is_done = False
         self.asked = 0
+        self.at = None
 
 
 class _Work:
@@ -93,6 +94,7 @@ class FakeBackend:
         self._blocks = {}
         self._dropped = deque()
         self._streams = []
+        self._moved = 0
         self._consumer = self.new_stream("consumer")
         self._side = self.new_stream("side")
         self.counts = Counter()
@@ -136,16 +138,25 @@ class FakeBackend:
     def free_nbytes(self):
         return 1 << 40
 
-    def record_event(self, stream):
+    def record_event(self, stream, *, timed=False):
         self._tick("record_event")
         event = FakeEvent(stream)
 
         def finish():
             event.is_done = True
+            event.at = self._moved if timed else None
 
         with self._lock:
             stream.queue.append(_Work(finish))
         return event
+
+    def elapsed_ns(self, began, ended):
+        """A nanosecond for each piece of work that any stream did between the two, the end of the first included."""
+        self._tick("elapsed_ns")
+        if not (began.is_done and ended.is_done):
+            assert self._skip & {"synchronize", "done"}, "only what is done has a time"
+            return 0
+        return ended.at - began.at
 
     def wait(self, stream, event):
         self._tick("wait")
@@ -209,6 +220,7 @@ class FakeBackend:
         return bool(stream.queue) and all(event.is_done for event in stream.queue[0].after)
 
     def _move(self, stream):
+        self._moved += 1
         stream.queue.popleft().run()
 
     def _force(self, event):

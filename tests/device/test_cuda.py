@@ -11,6 +11,7 @@ from toy_feed import feed_in_place, feed_owned, is_right
 
 import h5stream
 from h5stream.device.backend import CudaBackend, DeviceBackend, backend_for
+from h5stream.device.landing import Piece, shaped
 from h5stream.errors import OptionError
 
 gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")]
@@ -70,7 +71,15 @@ def test_the_side_stream_is_one(recorded_cuda):
 
 def test_a_waiting_thread_sleeps_instead_of_spinning(recorded_cuda):
     backend = CudaBackend("cuda:1")
-    assert backend.record_event(backend.side_stream()).options == {"blocking": True}
+    assert backend.record_event(backend.side_stream()).options == {"blocking": True, "enable_timing": False}
+
+
+def test_the_time_between_two_timed_events_is_in_nanoseconds(recorded_cuda):
+    backend = CudaBackend("cuda:1")
+    began, ended = (backend.record_event(backend.side_stream(), timed=True) for _ in range(2))
+    assert began.options == {"blocking": True, "enable_timing": True}
+    assert backend.elapsed_ns(began, ended) == 250_000
+    assert set(recorded_cuda.touched) == {1}
 
 
 def test_a_device_that_does_not_exist_is_named_with_how_many_there_are(recorded_cuda):
@@ -129,6 +138,26 @@ class TestOnAGpu:
         backend.hold(there, consumer)
         assert (there == 3).all().item()
         assert backend.done(copied)
+
+    def test_a_copy_has_a_time(self):
+        backend = CudaBackend()
+        side = backend.side_stream()
+        slot, there = backend.allocate_pinned(1 << 24), backend.allocate_device(1 << 24, side)
+        began = backend.record_event(side, timed=True)
+        backend.copy_async(there, slot.tensor, side)
+        ended = backend.record_event(side, timed=True)
+        backend.synchronize(ended)
+        assert 0 < backend.elapsed_ns(began, ended) < 1e9
+
+    def test_byte_planes_become_rows(self):
+        backend = CudaBackend()
+        for width in (2, 4, 8, 16):
+            planes = torch.randint(0, 256, (5, width, 1000), dtype=torch.uint8)
+            piece = Piece(first_row=0, rows=50, chunks=5, element_nbytes=width)
+            out = torch.zeros(planes.numel(), dtype=torch.uint8, device=backend.device)
+            to, of = shaped(out, planes.view(-1).to(backend.device), piece)
+            to.copy_(of)
+            assert torch.equal(out.cpu(), planes.transpose(1, 2).reshape(-1))
 
     @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU")
     def test_cuda_1_makes_no_context_on_gpu_0(self):

@@ -23,7 +23,7 @@ import torch
 from sample_files import gate, reader_threads, stream_all, write_sample
 
 from h5stream import H5StreamLoader
-from h5stream.engine import carry, executor, kept, slots
+from h5stream.engine import batches, carry, executor, kept, slots
 from h5stream.engine.assemble import Assembler
 from h5stream.errors import SourceError
 from h5stream.storage.filters import DecodeScratch
@@ -104,7 +104,7 @@ ALLOCATIONS = {
     "slots": (slots.SlotRing, "_map_arena"),
     "scratch": (DecodeScratch, "buffer"),
     "plan": (carry, "plan_window"),
-    "sink": (executor, "Sink"),
+    "sink": (batches, "Sink"),
     "kept": (kept, "map_memory"),
     "small chunks": (carry.Stack, "flush"),
     "batch": (Assembler, "batch"),
@@ -262,8 +262,8 @@ def test_two_loaders_at_once_do_not_disturb_each_other(tmp_path, sample, same_fi
     other = sample if same_file else write_sample(tmp_path, "other.h5", first=5000)
     loaders = [H5StreamLoader(one.path, 30, True, seed=k, num_workers=2) for k, one in enumerate((sample, other))]
     rows = [[], []]
-    for batches in zip(*loaders, strict=True):
-        for k, (batch, one) in enumerate(zip(batches, (sample, other), strict=True)):
+    for pair in zip(*loaders, strict=True):
+        for k, (batch, one) in enumerate(zip(pair, (sample, other), strict=True)):
             assert one.matches(batch["x"], batch["y"])
             rows[k] += batch["y"].tolist()
     assert [sorted(r) for r in rows] == [list(range(1000))] * 2
