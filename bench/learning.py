@@ -22,10 +22,10 @@ import torch
 
 from bench.learning_data import SOURCES, Data
 from bench.machine import describe
-from h5stream.engine.budget import AUTO_BATCHES, AUTO_BLOCKS, FIRST_BLOCKS
 from h5stream.order.blocks import Blocks, make_blocks
 from h5stream.order.epoch import EpochOrder, OrderSettings
 from h5stream.order.quality import forecast, measure
+from h5stream.order.windows import first_rows, wished_rows
 
 SEEDS = 10
 HIDDEN = 64
@@ -42,6 +42,7 @@ ORDERS: dict[str, int | None] = {
     "full, other seeds": None,
     "auto": None,
     "auto, first small": None,
+    "1,024 blocks": 1024,
     "64 blocks": 64,
     "16 blocks": 16,
     "4 blocks": 4,
@@ -51,7 +52,7 @@ ORDERS: dict[str, int | None] = {
 # Where blocks are many every order takes a while, so that one of the middle is left out; a first window that is
 # small needs many blocks to differ.
 LEFT_OUT: dict[str, tuple[str, ...]] = {"many blocks": ("16 blocks",)}
-ONLY_WITH_MANY_BLOCKS = ("auto, first small",)
+ONLY_WITH_MANY_BLOCKS = ("auto, first small", "1,024 blocks")
 ALIKE_FOR_ALL_BLOCKS = ("full", "full, other seeds", "none")
 
 
@@ -68,19 +69,30 @@ class Layout:
     blocks: Blocks
     block_rows: int
     batch_rows: int
+    row_nbytes: int
 
     def window_rows(self, order: str) -> int:
         """Give the rows of a window, as the loader would for plenty of memory."""
         rows = self.blocks.total_rows
         if order.startswith("auto"):
-            return min(rows, max(AUTO_BATCHES * self.batch_rows, AUTO_BLOCKS * self.block_rows))
+            return wished_rows(
+                "auto",
+                rows=rows,
+                batch_size=self.batch_rows,
+                block_rows=self.block_rows,
+                row_nbytes=self.row_nbytes,
+            )
         count = ORDERS[order]
         return rows if count is None else min(rows, count * self.block_rows)
 
     def first_window_rows(self, order: str) -> int:
         """Give the rows of an epoch's first window."""
         window = self.window_rows(order)
-        return min(window, FIRST_BLOCKS * self.block_rows) if order == "auto, first small" else window
+        if order != "auto, first small":
+            return window
+        return min(
+            window, first_rows(batch_size=self.batch_rows, block_rows=self.block_rows, row_nbytes=self.row_nbytes)
+        )
 
     def epoch(self, order: str, seed: int, epoch: int) -> EpochOrder:
         """Give the order of an epoch."""
@@ -172,7 +184,12 @@ def cases(name: str, sortings: tuple[str, ...] = SORTINGS, sizes: tuple[str, ...
     trained: dict[tuple[str, ...], tuple[list[float], list[float]]] = {}
     for chunks, order in itertools.product(sizes, orders_of(name)):
         block_rows = data.small_block if chunks == "small" else data.large_block
-        layout = Layout(blocks=make_blocks((0, rows), (block_rows,)), block_rows=block_rows, batch_rows=data.batch_rows)
+        layout = Layout(
+            blocks=make_blocks((0, rows), (block_rows,)),
+            block_rows=block_rows,
+            batch_rows=data.batch_rows,
+            row_nbytes=data.row_nbytes,
+        )
         score = round(score_of(layout, order), 5)
         lines: list[Any] = []
         for (sorting, (x, y)), model in itertools.product(files.items(), MODELS):

@@ -26,6 +26,8 @@ class Data:
         A part of the rows, drawn at random: a fifth where there are few.
     batch_rows, epochs : int
         How it is trained.
+    row_nbytes : int
+        Bytes that a row is taken to have in its file, which an automatic window goes by.
     small_block, large_block : int
         Rows of a block where chunks are small (many blocks) and where they are large (few).
     """
@@ -39,6 +41,7 @@ class Data:
     epochs: int
     small_block: int
     large_block: int
+    row_nbytes: int
 
     def sorted_by(self, order: str) -> tuple[Any, Any]:
         """Give the training rows as a file would hold them: by ``label``, by ``session``, or ``random``."""
@@ -84,7 +87,8 @@ def synthetic() -> Data:
 def many_blocks() -> Data:
     """Over a million rows of twenty overlapping classes in 256 sessions: 8,192 or 32,768 blocks.
 
-    An automatic window of 1,024 blocks is a thirty-second or an eighth of it.
+    1,024 blocks are a thirty-second or an eighth of it. Its rows are taken to have 1 KiB in their file, as if the model
+    looked at a few of many features: an automatic window is then a quarter of it.
     """
     rng = np.random.default_rng(11)
     rows, width, classes, sessions = 1_081_344, 16, 20, 256
@@ -94,7 +98,7 @@ def many_blocks() -> Data:
     centres, bends = rng.normal(0, 1.0, (classes, width)), rng.normal(0, 1.0, (classes, width))
     x = centres[y] + rng.normal(0, 1.4, (rows, width)) + rng.normal(0, 0.6, (sessions, width))[session]
     x += np.abs(rng.normal(0, 1.0, (rows, 1))) * bends[y]
-    return _split(x, y, session, 1024, 1, small_block=32, large_block=128, test_share=0.03)
+    return _split(x, y, session, 1024, 1, small_block=32, large_block=128, test_share=0.03, row_nbytes=1024)
 
 
 SOURCES: dict[str, Callable[[], Data]] = {
@@ -121,6 +125,7 @@ def _split(
     small_block: int,
     large_block: int,
     test_share: float = 0.2,
+    row_nbytes: int | None = None,
 ) -> Data:
     test = np.random.default_rng(0).random(len(y)) < test_share
     mean, spread = x[~test].mean(axis=0), x[~test].std(axis=0)
@@ -130,4 +135,5 @@ def _split(
     return Data(
         x=x[~test], y=y[~test], session=session[~test], test_x=x[test], test_y=y[test],
         batch_rows=batch_rows, epochs=epochs, small_block=small_block, large_block=large_block,
+        row_nbytes=x[0].nbytes if row_nbytes is None else row_nbytes,
     )  # fmt: skip

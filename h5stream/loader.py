@@ -104,8 +104,8 @@ class H5StreamLoader:
     seed : int, optional
         Of the shuffle; default 0, so that all ranks agree and runs repeat.
     window : int, "auto" or "all"
-        Rows that are shuffled with one another. ``"auto"`` is ``max(4 batches, 1,024 blocks)`` within the
-        budget; ``"all"`` is an exact global shuffle.
+        Rows that are shuffled with one another. ``"auto"`` is the most of 4 batches, 1,024 blocks and 256 MiB within
+        the budget; ``"all"`` is an exact global shuffle.
     memory_budget : int, optional
         Bytes that slots, windows and scratch may take together. Default 2 GiB, at most a quarter of the machine's.
     transform : callable, optional

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator
 from typing import Any
 
 from torch.utils.data import Sampler
 
 from h5stream.dataset import H5Dataset
-from h5stream.engine.budget import AUTO_BATCHES, AUTO_BLOCKS, FIRST_BLOCKS
+from h5stream.engine.budget import block_rows_of, first_rows_of
 from h5stream.errors import OptionError, StateError
 from h5stream.order.epoch import EpochOrder, OrderSettings
+from h5stream.order.windows import wished_rows
 
 
 class ChunkBatchSampler(Sampler[list[int]]):
@@ -70,8 +70,15 @@ class ChunkBatchSampler(Sampler[list[int]]):
         self.epoch = 0
         self.batch_size = batch_size
         self.drop_last = drop_last
-        block_rows = dataset.layout.leading[0].chunk_rows
-        window_rows, first_rows = _window_rows(window, len(dataset), batch_size, block_rows)
+        layout = dataset.layout
+        window_rows = wished_rows(
+            window,
+            rows=len(dataset),
+            batch_size=batch_size,
+            block_rows=block_rows_of(layout),
+            row_nbytes=layout.row_nbytes,
+        )
+        first_rows = window_rows if window == "all" else min(window_rows, first_rows_of(layout, batch_size))
         self._settings: dict[str, Any] = {
             "batch_size": batch_size,
             "window_rows": window_rows,
@@ -183,14 +190,3 @@ class ChunkBatchSampler(Sampler[list[int]]):
 def _split(array: Any, edges: Any) -> list[Any]:
     bounds = [0, *edges.tolist(), len(array)]
     return [array[a:b] for a, b in itertools.pairwise(bounds)]
-
-
-def _window_rows(window: int | str, rows: int, batch_size: int, block_rows: int) -> tuple[int, int]:
-    if window == "all":
-        return rows, rows
-    if window == "auto":
-        wished = max(AUTO_BATCHES * batch_size, AUTO_BLOCKS * block_rows)
-        return wished, min(wished, math.ceil(max(batch_size, FIRST_BLOCKS * block_rows)))
-    if isinstance(window, bool) or not isinstance(window, int) or window < 1:
-        raise OptionError(f"window= takes a number of rows, 'auto' or 'all', not {window!r}")
-    return window, window

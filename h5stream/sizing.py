@@ -7,7 +7,7 @@ from typing import Any
 
 from h5stream.device.backend import DeviceBackend
 from h5stream.device.window import window_rows_for
-from h5stream.engine.budget import WindowSize, first_rows, keep_and_size, size_window
+from h5stream.engine.budget import WindowSize, block_rows_of, first_rows_of, keep_and_size, size_window
 from h5stream.engine.carry import Carrier
 from h5stream.engine.kept import KeptDatasets
 from h5stream.engine.slots import PAGE_NBYTES, SlotFormat
@@ -67,14 +67,13 @@ class Sizing:
         wished = self.rows if window == "all" else window if isinstance(window, int) else None
         window_rows = min(self.rows, wished or window_rows_for(backend, layout.row_nbytes, self.rows))
         # As for a host window of so many rows, so that the order is the same.
-        block_rows = max(part.chunk_rows for part in layout.leading)
-        first = window_rows if window == "all" else min(window_rows, first_rows(layout, self.batch_rows, block_rows))
+        first = window_rows if window == "all" else min(window_rows, first_rows_of(layout, self.batch_rows))
         return replace(
             size,
             window_rows=window_rows,
             first_window_rows=first,
             notice="",
-            **self._slots_in(size.max_open_batches, block_rows),
+            **self._slots_in(size.max_open_batches, block_rows_of(layout)),
         )
 
     def _slots_in(self, batches: int, block_rows: int) -> dict[str, int]:

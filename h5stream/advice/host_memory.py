@@ -7,14 +7,13 @@ from dataclasses import dataclass
 
 from h5stream.advice.rules import above_zero, at_least
 from h5stream.advice.suggestion import Suggestion, bytes_text
+from h5stream.order.windows import AUTO_BATCHES, AUTO_BLOCKS, AUTO_NBYTES, AUTO_ROWS, wished_rows
 
 # What a worker process adds by itself. Noted with a PyTorch image pipeline: 4 workers about 2 GB, 12 about
 # 6 GB, 16 about 8 GB. A process forked late from a small parent adds less.
 WORKER_BYTES = 512 << 20
 
-# `window="auto"` of the loader: max(4 batches, 1,024 blocks).
-_WINDOW_BATCHES = 4
-_WINDOW_BLOCKS = 1024
+_MANY_ROWS = 1 << 62
 # One window is read while another is consumed.
 _WINDOWS = 2
 # A thread holds a chunk as stored and a chunk decoded.
@@ -184,7 +183,7 @@ def loader_memory(
     chunk_bytes : int, optional
         Bytes of a decoded chunk of the largest field; one chunk's rows are a block.
     window_rows : int, optional
-        Rows of a window; by default the larger of 4 batches and 1,024 blocks.
+        Rows of a window; by default those of ``window="auto"`` over a large file.
     leased_batches : int, optional
         Batches that the consumer keeps at a time.
     memory_budget : int, optional
@@ -203,7 +202,9 @@ def loader_memory(
     at_least(0, threads=threads, leased_batches=leased_batches)
     above_zero(window_rows=window_rows, memory_budget=memory_budget)
     block_rows = max(1, chunk_bytes // row_bytes)
-    asked = window_rows or max(_WINDOW_BATCHES * batch_size, _WINDOW_BLOCKS * block_rows)
+    asked = window_rows or wished_rows(
+        "auto", rows=_MANY_ROWS, batch_size=batch_size, block_rows=block_rows, row_nbytes=row_bytes
+    )
     batch = batch_size * row_bytes
     scratch = max(threads, 1) * _SCRATCH_CHUNKS * chunk_bytes
     fixed = leased_batches * batch + scratch
@@ -247,7 +248,10 @@ def _window_line(asked: int, rows: int, batch_size: int, block_rows: int, given:
     if given is not None:
         line = f"window: {given} rows, as given"
     else:
-        line = f"window: max({_WINDOW_BATCHES} x {batch_size}, {_WINDOW_BLOCKS} x {block_rows}) = {asked} rows"
+        line = (
+            f"window: max({AUTO_BATCHES} x {batch_size}, {AUTO_BLOCKS} x {block_rows}, {bytes_text(AUTO_NBYTES)} but at "
+            f"most {AUTO_ROWS} rows) = {asked} rows"
+        )
     return line if rows == asked else f"{line}, cut to {rows} by the budget"
 
 

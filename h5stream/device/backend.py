@@ -105,8 +105,8 @@ class DeviceBackend(Protocol[StreamT, EventT]):
         For a user's function, which makes tensors of its own.
         """
 
-    def free_nbytes(self) -> int:
-        """Give the bytes that the device could still give, roughly."""
+    def total_nbytes(self) -> int:
+        """Give the bytes of memory that the device has, whatever is free of them."""
 
     def record_event(self, stream: StreamT, *, timed: bool = False) -> EventT:
         """Mark the place in `stream` after all that is queued there now; `timed` for `elapsed_ns`."""

@@ -97,9 +97,9 @@ class CpuBackend:
         """Call it."""
         return function(argument)
 
-    def free_nbytes(self) -> int:
-        """Give the memory that the system would give without swapping."""
-        return allowance.memory_available_bytes()
+    def total_nbytes(self) -> int:
+        """Give the memory that the machine has, or the cgroup may use."""
+        return allowance.memory_total_bytes()
 
     def record_event(self, stream: CpuStream, *, timed: bool = False) -> CpuEvent:
         """Give an event that is done."""

@@ -117,11 +117,9 @@ class CudaBackend:
         with self._on(stream):
             return function(argument)
 
-    def free_nbytes(self) -> int:
-        """Ask the driver, and add what torch's allocator holds in reserve."""
-        free, _ = cuda.mem_get_info(self._device)
-        reserve = cuda.memory_reserved(self._device) - cuda.memory_allocated(self._device)
-        return int(free) + max(0, reserve)
+    def total_nbytes(self) -> int:
+        """Ask the driver."""
+        return int(cuda.mem_get_info(self._device)[1])
 
     def record_event(self, stream: cuda.Stream, *, timed: bool = False) -> cuda.Event:
         """Record an event that a waiting thread sleeps on, rather than spins."""

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import collections
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any, Protocol
 
 import torch
@@ -325,11 +326,30 @@ def _copy(out: torch.Tensor, raw: torch.Tensor) -> None:
 
 
 def device_tensors(batch: Any, device: torch.device) -> list[torch.Tensor]:
-    """List the tensors of a batch that live on the device, whatever structure it has."""
-    if isinstance(batch, torch.Tensor):
-        return [batch] if batch.device == device else []
-    if isinstance(batch, dict):
-        return [t for value in batch.values() for t in device_tensors(value, device)]
-    if isinstance(batch, (list, tuple)):
-        return [t for value in batch for t in device_tensors(value, device)]
-    return []
+    """List the tensors of a batch that live on the device: in mappings, sequences and attributes of what it is made of.
+
+    Examples
+    --------
+    >>> len(device_tensors({"x": torch.zeros(2), "more": [torch.ones(1), "text"]}, torch.device("cpu")))
+    2
+    """
+    found: list[torch.Tensor] = []
+    seen: set[int] = set()
+    left = [batch]
+    while left:
+        value = left.pop()
+        if isinstance(value, torch.Tensor):
+            found += [value] if value.device == device else []
+        elif id(value) not in seen and not isinstance(value, (str, bytes, type, ModuleType)):
+            seen.add(id(value))
+            left += _parts_of(value)
+    return found
+
+
+def _parts_of(value: Any) -> list[Any]:
+    if isinstance(value, Mapping):
+        return list(value.values())
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return list(value)
+    slots = [getattr(value, name, None) for name in getattr(type(value), "__slots__", ())]
+    return [*getattr(value, "__dict__", {}).values(), *slots]  # a batch class of the user's

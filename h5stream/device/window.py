@@ -276,8 +276,11 @@ def check_fields(assembler: Assembler) -> None:
 
 
 def window_rows_for(backend: DeviceBackend[Any, Any], row_nbytes: int, rows: int) -> int:
-    """Give the rows of an automatic device window: two of them in a quarter of what the device could give."""
-    return max(1, min(rows, backend.free_nbytes() // 8 // max(1, row_nbytes + 8)))
+    """Give the rows of an automatic device window: two of them in a quarter of the device's memory.
+
+    Of all of it, because what is free at the moment must not choose the order.
+    """
+    return max(1, min(rows, backend.total_nbytes() // 8 // max(1, row_nbytes + 8)))
 
 
 def _copy(out: torch.Tensor, raw: torch.Tensor) -> None:

@@ -11,6 +11,7 @@ from h5stream.engine.kept import KeptDatasets, datasets_to_keep
 from h5stream.engine.plan import TASK_NBYTES
 from h5stream.engine.slots import SlotFormat
 from h5stream.errors import BudgetError, OptionError
+from h5stream.order.windows import AUTO_BATCHES, first_rows, wished_rows
 from h5stream.storage.layout import SampleLayout
 
 DEFAULT_BUDGET = 2 * 1024**3
@@ -21,24 +22,11 @@ SCRATCH_SHARE = 4
 """An automatic window leaves scratch one part in so many of the budget (and one thread's scratch at least), however
 many threads there are: their number must not choose the window either."""
 
-AUTO_BLOCKS = 1024
-"""Blocks of an automatic window: what matters for learning is the number of distinct blocks in it."""
-
-AUTO_BATCHES = 4
-"""Batches of an automatic window, at least."""
-
 TOGETHER_NBYTES = 8 * 1024 * 1024
 """Bytes of batches that are read together where rows cost the same wherever they lie, if that is more."""
 
 PERMUTATION_NBYTES = 8
 """Bytes a row that the order of an epoch takes where it is held in whole."""
-
-FIRST_BLOCKS = 64
-"""Blocks of an epoch's first window, at least; later windows double. At 1 MiB a block it is read in under 0.1 s."""
-
-FIRST_NBYTES = 64 * 1024 * 1024
-FIRST_ROWS = 1024 * 1024
-"""An epoch's first window is this large where blocks are small: as quickly read, and better mixed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +111,7 @@ def size_window(
     slot = -(-SlotFormat.for_rows(layout.fields, batch_size).nbytes // 4096) * 4096
     fixed = threads * scratch_nbytes(layout) + kept_nbytes
     affordable = (memory_budget - fixed) // slot
-    wished = _wished_rows(window, rows, batch_size, block_rows)
+    wished = wished_rows(window, rows=rows, batch_size=batch_size, block_rows=block_rows, row_nbytes=layout.row_nbytes)
     notice = ""
     share = (memory_budget - _scratch_share(layout, memory_budget) - kept_nbytes) // slot
     if window == "auto" and wished > (fits := _rows_in(share, batch_size, block_rows, rows)):
@@ -157,7 +145,7 @@ def size_window(
     open_batches = int(min(affordable, 2 * window_batches))
     return WindowSize(
         window_rows=wished,
-        first_window_rows=min(wished, first_rows(layout, batch_size, block_rows)) if window != "all" else wished,
+        first_window_rows=wished if window == "all" else min(wished, first_rows_of(layout, batch_size)),
         max_open_batches=open_batches,
         needed_nbytes=fixed + open_batches * slot,
         notice=notice,
@@ -174,6 +162,11 @@ def _rows_in(slots: int, batch_size: int, block_rows: int, rows: int) -> int:
 def block_rows_of(layout: SampleLayout) -> int:
     """Give the rows of a block; of the longest, where files differ."""
     return max(part.chunk_rows for part in layout.leading)
+
+
+def first_rows_of(layout: SampleLayout, batch_size: int) -> int:
+    """Give the rows of an epoch's first window, where windows are not smaller anyway."""
+    return first_rows(batch_size=batch_size, block_rows=block_rows_of(layout), row_nbytes=layout.row_nbytes)
 
 
 def threads_within(layout: SampleLayout, threads: int, memory_budget: int) -> int:
@@ -228,22 +221,6 @@ def keep_and_size(carrier: Carrier, *, memory_budget: int, **sizes: Any) -> tupl
             if not numbers:
                 raise
     raise AssertionError("the loop ends with nothing kept")
-
-
-def first_rows(layout: SampleLayout, batch_size: int, block_rows: int) -> int:
-    """Give the rows of an epoch's first window, where windows are not smaller anyway."""
-    in_bytes = FIRST_NBYTES // max(1, layout.row_nbytes)
-    return max(batch_size, FIRST_BLOCKS * block_rows, min(FIRST_ROWS, in_bytes))
-
-
-def _wished_rows(window: int | str, rows: int, batch_size: int, block_rows: int) -> int:
-    if window == "all":
-        return rows
-    if window == "auto":
-        return min(rows, max(AUTO_BATCHES * batch_size, AUTO_BLOCKS * block_rows))
-    if isinstance(window, bool) or not isinstance(window, int) or window < 1:
-        raise OptionError(f"window= takes a number of rows, 'auto' or 'all', not {window!r}")
-    return min(rows, window)
 
 
 def default_budget(total_nbytes: int) -> int:

@@ -34,10 +34,11 @@ def test_too_little_memory_is_said():
     assert dataloader_memory(**setting, available_bytes=1 << 40).caveats[0].startswith("fits")
 
 
-def test_the_window_is_the_larger_of_four_batches_and_1024_blocks():
+def test_the_window_is_the_most_of_four_batches_1024_blocks_and_256_mib():
     assert loader_memory(row_bytes=1024, batch_size=8192).window_rows == 1024 * 1024
-    wide = loader_memory(row_bytes=1024, batch_size=8192, chunk_bytes=1024)
-    assert wide.window_rows == 4 * 8192
+    assert loader_memory(row_bytes=1024, batch_size=8192, chunk_bytes=1024).window_rows == 256 * 1024
+    assert loader_memory(row_bytes=1 << 17, batch_size=8192, chunk_bytes=1 << 17).window_rows == 4 * 8192
+    assert loader_memory(row_bytes=8, batch_size=64, chunk_bytes=8).window_rows == 1 << 20
 
 
 def test_more_threads_cost_their_scratch_and_no_queue():

@@ -19,8 +19,9 @@ from h5stream import H5StreamLoader  # noqa: E402
 from h5stream.order.blocks import make_blocks  # noqa: E402
 
 
-def layout(rows=1000, block=10, batch=50):
-    return learning.Layout(blocks=make_blocks((0, rows), (block,)), block_rows=block, batch_rows=batch)
+def layout(rows=1000, block=10, batch=50, row_nbytes=1 << 16):
+    blocks = make_blocks((0, rows), (block,))
+    return learning.Layout(blocks=blocks, block_rows=block, batch_rows=batch, row_nbytes=row_nbytes)
 
 
 def toy():
@@ -28,7 +29,7 @@ def toy():
     y = np.sort(rng.integers(0, 3, 600))
     x = (np.eye(3)[y] * 2 + rng.normal(0, 1, (600, 3))).astype(np.float32)
     return Data(x=x, y=y, session=y, test_x=x[::5], test_y=y[::5], batch_rows=50, epochs=1, small_block=5,
-                large_block=200)  # fmt: skip
+                large_block=200, row_nbytes=12)  # fmt: skip
 
 
 @pytest.mark.parametrize("order", list(learning.ORDERS))
@@ -46,6 +47,7 @@ def test_an_automatic_window_is_the_loaders_rule():
     assert layout(rows=100_000, block=10, batch=50).window_rows("auto") == 10_240
     assert layout(rows=100_000, block=10, batch=8192).window_rows("auto") == 32_768
     assert layout().window_rows("auto") == 1000
+    assert layout(rows=10**6, row_nbytes=1024).window_rows("auto") == 262_144
 
 
 def test_an_automatic_window_is_the_one_of_a_loader_over_such_a_file(tmp_path):
@@ -53,11 +55,18 @@ def test_an_automatic_window_is_the_one_of_a_loader_over_such_a_file(tmp_path):
         file.create_dataset("x", (50_000, 16), "f4", chunks=(32, 16))
         file.create_dataset("y", (50_000,), "i8", chunks=(32,))
     with H5StreamLoader(tmp_path / "a.h5", 1024, shuffle=True, fields=["x", "y"]) as loader:
-        assert loader.window_size.window_rows == layout(rows=50_000, block=32, batch=1024).window_rows("auto") == 32_768
+        ours = layout(rows=50_000, block=32, batch=1024, row_nbytes=72)
+        assert loader.window_size.window_rows == ours.window_rows("auto") == 50_000
+    with h5py.File(tmp_path / "wide.h5", "w") as file:
+        file.create_dataset("x", (50_000, 4096), "f4", chunks=(32, 4096))
+    with H5StreamLoader(tmp_path / "wide.h5", 1024, shuffle=True) as loader:
+        ours = layout(rows=50_000, block=32, batch=1024, row_nbytes=4 * 4096)
+        assert loader.window_size.window_rows == ours.window_rows("auto") == 32_768
 
 
 def test_a_first_window_that_is_small_has_64_blocks_and_the_next_ones_double():
-    edges = np.asarray(layout(rows=100_000, block=10, batch=50).epoch("auto, first small", 0, 0).window_edges)
+    ours = layout(rows=100_000, block=10, batch=50, row_nbytes=1 << 20)
+    edges = np.asarray(ours.epoch("auto, first small", 0, 0).window_edges)
     assert np.diff(edges).tolist()[:6] == [640, 1280, 2560, 5120, 10_240, 10_240]
 
 
