@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 _CGROUP = Path("/sys/fs/cgroup")
@@ -61,13 +62,8 @@ def memory_limit_bytes() -> int | None:
 
 def memory_in_use_bytes() -> int | None:
     """Give what the cgroup counts against its limit, without reclaimable page cache, in bytes."""
-    for folder in _cgroup_folders():
-        current = _read_text(folder / "memory.current")
-        if current is not None:
-            stat = dict(line.split() for line in (_read_text(folder / "memory.stat") or "").splitlines())
-            cached = int(stat.get("inactive_file", 0)) + int(stat.get("active_file", 0))
-            return max(0, int(current) - cached)
-    return None
+    uses = (_use_of(folder, "memory.current", "") for folder in _cgroup_folders())
+    return next((used for used in uses if used is not None), None)
 
 
 def memory_total_bytes() -> int:
@@ -83,10 +79,30 @@ def memory_available_bytes() -> int:
     Source: ``MemAvailable`` of ``proc_meminfo(5)``; ``memory.max`` and ``memory.current`` of cgroup v2.
     """
     available = _meminfo_bytes("MemAvailable")
-    limit, used = memory_limit_bytes(), memory_in_use_bytes()
-    if limit is not None and used is not None:
-        available = min(available, max(0, limit - used))
-    return available
+    return min((available, *(max(0, limit - used) for limit, used in _limits_and_uses())))
+
+
+def _limits_and_uses() -> Iterator[tuple[int, int]]:
+    """Give the limit and the use of each cgroup over this process that has both: any of them may be the tightest."""
+    for folder in _cgroup_folders():
+        limit, used = _read_text(folder / "memory.max"), _use_of(folder, "memory.current", "")
+        if limit and limit != "max" and used is not None:
+            yield int(limit), used
+    limit_v1, used_v1 = _read_text(_CGROUP / "memory" / "memory.limit_in_bytes"), None
+    if limit_v1:
+        used_v1 = _use_of(_CGROUP / "memory", "memory.usage_in_bytes", "total_")
+    if limit_v1 and used_v1 is not None:
+        yield int(limit_v1), used_v1
+
+
+def _use_of(folder: Path, name: str, prefix: str) -> int | None:
+    """Give what a cgroup uses, without page cache, which the kernel takes back when memory is short."""
+    current = _read_text(folder / name)
+    if current is None:
+        return None
+    stat = dict(line.split() for line in (_read_text(folder / "memory.stat") or "").splitlines())
+    cached = sum(int(stat.get(f"{prefix}{kind}_file", 0)) for kind in ("inactive", "active"))
+    return max(0, int(current) - cached)
 
 
 def _meminfo_bytes(name: str) -> int:

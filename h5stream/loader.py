@@ -177,8 +177,7 @@ class H5StreamLoader:
         self.shuffle = bool(shuffle)
         self.num_workers = checked_workers(num_workers)
         self.timeout = checked_timeout(timeout)
-        self.collate_fn, self.transform = collate_fn, transform
-        self.pin_memory, self.drop_last = pin_memory, drop_last
+        self.collate_fn, self.transform, self.pin_memory, self.drop_last = collate_fn, transform, pin_memory, drop_last
         self.worker_init_fn, self.multiprocessing_context = worker_init_fn, multiprocessing_context
         self.generator = generator
         self.prefetch_factor, self.persistent_workers = prefetch_factor, persistent_workers
@@ -209,6 +208,7 @@ class H5StreamLoader:
             memory_budget=self.memory_budget,
             threads=self.num_workers,
             backend=window_backend,
+            hint="" if self._given is None else self._given.hint,
         )
         self._kept, self.window_size = self._sizing.choose(window)
         if self.window_size.notice:

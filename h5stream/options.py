@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 import os
 import sys
 import weakref
@@ -67,9 +68,9 @@ def checked_workers(num_workers: int | None) -> int:
 
 def checked_epoch(epoch: int) -> int:
     """Give the number of an epoch."""
-    if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
+    if (number := _integer(epoch)) is None or number < 0:
         raise OptionError(f"set_epoch takes a non-negative integer, not {epoch!r}")
-    return epoch
+    return number
 
 
 def checked_timeout(timeout: float) -> float:
@@ -92,9 +93,17 @@ def checked_seed(seed: int | None, generator: torch.Generator | None) -> int:
         raise OptionError(f"generator= takes a torch.Generator, not {generator!r}")
     if seed is None:
         return 0 if generator is None else int(torch.randint(0, 2**62, (), generator=generator).item())
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+    if (number := _integer(seed)) is None or number < 0:
         raise OptionError(f"seed= takes a non-negative integer, not {seed!r}")
-    return seed
+    return number
+
+
+def _integer(value: Any) -> int | None:
+    """Give a whole number of whatever type, NumPy's as well; None for what is none, and for a bool."""
+    try:
+        return None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return None
 
 
 def checked_on_error(on_error: Any, window_device: Any) -> str:
@@ -172,8 +181,23 @@ class GivenOrder:
         source = self.sampler if self.batch_sampler is None else self.batch_sampler
         if isinstance(source, (list, tuple)):
             return max((1, *(len(batch) for batch in source)))
-        said = getattr(source, "batch_size", None)
-        return said if isinstance(said, int) and said > 0 else DEFAULT_BATCH_ROWS
+        return DEFAULT_BATCH_ROWS if self.said_rows is None else self.said_rows
+
+    @property
+    def said_rows(self) -> int | None:
+        """Rows of a batch as the sampler says them, by its attribute; None where it does not."""
+        said = getattr(self.sampler if self.batch_sampler is None else self.batch_sampler, "batch_size", None)
+        return said if isinstance(said, int) and said > 0 else None
+
+    @property
+    def hint(self) -> str:
+        """What to say where room for a batch is too much, and nobody said how large a batch is."""
+        if self.most_rows != DEFAULT_BATCH_ROWS or self.said_rows is not None or self.batch_size is not None:
+            return ""
+        return (
+            f"; the batch_sampler does not say how many rows its batches have, so there is room for "
+            f"{DEFAULT_BATCH_ROWS:,}: give it an attribute batch_size, or pass list(batch_sampler)"
+        )
 
     def __len__(self) -> int:
         if self.batch_sampler is not None or self.batch_size is None:

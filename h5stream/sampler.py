@@ -112,6 +112,10 @@ class ChunkBatchSampler(Sampler[list[int]]):
     def state_dict(self) -> dict[str, Any]:
         """Give where the newest iteration is, or where the next will begin; torchdata's StatefulDataLoader asks.
 
+        It counts the batches that were taken from the sampler. A stock DataLoader with workers takes them ahead of
+        you, ``num_workers * prefetch_factor`` of them, and keeps no account: save the state of torchdata's
+        StatefulDataLoader there, which does.
+
         Examples
         --------
         >>> import h5py, tempfile, os, numpy as np

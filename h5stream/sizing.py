@@ -11,6 +11,7 @@ from h5stream.engine.budget import WindowSize, block_rows_of, first_rows_of, kee
 from h5stream.engine.carry import Carrier
 from h5stream.engine.kept import KeptDatasets
 from h5stream.engine.slots import PAGE_NBYTES, SlotFormat
+from h5stream.errors import BudgetError
 from h5stream.order.epoch import OrderSettings
 from h5stream.order.transfer import transfer_rows
 
@@ -34,6 +35,8 @@ class Sizing:
         Reader threads.
     backend : DeviceBackend or None
         Of the device that holds the windows.
+    hint : str
+        What a refusal should say besides, about where `batch_rows` comes from.
     """
 
     carrier: Carrier
@@ -42,6 +45,7 @@ class Sizing:
     memory_budget: int
     threads: int
     backend: DeviceBackend[Any, Any] | None
+    hint: str = ""
 
     def choose(self, window: int | str) -> tuple[KeptDatasets, WindowSize]:
         """Choose what is kept, and the size of the windows that were asked for.
@@ -51,14 +55,17 @@ class Sizing:
         BudgetError
             If it does not fit.
         """
-        kept, size = keep_and_size(
-            self.carrier,
-            rows=self.rows,
-            batch_size=self.batch_rows,
-            window=window if self.backend is None else "auto",
-            memory_budget=self.memory_budget,
-            threads=max(1, self.threads),
-        )
+        try:
+            kept, size = keep_and_size(
+                self.carrier,
+                rows=self.rows,
+                batch_size=self.batch_rows,
+                window=window if self.backend is None else "auto",
+                memory_budget=self.memory_budget,
+                threads=max(1, self.threads),
+            )
+        except BudgetError as error:
+            raise BudgetError(f"{error}{self.hint}", needed=error.needed, budget=error.budget) from None
         return kept, size if self.backend is None else self._on_device(size, window, self.backend)
 
     def _on_device(self, size: WindowSize, window: int | str, backend: DeviceBackend[Any, Any]) -> WindowSize:

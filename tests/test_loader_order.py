@@ -20,7 +20,7 @@ from torch.utils.data import (
 )
 
 from h5stream import ChunkBatchSampler, H5Dataset, H5StreamLoader
-from h5stream.errors import OptionError
+from h5stream.errors import BudgetError, OptionError
 
 
 @pytest.fixture
@@ -296,3 +296,15 @@ def test_a_sampler_draws_from_the_global_generator_before_the_loop_does(dataset,
 
     first = batches_and_draws()
     assert all(batches_and_draws() == first for _ in range(5))
+
+
+def test_a_batch_sampler_that_does_not_say_its_rows_is_told_how_where_room_is_short(dataset):
+    class Silent:
+        def __iter__(self):
+            return iter([[0, 1], [2, 3]])
+
+    with pytest.raises(BudgetError, match=r"room for 8,192: give it an attribute batch_size, or pass list"):
+        H5StreamLoader(dataset, batch_sampler=Silent(), memory_budget=2_400_000, num_workers=1)
+    said = Silent()
+    said.batch_size = 2
+    assert len(batches_of(H5StreamLoader(dataset, batch_sampler=said, memory_budget=2_400_000, num_workers=1))) == 2

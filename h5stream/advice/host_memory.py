@@ -249,8 +249,8 @@ def _window_line(asked: int, rows: int, batch_size: int, block_rows: int, given:
         line = f"window: {given} rows, as given"
     else:
         line = (
-            f"window: max({AUTO_BATCHES} x {batch_size}, {AUTO_BLOCKS} x {block_rows}, {bytes_text(AUTO_NBYTES)} but at "
-            f"most {AUTO_ROWS} rows) = {asked} rows"
+            f"window: max({AUTO_BATCHES} x {batch_size}, {AUTO_BLOCKS} x {block_rows}, {bytes_text(AUTO_NBYTES)} of "
+            f"at most {AUTO_ROWS} rows) = {asked} rows"
         )
     return line if rows == asked else f"{line}, cut to {rows} by the budget"
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from h5stream.errors import NotEnoughSpaceError, StagingError
-from h5stream.staging.folder import StagingFolder, copier_is_alive, session_is_locked, unusable
+from h5stream.staging.folder import StagingFolder, copier_is_alive, is_ours, session_is_locked, unusable
 from h5stream.staging.layout import Group, Member, Standing, choose_prefix, known_prefixes
 from h5stream.staging.leases import Lease
 from h5stream.staging.manifest import Entry, Files
@@ -79,7 +79,7 @@ def is_intact(folder: StagingFolder, name: str, entry: Entry) -> bool | None:
         facts = folder.copy_path(name).lstat()
     except (FileNotFoundError, NotADirectoryError):
         return None
-    if not stat.S_ISREG(facts.st_mode) or facts.st_ino != entry.copy_inode:
+    if not stat.S_ISREG(facts.st_mode) or facts.st_ino != entry.copy_inode or not is_ours(facts):
         return None
     return facts.st_size == entry.bytes_of_copy and facts.st_mtime_ns == entry.copy_mtime_ns
 

@@ -139,7 +139,7 @@ def _try_lock(folder: StagingFolder, path: Path) -> int | None:
 
 def _make_control(folder: StagingFolder) -> None:
     try:
-        folder.control.mkdir(parents=True, exist_ok=True)
+        folder.control.mkdir(mode=0o755, parents=True, exist_ok=True)
     except OSError as error:
         raise unusable(folder, error) from error
     if folder.control.is_symlink():
@@ -147,6 +147,18 @@ def _make_control(folder: StagingFolder) -> None:
             f"{folder.control} is a symbolic link, which could lead out of the folder: remove it",
             folder=str(folder.path),
         )
+    facts = folder.control.lstat()
+    if not is_ours(facts) or facts.st_mode & 0o022:
+        raise StagingError(
+            f"{folder.control} belongs to user {facts.st_uid} with mode {facts.st_mode & 0o777:o}: somebody else could "
+            "put other data into the copies that it lists. Name a folder of your own, or remove it",
+            folder=str(folder.path),
+        )
+
+
+def is_ours(facts: os.stat_result) -> bool:
+    """Say whether a file was made by this user or by root, and by nobody else."""
+    return facts.st_uid in (0, os.geteuid())
 
 
 def _try_flock(folder: StagingFolder, descriptor: int) -> bool:

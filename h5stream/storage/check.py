@@ -5,6 +5,7 @@ A wrong parameter of a filter gives silent garbage; compared with h5py it shows 
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import h5py
@@ -17,6 +18,11 @@ from h5stream.storage.filters import DecodeScratch
 from h5stream.storage.index import ChunkIndex
 from h5stream.storage.layout import DIRECT, DatasetPart
 from h5stream.storage.source import FileBytes, FileIdentity
+
+_SLAB_NBYTES = 8 * 1024 * 1024
+
+COMPARED_NBYTES = 256 * 1024 * 1024
+"""The largest decoded chunk that is compared with h5py's; a file must not take gigabytes to be opened."""
 
 
 def read_raw_box(dataset: Any, start: tuple[int, ...], count: tuple[int, ...]) -> NDArray[np.void]:
@@ -55,7 +61,14 @@ def fill_element(dataset: Any, index: ChunkIndex) -> NDArray[np.uint8] | None:
     return one.reshape(-1).view(np.uint8)
 
 
-def first_chunk_differs(dataset: Any, part: DatasetPart, identity: FileIdentity) -> bool:
+def why_not_decoded_here(dataset: Any, part: DatasetPart, identity: FileIdentity) -> str:
+    """Say why a dataset's chunks should be left to h5py; empty if its first chunk shows no reason."""
+    if part.access != DIRECT and part.chunk_nbytes > COMPARED_NBYTES:
+        return f"its chunks have {part.chunk_nbytes:,} bytes each, too many to compare one with h5py's"
+    return "its first chunk, decoded here, is not what h5py reads" if _differs(dataset, part, identity) else ""
+
+
+def _differs(dataset: Any, part: DatasetPart, identity: FileIdentity) -> bool:
     """Tell whether the first stored chunk decodes to something else than h5py reads.
 
     A chunk that neither side can read is not a difference: it is an error for whoever asks for its rows.
@@ -81,10 +94,14 @@ def first_chunk_differs(dataset: Any, part: DatasetPart, identity: FileIdentity)
         return False
     if ours is None:
         return True
-    chunk = np.zeros(index.chunk_shape, dtype=expected.dtype)
-    flat = chunk.reshape(-1).view(np.uint8)
-    flat[: ours.nbytes] = ours
-    return chunk[tuple(slice(0, n) for n in count)].tobytes() != expected.tobytes()
+    if ours.nbytes != math.prod(index.chunk_shape) * expected.dtype.itemsize:
+        return True
+    chunk = ours.view(expected.dtype).reshape(index.chunk_shape)[tuple(slice(0, n) for n in count)]
+    # A slab at a time, so that no third copy of a large chunk is made.
+    slab = max(1, _SLAB_NBYTES // max(1, expected[:1].nbytes))
+    return any(
+        chunk[row : row + slab].tobytes() != expected[row : row + slab].tobytes() for row in range(0, count[0], slab)
+    )
 
 
 def _decode_stored(part: DatasetPart, identity: FileIdentity, *, place: int) -> NDArray[np.uint8]:
@@ -102,4 +119,4 @@ def _decode_stored(part: DatasetPart, identity: FileIdentity, *, place: int) -> 
     data, shuffled = part.pipeline.decode(
         stored, filter_mask=int(index.filter_mask[place]), raw_nbytes=part.chunk_nbytes, scratch=scratch
     )
-    return unshuffle(data, shuffled, np.empty_like(data)) if shuffled else data.copy()
+    return unshuffle(data, shuffled, np.empty_like(data)) if shuffled else data

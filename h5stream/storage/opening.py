@@ -17,7 +17,7 @@ from h5stream.errors import (
 )
 from h5stream.storage import elements, filters
 from h5stream.storage.agreement import FileParts, check_alike, with_like_strings
-from h5stream.storage.check import fill_element, first_chunk_differs
+from h5stream.storage.check import fill_element, why_not_decoded_here
 from h5stream.storage.codecs import NBIT, SCALEOFFSET
 from h5stream.storage.discovery import check_has_rows, default_fields, find_dataset, open_hdf5
 from h5stream.storage.external import Guard
@@ -207,8 +207,7 @@ class _FileReader:
         if element is not None:
             targets = [replace(t, fill=element[t.leaf.places]) for t in targets if t.leaf]
         part = self._describe(dataset, path, columns, targets, pipeline, index, "")
-        if first_chunk_differs(dataset, part, self.identity):
-            reason = "its first chunk, decoded here, is not what h5py reads"
+        if reason := why_not_decoded_here(dataset, part, self.identity):
             return self._describe(dataset, path, columns, targets, pipeline, None, reason)
         return part
 

@@ -213,3 +213,22 @@ def test_warming_up_leaves_nothing_to_compile():
     compiled = {name: len(k.signatures) for name, k in vars(kernels).items() if hasattr(k, "signatures")}
     kernels.warm_up()
     assert {name: len(k.signatures) for name, k in vars(kernels).items() if hasattr(k, "signatures")} == compiled
+
+
+def test_kernels_compile_where_nothing_may_be_cached(monkeypatch):
+    real, asked = kernels.njit, []
+
+    def njit(**options):
+        asked.append(options)
+        if options.get("cache"):
+            raise RuntimeError("cannot cache function: no locator available")
+        return real(**options)
+
+    monkeypatch.setattr(kernels, "njit", njit)
+
+    @kernels._jit
+    def twice(x):
+        return 2 * x
+
+    assert twice(21) == 42
+    assert [bool(options.get("cache")) for options in asked] == [True, False]

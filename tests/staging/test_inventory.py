@@ -173,3 +173,22 @@ def test_a_control_folder_that_is_a_link_is_refused(write, ram, tmp_path, left):
     with pytest.raises(StagingError, match="symbolic link"):
         stage(write("a.h5", 10), to=ram)
     assert left(tmp_path / "elsewhere") == []
+
+
+def test_a_control_folder_that_others_may_write_to_is_refused(write, ram):
+    stage(write("a.h5", 10), to=ram, lease=False)
+    (ram / ".h5stream").chmod(0o777)
+    with pytest.raises(StagingError, match="mode 777: somebody else could put other data into the copies"):
+        stage(write("b.h5", 10), to=ram, lease=False)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_copies_of_somebody_else_are_not_used(write, ram):
+    source = write("a.h5", 10)
+    (copy,) = stage(source, to=ram, lease=False).paths
+    os.chown(copy, 12345, -1)
+    (ours,) = stage(source, to=ram, lease=False).paths
+    assert os.stat(ours).st_uid == 0
+    os.chown(ram / ".h5stream", 12345, -1)
+    with pytest.raises(StagingError, match="belongs to user 12345"):
+        stage(source, to=ram, lease=False)

@@ -177,3 +177,11 @@ def test_a_layout_travels_by_pickling_without_opening_the_file(tmp_path):
     assert twin[:].numpy().tobytes() == dataset[:].numpy().tobytes()
     os.remove(path)
     assert len(pickle.loads(frozen)) == 50
+
+
+def test_a_chunk_too_large_to_be_compared_is_left_to_h5py(tmp_path, monkeypatch):
+    monkeypatch.setattr("h5stream.storage.check.COMPARED_NBYTES", 1000)
+    path = make_file(tmp_path / "a.h5", data=numbers(1000, 10), chunks=(500, 10), compression="gzip")
+    dataset = H5Dataset(path, "x")
+    assert "too many to compare" in dataset.layout.datasets[0][0].reason
+    assert (dataset[::7].numpy() == numbers(1000, 10)[::7]).all()
