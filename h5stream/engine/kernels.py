@@ -15,6 +15,8 @@ three times slower (12 against 40 GB/s with two threads on the reference machine
 
 from __future__ import annotations
 
+import uuid
+
 import numpy as np
 from numba import carray, njit
 
@@ -46,9 +48,24 @@ def _jit(function):
     """Compile a kernel at its first call; keep what was compiled for other processes where there is a place for it."""
     options = {"nogil": True, "boundscheck": False, "error_model": "numpy"}
     try:
-        return njit(cache=True, **options)(function)
+        return _name_files_apart(njit(cache=True, **options)(function))
     except RuntimeError:  # neither beside the module nor in a home folder may be written; `h5stream doctor` says so
         return njit(**options)(function)
+
+
+def _name_files_apart(kernel):
+    """Let no two processes give the same name to what they compiled.
+
+    numba numbers the files of its cache by an index that it reads first and replaces later. Two processes that
+    compile a kernel for unlike arguments at the same time, as ranks do in their first run, may so write one name, and
+    a third then calls code that was made for other arguments. Source: ``numba/core/caching.py``,
+    ``IndexDataCacheFile.save``; where it is built otherwise, nothing is changed.
+    """
+    files = getattr(getattr(kernel, "_cache", None), "_cache_file", None)
+    pattern = getattr(files, "_data_name_pattern", None)
+    if isinstance(pattern, str) and "{number:d}" in pattern and hasattr(files, "_data_name"):
+        files._data_name = lambda number: pattern.replace("{number:d}", f"{number}-{uuid.uuid4().hex[:12]}")
+    return kernel
 
 
 @_jit
