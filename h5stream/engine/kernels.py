@@ -16,6 +16,7 @@ three times slower (12 against 40 GB/s with two threads on the reference machine
 from __future__ import annotations
 
 import uuid
+from typing import Any
 
 import numpy as np
 from numba import carray, njit
@@ -61,7 +62,7 @@ def _name_files_apart(kernel):
     a third then calls code that was made for other arguments. Source: ``numba/core/caching.py``,
     ``IndexDataCacheFile.save``; where it is built otherwise, nothing is changed.
     """
-    files = getattr(getattr(kernel, "_cache", None), "_cache_file", None)
+    files: Any = getattr(getattr(kernel, "_cache", None), "_cache_file", None)
     pattern = getattr(files, "_data_name_pattern", None)
     if isinstance(pattern, str) and "{number:d}" in pattern and hasattr(files, "_data_name"):
         files._data_name = lambda number: pattern.replace("{number:d}", f"{number}-{uuid.uuid4().hex[:12]}")
