@@ -13,13 +13,7 @@ import torch
 from torch.utils.data import Subset
 
 from h5stream.dataset import H5Dataset
-from h5stream.delivery import (
-    Finish,
-    LoaderIterator,
-    delivery_for,
-    device_of,
-    window_backend_for,
-)
+from h5stream.delivery import Finish, delivery_for, device_of, window_backend_for
 from h5stream.engine.assemble import Assembler
 from h5stream.engine.carry import Carrier
 from h5stream.engine.counters import RunCounters
@@ -28,6 +22,7 @@ from h5stream.engine.statistics import LoaderStatistics
 from h5stream.engines import engine_for
 from h5stream.epochs import Epochs
 from h5stream.isolation.setup import checked_isolation
+from h5stream.iterator import LoaderIterator
 from h5stream.options import (
     DEFAULT_BATCH_ROWS,
     as_dataset,

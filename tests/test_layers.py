@@ -29,6 +29,7 @@ ROOMS = [
     "state",
     "orders",
     "delivery",
+    "iterator",
     "engines",
     "epochs",
     "profiles",

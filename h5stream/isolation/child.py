@@ -59,10 +59,10 @@ class Serving:
         self.slots = SharedRing(file, setup.slot_format.nbytes)
         self.rooms = SharedRooms(file)
         self.assembler = Assembler(setup.layout)
-        self.log = _collected_log(setup.log_level)
+        self.log = CollectedLog()
         self.transform: Callable[[Any], Any] | None
         self.on_thread_start: Callable[[int], None] | None
-        self.transform, self.on_thread_start = _functions(setup)
+        self.transform, self.on_thread_start = pickle.loads(setup.functions)
 
     def send(self, message: Any) -> None:
         """Send a message; waits until the parent has read what came before, if that is much."""
@@ -230,7 +230,7 @@ def _order(data: bytes, setup: Setup) -> Order:
     return order
 
 
-class _CollectedLog(logging.Handler):
+class CollectedLog(logging.Handler):
     """Keeps what is logged for the parent, whose handlers are the user's.
 
     # Guarantees: any thread may log; a deque's `append` and `popleft` need no lock.
@@ -241,40 +241,25 @@ class _CollectedLog(logging.Handler):
         self._records: collections.deque[tuple[int, str, str]] = collections.deque(maxlen=1000)
 
     def emit(self, record: logging.LogRecord) -> None:
+        """Keep a record."""
         self._records.append((record.levelno, record.name, record.getMessage()))
 
     def taken(self) -> list[tuple[int, str, str]]:
+        """Give the records since the last call."""
         taken = []
         while self._records:
             taken.append(self._records.popleft())
         return taken
 
 
-def _collected_log(level: int) -> _CollectedLog:
-    handler = _CollectedLog()
-    _log.setLevel(level)
-    _log.propagate = False
-    _log.addHandler(handler)
-    return handler
-
-
-def _functions(setup: Setup) -> tuple[Any, Any]:
-    random.seed(setup.seed)
-    np.random.seed(setup.seed % 2**32)
-    torch.manual_seed(setup.seed)
-    if setup.main is not None:
-        import_main(setup.main)
-    transform, worker_init_fn = pickle.loads(setup.functions)
-    return transform, worker_init_fn
-
-
-class _Desk:
+class Desk:
     """Reads the parent's messages; never sends, so that neither side can wait for the other to read."""
 
     def __init__(self, serving: Serving) -> None:
         self._serving, self._passes = serving, dict[int, Pass]()
 
     def handle(self, message: Any) -> None:
+        """Do what a message says."""
         if isinstance(message, Begin):
             self._passes[message.run] = Pass(self._serving, message)
             return
@@ -291,8 +276,12 @@ class _Desk:
         elif isinstance(message, Allow):
             served.allow(message.max_open_batches)
         elif isinstance(message, Stop):
-            del self._passes[message.run]
-            served.stop()
+            self._passes.pop(message.run).stop()
+
+    def close(self) -> None:
+        """End all passes, where the process goes on without them."""
+        while self._passes:
+            self._passes.popitem()[1].stop()
 
 
 def serve(link: int, setup: int, memory: int, parent: int) -> NoReturn:
@@ -302,24 +291,42 @@ def serve(link: int, setup: int, memory: int, parent: int) -> NoReturn:
     try:
         with os.fdopen(setup, "rb") as file:
             told: Setup = pickle.load(file)
-        desk = _Desk(Serving(end, told, SharedFile(memory)))
+        _prepare(told)
+        serving = Serving(end, told, SharedFile(memory))
+        _log.addHandler(serving.log)
     except BaseException as error:
         end.sendall(frame(SetupFailed(Failure.of(error))))
         _leave()
+    listen(end, Desk(serving), lambda: os.getppid() == parent)
+    _leave()
+
+
+def _prepare(setup: Setup) -> None:
+    """Make this process what its functions expect."""
+    _log.setLevel(setup.log_level)
+    _log.propagate = False
+    random.seed(setup.seed)
+    np.random.seed(setup.seed % 2**32)
+    torch.manual_seed(setup.seed)
+    if setup.main is not None:
+        import_main(setup.main)
+
+
+def listen(end: socket.socket, desk: Desk, has_parent: Callable[[], bool]) -> None:
+    """Do what the parent says, until it hangs up or is gone."""
     frames, poller = Frames(), select.poll()
     poller.register(end, select.POLLIN)
-    while os.getppid() == parent:
+    while has_parent():
         if not poller.poll(PARENT_LOOK_MS):
             continue
         try:
             data = end.recv(1 << 20)
         except OSError:
-            break
+            return
         if not data:
-            break
+            return
         for message in frames.feed(data):
             desk.handle(message)
-    _leave()
 
 
 def _leave() -> NoReturn:

@@ -6,6 +6,7 @@ sees only shapes (its protocol 5 keeps buffers out of the stream).
 
 from __future__ import annotations
 
+import functools
 import io
 import pickle
 from collections.abc import Sequence
@@ -99,15 +100,9 @@ class _Pickler(pickle.Pickler):
     """Keeps the bytes of tensors and arrays out of the stream, as arrays of bytes in `buffers`."""
 
     def __init__(self, stream: io.BytesIO, slot: Slot, buffers: list[np.ndarray[Any, Any]]) -> None:
-        super().__init__(stream, protocol=5, buffer_callback=self._keep)
-        self._slot, self._buffers = slot, buffers
-
-    def _keep(self, buffer: pickle.PickleBuffer) -> bool:
-        raw = buffer.raw()
-        if raw.nbytes <= IN_BAND_NBYTES or raw.readonly:  # read-only bytes would come back writable
-            return True
-        self._buffers.append(np.frombuffer(raw, dtype=np.uint8))
-        return False
+        # Not a method: the pickler would hold itself, and all that it saw, until the garbage collector comes.
+        super().__init__(stream, protocol=5, buffer_callback=functools.partial(_keep, buffers))
+        self._slot = slot
 
     def reducer_override(self, value: Any) -> Any:
         if type(value) is not torch.Tensor or not _is_plain(value):
@@ -122,6 +117,15 @@ class _Pickler(pickle.Pickler):
             tensor, span = tensor.contiguous(), tensor.numel()  # a few columns of a large tensor
         line = tensor.as_strided((span,), (1,)).view(torch.uint8).numpy()
         return _tensor, (pickle.PickleBuffer(line.data), tensor.dtype, tuple(tensor.shape), tensor.stride())
+
+
+def _keep(buffers: list[np.ndarray[Any, Any]], buffer: pickle.PickleBuffer) -> bool:
+    """Keep a buffer out of the stream; tells pickle whether to put it there after all."""
+    raw = buffer.raw()
+    if raw.nbytes <= IN_BAND_NBYTES or raw.readonly:  # read-only bytes would come back writable
+        return True
+    buffers.append(np.frombuffer(raw, dtype=np.uint8))
+    return False
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
