@@ -100,8 +100,8 @@ def main_module(functions: bytes) -> dict[str, Any] | None:
 
     Else it is not imported: a script that reads a file needs no ``if __name__ == "__main__"`` for us.
     """
-    if b"__main__" not in functions and b"__mp_main__" not in functions:
-        return None
+    if (b"__main__" not in functions and b"__mp_main__" not in functions) or _is_being_imported():
+        return None  # a script that is only imported may make a loader, and starts no child
     wanted = {"name", "sys_path", "sys_argv", "init_main_from_name", "init_main_from_path"}
     found = multiprocessing.spawn.get_preparation_data("h5stream")
     return {name: value for name, value in found.items() if name in wanted}
@@ -123,9 +123,13 @@ class _importing_main:  # noqa: N801  a context manager, used like a function
         del multiprocessing.current_process()._inheriting  # type: ignore[attr-defined]
 
 
+def _is_being_imported() -> bool:
+    return bool(getattr(multiprocessing.current_process(), "_inheriting", False))
+
+
 def check_main_guard() -> None:
     """Refuse to start a process in a script that is only imported, by a child of its own."""
-    if getattr(multiprocessing.current_process(), "_inheriting", False):
+    if _is_being_imported():
         raise OptionError(
             "isolation='process' starts a process that imports this script, because a function it needs is defined "
             "here; what trains must not run then. Put it under `if __name__ == '__main__':`, or the function into a "

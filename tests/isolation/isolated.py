@@ -6,6 +6,7 @@ where the other side is a thread; what concerns processes is tested with process
 
 from __future__ import annotations
 
+import ctypes
 import os
 import pickle
 import socket
@@ -13,6 +14,7 @@ import subprocess
 import threading
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -176,12 +178,24 @@ def hanging(batch):
     threading.Event().wait()
 
 
+def hanging_while(folder, batch):
+    """Say that we are there, and hang until the file `go` lies beside."""
+    (Path(folder) / "reached").touch()
+    while not (Path(folder) / "go").exists():
+        threading.Event().wait(0.01)
+    return batch
+
+
+def crashing(batch):
+    ctypes.string_at(0)
+
+
 def random_numbers(batch):
     return torch.rand(3)
 
 
-def printing(number):
-    print(f"thread {number} of {os.getpid()}", flush=True)
+def marking(folder, number):
+    (Path(folder) / f"thread {number} of {os.getpid()}").touch()
 
 
 def failing_init(number):
