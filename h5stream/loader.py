@@ -119,9 +119,9 @@ class H5StreamLoader:
         What a corrupt chunk does: fail the batch that needs it, or leave its rows out of their batches (and a
         batch of which nothing is left), with one warning an epoch and a count in `stats`.
     isolation : "thread" or "process"
-        Where is read: here, or in one spawned process that fills memory both map, for training loops that hold the
-        GIL. Batches and order are the same. `transform` runs there too, unless `device`, `collate_fn` or single
-        samples need it here; functions that run there must be picklable. Needs Linux.
+        Where is read: here, or in one spawned process that fills memory both map, for transforms that hold the GIL.
+        Batches and order are the same. `transform` runs there too, unless `device`, `collate_fn` or single samples
+        need it here; functions that run there must be picklable. Needs Linux.
 
     Raises
     ------
