@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from h5stream.engine.running import closed
 from h5stream.engine.slots import Memory
 from h5stream.errors import IsolatedProcessError
 from h5stream.isolation.failures import death
@@ -121,6 +122,8 @@ class Child:
         ------
         IsolatedProcessError
             If the child is gone.
+        LoaderClosedError
+            If it was ended here.
         """
         if self._gone is not None:
             raise self._gone
@@ -172,7 +175,8 @@ class Child:
     def _notice_end(self) -> None:
         """Learn how the child ended; what came before that is still good."""
         if self._gone is None:
-            self._gone = death(self.pid, see_out(self._process))
+            exitcode = see_out(self._process)
+            self._gone = closed() if self._ended else death(self.pid, exitcode)
 
     # --- the end ----------------------------------------------------------------------------------------
 
@@ -187,7 +191,7 @@ class Child:
         else:
             disown(self._process)
         if self._gone is None:
-            self._gone = IsolatedProcessError("the loader was closed; make a new iterator with iter(loader)")
+            self._gone = closed()
         self._link.close()
         os.close(self._memory)
 

@@ -42,7 +42,7 @@ def start(setup: Setup, child_end: socket.socket, memory: int) -> subprocess.Pop
             pickle.dump(setup, file, protocol=5)
         os.lseek(told, 0, os.SEEK_SET)
         given = {"link": child_end.fileno(), "setup": told, "memory": memory}
-        program = _PROGRAM.format(path=sys.path, parent=os.getpid(), **given)
+        program = _PROGRAM.format(path=[p for p in sys.path if isinstance(p, str)], parent=os.getpid(), **given)
         flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
         with _held_back(FOR_THE_PARENT):
             return subprocess.Popen(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import select
+from concurrent.futures import ThreadPoolExecutor
 
 import h5py
 import isolated
@@ -17,7 +18,14 @@ from torch.utils.data import RandomSampler, Subset
 
 import h5stream.delivery
 from h5stream import Field, H5Dataset, H5StreamLoader
-from h5stream.errors import BudgetError, CorruptChunkError, IsolatedProcessError, LoaderTimeoutError, OptionError
+from h5stream.errors import (
+    BudgetError,
+    CorruptChunkError,
+    IsolatedProcessError,
+    LoaderClosedError,
+    LoaderTimeoutError,
+    OptionError,
+)
 from h5stream.isolation.memory import SharedSlots
 from tests.device.fake_backend import FakeBackend
 
@@ -352,6 +360,25 @@ def test_two_iterators_share_a_child(sample, children):
     assert len(children) == 1
     assert sorted(itertools.chain(*rows[::2])) == sorted(itertools.chain(*rows[1::2])) == list(range(1000))
     assert rows[::2] != rows[1::2]
+
+
+def test_iterators_in_threads_of_their_own_each_get_their_batches(sample):
+    with H5StreamLoader(sample.path, 20, True, isolation="process") as loader:
+        iterators = [iter(loader) for _ in range(3)]
+        with ThreadPoolExecutor(3) as threads:
+            rows = list(threads.map(lambda one: [y for batch in one for y in batch["y"].tolist()], iterators))
+    assert [sorted(r) for r in rows] == [list(range(1000))] * 3
+
+
+def test_closing_the_loader_elsewhere_ends_a_wait(sample):
+    loader = H5StreamLoader(sample.path, 50, isolation="process", transform=isolated.hanging)
+    iterator = iter(loader)
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(next, iterator)
+        eventually(lambda: loader._epochs.engine._child._link.reading.locked())
+        loader.close()
+        with pytest.raises(LoaderClosedError, match="loader was closed"):
+            waiting.result(10)
 
 
 def test_iterators_that_are_dropped_leave_nothing_open_in_the_child(sample, children):
