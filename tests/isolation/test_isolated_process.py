@@ -172,9 +172,11 @@ def test_a_child_ends_when_its_parent_is_killed(tmp_path, sample, fork):
         forked = [p for p in psutil.Process(parent.pid).children() if p.pid != child]
         assert not is_gone(child)
         parent.kill()
-        eventually(lambda: is_gone(child))
-        for process in forked:
-            process.kill()
+        try:
+            eventually(lambda: is_gone(child))
+        finally:
+            for process in forked:
+                process.kill()
     assert len(forked) == fork
 
 
