@@ -1,10 +1,9 @@
-"""How filled slots reach the user: as they are, pinned, or on a device; and the iterator over them."""
+"""How filled slots reach the user: as they are, pinned, or on a device."""
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -14,13 +13,17 @@ from h5stream.device.backend import DeviceBackend, backend_for
 from h5stream.device.cuda import is_cuda_available
 from h5stream.device.feed import DeviceFeed
 from h5stream.device.pinned_slots import PinnedRing, PinnedSlots
+from h5stream.device.pinning import pinned_copy
 from h5stream.device.window import WindowFeed, check_fields
 from h5stream.engine.assemble import Assembler
+from h5stream.engine.batches import ReadyBatch
 from h5stream.engine.budget import WindowSize
 from h5stream.engine.counters import clock
-from h5stream.engine.executor import Run
-from h5stream.engine.slots import SlotFormat, SlotRing, Slots
-from h5stream.errors import LoaderClosedError, OptionError
+from h5stream.engine.running import Running
+from h5stream.engine.slots import Memory, SlotFormat, SlotRing, Slots
+from h5stream.errors import OptionError
+from h5stream.isolation.engine import MadeBatch
+from h5stream.isolation.memory import SharedSlots
 from h5stream.order.transfer import TransferOrder
 
 Function = Callable[[Any], Any]
@@ -82,57 +85,97 @@ class Delivery:
         How a batch is packed.
     finish : Finish
         What is done to each batch.
+    pinned : bool
+        Give batches in pinned memory.
+    isolated : bool
+        Whether slots come from another process, which then applies the transform.
 
     Attributes
     ----------
     takes_planar : bool
         Whether what crosses may lie in byte planes still.
+    transform_there : callable or None
+        What the process that fills the slots is to do with each batch.
     """
 
     takes_planar = False
 
-    def __init__(self, assembler: Assembler, batch_format: SlotFormat, finish: Finish, *, pinned: bool = False) -> None:
-        self._assembler, self.slot_format, self._finish = assembler, batch_format, finish
-        self._pinned = pinned
-        self.slots: Slots = self._new_slots()
+    def __init__(
+        self,
+        assembler: Assembler,
+        batch_format: SlotFormat,
+        finish: Finish,
+        *,
+        pinned: bool = False,
+        isolated: bool = False,
+    ) -> None:
+        self._assembler, self.slot_format = assembler, batch_format
+        self._pinned, self._isolated = pinned, isolated
+        self.transform_there = finish.transform if isolated and self._may_go(finish) else None
+        self._finish = finish if self.transform_there is None else replace(finish, transform=None)
+        self.slots: Slots = SharedSlots() if isolated else self._new_slots()
+
+    def _may_go(self, finish: Finish) -> bool:
+        """Tell whether the transform is the first thing that is done to a batch."""
+        return not finish.takes_apart and finish.collate_fn is None
 
     def _new_slots(self) -> Slots:
         if self._pinned:
             return PinnedSlots(backend_for("cuda"), self.slot_format.nbytes)
         return SlotRing(self.slot_format.nbytes)
 
+    def pin(self) -> Callable[[Memory], object] | None:
+        """Give what pins memory that another process fills; None where nothing copies from it by itself."""
+        return None
+
     def renew(self) -> None:
         """Start with fresh slots, in a forked child."""
-        self.slots = self._new_slots()
+        self.slots = SharedSlots() if self._isolated else self._new_slots()
 
     def engine_order(self, order: Any, first_batch: int) -> tuple[Any, int]:
         """Give the order in which the engine fills slots, and the slot to begin with."""
         return order, first_batch
 
-    def stream(self, run: Run, order: Any, first_batch: int) -> Stream:
+    def stream(self, run: Running, order: Any, first_batch: int) -> Stream:
         """Give the stream of an epoch from a batch on; `order` is the engine's."""
-        return _HostStream(run, self.slots, self._assembler, self.slot_format, self._finish)
+        # torch knows nothing of copies from slots of another process, so its own pinned memory is what is given.
+        finish = self._finish if not (self._pinned and self._isolated) else _PinnedFirst(self._finish)
+        return _HostStream(run, self.slots, self._assembler, self.slot_format, finish)
+
+
+@dataclass(frozen=True, slots=True)
+class _PinnedFirst:
+    """Copies a batch into pinned memory before it is finished."""
+
+    _finish: Finish
+
+    def __call__(self, value: Any, rows: int) -> Any:
+        return self._finish(pinned_copy(value), rows)
 
 
 @dataclass(slots=True)
 class _HostStream:
     """Leases slots to the user."""
 
-    _run: Run
+    _run: Running
     _slots: Slots
     _assembler: Assembler
     _format: SlotFormat
-    _finish: Finish
+    _finish: Callable[[Any, int], Any]
 
     def next_batch(self, timeout_s: float) -> Any:
         batch = self._run.next_batch(timeout_s)
         if batch is None:
             return END
         began = clock()
-        packed = self._slots.lease(batch.slot)
-        value = self._finish(self._assembler.batch(packed, self._format, batch.rows, batch.objects), batch.rows)
+        value = self._finish(self._value_of(batch), batch.rows)
         self._run.counters.finished(began)
         return value
+
+    def _value_of(self, batch: ReadyBatch) -> Any:
+        if isinstance(batch, MadeBatch):
+            return batch.value
+        return self._assembler.batch(self._slots.lease(batch.slot), self._format, batch.rows, batch.objects)
 
     def close(self) -> None:
         pass
@@ -160,9 +203,18 @@ class DeviceDelivery(Delivery):
         *,
         depth: int,
         reuse_buffers: bool,
+        isolated: bool = False,
     ) -> None:
         self._backend, self._depth, self._reuse_buffers = backend, depth, reuse_buffers
-        super().__init__(assembler, batch_format, finish)
+        super().__init__(assembler, batch_format, finish, isolated=isolated)
+
+    def _may_go(self, finish: Finish) -> bool:
+        """Keep the transform: it gets batches on the device."""
+        return False
+
+    def pin(self) -> Callable[[Memory], object] | None:
+        """Give the backend's way."""
+        return self._backend.pin_in_place
 
     def _new_slots(self) -> Slots:
         return PinnedRing(self._backend, self.slot_format.nbytes)
@@ -172,7 +224,7 @@ class DeviceDelivery(Delivery):
         """The transform, unless samples must be collated first, which is the consumer's own work."""
         return None if self._finish.takes_apart or self._finish.collate_fn else self._finish.transform
 
-    def stream(self, run: Run, order: Any, first_batch: int) -> Stream:
+    def stream(self, run: Running, order: Any, first_batch: int) -> Stream:
         """Give the stream of an epoch."""
         feed = DeviceFeed(
             self._backend,
@@ -212,11 +264,12 @@ class WindowDelivery(DeviceDelivery):
         backend: DeviceBackend[Any, Any],
         *,
         size: WindowSize,
+        isolated: bool = False,
     ) -> None:
         self._together = max(1, min(4, size.max_open_batches // 3))
         self._batch_format = batch_format
         slot_format = SlotFormat.for_rows(assembler.layout.fields, size.slot_rows)
-        super().__init__(assembler, slot_format, finish, backend, depth=1, reuse_buffers=False)
+        super().__init__(assembler, slot_format, finish, backend, depth=1, reuse_buffers=False, isolated=isolated)
         self.takes_planar = device_unshuffles(backend)
 
     def engine_order(self, order: Any, first_batch: int) -> tuple[Any, int]:
@@ -224,7 +277,7 @@ class WindowDelivery(DeviceDelivery):
         transfer = TransferOrder(order, slot_rows=self.slot_format.rows, together=self._together)
         return transfer, transfer.first_slot(first_batch)
 
-    def stream(self, run: Run, order: Any, first_batch: int) -> Stream:
+    def stream(self, run: Running, order: Any, first_batch: int) -> Stream:
         """Give the stream of an epoch."""
         feed = WindowFeed(
             self._backend,
@@ -244,7 +297,7 @@ class WindowDelivery(DeviceDelivery):
 class _DeviceStream:
     """Batches of a feed, finished."""
 
-    def __init__(self, feed: DeviceFeed | WindowFeed, run: Run, finish: Finish, *, done_already: bool) -> None:
+    def __init__(self, feed: DeviceFeed | WindowFeed, run: Running, finish: Finish, *, done_already: bool) -> None:
         self._feed, self._run, self._finish, self._done_already = feed, run, finish, done_already
 
     def next_batch(self, timeout_s: float) -> Any:
@@ -259,79 +312,6 @@ class _DeviceStream:
 
     def close(self) -> None:
         self._feed.close()
-
-
-class Owner(Protocol):
-    """What an iterator needs of its loader."""
-
-    timeout: float
-    persistent_workers: bool
-
-    def __len__(self) -> int:
-        """Batches of an epoch."""
-
-    def read_ahead(self, epoch: int, taken: int) -> None:
-        """Start the epoch after `epoch`, if there is room beside `taken` batches."""
-
-
-class Count(Protocol):
-    """Counts what an iterator gives."""
-
-    ended: bool
-
-    def advance(self) -> None:
-        """Count a batch."""
-
-
-class LoaderIterator:
-    """One epoch of a loader; an iterator over its batches.
-
-    # Guarantees: used by one thread at a time. Its threads end when it is exhausted, closed, dropped or fails.
-    """
-
-    def __init__(self, loader: Owner, run: Run, stream: Stream, epoch: int, count: Count) -> None:
-        self._loader, self._run, self._stream, self._epoch = loader, run, stream, epoch
-        self._count = count
-        self._closed = False
-        # Dropping the iterator (`break`, an exception) must end its threads; they refer to the run alone.
-        self._finalizer = weakref.finalize(self, run.stop)
-
-    def __iter__(self) -> LoaderIterator:
-        return self
-
-    def __len__(self) -> int:
-        return len(self._loader)
-
-    def __next__(self) -> Any:
-        if self._closed:
-            raise StopIteration
-        try:
-            value = self._next()
-            if self._loader.persistent_workers and (taken := self._run.left_to_hand_over()) is not None:
-                self._loader.read_ahead(self._epoch, taken)
-            if value is not END:
-                self._count.advance()
-                return value
-            self._count.ended = True
-            self.close()
-            raise StopIteration
-        except (StopIteration, LoaderClosedError):
-            raise
-        except BaseException:
-            self.close()
-            raise
-
-    def _next(self) -> Any:
-        try:
-            return self._stream.next_batch(self._loader.timeout)
-        except StopIteration as error:  # must not pass for the end of the epoch
-            raise RuntimeError("transform or collate_fn raised StopIteration") from error
-
-    def close(self) -> None:
-        """End the epoch here; its threads are gone when this returns."""
-        self._closed = True
-        self._stream.close()
-        self._finalizer()
 
 
 def device_of(device: Any) -> torch.device | None:
@@ -352,10 +332,11 @@ def delivery_for(
     depth: int | None,
     reuse_buffers: bool,
     size: WindowSize,
+    isolated: bool = False,
 ) -> Delivery:
     """Make the delivery that a loader's arguments ask for."""
     if window_backend is not None:
-        return WindowDelivery(assembler, batch_format, finish, window_backend, size=size)
+        return WindowDelivery(assembler, batch_format, finish, window_backend, size=size, isolated=isolated)
     if device is not None:
         return DeviceDelivery(
             assembler,
@@ -364,8 +345,9 @@ def delivery_for(
             backend_for(device),
             depth=DEFAULT_PREFETCH if depth is None else depth,
             reuse_buffers=reuse_buffers,
+            isolated=isolated,
         )
-    return Delivery(assembler, batch_format, finish, pinned=pin_memory and is_cuda_available())
+    return Delivery(assembler, batch_format, finish, pinned=pin_memory and is_cuda_available(), isolated=isolated)
 
 
 def window_backend_for(

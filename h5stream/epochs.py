@@ -10,9 +10,7 @@ from typing import Any
 
 from h5stream.delivery import Delivery, Stream
 from h5stream.engine.budget import WindowSize
-from h5stream.engine.carry import Carrier
-from h5stream.engine.executor import Run
-from h5stream.engine.kept import KeptDatasets
+from h5stream.engine.running import Engine, Running
 from h5stream.order.epoch import Order
 from h5stream.orders import Start
 
@@ -23,7 +21,7 @@ class Begun:
 
     Attributes
     ----------
-    run : Run
+    run : Running
         The engine's part.
     order : Order
         The order of its batches.
@@ -31,7 +29,7 @@ class Begun:
         The batch that it begins with.
     """
 
-    run: Run
+    run: Running
     order: Order
     first_batch: int
 
@@ -44,7 +42,7 @@ class Epochs:
 
     Parameters
     ----------
-    carrier, kept : Carrier, KeptDatasets
+    engine : Engine
         What reads.
     delivery : Delivery
         Where batches go.
@@ -52,29 +50,16 @@ class Epochs:
         How much may be read together.
     order_of : callable
         Gives the order of an iteration, and the batch to begin with.
-    threads : int
-        Reader threads.
-    on_thread_start : callable or None
-        Called in each of them.
-    skip_corrupt : bool
-        Leave out the rows of corrupt chunks.
     """
 
     def __init__(
         self,
-        carrier: Carrier,
-        kept: KeptDatasets,
+        engine: Engine,
         delivery: Delivery,
         size: WindowSize,
         order_of: Callable[[Start], tuple[Order, int]],
-        *,
-        threads: int,
-        on_thread_start: Callable[[int], None] | None,
-        skip_corrupt: bool = False,
     ) -> None:
-        self.carrier, self._kept, self.delivery, self._size = carrier, kept, delivery, size
-        self._order_of, self._threads, self._on_thread_start = order_of, threads, on_thread_start
-        self._skip_corrupt = skip_corrupt
+        self.engine, self.delivery, self._size, self._order_of = engine, delivery, size, order_of
         self._pid = os.getpid()
         self._ahead: tuple[Start, Begun, Callable[[], Any]] | None = None
 
@@ -85,18 +70,12 @@ class Epochs:
     def _begin(self, start: Start, taken: int = 0) -> Begun:
         order, first_batch = self._order_of(start)
         engine_order, first_slot = self.delivery.engine_order(order, first_batch)
-        run = Run(
-            self.carrier,
-            self._kept,
+        run = self.engine.begin(
             engine_order,
-            self.delivery.slots,
-            self.delivery.slot_format,
-            threads=self._threads,
+            first_slot,
+            slots=self.delivery.slots,
+            slot_format=self.delivery.slot_format,
             max_open_batches=self._size.max_open_batches - taken,
-            first_batch=first_slot,
-            on_thread_start=self._on_thread_start,
-            skip_corrupt=self._skip_corrupt,
-            straight=self.delivery.takes_planar,
         )
         return Begun(run=run, order=order, first_batch=first_batch)
 
@@ -114,7 +93,7 @@ class Epochs:
         room = self._size.max_open_batches - taken
         first = self._size.together or self._size.first_window_rows // self.delivery.slot_format.rows + 2
         needed = min(first, room + taken)
-        if self._ahead is None and self._threads and room >= needed:
+        if self._ahead is None and self.engine.reads_ahead and room >= needed:
             begun = self._begin(start, taken)
             self._ahead = start, begun, weakref.finalize(self, begun.run.stop).detach
 
@@ -135,13 +114,12 @@ class Epochs:
         if self._pid == os.getpid():
             return False
         self._pid, self._ahead = os.getpid(), None
-        self.carrier = Carrier(self.carrier.layout)
-        self._kept = KeptDatasets(self.carrier, self._kept.numbers)
+        self.engine.renew()
         self.delivery.renew()
         return True
 
     def close(self) -> None:
-        """End what was started ahead, and let go of slots and files."""
+        """End what was started ahead, and let go of slots, files and processes."""
         self._take_ahead(None)
         self.delivery.slots.trim()
-        self.carrier.close()
+        self.engine.close()

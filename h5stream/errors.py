@@ -26,6 +26,7 @@
     │   └── UnfollowableReferenceError      a needed file that cannot come along
     ├── LoaderTimeoutError (TimeoutError)   no batch within ``timeout``
     ├── LoaderClosedError (RuntimeError)    used after ``close()``
+    ├── IsolatedProcessError (RuntimeError) the child of ``isolation="process"`` is gone
     ├── DeviceMemoryError (MemoryError)     the device has no room for the batches held ready on it
     └── MissingExtraError (ImportError)     an optional dependency is absent
 
@@ -298,6 +299,20 @@ class LoaderTimeoutError(H5StreamError, TimeoutError):
 
 class LoaderClosedError(H5StreamError, RuntimeError):
     """The loader or its iterator was used after it had been closed."""
+
+
+class IsolatedProcessError(H5StreamError, RuntimeError):
+    """The child process of ``isolation="process"`` is gone, or what went wrong in it cannot be pickled.
+
+    Attributes
+    ----------
+    exitcode : int or None
+        Its exit status, or less than 0 for the signal that ended it; None where neither is known.
+    """
+
+    def __init__(self, message: str, *, exitcode: int | None = None) -> None:
+        super().__init__(message)
+        self.exitcode = exitcode
 
 
 class DeviceMemoryError(H5StreamError, MemoryError):

@@ -12,28 +12,25 @@ from typing import Any
 import torch
 from torch.utils.data import Subset
 
-from h5stream import allowance
 from h5stream.dataset import H5Dataset
-from h5stream.delivery import (
-    Finish,
-    LoaderIterator,
-    delivery_for,
-    device_of,
-    window_backend_for,
-)
+from h5stream.delivery import Finish, delivery_for, device_of, window_backend_for
 from h5stream.engine.assemble import Assembler
-from h5stream.engine.budget import check_budget, default_budget, threads_within
+from h5stream.engine.budget import threads_within
 from h5stream.engine.carry import Carrier
 from h5stream.engine.counters import RunCounters
 from h5stream.engine.slots import SlotFormat
 from h5stream.engine.statistics import LoaderStatistics
+from h5stream.engines import engine_for
 from h5stream.epochs import Epochs
+from h5stream.isolation.setup import checked_isolation
+from h5stream.iterator import LoaderIterator
 from h5stream.options import (
     DEFAULT_BATCH_ROWS,
     as_dataset,
     as_staged,
     check_callables,
     check_samplers,
+    checked_budget,
     checked_epoch,
     checked_on_error,
     checked_seed,
@@ -121,6 +118,10 @@ class H5StreamLoader:
     on_error : "raise" or "skip"
         What a corrupt chunk does: fail the batch that needs it, or leave its rows out of their batches (and a
         batch of which nothing is left), with one warning an epoch and a count in `stats`.
+    isolation : "thread" or "process"
+        Where is read: here, or in one spawned process that fills memory both map, for transforms that hold the GIL.
+        Batches and order are the same. `transform` runs there too, unless `device`, `collate_fn` or single samples
+        need it here; functions that run there must be picklable. Needs Linux.
 
     Raises
     ------
@@ -172,11 +173,11 @@ class H5StreamLoader:
         allow_external: bool = False,
         stage_to: str | os.PathLike[str] | None = None,
         on_error: str = "raise",
+        isolation: str = "thread",
     ) -> None:
         self.dataset = as_dataset(dataset, fields, allow_external)
         self.shuffle = bool(shuffle)
-        self.num_workers = checked_workers(num_workers)
-        self.timeout = checked_timeout(timeout)
+        self.num_workers, self.timeout = checked_workers(num_workers), checked_timeout(timeout)
         self.collate_fn, self.transform, self.pin_memory, self.drop_last = collate_fn, transform, pin_memory, drop_last
         self.worker_init_fn, self.multiprocessing_context = worker_init_fn, multiprocessing_context
         self.generator = generator
@@ -185,16 +186,15 @@ class H5StreamLoader:
         self.seed = checked_seed(seed, generator)
         check_callables(collate_fn=collate_fn, worker_init_fn=worker_init_fn, transform=transform)
         check_samplers(batch_size, shuffle, sampler, batch_sampler, drop_last)
+        isolated = checked_isolation(isolation)
         self.batch_size = None if batch_sampler is not None else batch_size
         self._given = given_order(dataset, self.batch_size, sampler, batch_sampler, drop_last)
         ranks = checked_ranks(rank, world_size, listed=self._given is not None)
-        self._gives_samples = self.batch_size is None and (self._given is None or self._given.gives_samples)
+        gives_samples = self.batch_size is None and (self._given is None or self._given.gives_samples)
         batched = self.batch_size is not None or batch_sampler is not None
-        takes_apart = self._gives_samples or (batched and collate_fn is not None)
+        takes_apart = gives_samples or (batched and collate_fn is not None)
         slot_rows = min(batch_size or 1, len(self.dataset)) if self._given is None else self._given.most_rows
-        self.memory_budget = check_budget(
-            default_budget(allowance.memory_total_bytes()) if memory_budget is None else memory_budget
-        )
+        self.memory_budget = checked_budget(memory_budget)
         self.dataset, self._give_back = as_staged(self, self.dataset, stage_to)
         layout = self.dataset.layout
         carrier, assembler = Carrier(layout), Assembler(layout)
@@ -217,18 +217,14 @@ class H5StreamLoader:
         delivery = delivery_for(
             assembler,
             SlotFormat.for_rows(layout.fields, slot_rows),
-            Finish(
-                takes_apart=takes_apart,
-                gives_samples=self._gives_samples,
-                collate_fn=collate_fn,
-                transform=transform,
-            ),
+            Finish(takes_apart=takes_apart, gives_samples=gives_samples, collate_fn=collate_fn, transform=transform),
             device=self.device,
             window_backend=window_backend,
             pin_memory=pin_memory,
             depth=prefetch_factor,
             reuse_buffers=reuse_device_buffers,
             size=self.window_size,
+            isolated=isolated,
         )
         self._orders = Orders(
             self.dataset,
@@ -246,16 +242,17 @@ class H5StreamLoader:
             batch_size=self.batch_size,
             fixed=frozenset(["window"] * (window != "auto") + ["seed"] * (seed is not None or generator is None)),
         )
-        self._epochs = Epochs(
+        engine = engine_for(
             carrier,
             self._kept,
             delivery,
-            self.window_size,
-            self._orders.order_of,
+            self._orders.blocks,
+            isolated=isolated,
             threads=self.num_workers,
             on_thread_start=worker_init_fn,
             skip_corrupt=checked_on_error(on_error, window_device) == "skip",
         )
+        self._epochs = Epochs(engine, delivery, self.window_size, self._orders.order_of)
         self._counters: RunCounters | None = None
         self._iterators: weakref.WeakSet[LoaderIterator] = weakref.WeakSet()
         if self._given is None:

@@ -18,6 +18,7 @@ from torch.utils.data import Subset
 
 from h5stream import allowance
 from h5stream.dataset import H5Dataset
+from h5stream.engine.budget import check_budget, default_budget
 from h5stream.errors import OptionError
 from h5stream.staging.loading import stage_layout, with_mapped_files
 from h5stream.storage.fields import Fields
@@ -64,6 +65,11 @@ def checked_workers(num_workers: int | None) -> int:
     if isinstance(num_workers, bool) or not isinstance(num_workers, int) or num_workers < 0:
         raise OptionError(f"num_workers= takes a non-negative number of reader threads, not {num_workers!r}")
     return num_workers
+
+
+def checked_budget(memory_budget: int | None) -> int:
+    """Give the bytes that a loader may take."""
+    return check_budget(default_budget(allowance.memory_total_bytes()) if memory_budget is None else memory_budget)
 
 
 def checked_epoch(epoch: int) -> int:

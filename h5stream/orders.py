@@ -120,7 +120,7 @@ class Orders:
     ) -> None:
         self._batch_size = batch_size
         self._dataset, self._given, self._ranks, self._settings = dataset, given, ranks, settings
-        self._blocks, self._fixed, self._size = dataset.blocks, fixed, size
+        self.blocks, self._fixed, self._size = dataset.blocks, fixed, size
         self._together = min(_LISTED_TOGETHER, max(1, size.max_open_batches // 2))
         self._next = Place(epoch=0)
         self._running: Progress | None = None
@@ -149,13 +149,13 @@ class Orders:
 
     def order(self, epoch: int) -> EpochOrder:
         """Give the loader's own order of a whole epoch."""
-        return EpochOrder(self._blocks, self._settings_of(epoch, self.ranks))
+        return EpochOrder(self.blocks, self._settings_of(epoch, self.ranks))
 
     def order_of(self, start: Start) -> tuple[Order, int]:
         """Give the order of an iteration, and the batch to begin with."""
         place = start.place
         if self._given is None:
-            ours, first_batch = order_after(self._blocks, self._settings_of(place.epoch, start.ranks), place.taken)
+            ours, first_batch = order_after(self.blocks, self._settings_of(place.epoch, start.ranks), place.taken)
             return regrouped(ours, self._size.together), first_batch
         first_batch = place.taken[0][1] if place.taken else 0
         order = ListedOrder(

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import cuda
 
 from h5stream.device.pinning import HostBuffer, check_size, held_by_pinning, pageable, warn_not_pinned
@@ -78,12 +81,33 @@ class CudaBackend:
         except (RuntimeError, MemoryError) as error:
             # The host's own memory may be what ran out; then the pageable buffer raises, and rightly so.
             buffer = pageable(nbytes)
-            with self._lock:
-                first, self._pinning_fails = not self._pinning_fails, True
-            if first:
-                warn_not_pinned(nbytes, error)
+            self._note_failure(nbytes, error)
             return buffer
         return HostBuffer(tensor=tensor, pinned=True, held_bytes=held_by_pinning(nbytes))
+
+    def pin_in_place(self, memory: NDArray[np.uint8]) -> None:
+        """Register the memory with ``cudaHostRegister``, and take that back when its last view is dropped."""
+        if memory.nbytes == 0 or self._pinning_fails:
+            return
+        address = int(memory.__array_interface__["data"][0])
+        with cuda.device(self._device):
+            runtime = cuda.cudart()  # type: ignore[no-untyped-call]
+            status = int(runtime.cudaHostRegister(address, memory.nbytes, 0))
+            if status != 0:
+                # The runtime shows the error to the next who launches a kernel; let that be us.
+                with contextlib.suppress(RuntimeError):
+                    torch.zeros(1, device=self._device)
+        if status != 0:
+            self._note_failure(memory.nbytes, RuntimeError(f"cudaHostRegister failed with CUDA error {status}"))
+            return
+        # Before the memory is unmapped: its own finalizer was made earlier, and the newest runs first.
+        weakref.finalize(memory, runtime.cudaHostUnregister, address).atexit = False
+
+    def _note_failure(self, nbytes: int, error: BaseException) -> None:
+        with self._lock:
+            first, self._pinning_fails = not self._pinning_fails, True
+        if first:
+            warn_not_pinned(nbytes, error, stacklevel=4)
 
     def allocate_device(self, nbytes: int, stream: cuda.Stream) -> torch.Tensor:
         """Give memory of torch's caching allocator, tied to the stream."""

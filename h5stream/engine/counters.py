@@ -60,6 +60,11 @@ class Tally:
     reads: int
     scatter_ns: int
 
+    def become(self, totals: tuple[int, ...]) -> None:
+        """Take over what was counted elsewhere; see `RunCounters.totals`."""
+        for name, count in zip(self.__slots__, totals, strict=True):
+            setattr(self, name, count)
+
     def fetch(self, source: FileBytes, offset: int, target: NDArray[uint8]) -> int:
         """Fill `target` from a file, and give the mark of its end."""
         began = clock()
@@ -149,6 +154,15 @@ class RunCounters:
         self._skipped_chunks.setdefault(chunk)
         return first
 
+    def totals(self) -> tuple[int, ...]:
+        """Give what all tallies counted together, for another process to show with `Tally.become`."""
+        return tuple(sum(getattr(tally, name) for tally in self._tallies) for name in Tally.__slots__)
+
+    @property
+    def skipped_chunks(self) -> tuple[str, ...]:
+        """The corrupt chunks that were met."""
+        return tuple(self._skipped_chunks.copy())
+
     def begin(self) -> RunCounters:
         """Note that the iteration begins; the readers may have begun before."""
         self._began = clock()
@@ -210,5 +224,5 @@ class RunCounters:
             ready_limit=self._ready_limit,
             starved_share=self._starved / asks,
             skipped_rows=self.skipped_rows,
-            skipped_chunks=tuple(self._skipped_chunks.copy()),
+            skipped_chunks=self.skipped_chunks,
         )

@@ -17,9 +17,10 @@ from h5stream.engine.counters import RunCounters, Tally, clock
 from h5stream.engine.kept import KeptDatasets, KeptTask
 from h5stream.engine.leaving import stop_at_exit
 from h5stream.engine.plan import TASK_NBYTES
+from h5stream.engine.running import closed, made_before_fork, timed_out
 from h5stream.engine.skipping import close_gaps, drop_rows, hand_down
 from h5stream.engine.slots import SlotFormat, Slots
-from h5stream.errors import H5StreamError, LoaderClosedError, LoaderTimeoutError
+from h5stream.errors import H5StreamError
 from h5stream.order.epoch import Order, Window
 
 STOP_S = 1.0
@@ -78,7 +79,7 @@ class Run:
         self._carrier, self._kept, self.order, self._ring = carrier, kept, order, ring
         self._format, self._straight = slot_format, straight
         self._row_nbytes = tuple(f.row_nbytes for f in carrier.layout.fields)
-        self._max_open = max_open_batches
+        self._max_open, self._passed_on = max_open_batches, 0
         self._on_thread_start, self._skip_corrupt = on_thread_start, skip_corrupt
         # In the caller's own thread Ctrl-C is the caller's, at once; in ours everything is reported.
         self._caught: type[BaseException] = BaseException if threads else Exception
@@ -124,12 +125,9 @@ class Run:
             Whatever went wrong while reading this batch's rows.
         """
         if os.getpid() != self._pid:
-            raise LoaderClosedError(
-                "this iterator was made before a fork, and its reader threads stayed in the parent; "
-                "call iter(loader) again in the child"
-            )
+            raise made_before_fork()
         deadline = time.monotonic() + timeout_s if timeout_s else None
-        asked = self.counters.asked(self._ready)  # one number, read without the lock
+        asked = self.counters.asked(self.ready)
         while True:
             with self._changed:
                 done, batch = self._try_next()
@@ -155,7 +153,7 @@ class Run:
 
     def _try_next(self) -> tuple[bool, ReadyBatch | None]:
         if self._stopped:
-            raise LoaderClosedError("the loader was closed; make a new iterator with iter(loader)")
+            raise closed()
         if self._next in self._error_at:
             raise self._error_at[self._next]
         batch = self._open.get(self._next)
@@ -183,19 +181,21 @@ class Run:
         with self._changed:
             return len(self._open) if self._exhausted and not self._jobs and self._running == 0 else None
 
-    def allow(self, max_open_batches: int) -> None:
-        """Change how many batches may be open."""
+    @property
+    def ready(self) -> int:
+        """Batches that are filled and wait; one number, read without the lock."""
+        return self._ready
+
+    def allow(self, max_open_batches: int, passed_on: int = 0) -> None:
+        """Change how many batches may be open; `passed_on` were handed over and count until they are let go."""
         with self._changed:
-            self._max_open = max_open_batches
+            self._max_open, self._passed_on = max_open_batches, passed_on
             self._changed.notify_all()
 
     def _wait(self, deadline: float | None, timeout_s: float) -> None:
         left = None if deadline is None else deadline - time.monotonic()
         if left is not None and left <= 0:
-            raise LoaderTimeoutError(
-                f"no batch within timeout={timeout_s} s (batch {self._next}); the source may hang, or timeout is "
-                "too short for the first window: raise it, or 0 waits for as long as it takes"
-            )
+            raise timed_out(self._next, timeout_s)
         self._changed.wait(left)
 
     def stop(self, wait_s: float | None = None) -> None:
@@ -264,10 +264,10 @@ class Run:
 
     def _may_admit(self, window: PlannedWindow) -> bool:
         new = sum(window.first_batch + k not in self._open for k in range(len(window.rows_of_batch)))
-        if len(self._open) + new <= self._max_open:
+        if len(self._open) + self._passed_on + new <= self._max_open:
             return True
         # Never wait for room that only this window can make: it may complete a batch that is open already.
-        nothing_coming = not self._jobs and self._running == 0
+        nothing_coming = not self._jobs and self._running == 0 and not self._passed_on
         return nothing_coming and not any(batch.missing == 0 for batch in self._open.values())
 
     def _admit(self, window: PlannedWindow) -> None:

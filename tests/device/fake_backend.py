@@ -98,6 +98,7 @@ class FakeBackend:
         self._consumer = self.new_stream("consumer")
         self._side = self.new_stream("side")
         self.counts = Counter()
+        self.pinned_in_place = []
 
     # What the protocol asks for.
 
@@ -134,6 +135,10 @@ class FakeBackend:
         self._tick("call")
         self._force(self.record_event(stream))
         return function(argument)
+
+    def pin_in_place(self, memory):
+        self._tick("pin_in_place")
+        self.pinned_in_place.append(memory.nbytes)
 
     def total_nbytes(self):
         return 1 << 40

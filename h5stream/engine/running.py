@@ -1,0 +1,99 @@
+"""What an epoch needs of an engine: the seam between those who fill slots and those who hand batches to the user."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from h5stream.engine.batches import ReadyBatch
+from h5stream.engine.counters import RunCounters
+from h5stream.engine.slots import SlotFormat, Slots
+from h5stream.errors import LoaderClosedError, LoaderTimeoutError
+from h5stream.order.epoch import Order
+
+
+class Running(Protocol):
+    """One pass over an order that is under way.
+
+    Two kinds: `h5stream.engine.executor.Run`, whose threads are ours, and `h5stream.isolation.engine.IsolatedRun`,
+    whose threads belong to another process.
+
+    Guarantees
+    ----------
+    Threads: one consumer asks for batches; `stop` may be called by any thread, twice, inside the garbage
+    collector, and in a forked child, where it does nothing.
+
+    Attributes
+    ----------
+    order : Order
+        The order of its batches.
+    counters : RunCounters
+        What was done so far.
+    """
+
+    order: Order
+    counters: RunCounters
+
+    def next_batch(self, timeout_s: float = 0.0) -> ReadyBatch | None:
+        """Wait for the next batch; None at the end. A `timeout_s` of 0 waits as long as it takes."""
+
+    def next_if_ready(self) -> ReadyBatch | None:
+        """Give the next batch if that needs no waiting; None at the end as well."""
+
+    def left_to_hand_over(self) -> int | None:
+        """Give the batches that are open once nothing is left to plan or carry out; None before that."""
+
+    def allow(self, max_open_batches: int) -> None:
+        """Change how many batches may be open."""
+
+    def stop(self) -> None:
+        """End it."""
+
+
+class Engine(Protocol):
+    """Fills slots with the batches of orders.
+
+    # Guarantees: used by the thread that iterates.
+
+    Attributes
+    ----------
+    reads_ahead : bool
+        Whether a pass that was begun reads by itself, before anybody asks for a batch.
+    """
+
+    reads_ahead: bool
+
+    def begin(
+        self, order: Order, first_batch: int, *, slots: Slots, slot_format: SlotFormat, max_open_batches: int
+    ) -> Running:
+        """Begin a pass over an order at a batch.
+
+        `slots` is where batch buffers come from and go back to, `slot_format` how each is packed, and
+        `max_open_batches` how many may be filled or waiting at a time.
+        """
+
+    def renew(self) -> None:
+        """Make anew what a fork has left unusable, in the child."""
+
+    def close(self) -> None:
+        """Let go of files and processes; a later pass opens or starts them again."""
+
+
+def timed_out(batch: int, timeout_s: float) -> LoaderTimeoutError:
+    """Say that a batch did not come in time."""
+    return LoaderTimeoutError(
+        f"no batch within timeout={timeout_s} s (batch {batch}); the source may hang, or timeout is "
+        "too short for the first window: raise it, or 0 waits for as long as it takes"
+    )
+
+
+def made_before_fork() -> LoaderClosedError:
+    """Say that an iterator cannot be used in a forked child."""
+    return LoaderClosedError(
+        "this iterator was made before a fork, and its reader threads stayed in the parent; "
+        "call iter(loader) again in the child"
+    )
+
+
+def closed() -> LoaderClosedError:
+    """Say that an iterator was used after it had been stopped."""
+    return LoaderClosedError("the loader was closed; make a new iterator with iter(loader)")

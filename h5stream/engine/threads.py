@@ -1,0 +1,70 @@
+"""The engine whose reader threads are this process's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from h5stream.engine.carry import Carrier
+from h5stream.engine.executor import Run
+from h5stream.engine.kept import KeptDatasets
+from h5stream.engine.slots import SlotFormat, Slots
+from h5stream.order.epoch import Order
+
+
+class ThreadEngine:
+    """Begins runs; see `h5stream.engine.running.Engine`.
+
+    Parameters
+    ----------
+    carrier, kept : Carrier, KeptDatasets
+        What reads.
+    threads : int
+        Reader threads; 0 reads in the thread that asks for batches.
+    on_thread_start : callable or None
+        Called with the thread's number in each of them.
+    skip_corrupt : bool
+        Leave out the rows of corrupt chunks.
+    straight : bool
+        Decode chunks straight into slots where that can be, and leave them in byte planes.
+    """
+
+    def __init__(
+        self,
+        carrier: Carrier,
+        kept: KeptDatasets,
+        *,
+        threads: int,
+        on_thread_start: Callable[[int], None] | None = None,
+        skip_corrupt: bool = False,
+        straight: bool = False,
+    ) -> None:
+        self.carrier, self._kept, self._straight = carrier, kept, straight
+        self._threads, self._on_thread_start, self._skip_corrupt = threads, on_thread_start, skip_corrupt
+        self.reads_ahead = threads > 0
+
+    def begin(
+        self, order: Order, first_batch: int, *, slots: Slots, slot_format: SlotFormat, max_open_batches: int
+    ) -> Run:
+        """Begin a pass over an order."""
+        return Run(
+            self.carrier,
+            self._kept,
+            order,
+            slots,
+            slot_format,
+            threads=self._threads,
+            max_open_batches=max_open_batches,
+            first_batch=first_batch,
+            on_thread_start=self._on_thread_start,
+            skip_corrupt=self._skip_corrupt,
+            straight=self._straight,
+        )
+
+    def renew(self) -> None:
+        """Make anew what the parent's threads may have held locked."""
+        self.carrier = Carrier(self.carrier.layout)
+        self._kept = KeptDatasets(self.carrier, self._kept.numbers)
+
+    def close(self) -> None:
+        """Close the files."""
+        self.carrier.close()

@@ -1,0 +1,89 @@
+"""Errors on their way from the child to the parent, where they are raised with the child's traceback beneath."""
+
+from __future__ import annotations
+
+import pickle
+import signal
+import traceback
+from dataclasses import dataclass
+
+from h5stream.errors import IsolatedProcessError
+
+
+class ChildTraceback(Exception):  # noqa: N818  it is the cause of an error, and none by itself
+    """The traceback of an error in the child; the `__cause__` of what is raised in the parent."""
+
+    def __str__(self) -> str:
+        return f'\n"""\n{self.args[0]}"""'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """An error, in a form that always travels.
+
+    Attributes
+    ----------
+    error : bytes or None
+        It, pickled; None if it does not survive that.
+    said : str
+        Its type and message.
+    where : str
+        Its traceback, with those of its causes.
+    """
+
+    error: bytes | None
+    said: str
+    where: str
+
+    @classmethod
+    def of(cls, error: BaseException) -> Failure:
+        """Take an error as it was caught."""
+        where = "".join(traceback.format_exception(error))
+        said = traceback.format_exception_only(error)[-1].strip()
+        try:
+            data = pickle.dumps(error)
+            pickle.loads(data)  # many can be pickled and not made again
+        except Exception:
+            return cls(error=None, said=said, where=where)
+        return cls(error=data, said=said, where=where)
+
+    def raised_here(self) -> BaseException:
+        """Give the error for the parent to raise: of the same type, where it can be pickled."""
+        error: BaseException | None = None
+        if self.error is not None:
+            try:
+                error = pickle.loads(self.error)
+            except Exception:
+                error = None
+        if error is None:
+            error = IsolatedProcessError(f"in the child process, and not to be pickled: {self.said}")
+        error.__cause__ = ChildTraceback(self.where)
+        return error
+
+
+def death(pid: int, exitcode: int | None) -> IsolatedProcessError:
+    """Say that the child is gone, how, and what to do."""
+    again = "Iterate again to start another; isolation='thread' needs none"
+    if exitcode is not None and exitcode < 0:
+        name = _signal_name(-exitcode)
+        reasons: dict[int, str] = {
+            signal.SIGKILL: "somebody killed it, most likely the kernel for want of memory: lower memory_budget=",
+            signal.SIGBUS: "memory ran out, or a mapped file was cut off",
+            signal.SIGSEGV: "a codec or the transform crashed; `python -X faulthandler` shows where",
+        }
+        why = reasons.get(-exitcode, "a codec or the transform ended it")
+        return IsolatedProcessError(
+            f"the child process {pid} of isolation='process' was ended by {name} ({why}). {again}", exitcode=exitcode
+        )
+    how = "does not answer and was ended" if exitcode is None else f"ended with status {exitcode}"
+    return IsolatedProcessError(
+        f"the child process {pid} of isolation='process' {how}; what it had to say is on standard error. {again}",
+        exitcode=exitcode,
+    )
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

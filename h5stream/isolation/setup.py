@@ -1,0 +1,140 @@
+"""What a child must know to read as its parent would, and whether the user's functions can go there."""
+
+from __future__ import annotations
+
+import multiprocessing
+import multiprocessing.spawn
+import os
+import pickle
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from h5stream.engine.slots import SlotFormat
+from h5stream.errors import OptionError
+from h5stream.order.blocks import Blocks
+from h5stream.storage.layout import SampleLayout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """What a child is told once.
+
+    Attributes
+    ----------
+    layout : SampleLayout
+        The fields and their files.
+    kept : tuple of int
+        Which small datasets are read once.
+    slot_format : SlotFormat
+        How a slot is packed.
+    blocks : Blocks
+        What orders are made of; they are sent without.
+    threads : int
+        Reader threads, at least 1.
+    skip_corrupt : bool
+        Leave out the rows of corrupt chunks.
+    straight : bool
+        Leave chunks in byte planes where that can be.
+    functions : bytes
+        The pickled `transform` and `worker_init_fn`, each or None.
+    main : dict or None
+        How to import the script that they come from, where they do.
+    log_level : int
+        Of the logger ``h5stream``.
+    seed : int
+        Of the random numbers that a transform draws.
+    """
+
+    layout: SampleLayout
+    kept: tuple[int, ...]
+    slot_format: SlotFormat
+    blocks: Blocks
+    threads: int
+    skip_corrupt: bool
+    straight: bool
+    functions: bytes
+    main: dict[str, Any] | None
+    log_level: int
+    seed: int
+
+
+def checked_isolation(isolation: Any) -> bool:
+    """Tell whether a child is to read.
+
+    Raises
+    ------
+    OptionError
+        If it is neither of the two, or there are no files without a name here.
+    """
+    if isolation not in ("thread", "process"):
+        raise OptionError(f"isolation= takes 'thread' or 'process', not {isolation!r}")
+    if isolation == "process" and not hasattr(os, "memfd_create"):
+        raise OptionError(f"isolation='process' needs memfd_create, which {sys.platform} does not have; use 'thread'")
+    return bool(isolation == "process")
+
+
+def check_function(name: str, function: Callable[..., Any] | None) -> None:
+    """Refuse a function that a child could not call.
+
+    Raises
+    ------
+    OptionError
+        If it cannot be pickled, or the child could not import where it comes from.
+    """
+    try:
+        data = pickle.dumps(function)
+    except Exception as error:
+        raise OptionError(
+            f"{name}={function!r} cannot go to the child process of isolation='process', because it cannot be "
+            f"pickled ({error}); define it at the top level of a module, where lambdas and inner functions are not"
+        ) from error
+    main = main_module(data)
+    if main is not None and not {"init_main_from_name", "init_main_from_path"} & main.keys():
+        raise OptionError(
+            f"{name}={function!r} cannot go to the child process of isolation='process', because it was defined in a "
+            "notebook or at a prompt, which another process cannot import; put it into a module of its own"
+        )
+
+
+def main_module(functions: bytes) -> dict[str, Any] | None:
+    """Say how to import the parent's script, if pickled functions come from it.
+
+    Else it is not imported: a script that reads a file needs no ``if __name__ == "__main__"`` for us.
+    """
+    if (b"__main__" not in functions and b"__mp_main__" not in functions) or _is_being_imported():
+        return None  # a script that is only imported may make a loader, and starts no child
+    wanted = {"name", "sys_path", "sys_argv", "init_main_from_name", "init_main_from_path"}
+    found = multiprocessing.spawn.get_preparation_data("h5stream")
+    return {name: value for name, value in found.items() if name in wanted}
+
+
+def import_main(main: dict[str, Any]) -> None:
+    """Import the parent's script, in the child; as multiprocessing does, so that the guard is the same."""
+    with _importing_main():
+        multiprocessing.spawn.prepare(main)
+
+
+class _importing_main:  # noqa: N801  a context manager, used like a function
+    """While it lasts, whoever starts a process is told about the missing guard: multiprocessing, and we."""
+
+    def __enter__(self) -> None:
+        multiprocessing.current_process()._inheriting = True  # type: ignore[attr-defined]
+
+    def __exit__(self, *exception: object) -> None:
+        del multiprocessing.current_process()._inheriting  # type: ignore[attr-defined]
+
+
+def _is_being_imported() -> bool:
+    return bool(getattr(multiprocessing.current_process(), "_inheriting", False))
+
+
+def check_main_guard() -> None:
+    """Refuse to start a process in a script that is only imported, by a child of its own."""
+    if _is_being_imported():
+        raise OptionError(
+            "isolation='process' starts a process that imports this script, because a function it needs is defined "
+            "here; what trains must not run then. Put it under `if __name__ == '__main__':`, or the function into a "
+            "module of its own"
+        )
