@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import weakref
 from typing import Protocol
 
@@ -22,9 +23,14 @@ _running: weakref.WeakSet[Stoppable] = weakref.WeakSet()
 
 def stop_at_exit(run: Stoppable) -> None:
     """Stop a run before the interpreter ends, if it lives that long."""
-    atexit.unregister(_stop_all)  # once is enough, however many runs
-    atexit.register(_stop_all)
+    _register()
     _running.add(run)
+
+
+@functools.cache
+def _register() -> None:
+    """Register once, however many runs; what is unregistered keeps its place in CPython's list for ever."""
+    atexit.register(_stop_all)
 
 
 def _stop_all() -> None:
