@@ -96,6 +96,7 @@ class Epochs:
             first_batch=first_slot,
             on_thread_start=self._on_thread_start,
             skip_corrupt=self._skip_corrupt,
+            world_size=start.ranks.world_size,
         )
         return Begun(run=run, order=order, first_batch=first_batch)
 

@@ -12,6 +12,7 @@ from h5stream.engine.carry import FileTask
 from h5stream.engine.emit import Sink
 from h5stream.engine.kept import KeptTask
 from h5stream.engine.slots import Slot
+from h5stream.errors import CorruptChunkError
 
 
 @dataclass(slots=True)
@@ -30,6 +31,8 @@ class ReadyBatch:
         Rows that are still to come; 0 once it may be handed over.
     dropped : list of ndarray
         Places of rows that cannot be had and are left out.
+    corrupt : CorruptChunkError or None
+        Why, for one of them.
     """
 
     number: int
@@ -38,13 +41,14 @@ class ReadyBatch:
     objects: dict[int, list[Any]]
     missing: int
     dropped: list[NDArray[np.int64]] = field(default_factory=list)
+    corrupt: CorruptChunkError | None = None
 
 
 @dataclass(slots=True, eq=False)
 class PlannedWindow:
     """A window whose tasks are known; once admitted it has slots, and `pending` counts the tasks to come.
 
-    `dropped` names rows that cannot be had, by batch (counted from the window's first) and place in it.
+    `dropped` names rows that cannot be had, by batch (counted from the window's first) and place in it, and why.
     """
 
     first_batch: int
@@ -54,4 +58,4 @@ class PlannedWindow:
     pending: int = 0
     sink: Sink | None = None
     batches: list[ReadyBatch] = field(default_factory=list)
-    dropped: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = field(default_factory=list)
+    dropped: list[tuple[NDArray[np.int64], NDArray[np.int64], CorruptChunkError]] = field(default_factory=list)

@@ -16,9 +16,9 @@ from h5stream.engine.carry import Carrier, FileTask
 from h5stream.engine.counters import RunCounters, Tally, clock
 from h5stream.engine.emit import Sink
 from h5stream.engine.kept import KeptDatasets, KeptTask
-from h5stream.engine.leaving import stop_at_exit
+from h5stream.engine.leaving import check_process, stop_at_exit
 from h5stream.engine.plan import TASK_NBYTES
-from h5stream.engine.skipping import close_gaps, drop_rows, hand_down
+from h5stream.engine.skipping import close_gaps, drop_rows, hand_down, nothing_left
 from h5stream.engine.slots import SlotFormat, Slots, address_of
 from h5stream.errors import H5StreamError, LoaderClosedError, LoaderTimeoutError
 from h5stream.order.epoch import Order, Window
@@ -56,7 +56,9 @@ class Run:
     on_thread_start : callable, optional
         Called with the thread's number in each reader thread before its first job.
     skip_corrupt : bool
-        Leave the rows of corrupt chunks out of their batches, and a batch of which nothing is left.
+        Leave the rows of corrupt chunks out, and batches of which nothing is left; `left_out` has their numbers.
+    world_size : int
+        Ranks that count on as many batches from each other: with several, such a batch is an error instead.
     """
 
     def __init__(
@@ -72,12 +74,13 @@ class Run:
         first_batch: int = 0,
         on_thread_start: Callable[[int], None] | None = None,
         skip_corrupt: bool = False,
+        world_size: int = 1,
     ) -> None:
         self._carrier, self._kept, self.order, self._ring = carrier, kept, order, ring
         self._format = slot_format
         self._row_nbytes = tuple(f.row_nbytes for f in carrier.layout.fields)
         self._max_open = max_open_batches
-        self._on_thread_start, self._skip_corrupt = on_thread_start, skip_corrupt
+        self._on_thread_start, self._skip_corrupt, self._world_size = on_thread_start, skip_corrupt, world_size
         # In the caller's own thread Ctrl-C is the caller's, at once; in ours everything is reported.
         self._caught: type[BaseException] = BaseException if threads else Exception
         self._pid = os.getpid()
@@ -93,6 +96,7 @@ class Run:
         self._error_at: dict[int, BaseException] = {}
         self._stopped = False
         self._ready = 0
+        self.left_out: set[int] = set()
         self.counters = RunCounters(threads=threads, ready_limit=max_open_batches, row_nbytes=sum(self._row_nbytes))
         self._consumer_tally = self.counters.tally()
         self._threads = [
@@ -121,11 +125,7 @@ class Run:
         Exception
             Whatever went wrong while reading this batch's rows.
         """
-        if os.getpid() != self._pid:
-            raise LoaderClosedError(
-                "this iterator was made before a fork, and its reader threads stayed in the parent; "
-                "call iter(loader) again in the child"
-            )
+        check_process(self._pid)
         deadline = time.monotonic() + timeout_s if timeout_s else None
         asked = self.counters.asked(self._ready)  # one number, read without the lock
         while True:
@@ -154,23 +154,34 @@ class Run:
     def _try_next(self) -> tuple[bool, ReadyBatch | None]:
         if self._stopped:
             raise LoaderClosedError("the loader was closed; make a new iterator with iter(loader)")
-        if self._next in self._error_at:
-            raise self._error_at[self._next]
-        batch = self._open.get(self._next)
-        if batch is not None and batch.missing == 0:
-            del self._open[self._next]
-            self._next += 1
-            self._ready -= 1
-            if batch.dropped:
-                self.counters.skipped_rows += close_gaps(batch, self._format, self._row_nbytes)
-                if batch.rows == 0:
-                    self._ring.give_back(batch.slot)
-                    return self._try_next()
+        batch = self._take_complete()
+        if batch is not None:
             self.counters.gave(batch.rows)
             return True, batch
+        batch = self._open.get(self._next)
         if self._exhausted and not self._active and batch is not None:
             raise AssertionError(f"batch {self._next} lacks {batch.missing} rows that no window will bring")
         return self._exhausted and batch is None, None
+
+    def _take_complete(self) -> ReadyBatch | None:
+        """Take the next batch if all of it is there; those of which nothing is left are passed over."""
+        while True:
+            if self._next in self._error_at:
+                raise self._error_at[self._next]
+            batch = self._open.get(self._next)
+            if batch is None or batch.missing > 0:
+                return None
+            if batch.dropped:
+                self.counters.skipped_rows += close_gaps(batch, self._format, self._row_nbytes)
+            if batch.rows == 0 and self._world_size > 1:
+                self._fail(self._next, nothing_left(batch, self._world_size))
+                continue
+            del self._open[self._next]
+            self._next, self._ready = self._next + 1, self._ready - 1
+            if batch.rows > 0:
+                return batch
+            self._ring.give_back(batch.slot)
+            self.left_out.add(batch.number)
 
     @property
     def _exhausted(self) -> bool:

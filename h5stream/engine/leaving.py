@@ -1,11 +1,17 @@
-"""The interpreter's exit waits for reader threads: one that is ended inside a decoder would take the process down."""
+"""Where a run ends: in a forked child, and with the interpreter.
+
+The interpreter's exit waits for reader threads: one that is ended inside a decoder would take the process down.
+"""
 
 from __future__ import annotations
 
 import atexit
 import functools
+import os
 import weakref
 from typing import Protocol
+
+from h5stream.errors import LoaderClosedError
 
 EXIT_S = 10.0
 """Seconds that the exit waits at most; a thread that a file system holds up longer is left behind."""
@@ -36,3 +42,12 @@ def _register() -> None:
 def _stop_all() -> None:
     for run in list(_running):
         run.stop(EXIT_S)
+
+
+def check_process(pid: int) -> None:
+    """Refuse to go on in another process than the one that threads were started in."""
+    if os.getpid() != pid:
+        raise LoaderClosedError(
+            "this iterator was made before a fork, and its reader threads stayed in the parent; "
+            "call iter(loader) again in the child"
+        )
