@@ -22,7 +22,8 @@ def drop_rows(window: PlannedWindow, one: Task, error: CorruptChunkError, counte
     """
     name = f"{error.file}:{error.field} chunk {error.chunk}"
     if counters.skip(name):
-        _log.warning("on_error='skip': rows are left out, and loader.stats() counts them, because %s", error)
+        # Its text: whoever keeps log records must not keep the traceback, and by it the files and buffers.
+        _log.warning("on_error='skip': rows are left out, and loader.stats() counts them, because %s", str(error))
     for low, high in zip(one.low.tolist(), one.high.tolist(), strict=True):
         window.dropped.append((one.placement.batch[low:high], one.placement.within[low:high], error))
 

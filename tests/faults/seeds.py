@@ -48,6 +48,7 @@ INDEXES = {
     "extensible array": {"libver": "latest", "chunks": CHUNK, "maxshape": (None, COLUMNS)},
     "btree v2": {"libver": "latest", "chunks": CHUNK, "maxshape": (None, None)},
     "contiguous": {"libver": "earliest"},
+    "compound": {"chunks": CHUNK, "dtype": [("a", "f4"), ("text", "S3"), ("inner", [("b", "i2", (2,))])]},
 }
 
 
@@ -121,7 +122,7 @@ def write_seed(folder, name) -> Seed:
     """Write the file of a filter or of a kind of index."""
     storage = dict(FILTERS[name]) if name in FILTERS else {"compression": "gzip", **INDEXES[name]}
     path, dtype = folder / f"{name}.h5", storage.pop("dtype", "f4")
-    x = (np.arange(ROWS * COLUMNS) // 3).astype(dtype).reshape(ROWS, COLUMNS)
+    x = (np.arange(ROWS * COLUMNS) // 3).astype("f4").astype(dtype).reshape(ROWS, COLUMNS)
     with h5py.File(path, "w", libver=storage.pop("libver", "earliest")) as file:
         if name == "contiguous":
             file.create_dataset("x", data=x)

@@ -21,9 +21,10 @@ from typer.testing import CliRunner
 import h5stream
 from h5stream import H5Dataset
 from h5stream.cli.app import app
-from h5stream.errors import CorruptChunkError, FieldNotFoundError, SourceError
+from h5stream.errors import CorruptChunkError, FieldNotFoundError, SourceError, UnsupportedFieldError
 from h5stream.storage.claims import ClaimError, check_claims
 from h5stream.storage.discovery import datasets_of
+from h5stream.storage.listing import list_datasets
 
 CORPUS = Path(os.environ.get("H5STREAM_CORPUS") or Path(__file__).resolve().parents[3] / "shared" / "corpus")
 ODD = sorted(p for p in (CORPUS / "odd").rglob("*") if p.is_file() and p.stat().st_size < 32 << 20)
@@ -193,6 +194,29 @@ def test_names_in_messages_are_shown_without_their_control_characters(nasty):
     with pytest.raises(FieldNotFoundError) as caught:
         H5Dataset(nasty, "compound:no")
     assert "\x1b" not in str(caught.value)
+
+
+@pytest.fixture
+def latin(tmp_path):
+    """A file with a dataset whose name is not UTF-8, as other programs write them, and one in a group that is not."""
+    with h5py.File(tmp_path / "latin.h5", "w") as file:
+        file["x"] = np.arange(4)
+        space = h5py.h5s.create_simple((4,))
+        h5py.h5d.create(file.id, b"caf\xe9", h5py.h5t.NATIVE_INT32, space)
+        h5py.h5d.create(h5py.h5g.create(file.id, b"gr\xfc\xdfe"), b"y", h5py.h5t.NATIVE_INT32, space)
+    return str(tmp_path / "latin.h5")
+
+
+def test_a_name_that_is_not_utf8_hides_no_other_dataset(latin):
+    assert H5Dataset(latin, "x")[:].tolist() == [0, 1, 2, 3]
+    assert [entry.path for entry in list_datasets(latin)[0]] == ["x"]
+    with pytest.raises(FieldNotFoundError, match="It has: x"):
+        H5Dataset(latin, "no")
+
+
+def test_a_dataset_whose_name_is_not_utf8_is_not_left_out_in_silence(latin):
+    with pytest.raises(UnsupportedFieldError, match=r"named b'caf\\xe9' at its root.*name the others"):
+        H5Dataset(latin)
 
 
 # --- code -----------------------------------------------------------------------------------------------------

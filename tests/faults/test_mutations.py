@@ -109,7 +109,7 @@ def test_a_file_cut_off_at_any_structure_is_refused(check, seed_of, name):
 
 def test_the_harness_tells_an_undamaged_file_from_a_hang_a_crash_and_an_exit(reader, seed_of):
     """A check that cannot fail is a defect: what it must notice is shown to it."""
-    seed = seed_of("no filter")
+    seed, reader.counts = seed_of("no filter"), collections.Counter()
     assert reader.outcome_of(Mutant("no filter", (Put(0, b"\x89"),)), seed)[0] == EQUAL
     for how, outcome in {"crash": CRASH, "exit": CRASH, "hang": HANG, "wrong": WRONG}.items():
         assert reader.outcome(seed.path, how)[0] == outcome
