@@ -18,6 +18,9 @@ TESTS = Path(__file__).resolve().parent.parent
 SECONDS, SECONDS_AFTER_HANG = 30, 5
 """How long a child may take; once one hung, the rest of a test is mostly shrinking it."""
 
+NO_THREAD_CACHE = "glibc.malloc.tcache_count=0"
+"""What comes out of that cache keeps its content, whatever ``M_PERTURB`` says fresh memory shall hold."""
+
 
 class MutantReader:
     """The program that reads files in guarded children; started once a module, and again should it end."""
@@ -36,7 +39,7 @@ class MutantReader:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,  # what codecs print about bytes that they do not like
             text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(folders)},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(folders), "GLIBC_TUNABLES": NO_THREAD_CACHE},
         )
 
     def outcome(self, path: str, how: str = "whole", original: str | None = None) -> tuple[str, str]:

@@ -53,7 +53,7 @@ WRONG, UNCLEAR, CRASH, HANG = "wrong bytes", "unclear error", "crash", "hang"
 GOOD = {EQUAL, ERROR, RIGHT, NOISE, H5PY_CRASHED, H5PY_HUNG}
 
 SAID_OURS, SAID_DONE = b"!", b"<done>"
-FILLINGS = (None, 0x00, 0x55, 0xAA)
+FILLINGS = (None, 0x33, 0x55, 0xAA)
 """What fresh memory holds in turn: whether damaged bytes crash a codec may depend on it."""
 
 
@@ -61,7 +61,7 @@ def read_ours(path: str):
     """Give every field in whole through the loader, its fields by name, or one of our errors."""
     loader = H5StreamLoader(path, 16, num_workers=0, memory_budget=256 << 20)
     names = list(loader.dataset.layout.shape.keys)
-    batches = [batch if isinstance(batch, dict) else {names[0]: batch} for batch in loader]
+    batches = [batch if len(names) > 1 else {names[0]: batch} for batch in loader]
     return {name: _joined([batch[name] for batch in batches]) for name in names}
 
 
@@ -83,7 +83,7 @@ def read_theirs(path: str, names):
 
 
 def fill_the_heap(filling: int) -> None:
-    """Let what lies behind whatever is allocated next be `filling`."""
+    """Let fresh memory hold one thing, and what lies behind whatever is allocated next be `filling`."""
     LIBC.mallopt(M_PERTURB, filling)
     # The first passes use up what lies between other things; what is freed of the last has neighbours from here.
     for last in [False] * 60 + [True] * 7:

@@ -111,6 +111,9 @@ def test_a_decompression_bomb_is_refused_before_its_memory_is_taken(tmp_path, re
         (32013, (1, 0x7A667005, 0xF0FFFFFF, 0xFFFF0F00), bytes(64)),
         (32013, (1, 0, 0, 0), bytes(64)),
         (32013, (), bytes(64)),
+        (32017, (), zstd_claiming(1 << 40)),
+        (32024, (), struct.pack("<Q", 1 << 40) + zstd_claiming(64)),
+        (32024, (), struct.pack("<Q", 64) + zstd_claiming(1 << 40)),
     ],
 )
 def test_lengths_that_lead_out_of_the_input_are_refused(filter_id, values, stored):
