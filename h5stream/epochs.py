@@ -76,6 +76,7 @@ class Epochs:
             slots=self.delivery.slots,
             slot_format=self.delivery.slot_format,
             max_open_batches=self._size.max_open_batches - taken,
+            world_size=start.ranks.world_size,
         )
         return Begun(run=run, order=order, first_batch=first_batch)
 

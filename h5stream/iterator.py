@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Container
 from typing import Any, Protocol
 
 from h5stream.delivery import END, Stream
@@ -28,8 +29,8 @@ class Count(Protocol):
 
     ended: bool
 
-    def advance(self) -> None:
-        """Count a batch."""
+    def advance(self, left_out: Container[int]) -> None:
+        """Count a batch, and those before it that were left out."""
 
 
 class LoaderIterator:
@@ -59,7 +60,7 @@ class LoaderIterator:
             if self._loader.persistent_workers and (taken := self._run.left_to_hand_over()) is not None:
                 self._loader.read_ahead(self._epoch, taken)
             if value is not END:
-                self._count.advance()
+                self._count.advance(self._run.left_out)
                 return value
             self._count.ended = True
             self.close()

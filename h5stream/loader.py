@@ -116,8 +116,8 @@ class H5StreamLoader:
         Copy the files there first (`h5stream.stage`) and read the copies, leased until the loader is closed or
         gone. On unfiltered copies ``window="all"`` is cheap.
     on_error : "raise" or "skip"
-        What a corrupt chunk does: fail the batch that needs it, or leave its rows out of their batches (and a
-        batch of which nothing is left), with one warning an epoch and a count in `stats`.
+        What a corrupt chunk does: fail the batch that needs it, or leave its rows out, with one warning an epoch and
+        a count in `stats`. A batch of which nothing is left is left out too; with several ranks, it fails.
     isolation : "thread" or "process"
         Where is read: here, or in one spawned process that fills memory both map, for transforms that hold the GIL.
         Batches and order are the same. `transform` runs there too, unless `device`, `collate_fn` or single samples

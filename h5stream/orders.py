@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,11 +56,14 @@ class Progress:
     mark: int = 0
     ended: bool = False
 
-    def advance(self) -> None:
-        """Count a batch that is given to the user."""
-        self.batch += 1
-        if isinstance(self.order, ListedOrder):
-            self.mark = self.order.take_mark(self.batch)
+    def advance(self, left_out: Container[int]) -> None:
+        """Count a batch that is given to the user, and those before it that were left out."""
+        passed = False
+        while not passed:
+            passed = self.batch not in left_out
+            self.batch += 1
+            if isinstance(self.order, ListedOrder):
+                self.mark = self.order.take_mark(self.batch)
 
     @property
     def untouched(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +13,7 @@ from h5stream.engine.carry import FileTask
 from h5stream.engine.emit import Sink
 from h5stream.engine.kept import KeptTask
 from h5stream.engine.slots import PlanarRegions, Slot, SlotFormat, address_of
+from h5stream.errors import CorruptChunkError
 
 
 @dataclass(slots=True)
@@ -32,6 +34,8 @@ class ReadyBatch:
         Places of rows that cannot be had and are left out.
     planar : PlanarRegions
         What of its memory lies in byte planes still; empty but for a device that was to get it so.
+    corrupt : CorruptChunkError or None
+        Why, for one of them.
     """
 
     number: int
@@ -41,13 +45,14 @@ class ReadyBatch:
     missing: int
     dropped: list[NDArray[np.int64]] = field(default_factory=list)
     planar: PlanarRegions = field(default_factory=dict)
+    corrupt: CorruptChunkError | None = None
 
 
 @dataclass(slots=True, eq=False)
 class PlannedWindow:
     """A window whose tasks are known; once admitted it has slots, and `pending` counts the tasks to come.
 
-    `dropped` names rows that cannot be had, by batch (counted from the window's first) and place in it.
+    `dropped` names rows that cannot be had, by batch (counted from the window's first) and place in it, and why.
     """
 
     first_batch: int
@@ -57,7 +62,7 @@ class PlannedWindow:
     pending: int = 0
     sink: Sink | None = None
     batches: list[ReadyBatch] = field(default_factory=list)
-    dropped: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = field(default_factory=list)
+    dropped: list[tuple[NDArray[np.int64], NDArray[np.int64], CorruptChunkError]] = field(default_factory=list)
 
 
 def sink_of(batches: list[ReadyBatch], slot_format: SlotFormat, row_nbytes: tuple[int, ...], *, straight: bool) -> Sink:
@@ -70,3 +75,13 @@ def sink_of(batches: list[ReadyBatch], slot_format: SlotFormat, row_nbytes: tupl
         memories=[batch.slot.memory for batch in batches] if straight else (),
         planar=[batch.planar for batch in batches] if straight else (),
     )
+
+
+def will_complete(batch: ReadyBatch, active: Sequence[PlannedWindow]) -> bool:
+    """Tell whether the windows that are being carried out bring all rows that a batch still lacks."""
+    coming = sum(
+        int(w.rows_of_batch[batch.number - w.first_batch])
+        for w in active
+        if 0 <= batch.number - w.first_batch < len(w.rows_of_batch)
+    )
+    return batch.missing <= coming

@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from h5stream.engine.batches import PlannedWindow, ReadyBatch, sink_of
+from h5stream.engine.batches import PlannedWindow, ReadyBatch, sink_of, will_complete
 from h5stream.engine.blame import changed_file, first_failure
 from h5stream.engine.carry import Carrier, FileTask
 from h5stream.engine.counters import RunCounters, Tally, clock
 from h5stream.engine.kept import KeptDatasets, KeptTask
-from h5stream.engine.leaving import stop_at_exit
+from h5stream.engine.leaving import check_process, stop_at_exit
 from h5stream.engine.plan import TASK_NBYTES
-from h5stream.engine.running import closed, made_before_fork, timed_out
-from h5stream.engine.skipping import close_gaps, drop_rows, hand_down
+from h5stream.engine.running import closed, timed_out
+from h5stream.engine.skipping import close_gaps, drop_rows, hand_down, nothing_left
 from h5stream.engine.slots import SlotFormat, Slots
 from h5stream.errors import H5StreamError
 from h5stream.order.epoch import Order, Window
@@ -56,7 +56,9 @@ class Run:
     on_thread_start : callable, optional
         Called with the thread's number in each reader thread before its first job.
     skip_corrupt : bool
-        Leave the rows of corrupt chunks out of their batches, and a batch of which nothing is left.
+        Leave the rows of corrupt chunks out, and batches of which nothing is left; `left_out` has their numbers.
+    world_size : int
+        Ranks that count on as many batches from each other: with several, such a batch is an error instead.
     straight : bool
         Decode chunks straight into slots where that can be, and leave them planar; `order` is in file order.
     """
@@ -74,13 +76,14 @@ class Run:
         first_batch: int = 0,
         on_thread_start: Callable[[int], None] | None = None,
         skip_corrupt: bool = False,
+        world_size: int = 1,
         straight: bool = False,
     ) -> None:
         self._carrier, self._kept, self.order, self._ring = carrier, kept, order, ring
         self._format, self._straight = slot_format, straight
         self._row_nbytes = tuple(f.row_nbytes for f in carrier.layout.fields)
         self._max_open, self._passed_on = max_open_batches, 0
-        self._on_thread_start, self._skip_corrupt = on_thread_start, skip_corrupt
+        self._on_thread_start, self._skip_corrupt, self._world_size = on_thread_start, skip_corrupt, world_size
         # In the caller's own thread Ctrl-C is the caller's, at once; in ours everything is reported.
         self._caught: type[BaseException] = BaseException if threads else Exception
         self._pid = os.getpid()
@@ -96,6 +99,7 @@ class Run:
         self._error_at: dict[int, BaseException] = {}
         self._stopped = False
         self._ready = 0
+        self.left_out: set[int] = set()
         self.counters = RunCounters(threads=threads, ready_limit=max_open_batches, row_nbytes=sum(self._row_nbytes))
         self._consumer_tally = self.counters.tally()
         self._threads = [
@@ -124,8 +128,7 @@ class Run:
         Exception
             Whatever went wrong while reading this batch's rows.
         """
-        if os.getpid() != self._pid:
-            raise made_before_fork()
+        check_process(self._pid)
         deadline = time.monotonic() + timeout_s if timeout_s else None
         asked = self.counters.asked(self.ready)
         while True:
@@ -154,23 +157,34 @@ class Run:
     def _try_next(self) -> tuple[bool, ReadyBatch | None]:
         if self._stopped:
             raise closed()
-        if self._next in self._error_at:
-            raise self._error_at[self._next]
-        batch = self._open.get(self._next)
-        if batch is not None and batch.missing == 0:
-            del self._open[self._next]
-            self._next += 1
-            self._ready -= 1
-            if batch.dropped:
-                self.counters.skipped_rows += close_gaps(batch, self._format, self._row_nbytes)
-                if batch.rows == 0:
-                    self._ring.give_back(batch.slot)
-                    return self._try_next()
+        batch = self._take_complete()
+        if batch is not None:
             self.counters.gave(batch.rows)
             return True, batch
+        batch = self._open.get(self._next)
         if self._exhausted and not self._active and batch is not None:
             raise AssertionError(f"batch {self._next} lacks {batch.missing} rows that no window will bring")
         return self._exhausted and batch is None, None
+
+    def _take_complete(self) -> ReadyBatch | None:
+        """Take the next batch if all of it is there; those of which nothing is left are passed over."""
+        while True:
+            if self._next in self._error_at:
+                raise self._error_at[self._next]
+            batch = self._open.get(self._next)
+            if batch is None or batch.missing > 0:
+                return None
+            if batch.dropped:
+                self.counters.skipped_rows += close_gaps(batch, self._format, self._row_nbytes)
+            if batch.rows == 0 and self._world_size > 1:
+                self._fail(self._next, nothing_left(batch, self._world_size))
+                continue
+            del self._open[self._next]
+            self._next, self._ready = self._next + 1, self._ready - 1
+            if batch.rows > 0:
+                return batch
+            self._ring.give_back(batch.slot)
+            self.left_out.add(batch.number)
 
     @property
     def _exhausted(self) -> bool:
@@ -380,13 +394,5 @@ class Run:
     def _fail_planning(self, error: BaseException) -> None:
         with self._changed:
             self._planning = False
-            incomplete = [number for number, batch in self._open.items() if not self._will_complete(batch)]
+            incomplete = [number for number, batch in self._open.items() if not will_complete(batch, self._active)]
             self._fail(min(incomplete, default=max(self._open, default=self._next - 1) + 1), error)
-
-    def _will_complete(self, batch: ReadyBatch) -> bool:
-        coming = sum(
-            int(w.rows_of_batch[batch.number - w.first_batch])
-            for w in self._active
-            if 0 <= batch.number - w.first_batch < len(w.rows_of_batch)
-        )
-        return batch.missing <= coming

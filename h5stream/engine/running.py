@@ -28,10 +28,13 @@ class Running(Protocol):
         The order of its batches.
     counters : RunCounters
         What was done so far.
+    left_out : container of int
+        Numbers of the batches of which nothing was left, as far as they were passed over.
     """
 
     order: Order
     counters: RunCounters
+    left_out: set[int]
 
     def next_batch(self, timeout_s: float = 0.0) -> ReadyBatch | None:
         """Wait for the next batch; None at the end. A `timeout_s` of 0 waits as long as it takes."""
@@ -63,12 +66,20 @@ class Engine(Protocol):
     reads_ahead: bool
 
     def begin(
-        self, order: Order, first_batch: int, *, slots: Slots, slot_format: SlotFormat, max_open_batches: int
+        self,
+        order: Order,
+        first_batch: int,
+        *,
+        slots: Slots,
+        slot_format: SlotFormat,
+        max_open_batches: int,
+        world_size: int = 1,
     ) -> Running:
         """Begin a pass over an order at a batch.
 
-        `slots` is where batch buffers come from and go back to, `slot_format` how each is packed, and
-        `max_open_batches` how many may be filled or waiting at a time.
+        `slots` is where batch buffers come from and go back to, `slot_format` how each is packed,
+        `max_open_batches` how many may be filled or waiting at a time, and `world_size` how many ranks count on as
+        many batches from each other.
         """
 
     def renew(self) -> None:

@@ -22,16 +22,18 @@ def drop_rows(window: PlannedWindow, one: Task, error: CorruptChunkError, counte
     """
     name = f"{error.file}:{error.field} chunk {error.chunk}"
     if counters.skip(name):
-        _log.warning("on_error='skip': rows are left out, and loader.stats() counts them, because %s", error)
+        # Its text: whoever keeps log records must not keep the traceback, and by it the files and buffers.
+        _log.warning("on_error='skip': rows are left out, and loader.stats() counts them, because %s", str(error))
     for low, high in zip(one.low.tolist(), one.high.tolist(), strict=True):
-        window.dropped.append((one.placement.batch[low:high], one.placement.within[low:high]))
+        window.dropped.append((one.placement.batch[low:high], one.placement.within[low:high], error))
 
 
 def hand_down(window: PlannedWindow) -> None:
     """Tell each batch of a window which of its places stay empty."""
-    for batch, within in window.dropped:
+    for batch, within, error in window.dropped:
         for number in np.unique(batch).tolist():
             window.batches[number].dropped.append(within[batch == number])
+            window.batches[number].corrupt = error
 
 
 def close_gaps(batch: ReadyBatch, slot_format: SlotFormat, row_nbytes: tuple[int, ...]) -> int:
@@ -48,3 +50,23 @@ def close_gaps(batch: ReadyBatch, slot_format: SlotFormat, row_nbytes: tuple[int
     dropped, batch.rows = batch.rows - rows, rows
     batch.dropped.clear()
     return dropped
+
+
+def nothing_left(batch: ReadyBatch, world_size: int) -> CorruptChunkError:
+    """Give the error for a batch that one of several ranks cannot leave out: the others would wait for it for ever.
+
+    An empty batch in its place would be worse: a mean over no rows is NaN, which every rank would then average in.
+    """
+    found = batch.corrupt
+    assert found is not None
+    error = CorruptChunkError(
+        f"nothing is left of batch {batch.number}, and one of {world_size} ranks cannot leave a batch out, because the "
+        f"others would wait for it: {found} (on_error='skip' leaves out rows of batches that other chunks have a share "
+        "in: shuffle=True or a larger batch_size= see to that)",
+        file=found.file,
+        field=found.field,
+        chunk=found.chunk,
+        byte_offset=found.byte_offset,
+    )
+    error.__cause__ = found
+    return error

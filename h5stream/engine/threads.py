@@ -43,7 +43,14 @@ class ThreadEngine:
         self.reads_ahead = threads > 0
 
     def begin(
-        self, order: Order, first_batch: int, *, slots: Slots, slot_format: SlotFormat, max_open_batches: int
+        self,
+        order: Order,
+        first_batch: int,
+        *,
+        slots: Slots,
+        slot_format: SlotFormat,
+        max_open_batches: int,
+        world_size: int = 1,
     ) -> Run:
         """Begin a pass over an order."""
         return Run(
@@ -57,6 +64,7 @@ class ThreadEngine:
             first_batch=first_batch,
             on_thread_start=self._on_thread_start,
             skip_corrupt=self._skip_corrupt,
+            world_size=world_size,
             straight=self._straight,
         )
 

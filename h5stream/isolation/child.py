@@ -152,6 +152,7 @@ class Pass:
             first_batch=message.first_batch,
             on_thread_start=serving.on_thread_start,
             skip_corrupt=serving.setup.skip_corrupt,
+            world_size=message.world_size,
             straight=serving.setup.straight,
         )
         with self._changed:

@@ -106,7 +106,14 @@ class ProcessEngine:
         return None if self._child is None else self._child.pid
 
     def begin(
-        self, order: Order, first_batch: int, *, slots: Slots, slot_format: SlotFormat, max_open_batches: int
+        self,
+        order: Order,
+        first_batch: int,
+        *,
+        slots: Slots,
+        slot_format: SlotFormat,
+        max_open_batches: int,
+        world_size: int = 1,
     ) -> IsolatedRun:
         """Begin a pass over an order; the child is started if there is none."""
         assert isinstance(slots, SharedSlots)
@@ -120,7 +127,7 @@ class ProcessEngine:
         )
         # The windows of a sampler are fed: it is the user's, and cannot be sent.
         sent = None if isinstance(order, ListedOrder) else _pickled(order, self._blocks)
-        return IsolatedRun(self._child, order, sent, counters, first_batch, max_open_batches)
+        return IsolatedRun(self._child, order, sent, counters, first_batch, max_open_batches, world_size)
 
     def _start(self, slot_format: SlotFormat) -> None:
         check_main_guard()
@@ -167,15 +174,17 @@ class IsolatedRun:
         counters: RunCounters,
         first_batch: int,
         max_open_batches: int,
+        world_size: int = 1,
     ) -> None:
         self.order, self.counters = order, counters
+        self.left_out: set[int] = set()
         self._child, self._pid = child, os.getpid()
         self._inbox: collections.deque[Filled | Ended] = collections.deque()
         self._report: Report | None = None
         self._tally = counters.tally()
         self._next, self._ended, self._stopped = first_batch, False, False
         self._max_open = max_open_batches
-        self._number = child.begin(self, sent, first_batch, max_open_batches)
+        self._number = child.begin(self, sent, first_batch, max_open_batches, world_size)
         self._feeder = Feeder(order, self._number, first_batch) if sent is None else None
         try:
             self._feed()
@@ -241,6 +250,7 @@ class IsolatedRun:
             self._end_with(message)
             return None
         try:
+            self.left_out.update(range(self._next, message.number))
             self._next = message.number + 1
             self._child.took(self._number, 1)
             self.counters.gave(message.rows)

@@ -24,7 +24,7 @@ class Begin(NamedTuple):
         Its number.
     order : bytes or None
         The order, pickled; None if its windows will be fed.
-    first_batch, max_open_batches : int
+    first_batch, max_open_batches, world_size : int
         As for `Run`.
     """
 
@@ -32,6 +32,7 @@ class Begin(NamedTuple):
     order: bytes | None
     first_batch: int
     max_open_batches: int
+    world_size: int
 
 
 class Feed(NamedTuple):

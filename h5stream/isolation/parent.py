@@ -82,11 +82,13 @@ class Child:
 
     # --- talking ----------------------------------------------------------------------------------------
 
-    def begin(self, listener: Listener, order: bytes | None, first_batch: int, max_open_batches: int) -> int:
+    def begin(
+        self, listener: Listener, order: bytes | None, first_batch: int, max_open_batches: int, world_size: int
+    ) -> int:
         """Begin a pass, and give its number."""
         number = next(self._numbers)
         self._listeners[number] = listener
-        self.post(Begin(number, order, first_batch, max_open_batches))
+        self.post(Begin(number, order, first_batch, max_open_batches, world_size))
         return number
 
     def post(self, message: Any) -> None:

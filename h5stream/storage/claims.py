@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 Bytes = NDArray[np.uint8]
 
-BLOSC, BITSHUFFLE, ZFP, ZSTD, BLOSC2 = 32001, 32008, 32013, 32015, 32026
+BLOSC, BITSHUFFLE, ZFP, ZSTD, SZ, SZ3, BLOSC2 = 32001, 32008, 32013, 32015, 32017, 32024, 32026
 
 _WITH_LZ4, _WITH_ZSTD = 2, 3  # bitshuffle's fifth parameter
 _ZSTD_MAGIC = 0xFD2FB528
@@ -84,6 +84,25 @@ def _zstd(values: Sequence[int], stored: Bytes, most_nbytes: int) -> int:
     claimed = _number(stored, ("B", "<H", "<I", "<Q")[size_flag], at) + (256 if size_flag == 1 else 0)
     _check_size(claimed, most_nbytes)
     return 0
+
+
+def _sz(values: Sequence[int], stored: Bytes, most_nbytes: int) -> int:
+    """Look at SZ's own frame, which is zstd's; what is inside, only SZ can check, and does not."""
+    if _is_zstd(stored, 0):
+        _zstd(values, stored, most_nbytes)
+    return 0
+
+
+def _sz3(values: Sequence[int], stored: Bytes, most_nbytes: int) -> int:
+    """Look at the length that SZ3 puts before its zstd frame."""
+    if _is_zstd(stored, 8):
+        _check_size(_number(stored, "<Q", 0), most_nbytes)
+        _zstd(values, stored[8:], most_nbytes)
+    return 0
+
+
+def _is_zstd(stored: Bytes, at: int) -> bool:
+    return stored.nbytes >= at + 4 and _number(stored, "<I", at) == _ZSTD_MAGIC
 
 
 def _blosc(values: Sequence[int], stored: Bytes, most_nbytes: int) -> int:
@@ -155,5 +174,7 @@ _CHECKS: dict[int, Callable[[Sequence[int], Bytes, int], int]] = {
     BITSHUFFLE: _bitshuffle,
     ZFP: _zfp,
     ZSTD: _zstd,
+    SZ: _sz,
+    SZ3: _sz3,
     BLOSC2: _blosc2,
 }

@@ -15,6 +15,8 @@ Bytes = NDArray[np.uint8]
 DEFLATE, SHUFFLE, FLETCHER32, SZIP, NBIT, SCALEOFFSET, LZF, LZ4 = 1, 2, 3, 4, 5, 6, 32000, 32004
 BZIP2 = 307
 
+_INT_MAX = 2**31 - 1
+
 FIRST_PLUGIN = 256
 """Filters below this number are libhdf5's own."""
 
@@ -35,8 +37,10 @@ class TooShortError(NotAskedError):
 
 
 def element_nbytes_of(values: tuple[int, ...]) -> int:
-    """Give the bytes of an element, of a shuffle's parameters."""
-    return max(1, values[0]) if values else 1
+    """Give the bytes of an element, of a shuffle's parameters; as libhdf5, which takes no other (``H5Zshuffle.c``)."""
+    if len(values) != 1 or values[0] == 0:
+        raise DecodeError(f"shuffle: its parameters are {values}, not the bytes of an element")
+    return values[0]
 
 
 def most_nbytes(raw_nbytes: int) -> int:
@@ -74,6 +78,8 @@ def _undo_szip(values: tuple[int, ...], data: Bytes, out: Bytes) -> Bytes:
     if len(values) < 4 or data.nbytes < 4:
         raise NotAskedError("szip: its parameters are incomplete")
     mask, pixels_per_block, bits_per_pixel, pixels_per_scanline = values[:4]
+    if max(values[:4]) > _INT_MAX:
+        raise NotAskedError(f"szip: its parameters are {values[:4]}")
     promised = int(data[:4].view("<u4")[0])
     if promised > out.nbytes:
         raise NotAskedError(f"szip promises {promised} bytes where at most {out.nbytes} fit")

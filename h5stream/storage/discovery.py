@@ -57,7 +57,7 @@ def open_hdf5(path: str) -> Iterator[Any]:
                 "are too large for this machine",
                 file=path,
             ) from error
-        except (RuntimeError, OSError, KeyError) as error:  # what h5py makes of libhdf5's failures
+        except (RuntimeError, OSError, KeyError, UnicodeError) as error:  # what h5py makes of libhdf5's failures
             raise SourceError(f"libhdf5 cannot read the structure of {path!r}: {error}", file=path) from error
 
 
@@ -74,7 +74,10 @@ def _explain_open_failure(path: str, error: OSError) -> SourceError:
 
 
 def datasets_of(file: Any) -> dict[str, Any]:
-    """List all datasets of an open file that hard links lead to, by path without the leading slash."""
+    """List all datasets of an open file that hard links lead to, by path without the leading slash.
+
+    Names that are not UTF-8 cannot be asked for, and are left out.
+    """
     found: dict[str, Any] = {}
     # Not `visititems`: it looks every object up from the root, which takes minutes in deep trees.
     seen = {_address(file)}
@@ -106,7 +109,7 @@ def _hard_linked(group: Any) -> Iterator[tuple[str, Any]]:
     damage = (RuntimeError, OSError, KeyError, ValueError, TypeError)
     names: list[str] = []
     with contextlib.suppress(*damage):
-        names += sorted(group)
+        names += sorted(name for name in group if isinstance(name, str))
     for name in names:
         with contextlib.suppress(*damage):
             if isinstance(group.get(name, getlink=True), h5py.HardLink):
@@ -120,17 +123,32 @@ def default_fields(file: Any, path: str) -> list[str]:
     ------
     FieldLengthError
         If they do not, or the root has none; the message lists what there is, by length.
+    UnsupportedFieldError
+        If one has a name that is not UTF-8, and so cannot be a field's.
     """
     at_root = {
-        name: thing
-        for name in file
-        if isinstance(file.get(name, getlink=True), h5py.HardLink) and isinstance(thing := file.get(name), h5py.Dataset)
+        name: thing for name in file if _is_hard_link(file, name) and isinstance(thing := file.get(name), h5py.Dataset)
     }
+    for name in at_root:
+        if not isinstance(name, str):
+            raise UnsupportedFieldError(
+                f"{path!r} has a dataset named {name!r} at its root, which is not UTF-8 text, so it cannot be a field; "
+                "name the others: fields=[...]",
+                field=repr(name),
+                file=path,
+            )
     lengths = {thing.shape[0] if thing.shape else None for thing in at_root.values()}
     if len(lengths) == 1 and None not in lengths:
         return list(at_root)
     why = "has no datasets at its root" if not at_root else "has datasets of unlike length at its root"
     raise FieldLengthError(f"{path!r} {why}, so name the fields: fields=[...]. {_by_length(file)}", file=path)
+
+
+def _is_hard_link(group: Any, name: Any) -> bool:
+    # h5py gives names that are not UTF-8 as bytes, but takes them back only here.
+    if isinstance(name, bytes):
+        return bool(group.id.links.get_info(name).type == h5py.h5l.TYPE_HARD)
+    return isinstance(group.get(name, getlink=True), h5py.HardLink)
 
 
 def _by_length(file: Any) -> str:

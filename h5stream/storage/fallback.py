@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import h5py
@@ -11,16 +14,22 @@ import hdf5plugin  # noqa: F401  registers its filters with libhdf5
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.errors import CorruptChunkError, H5StreamError
+from h5stream.errors import CorruptChunkError, H5StreamError, SourceError
 from h5stream.storage.check import chunk_box, read_raw_box
 from h5stream.storage.layout import DatasetPart, SampleLayout
 
+_log = logging.getLogger("h5stream")
+
+_SYSTEM_ERROR = re.compile(r"errno = \d+, error message = '([^']*)'")
+"""How libhdf5 words what the system said; without it the file's bytes are at fault."""
+
 
 class H5pyReader:
-    """Reads through h5py; opens each file once in each process.
+    """Reads through h5py; opens each file once in each process, and again where the system reports an error.
 
     # Guarantees: any thread may call; h5py's own lock serialises them. Handles opened before a fork are not
-    # used in the child: `_pid` tells, and the child opens its own. Pickling carries the layout's paths only.
+    # used in the child: `_pid` tells, and the child opens its own. Those opened before an error stay open until
+    # `close`, because other threads may be about to read through them. Pickling carries the layout's paths only.
     """
 
     def __init__(self, layout: SampleLayout) -> None:
@@ -65,15 +74,12 @@ class H5pyReader:
         ------
         CorruptChunkError
             If libhdf5 fails.
+        SourceError
+            If the system reports an error twice, the second time with the file opened afresh.
         SourceChangedError
             If the file is not the one that was opened.
         """
-        try:
-            data = self._dataset(part)[first : first + count]
-        except H5StreamError:
-            raise  # the file changed, say
-        except (OSError, RuntimeError, ValueError, TypeError, KeyError) as error:
-            raise self._failed(part, first, error) from error
+        data = self._read(part, (first,), lambda dataset: dataset[first : first + count])
         rows: NDArray[Any] = data if part.columns is None else data[:, part.columns]
         return rows
 
@@ -82,30 +88,49 @@ class H5pyReader:
 
         Raises
         ------
-        CorruptChunkError
-            If libhdf5 fails.
-        SourceChangedError
-            If the file is not the one that was opened.
+        CorruptChunkError, SourceError, SourceChangedError
+            As for `rows`.
         """
         index = part.index
         assert index is not None
         start = index.coordinates(number)
         count = chunk_box(index.shape, index.chunk_shape, start)
-        try:
-            box = read_raw_box(self._dataset(part), start, count)
-        except H5StreamError:
-            raise
-        except (OSError, RuntimeError, ValueError, KeyError) as error:
-            raise self._failed(part, start[0], error, start) from error
+        box = self._read(part, start, lambda dataset: read_raw_box(dataset, start, count))
         chunk = np.zeros(index.chunk_shape, dtype=box.dtype)
         chunk[tuple(slice(0, n) for n in count)] = box
         return chunk.reshape(-1).view(np.uint8)
 
-    def _failed(self, part: DatasetPart, row: int, error: Exception, chunk: tuple[int, ...] = ()) -> CorruptChunkError:
+    def _read(self, part: DatasetPart, start: tuple[int, ...], read: Callable[[Any], Any]) -> Any:
         path = self._layout.files[part.file].path
-        return CorruptChunkError(
-            f"{path!r}, dataset {part.path!r}: h5py cannot read the rows from {row} on: {error}",
-            file=path,
-            field=part.path,
-            chunk=chunk or (row,),
-        )
+        what = f"{path!r}, dataset {part.path!r}: h5py cannot read the rows from {start[0]} on"
+        first = ""
+        while True:
+            dataset = None
+            try:
+                dataset = self._dataset(part)
+                return read(dataset)
+            except H5StreamError:
+                raise  # the file changed, say
+            except (OSError, RuntimeError, ValueError, TypeError, KeyError) as error:
+                if dataset is not None and self._datasets.get((part.file, part.path)) is not dataset:
+                    continue  # another thread closed it
+                said = _SYSTEM_ERROR.search(str(error))
+                if said is None:
+                    raise CorruptChunkError(f"{what}: {error}", file=path, field=part.path, chunk=start) from error
+                if first:
+                    raise SourceError(
+                        f"{what}: {first}; then, with the file opened afresh: {said[1]}", file=path
+                    ) from error
+                first = said[1]
+                _log.warning("%s: %s; trying once more with the file opened afresh", what, first)
+                self._close_file(part, dataset)
+
+    def _close_file(self, part: DatasetPart, dataset: Any) -> None:
+        """Close the file of a dataset, so that it is opened afresh: while it is open, libhdf5 would share it.
+
+        `dataset` is None where not even that could be opened.
+        """
+        with self._lock:
+            if part.file in self._files and self._datasets.get((part.file, part.path)) is dataset:
+                self._datasets = {key: other for key, other in self._datasets.items() if key[0] != part.file}
+                self._files.pop(part.file).close()

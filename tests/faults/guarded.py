@@ -1,4 +1,4 @@
-"""Asks ``mutant_reader.py`` about mutated files, and counts the outcomes."""
+"""Asks ``mutant_reader.py`` about files that may harm, and counts the outcomes."""
 
 from __future__ import annotations
 
@@ -9,39 +9,57 @@ import subprocess
 import sys
 from pathlib import Path
 
+from mutant_reader import BOTH_HUNG, H5PY_HUNG, HANG
+from mutants import Mutant
+from seeds import Seed
+
 TESTS = Path(__file__).resolve().parent.parent
+
+SECONDS, SECONDS_AFTER_HANG = 30, 5
+"""How long a child may take; once one hung, the rest of a test is mostly shrinking it."""
+
+NO_THREAD_CACHE = "glibc.malloc.tcache_count=0"
+"""What comes out of that cache keeps its content, whatever ``M_PERTURB`` says fresh memory shall hold."""
 
 
 class MutantReader:
-    """The program that reads mutated files in guarded children; started once a module."""
+    """The program that reads files in guarded children; started once a module, and again should it end."""
 
     def __init__(self, scratch: Path) -> None:
-        self._scratch = scratch
+        self._scratch = scratch / "mutant.h5"
+        self._program = self._start()
+        self.seconds = SECONDS
+        self.counts: collections.Counter[str] = collections.Counter()
+
+    def _start(self) -> subprocess.Popen[str]:
         folders = [str(TESTS.parent), str(TESTS), str(TESTS / "faults")]
-        self._program = subprocess.Popen(
+        return subprocess.Popen(
             [sys.executable, "-W", "ignore", str(TESTS / "faults" / "mutant_reader.py")],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,  # what codecs print about bytes that they do not like
             text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(folders)},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(folders), "GLIBC_TUNABLES": NO_THREAD_CACHE},
         )
 
-    def outcomes(self, original: str, mutations) -> list[tuple[str, str, list]]:
-        """Give outcome, detail and mutation for each mutation of a file."""
-        mutations = list(mutations)
-        request = {"original": original, "scratch": str(self._scratch / "mutant.h5"), "mutations": mutations}
+    def outcome(self, path: str, how: str = "whole", original: str | None = None) -> tuple[str, str]:
+        """Give the outcome of reading a file, with a word of detail."""
+        request = {"path": path, "original": original or path, "how": how, "seconds": self.seconds}
         self._program.stdin.write(json.dumps(request) + "\n")
         self._program.stdin.flush()
-        answers = json.loads(self._program.stdout.readline())
-        return [(outcome, detail, m) for (outcome, detail), m in zip(answers, mutations, strict=True)]
+        outcome, detail = json.loads(self._program.stdout.readline())
+        if outcome in (HANG, BOTH_HUNG, H5PY_HUNG):
+            self.seconds = SECONDS_AFTER_HANG
+        return outcome, detail
+
+    def outcome_of(self, mutant: Mutant, seed: Seed) -> tuple[str, str]:
+        """Give the outcome of reading a mutant of a seed, and count it."""
+        self._scratch.write_bytes(mutant.of(seed.data))
+        outcome, detail = self.outcome(str(self._scratch), original=seed.path)
+        self.counts[outcome] += 1
+        return outcome, detail
 
     def close(self) -> None:
         self._program.stdin.close()
         self._program.wait(120)
         self._program.stdout.close()
-
-
-def count(outcomes) -> collections.Counter:
-    """Count outcomes by class."""
-    return collections.Counter(outcome for outcome, _, _ in outcomes)

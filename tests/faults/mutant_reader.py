@@ -1,14 +1,18 @@
 """Reads mutated copies of a file, each in a guarded child process, and says how each went: run by ``guarded.py``.
 
-Everything is imported once; then each line of standard input (JSON: the original, a scratch path and mutations)
-is answered with one line of outcomes. A child has a limit on its memory and on its time, and says over a pipe how
-far it came, so that a crash inside libhdf5 is told apart from one of ours.
+Everything is imported once; then each line of standard input (JSON: the mutated file, the original, and how to read)
+is answered with one line. Each file gets a fresh fork, so that damage to the heap by one is never blamed on the next,
+and a failure comes again when it is asked for again. A child has a limit on its memory and on its time, and says over
+a pipe how far it came, so that a crash of libhdf5 or of a codec in it is told apart from one of ours.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import faulthandler
+import gc
+import hashlib
 import json
 import os
 import resource
@@ -27,30 +31,37 @@ from h5stream import H5Dataset, H5StreamLoader
 from h5stream.engine import kept, kernels
 from h5stream.errors import H5StreamError
 from h5stream.storage.listing import list_datasets
+from h5stream.storage.plugins import PluginBuffer
 
 MEMORY_NBYTES = 1 << 30
 """What a child may take beyond what it was forked with; the files are a few KiB."""
 
-CHILD_SECONDS = 60
-
 M_PERTURB = -6
+ISOLATED_SECONDS = 10
+HEAP_SIZES = range(64, 2048, 8)
 LIBC = ctypes.CDLL(None)
 LIBC.malloc.restype = ctypes.c_void_p
 LIBC.free.argtypes = [ctypes.c_void_p]
 LIBC.memset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
 
 EQUAL, ERROR, RIGHT = "equal to h5py", "clear error", "right bytes where h5py fails"
-H5PY_CRASHED = "h5py crashed by itself"
+NOISE = "depends on what memory holds"
+H5PY_CRASHED, H5PY_HUNG = "h5py crashes, we do not", "h5py hangs, we do not"
+BOTH_CRASHED, BOTH_HUNG = "we crash, and h5py too", "we hang, and h5py too"
+CODEC_CRASHED = "we crash in a codec, h5py did not"
 WRONG, UNCLEAR, CRASH, HANG = "wrong bytes", "unclear error", "crash", "hang"
-NOISE = "h5py reads behind the end"
-GOOD = (EQUAL, ERROR, RIGHT, H5PY_CRASHED, NOISE)
+GOOD = {EQUAL, ERROR, RIGHT, NOISE, H5PY_CRASHED, H5PY_HUNG}
+
+SAID_OURS, SAID_DONE = b"!", b"<done>"
+FILLINGS = (None, 0x33, 0x55, 0xAA)
+"""What fresh memory holds in turn: whether damaged bytes crash a codec may depend on it."""
 
 
 def read_ours(path: str):
     """Give every field in whole through the loader, its fields by name, or one of our errors."""
     loader = H5StreamLoader(path, 16, num_workers=0, memory_budget=256 << 20)
     names = list(loader.dataset.layout.shape.keys)
-    batches = [batch if isinstance(batch, dict) else {names[0]: batch} for batch in loader]
+    batches = [batch if len(names) > 1 else {names[0]: batch} for batch in loader]
     return {name: _joined([batch[name] for batch in batches]) for name in names}
 
 
@@ -72,28 +83,24 @@ def read_theirs(path: str, names):
 
 
 def fill_the_heap(filling: int) -> None:
-    """Let what lies behind whatever is allocated next be `filling`."""
+    """Let fresh memory hold one thing, and what lies behind whatever is allocated next be `filling`."""
     LIBC.mallopt(M_PERTURB, filling)
-    blocks = []
-    for nbytes in 12 * list(range(64, 2048, 8)):
-        blocks.append(LIBC.malloc(nbytes))
-        LIBC.memset(blocks[-1], filling, nbytes)
-    for block in blocks[::2]:
-        LIBC.free(block)
-
-
-def is_one_answer(path: str, names) -> bool:
-    """Tell whether h5py reads the same whatever fresh memory holds; a codec may look behind its input's end."""
-    answers = []
-    for filling in (0x55, 0xAA):
-        fill_the_heap(filling)
-        theirs = read_theirs(path, names)
-        answers.append({name: np.asarray(theirs[name]).tobytes() for name in names} if theirs else None)
-    return answers[0] == answers[1]
+    # The first passes use up what lies between other things; what is freed of the last has neighbours from here.
+    for last in [False] * 60 + [True] * 7:
+        blocks = [LIBC.malloc(nbytes) for nbytes in HEAP_SIZES]
+        for block, nbytes in zip(blocks, HEAP_SIZES, strict=True):
+            LIBC.memset(block, filling, nbytes)
+        if last:
+            for block in blocks[::2]:
+                LIBC.free(block)
 
 
 def crash(path: str):
     os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def leave(path: str):
+    os._exit(0)  # as some codecs do where they find an error
 
 
 def hang(path: str):
@@ -129,11 +136,13 @@ def touch(path: str):
     return {}
 
 
-READINGS = {"crash": crash, "hang": hang, "wrong": misread, "touch": touch}
-"""What the harness must notice, to show that it does; and another way of reading a file as it is."""
+PLAIN_DECODE = PluginBuffer.decode
+
+READINGS = {"whole": read_ours, "touch": touch, "crash": crash, "exit": leave, "hang": hang, "wrong": misread}
+"""Ways to read; the last four are what the harness must notice, to show that it does."""
 
 
-def judge(path: str, original: str, say, read=read_ours) -> tuple[str, str]:
+def judge(path: str, original: str, say, read) -> tuple[str, str]:
     """Read both ways and give the outcome with a word of detail; `say` marks that our part is over."""
     try:
         with warnings.catch_warnings():
@@ -149,27 +158,26 @@ def judge(path: str, original: str, say, read=read_ours) -> tuple[str, str]:
     theirs = read_theirs(path, ours)
     if theirs is not None and all(same(ours[name], expected(theirs[name])) for name in ours):
         return EQUAL, ""
-    if theirs is not None and not is_one_answer(path, ours):
-        return NOISE, ""
     truth = read_theirs(original, ours)
     if truth is not None and all(same(ours[name], expected(truth[name])) for name in ours):
         return RIGHT, ""
     return WRONG, "h5py fails" if theirs is None else f"h5py reads {str(theirs)[:2000]}, we {str(ours)[:2000]}"
 
 
-def in_child(work) -> tuple[bytes, int]:
-    """Run `work(write end)` in a guarded fork; give what it wrote and its exit status."""
+def in_child(work, seconds: int) -> tuple[bytes, int]:
+    """Run `work(write end)` in a guarded fork; give what it wrote, with where it crashed, and its exit status."""
     read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:
         code = 1
         try:
             os.close(read_end)
-            signal.alarm(CHILD_SECONDS)  # ends the process even inside libhdf5
+            signal.alarm(seconds)  # ends the process even inside libhdf5
             with open("/proc/self/statm") as statm:
                 now = int(statm.read().split()[0]) * resource.getpagesize()
             resource.setrlimit(resource.RLIMIT_AS, (now + MEMORY_NBYTES,) * 2)
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            faulthandler.enable(write_end, all_threads=False)
             work(write_end)
             code = 0
         except BaseException:
@@ -182,44 +190,92 @@ def in_child(work) -> tuple[bytes, int]:
     return said, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def outcome_of(path: str, original: str, read=read_ours) -> tuple[str, str]:
+def outcome_of(path: str, original: str, read, seconds: int) -> tuple[str, str]:
     """Judge one mutated file in a child, and what a child that died means."""
 
     def both(pipe: int) -> None:
         # Written in one piece each, so that what arrived is whole.
-        verdict = judge(path, original, lambda: os.write(pipe, b"!"), read)
-        os.write(pipe, json.dumps(verdict).encode())
+        verdict = judge(path, original, lambda: os.write(pipe, SAID_OURS), read)
+        os.write(pipe, b"\n" + json.dumps(verdict).encode())
 
-    said, code = in_child(both)
-    if said.lstrip(b"!"):
-        return tuple(json.loads(said.lstrip(b"!")))
-    if said == b"!":
-        return H5PY_CRASHED, f"exit {code}"
-    _, alone_code = in_child(lambda pipe: read_all_with_h5py(path))
-    if alone_code < 0 and alone_code != -signal.SIGALRM:
-        return H5PY_CRASHED, f"ours {code}, alone {alone_code}"
-    return (HANG if code == -signal.SIGALRM else CRASH), f"exit {code}, h5py alone {alone_code}"
+    said, code = in_child(both, seconds)
+    how, _, verdict = said.partition(b"\n")
+    if verdict.startswith(b"["):
+        outcome, detail = json.loads(verdict.splitlines()[0])
+        # Where h5py's answer, or the codec's, depends on what fresh memory holds, there is no right one.
+        if outcome == WRONG and (varies(path, h5py_digest, seconds) or varies(path, our_digest, seconds)):
+            return NOISE, ""
+        return outcome, detail
+    hung = code == -signal.SIGALRM
+    if how.startswith(SAID_OURS):
+        return (H5PY_HUNG if hung else H5PY_CRASHED), f"exit {code}"
+    detail = f"exit {code} {said.decode(errors='replace')[:1500]}"
+    tries = FILLINGS[:1] if hung else FILLINGS
+    if any(alone(path, h5py_digest, filling, seconds) == (HANG if hung else CRASH) for filling in tries):
+        return (BOTH_HUNG if hung else BOTH_CRASHED), detail
+    if hung:
+        return HANG, detail
+    said, _ = in_child(lambda pipe: both_isolated(pipe, both), seconds)
+    return (CODEC_CRASHED if b"\n[" in said else CRASH), detail
 
 
-def read_all_with_h5py(path: str) -> None:
+def both_isolated(pipe: int, both) -> None:
+    """Judge with each codec's call in a process of its own: who is well then crashed in a codec before."""
+    PluginBuffer.decode = decode_in_a_child
+    both(pipe)
+
+
+def decode_in_a_child(buffer, function, values, source, **bounds):
+    """Stand in for `PluginBuffer.decode`; one that ends its process has refused the bytes."""
+
+    def decode(pipe: int) -> None:
+        write_all(pipe, PLAIN_DECODE(buffer, function, values, source, **bounds).tobytes())
+
+    said, _ = in_child(decode, ISOLATED_SECONDS)
+    if not said.endswith(SAID_DONE):
+        raise ValueError("the codec ended its process")
+    return np.frombuffer(said[: -len(SAID_DONE)], np.uint8)
+
+
+def write_all(pipe: int, data: bytes) -> None:
+    with open(pipe, "wb", closefd=False) as file:
+        file.write(data + SAID_DONE)
+
+
+def alone(path: str, digest, filling: int | None, seconds: int) -> str:
+    """Read as the first thing a process does; give `CRASH`, `HANG`, or a digest of what was read."""
+
+    def read(pipe: int) -> None:
+        if filling is not None:
+            fill_the_heap(filling)
+        os.write(pipe, digest(path).encode() + SAID_DONE)
+
+    said, code = in_child(read, seconds)
+    if said.endswith(SAID_DONE):
+        return said[: -len(SAID_DONE)].decode()
+    return HANG if code == -signal.SIGALRM else CRASH
+
+
+def varies(path: str, digest, seconds: int) -> bool:
+    """Tell whether what is read depends on what fresh memory holds, or on where it lies."""
+    return len({alone(path, digest, filling, seconds) for filling in FILLINGS}) > 1
+
+
+def h5py_digest(path: str) -> str:
     """Read what the root has, as a user of h5py would."""
-    try:
-        with h5py.File(path, "r", locking=False) as file:
-            for name in file:
-                file[name][()]
-    except Exception:
-        return
+    digest = hashlib.sha256()
+    with contextlib.suppress(Exception), h5py.File(path, "r", locking=False) as file:
+        for name in file:
+            with contextlib.suppress(Exception):
+                digest.update(np.ascontiguousarray(file[name][()]).tobytes())
+    return digest.hexdigest()
 
 
-def mutate(data: bytes, mutation) -> bytes:
-    """Apply a mutation: ``["cut", size]``, or ``["put", offset, hex bytes]``; ``read`` leaves the file as it is."""
-    if mutation[0] == "read":
-        return data
-    if mutation[0] == "cut":
-        return data[: mutation[1]]
-    _, offset, new = mutation
-    new = bytes.fromhex(new)
-    return data[:offset] + new + data[offset + len(new) :]
+def our_digest(path: str) -> str:
+    """Read what we make of it."""
+    with contextlib.suppress(H5StreamError):
+        return hashlib.sha256(str([(k, v.tolist()) for k, v in read_ours(path).items()]).encode()).hexdigest()
+    return ""
 
 
 def main() -> None:
@@ -227,17 +283,12 @@ def main() -> None:
     kept.KEEP_NBYTES = -1  # small files would otherwise be read once and kept
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # some codecs print to standard output
+    gc.collect()
+    gc.freeze()  # or the first collection in every child would copy all pages
     for line in sys.stdin:
         request = json.loads(line)
-        with open(request["original"], "rb") as file:
-            data = file.read()
-        outcomes = []
-        for mutation in request["mutations"]:
-            with open(request["scratch"], "wb") as file:
-                file.write(mutate(data, mutation))
-            reading = READINGS[mutation[1]] if mutation[0] == "read" else read_ours
-            outcomes.append(outcome_of(request["scratch"], request["original"], reading))
-        answers.write(json.dumps(outcomes) + "\n")
+        answer = outcome_of(request["path"], request["original"], READINGS[request["how"]], request["seconds"])
+        answers.write(json.dumps(answer) + "\n")
         answers.flush()
 
 

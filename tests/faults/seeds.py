@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import re
+import struct
 from dataclasses import dataclass
 
 import h5py
@@ -28,8 +31,15 @@ FILTERS = {
     "bitshuffle zstd": hdf5plugin.Bitshuffle(cname="zstd"),
     "bzip2": hdf5plugin.BZip2(),
     "zfp": hdf5plugin.Zfp(reversible=True),
+    "sz": hdf5plugin.SZ(absolute=0.01),
     "sz3": hdf5plugin.SZ3(absolute=0.01),
+    "sperr": hdf5plugin.Sperr(absolute=0.01),
+    "fcidecomp": {**hdf5plugin.FciDecomp(), "dtype": "u2"},
+    "htj2k": {**hdf5plugin.Htj2k(), "dtype": "u2"},
 }
+
+NATIVE = {"sz", "sz3", "sperr", "fcidecomp", "htj2k"}
+"""Codecs whose bytes nothing here can check beforehand: what they do on damaged ones is theirs."""
 
 INDEXES = {
     "btree v1": {"libver": "earliest", "chunks": CHUNK},
@@ -38,43 +48,88 @@ INDEXES = {
     "extensible array": {"libver": "latest", "chunks": CHUNK, "maxshape": (None, COLUMNS)},
     "btree v2": {"libver": "latest", "chunks": CHUNK, "maxshape": (None, None)},
     "contiguous": {"libver": "earliest"},
+    "compound": {"chunks": CHUNK, "dtype": [("a", "f4"), ("text", "S3"), ("inner", [("b", "i2", (2,))])]},
 }
+
+
+SIGNATURE = re.compile(rb"TREE|SNOD|HEAP|OHDR|OCHK|FAHD|FADB|EAHD|EAIB|EASB|EADB|BTHD|BTLF|BTIN|FRHP|FHDB|FHIB|GCOL")
+OF_INDEXES = {b"TREE", b"FAHD", b"FADB", b"EAHD", b"EAIB", b"EASB", b"EADB", b"BTHD", b"BTLF", b"BTIN"}
+SUPERBLOCK_NBYTES = 96
 
 
 @dataclass(frozen=True)
 class Seed:
-    """A file with fields ``x`` and ``y``, and the byte ranges of its chunks; all else is structure."""
+    """A file with fields ``x`` and ``y``, and the byte ranges of its chunks (``y`` is last); all else is structure."""
 
+    name: str
     path: str
     size: int
     chunks: tuple[tuple[int, int], ...]
 
+    @functools.cached_property
+    def data(self) -> bytes:
+        with open(self.path, "rb") as file:
+            return file.read()
+
     @property
-    def structure(self) -> np.ndarray:
-        """The offsets of all bytes outside the chunks: headers, heaps, indexes."""
-        inside = np.zeros(self.size, dtype=bool)
+    def field_chunks(self) -> tuple[tuple[int, int], ...]:
+        return self.chunks[:-1]
+
+    @functools.cached_property
+    def structures(self) -> dict[str, np.ndarray]:
+        """The offsets of all bytes outside the chunks, by what they belong to: more or less, as signatures tell."""
+        kind = np.full(self.size, 2)
+        marks = list(SIGNATURE.finditer(self.data))
+        for mark, end in zip(marks, [m.start() for m in marks[1:]] + [self.size], strict=True):
+            kind[mark.start() : end] = 1 if mark.group() in OF_INDEXES else 2
+        kind[:SUPERBLOCK_NBYTES] = 0
         for start, stop in self.chunks:
-            inside[start:stop] = True
-        return np.flatnonzero(~inside)
+            kind[start:stop] = -1
+        written = np.frombuffer(self.data, np.uint8) != 0
+        names = ("superblock", "index", "headers")
+        found = {name: np.flatnonzero((kind == k) & written) for k, name in enumerate(names)}
+        return {**found, "zeros among them": np.flatnonzero((kind >= 0) & ~written)}
+
+    @property
+    def filter_message(self) -> np.ndarray:
+        """The offsets of the filters' descriptions, and of the message's own head.
+
+        Source: HDF5 File Format Specification, "Data Storage - Filter Pipeline Message", version 1.
+        """
+        with h5py.File(self.path) as file:
+            creation = file["x"].id.get_create_plist()
+            filters = [creation.get_filter(k) for k in range(creation.get_nfilters())]
+        offsets: set[int] = set()
+        for code, flags, values, _ in filters:
+            head = re.compile(struct.pack("<H", code) + b"(..)" + struct.pack("<HH", flags, len(values)), re.DOTALL)
+            found = head.search(self.data)
+            name_nbytes = int.from_bytes(found.group(1), "little")
+            offsets |= set(range(found.start() - 8, found.end() + name_nbytes + 4 * len(values)))
+        return np.array(sorted(offsets))
 
     @property
     def edges(self) -> list[int]:
-        """Where a run of nonzero structure begins or ends, and the chunks' edges: cuts there are the likely ones."""
-        with open(self.path, "rb") as file:
-            zero = np.frombuffer(file.read(), np.uint8) == 0
+        """Where a run of nonzero structure begins or ends; and where chunks do, and their middles."""
+        zero = np.frombuffer(self.data, np.uint8) == 0
+        for start, stop in self.chunks:
+            zero[start:stop] = False
         runs = np.flatnonzero(np.diff(zero.astype(np.int8))) + 1
-        return sorted({0, 1, self.size - 1, *(e for pair in self.chunks for e in pair), *runs.tolist()} - {self.size})
+        of_chunks = {place for start, stop in self.chunks for place in (start, (start + stop) // 2, stop)}
+        return sorted({0, 1, self.size - 1, *of_chunks, *runs.tolist()} - {self.size})
 
 
-def write_seed(path, *, libver="earliest", chunks=CHUNK, maxshape=None, **storage) -> Seed:
-    x = (np.arange(ROWS * COLUMNS) // 3).astype("f4").reshape(ROWS, COLUMNS)
-    with h5py.File(path, "w", libver=libver) as file:
-        if libver == "earliest" and "chunks" not in storage and maxshape is None and chunks is None:
+def write_seed(folder, name) -> Seed:
+    """Write the file of a filter or of a kind of index."""
+    storage = dict(FILTERS[name]) if name in FILTERS else {"compression": "gzip", **INDEXES[name]}
+    path, dtype = folder / f"{name}.h5", storage.pop("dtype", "f4")
+    x = (np.arange(ROWS * COLUMNS) // 3).astype("f4").astype(dtype).reshape(ROWS, COLUMNS)
+    with h5py.File(path, "w", libver=storage.pop("libver", "earliest")) as file:
+        if name == "contiguous":
             file.create_dataset("x", data=x)
         else:
-            file.create_dataset("x", data=x, chunks=chunks, maxshape=maxshape, **storage)
+            file.create_dataset("x", data=x, **{"chunks": CHUNK, **storage})
         file.create_dataset("y", data=np.arange(ROWS))
-    return Seed(str(path), path.stat().st_size, _extents(str(path)))
+    return Seed(name, str(path), path.stat().st_size, _extents(str(path)))
 
 
 def _extents(path: str) -> tuple[tuple[int, int], ...]:
@@ -87,45 +142,3 @@ def _extents(path: str) -> tuple[tuple[int, int], ...]:
             else:
                 dataset.id.chunk_iter(lambda info: found.append((info.byte_offset, info.byte_offset + info.size)))
     return tuple(found)
-
-
-def in_chunks(seed: Seed, count: int, rng: np.random.Generator):
-    """Give mutations of the field's chunks; half of them in the first bytes, where codecs keep their sizes."""
-    for k in range(count):
-        start, stop = seed.chunks[rng.integers(len(seed.chunks) - 1)]
-        offset = start + int(rng.integers(min(48, stop - start) if k % 2 else stop - start))
-        yield _change(seed, offset, rng)
-
-
-def in_structure(seed: Seed, count: int, rng: np.random.Generator):
-    """Give mutations of everything but chunks; half of them where there is something but zeros."""
-    with open(seed.path, "rb") as file:
-        data = np.frombuffer(file.read(), np.uint8)
-    places = seed.structure
-    written = places[data[places] != 0]
-    for k in range(count):
-        yield _change(seed, int(rng.choice(written if k % 2 else places)), rng)
-
-
-def _change(seed: Seed, offset: int, rng: np.random.Generator):
-    with open(seed.path, "rb") as file:
-        file.seek(offset)
-        old = file.read(8)
-    kind = rng.integers(4)
-    if kind == 0:
-        new = bytes([old[0] ^ 1 << int(rng.integers(8))])
-    elif kind == 1:
-        new = bytes([rng.choice([b for b in (0, 1, 0x7F, 0x80, 0xFF, int(rng.integers(256))) if b != old[0]])])
-    else:  # a size that is huge, negative or off by one, in either byte order
-        value = int(rng.choice([0, 1, 0x7FFFFFFF, 0xFFFFFFFF, 0x10000000, 0x00FFFFFF]))
-        width = 4 if kind == 2 else 8
-        value = value << 32 | value if width == 8 and rng.integers(2) else value
-        new = value.to_bytes(width, str(rng.choice(["little", "big"])))[: len(old)]
-    return ["put", offset, new.hex()]
-
-
-def cuts(seed: Seed, count: int | None, rng: np.random.Generator):
-    """Give truncations at the edges of structures: all, or `count` of them."""
-    edges = seed.edges
-    chosen = edges if count is None or count >= len(edges) else rng.choice(edges, count, replace=False).tolist()
-    return [["cut", int(size)] for size in chosen]

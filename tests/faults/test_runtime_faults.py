@@ -91,10 +91,13 @@ def test_ctrl_c_in_any_state_ends_the_script_and_leaves_no_thread(scripts, sampl
     assert status == 1
 
 
-@pytest.mark.parametrize("state", ["waiting", "transform", "between epochs"])
-def test_sigterm_ends_the_process_and_a_handler_of_the_users_is_honoured(scripts, sample, state):
-    assert signalled(scripts, sample, state, 2, signal.SIGTERM) == (-signal.SIGTERM, [])
-    status, said = signalled(scripts, sample, state, 2, signal.SIGTERM, "handled")
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("state", STATES)
+def test_sigterm_in_any_state_ends_the_process_or_does_what_a_handler_of_the_users_says(
+    scripts, sample, state, workers
+):
+    assert signalled(scripts, sample, state, workers, signal.SIGTERM) == (-signal.SIGTERM, [])
+    status, said = signalled(scripts, sample, state, workers, signal.SIGTERM, "handled")
     assert (status, said[0]) == (3, "error SystemExit")
 
 
@@ -191,6 +194,18 @@ def test_no_descriptor_left_is_an_error_that_says_so(sample, no_descriptors, num
     give_back()
     assert rows_of(loader) == list(range(1000))
     assert reader_threads() == []
+
+
+def test_no_descriptor_left_for_h5py_is_no_corrupt_chunk(tmp_path, monkeypatch, no_descriptors):
+    stream_all(monkeypatch)
+    use_up, give_back = no_descriptors
+    sample = write_sample(tmp_path, scaleoffset=3)
+    loader = H5StreamLoader(sample.path, 50, on_error="skip", fields="x")
+    use_up()
+    with pytest.raises(SourceError, match=r"h5py cannot read .*Too many open files"):
+        list(loader)
+    give_back()
+    assert sum(len(x) for x in loader) == 1000
 
 
 # --- consumers ------------------------------------------------------------------------------------------------

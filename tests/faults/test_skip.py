@@ -70,6 +70,59 @@ def test_a_batch_of_which_nothing_is_left_is_left_out(tmp_path, monkeypatch, num
     assert loader.stats().batches == len(first) == len(loader) - 4
 
 
+def test_a_corrupt_chunk_of_thousands_of_single_samples_is_passed_over(tmp_path, monkeypatch):
+    stream_all(monkeypatch)
+    sample = write_sample(tmp_path, rows=12_000, chunk_rows=4000)
+    corrupt(sample.path, 4000)
+    loader = H5StreamLoader(sample.path, None, num_workers=0, on_error="skip")
+    assert [one["y"].item() for one in loader] == [*range(4000), *range(8000, 12_000)]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_one_of_several_ranks_fails_rather_than_leave_out_a_batch_that_the_others_wait_for(
+    tmp_path, monkeypatch, num_workers
+):
+    stream_all(monkeypatch)
+    sample = write_sample(tmp_path, rows=1024)
+    corrupt(sample.path, 576)
+    ranks = [
+        H5StreamLoader(sample.path, 32, on_error="skip", window=64, rank=rank, world_size=2, num_workers=num_workers)
+        for rank in range(2)
+    ]
+    assert len(list(ranks[0])) == len(ranks[0]) == len(ranks[1]) == 16
+    got = []
+    with pytest.raises(
+        CorruptChunkError, match=r"nothing is left of batch 2, and one of 2 ranks.*chunk \(576, 0\)"
+    ) as e:
+        got.extend(ranks[1])
+    assert (e.value.file, e.value.field, e.value.chunk) == (sample.path, "x", (576, 0))
+    assert isinstance(e.value.__cause__, CorruptChunkError)
+    assert reader_threads() == []
+    loader = H5StreamLoader(sample.path, 64, on_error="skip", rank=1, world_size=2, num_workers=num_workers)
+    assert [len(batch["y"]) for batch in loader] == [64, 32, *[64] * 6]  # where anything is left, nothing is wrong
+
+
+@pytest.mark.parametrize("listed", [False, True])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_state_counts_the_batches_that_were_left_out(tmp_path, monkeypatch, listed, num_workers):
+    stream_all(monkeypatch)
+    sample = write_sample(tmp_path)
+    corrupt(sample.path, 0, 96, 128, 992)
+    left = [row for row in range(0, 1000, 32) if row not in (0, 96, 128, 992)]
+
+    def loader():
+        options = {"sampler": range(1000)} if listed else {"window": 64}
+        return H5StreamLoader(sample.path, 32, num_workers=num_workers, on_error="skip", **options)
+
+    for taken in range(len(left) + 1):
+        first = loader()
+        iterator = iter(first)
+        assert [next(iterator)["y"][0].item() for _ in range(taken)] == left[:taken]
+        second = loader()
+        second.load_state_dict(first.state_dict())
+        assert [batch["y"][0].item() for batch in second] == left[taken:]
+
+
 def test_a_file_of_nothing_but_corrupt_chunks_gives_no_batch(tmp_path):
     sample = write_sample(tmp_path, rows=64)
     corrupt(sample.path, 0, 32)

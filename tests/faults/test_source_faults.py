@@ -73,6 +73,65 @@ def test_a_read_that_fails_twice_is_an_error_that_names_it(sample, monkeypatch, 
     assert reader_threads() == []
 
 
+# --- through h5py ---------------------------------------------------------------------------------------------
+
+
+class BrokenHandles:
+    """Breaks, under libhdf5, so many of the files that h5py opens; reads then fail with what the system says."""
+
+    def __init__(self, monkeypatch, broken, *, before_the_dataset=False):
+        self._left, self._real, self._before = broken, h5py.File, before_the_dataset
+        monkeypatch.setattr(h5py, "File", self._open)
+
+    def _open(self, *args, **kwargs):
+        file = self._real(*args, **kwargs)
+        if self._left:
+            self._left -= 1
+            if not self._before:
+                file["x"][:0]
+            folder = os.open("/", os.O_RDONLY)
+            os.dup2(folder, file.id.get_vfd_handle())  # EISDIR for every read
+            os.close(folder)
+        return file
+
+
+@pytest.fixture
+def sample_for_h5py(tmp_path, monkeypatch):
+    stream_all(monkeypatch)
+    path = str(tmp_path / "a.h5")
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=np.arange(400).reshape(100, 4), chunks=(10, 4), scaleoffset=0)
+    return path
+
+
+@pytest.mark.parametrize("before_the_dataset", [False, True])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_read_of_h5py_that_fails_once_is_done_again_with_the_file_opened_afresh(
+    sample_for_h5py, monkeypatch, caplog, num_workers, before_the_dataset
+):
+    before = open_descriptors()
+    loader = H5StreamLoader(sample_for_h5py, 25, num_workers=num_workers, on_error="skip")
+    BrokenHandles(monkeypatch, 1, before_the_dataset=before_the_dataset)
+    assert torch.cat(list(loader))[:, 0].tolist() == list(range(0, 400, 4))
+    assert {"Is a directory" in record.getMessage() for record in caplog.records} == {True}
+    loader.close()
+    assert open_descriptors() == before
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_read_of_h5py_that_fails_again_is_no_corrupt_chunk_that_may_be_skipped(
+    sample_for_h5py, monkeypatch, num_workers
+):
+    loader = H5StreamLoader(sample_for_h5py, 25, num_workers=num_workers, on_error="skip")
+    BrokenHandles(monkeypatch, 1000)
+    with pytest.raises(SourceError, match=r"dataset 'x'.*Is a directory; then.*opened afresh: Is a directory") as e:
+        list(loader)
+    assert e.value.file == sample_for_h5py
+
+
+# --- in general -----------------------------------------------------------------------------------------------
+
+
 def test_many_threads_may_have_failing_reads_at_once(sample, monkeypatch):
     loader = H5StreamLoader(sample.path, 50, num_workers=4, window=200)
     FailingReads(monkeypatch, 0, 5, 10, 15, 20, 25)

@@ -16,7 +16,7 @@ from oracle import assert_like_h5py
 from h5stream import H5Dataset
 from h5stream.errors import CorruptChunkError, MissingFilterError
 from h5stream.storage import plugins
-from h5stream.storage.codecs import DecodeError, unshuffle
+from h5stream.storage.codecs import DecodeError, NotAskedError, unshuffle
 from h5stream.storage.filters import DecodeScratch, Filter, Pipeline
 
 STEPS = {
@@ -317,3 +317,16 @@ def test_pipelines_are_described_as_people_write_them(tmp_path):
     options = {"shuffle": True, "compression": "gzip", "fletcher32": True}
     path = make_file(tmp_path / "a.h5", data=numbers(32, 4), chunks=(16, 4), **options)
     assert access_of(H5Dataset(path, "x")) == ("decoded", "shuffle + gzip-4 + fletcher32")
+
+
+@pytest.mark.parametrize("values", [(), (0,), (4, 4)])
+def test_a_shuffle_whose_parameters_libhdf5_refuses_is_refused(values):
+    pipeline = Pipeline(filters=(Filter(id=2, values=values),))
+    with pytest.raises(DecodeError, match="shuffle: its parameters are"):
+        pipeline.decode(np.zeros(64, np.uint8), filter_mask=0, raw_nbytes=64, scratch=DecodeScratch())
+
+
+def test_szip_parameters_that_no_int_holds_are_refused():
+    pipeline = Pipeline(filters=(Filter(id=4, values=(0xFFFFFFFF, 8, 32, 64)),))
+    with pytest.raises(NotAskedError, match="szip: its parameters are"):
+        pipeline.decode(np.zeros(64, np.uint8), filter_mask=0, raw_nbytes=64, scratch=DecodeScratch())
