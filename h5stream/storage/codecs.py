@@ -16,6 +16,7 @@ DEFLATE, SHUFFLE, FLETCHER32, SZIP, NBIT, SCALEOFFSET, LZF, LZ4 = 1, 2, 3, 4, 5,
 BZIP2 = 307
 
 _INT_MAX = 2**31 - 1
+_HARDEST_DEFLATE = 9
 
 FIRST_PLUGIN = 256
 """Filters below this number are libhdf5's own."""
@@ -52,6 +53,9 @@ def most_nbytes(raw_nbytes: int) -> int:
 
 
 def _undo_deflate(values: tuple[int, ...], data: Bytes, out: Bytes) -> Bytes:
+    if len(values) != 1 or values[0] > _HARDEST_DEFLATE:
+        # Not needed to decode, but libhdf5 refuses them, and what stands beside them may be damaged too.
+        raise DecodeError(f"gzip: its parameters are {values}, not a level from 0 to {_HARDEST_DEFLATE}")
     try:
         return out[: len(imagecodecs.deflate_decode(data, out=out))]
     except RuntimeError:

@@ -125,7 +125,7 @@ def is_laid_out_as_numpy(dataset: Any) -> bool:
         return False
     try:
         return bool(_same_layout(stored, h5py.h5t.py_create(dataset.dtype, logical=True)))
-    except (TypeError, NotImplementedError):
+    except (TypeError, ValueError, NotImplementedError):  # a member without a name, say
         return False
 
 

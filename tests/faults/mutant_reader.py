@@ -202,8 +202,10 @@ def outcome_of(path: str, original: str, read, seconds: int) -> tuple[str, str]:
     how, _, verdict = said.partition(b"\n")
     if verdict.startswith(b"["):
         outcome, detail = json.loads(verdict.splitlines()[0])
-        # Where h5py's answer, or the codec's, depends on what fresh memory holds, there is no right one.
+        # Where h5py's answer, or the codec's, depends on what memory holds, there is no right one.
         if outcome == WRONG and (varies(path, h5py_digest, seconds) or varies(path, our_digest, seconds)):
+            return NOISE, ""
+        if outcome == WRONG and any(in_child(both, seconds)[0].partition(b"\n")[2] != verdict for _ in range(3)):
             return NOISE, ""
         return outcome, detail
     hung = code == -signal.SIGALRM
@@ -243,12 +245,12 @@ def write_all(pipe: int, data: bytes) -> None:
 
 
 def alone(path: str, digest, filling: int | None, seconds: int) -> str:
-    """Read as the first thing a process does; give `CRASH`, `HANG`, or a digest of what was read."""
+    """Read as the first thing a process does, and again; give `CRASH`, `HANG`, or digests of what was read."""
 
     def read(pipe: int) -> None:
         if filling is not None:
             fill_the_heap(filling)
-        os.write(pipe, digest(path).encode() + SAID_DONE)
+        os.write(pipe, " ".join(digest(path) for _ in range(3)).encode() + SAID_DONE)
 
     said, code = in_child(read, seconds)
     if said.endswith(SAID_DONE):
@@ -258,24 +260,33 @@ def alone(path: str, digest, filling: int | None, seconds: int) -> str:
 
 def varies(path: str, digest, seconds: int) -> bool:
     """Tell whether what is read depends on what fresh memory holds, or on where it lies."""
-    return len({alone(path, digest, filling, seconds) for filling in FILLINGS}) > 1
+    return len({one for filling in FILLINGS for one in alone(path, digest, filling, seconds).split(" ")}) > 1
 
 
 def h5py_digest(path: str) -> str:
-    """Read what the root has, as a user of h5py would."""
+    """Read what the root has, as a user of h5py would; then some rows at a time, and again where that failed."""
     digest = hashlib.sha256()
     with contextlib.suppress(Exception), h5py.File(path, "r", locking=False) as file:
         for name in file:
             with contextlib.suppress(Exception):
                 digest.update(np.ascontiguousarray(file[name][()]).tobytes())
+            for first in 2 * list(range(0, 64, 16)):
+                with contextlib.suppress(Exception):
+                    file[name][first : first + 16]
     return digest.hexdigest()
 
 
 def our_digest(path: str) -> str:
     """Read what we make of it."""
     with contextlib.suppress(H5StreamError):
-        return hashlib.sha256(str([(k, v.tolist()) for k, v in read_ours(path).items()]).encode()).hexdigest()
-    return ""
+        return hashlib.sha256(repr(_plain(read_ours(path))).encode()).hexdigest()
+    return "error"
+
+
+def _plain(value):
+    if isinstance(value, dict):
+        return {name: _plain(inner) for name, inner in value.items()}
+    return value.tolist() if isinstance(value, torch.Tensor) else value
 
 
 def main() -> None:

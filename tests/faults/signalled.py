@@ -14,6 +14,8 @@ import threading
 from h5stream import H5StreamLoader
 
 READ, WRITE = os.pipe()
+# A signal that comes between the last look at signals and the system call would be noticed only when that returns.
+WOKEN, WAKE = os.pipe()
 
 
 def say(text: str) -> None:
@@ -23,7 +25,7 @@ def say(text: str) -> None:
 def block() -> None:
     """Say that the state is reached, and wait for a byte that never comes."""
     say("ready")
-    os.read(READ, 1)
+    os.read(WOKEN if threading.current_thread() is threading.main_thread() else READ, 1)
 
 
 def block_reads() -> None:
@@ -61,6 +63,8 @@ def raise_exit(number, frame):
 def in_child(path: str, state: str, workers: str, handled: str) -> int:
     """Be the training script; give its exit status."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.set_blocking(WAKE, False)
+    signal.set_wakeup_fd(WAKE)
     if handled == "handled":
         signal.signal(signal.SIGTERM, raise_exit)
     status = 0

@@ -167,6 +167,17 @@ def test_an_index_that_names_a_chunk_twice_is_refused(tmp_path):
         H5Dataset(path, "x")
 
 
+def test_a_member_without_a_name_is_a_clear_error(tmp_path):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file["x"] = np.zeros(4, dtype=[("first", "f4"), ("qqqq", "i4")])
+    data = path.read_bytes()
+    assert data.count(b"qqqq") == 1
+    path.write_bytes(data.replace(b"qqqq", bytes(4)))
+    with pytest.raises(CorruptChunkError, match="No member name"):
+        H5Dataset(path)[:]
+
+
 # --- names ----------------------------------------------------------------------------------------------------
 
 NASTY = "\x1b[2J\x1b]0;owned\x07[bold]name[/]\r\n\u202etfel"

@@ -441,6 +441,7 @@ def test_what_a_child_leaves_in_byte_planes_is_unshuffled_on_the_device(tmp_path
     with h5py.File(path, "w") as file:
         data = np.random.default_rng(0).random((2000, 256))
         file.create_dataset("x", data=data, chunks=(100, 256), compression="gzip", shuffle=True)
+    stream_all(monkeypatch)
     monkeypatch.setattr(h5stream.delivery, "device_unshuffles", lambda backend: True)
     feeds, real = [], WindowFeed.__init__
     monkeypatch.setattr(WindowFeed, "__init__", lambda feed, *a, **k: (feeds.append(feed), real(feed, *a, **k))[1])

@@ -141,13 +141,16 @@ def test_iterators_that_are_dropped_leave_no_process_and_no_descriptor(sample):
             next(iterator)
         del iterator
     gc.collect()
-    assert (process.num_fds(), len(process.children())) == with_child
+    # Fewer is no leak: files that loaders of other tests held are closed when those are collected.
+    assert process.num_fds() <= with_child[0]
+    assert len(process.children()) == with_child[1]
     child = child_of(loader)
     kept = list(loader)
     del loader  # without close()
     gc.collect()
     assert is_gone(child)
-    assert (process.num_fds(), len(process.children())) == before
+    assert process.num_fds() <= before[0]
+    assert len(process.children()) == before[1]
     assert all(sample.matches(batch["x"], batch["y"]) for batch in kept)
 
 

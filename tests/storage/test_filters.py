@@ -326,6 +326,15 @@ def test_a_shuffle_whose_parameters_libhdf5_refuses_is_refused(values):
         pipeline.decode(np.zeros(64, np.uint8), filter_mask=0, raw_nbytes=64, scratch=DecodeScratch())
 
 
+@pytest.mark.parametrize("values", [(), (10,), (4, 4)])
+def test_a_deflate_whose_parameters_libhdf5_refuses_is_refused(values):
+    pipeline = Pipeline(filters=(Filter(id=1, values=values),))
+    with pytest.raises(DecodeError, match="gzip: its parameters are"):
+        pipeline.decode(
+            np.frombuffer(zlib.compress(bytes(64)), np.uint8), filter_mask=0, raw_nbytes=64, scratch=DecodeScratch()
+        )
+
+
 def test_szip_parameters_that_no_int_holds_are_refused():
     pipeline = Pipeline(filters=(Filter(id=4, values=(0xFFFFFFFF, 8, 32, 64)),))
     with pytest.raises(NotAskedError, match="szip: its parameters are"):
