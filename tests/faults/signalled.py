@@ -14,8 +14,7 @@ import threading
 from h5stream import H5StreamLoader
 
 READ, WRITE = os.pipe()
-# A signal that comes between the last look at signals and the system call would be noticed only when that returns.
-WOKEN, WAKE = os.pipe()
+woken = READ
 
 
 def say(text: str) -> None:
@@ -25,7 +24,7 @@ def say(text: str) -> None:
 def block() -> None:
     """Say that the state is reached, and wait for a byte that never comes."""
     say("ready")
-    os.read(WOKEN if threading.current_thread() is threading.main_thread() else READ, 1)
+    os.read(woken if threading.current_thread() is threading.main_thread() else READ, 1)
 
 
 def block_reads() -> None:
@@ -63,8 +62,11 @@ def raise_exit(number, frame):
 def in_child(path: str, state: str, workers: str, handled: str) -> int:
     """Be the training script; give its exit status."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    os.set_blocking(WAKE, False)
-    signal.set_wakeup_fd(WAKE)
+    # A signal that comes between the last look at signals and a system call is noticed only when that returns.
+    global woken
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(wake)
     if handled == "handled":
         signal.signal(signal.SIGTERM, raise_exit)
     status = 0
