@@ -119,4 +119,5 @@ def _decode_stored(part: DatasetPart, identity: FileIdentity, *, place: int) -> 
     data, shuffled = part.pipeline.decode(
         stored, filter_mask=int(index.filter_mask[place]), raw_nbytes=part.chunk_nbytes, scratch=scratch
     )
-    return unshuffle(data, shuffled, np.empty_like(data)) if shuffled else data
+    # A copy, because what a plugin decoded lies in memory that goes with the scratch.
+    return unshuffle(data, shuffled, np.empty_like(data)) if shuffled else data.copy()

@@ -4,6 +4,7 @@ import os
 import pickle
 
 import h5py
+import hdf5plugin
 import numpy as np
 import pytest
 from making import low_level, make_file, numbers
@@ -20,6 +21,8 @@ from h5stream.errors import (
     SourceError,
     SourceNotFoundError,
 )
+from h5stream.storage import check
+from h5stream.storage.source import FileIdentity
 
 
 @pytest.fixture
@@ -185,3 +188,12 @@ def test_a_chunk_too_large_to_be_compared_is_left_to_h5py(tmp_path, monkeypatch)
     dataset = H5Dataset(path, "x")
     assert "too many to compare" in dataset.layout.datasets[0][0].reason
     assert (dataset[::7].numpy() == numbers(1000, 10)[::7]).all()
+
+
+def test_what_a_plugin_decoded_is_compared_before_its_memory_is_gone(tmp_path):
+    path = make_file(tmp_path / "a.h5", data=numbers(5000, 10), chunks=(1000, 10), **hdf5plugin.Blosc())
+    part = H5Dataset(path, "x").layout.datasets[0][0]
+    with h5py.File(path) as file:
+        decoded = check._decode_stored(part, FileIdentity.of(path), place=0)
+        assert decoded.base is None
+        assert decoded.tobytes() == file["x"][:1000].tobytes()
