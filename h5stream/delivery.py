@@ -85,6 +85,8 @@ class Delivery:
         How a batch is packed.
     finish : Finish
         What is done to each batch.
+    most_slots : int, optional
+        Slots that are filled or waiting at a time, at most.
     pinned : bool
         Give batches in pinned memory.
     isolated : bool
@@ -106,10 +108,11 @@ class Delivery:
         batch_format: SlotFormat,
         finish: Finish,
         *,
+        most_slots: int | None = None,
         pinned: bool = False,
         isolated: bool = False,
     ) -> None:
-        self._assembler, self.slot_format = assembler, batch_format
+        self._assembler, self.slot_format, self._most_slots = assembler, batch_format, most_slots
         self._pinned, self._isolated = pinned, isolated
         self.transform_there = finish.transform if isolated and self._may_go(finish) else None
         self._finish = finish if self.transform_there is None else replace(finish, transform=None)
@@ -122,7 +125,7 @@ class Delivery:
     def _new_slots(self) -> Slots:
         if self._pinned:
             return PinnedSlots(backend_for("cuda"), self.slot_format.nbytes)
-        return SlotRing(self.slot_format.nbytes)
+        return SlotRing(self.slot_format.nbytes, most_slots=self._most_slots)
 
     def pin(self) -> Callable[[Memory], object] | None:
         """Give what pins memory that another process fills; None where nothing copies from it by itself."""
@@ -138,19 +141,22 @@ class Delivery:
 
     def stream(self, run: Running, order: Any, first_batch: int) -> Stream:
         """Give the stream of an epoch from a batch on; `order` is the engine's."""
-        # torch knows nothing of copies from slots of another process, so its own pinned memory is what is given.
-        finish = self._finish if not (self._pinned and self._isolated) else _PinnedFirst(self._finish)
+        finish = _PinnedLast(self._finish) if self._pinned else self._finish
         return _HostStream(run, self.slots, self._assembler, self.slot_format, finish)
 
 
 @dataclass(frozen=True, slots=True)
-class _PinnedFirst:
-    """Copies a batch into pinned memory before it is finished."""
+class _PinnedLast:
+    """Pins what is not: what `collate_fn`, a cast or a transform made, and slots of another process.
+
+    As DataLoader does, behind its `collate_fn`. Of tensors over pinned slots nothing is copied. torch knows nothing
+    of copies from slots of another process, so its own pinned memory is what is given there.
+    """
 
     _finish: Finish
 
     def __call__(self, value: Any, rows: int) -> Any:
-        return self._finish(pinned_copy(value), rows)
+        return pinned_copy(self._finish(value, rows))
 
 
 @dataclass(slots=True)
@@ -203,10 +209,11 @@ class DeviceDelivery(Delivery):
         *,
         depth: int,
         reuse_buffers: bool,
+        most_slots: int | None = None,
         isolated: bool = False,
     ) -> None:
         self._backend, self._depth, self._reuse_buffers = backend, depth, reuse_buffers
-        super().__init__(assembler, batch_format, finish, isolated=isolated)
+        super().__init__(assembler, batch_format, finish, most_slots=most_slots, isolated=isolated)
 
     def _may_go(self, finish: Finish) -> bool:
         """Keep the transform: it gets batches on the device."""
@@ -217,7 +224,7 @@ class DeviceDelivery(Delivery):
         return self._backend.pin_in_place
 
     def _new_slots(self) -> Slots:
-        return PinnedRing(self._backend, self.slot_format.nbytes)
+        return PinnedRing(self._backend, self.slot_format.nbytes, most_slots=self._most_slots)
 
     @property
     def _on_side_stream(self) -> Function | None:
@@ -269,7 +276,16 @@ class WindowDelivery(DeviceDelivery):
         self._together = max(1, min(4, size.max_open_batches // 3))
         self._batch_format = batch_format
         slot_format = SlotFormat.for_rows(assembler.layout.fields, size.slot_rows)
-        super().__init__(assembler, slot_format, finish, backend, depth=1, reuse_buffers=False, isolated=isolated)
+        super().__init__(
+            assembler,
+            slot_format,
+            finish,
+            backend,
+            depth=1,
+            reuse_buffers=False,
+            most_slots=size.max_open_batches,
+            isolated=isolated,
+        )
         self.takes_planar = device_unshuffles(backend)
 
     def engine_order(self, order: Any, first_batch: int) -> tuple[Any, int]:
@@ -345,9 +361,17 @@ def delivery_for(
             backend_for(device),
             depth=DEFAULT_PREFETCH if depth is None else depth,
             reuse_buffers=reuse_buffers,
+            most_slots=size.max_open_batches,
             isolated=isolated,
         )
-    return Delivery(assembler, batch_format, finish, pinned=pin_memory and is_cuda_available(), isolated=isolated)
+    return Delivery(
+        assembler,
+        batch_format,
+        finish,
+        most_slots=size.max_open_batches,
+        pinned=pin_memory and is_cuda_available(),
+        isolated=isolated,
+    )
 
 
 def window_backend_for(

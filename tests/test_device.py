@@ -217,3 +217,14 @@ def test_a_device_window_refuses_strings_samplers_and_another_device(path):
         H5StreamLoader(path, BATCH, fields="y", sampler=[1, 2], window_device="cpu")
     with pytest.raises(OptionError, match="name one"):
         H5StreamLoader(path, BATCH, fields="y", window_device="cpu", device="cuda")
+
+
+@pytest.mark.parametrize("options", [{"collate_fn": torch.utils.data.default_collate}, {"transform": dict}, {}])
+def test_pin_memory_pins_what_the_user_gets_also_behind_collate_fn_and_casts(path, monkeypatch, options):
+    fake, pinned = FakeBackend(0), []
+    monkeypatch.setattr(h5stream.delivery, "backend_for", lambda device: fake)
+    monkeypatch.setattr(h5stream.delivery, "is_cuda_available", lambda: True)
+    monkeypatch.setattr(h5stream.delivery, "pinned_copy", lambda batch: pinned.append(batch) or batch)
+    given = list(H5StreamLoader(path, BATCH, fields=FIELDS, pin_memory=True, **options))
+    assert [id(batch) for batch in pinned] == [id(batch) for batch in given]
+    assert all(batch["b"].dtype == torch.float32 for batch in pinned)

@@ -24,10 +24,10 @@ class PinnedRing(SlotRing):
         What pinning takes of the host's memory, with torch's rounding.
     """
 
-    def __init__(self, backend: DeviceBackend[Any, Any], slot_nbytes: int) -> None:
+    def __init__(self, backend: DeviceBackend[Any, Any], slot_nbytes: int, *, most_slots: int | None = None) -> None:
         self._backend = backend
         self.really_held_nbytes = 0
-        super().__init__(slot_nbytes, self._pin, arena_nbytes=PINNED_ARENA_NBYTES)
+        super().__init__(slot_nbytes, self._pin, arena_nbytes=PINNED_ARENA_NBYTES, most_slots=most_slots)
 
     def _pin(self, nbytes: int) -> Memory:
         buffer = self._backend.allocate_pinned(nbytes)

@@ -143,19 +143,33 @@ class SlotRing:
         Gives memory of a number of bytes; by default `map_memory`.
     arena_nbytes : int
         Bytes that are allocated together, as far as whole slots fill them.
+    most_slots : int, optional
+        Slots that whoever fills them has at most: no arena is larger, and no more are kept free. A user who kept a
+        whole epoch for a while gets its memory back.
     """
 
-    def __init__(self, slot_nbytes: int, allocate: Allocate = map_memory, *, arena_nbytes: int = ARENA_NBYTES) -> None:
+    def __init__(
+        self,
+        slot_nbytes: int,
+        allocate: Allocate = map_memory,
+        *,
+        arena_nbytes: int = ARENA_NBYTES,
+        most_slots: int | None = None,
+    ) -> None:
         self.slot_nbytes = -(-slot_nbytes // PAGE_NBYTES) * PAGE_NBYTES
         self._allocate = allocate
         self._free: collections.deque[Memory] = collections.deque()
         self._lock = threading.Lock()
-        self._arena_slots = max(1, min(arena_nbytes, 64 * self.slot_nbytes) // self.slot_nbytes)
+        self._arena_slots = min(max(1, arena_nbytes // self.slot_nbytes), 64, most_slots or 64)
+        self._most_free = None if most_slots is None else most_slots + self._arena_slots
         self.held_nbytes = 0
         """Bytes mapped in the ring's lifetime and not yet unmapped by `trim`."""
 
     def take(self) -> Slot:
         """Take the slot that came back last: it is the warmest, and fewer are ever touched."""
+        while self._most_free is not None and len(self._free) > self._most_free:
+            with contextlib.suppress(IndexError):  # another thread takes as well
+                self._free.popleft()
         while True:
             try:
                 return Slot(self._free.pop())

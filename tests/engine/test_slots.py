@@ -178,3 +178,19 @@ def test_mapped_memory_is_zero_and_writable():
     assert not memory.any()
     memory[-1] = 1
     assert address_of(memory) == memory.ctypes.data
+
+
+def test_no_arena_is_larger_than_what_is_filled_at_most():
+    assert SlotRing(4096, most_slots=3).take() is not None
+    ring = SlotRing(4096, most_slots=3)
+    ring.take()
+    assert ring.held_nbytes == 3 * 4096
+
+
+def test_what_a_user_kept_and_dropped_is_not_kept_for_ever():
+    ring = SlotRing(4096, most_slots=4)
+    kept = [ring.lease(ring.take()) for _ in range(100)]
+    kept.clear()
+    assert ring.free_slots == 100
+    ring.take()
+    assert ring.free_slots == 7
