@@ -1,5 +1,6 @@
 """`tune`: what is tried, what is chosen, and that batch size and order stay."""
 
+import collections
 import itertools
 from dataclasses import replace
 
@@ -166,7 +167,7 @@ def tuned_with_rates(file, monkeypatch, *, on_device, host=100.0, **options):
 
     def run(self, knob, threads, window, window_device=""):
         rates = on_device if window_device else host
-        rate = rates(self) if callable(rates) else rates
+        rate = rates((threads, window, window_device)) if callable(rates) else rates
         return replace(real(self, knob, threads, window, window_device), rows_per_s=rate)
 
     monkeypatch.setattr(_Bench, "run", run)
@@ -191,8 +192,9 @@ def test_a_device_window_that_is_faster_is_written_into_the_profile_and_used(fil
 
 
 def uneven(rates):
-    turn = itertools.cycle(rates)
-    return lambda bench: next(turn)
+    """Give rates in turns to each setting, however many settings there are."""
+    turns = collections.defaultdict(lambda: itertools.cycle(rates))
+    return lambda setting: next(turns[setting])
 
 
 @pytest.mark.parametrize("on_device", [100.0, 60.0, 102.0, uneven([150.0, 99.0])])
@@ -204,7 +206,7 @@ def test_a_device_window_that_is_not_clearly_faster_is_left(file, monkeypatch, o
 
 
 def test_a_gain_within_what_runs_differ_by_is_none(file, monkeypatch):
-    found = tuned_with_rates(file, monkeypatch, host=uneven([100.0, 70.0]), on_device=120.0, device="cpu")
+    found = tuned_with_rates(file, monkeypatch, host=uneven([100.0, 70.0, 100.0]), on_device=120.0, device="cpu")
     assert found.best.window_device == ""
 
 
