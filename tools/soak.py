@@ -57,6 +57,10 @@ FILTERS: tuple[dict[str, Any], ...] = (
 )
 
 
+ISOLATED_SHARE = 0.01
+"""Of the loaders, read in a child process; few, because each takes a second or two to start."""
+
+
 class Round:
     """One file and what is done with it."""
 
@@ -81,6 +85,7 @@ class Round:
             "num_workers": rng.randint(0, 3),
             "window": rng.choice(["auto", "all", rng.randint(1, 5000)]),
             "persistent_workers": rng.random() < 0.5,
+            "isolation": "process" if rng.random() < ISOLATED_SHARE else "thread",
         }
         settings["batch_size"] = max(settings["batch_size"], self.rows // 200)
         return H5StreamLoader(self.path, fields=["x", "row"], **settings, **options)

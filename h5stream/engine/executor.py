@@ -185,6 +185,7 @@ class Run:
                 return batch
             self._ring.give_back(batch.slot)
             self.left_out.add(batch.number)
+            self._changed.notify_all()  # there is room now, although nothing is handed over
 
     @property
     def _exhausted(self) -> bool:

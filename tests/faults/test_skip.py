@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 
 import h5py
 import numpy as np
@@ -68,6 +69,20 @@ def test_a_batch_of_which_nothing_is_left_is_left_out(tmp_path, monkeypatch, num
     first = [batch["y"][0].item() for batch in loader]
     assert first == [row for row in range(0, 1000, 32) if row not in (0, 96, 128, 992)]
     assert loader.stats().batches == len(first) == len(loader) - 4
+
+
+@pytest.mark.parametrize("num_workers", [1, 3])
+def test_readers_go_on_when_all_that_filled_their_room_is_passed_over(tmp_path, monkeypatch, num_workers):
+    stream_all(monkeypatch)
+    sample = write_sample(tmp_path)
+    corrupt(sample.path, *range(0, 960, 32))
+    loader = H5StreamLoader(sample.path, 32, num_workers=num_workers, on_error="skip", window=32, timeout=30)
+    iterator = iter(loader)
+    run = iterator._run
+    while run._max_open > len(run._open) or any(batch.missing for batch in run._open.values()):
+        threading.Event().wait(0.01)
+    # They wait for room; nothing of what they hold will be handed over.
+    assert [batch["y"].tolist() for batch in iterator] == [list(range(960, 992)), list(range(992, 1000))]
 
 
 def test_a_corrupt_chunk_of_thousands_of_single_samples_is_passed_over(tmp_path, monkeypatch):
