@@ -377,19 +377,19 @@ class Run:
             self._ready += batch.missing == 0
 
     def _fail(self, batch: int, error: BaseException) -> None:
-        """Note an error at the first batch that needed the data; nothing after it is planned."""
+        """Note an error at the first batch that needed the data, and wake the consumer; nothing after it is planned."""
         earliest = min(self._error_at, default=batch)
         if batch <= earliest:
             self._error_at = {max(batch, self._next): error}
         self._windows = None
         self._planned = None
+        self._changed.notify_all()
 
     def _fail_planning(self, error: BaseException) -> None:
         with self._changed:
             self._planning = False
             incomplete = [number for number, batch in self._open.items() if not self._will_complete(batch)]
             self._fail(min(incomplete, default=max(self._open, default=self._next - 1) + 1), error)
-            self._changed.notify_all()
 
     def _will_complete(self, batch: ReadyBatch) -> bool:
         coming = sum(
