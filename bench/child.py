@@ -58,9 +58,9 @@ def run_child(arguments: list[str], timeout_s: float) -> Outcome:
     ]
     for thread in (watch, *readers):
         thread.start()
+    error = ""
     try:
         process.wait(timeout_s)
-        error = "" if process.returncode == 0 else _last_line(errors, process.returncode)
     except subprocess.TimeoutExpired:
         error = f"stopped after {timeout_s:.0f} s"
     finally:
@@ -70,6 +70,8 @@ def run_child(arguments: list[str], timeout_s: float) -> Outcome:
         process.wait()
     for thread in (watch, *readers):
         thread.join(timeout=5)
+    if not error and process.returncode != 0:  # once all that it said is read
+        error = _last_line(errors, process.returncode)
     for stream in (process.stdout, process.stderr):
         if stream is not None:
             stream.close()

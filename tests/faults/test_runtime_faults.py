@@ -149,6 +149,32 @@ def test_no_memory_at_any_allocation_is_an_error_after_which_the_loader_works(
     assert rows_of(loader) == list(range(1000))
 
 
+def test_a_window_that_finds_no_memory_for_its_slots_wakes_the_consumer(sample, monkeypatch):
+    """It is admitted under the lock by a thread that may end right after, with nobody else to wake who waits."""
+    waiting, caught = threading.Event(), []
+
+    def consume(iterator):
+        try:
+            next(iterator)
+        except MemoryError as error:
+            caught.append(str(error))
+
+    loader = H5StreamLoader(sample.path, 50, num_workers=1, window=100)
+    with gate(monkeypatch) as blocked:
+        iterator = iter(loader)
+        assert blocked.reached.wait(60)
+        changed = iterator._run._changed
+        wait = changed.wait
+        monkeypatch.setattr(changed, "wait", lambda timeout=None: (waiting.set(), wait(timeout))[1])
+        consumer = threading.Thread(target=consume, args=(iterator,), daemon=True)
+        consumer.start()
+        assert waiting.wait(60)
+        with changed:  # free only once the consumer has let go of it, which is to say: waits
+            iterator._run._fail(0, MemoryError("for slots"))
+        consumer.join(20)
+        assert caught == ["for slots"]
+
+
 def test_a_plugin_without_memory_is_an_error(monkeypatch):
     monkeypatch.setattr("h5stream.storage.plugins._libc.malloc", lambda nbytes: None)
     with pytest.raises(MemoryError, match="no memory for 64 bytes"):
