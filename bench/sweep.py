@@ -209,7 +209,8 @@ def main() -> int:
         shutil.rmtree(folder, ignore_errors=True)
     if given.out:
         given.out.parent.mkdir(parents=True, exist_ok=True)
-        given.out.write_text(json.dumps(describe() | {"base": asdict(Cell()), "results": results}, indent=1) + "\n")
+        told = {"base": asdict(Cell()), "file_nbytes": NBYTES[size], "results": results}
+        given.out.write_text(json.dumps(describe() | told, indent=1) + "\n")
     return 0
 
 

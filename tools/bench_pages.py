@@ -65,7 +65,9 @@ def benchmarks_page(reports: dict[str, dict[str, Any] | None]) -> str:
             "## One thing varied at a time\n",
             tables.sweep_verdict(sweep) + " The naive and the tuned loader count with one process's rate times the "
             "processors, and are stopped after a few seconds; `under` marks one that gave no batch until then. What is "
-            f"not varied is: {_said(sweep['base'])}. Every cell's bytes were summed and compared.\n",
+            f"not varied is: {_said(sweep['base'])}. Every cell's bytes were summed and compared. "
+            + tables.sweep_caveat(sweep)
+            + "\n",
             "![sweep](images/sweep.svg)\n",
             machine_line(sweep) + "\n",
             tables.sweep_table(sweep) + "\n",

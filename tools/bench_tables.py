@@ -108,3 +108,12 @@ def growth_table(growth: dict[str, Any]) -> str:
                 f"{1000 * one['state_s']:.2f} | {one['state_bytes']} |"
             )
     return "\n".join(lines)
+
+
+def sweep_caveat(report: Any) -> str:
+    """Say what small files hide: a field under the keeping limit is read once and then lies in memory."""
+    nbytes = report.get("file_nbytes")
+    if not nbytes:
+        return ""
+    small = "; fields that take under 8 MiB are read once and kept, which flatters ours" if nbytes < 128 << 20 else ""
+    return f"Files of {nbytes >> 20} MiB{small}."
