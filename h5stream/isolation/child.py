@@ -136,7 +136,8 @@ class Pass:
             failure = Failure.of(error)
         if not self._stopped:
             report = None if self._run is None else self._report(self._run)
-            self._serving.send(Ended(self._begin.run, failure, report))
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the parent is gone
+                self._serving.send(Ended(self._begin.run, failure, report))
 
     def _start(self) -> Run:
         serving, message = self._serving, self._begin

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import select
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import h5py
@@ -27,7 +28,9 @@ from h5stream.errors import (
     LoaderTimeoutError,
     OptionError,
 )
+from h5stream.isolation.child import Serving
 from h5stream.isolation.memory import SharedSlots
+from h5stream.isolation.messages import Ended
 from tests.device.fake_backend import FakeBackend
 
 
@@ -413,6 +416,24 @@ def test_statistics_are_those_of_threads(sample):
     assert there.first_batch_s > 0
     assert there.decode_s > 0
     assert 0 <= there.ready_mean <= there.ready_limit
+
+
+def test_a_child_whose_parent_hangs_up_while_the_end_is_told_says_nothing(sample, children, monkeypatch):
+    """An error that leaves the pass's thread would be printed, and is one in these tests."""
+    told, real, before = threading.Event(), Serving.send, set(threading.enumerate())
+
+    def broken(serving, message):
+        if isinstance(message, Ended):
+            told.set()
+            raise BrokenPipeError(32, "Broken pipe")
+        real(serving, message)
+
+    monkeypatch.setattr(Serving, "send", broken)
+    iterator = iter(H5StreamLoader(sample.path, 1000, isolation="process"))
+    assert len(next(iterator)["y"]) == 1000
+    assert told.wait(30)
+    ours = set(threading.enumerate()) - before
+    eventually(lambda: not any("h5stream-pass" in thread.name and thread.is_alive() for thread in ours))
 
 
 # --- devices --------------------------------------------------------------------------------------------------
