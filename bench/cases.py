@@ -98,6 +98,16 @@ def sequential_h5py(path: str, kind: FileKind) -> Callable[[], int]:
     return read
 
 
+def in_threads(work: Callable[[int], None], rows: int) -> int:
+    """Call `work` with its number in as many threads as there are processors; give the rows that they worked on."""
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return rows
+
+
 def decode_limit(path: str, kind: FileKind) -> Callable[[], int]:
     """The same number of threads only reading and inflating the same chunks, into buffers that they reuse."""
     layout = open_layout(path, "x")
@@ -115,15 +125,7 @@ def decode_limit(path: str, kind: FileKind) -> Callable[[], int]:
             source.read_into(int(index.offset[k]), stored[:count].data)
             imagecodecs.deflate_decode(stored[:count], out=out)
 
-    def run() -> int:
-        threads = [threading.Thread(target=work, args=(k,)) for k in range(THREADS)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return kind.rows
-
-    return run
+    return lambda: in_threads(work, kind.rows)
 
 
 def threaded_copy(path: str, kind: FileKind) -> Callable[[], int]:
@@ -135,15 +137,7 @@ def threaded_copy(path: str, kind: FileKind) -> Callable[[], int]:
         for start in range(first * piece, len(source), THREADS * piece):
             target[start : start + piece] = source[start : start + piece]
 
-    def run() -> int:
-        threads = [threading.Thread(target=work, args=(k,)) for k in range(THREADS)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return kind.rows
-
-    return run
+    return lambda: in_threads(work, kind.rows)
 
 
 CONTENDERS = {
