@@ -9,7 +9,7 @@ import time
 import torch
 
 from h5stream import H5StreamLoader, SystemMonitor, track
-from h5stream.monitor.export import JsonlLog
+from h5stream.monitor import JsonlLog
 
 
 def main(path, log_path, at_least_s=1.0):

@@ -29,8 +29,7 @@ import torch
 from train_checklist import checklist, print_checklist, write_report
 from train_model import Model, Objective, make_optimizer, make_schedule
 
-from h5stream import H5Dataset, H5StreamLoader, SystemMonitor, allowance, track
-from h5stream.advice.presets import preset_for
+from h5stream import H5Dataset, H5StreamLoader, SystemMonitor, preset_for, track
 
 MOST_CLASSES = 100_000  # More than this is hardly a class: the target is a count or an identifier.
 DEFAULT_BATCH = 8192
@@ -113,7 +112,7 @@ def check(parser, args):
 
 def apply_profile(args):
     """Take from a preset what the command line leaves open."""
-    preset = preset_for(args.profile.removesuffix("_max_perf").replace("_", " "), cpus=allowance.cpus())
+    preset = preset_for(args.profile.removesuffix("_max_perf").replace("_", " "), cpus=len(os.sched_getaffinity(0)))
     args.batch_size = args.batch_size or preset.setting.batch_size
     args.workers = preset.setting.workers if args.workers is None else args.workers
     args.prefetch = args.prefetch or preset.setting.prefetch_factor

@@ -15,15 +15,18 @@ if TYPE_CHECKING:
     from h5stream import errors
     from h5stream.advice.diagnose import Diagnosis, diagnose
     from h5stream.advice.epoch_summary import EpochSummary
+    from h5stream.advice.presets import GpuPreset, preset_for
     from h5stream.advice.track import track
+    from h5stream.advice.tune import Tuning, tune
     from h5stream.dataset import H5Dataset, collate
     from h5stream.engine.statistics import LoaderStatistics
     from h5stream.errors import H5StreamError
     from h5stream.loader import H5StreamLoader
     from h5stream.monitor import SystemMonitor
     from h5stream.sampler import ChunkBatchSampler
-    from h5stream.staging import stage, staged
+    from h5stream.staging import StagedFiles, stage, staged
     from h5stream.staging.repacking import repack
+    from h5stream.staging.rewrite import RepackResult
     from h5stream.storage.fields import Field
 
 _HOMES = {
@@ -31,17 +34,23 @@ _HOMES = {
     "Diagnosis": "h5stream.advice.diagnose",
     "EpochSummary": "h5stream.advice.epoch_summary",
     "Field": "h5stream.storage.fields",
+    "GpuPreset": "h5stream.advice.presets",
     "H5Dataset": "h5stream.dataset",
     "H5StreamError": "h5stream.errors",
     "H5StreamLoader": "h5stream.loader",
     "LoaderStatistics": "h5stream.engine.statistics",
+    "RepackResult": "h5stream.staging.rewrite",
+    "StagedFiles": "h5stream.staging",
     "SystemMonitor": "h5stream.monitor",
+    "Tuning": "h5stream.advice.tune",
     "collate": "h5stream.dataset",
     "diagnose": "h5stream.advice.diagnose",
+    "preset_for": "h5stream.advice.presets",
     "repack": "h5stream.staging.repacking",
     "stage": "h5stream.staging",
     "staged": "h5stream.staging",
     "track": "h5stream.advice.track",
+    "tune": "h5stream.advice.tune",
 }
 
 __all__ = [
@@ -49,19 +58,25 @@ __all__ = [
     "Diagnosis",
     "EpochSummary",
     "Field",
+    "GpuPreset",
     "H5Dataset",
     "H5StreamError",
     "H5StreamLoader",
     "LoaderStatistics",
+    "RepackResult",
+    "StagedFiles",
     "SystemMonitor",
+    "Tuning",
     "__version__",
     "collate",
     "diagnose",
     "errors",
+    "preset_for",
     "repack",
     "stage",
     "staged",
     "track",
+    "tune",
 ]
 
 

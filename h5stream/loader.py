@@ -71,22 +71,22 @@ class H5StreamLoader:
         Gets a list of samples, as in DataLoader. They are taken apart one by one for it, which costs more than
         reading them; `transform` works on whole batches.
     pin_memory : bool
-        Pinned host batches, for copies of your own. It has nothing to do without a CUDA device, as in
+        Pinned host batches, for copies of your own. It has no effect without a CUDA device, as in
         DataLoader, and with `device`, whose slots are always pinned.
     drop_last : bool
         Leave out the last batch if it is not full.
     timeout : float
-        Seconds to wait for a batch; 0 waits as long as it takes. Has nothing to do with ``num_workers=0``.
+        Seconds to wait for a batch; 0 waits as long as it takes. Has no effect with ``num_workers=0``.
     worker_init_fn : callable, optional
         Called with the thread's number in each reader thread before it reads.
     generator : torch.Generator, optional
         The seed is drawn from it once, unless `seed` is given, which many ranks need: each would draw its own.
     prefetch_factor : int, optional
-        Batches that are held ready on `device`. Has nothing to do on the host, where a window is read ahead.
+        Batches that are held ready on `device`. Has no effect on the host, where a window is read ahead.
     persistent_workers : bool
         Read the next epoch's first window while this one's last batches are consumed.
     multiprocessing_context, pin_memory_device, in_order : optional
-        Have nothing to do: readers are threads, and batches always come in order.
+        Have no effect: readers are threads, and batches always come in order.
     device : torch.device or str, optional
         Where batches are wanted. On a GPU every batch crosses in one copy, beside the training step,
         `prefetch_factor` (default 2) batches ahead; casts and `transform` run there, on a side stream.

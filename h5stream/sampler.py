@@ -12,6 +12,7 @@ from h5stream.dataset import H5Dataset
 from h5stream.engine.budget import block_rows_of, first_rows_of
 from h5stream.errors import OptionError, StateError
 from h5stream.order.epoch import EpochOrder, OrderSettings
+from h5stream.order.quality import Quality, forecast, measure
 from h5stream.order.windows import wished_rows
 
 
@@ -105,6 +106,26 @@ class ChunkBatchSampler(Sampler[list[int]]):
         self._first_batch = self._first_batch if epoch == self.epoch else 0
         self.epoch = epoch
         self._given = None
+
+    def mixing(self) -> Quality:
+        """Tell how well this order mixes neighbouring rows, against a full shuffle; reads nothing.
+
+        Returns
+        -------
+        Quality
+            Distinct blocks in a batch and in a window, and a score: 1 is as good as a full shuffle.
+
+        Examples
+        --------
+        >>> import h5py, tempfile, os, numpy as np
+        >>> path = os.path.join(tempfile.mkdtemp(), "a.h5")
+        >>> with h5py.File(path, "w") as f:
+        ...     x = f.create_dataset("x", data=np.arange(1000), chunks=(100,), compression="gzip")
+        >>> ChunkBatchSampler(H5Dataset(path), 50, window="all").mixing().score
+        1.0
+        """
+        order = self._order(self.epoch)
+        return forecast(order) if self._blocks.rows is None else measure(order)
 
     def __len__(self) -> int:
         return self._order(self.epoch).batches

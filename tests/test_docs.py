@@ -5,6 +5,7 @@ A block after ``<!-- not run: why -->`` is only compiled.
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import re
 import shlex
@@ -18,6 +19,7 @@ import pytest
 import typer
 from torch.utils.data import DataLoader
 
+import h5stream
 from h5stream import H5Dataset, H5StreamLoader
 from h5stream.cli.app import app
 
@@ -83,6 +85,38 @@ def test_every_argument_of_our_own_is_named_there_too():
     page = (DOCS / "swap-in.md").read_text()
     ours = set(inspect.signature(H5StreamLoader.__init__).parameters) - set(theirs)
     assert [name for name in sorted(ours) if f"`{name}`" not in page] == []
+
+
+DOORS = ("h5stream", "h5stream.errors", "h5stream.monitor", "h5stream.staging")
+
+
+def test_the_api_page_has_everything_public_and_nothing_else():
+    shown = set(re.findall(r"^::: (\S+)$", (DOCS / "api.md").read_text(), flags=re.M))
+    public = {f"h5stream.{name}" for name in h5stream.__all__} - {"h5stream.__version__", "h5stream.H5StreamError"}
+    assert public - shown == set()
+    for name in shown - public:
+        door, _, attribute = name.rpartition(".")
+        assert door in DOORS
+        assert attribute in importlib.import_module(door).__all__
+
+
+def test_its_defaults_are_values_and_not_names_of_constants():
+    griffe = pytest.importorskip("griffe", reason="the extra 'docs' is not installed; CI builds the site")
+    package = griffe.load(
+        "h5stream", search_paths=[ROOT], extensions=griffe.load_extensions(ROOT / "tools/true_defaults.py")
+    )
+    assert str(package["loader.H5StreamLoader.__init__"].parameters["batch_size"].default) == "8192"
+
+
+@pytest.mark.parametrize(
+    "path", [*PAGES, *sorted((ROOT / "examples").glob("*.py")), ROOT / "README.md"], ids=lambda p: p.name
+)
+def test_pages_and_examples_import_what_is_public(path):
+    text = "\n".join(code for _, code in blocks(path)) if path.suffix == ".md" else path.read_text()
+    for door, names in re.findall(r"^from (h5stream[\w.]*) import (.+)$", text, flags=re.M):
+        assert door in DOORS
+        offered = importlib.import_module(door).__all__ if door != "h5stream.errors" else dir(h5stream.errors)
+        assert {name.split(" as ")[0].strip() for name in names.split(",")} <= set(offered)
 
 
 def commands():

@@ -29,7 +29,16 @@ FILES = {part: (f"{part}-full", f"{part}-quick") for part in ("peers", "sweep", 
     "learning": ("learning",),
 }
 SHUFFLING, LEARNED = DOCS / "shuffling.md", ("<!-- learning: start -->\n", "<!-- learning: end -->")
-_MADE = "<!-- made by tools/bench_pages.py from bench/results/: change those -->\n\n"
+_MADE = """\
+---
+hide:
+  - toc
+---
+<!-- made by tools/bench_pages.py from bench/results/: change those -->
+
+"""
+"""How a made page begins; its tables need the room that a table of contents would take."""
+
 _REPEAT = """\
 To measure your own machine: `h5stream bench` takes a minute; everything on this page is one command, which says first
 how long it will take:

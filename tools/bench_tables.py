@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 OURS = "h5stream"
@@ -41,7 +42,18 @@ def peers_table(report: dict[str, Any], kind: str) -> str:
 
 
 def _strong(name: str) -> str:
-    return f"**{name}**" if name == OURS else name
+    return f"**{name}**" if name == OURS else literal(name)
+
+
+def literal(text: str) -> str:
+    """Quote Python's own names, which Markdown would print bold.
+
+    Examples
+    --------
+    >>> literal("NumPy in RAM, __getitems__")
+    'NumPy in RAM, `__getitems__`'
+    """
+    return re.sub(r"(?<!`)(__\w+__)", r"`\1`", text)
 
 
 def absent_list(report: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from tools.bench_tables import OURS, cell_name, kinds, ranking
+from tools.bench_tables import OURS, cell_name, kinds, literal, ranking
 
 REASONS = Path(__file__).resolve().parent.parent / "bench" / "reasons.toml"
 NOT_EXPLAINED = "not explained"
@@ -92,7 +92,7 @@ def not_first_table(cells: list[Behind], path: Path = REASONS) -> str:
     lines = ["| measured in | cell | who is ahead | its rows/s | ours, rows/s | times | why |"]
     lines.append("|---|---|---|---:|---:|---:|---|")
     lines += [
-        f"| {one.part} | {one.case} | {one.who} | {one.its:,.0f} | {one.ours:,.0f} | "
+        f"| {one.part} | {one.case} | {literal(one.who)} | {one.its:,.0f} | {one.ours:,.0f} | "
         f"{one.its / max(1, one.ours):.2f} | {why(one, path)} |"
         for one in cells
     ]

@@ -381,7 +381,7 @@ def _caveats(default: Attempt, best: Attempt, spread: float, said: str) -> tuple
             f"two runs of one setting differ by {spread:.0%}: something else uses this machine; tune again when it "
             "is quiet"
         )
-    caveats += ["prefetch_factor has nothing to do on the host, where a window is read ahead: not searched"]
+    caveats += ["prefetch_factor has no effect on the host, where a window is read ahead: not searched"]
     if (ran := best.statistics) is not None:
         work_s = ran.read_s + ran.decode_s + ran.scatter_s + ran.h5py_s + ran.plan_s
         share = ran.read_s / work_s if work_s else 0.0
