@@ -24,6 +24,7 @@ from h5stream.errors import (
 )
 from h5stream.storage.external import Guard
 from h5stream.storage.fields import split_member
+from h5stream.storage.handles import open_file
 
 _LISTED = 12
 
@@ -33,7 +34,7 @@ _DEEPEST = 1000
 
 @contextlib.contextmanager
 def open_hdf5(path: str) -> Iterator[Any]:
-    """Open an HDF5 file for reading, without file locks, and close it at the end.
+    """Open an HDF5 file for reading, beside whatever has it open, and close it at the end.
 
     Raises
     ------
@@ -41,7 +42,7 @@ def open_hdf5(path: str) -> Iterator[Any]:
         If libhdf5 cannot open it, or fails while it is open; the message says which and why.
     """
     try:
-        file = h5py.File(path, "r", locking=False)
+        file = open_file(path)
     except FileNotFoundError:
         raise SourceNotFoundError(f"no such file: {path!r}", file=path) from None
     except OSError as error:

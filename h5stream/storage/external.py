@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 import h5py
 
 from h5stream.errors import ExternalDataError
+from h5stream.storage.handles import open_file
 
 _MOST_LINKS = 32
 """Soft links that are followed in a row; libhdf5 gives up after 16."""
@@ -95,7 +96,7 @@ class Guard:
         return there if there == here or there in self.opened else None
 
     def _check_source(self, path: str, name: str, seen: set[tuple[str, str]]) -> None:
-        with h5py.File(path, "r", locking=False) as file:
+        with open_file(path) as file:
             for one in _names_meant(file, name):
                 self.check_links(file, one, path)
                 with _damage_ignored():
