@@ -48,7 +48,7 @@ def open_file(path: str, *, marked: bool = True) -> Any:
         As h5py gives it.
     """
     access = h5p.create(h5p.FILE_ACCESS)
-    access.set_fclose_degree(h5f.CLOSE_STRONG)
+    access.set_fclose_degree(h5f.CLOSE_WEAK)
     access.set_fapl_log(b"", 0, 0)
     access.set_file_locking(False, True)
     flush_written(path, opening=True)
