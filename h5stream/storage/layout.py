@@ -27,6 +27,10 @@ DECODED = "decoded"
 VIA_H5PY = "h5py"
 """Rows are read through h5py, under its lock."""
 
+IS_VIRTUAL = "a virtual dataset: libhdf5 puts it together"
+IN_EXTERNAL_FILES = "its bytes lie in external files"
+"""Two reasons for h5py: with these, other files are read than those of the layout."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldLayout:
@@ -127,6 +131,11 @@ class DatasetPart:
     targets: tuple[Target, ...]
     stored_element_nbytes: int
     dtype_text: str
+
+    @property
+    def leads_on(self) -> bool:
+        """Whether its data may lie in files that are not the layout's."""
+        return self.reason in (IS_VIRTUAL, IN_EXTERNAL_FILES)
 
     @property
     def chunk_nbytes(self) -> int:

@@ -25,7 +25,17 @@ from h5stream.storage.discovery import check_has_rows, default_fields, find_data
 from h5stream.storage.external import Guard, without_soft_links
 from h5stream.storage.fields import Fields, SampleShape, Source, sample_shape, source_paths
 from h5stream.storage.index import ChunkIndex, build_index, one_extent
-from h5stream.storage.layout import DECODED, DIRECT, VIA_H5PY, DatasetPart, FieldLayout, SampleLayout, Target
+from h5stream.storage.layout import (
+    DECODED,
+    DIRECT,
+    IN_EXTERNAL_FILES,
+    IS_VIRTUAL,
+    VIA_H5PY,
+    DatasetPart,
+    FieldLayout,
+    SampleLayout,
+    Target,
+)
 from h5stream.storage.rowbox import Columns, column_pieces, selected_shape
 from h5stream.storage.source import FileIdentity
 
@@ -323,9 +333,9 @@ class _FileReader:
         creation = dataset.id.get_create_plist()
         self.guard.check_data(dataset, name, place.identity.path)
         if dataset.is_virtual:
-            return "a virtual dataset: libhdf5 puts it together"
+            return IS_VIRTUAL
         if creation.get_external_count():
-            return "its bytes lie in external files"
+            return IN_EXTERNAL_FILES
         if place.unresolved:
             return place.unresolved
         if any(t.leaf is None for t in targets):
