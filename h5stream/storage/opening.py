@@ -23,7 +23,7 @@ from h5stream.storage.check import fill_element, why_not_decoded_here
 from h5stream.storage.codecs import NBIT, SCALEOFFSET
 from h5stream.storage.discovery import check_has_rows, default_fields, find_dataset, open_hdf5
 from h5stream.storage.external import Guard, without_soft_links
-from h5stream.storage.fields import Fields, SampleShape, Source, sample_shape, source_paths
+from h5stream.storage.fields import Fields, SampleShape, Source, read_request, sample_shape
 from h5stream.storage.index import ChunkIndex, build_index, one_extent
 from h5stream.storage.layout import (
     DECODED,
@@ -62,17 +62,16 @@ def open_layout(source: Source, fields: Fields = None, *, allow_external: bool =
     H5StreamError
         One of its kinds for each rule; see `h5stream.errors`.
     """
-    paths = source_paths(source)
+    asked = read_request(source, fields)
+    paths, shape = asked.paths, asked.shape
     every = _Files(paths)
-    shape: SampleShape | None = None if fields is None else sample_shape(fields)
     files: list[FileParts] = []
     guard = Guard.for_paths(paths, allow_external=allow_external)
     row_start = 0
     for number, path in enumerate(paths):
         with open_hdf5(path) as file, contextlib.ExitStack() as linked:
             if shape is None:
-                names = default_fields(file, path, guard)
-                shape = sample_shape(names[0] if len(names) == 1 else {name: name for name in names})
+                shape = _default_shape(file, asked.group, path, guard)
             reader = _FileReader(file, number, every, row_start, guard, linked)
             files.append(reader.read(shape))
         row_start += files[-1].rows
@@ -94,6 +93,13 @@ def open_layout(source: Source, fields: Fields = None, *, allow_external: bool =
         entries=files[0].entries,
         allow_external=allow_external,
     )
+
+
+def _default_shape(file: Any, group: str, path: str, guard: Guard) -> SampleShape:
+    names = default_fields(file[group] if group else file, path, guard)
+    if len(names) == 1:
+        return sample_shape(f"{group}/{names[0]}")
+    return sample_shape({name: f"{group}/{name}" for name in names})
 
 
 def _named(paths: tuple[str, ...]) -> str:

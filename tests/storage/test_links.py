@@ -83,7 +83,7 @@ def make_tree(path, number, tree):
         tree = {"a": ("data", True), "g/b": ("data", False)} | tree
     with h5py.File(path, "w") as file:
         for place, (name, (kind, *what)) in enumerate(sorted(tree.items())):
-            if name == "g" and kind == "data" or name.startswith("g/") and "g" in tree:
+            if (name == "g" and kind == "data") or (name.startswith("g/") and "g" in tree):
                 continue  # a group, or in what may be a link that leads nowhere
             if kind == "soft":
                 file[name] = h5py.SoftLink(what[0])
