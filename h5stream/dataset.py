@@ -37,12 +37,13 @@ class H5Dataset(Dataset[Any]):
 
     Parameters
     ----------
-    source : path, pattern, or sequence of them
-        One file or several, which follow one another as one sequence of rows.
-    fields : str, Field, sequence or mapping, optional
+    source : path, pattern, open h5py.File, Group or Dataset, or sequence of them
+        One file or several, which follow one another as one sequence of rows. An h5py object stands for its name: a
+        group's datasets are the fields, and names are looked up in it; a dataset is a file and its one field.
+    fields : str, Field, h5py.Dataset, sequence or mapping of them, optional
         ``"x"`` gives a tensor a sample, ``["x", "y"]`` a tuple, ``{"image": "x"}`` a dict. By default the
         datasets at the file's root, if they agree in length.
-    rows : array-like of int or bool, optional
+    rows : slice, or array-like of int or bool, optional
         The rows to use, as indices or a mask; they keep the file's order.
     allow_external : bool
         Whether external links, external storage and virtual sources may lead out of the opened files.
@@ -98,7 +99,13 @@ class H5Dataset(Dataset[Any]):
         self._carrier.close()
 
     def subset(self, indices: Any) -> H5Dataset:
-        """Give a dataset over some of these rows, as ``rows=`` would; the files are not opened again."""
+        """Give a dataset over some of these rows, as ``rows=`` would; the files are not opened again.
+
+        Parameters
+        ----------
+        indices : slice, or array-like of int or bool
+            Rows of this dataset, as numbers or a mask; they keep the file's order.
+        """
         chosen = select_rows(indices, len(self))
         twin = H5Dataset.__new__(H5Dataset)
         twin.__dict__.update(self.__dict__, _cache=_BlockCache(), _carrier=Carrier(self.layout))

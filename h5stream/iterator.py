@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Container
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from h5stream.delivery import END, Stream
 from h5stream.engine.running import Running
@@ -45,6 +45,11 @@ class LoaderIterator:
         self._closed = False
         # Dropping the iterator (`break`, an exception) must end its threads; they refer to the run alone.
         self._finalizer = weakref.finalize(self, run.stop)
+
+    def __reduce__(self) -> NoReturn:
+        raise NotImplementedError(
+            "an epoch that is under way stays in its process; pickle the loader, not its iterator"
+        )
 
     def __iter__(self) -> LoaderIterator:
         return self

@@ -26,6 +26,7 @@ from h5stream.isolation.setup import checked_isolation
 from h5stream.iterator import LoaderIterator
 from h5stream.options import (
     DEFAULT_BATCH_ROWS,
+    arguments_of,
     as_dataset,
     as_staged,
     check_callables,
@@ -38,6 +39,7 @@ from h5stream.options import (
     checked_workers,
     given_order,
     refuse_rebuilding,
+    remade,
 )
 from h5stream.order.epoch import EpochOrder, OrderSettings
 from h5stream.orders import Orders
@@ -55,9 +57,9 @@ class H5StreamLoader:
 
     Parameters
     ----------
-    dataset : path, pattern, sequence of them, H5Dataset, or Subset of one
-        The files, or a dataset over them. The loader's own order takes a Subset's rows as the file has them;
-        a sampler's indices are places in the Subset.
+    dataset : path, pattern, open h5py object, sequence of them, H5Dataset, or Subset of one
+        The files, or a dataset over them; see `H5Dataset`. The loader's own order takes a Subset's rows as the file
+        has them; a sampler's indices are places in the Subset.
     batch_size : int or None
         Rows of a batch. None gives single samples, as in DataLoader.
     shuffle : bool, optional
@@ -175,7 +177,9 @@ class H5StreamLoader:
         on_error: str = "raise",
         isolation: str = "thread",
     ) -> None:
+        given = dict(locals())
         self.dataset = as_dataset(dataset, fields, allow_external)
+        self._arguments = arguments_of(given, self.dataset)
         self.shuffle = bool(shuffle)
         self.num_workers, self.timeout = checked_workers(num_workers), checked_timeout(timeout)
         self.collate_fn, self.transform, self.pin_memory, self.drop_last = collate_fn, transform, pin_memory, drop_last
@@ -257,6 +261,13 @@ class H5StreamLoader:
         self._iterators: weakref.WeakSet[LoaderIterator] = weakref.WeakSet()
         if self._given is None:
             self._order(0)  # complains now, not in the first epoch
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle as the arguments: the copy opens the files itself, and begins with the epoch that is next here.
+
+        An iterator that is under way stays behind, and so does what a state brought back within an epoch.
+        """
+        return remade, (type(self), self._arguments, self.seed, self._orders.next_epoch)
 
     def __len__(self) -> int:
         """Batches of an epoch; the same on every rank."""

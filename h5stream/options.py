@@ -44,6 +44,32 @@ def as_dataset(given: Any, fields: Fields, allow_external: bool) -> H5Dataset:
     return H5Dataset(given, fields, allow_external=allow_external)
 
 
+def arguments_of(given: dict[str, Any], dataset: H5Dataset) -> dict[str, Any]:
+    """Give the arguments that make a loader like this one in another process.
+
+    Parameters
+    ----------
+    given : dict
+        What the loader was made with, by name.
+    dataset : H5Dataset
+        What was made of its source: open h5py files do not travel, and a pattern could mean other files there.
+    """
+    arguments = {name: value for name, value in given.items() if name != "self"} | {"multiprocessing_context": None}
+    if isinstance(given["dataset"], Subset):  # whose order of rows a sampler's indices mean
+        return arguments
+    return arguments | {"dataset": dataset, "fields": None}
+
+
+def remade(kind: Any, arguments: dict[str, Any], seed: int, epoch: int) -> Any:
+    """Make a loader in another process: of the same seed, also if it was drawn."""
+    if arguments["generator"] is not None:
+        arguments = arguments | {"generator": None, "seed": seed}
+    loader = kind(**arguments)
+    if epoch:
+        loader.set_epoch(epoch)
+    return loader
+
+
 def as_staged(owner: object, dataset: H5Dataset, stage_to: Any) -> tuple[H5Dataset, Callable[[], Any]]:
     """Give the dataset over staged copies, and what gives their lease back: when called, or once `owner` is gone.
 

@@ -182,9 +182,12 @@ def cost_sample(
 def _stored_as(layout: SampleLayout, entries: Sequence[DatasetEntry]) -> tuple[DatasetEntry, ...]:
     """Give the layout's datasets as they are stored, in its order; a soft link's may not be listed."""
     by_path = {entry.path: entry for entry in entries}
-    paths = [parts[0].path for parts in layout.datasets]
-    file, external = layout.files[0].path, layout.allow_external
-    return tuple(by_path.get(path) or describe_dataset(file, path, allow_external=external) for path in paths)
+    first, external = [parts[0] for parts in layout.datasets], layout.allow_external
+    return tuple(
+        (by_path.get(part.path) if part.file == 0 else None)
+        or describe_dataset(layout.files[part.file].path, part.path, allow_external=external)
+        for part in first
+    )
 
 
 def _window_size(
@@ -230,7 +233,7 @@ def _shuffle(order: EpochOrder, block_rows: int) -> Shuffle:
 def _decode_rates(layout: SampleLayout) -> tuple[float | None, ...]:
     """Time each dataset's filters, all together for a second at most."""
     seconds = min(0.05, 1.0 / len(layout.datasets))
-    return tuple(decode_rate(parts[0], layout.files[0], seconds=seconds) for parts in layout.datasets)
+    return tuple(decode_rate(parts[0], layout.files[parts[0].file], seconds=seconds) for parts in layout.datasets)
 
 
 def _decode_rows_per_s(

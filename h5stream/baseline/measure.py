@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import h5py
 import hdf5plugin  # noqa: F401  so that files with its filters open here as well
 import numpy as np
 import torch
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from h5stream.baseline.rivals import naive_loader
 from h5stream.loader import H5StreamLoader
+from h5stream.storage.handles import open_file
 
 Progress = Callable[[int], None]
 
@@ -191,7 +191,7 @@ def _rows_of_batches(loader: H5StreamLoader, epoch: int) -> list[NDArray[np.int6
 def _compare_with_h5py(loader: H5StreamLoader, sums: NDArray[np.uint64]) -> str:
     layout = loader.dataset.layout
     for number, (start, identity) in enumerate(zip(layout.file_starts, layout.files, strict=False)):
-        with h5py.File(identity.path, "r", locking=False) as file:
+        with open_file(identity.path) as file:
             for field, spec in enumerate(layout.fields):
                 part = next(
                     parts[number] for parts in layout.datasets if field in [t.field for t in parts[number].targets]

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import h5py
 import hdf5plugin  # noqa: F401  so that files with its filters open here as well
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
+
+from h5stream.storage.handles import open_file
 
 
 class NaiveDataset(Dataset[Any]):
@@ -26,7 +27,7 @@ class NaiveDataset(Dataset[Any]):
     def __init__(self, path: str, fields: Sequence[str]) -> None:
         self.path, self.fields = path, tuple(fields)
         self._columns: list[tuple[Any, tuple[str, ...]]] | None = None
-        with h5py.File(path, "r", locking=False) as file:
+        with open_file(path) as file:
             self._rows = int(file[self.fields[0].split(":")[0]].shape[0])
 
     def __len__(self) -> int:
@@ -34,7 +35,7 @@ class NaiveDataset(Dataset[Any]):
 
     def _open(self) -> list[tuple[Any, tuple[str, ...]]]:
         if self._columns is None:
-            file = h5py.File(self.path, "r", locking=False)
+            file = open_file(self.path)
             split = [name.split(":") for name in self.fields]
             self._columns = [(file[path], tuple(member)) for path, *member in split]
         return self._columns

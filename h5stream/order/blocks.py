@@ -87,8 +87,8 @@ def select_rows(selection: Any, total: int) -> NDArray[np.int64] | None:
 
     Parameters
     ----------
-    selection : array-like of int or bool, or None
-        Indices may be negative, as in NumPy; None selects all rows.
+    selection : slice, array-like of int or bool, or None
+        Indices may be negative, as in NumPy; None selects all rows. Arrays may be tensors.
     total : int
         Rows there are.
 
@@ -103,16 +103,18 @@ def select_rows(selection: Any, total: int) -> NDArray[np.int64] | None:
     [2, 5, 9]
     >>> select_rows([True, False, True], 3).tolist()
     [0, 2]
+    >>> select_rows(slice(None, None, 4), 10).tolist()
+    [0, 4, 8]
     """
     if selection is None:
         return None
-    chosen = np.asarray(selection)
+    chosen = np.arange(total)[selection] if isinstance(selection, slice) else np.asarray(selection)
     if chosen.dtype == bool:
         if chosen.shape != (total,):
             raise OptionError(f"a mask for rows= needs one value a row: {total:,} rows, shape {chosen.shape}")
         rows = np.flatnonzero(chosen).astype(np.int64)
     elif chosen.size and not np.issubdtype(chosen.dtype, np.integer):
-        raise OptionError(f"rows= takes row numbers or a boolean mask, not {chosen.dtype}")
+        raise OptionError(f"rows= takes row numbers, a slice or a boolean mask, not {chosen.dtype}")
     else:
         rows = _checked_numbers(chosen.astype(np.int64).reshape(-1), total)
     if len(rows) == 0:

@@ -47,7 +47,9 @@ def gather(path: Path, *, follow: bool) -> Gathered:
     main = Path(os.path.abspath(path))
     _check_regular(main)
     if not follow:
-        return Gathered(group=_group([main]), notices=tuple(_what_stays_behind(main)))
+        # First, because looking into a file brings what this process has written into it, and so changes it.
+        stays = tuple(_what_stays_behind(main))
+        return Gathered(group=_group([main]), notices=stays)
     found, missing = _closure(main)
     notices = [f"{item.file} names {item.target} ({item.kind}), which does not exist" for item in missing]
     return Gathered(group=_group(found), notices=(*notices, *_storage_notice(main)))

@@ -36,8 +36,9 @@ def stage_layout(layout: SampleLayout, to: PathLike) -> tuple[SampleLayout, Call
         If a file is not the one that the layout was made of.
     """
     _log.info("staging %d file(s) to %s", len(layout.files), to)
-    # What the files need was looked at when they were opened; it comes along only where it may be outside.
-    staged = stage([identity.path for identity in layout.files], to=to, follow=layout.allow_external)
+    # What links lead to is among the files. Other files that those need come along only where they may be outside.
+    follow = layout.allow_external and any(part.leads_on for parts in layout.datasets for part in parts)
+    staged = stage([identity.path for identity in layout.files], to=to, follow=follow)
     for notice in staged.notices:
         _log.info("%s", notice)
     release = functools.partial(_release, staged, os.getpid())

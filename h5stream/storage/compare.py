@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.storage.check import read_raw_box
+from h5stream.storage.handles import open_file
 from h5stream.storage.raw import RawDataset
 from h5stream.storage.values import holds_reference, is_fixed, same
 
@@ -45,7 +46,7 @@ def difference(
         Told the bytes of each slab.
     """
     # Not through `open_hdf5`: an error in here is about one dataset, and the caller knows which.
-    with h5py.File(source, "r", locking=False) as old, h5py.File(target, "r", locking=False) as new:
+    with open_file(source) as old, open_file(target) as new:
         a, b = old[dataset.path], new[place]
         if (a.shape, a.id.get_type() == b.id.get_type()) != (b.shape, True):
             return f"{dataset.path}: its shape or type changed"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import logging
 import os
+import posixpath
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +15,7 @@ import h5py
 import hdf5plugin  # noqa: F401  registers its filters with libhdf5, for what is read through h5py
 
 from h5stream.errors import (
+    ExternalDataError,
     FieldLengthError,
     FieldNotFoundError,
     H5StreamError,
@@ -24,6 +27,9 @@ from h5stream.errors import (
 )
 from h5stream.storage.external import Guard
 from h5stream.storage.fields import split_member
+from h5stream.storage.handles import open_file
+
+_log = logging.getLogger("h5stream")
 
 _LISTED = 12
 
@@ -33,7 +39,7 @@ _DEEPEST = 1000
 
 @contextlib.contextmanager
 def open_hdf5(path: str) -> Iterator[Any]:
-    """Open an HDF5 file for reading, without file locks, and close it at the end.
+    """Open an HDF5 file for reading, beside whatever has it open, and close it at the end.
 
     Raises
     ------
@@ -41,7 +47,7 @@ def open_hdf5(path: str) -> Iterator[Any]:
         If libhdf5 cannot open it, or fails while it is open; the message says which and why.
     """
     try:
-        file = h5py.File(path, "r", locking=False)
+        file = open_file(path)
     except FileNotFoundError:
         raise SourceNotFoundError(f"no such file: {path!r}", file=path) from None
     except OSError as error:
@@ -116,8 +122,19 @@ def _hard_linked(group: Any) -> Iterator[tuple[str, Any]]:
                 yield name, group[name]
 
 
-def default_fields(file: Any, path: str) -> list[str]:
-    """Give the names of the root's datasets, if they agree in length.
+def default_fields(file: Any, path: str, guard: Guard) -> list[str]:
+    """Give the names of a group's datasets, if they agree in length.
+
+    What a link leads to counts as well, once: not under the name of a link where it has another name here.
+
+    Parameters
+    ----------
+    file : h5py.File or h5py.Group
+        The group, usually the file's root.
+    path : str
+        The file's path, for messages.
+    guard : Guard
+        Says which files external links may lead to; what others lead to is left out, with a warning.
 
     Raises
     ------
@@ -125,10 +142,12 @@ def default_fields(file: Any, path: str) -> list[str]:
         If they do not, or the root has none; the message lists what there is, by length.
     UnsupportedFieldError
         If one has a name that is not UTF-8, and so cannot be a field's.
+    ExternalDataError
+        If there is none but behind external links, and those are not allowed.
     """
-    at_root = {
-        name: thing for name in file if _is_hard_link(file, name) and isinstance(thing := file.get(name), h5py.Dataset)
-    }
+    at_root, refused = _datasets_in(file, path, guard)
+    if refused and not at_root:
+        raise refused[0]
     for name in at_root:
         if not isinstance(name, str):
             raise UnsupportedFieldError(
@@ -144,11 +163,53 @@ def default_fields(file: Any, path: str) -> list[str]:
     raise FieldLengthError(f"{path!r} {why}, so name the fields: fields=[...]. {_by_length(file)}", file=path)
 
 
+def _datasets_in(group: Any, path: str, guard: Guard) -> tuple[dict[Any, Any], list[ExternalDataError]]:
+    """Give the datasets of a group by name, in its order, and what was refused."""
+    names = list(group)
+    linked = [name for name in names if isinstance(name, str) and not _is_hard_link(group, name)]
+    found = {
+        name: thing
+        for name in names
+        if _is_hard_link(group, name) and isinstance(thing := group.get(name), h5py.Dataset)
+    }
+    refused: list[ExternalDataError] = []
+    seen = set(map(_address_or_none, found.values())) if linked else set()
+    for name in linked:
+        try:
+            guard.check_links(group.file, posixpath.join(group.name, name), path)
+        except ExternalDataError as error:
+            refused.append(error)
+            _log.warning("%s It is left out of the fields; name those that you want to be sure: fields=[...]", error)
+            continue
+        thing = _thing_behind(group, name)
+        if thing is None:
+            leads_out = group.id.links.get_info(name.encode()).type == h5py.h5l.TYPE_EXTERNAL
+            level = logging.WARNING if leads_out else logging.INFO
+            _log.log(level, "%r: the link %r leads nowhere and is left out of the fields", path, name)
+        if isinstance(thing, h5py.Dataset) and ((address := _address_or_none(thing)) is None or address not in seen):
+            seen.add(address)
+            found[name] = thing
+    return {name: found[name] for name in names if name in found}, refused
+
+
+def _address_or_none(thing: Any) -> tuple[int, int] | None:
+    try:
+        return _address(thing)
+    except RuntimeError:  # damaged
+        return None
+
+
+def _thing_behind(group: Any, name: str) -> Any:
+    try:
+        return group[name]
+    except (KeyError, OSError, RuntimeError, ValueError, TypeError):
+        return None
+
+
 def _is_hard_link(group: Any, name: Any) -> bool:
     # h5py gives names that are not UTF-8 as bytes, but takes them back only here.
-    if isinstance(name, bytes):
-        return bool(group.id.links.get_info(name).type == h5py.h5l.TYPE_HARD)
-    return isinstance(group.get(name, getlink=True), h5py.HardLink)
+    raw = name if isinstance(name, bytes) else name.encode()
+    return bool(group.id.links.get_info(raw).type == h5py.h5l.TYPE_HARD)
 
 
 def _by_length(file: Any) -> str:

@@ -17,9 +17,14 @@ from typing import Any, NoReturn
 import h5py
 
 from h5stream.errors import ExternalDataError
+from h5stream.storage.handles import open_file
 
 _MOST_LINKS = 32
-"""Soft links that are followed in a row; libhdf5 gives up after 16."""
+"""Links that are followed in a row; libhdf5 gives up after 16."""
+
+
+_DAMAGE = (KeyError, OSError, RuntimeError, ValueError, TypeError)
+"""What h5py raises where a way through a file leads nowhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +48,7 @@ class Guard:
         return cls(opened=frozenset(os.path.abspath(p) for p in paths), allow_external=allow_external)
 
     def check_links(self, file: Any, name: str, path: str) -> None:
-        """Refuse a name that leads through an external link, however many soft links stand before it.
+        """Refuse a name that leads out of the opened files, however many links stand before the one that does.
 
         Parameters
         ----------
@@ -61,7 +66,41 @@ class Guard:
         """
         if not self.allow_external:
             with _damage_ignored():
-                _follow(file, "/", name, path, _MOST_LINKS)
+                self._follow(file, "/", name, path, _MOST_LINKS)
+
+    def _follow(self, file: Any, start: str, name: str, path: str, links_left: int) -> str:
+        """Walk along a path, link by link and from file to file, and give where it ends."""
+        current = "/" if name.startswith("/") else start
+        parts = [part for part in name.split("/") if part not in ("", ".")]
+        for place, part in enumerate(parts):
+            if links_left == 0:
+                raise RuntimeError(f"too many links at {current!r}")
+            step = posixpath.join(current, part)
+            link = file.get(step, getlink=True)
+            if isinstance(link, h5py.ExternalLink):
+                inside = self._opened_path(link.filename, path)
+                if inside is None:
+                    _refuse_link(path, step, link.filename)
+                with open_file(inside) as other:
+                    rest = posixpath.join("/", link.path, *parts[place + 1 :])
+                    return self._follow(other, "/", rest, inside, links_left - 1)
+            if isinstance(link, h5py.SoftLink):
+                step = self._follow(file, current, link.path, path, links_left - 1)
+            current = step
+        return current
+
+    def check_file(self, link: str, target: str, path: str) -> None:
+        """Refuse the file that libhdf5 found behind a link, if it is not one of the opened ones.
+
+        `check_links` looks beside the file; libhdf5 also where the environment says.
+
+        Raises
+        ------
+        ExternalDataError
+            With the link and the file.
+        """
+        if not self.allow_external and not any(os.path.samefile(target, one) for one in self.opened):
+            _refuse_link(path, link, target)
 
     def check_data(self, dataset: Any, name: str, path: str) -> None:
         """Refuse a dataset whose bytes lie in files that were not opened.
@@ -95,7 +134,7 @@ class Guard:
         return there if there == here or there in self.opened else None
 
     def _check_source(self, path: str, name: str, seen: set[tuple[str, str]]) -> None:
-        with h5py.File(path, "r", locking=False) as file:
+        with open_file(path) as file:
             for one in _names_meant(file, name):
                 self.check_links(file, one, path)
                 with _damage_ignored():
@@ -111,32 +150,53 @@ def _damage_ignored() -> Iterator[None]:
         yield
     except ExternalDataError:  # which is an OSError too
         raise
-    except (KeyError, OSError, RuntimeError, ValueError, TypeError):
+    except _DAMAGE:
         pass
 
 
-def _follow(file: Any, start: str, name: str, path: str, links_left: int) -> str:
-    """Walk along a path, link by link, and give where it ends."""
+def without_soft_links(file: Any, name: str) -> str:
+    """Give the path that a name leads to inside the file, or up to the first external link on the way.
+
+    As it is where it leads nowhere.
+
+    Parameters
+    ----------
+    file : h5py.File
+        The open file.
+    name : str
+        Path of an object.
+    """
+    try:
+        return _straight(file, "/", name, _MOST_LINKS)
+    except _DAMAGE:
+        return name
+
+
+def _straight(file: Any, start: str, name: str, links_left: int) -> str:
     current = "/" if name.startswith("/") else start
-    for part in name.split("/"):
-        if part in ("", "."):
-            continue
+    parts = [part for part in name.split("/") if part not in ("", ".")]
+    for place, part in enumerate(parts):
+        if links_left == 0:
+            raise RuntimeError(f"too many links at {current!r}")
         step = posixpath.join(current, part)
         link = file.get(step, getlink=True)
         if isinstance(link, h5py.ExternalLink):
-            raise ExternalDataError(
-                f"{path!r}: {step.lstrip('/')!r} is an external link to {link.filename!r}. Data outside the opened "
-                "files is refused; pass allow_external=True if you trust the file.",
-                file=path,
-                field=name,
-                target=link.filename,
-            )
+            return posixpath.join(step, *parts[place + 1 :])
         if isinstance(link, h5py.SoftLink):
-            if links_left == 0:
-                raise RuntimeError(f"too many soft links at {step!r}")
-            step = _follow(file, current, link.path, path, links_left - 1)
+            rest = posixpath.join(link.path, *parts[place + 1 :])
+            return _straight(file, current, rest, links_left - 1)
         current = step
     return current
+
+
+def _refuse_link(path: str, link: str, target: str) -> NoReturn:
+    raise ExternalDataError(
+        f"{path!r}: {link.lstrip('/')!r} is an external link to {target!r}. Data outside the opened "
+        "files is refused; pass allow_external=True if you trust the file.",
+        file=path,
+        field=link.lstrip("/"),
+        target=target,
+    )
 
 
 def _names_meant(file: Any, name: str) -> list[str]:

@@ -9,13 +9,13 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import h5py
 import hdf5plugin  # noqa: F401  registers its filters with libhdf5
 import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import CorruptChunkError, H5StreamError, SourceError
 from h5stream.storage.check import chunk_box, read_raw_box
+from h5stream.storage.handles import open_file
 from h5stream.storage.layout import DatasetPart, SampleLayout
 
 _log = logging.getLogger("h5stream")
@@ -63,7 +63,7 @@ class H5pyReader:
                 if part.file not in self._files:
                     identity = self._layout.files[part.file]
                     identity.check_unchanged()
-                    self._files[part.file] = h5py.File(identity.path, "r", locking=False)
+                    self._files[part.file] = open_file(identity.path)
                 self._datasets[key] = self._files[part.file][part.path]
             return self._datasets[key]
 

@@ -6,16 +6,18 @@ dataset, ``"group/x"``, with a compound member after a colon: ``"obs:bulk_labels
 
 from __future__ import annotations
 
+import dataclasses
 import glob
 import operator
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from h5stream.errors import FieldNotFoundError, OptionError, SourceNotFoundError
+from h5stream.storage.given import Named, checked_path, named_by, several
 from h5stream.storage.rowbox import Columns
 
 
@@ -25,8 +27,8 @@ class Field:
 
     Parameters
     ----------
-    name : str
-        Path of a dataset, with a compound member after a colon.
+    name : str or h5py.Dataset
+        Path of a dataset, with a compound member after a colon; an open dataset stands for its path.
     columns : slice or sequence of int, optional, keyword-only
         Columns (axis 1 of the dataset) to take, in that order. Only the chunks that hold them are read.
     dtype : torch.dtype, optional, keyword-only
@@ -41,14 +43,28 @@ class Field:
     name: str
     columns: Columns = None
     dtype: Any = None
+    _file: str = dataclasses.field(default="", repr=False)
+    """The file of the dataset that was given in place of a name; empty for a name."""
 
-    def __init__(self, name: str, *, columns: slice | Sequence[int] | None = None, dtype: Any = None) -> None:
+    def __init__(self, name: Any, *, columns: slice | Sequence[int] | None = None, dtype: Any = None) -> None:
+        named = named_by(name)
+        if named is not None and named.is_dataset:
+            object.__setattr__(self, "_file", named.path)
+            name = named.name
+        else:
+            object.__setattr__(self, "_file", "")
         if not isinstance(name, str) or not name.strip("/"):
             raise OptionError(f"a field's name is the path of a dataset, not {name!r}")
         chosen = columns if columns is None or isinstance(columns, slice) else _column_list(columns)
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "columns", chosen)
         object.__setattr__(self, "dtype", dtype)
+
+    def inside(self, group: str) -> Field:
+        """Give the field of a group: a name that does not begin with a slash is looked up there."""
+        if self._file or not group or self.name.startswith("/"):
+            return self
+        return Field(f"{group}/{self.name}", columns=self.columns, dtype=self.dtype)
 
 
 def _column_list(columns: Sequence[int]) -> list[int]:
@@ -63,6 +79,7 @@ def _column_list(columns: Sequence[int]) -> list[int]:
         ) from None
 
 
+# Open h5py objects stand for their names wherever one is taken; h5py has no types to say so.
 FieldLike = str | Field
 Fields = FieldLike | Sequence[FieldLike] | Mapping[str, FieldLike] | None
 Source = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
@@ -108,7 +125,7 @@ def sample_shape(fields: FieldLike | Sequence[FieldLike] | Mapping[str, FieldLik
     >>> sample_shape(["x", "y"]).kind
     'tuple'
     """
-    if isinstance(fields, (str, Field)):
+    if isinstance(fields, (str, Field)) or named_by(fields) is not None:
         one = _as_field(fields)
         return SampleShape(kind="one", keys=(one.name,), fields=(one,))
     if isinstance(fields, Mapping):
@@ -127,37 +144,93 @@ def sample_shape(fields: FieldLike | Sequence[FieldLike] | Mapping[str, FieldLik
 def _as_field(given: Any) -> Field:
     if isinstance(given, Field):
         return given
-    if isinstance(given, str):
+    if isinstance(given, str) or named_by(given) is not None:
         return Field(given)
     raise OptionError(f"a field is a name or h5stream.Field(...), not {given!r}")
 
 
-def source_paths(source: Source) -> tuple[str, ...]:
-    """Turn a path, a pattern or several of them into file paths, patterns sorted by name.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a user asked for.
+
+    Attributes
+    ----------
+    paths : tuple of str
+        The files, in order.
+    group : str
+        The group whose datasets are the fields by default; empty for the root.
+    shape : SampleShape or None
+        The fields; None for those by default.
+    """
+
+    paths: tuple[str, ...]
+    group: str
+    shape: SampleShape | None
+
+
+def read_request(source: Source, fields: Fields) -> Asked:
+    """Read what the user gave as source and as fields.
+
+    Parameters
+    ----------
+    source : path, pattern, open h5py.File, Group or Dataset, or several of one kind
+        A group's datasets are the fields by default, and names are looked up in it. A dataset is a file and a field.
+    fields : name, h5py.Dataset, Field, sequence or mapping of them, optional
+        See `sample_shape`.
 
     Raises
     ------
     SourceNotFoundError
         If a pattern matches nothing, or nothing was named.
+    OptionError
+        If something is neither, or is of a file that is not the source.
     """
-    if not isinstance(source, (str, os.PathLike, Iterable)):
-        raise OptionError(f"a source is a path, a pattern or several of them, not {source!r}")
-    given = [source] if isinstance(source, (str, os.PathLike)) else list(source)
-    paths: list[str] = []
-    for one in given:
-        if not isinstance(one, (str, os.PathLike)):
-            raise OptionError(f"a source is a path, a pattern or several of them, not {one!r}")
-        path = os.fspath(one)
-        if not os.path.exists(path) and glob.has_magic(path):
-            found = sorted(glob.glob(os.path.expanduser(path), recursive=True))
-            if not found:
-                raise SourceNotFoundError(f"no file matches {path!r}", file=path)
-            paths += found
-        else:
-            paths.append(path)
+    given = several(source)
+    named = [named_by(one) for one in given]
+    paths = [path for one, known in zip(given, named, strict=True) for path in _paths(one, known)]
     if not paths:
         raise SourceNotFoundError("no file was named: the source is empty")
-    return tuple(paths)
+    places = {(known.name, known.is_dataset) if known else ("", False) for known in named}
+    (name, is_dataset), *others = sorted(places)
+    if others or (is_dataset and len(set(paths)) < len(paths)):
+        raise OptionError(
+            "several h5py objects are a source if they lie at one place, each in a file of its own; for fields of one "
+            "file give the file, and fields=[...]"
+        )
+    if is_dataset and fields is not None:
+        raise OptionError(
+            f"the source is the dataset {name!r}, so it is the field; leave out fields=, or give its file"
+        )
+    if is_dataset:
+        return Asked(paths=tuple(paths), group="", shape=sample_shape(name))
+    if fields is None:
+        return Asked(paths=tuple(paths), group=name, shape=None)
+    shape = sample_shape(fields)
+    for field in shape.fields:
+        _check_is_of(field, paths)
+    inside = replace(shape, fields=tuple(field.inside(name) for field in shape.fields))
+    return Asked(paths=tuple(paths), group=name, shape=inside)
+
+
+def _paths(given: Any, known: Named | None) -> list[str]:
+    """Give the paths that one source stands for; those of a pattern sorted by name."""
+    if known is not None:
+        return [known.path]
+    path = checked_path(given)
+    if os.path.exists(path) or not glob.has_magic(path):
+        return [path]
+    found = sorted(glob.glob(path, recursive=True))
+    if not found:
+        raise SourceNotFoundError(f"no file matches {path!r}", file=path)
+    return found
+
+
+def _check_is_of(field: Field, paths: list[str]) -> None:
+    if field._file and not any(os.path.exists(path) and os.path.samefile(field._file, path) for path in paths):
+        raise OptionError(
+            f"the field {field.name!r} is a dataset of {field._file!r}, which is not among the files that are opened; "
+            "all fields come from the source"
+        )
 
 
 def split_member(name: str, exists: Any) -> tuple[str, tuple[str, ...]]:

@@ -27,6 +27,10 @@ DECODED = "decoded"
 VIA_H5PY = "h5py"
 """Rows are read through h5py, under its lock."""
 
+IS_VIRTUAL = "a virtual dataset: libhdf5 puts it together"
+IN_EXTERNAL_FILES = "its bytes lie in external files"
+"""Two reasons for h5py: with these, other files are read than those of the layout."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldLayout:
@@ -129,6 +133,11 @@ class DatasetPart:
     dtype_text: str
 
     @property
+    def leads_on(self) -> bool:
+        """Whether its data may lie in files that are not the layout's."""
+        return self.reason in (IS_VIRTUAL, IN_EXTERNAL_FILES)
+
+    @property
     def chunk_nbytes(self) -> int:
         """Bytes of a decoded chunk; for h5py, of the rows that are read together."""
         if self.index is not None:
@@ -164,7 +173,7 @@ class SampleLayout:
     Attributes
     ----------
     files : tuple of FileIdentity
-        In the order in which their rows follow one another.
+        In the order in which their rows follow one another; behind them those that only links lead to.
     file_starts : tuple of int
         Number of each file's first row, and at the end the number of all rows.
     fields : tuple of FieldLayout
@@ -197,12 +206,16 @@ class SampleLayout:
         return self.file_starts[-1]
 
     def files_of(self, rows: NDArray[np.int64]) -> tuple[int, ...]:
-        """Give the files that rows lie in, whatever their order."""
+        """Give the files that rows lie in, whatever their order, with those that links lead to from there."""
         if len(self.files) == 1:
             return (0,)
         if (rows[:-1] <= rows[1:]).all():
-            return tuple(np.flatnonzero(np.diff(np.searchsorted(rows, self.file_starts)) > 0).tolist())
-        return tuple(np.unique(np.searchsorted(self.file_starts, rows, side="right") - 1).tolist())
+            found = np.flatnonzero(np.diff(np.searchsorted(rows, self.file_starts)) > 0).tolist()
+        else:
+            found = np.unique(np.searchsorted(self.file_starts, rows, side="right") - 1).tolist()
+        if len(self.files) < len(self.file_starts):
+            return tuple(found)
+        return tuple(sorted({*found, *(parts[n].file for parts in self.datasets for n in found)}))
 
     @property
     def row_nbytes(self) -> int:

@@ -14,6 +14,7 @@ import numpy as np
 from h5stream.errors import FieldLengthError, H5StreamError
 from h5stream.storage.codecs import DecodeError
 from h5stream.storage.discovery import datasets_of, default_fields, open_hdf5
+from h5stream.storage.external import Guard
 from h5stream.storage.filters import DecodeScratch, pipeline_of
 from h5stream.storage.layout import DECODED, DatasetPart
 from h5stream.storage.opening import open_layout
@@ -191,8 +192,8 @@ def describe_dataset(path: str, name: str, *, allow_external: bool = False) -> D
         return _entry(path, name, file[name], allow_external)
 
 
-def root_fields(path: str) -> list[str]:
-    """Give the names of the root's datasets, if they agree in length; else nothing.
+def root_fields(path: str, *, allow_external: bool = False) -> list[str]:
+    """Give the names of the root's datasets, also of those that links lead to, if they agree in length; else nothing.
 
     Raises
     ------
@@ -200,7 +201,7 @@ def root_fields(path: str) -> list[str]:
         If the file cannot be opened.
     """
     with open_hdf5(path) as file, contextlib.suppress(FieldLengthError, *_UNREADABLE):
-        return default_fields(file, path)
+        return default_fields(file, path, Guard.for_paths((path,), allow_external=allow_external))
     return []
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import contextlib
+import os
+from dataclasses import dataclass, replace
 from typing import Any
 
 import h5py
@@ -20,10 +22,20 @@ from h5stream.storage.agreement import FileParts, check_alike, with_like_strings
 from h5stream.storage.check import fill_element, why_not_decoded_here
 from h5stream.storage.codecs import NBIT, SCALEOFFSET
 from h5stream.storage.discovery import check_has_rows, default_fields, find_dataset, open_hdf5
-from h5stream.storage.external import Guard
-from h5stream.storage.fields import Fields, SampleShape, Source, sample_shape, source_paths
+from h5stream.storage.external import Guard, without_soft_links
+from h5stream.storage.fields import Fields, SampleShape, Source, read_request, sample_shape
 from h5stream.storage.index import ChunkIndex, build_index, one_extent
-from h5stream.storage.layout import DECODED, DIRECT, VIA_H5PY, DatasetPart, FieldLayout, SampleLayout, Target
+from h5stream.storage.layout import (
+    DECODED,
+    DIRECT,
+    IN_EXTERNAL_FILES,
+    IS_VIRTUAL,
+    VIA_H5PY,
+    DatasetPart,
+    FieldLayout,
+    SampleLayout,
+    Target,
+)
 from h5stream.storage.rowbox import Columns, column_pieces, selected_shape
 from h5stream.storage.source import FileIdentity
 
@@ -50,22 +62,21 @@ def open_layout(source: Source, fields: Fields = None, *, allow_external: bool =
     H5StreamError
         One of its kinds for each rule; see `h5stream.errors`.
     """
-    paths = source_paths(source)
-    identities = tuple(FileIdentity.of(path) for path in paths)
-    shape: SampleShape | None = None if fields is None else sample_shape(fields)
+    asked = read_request(source, fields)
+    paths, shape = asked.paths, asked.shape
+    every = _Files(paths)
     files: list[FileParts] = []
     guard = Guard.for_paths(paths, allow_external=allow_external)
     row_start = 0
-    for number, identity in enumerate(identities):
-        with open_hdf5(identity.path) as file:
+    for number, path in enumerate(paths):
+        with open_hdf5(path) as file, contextlib.ExitStack() as linked:
             if shape is None:
-                names = default_fields(file, identity.path)
-                shape = sample_shape(names[0] if len(names) == 1 else {name: name for name in names})
-            reader = _FileReader(file, number, identity, row_start, guard)
+                shape = _default_shape(file, asked.group, path, guard)
+            reader = _FileReader(file, number, every, row_start, guard, linked)
             files.append(reader.read(shape))
         row_start += files[-1].rows
     assert shape is not None
-    check_alike(files, identities)
+    check_alike(files, tuple(every.identities[: len(paths)]))
     files = with_like_strings(files)
     if row_start == 0:
         raise FieldLengthError(
@@ -74,7 +85,7 @@ def open_layout(source: Source, fields: Fields = None, *, allow_external: bool =
         )
     starts = np.cumsum([0] + [f.rows for f in files])
     return SampleLayout(
-        files=identities,
+        files=tuple(every.identities),
         file_starts=tuple(int(s) for s in starts),
         fields=files[0].fields,
         datasets=tuple(zip(*(f.parts for f in files), strict=True)),
@@ -84,25 +95,64 @@ def open_layout(source: Source, fields: Fields = None, *, allow_external: bool =
     )
 
 
+def _default_shape(file: Any, group: str, path: str, guard: Guard) -> SampleShape:
+    names = default_fields(file[group] if group else file, path, guard)
+    if len(names) == 1:
+        return sample_shape(f"{group}/{names[0]}")
+    return sample_shape({name: f"{group}/{name}" for name in names})
+
+
 def _named(paths: tuple[str, ...]) -> str:
     return repr(paths[0]) if len(paths) == 1 else f"{paths[0]!r} and {len(paths) - 1} more"
+
+
+class _Files:
+    """The files that were named, and behind them those that links of theirs lead to."""
+
+    def __init__(self, paths: tuple[str, ...]) -> None:
+        self.identities = [FileIdentity.of(path) for path in paths]
+        self._numbers: dict[tuple[int, int], int] = {}
+
+    def number_of(self, path: str) -> int:
+        """Give a file's number; one that was not named is added."""
+        if not self._numbers:
+            self._numbers = {_inode(identity.path): n for n, identity in reversed([*enumerate(self.identities)])}
+        number = self._numbers.setdefault(_inode(path), len(self.identities))
+        if number == len(self.identities):
+            self.identities.append(FileIdentity.of(path))
+        return number
+
+
+def _inode(path: str) -> tuple[int, int]:
+    stat = os.stat(path)
+    return stat.st_dev, stat.st_ino
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """Where a dataset is: in which file, and under which path there, behind all links.
+
+    `unresolved` says why only the path that was asked for leads to it.
+    """
+
+    number: int
+    identity: FileIdentity
+    dataset: Any
+    path: str
+    unresolved: str = ""
 
 
 class _FileReader:
     """Collects the parts of one open file."""
 
     def __init__(
-        self,
-        file: Any,
-        number: int,
-        identity: FileIdentity,
-        row_start: int,
-        guard: Guard,
+        self, file: Any, number: int, files: _Files, row_start: int, guard: Guard, linked: contextlib.ExitStack
     ) -> None:
-        self.file, self.number, self.identity = file, number, identity
+        self.file, self.number, self.identity = file, number, files.identities[number]
         self.row_start, self.guard = row_start, guard
+        self._files, self._linked = files, linked
         self.fields: list[FieldLayout] = []
-        self.groups: dict[Any, tuple[Any, str, Columns, str, list[Target]]] = {}
+        self.groups: dict[Any, tuple[_Place, Columns, str, list[Target]]] = {}
 
     def read(self, shape: SampleShape) -> FileParts:
         lengths: dict[str, int] = {}
@@ -113,7 +163,8 @@ class _FileReader:
             check_has_rows(dataset, field.name, self.identity.path)
             lengths[field.name] = dataset.shape[0]
             key = (dataset_path, repr(field.columns))
-            group = self.groups.setdefault(key, (dataset, dataset_path, field.columns, field.name, []))
+            place = self._place(dataset, dataset_path)
+            group = self.groups.setdefault(key, (place, field.columns, field.name, []))
             entries.append(self._entry(dataset, dataset_path, field, member, group[-1]))
         if len(set(lengths.values())) > 1:
             listing = ", ".join(f"{name!r} has {rows:,}" for name, rows in lengths.items())
@@ -126,6 +177,23 @@ class _FileReader:
         return FileParts(
             rows=next(iter(lengths.values())), fields=tuple(self.fields), parts=parts, entries=tuple(entries)
         )
+
+    def _place(self, dataset: Any, path: str) -> _Place:
+        """Follow the links to a dataset, so that it is read as if its own file had been named."""
+        here = _Place(number=self.number, identity=self.identity, dataset=dataset, path=path)
+        if dataset.file.filename == self.file.filename:
+            return here
+        # libhdf5 knows a path in the other file only for what was not reached over a soft link in this one.
+        found = self.file[without_soft_links(self.file, path)]
+        target, name = os.path.abspath(os.fsdecode(found.file.filename)), found.name
+        self.guard.check_file(path, target, self.identity.path)
+        number = self._files.number_of(target)  # the file as it was before it was opened by its own name
+        file = self._linked.enter_context(open_hdf5(target))
+        there = file.get(name) if name else None
+        if not isinstance(there, h5py.Dataset) or _address(there) != _address(found):
+            return replace(here, unresolved="it lies in another file, behind an external link")
+        identity = self._files.identities[number]
+        return _Place(number=number, identity=identity, dataset=there, path=name.strip("/"))
 
     def _check_has_numpy_type(self, dataset: Any, name: str) -> None:
         try:
@@ -192,35 +260,37 @@ class _FileReader:
 
     # --- datasets -----------------------------------------------------------------------------------
 
-    def _part(self, dataset: Any, path: str, columns: Columns, name: str, targets: list[Target]) -> DatasetPart:
+    def _part(self, place: _Place, columns: Columns, name: str, targets: list[Target]) -> DatasetPart:
+        dataset = place.dataset
         pipeline = filters.pipeline_of(dataset.id.get_create_plist())
-        reason = self._why_h5py(dataset, targets, pipeline, name)
-        index, why_no_index = self._read_index(dataset, pipeline, reason, name)
+        reason = self._why_h5py(place, targets, pipeline, name)
+        index, why_no_index = self._read_index(place, pipeline, reason, name)
         if reason or why_no_index:
-            return self._describe(dataset, path, columns, targets, pipeline, None, reason or why_no_index)
+            return self._describe(place, columns, targets, pipeline, None, reason or why_no_index)
         assert index is not None
         try:
             element = fill_element(dataset, index)
         except (OSError, RuntimeError) as error:  # nothing was written, and no fill value defined
             reason = f"what its missing chunks hold cannot be read: {error}"
-            return self._describe(dataset, path, columns, targets, pipeline, None, reason)
+            return self._describe(place, columns, targets, pipeline, None, reason)
         if element is not None:
             targets = [replace(t, fill=element[t.leaf.places]) for t in targets if t.leaf]
-        part = self._describe(dataset, path, columns, targets, pipeline, index, "")
-        if reason := why_not_decoded_here(dataset, part, self.identity):
-            return self._describe(dataset, path, columns, targets, pipeline, None, reason)
+        part = self._describe(place, columns, targets, pipeline, index, "")
+        if reason := why_not_decoded_here(dataset, part, place.identity):
+            return self._describe(place, columns, targets, pipeline, None, reason)
         return part
 
     def _read_index(
-        self, dataset: Any, pipeline: filters.Pipeline, reason: str, name: str
+        self, place: _Place, pipeline: filters.Pipeline, reason: str, name: str
     ) -> tuple[ChunkIndex | None, str]:
         """Read the chunk index if it is needed; else, or if it cannot be used, say why not."""
+        dataset = place.dataset
         # Even where h5py reads, only the index tells whether a filter that is missing was applied to any chunk.
         lacking = dataset.chunks is not None and not all(h5py.h5z.filter_avail(f.id) for f in pipeline.filters)
         if reason and not lacking:
             return None, reason
         try:
-            index = build_index(dataset, file_size=self.identity.size)
+            index = build_index(dataset, file_size=place.identity.size)
         except H5StreamError:
             raise
         except (RuntimeError, OSError, OverflowError) as error:
@@ -232,14 +302,14 @@ class _FileReader:
 
     def _describe(
         self,
-        dataset: Any,
-        path: str,
+        place: _Place,
         columns: Columns,
         targets: list[Target],
         pipeline: filters.Pipeline,
         index: ChunkIndex | None,
         reason: str,
     ) -> DatasetPart:
+        dataset = place.dataset
         if index is not None:
             chunk_rows, chunk_row_shape = index.chunk_shape[0], index.chunk_shape[1:]
             access = DECODED if pipeline.filters else DIRECT
@@ -248,8 +318,8 @@ class _FileReader:
             access = VIA_H5PY
             targets = [replace(t, leaf=None) for t in targets]
         return DatasetPart(
-            file=self.number,
-            path=path,
+            file=place.number,
+            path=place.path,
             rows=dataset.shape[0],
             row_start=self.row_start,
             access=access,
@@ -264,15 +334,16 @@ class _FileReader:
             dtype_text=str(dataset.dtype),
         )
 
-    def _why_h5py(self, dataset: Any, targets: list[Target], pipeline: filters.Pipeline, name: str) -> str:
+    def _why_h5py(self, place: _Place, targets: list[Target], pipeline: filters.Pipeline, name: str) -> str:
+        dataset = place.dataset
         creation = dataset.id.get_create_plist()
-        self.guard.check_data(dataset, name, self.identity.path)
+        self.guard.check_data(dataset, name, place.identity.path)
         if dataset.is_virtual:
-            return "a virtual dataset: libhdf5 puts it together"
+            return IS_VIRTUAL
         if creation.get_external_count():
-            return "its bytes lie in external files"
-        if dataset.file.id != self.file.id and dataset.file.filename != self.file.filename:
-            return "it lies in another file, behind an external link"
+            return IN_EXTERNAL_FILES
+        if place.unresolved:
+            return place.unresolved
         if any(t.leaf is None for t in targets):
             return "variable length" if dataset.dtype.kind == "O" else f"{dataset.dtype}: libhdf5 converts it"
         if not elements.is_laid_out_as_numpy(dataset):
@@ -302,6 +373,11 @@ class _FileReader:
                 field=name,
             )
         return ""
+
+
+def _address(dataset: Any) -> int:
+    """Give where a dataset lies in its file."""
+    return int(h5py.h5o.get_info(dataset.id).addr)
 
 
 def _rows_read_together(dataset: Any) -> int:

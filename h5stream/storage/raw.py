@@ -110,8 +110,8 @@ def resolve_datasets(path: str, fields: tuple[str, ...] | None) -> tuple[int, ..
         As when a loader opens them.
     """
     with open_hdf5(path) as file:
-        names = tuple(default_fields(file, path)) if fields is None else fields
         guard = Guard.for_paths((path,), allow_external=False)
+        names = tuple(default_fields(file, path, guard)) if fields is None else fields
         found = [find_dataset(file, name, path, guard)[0] for name in names]
         return tuple(dict.fromkeys(address_of_object(dataset.id) for dataset in found))
 

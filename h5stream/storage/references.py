@@ -15,6 +15,7 @@ from pathlib import Path
 import h5py
 
 from h5stream.errors import NotHDF5Error, SourceNotFoundError, TruncatedFileError
+from h5stream.storage.handles import open_file
 
 # A pattern that names millions of files is not followed for ever.
 _MOST_BLOCKS = 100_000
@@ -93,7 +94,7 @@ def references(path: str | os.PathLike[str]) -> tuple[Reference, ...]:
     if not h5py.is_hdf5(file):
         raise NotHDF5Error(f"{file} is not an HDF5 file", file=str(file))
     try:
-        with h5py.File(file, "r", locking=False) as opened:
+        with open_file(str(file), marked=False) as opened:
             found = [*_links(opened, file), *_datasets(opened, file)]
     except (OSError, RuntimeError) as error:
         raise TruncatedFileError(f"{file} cannot be looked through: {error}", file=str(file)) from error

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from h5stream.errors import H5StreamError, SourceChangedError, SourceError, SourceNotFoundError, TruncatedFileError
+from h5stream.storage.handles import flush_written
 
 _log = logging.getLogger("h5stream")
 
@@ -37,7 +38,7 @@ class FileIdentity:
 
     @classmethod
     def of(cls, path: str) -> FileIdentity:
-        """Read the identity of a path.
+        """Read the identity of a path, once what this process has written to it is in it.
 
         Raises
         ------
@@ -46,6 +47,11 @@ class FileIdentity:
         SourceError
             If the path is a folder or cannot be examined.
         """
+        flush_written(path, opening=True)
+        return cls._now(path)
+
+    @classmethod
+    def _now(cls, path: str) -> FileIdentity:
         try:
             stat = os.stat(path)
         except FileNotFoundError:
@@ -59,7 +65,8 @@ class FileIdentity:
     def check_unchanged(self) -> None:
         """Raise `SourceChangedError` if the path no longer leads to this very file."""
         try:
-            now = FileIdentity.of(self.path)
+            flush_written(self.path, opening=False)
+            now = FileIdentity._now(self.path)
         except SourceError as error:
             raise SourceChangedError(
                 f"{self.path!r} vanished while it was being read: {error}", file=self.path

@@ -19,6 +19,7 @@ from h5py import h5d, h5f, h5p, h5s, h5z
 from numpy.typing import NDArray
 
 from h5stream.storage.filters import Filter
+from h5stream.storage.handles import open_file
 from h5stream.storage.raw import RawDataset, address_of_object
 from h5stream.storage.tree import TreeCopy
 from h5stream.storage.values import is_fixed
@@ -106,7 +107,7 @@ def rebuilding(source: str, target: str, shapes: Mapping[int, NewShape]) -> Iter
     OSError, RuntimeError
         As libhdf5 gives them, for instance when the disk is full.
     """
-    with h5py.File(source, "r", locking=False) as old, _created(old, target) as new:
+    with open_file(source) as old, _created(old, target) as new:
 
         def create(dataset: Any, group: Any, name: bytes) -> bool:
             shape = shapes.get(address_of_object(dataset))

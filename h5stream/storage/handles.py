@@ -1,0 +1,125 @@
+"""Files open beside others in one process: ours stand apart from the user's, and what those hold back is written.
+
+libhdf5 opens a file once: whoever opens it again shares what the first one opened, and must agree with it on file
+locking, or is refused ("file locking flag values don't match"). Two files are the same if their driver is and their
+inode is, so ours are opened with the "log" driver, which logs nothing here and otherwise does what the usual one
+does. Neither side then sees the other: no mode, no locking and no `libver` of the user's stands in our way, nor ours
+in theirs.
+
+What a user has written and libhdf5 still holds back is not in the file yet. It is flushed, through the user's own
+handle, when a file is opened here, and as long as that handle lives also before the file is looked at again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import h5py
+from h5py import h5f, h5fd, h5i, h5p
+
+_OPENED = h5f.OBJ_FILE | h5f.OBJ_GROUP | h5f.OBJ_DATASET
+"""What keeps a file open: a dataset does also where nothing names its file any more."""
+
+_FAILURES = (OSError, RuntimeError, ValueError, TypeError, KeyError)
+
+_written: set[tuple[int, int]] = set()
+"""Device and inode of the files that were open for writing in this process when they were opened here."""
+
+_pid = os.getpid()
+
+
+def open_file(path: str, *, marked: bool = True) -> Any:
+    """Open a file for reading, without file locks, whatever else this process has open.
+
+    Parameters
+    ----------
+    path : str
+        The file.
+    marked : bool
+        Whether to open a file of the newer formats that this process has open for writing. It is marked meanwhile,
+        and refused to all who do not share the writer's handle, so we do; a copy of it would be refused as well.
+
+    Raises
+    ------
+    OSError
+        As h5py gives it.
+    """
+    access = h5p.create(h5p.FILE_ACCESS)
+    access.set_fclose_degree(h5f.CLOSE_WEAK)
+    access.set_fapl_log(b"", 0, 0)
+    access.set_file_locking(False, True)
+    flush_written(path, opening=True)
+    try:
+        return h5py.File(h5f.open(os.fsencode(path), h5f.ACC_RDONLY, fapl=access))
+    except FileNotFoundError:
+        raise
+    except OSError:
+        for writer in _writers(_key(os.stat(path))) if marked else ():
+            return h5py.File(h5i.get_file_id(writer).reopen())
+        raise
+
+
+def flush_written(path: str, *, opening: bool) -> None:
+    """Bring to the file what handles of this process that write to it hold back.
+
+    Parameters
+    ----------
+    path : str
+        The file; need not exist.
+    opening : bool
+        Whether it is opened here. If not, only a handle that wrote when it was needs a look: one that was opened
+        later has moved the file's modification time.
+    """
+    if os.getpid() != _pid:
+        return  # a forked child has its parent's handles, and what they hold back is the parent's to write
+    if not (opening or _written):
+        return
+    with contextlib.suppress(OSError):
+        key = _key(os.stat(path))
+        if opening or key in _written:
+            _flush(key)
+
+
+def _flush(key: tuple[int, int]) -> None:
+    _written.discard(key)
+    for writer in _writers(key):
+        _written.add(key)
+        with contextlib.suppress(*_FAILURES):  # closed meanwhile, by another thread
+            h5f.flush(writer, h5f.SCOPE_GLOBAL)
+
+
+def _key(stat: os.stat_result) -> tuple[int, int]:
+    return stat.st_dev, stat.st_ino
+
+
+def _writers(key: tuple[int, int]) -> Iterator[Any]:
+    """Give an open object of each writable handle of a file that this process, not its parent, opened."""
+    if os.getpid() != _pid:
+        return
+    seen: set[int] = set()
+    for thing in h5f.get_obj_ids(h5f.OBJ_ALL, _OPENED):
+        with contextlib.suppress(*_FAILURES):
+            number = h5py.h5o.get_info(thing).fileno
+            if number not in seen:
+                seen.add(number)
+                file = h5i.get_file_id(thing)
+                if file.get_intent() & h5f.ACC_RDWR and _key_of(file) == key:
+                    yield thing
+
+
+def _key_of(file: Any) -> tuple[int, int]:
+    if file.get_access_plist().get_driver() in (h5fd.SEC2, h5fd.LOG):
+        return _key(os.fstat(file.get_vfd_handle()))
+    return _key(os.stat(file.name))
+
+
+def _flush_before_fork() -> None:
+    """Leave nothing held back: a child cannot write it, and would read the file without it."""
+    for key in list(_written):
+        _flush(key)
+
+
+os.register_at_fork(before=_flush_before_fork)

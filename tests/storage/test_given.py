@@ -1,0 +1,156 @@
+"""What users give in place of a path is taken where it can be, and else answered with what to do."""
+
+import contextlib
+import io
+import os
+import re
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from h5stream import ChunkBatchSampler, Field, H5Dataset, H5StreamLoader
+from h5stream.errors import OptionError, SourceNotFoundError
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("given") / "a.h5"
+    with h5py.File(path, "w") as file:
+        file["x"] = np.arange(6)
+        file["y"] = np.arange(6) * 2.0
+        file["g/x"] = np.arange(4)
+        file["g/z"] = np.arange(4) * 3.0
+        file["gs"] = h5py.SoftLink("/g")
+    return str(path)
+
+
+def listed(batch):
+    if isinstance(batch, dict):
+        return {key: value.tolist() for key, value in batch.items()}
+    return [value.tolist() for value in batch] if isinstance(batch, tuple) else batch.tolist()
+
+
+X, Y, GX, GZ = list(range(6)), [0.0, 2, 4, 6, 8, 10], list(range(4)), [0.0, 3, 6, 9]
+TAKEN = {
+    "a file": (lambda f, p: (f, None), {"x": X, "y": Y}),
+    "a dataset": (lambda f, p: (f["x"], None), X),
+    "a group": (lambda f, p: (f["g"], None), {"x": GX, "z": GZ}),
+    "a group behind a link": (lambda f, p: (f["gs"], "z"), GZ),
+    "a name in a group": (lambda f, p: (f["g"], ["z", "x"]), [GZ, GX]),
+    "a name from the root": (lambda f, p: (f["g"], "/y"), Y),
+    "datasets as fields": (lambda f, p: (f, [f["x"], f["y"]]), [X, Y]),
+    "a dataset as the field": (lambda f, p: (p, f["g/z"]), GZ),
+    "a dataset of the group": (lambda f, p: (f["g"], f["g/z"]), GZ),
+    "a dataset in a dict": (lambda f, p: (p, {"a": f["y"], "b": "x"}), {"a": Y, "b": X}),
+    "a dataset in a Field": (lambda f, p: (p, Field(f["y"], dtype=torch.float32)), Y),
+    "a file among paths": (lambda f, p: ([f, p], "x"), X + X),
+    "bytes": (lambda f, p: (os.fsencode(p), "x"), X),
+}
+
+
+@pytest.mark.parametrize("what", TAKEN)
+@pytest.mark.parametrize("mode", ["r", "r+"])
+def test_open_h5py_objects_stand_for_their_names(path, what, mode):
+    make, expected = TAKEN[what]
+    with h5py.File(path, mode) as file:
+        source, fields = make(file, path)
+        assert listed(H5Dataset(source, fields)[:]) == expected
+        assert listed(next(iter(H5StreamLoader(source, 100, fields=fields)))) == expected
+
+
+def test_datasets_of_several_files_are_one_sequence(path, tmp_path):
+    with h5py.File(path) as one, h5py.File(tmp_path / "b.h5", "w") as other:
+        other["x"] = np.arange(6, 8)
+        assert H5Dataset([one["x"], other["x"]])[:].tolist() == list(range(8))
+
+
+def test_a_home_folder_is_found(path, monkeypatch):
+    monkeypatch.setenv("HOME", os.path.dirname(path))
+    assert H5Dataset("~/a.h5", "x")[:].tolist() == X
+    assert H5Dataset("~/*.h5", "x")[:].tolist() == X
+
+
+def test_a_file_opened_by_a_relative_name_is_found_after_the_folder_changed(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(os.path.dirname(path))
+    with h5py.File("a.h5") as file:
+        monkeypatch.chdir(tmp_path)
+        assert H5Dataset(file["x"])[:].tolist() == X
+
+
+REFUSED = {
+    "an array": (lambda f: np.arange(3), r"not numpy.ndarray.*TensorDataset"),
+    "a tensor": (lambda f: torch.arange(3), r"not torch.Tensor.*TensorDataset"),
+    "arrays": (lambda f: [np.arange(3)], r"not numpy.ndarray.*TensorDataset"),
+    "a dict of arrays": (lambda f: {"x": np.arange(3)}, "not a dict"),
+    "an object store": (lambda f: "s3://bucket/a.h5", r"'s3://bucket/a.h5' is an address.*download it, or mount it"),
+    "the web": (lambda f: "https://host/a.h5", "is an address.*download it"),
+    "a file address": (lambda f: "file:///tmp/a.h5", "leave out 'file://'"),
+    "a stream": (lambda f: io.BytesIO(b"abc"), "not an open stream"),
+    "nothing": (lambda f: None, "a source is a path, a pattern or several of them, not None"),
+    "a number": (lambda f: 3, "not 3"),
+    "datasets of one file": (lambda f: [f["x"], f["y"]], r"fields=\[...\]"),
+    "a file in memory": (lambda f: h5py.File(io.BytesIO(), "w"), "not of a file on disk"),
+    "a file in memory only": (
+        lambda f: h5py.File("q", "w", driver="core", backing_store=False),
+        "not of a file on disk",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_cannot_be_taken_is_answered_with_what_to_do(path, what):
+    make, message = REFUSED[what]
+    with h5py.File(path) as file:
+        given = make(file)
+        with pytest.raises(OptionError, match=message):
+            H5Dataset(given)
+        with pytest.raises(OptionError, match=message):
+            H5StreamLoader(given)
+        with contextlib.suppress(AttributeError):
+            given.close()
+
+
+def test_a_closed_file_no_longer_says_its_name(path):
+    with h5py.File(path) as file:
+        x = file["x"]
+    for given in (file, x):
+        with pytest.raises(OptionError, match=r"is closed.*give the file's path"):
+            H5Dataset(given)
+
+
+def test_a_field_of_another_file_is_refused(path, tmp_path):
+    with h5py.File(path) as file, h5py.File(tmp_path / "b.h5", "w") as other:
+        other["x"] = np.arange(6)
+        with pytest.raises(OptionError, match=re.escape("b.h5', which is not among the files that are opened")):
+            H5Dataset(file, [file["y"], other["x"]])
+        with pytest.raises(OptionError, match="a field's name is the path of a dataset, not <HDF5 group"):
+            H5Dataset(file, [file["g"]])
+        with pytest.raises(OptionError, match="leave out fields="):
+            H5Dataset(file["x"], "y")
+
+
+def test_no_source_is_refused():
+    with pytest.raises(SourceNotFoundError):
+        H5Dataset([])
+
+
+CHOSEN = {
+    "slice": slice(1, None, 2),
+    "range": range(1, 6, 2),
+    "mask": np.arange(6) % 2 == 1,
+    "list of bool": [False, True] * 3,
+    "tensor": torch.tensor([1, 3, 5]),
+    "tensor mask": torch.arange(6) % 2 == 1,
+    "negative": [-1, 1, 3],
+}
+
+
+@pytest.mark.parametrize("what", CHOSEN)
+def test_a_subset_takes_whatever_names_rows(path, what):
+    assert H5Dataset(path, "x").subset(CHOSEN[what])[:].tolist() == [1, 3, 5]
+    assert H5Dataset(path, "x", rows=CHOSEN[what])[:].tolist() == [1, 3, 5]
+    twice = H5Dataset(path, "x", rows=slice(3, 6)).subset(slice(1, None))
+    assert [row for batch in H5StreamLoader(twice, 1) for row in batch.tolist()] == [4, 5]
+    assert len(ChunkBatchSampler(H5Dataset(path, "x").subset(CHOSEN[what]), 2)) == 2

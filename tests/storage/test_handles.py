@@ -1,0 +1,229 @@
+"""A file that the user has open in the same process is read all the same, and the user's own opening is not refused."""
+
+import contextlib
+import itertools
+import os
+import subprocess
+import sys
+
+import h5py
+import numpy as np
+import pytest
+
+from h5stream import H5Dataset, H5StreamLoader, repack, stage
+from h5stream.errors import SourceChangedError
+from h5stream.storage.listing import list_datasets
+
+ROWS = 400
+X = np.arange(ROWS * 3, dtype="i4").reshape(ROWS, 3)
+TEXTS = [f"row {n}".encode() for n in range(ROWS)]
+LIBVERS = (None, "latest", ("v110", "v114"))
+LOCKINGS = (None, True, False, "best-effort")
+MODES = pytest.mark.parametrize(("mode", "swmr"), [("r", False), ("r", True), ("r+", False), ("a", False)])
+SETTINGS = [{"locking": locking, "libver": libver} for locking, libver in itertools.product(LOCKINGS, LIBVERS)]
+
+
+def write(path, libver=None, rows=X):
+    with h5py.File(path, "w", libver=libver) as file:
+        file.create_dataset("x", data=rows, chunks=(50, 3), compression="gzip")
+        file["texts"] = TEXTS  # of variable length: read through h5py
+    return str(path)
+
+
+@pytest.fixture(scope="module", params=LIBVERS, ids=str)
+def path(request, tmp_path_factory):
+    return write(tmp_path_factory.mktemp("open") / "a.h5", request.param)
+
+
+def check(dataset):
+    x, texts = dataset[:]
+    assert np.array_equal(x, X)
+    assert texts == TEXTS
+
+
+@MODES
+def test_a_file_that_the_user_has_open_is_read(path, mode, swmr):
+    for settings in SETTINGS:
+        with h5py.File(path, mode, swmr=swmr, **settings) as theirs:
+            dataset = H5Dataset(path, ["x", "texts"])
+            check(dataset)
+            assert np.array_equal(theirs["x"][:], X), settings
+            dataset.close()
+            assert np.array_equal(theirs["x"][:], X), settings
+
+
+@MODES
+def test_the_user_opens_a_file_that_is_being_read(path, mode, swmr):
+    for settings in SETTINGS:
+        dataset = H5Dataset(path, ["x", "texts"])
+        check(dataset)
+        with h5py.File(path, mode, swmr=swmr, **settings) as theirs:
+            assert np.array_equal(theirs["x"][:], X), settings
+            if mode == "r":
+                check(dataset)
+        dataset.close()
+
+
+@pytest.mark.parametrize("locking", LOCKINGS)
+def test_an_epoch_runs_while_the_user_opens_and_closes_the_file(path, locking):
+    loader = H5StreamLoader(path, 50, fields=["x", "texts"], shuffle=True, num_workers=2)
+    for _ in range(2):
+        rows = []
+        for x, texts in loader:
+            with h5py.File(path, locking=locking) as theirs:
+                assert theirs["x"].shape == X.shape
+            assert [f"row {int(row[0]) // 3}".encode() for row in x] == texts
+            rows += x[:, 0].tolist()
+        assert sorted(rows) == X[:, 0].tolist()
+    loader.close()
+
+
+def test_the_user_may_truncate_a_file_whose_reading_is_over_but_not_closed(tmp_path):
+    path = write(tmp_path / "a.h5")
+    dataset = H5Dataset(path, ["x", "texts"])
+    check(dataset)
+    write(path, rows=X[::-1])
+    with pytest.raises(SourceChangedError):
+        dataset[:]
+    dataset.close()
+
+
+@pytest.mark.parametrize("driver", ["core", "stdio", "fileobj"])
+def test_a_file_that_the_user_opened_through_another_driver_is_read(path, driver):
+    with contextlib.ExitStack() as stack:
+        given = stack.enter_context(open(path, "rb")) if driver == "fileobj" else path
+        stack.enter_context(h5py.File(given, "r", **({} if driver == "fileobj" else {"driver": driver})))
+        check(H5Dataset(path, ["x", "texts"]))
+
+
+# --- what is written and not yet in the file --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("libver", LIBVERS, ids=str)
+@pytest.mark.parametrize("kept", ["file", "dataset"])
+def test_what_the_user_wrote_and_did_not_close_is_read(tmp_path, libver, kept):
+    path = str(tmp_path / "a.h5")
+    file = h5py.File(path, "w", libver=libver)
+    file.create_dataset("x", data=X, chunks=(50, 3), compression="gzip")
+    file["texts"] = TEXTS
+    x = file["x"]
+    if kept == "dataset":
+        del file
+    dataset = H5Dataset(path, ["x", "texts"])
+    check(dataset)
+    assert sum(len(batch) for batch in H5StreamLoader(path, 64, fields="x")) == ROWS
+    assert {entry.rows for entry in list_datasets(path)[0]} == {ROWS}
+    dataset.close()
+    x.file.close()
+
+
+@pytest.mark.parametrize("libver", LIBVERS, ids=str)
+def test_rows_written_after_the_opening_are_never_passed_over_in_silence(tmp_path, libver):
+    path = write(tmp_path / "a.h5", libver)
+    with h5py.File(path, "r+") as file:
+        dataset, loader = H5Dataset(path, "x"), H5StreamLoader(path, 100, fields="x")
+        assert np.array_equal(dataset[:], X)
+        assert sum(len(batch) for batch in loader) == ROWS
+        file["x"][7] = -1  # stays in libhdf5's chunk cache
+        with pytest.raises(SourceChangedError, match="open it again"):
+            dataset[:]
+        with pytest.raises(SourceChangedError):
+            list(loader)
+        assert H5Dataset(path, "x")[7].tolist() == [-1, -1, -1]
+
+
+def test_a_user_who_opens_for_writing_later_is_noticed(tmp_path):
+    path = write(tmp_path / "a.h5")
+    dataset = H5Dataset(path, "x")
+    assert dataset[0].tolist() == [0, 1, 2]
+    with h5py.File(path, "r+") as file:
+        file["x"][7] = -1
+        with pytest.raises(SourceChangedError):
+            dataset[:]
+
+
+@pytest.mark.parametrize("use", ["stage", "repack", "list"])
+@pytest.mark.parametrize("mode", ["r", "r+"])
+def test_other_doors_take_a_file_that_the_user_has_open(tmp_path, use, mode):
+    path = write(tmp_path / "a.h5")
+    with h5py.File(path, mode) as theirs:
+        if mode == "r+":
+            theirs["x"][7] = -1
+        expected = theirs["x"][:]
+        if use == "stage":
+            made = stage(path, to=tmp_path / "fast").paths[0]
+        elif use == "repack":
+            made = tmp_path / "b.h5"
+            repack(path, made, chunk_nbytes=4096)
+        else:
+            assert {entry.path for entry in list_datasets(path)[0]} == {"x", "texts"}
+            return
+        assert np.array_equal(H5Dataset(made, "x")[:], expected)
+
+
+def test_what_staging_knows_of_a_marked_file_is_said(tmp_path):
+    path = write(tmp_path / "a.h5", "latest")
+    with h5py.File(path, "r+"):
+        notices = stage(path, to=tmp_path / "fast").notices
+    assert any("already open for write" in notice for notice in notices)
+
+
+# --- children ---------------------------------------------------------------------------------------------------
+
+
+def in_child(work):
+    """Run `work` in a forked child, and give its exit status."""
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        with contextlib.suppress(BaseException):
+            work()
+            status = 0
+        os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+@pytest.mark.parametrize("mode", ["r", "r+"])
+def test_a_forked_child_reads_while_the_parent_has_the_file_open(tmp_path, mode):
+    path = write(tmp_path / "a.h5")
+    with h5py.File(path, mode) as theirs:
+        dataset = H5Dataset(path, ["x", "texts"])
+        check(dataset)
+        assert in_child(lambda: check(dataset)) == 0
+        assert np.array_equal(theirs["x"][:], X)
+
+
+def test_a_forked_child_does_not_write_what_its_parent_holds_back(tmp_path):
+    path = write(tmp_path / "a.h5")
+    with h5py.File(path, "r+") as theirs:
+        theirs["x"][7] = -1
+        before = os.stat(path)
+        assert in_child(lambda: H5Dataset(path, "x")) == 0
+        assert os.stat(path).st_mtime_ns == before.st_mtime_ns
+
+
+def test_a_forked_child_is_told_of_rows_written_before_the_fork(tmp_path):
+    path = write(tmp_path / "a.h5")
+    with h5py.File(path, "r+") as theirs:
+        dataset = H5Dataset(path, "x")
+        theirs["x"][7] = -1
+
+        def is_refused():
+            with pytest.raises(SourceChangedError):
+                dataset[:]
+
+        assert in_child(is_refused) == 0
+
+
+def test_no_handle_is_left_behind_at_the_end_of_the_interpreter(tmp_path):
+    path = write(tmp_path / "a.h5")
+    code = (
+        "import sys, h5py, h5stream\n"
+        "theirs = h5py.File(sys.argv[1])\n"
+        "dataset = h5stream.H5Dataset(sys.argv[1], ['x', 'texts'])\n"
+        "dataset[3]\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code, path], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")

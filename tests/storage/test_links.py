@@ -1,0 +1,248 @@
+"""What links lead to is read as if its own file had been named, and is among the fields by default."""
+
+import logging
+import os
+import pickle
+import shutil
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from making import numbers
+
+from h5stream import H5Dataset, H5StreamLoader
+from h5stream.errors import ExternalDataError, FieldLengthError, FieldNotFoundError, SourceChangedError
+
+VALUES = numbers(40, 6)
+
+
+def linked_file(folder, target="labels.h5", *, beside="x"):
+    """Make a file of pictures whose labels lie in another one."""
+    folder.mkdir(exist_ok=True)
+    with h5py.File(folder / "labels.h5", "w") as file:
+        file.create_dataset("group/y", data=VALUES[:, 0], chunks=(7,), compression="gzip")
+        file["soft"] = h5py.SoftLink("/group/y")
+        file["texts"] = [f"{n}" for n in range(40)]
+    with h5py.File(folder / "a.h5", "w") as file:
+        file.create_dataset(beside, data=VALUES, chunks=(9, 6))
+        file["y"] = h5py.ExternalLink(target, "/soft")
+    return str(folder / "a.h5")
+
+
+def parts(dataset):
+    return [part for each in dataset.layout.datasets for part in each]
+
+
+# --- any links -----------------------------------------------------------------------------------------------------
+
+NAMES = ["a", "b", "g", "g/a", "g/b"]
+FILES = ["0.h5", "1.h5", "2.h5"]
+LINKS = st.one_of(
+    st.tuples(st.just("external"), st.sampled_from([*FILES, *FILES[1:], "none.h5"]), st.sampled_from([*NAMES, "/"])),
+    st.tuples(st.just("soft"), st.sampled_from([*NAMES, "/g/a", "/b", "nowhere", "./a"])),
+    st.tuples(st.just("data"), st.booleans()),
+)
+TREES = [st.dictionaries(st.sampled_from(NAMES), LINKS, min_size=size) for size in (3, 0, 0)]
+
+
+@given(trees=st.tuples(*TREES), together=st.booleans())
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_every_name_gives_what_h5py_gives(tmp_path, trees, together):
+    for number, (name, tree) in enumerate(zip(FILES, trees, strict=True)):
+        make_tree(tmp_path / name, number, tree)
+    path = str(tmp_path / FILES[0])
+    source = [str(tmp_path / name) for name in FILES] if together else path
+    names = ["a", "b", "g/a", "g/b", "a/a", "b/g/b"]
+    for name in names:
+        with h5py.File(path) as file:
+            try:
+                thing = file.get(name)
+            except RuntimeError:  # too many links
+                thing = None
+            expected = thing[:] if isinstance(thing, h5py.Dataset) else None
+            outside = expected is not None and thing.file.filename != path
+        if expected is None:
+            with pytest.raises((FieldNotFoundError, ExternalDataError)):
+                H5Dataset(path, name)
+            continue
+        dataset = H5Dataset(path, name, allow_external=True)
+        assert dataset[:].tolist() == expected.tolist()
+        assert parts(dataset)[0].access != "h5py"
+        dataset.close()
+        if outside:
+            with pytest.raises(ExternalDataError):
+                H5Dataset(path, name)
+        if together:
+            in_each_file(source, name, expected)
+
+
+def make_tree(path, number, tree):
+    if number:  # something to lead to
+        tree = {"a": ("data", True), "g/b": ("data", False)} | tree
+    with h5py.File(path, "w") as file:
+        for place, (name, (kind, *what)) in enumerate(sorted(tree.items())):
+            if (name == "g" and kind == "data") or (name.startswith("g/") and "g" in tree):
+                continue  # a group, or in what may be a link that leads nowhere
+            if kind == "soft":
+                file[name] = h5py.SoftLink(what[0])
+            elif kind == "external":
+                file[name] = h5py.ExternalLink(*what)
+            else:
+                data = np.arange(4) + 100 * number + 10 * place
+                file.create_dataset(name, data=data, chunks=(3,) if what[0] else None)
+
+
+def in_each_file(source, name, first):
+    """Among opened files links need no leave."""
+    try:
+        dataset = H5Dataset(source, name)
+    except (FieldNotFoundError, ExternalDataError):
+        return  # not in every file, or through a file that does not exist
+    assert dataset[:4].tolist() == first.tolist()
+    assert len(dataset.layout.files) == 3
+    dataset.close()
+
+
+# --- direct --------------------------------------------------------------------------------------------------------
+
+
+def test_a_linked_dataset_is_decoded_here(tmp_path):
+    path = linked_file(tmp_path / "d")
+    dataset = H5Dataset(path, ["x", "y"], allow_external=True)
+    x, y = dataset[:]
+    assert x.numpy().tobytes() == VALUES.tobytes()
+    assert y.tolist() == VALUES[:, 0].tolist()
+    assert [(part.file, part.path, part.access) for part in parts(dataset)] == [
+        (0, "x", "direct"),
+        (1, "soft", "decoded"),
+    ]
+    again = pickle.loads(pickle.dumps(dataset))
+    assert again[7][1] == VALUES[7, 0]
+    dataset.close()
+    again.close()
+
+
+def test_texts_behind_a_link_are_read_through_h5py_from_their_own_file(tmp_path):
+    path = linked_file(tmp_path / "d")
+    with h5py.File(path, "r+") as file:
+        file["t"] = h5py.ExternalLink("labels.h5", "/texts")
+    dataset = H5Dataset(path, ["y", "t"], allow_external=True)
+    assert dataset[[3, 1]][1] == [b"3", b"1"]
+    assert [part.file for part in parts(dataset)] == [1, 1]
+    dataset.close()
+
+
+def test_nothing_stays_open(tmp_path):
+    path = linked_file(tmp_path / "d")
+    before = len(os.listdir("/proc/self/fd"))
+    dataset = H5Dataset(path, ["x", "y"], allow_external=True)
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert h5py.h5f.get_obj_count(h5py.h5f.OBJ_ALL, h5py.h5f.OBJ_FILE) == 0
+    dataset.close()
+
+
+def test_each_file_of_a_pattern_has_its_own_links(tmp_path):
+    for k in range(3):
+        path = linked_file(tmp_path / f"{k}")
+        with h5py.File(tmp_path / f"{k}" / "labels.h5", "r+") as file:
+            file["group/y"][:] = np.arange(40) + 100 * k
+    loader = H5StreamLoader(str(tmp_path / "*/a.h5"), 17, shuffle=True, fields=["x", "y"], allow_external=True)
+    assert len(loader.dataset.layout.files) == 6
+    y = np.concatenate([batch[1].numpy() for batch in loader])
+    assert sorted(y.tolist()) == [*range(40), *range(100, 140), *range(200, 240)]
+    os.utime(tmp_path / "1" / "labels.h5", ns=(1, 1))
+    with pytest.raises(SourceChangedError, match="labels"):
+        list(loader)
+    assert path
+
+
+def test_a_state_knows_what_links_lead_to_and_not_where_it_lies(tmp_path):
+    arguments = {"batch_size": 7, "shuffle": True, "fields": ["x", "y"], "allow_external": True}
+    loader = H5StreamLoader(linked_file(tmp_path / "d"), **arguments)
+    batches = iter(loader)
+    next(batches)
+    state, rest = loader.state_dict(), [y.tolist() for _, y in batches]
+    shutil.copytree(tmp_path / "d", tmp_path / "e")
+    moved = H5StreamLoader(str(tmp_path / "e" / "a.h5"), **arguments)
+    moved.load_state_dict(state)
+    assert [y.tolist() for _, y in moved] == rest
+
+
+@pytest.mark.parametrize("absolute", [False, True])
+def test_what_links_lead_to_is_staged(tmp_path, absolute):
+    folder = tmp_path / "d"
+    path = linked_file(folder, str(folder / "labels.h5") if absolute else "labels.h5")
+    with H5StreamLoader(path, 8, fields=["x", "y"], allow_external=True, stage_to=str(tmp_path / "fast")) as loader:
+        files = loader.dataset.layout.files
+        assert all(str(tmp_path / "fast") in identity.path for identity in files)
+        assert len(files) == 2
+        shutil.rmtree(folder)
+        assert [row for _, y in loader for row in y.tolist()] == VALUES[:, 0].tolist()
+
+
+def test_a_link_to_a_file_that_is_being_written_here_gives_what_was_written(tmp_path):
+    path = linked_file(tmp_path / "d")
+    with h5py.File(tmp_path / "d" / "labels.h5", "r+") as file:
+        file["group/y"][5] = -5
+        dataset = H5Dataset(path, "y", allow_external=True)
+        assert dataset[5] == -5
+        dataset.close()
+
+
+# --- fields by default ---------------------------------------------------------------------------------------------
+
+
+def test_links_are_fields_by_default_each_dataset_once(tmp_path):
+    path = linked_file(tmp_path / "d")
+    with h5py.File(path, "r+") as file:
+        file["deep/z"] = np.arange(40)
+        file["alias"] = h5py.SoftLink("/x")  # has a name here already
+        file["first"] = h5py.SoftLink("deep/z")
+        file["second"] = h5py.SoftLink("first")  # the same as the one before
+        file["group"] = h5py.SoftLink("deep")  # no dataset
+        file["loop"] = h5py.SoftLink("loop")
+        file["gone"] = h5py.SoftLink("nowhere")
+        file["away"] = h5py.ExternalLink("none.h5", "/x")
+    batch = H5Dataset(path, allow_external=True)[:]
+    assert list(batch) == ["first", "x", "y"]
+    assert batch["first"].tolist() == list(range(40))
+    assert batch["y"].tolist() == VALUES[:, 0].tolist()
+
+
+def test_what_leads_out_is_left_out_with_a_warning(tmp_path, caplog):
+    path = linked_file(tmp_path / "d")
+    with caplog.at_level(logging.WARNING, logger="h5stream"):
+        assert H5Dataset(path)[:].shape == VALUES.shape
+    assert "'y' is an external link to 'labels.h5'" in caplog.text
+    assert "allow_external=True" in caplog.text
+
+
+def test_a_file_of_nothing_but_links_says_that_they_lead_out(tmp_path):
+    path = linked_file(tmp_path / "d")
+    with h5py.File(path, "r+") as file:
+        del file["x"]
+    with pytest.raises(ExternalDataError, match="allow_external=True"):
+        H5Dataset(path)
+    assert H5Dataset(path, allow_external=True)[:].tolist() == VALUES[:, 0].tolist()
+
+
+def test_linked_fields_of_unlike_length_are_refused_as_others_are(tmp_path):
+    path = linked_file(tmp_path / "d")
+    with h5py.File(path, "r+") as file:
+        file["deep/z"] = np.arange(3)
+        file["z"] = h5py.SoftLink("deep/z")
+    with pytest.raises(FieldLengthError, match="unlike length"):
+        H5Dataset(path, allow_external=True)
+
+
+def test_a_link_to_another_opened_file_needs_no_leave(tmp_path):
+    path = linked_file(tmp_path / "d", beside="y0")
+    labels = str(tmp_path / "d" / "labels.h5")
+    with h5py.File(labels, "r+") as file:
+        file["y"] = h5py.SoftLink("group/y")
+    dataset = H5Dataset([path, labels], "y")
+    assert dataset[:].tolist() == VALUES[:, 0].tolist() * 2
+    assert len(dataset.layout.files) == 2
+    assert [part.file for part in parts(dataset)] == [1, 1]
