@@ -115,24 +115,28 @@ def leaf_of(dtype: np.dtype[Any], member: tuple[str, ...]) -> Leaf | None:
     )
 
 
-def by_offset(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Give a compound with its members, and theirs, in the order in which they lie in an element.
+def plain_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Give a dtype with arrays of arrays as arrays, and members in the order in which they lie in an element.
 
     In another order they cannot be relied on: libhdf5 sorts the type of an open dataset when it first converts its
     elements, whoever reads them, and h5py's names then change.
 
     Examples
     --------
-    >>> by_offset(np.dtype({"names": ["b", "a"], "formats": ["u1", "<f4"], "offsets": [4, 0]})).names
+    >>> plain_dtype(np.dtype({"names": ["b", "a"], "formats": ["u1", "<f4"], "offsets": [4, 0]})).names
     ('a', 'b')
+    >>> plain_dtype(np.dtype((np.dtype(("<i4", (3,))), (2,)))).shape
+    (2, 3)
     """
     if dtype.subdtype is not None:
-        base = by_offset(dtype.subdtype[0])
+        base = plain_dtype(dtype.subdtype[0])
+        if base.subdtype is not None:
+            return np.dtype((base.subdtype[0], (*dtype.subdtype[1], *base.subdtype[1])))
         return dtype if base is dtype.subdtype[0] else np.dtype((base, dtype.subdtype[1]))
     if dtype.fields is None or dtype.names is None:
         return dtype
     given = [(name, *dtype.fields[name][:2]) for name in dtype.names]
-    members = sorted(((name, by_offset(inner), offset) for name, inner, offset in given), key=lambda m: (m[2], m[0]))
+    members = sorted(((name, plain_dtype(inner), offset) for name, inner, offset in given), key=lambda m: (m[2], m[0]))
     if all(a[0] == b[0] and a[1] is b[1] for a, b in zip(given, members, strict=True)):
         return dtype
     names, formats, offsets = zip(*members, strict=True)

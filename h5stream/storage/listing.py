@@ -14,7 +14,7 @@ import numpy as np
 from h5stream.errors import FieldLengthError, H5StreamError
 from h5stream.storage.codecs import DecodeError
 from h5stream.storage.discovery import datasets_of, default_fields, open_hdf5
-from h5stream.storage.elements import by_offset
+from h5stream.storage.elements import plain_dtype
 from h5stream.storage.filters import DecodeScratch, pipeline_of
 from h5stream.storage.layout import DECODED, DatasetPart
 from h5stream.storage.opening import open_layout
@@ -209,7 +209,7 @@ def _entry(path: str, name: str, dataset: Any, allow_external: bool) -> DatasetE
     access, reason, stored_chunks = _access(path, name, allow_external)
     creation = dataset.id.get_create_plist()
     chunks, nbytes, _ = dataset.id.get_access_plist().get_chunk_cache()
-    dtype = _or_none(lambda: by_offset(dataset.dtype))
+    dtype = _or_none(lambda: plain_dtype(dataset.dtype))
     return DatasetEntry(
         path=name,
         shape=dataset.shape,
