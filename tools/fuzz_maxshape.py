@@ -19,8 +19,8 @@ from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
-from chunked_files import ChunkedFile, check_like_h5py, chunked_files
-from making import index_type
+from chunked_files import ChunkedFile, check_like_h5py, chunked_files  # type: ignore[import-not-found]
+from making import index_type  # type: ignore[import-not-found]
 
 AT_ONCE = 500
 

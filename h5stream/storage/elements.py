@@ -135,7 +135,7 @@ def plain_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
         return dtype if base is dtype.subdtype[0] else np.dtype((base, dtype.subdtype[1]))
     if dtype.fields is None or dtype.names is None:
         return dtype
-    given = [(name, *dtype.fields[name][:2]) for name in dtype.names]
+    given = [(name, dtype.fields[name][0], dtype.fields[name][1]) for name in dtype.names]
     members = sorted(((name, plain_dtype(inner), offset) for name, inner, offset in given), key=lambda m: (m[2], m[0]))
     if all(a[0] == b[0] and a[1] is b[1] for a, b in zip(given, members, strict=True)):
         return dtype

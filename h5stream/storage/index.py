@@ -198,7 +198,9 @@ def _numbers_in_grid(
             where = np.unravel_index(int(one[smallest]), grid)
             start = tuple(int(i) * c for i, c in zip(where, dataset.chunks, strict=True))
             return one if _is_stored(dataset, start, int(nbytes[smallest])) else other
-    raise RuntimeError("libhdf5 often reports chunks of its kind in wrong places, and nothing tells whether it does here")
+    raise RuntimeError(
+        "libhdf5 often reports chunks of its kind in wrong places, and nothing tells whether it does here"
+    )
 
 
 def _ravel(places: NDArray[np.int64], grid: tuple[int, ...]) -> NDArray[np.int64]:

@@ -23,6 +23,9 @@ from h5stream.storage.source import FileBytes, FileIdentity
 REFUSED = "refused"
 """h5stream does not read it; the reason says why. Stands beside `DIRECT`, `DECODED` and `VIA_H5PY`."""
 
+DAMAGED = "damaged"
+"""The layout of what is there and cannot be opened: a dataset, or a group with all that is in it."""
+
 _LAYOUTS = {
     h5py.h5d.COMPACT: "compact",
     h5py.h5d.CONTIGUOUS: "contiguous",
@@ -51,7 +54,7 @@ class DatasetEntry:
     variable_length : bool
         Whether elements lie in the file's heap: strings and sequences of no fixed length.
     layout : str
-        ``"compact"``, ``"contiguous"``, ``"chunked"`` or ``"virtual"``.
+        ``"compact"``, ``"contiguous"``, ``"chunked"``, ``"virtual"`` or `DAMAGED`.
     chunk_shape : tuple of int or None
         None where the data is not chunked.
     filters : str
@@ -159,7 +162,7 @@ def list_datasets(
     Raises
     ------
     SourceError
-        If the file cannot be opened. A dataset that cannot be read is listed as refused instead.
+        If the file cannot be opened. What cannot be opened or read in it is listed as refused instead.
 
     Examples
     --------
@@ -175,9 +178,11 @@ def list_datasets(
     # The file stays open meanwhile, so that opening it again for each dataset finds libhdf5's own copy.
     with open_hdf5(path) as file:
         # Names only: each dataset that stays open makes every closing of the file slower.
-        found = list(datasets_of(file))
-        entries = tuple(_entry(path, name, file[name], allow_external) for name in found[:most])
-        return entries, len(found) - len(entries)
+        damaged: dict[str, str] = {}
+        found = list(datasets_of(file, damaged))
+        entries = [_entry(path, name, file[name], allow_external) for name in found[:most]]
+        left_out = len(found) - len(entries)
+        return (*entries, *(_damaged_entry(name, said) for name, said in damaged.items())), left_out
 
 
 def describe_dataset(path: str, name: str, *, allow_external: bool = False) -> DatasetEntry:
@@ -225,6 +230,25 @@ def _entry(path: str, name: str, dataset: Any, allow_external: bool) -> DatasetE
         cache_chunks=int(chunks),
         access=access,
         reason=reason,
+    )
+
+
+def _damaged_entry(name: str, said: str) -> DatasetEntry:
+    return DatasetEntry(
+        path=name,
+        shape=None,
+        dtype="unknown",
+        element_nbytes=0,
+        variable_length=False,
+        layout=DAMAGED,
+        chunk_shape=None,
+        filters="",
+        stored_nbytes=0,
+        stored_chunks=None,
+        cache_nbytes=0,
+        cache_chunks=0,
+        access=REFUSED,
+        reason=f"it is there, but libhdf5 cannot open it: {said}",
     )
 
 

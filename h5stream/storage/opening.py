@@ -141,7 +141,7 @@ class _FileReader:
 
     def _entry(self, dataset: Any, path: str, field: Any, member: tuple[str, ...], targets: list[Target]) -> Any:
         """Add the field, or one for each member of a compound; give its number or a dict of numbers."""
-        dtype = elements.plain_dtype(dataset.dtype)
+        dtype: Any = elements.plain_dtype(dataset.dtype)
         for part in member:
             dtype = dtype.fields[part][0]
         if dtype.fields is not None:
