@@ -266,9 +266,8 @@ def _why_not_opened(file: Any, name: str, path: str) -> str:
     SourceError
         If the object is damaged.
     """
-    group, gone = file, ""
+    group, way = file, ""
     for part in filter(None, name.split("/")):
-        gone = f"{gone}/{part}".lstrip("/")
         # A colon may begin a member, or belong to the name.
         stems = [part[:end] for end in range(len(part), 0, -1) if end == len(part) or part[end] == ":"]
         stem = next((stem for stem in stems if group.id.links.exists(stem.encode())), None)
@@ -277,7 +276,7 @@ def _why_not_opened(file: Any, name: str, path: str) -> str:
         kind = _link_type(group, stem)
         if kind not in (h5l.TYPE_HARD, h5l.TYPE_SOFT, h5l.TYPE_EXTERNAL):
             return (
-                f"{gone!r} is a user-defined link (class {kind}), which only the program that made it can follow; "
+                f"{way + stem!r} is a user-defined link (class {kind}), which only the program that made it can follow; "
                 "copy what it leads to into the file"
             )
         if kind == h5l.TYPE_HARD:
@@ -289,6 +288,7 @@ def _why_not_opened(file: Any, name: str, path: str) -> str:
                 return ""
         if not isinstance(group, h5py.Group):
             return ""
+        way += f"{stem}/"
     return ""
 
 
