@@ -276,8 +276,8 @@ def _why_not_opened(file: Any, name: str, path: str) -> str:
         kind = _link_type(group, stem)
         if kind not in (h5l.TYPE_HARD, h5l.TYPE_SOFT, h5l.TYPE_EXTERNAL):
             return (
-                f"{way + stem!r} is a user-defined link (class {kind}), which only the program that made it can follow; "
-                "copy what it leads to into the file"
+                f"{way + stem!r} is a user-defined link (class {kind}), which only the program that made it can "
+                "follow; copy what it leads to into the file"
             )
         if kind == h5l.TYPE_HARD:
             group = _opened(group, stem, path)

@@ -26,6 +26,9 @@ REFUSED = "refused"
 DAMAGED = "damaged"
 """The layout of what is there and cannot be opened: a dataset, or a group with all that is in it."""
 
+MOST_DATASETS = 10_000
+"""Datasets that are looked at unless all are asked for: some ten seconds."""
+
 _LAYOUTS = {
     h5py.h5d.COMPACT: "compact",
     h5py.h5d.CONTIGUOUS: "contiguous",
