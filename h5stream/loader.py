@@ -22,6 +22,7 @@ from h5stream.engine.slots import SlotFormat
 from h5stream.engine.statistics import LoaderStatistics
 from h5stream.engines import engine_for
 from h5stream.epochs import Epochs
+from h5stream.isolation.guard import check_opening
 from h5stream.isolation.setup import checked_isolation
 from h5stream.iterator import LoaderIterator
 from h5stream.options import (
@@ -178,6 +179,9 @@ class H5StreamLoader:
         isolation: str = "thread",
     ) -> None:
         given = dict(locals())
+        isolated = checked_isolation(isolation)
+        if isolated:
+            check_opening(dataset, fields, allow_external)
         self.dataset = as_dataset(dataset, fields, allow_external)
         self._arguments = arguments_of(given, self.dataset)
         self.shuffle = bool(shuffle)
@@ -190,7 +194,6 @@ class H5StreamLoader:
         self.seed = checked_seed(seed, generator)
         check_callables(collate_fn=collate_fn, worker_init_fn=worker_init_fn, transform=transform)
         check_samplers(batch_size, shuffle, sampler, batch_sampler, drop_last)
-        isolated = checked_isolation(isolation)
         self.batch_size = None if batch_sampler is not None else batch_size
         self._given = given_order(dataset, self.batch_size, sampler, batch_sampler, drop_last)
         ranks = checked_ranks(rank, world_size, listed=self._given is not None)

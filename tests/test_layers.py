@@ -50,7 +50,7 @@ HOMES = {
     "pynvml": {"monitor"},
     "psutil": {"monitor"},
     "prometheus_client": {"monitor"},
-    "subprocess": {"isolation/process.py"},
+    "subprocess": {"isolation/process.py", "isolation/guard.py"},
     "multiprocessing": {"isolation", "advice/doctor.py"},
     "xxhash": {"staging/checksum.py"},
     "typer": {"cli"},

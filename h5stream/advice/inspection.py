@@ -16,14 +16,11 @@ from h5stream.advice.layout_advice import Advice, repack_command
 from h5stream.advice.sample_cost import SampleCost, cost_sample
 from h5stream.engine.budget import check_budget, default_budget, threads_within
 from h5stream.errors import H5StreamError, OptionError
-from h5stream.storage.listing import REFUSED, DatasetEntry, list_datasets, root_fields
+from h5stream.storage.listing import MOST_DATASETS, REFUSED, DatasetEntry, list_datasets, root_fields
 from h5stream.storage.opening import open_layout
 
 BATCH_SIZE = 8192
 """Rows of a batch where nothing else is asked for: the loader's own default."""
-
-MOST_DATASETS = 10_000
-"""Datasets that are looked at unless all are asked for: some ten seconds."""
 
 MOST_FIELDS = 64
 """Fields that are taken for a sample where none are named."""
@@ -113,6 +110,7 @@ def inspect_file(
     threads: int | None = None,
     most_datasets: int | None = MOST_DATASETS,
     allow_external: bool = False,
+    listing: tuple[tuple[DatasetEntry, ...], int] | None = None,
 ) -> Inspection:
     """Look at a file and say what shuffled batches of it cost; nothing is changed.
 
@@ -131,6 +129,8 @@ def inspect_file(
         Look at so many datasets; None looks at all.
     allow_external : bool
         Whether external storage and virtual sources may lead out of the file.
+    listing : tuple, optional
+        What `list_datasets` gives for it, where another process was asked: libhdf5 crashes at some files.
 
     Raises
     ------
@@ -151,7 +151,8 @@ def inspect_file(
     """
     if batch_size < 1:
         raise OptionError(f"a batch has at least one row, not {batch_size}")
-    entries, left_out = list_datasets(path, most=most_datasets, allow_external=allow_external)
+    listing = listing or list_datasets(path, most=most_datasets, allow_external=allow_external)
+    entries, left_out = listing
     chosen_by, names = _choose_fields(path, entries, fields)
     budget = default_budget(allowance.memory_total_bytes()) if memory_budget is None else check_budget(memory_budget)
     sample: SampleCost | None = None

@@ -35,18 +35,25 @@ def inspect_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show a file's datasets, what a shuffled batch costs, and advice. Nothing is changed."""
-    from h5stream.advice.inspection import MOST_DATASETS, inspect_file
-    from h5stream.cli.inspect_view import print_all
+    from h5stream.isolation.guard import InChild
+    from h5stream.storage.listing import MOST_DATASETS, list_datasets
 
-    found = inspect_file(
-        file,
-        fields=_field_names(fields),
-        batch_size=batch_size,
-        memory_budget=memory_budget,
-        threads=workers,
-        most_datasets=None if everything else MOST_DATASETS,
-        allow_external=allow_external,
-    )
+    names, most = _field_names(fields), None if everything else MOST_DATASETS
+    # A child goes through the file first, because libhdf5 crashes at some; meanwhile the rest is imported.
+    listing = InChild(f"listing {file!r}", list_datasets, file, most=most, allow_external=allow_external)
+    with listing:
+        from h5stream.advice.inspection import inspect_file
+        from h5stream.cli.inspect_view import print_all
+
+        found = inspect_file(
+            file,
+            fields=names,
+            batch_size=batch_size,
+            memory_budget=memory_budget,
+            threads=workers,
+            allow_external=allow_external,
+            listing=listing.result(),
+        )
     if as_json:
         typer.echo(json.dumps(found.to_dict(), indent=2))
     else:

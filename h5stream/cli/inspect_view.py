@@ -15,7 +15,7 @@ from h5stream.advice.layout_advice import EVERY_EPOCH, Advice
 from h5stream.advice.sample_cost import SampleCost
 from h5stream.advice.suggestion import bytes_text
 from h5stream.storage.layout import DECODED, VIA_H5PY
-from h5stream.storage.listing import REFUSED, DatasetEntry
+from h5stream.storage.listing import DAMAGED, REFUSED, DatasetEntry
 
 # Unless --all is given: datasets of one length, and lengths, that are listed.
 _LISTED = 12
@@ -85,8 +85,13 @@ def _cells(entry: DatasetEntry, wide: bool) -> list[Text]:
         Text((entry.filters if wide else entry.filters.replace(" + ", "+")) or "none"),
         *([Text(bytes_text(entry.stored_nbytes))] if wide else []),
         Text(f"{entry.ratio:,.1f}" if entry.ratio and entry.filters else "-"),
-        Text(entry.access, style=_ACCESS_STYLES.get(entry.access, "green")) if entry.rows else Text("-"),
+        Text(entry.access, style=_ACCESS_STYLES.get(entry.access, "green")) if _is_shown(entry) else Text("-"),
     ]
+
+
+def _is_shown(entry: DatasetEntry) -> bool:
+    """Tell whether it matters how a dataset is reached: it has rows, or it is damaged and nothing is known of it."""
+    return bool(entry.rows) or entry.layout == DAMAGED
 
 
 def _broken(path: str, width: int) -> str:
@@ -118,7 +123,7 @@ def _reasons(found: Inspection) -> Iterator[RenderableType]:
     by_reason: dict[tuple[str, str], list[str]] = {}
     for group in found.groups:
         for entry in group.datasets:
-            if group.rows and entry.access in _ACCESS_STYLES:
+            if _is_shown(entry) and entry.access in _ACCESS_STYLES:
                 by_reason.setdefault((entry.access, entry.reason), []).append(entry.path)
     for (access, reason), paths in by_reason.items():
         names = ", ".join(paths[:3]) + (f" and {len(paths) - 3:,} more" if len(paths) > 3 else "")

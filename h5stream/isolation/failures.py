@@ -65,7 +65,7 @@ def death(pid: int, exitcode: int | None) -> IsolatedProcessError:
     """Say that the child is gone, how, and what to do."""
     again = "Iterate again to start another; isolation='thread' needs none"
     if exitcode is not None and exitcode < 0:
-        name = _signal_name(-exitcode)
+        name = signal_name(-exitcode)
         reasons: dict[int, str] = {
             signal.SIGKILL: "somebody killed it, most likely the kernel for want of memory: lower memory_budget=",
             signal.SIGBUS: "memory ran out, or a mapped file was cut off",
@@ -82,7 +82,8 @@ def death(pid: int, exitcode: int | None) -> IsolatedProcessError:
     )
 
 
-def _signal_name(number: int) -> str:
+def signal_name(number: int) -> str:
+    """Give the name of a signal, or its number where it has none."""
     try:
         return signal.Signals(number).name
     except ValueError:

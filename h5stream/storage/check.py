@@ -1,10 +1,12 @@
-"""What h5py reads, asked when a file is opened: the first stored chunk, and what stands in for missing ones.
+"""What h5py reads, asked when a file is opened: some stored chunks, and what stands in for missing ones.
 
-A wrong parameter of a filter gives silent garbage; compared with h5py it shows at once.
+A wrong parameter of a filter gives silent garbage, and so does an index that names chunks in the wrong places;
+compared with h5py both show at once.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import Any
 
@@ -15,14 +17,16 @@ from numpy.typing import NDArray
 from h5stream.errors import H5StreamError
 from h5stream.storage.codecs import DecodeError, NotAskedError, unshuffle
 from h5stream.storage.filters import DecodeScratch
-from h5stream.storage.index import ChunkIndex
+from h5stream.storage.index import COMPARED_NBYTES, ChunkIndex, read_stored_chunk
 from h5stream.storage.layout import DIRECT, DatasetPart
 from h5stream.storage.source import FileBytes, FileIdentity
 
 _SLAB_NBYTES = 8 * 1024 * 1024
 
-COMPARED_NBYTES = 256 * 1024 * 1024
-"""The largest decoded chunk that is compared with h5py's; a file must not take gigabytes to be opened."""
+# Chunks of a dataset that are looked up one by one, and the bytes that all but the last of them may have: opening
+# thousands of files must stay quick.
+_LOOKED_UP = 5
+_LOOKED_UP_NBYTES = 2 * 1024 * 1024
 
 
 def read_raw_box(dataset: Any, start: tuple[int, ...], count: tuple[int, ...]) -> NDArray[np.void]:
@@ -62,10 +66,48 @@ def fill_element(dataset: Any, index: ChunkIndex) -> NDArray[np.uint8] | None:
 
 
 def why_not_decoded_here(dataset: Any, part: DatasetPart, identity: FileIdentity) -> str:
-    """Say why a dataset's chunks should be left to h5py; empty if its first chunk shows no reason."""
+    """Say why a dataset's chunks should be left to h5py; empty if those that are looked at show no reason."""
     if part.access != DIRECT and part.chunk_nbytes > COMPARED_NBYTES:
         return f"its chunks have {part.chunk_nbytes:,} bytes each, too many to compare one with h5py's"
-    return "its first chunk, decoded here, is not what h5py reads" if _differs(dataset, part, identity) else ""
+    if _differs(dataset, part, identity):
+        return "its first chunk, decoded here, is not what h5py reads"
+    if dataset.chunks is not None and _lies_elsewhere(dataset, part.index, identity):
+        return "its chunks do not lie where libhdf5's list of them says"
+    return ""
+
+
+def _lies_elsewhere(dataset: Any, index: ChunkIndex | None, identity: FileIdentity) -> bool:
+    """Tell whether chunks are not where the index says: the last and some others, as they are stored.
+
+    Libhdf5 looks each up, which is another way than the one by which it lists them. A chunk that either side cannot
+    read is not a difference.
+    """
+    assert index is not None
+    count, left = len(index.numbers), _LOOKED_UP_NBYTES
+    source = FileBytes(identity)
+    try:
+        # The last always, the others while they are small; the first was compared decoded.
+        for place in dict.fromkeys(count - 1 - k * count // _LOOKED_UP for k in range(min(count, _LOOKED_UP))):
+            nbytes = int(index.nbytes[place])
+            left -= nbytes
+            if nbytes > COMPARED_NBYTES or (left < 0 and place != count - 1):
+                break
+            stored = bytearray(nbytes)
+            with contextlib.suppress(OSError, RuntimeError, H5StreamError):
+                source.read_into(int(index.offset[place]), memoryview(stored))
+                start = index.coordinates(int(index.numbers[place]))
+                if _looked_up(dataset, start, nbytes) != (int(index.filter_mask[place]), stored):
+                    return True
+    finally:
+        source.close()
+    return False
+
+
+def _looked_up(dataset: Any, start: tuple[int, ...], nbytes: int) -> tuple[int, bytearray] | None:
+    try:
+        return read_stored_chunk(dataset, start, nbytes)
+    except ValueError:  # it is larger
+        return None
 
 
 def _differs(dataset: Any, part: DatasetPart, identity: FileIdentity) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 
 import h5py
 import hdf5plugin  # noqa: F401  registers its filters with libhdf5, for what is read through h5py
+from h5py import h5l
 
 from h5stream.errors import (
     ExternalDataError,
@@ -32,6 +33,9 @@ from h5stream.storage.handles import open_file
 _log = logging.getLogger("h5stream")
 
 _LISTED = 12
+
+_DAMAGE = (RuntimeError, OSError, KeyError, ValueError, TypeError)
+"""What h5py makes of objects that libhdf5 cannot open."""
 
 _DEEPEST = 1000
 """Groups inside groups that are looked into: libhdf5 itself recurses, and nobody nests like that."""
@@ -79,15 +83,23 @@ def _explain_open_failure(path: str, error: OSError) -> SourceError:
     return SourceError(f"libhdf5 cannot open {path!r}: {text}", file=path)
 
 
-def datasets_of(file: Any) -> dict[str, Any]:
+def datasets_of(file: Any, damaged: dict[str, str] | None = None) -> dict[str, Any]:
     """List all datasets of an open file that hard links lead to, by path without the leading slash.
 
     Names that are not UTF-8 cannot be asked for, and are left out.
+
+    Parameters
+    ----------
+    file : h5py.File
+        Open.
+    damaged : dict, optional
+        Gets what is there and cannot be opened: its path, and what libhdf5 said.
     """
+    damaged = {} if damaged is None else damaged
     found: dict[str, Any] = {}
     # Not `visititems`: it looks every object up from the root, which takes minutes in deep trees.
     seen = {_address(file)}
-    open_groups = [("", _hard_linked(file))]
+    open_groups = [("", _hard_linked(file, "", damaged))]
     while open_groups:
         path, things = open_groups[-1]
         name, thing = next(things, ("", None))
@@ -101,7 +113,8 @@ def datasets_of(file: Any) -> dict[str, Any]:
         if isinstance(thing, h5py.Dataset):
             found[path + name] = thing
         elif isinstance(thing, h5py.Group) and len(open_groups) <= _DEEPEST:
-            open_groups.append((f"{path}{name}/", _hard_linked(thing)))
+            below = f"{path}{name}/"
+            open_groups.append((below, _hard_linked(thing, below, damaged)))
     return found
 
 
@@ -110,16 +123,33 @@ def _address(thing: Any) -> tuple[int, int]:
     return int(info.fileno), int(info.addr)
 
 
-def _hard_linked(group: Any) -> Iterator[tuple[str, Any]]:
+def _hard_linked(group: Any, path: str, damaged: dict[str, str]) -> Iterator[tuple[str, Any]]:
     """Give what hard links of a group lead to; a damaged object must not hide the others."""
-    damage = (RuntimeError, OSError, KeyError, ValueError, TypeError)
     names: list[str] = []
-    with contextlib.suppress(*damage):
+    try:
         names += sorted(name for name in group if isinstance(name, str))
+    except _DAMAGE as error:
+        damaged[path.rstrip("/") or "/"] = what_libhdf5_said(error)
     for name in names:
-        with contextlib.suppress(*damage):
-            if isinstance(group.get(name, getlink=True), h5py.HardLink):
-                yield name, group[name]
+        try:
+            if _link_type(group, name) != h5l.TYPE_HARD:
+                continue
+            thing = group[name]
+        except _DAMAGE as error:
+            damaged[path + name] = what_libhdf5_said(error)
+        else:
+            yield name, thing
+
+
+def what_libhdf5_said(error: BaseException) -> str:
+    """Give the message of an error of h5py, without the quotes that a KeyError puts around it."""
+    return str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+
+
+def _link_type(group: Any, name: str | bytes) -> int:
+    # Asked of h5py's lower level, which knows links that programs defined for themselves, and takes names that are
+    # not UTF-8 as the bytes in which it gives them.
+    return int(group.id.links.get_info(name if isinstance(name, bytes) else name.encode()).type)
 
 
 def default_fields(file: Any, path: str, guard: Guard) -> list[str]:
@@ -170,7 +200,7 @@ def _datasets_in(group: Any, path: str, guard: Guard) -> tuple[dict[Any, Any], l
     found = {
         name: thing
         for name in names
-        if _is_hard_link(group, name) and isinstance(thing := group.get(name), h5py.Dataset)
+        if _is_hard_link(group, name) and isinstance(thing := _opened(group, name, path), h5py.Dataset)
     }
     refused: list[ExternalDataError] = []
     seen = set(map(_address_or_none, found.values())) if linked else set()
@@ -183,7 +213,7 @@ def _datasets_in(group: Any, path: str, guard: Guard) -> tuple[dict[Any, Any], l
             continue
         thing = _thing_behind(group, name)
         if thing is None:
-            leads_out = group.id.links.get_info(name.encode()).type == h5py.h5l.TYPE_EXTERNAL
+            leads_out = _link_type(group, name) == h5l.TYPE_EXTERNAL
             level = logging.WARNING if leads_out else logging.INFO
             _log.log(level, "%r: the link %r leads nowhere and is left out of the fields", path, name)
         if isinstance(thing, h5py.Dataset) and ((address := _address_or_none(thing)) is None or address not in seen):
@@ -206,10 +236,21 @@ def _thing_behind(group: Any, name: str) -> Any:
         return None
 
 
-def _is_hard_link(group: Any, name: Any) -> bool:
-    # h5py gives names that are not UTF-8 as bytes, but takes them back only here.
-    raw = name if isinstance(name, bytes) else name.encode()
-    return bool(group.id.links.get_info(raw).type == h5py.h5l.TYPE_HARD)
+def _is_hard_link(group: Any, name: str | bytes) -> bool:
+    return bool(_link_type(group, name) == h5l.TYPE_HARD)
+
+
+def _opened(group: Any, name: str | bytes, path: str) -> Any:
+    """Open what a hard link leads to; not to be able to is damage, and no reason to do without."""
+    try:
+        return group[name]
+    except _DAMAGE as error:
+        shown = name if isinstance(name, str) else repr(name)
+        raise SourceError(
+            f"{path!r}: {shown!r} is there, but libhdf5 cannot open it: {what_libhdf5_said(error)}. It is damaged: "
+            "copy the file again from its source, or name other fields: fields=[...]",
+            file=path,
+        ) from error
 
 
 def _by_length(file: Any) -> str:
@@ -241,6 +282,8 @@ def find_dataset(file: Any, name: str, path: str, guard: Guard) -> tuple[Any, st
     ------
     FieldNotFoundError
         With the nearest name there is.
+    SourceError
+        If it is there, but damaged.
     ExternalDataError
         If the way to it leads through an external link and that is not allowed.
     """
@@ -249,7 +292,7 @@ def find_dataset(file: Any, name: str, path: str, guard: Guard) -> tuple[Any, st
         guard.check_links(file, candidate, path)
         try:
             return isinstance(file.get(candidate), h5py.Dataset)
-        except (KeyError, OSError, RuntimeError, ValueError):
+        except _DAMAGE:
             return False
 
     clean = name.strip("/")
@@ -264,6 +307,8 @@ def find_dataset(file: Any, name: str, path: str, guard: Guard) -> tuple[Any, st
 
 
 def _not_found(file: Any, name: str, path: str) -> FieldNotFoundError:
+    if why := _why_not_opened(file, name.strip("/"), path):
+        return FieldNotFoundError(f"{path!r}: {name!r} cannot be reached: {why}", field=name, file=path)
     there = datasets_of(file)
     near = difflib.get_close_matches(name.strip("/"), there, n=1, cutoff=0.5)
     same_leaf = [n for n in there if n.rsplit("/", 1)[-1] == name.rsplit("/", 1)[-1]]
@@ -274,6 +319,40 @@ def _not_found(file: Any, name: str, path: str) -> FieldNotFoundError:
         if isinstance(file.get(name.strip("/")), h5py.Group):
             hint = " That is a group; name a dataset in it." + hint
     return FieldNotFoundError(f"{path!r} has no dataset {name!r}.{hint}{listing}", field=name, file=path)
+
+
+def _why_not_opened(file: Any, name: str, path: str) -> str:
+    """Say why a name that is there leads to no dataset; empty if it is not there, or something else is.
+
+    Raises
+    ------
+    SourceError
+        If the object is damaged.
+    """
+    group, way = file, ""
+    for part in filter(None, name.split("/")):
+        # A colon may begin a member, or belong to the name.
+        stems = [part[:end] for end in range(len(part), 0, -1) if end == len(part) or part[end] == ":"]
+        stem = next((stem for stem in stems if group.id.links.exists(stem.encode())), None)
+        if stem is None:
+            return ""
+        kind = _link_type(group, stem)
+        if kind not in (h5l.TYPE_HARD, h5l.TYPE_SOFT, h5l.TYPE_EXTERNAL):
+            return (
+                f"{way + stem!r} is a user-defined link (class {kind}), which only the program that made it can "
+                "follow; copy what it leads to into the file"
+            )
+        if kind == h5l.TYPE_HARD:
+            group = _opened(group, stem, path)
+        else:
+            try:
+                group = group[stem]
+            except _DAMAGE:  # it leads nowhere
+                return ""
+        if not isinstance(group, h5py.Group):
+            return ""
+        way += f"{stem}/"
+    return ""
 
 
 def _check_member(dataset: Any, name: str, member: tuple[str, ...], path: str) -> None:

@@ -115,6 +115,34 @@ def leaf_of(dtype: np.dtype[Any], member: tuple[str, ...]) -> Leaf | None:
     )
 
 
+def plain_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Give a dtype with arrays of arrays as arrays, and members in the order in which they lie in an element.
+
+    In another order they cannot be relied on: libhdf5 sorts the type of an open dataset when it first converts its
+    elements, whoever reads them, and h5py's names then change.
+
+    Examples
+    --------
+    >>> plain_dtype(np.dtype({"names": ["b", "a"], "formats": ["u1", "<f4"], "offsets": [4, 0]})).names
+    ('a', 'b')
+    >>> plain_dtype(np.dtype((np.dtype(("<i4", (3,))), (2,)))).shape
+    (2, 3)
+    """
+    if dtype.subdtype is not None:
+        base = plain_dtype(dtype.subdtype[0])
+        if base.subdtype is not None:
+            return np.dtype((base.subdtype[0], (*dtype.subdtype[1], *base.subdtype[1])))
+        return dtype if base is dtype.subdtype[0] else np.dtype((base, dtype.subdtype[1]))
+    if dtype.fields is None or dtype.names is None:
+        return dtype
+    given = [(name, dtype.fields[name][0], dtype.fields[name][1]) for name in dtype.names]
+    members = sorted(((name, plain_dtype(inner), offset) for name, inner, offset in given), key=lambda m: (m[2], m[0]))
+    if all(a[0] == b[0] and a[1] is b[1] for a, b in zip(given, members, strict=True)):
+        return dtype
+    names, formats, offsets = zip(*members, strict=True)
+    return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": dtype.itemsize})
+
+
 def is_laid_out_as_numpy(dataset: Any) -> bool:
     """Tell whether the stored elements have, byte for byte, the layout of ``dataset.dtype``.
 

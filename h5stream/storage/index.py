@@ -15,6 +15,12 @@ from h5stream.errors import SourceError, TruncatedFileError
 MISSING = -1
 """The `offset` of a chunk that was never written; its elements are the fill value."""
 
+COMPARED_NBYTES = 256 * 1024 * 1024
+"""The largest chunk that is compared with h5py's; a file must not take gigabytes to be opened."""
+
+_NOT_THERE = ("not allocated", "address isn't defined")
+"""What libhdf5 says, by version, of a chunk that was never written."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkIndex:
@@ -149,13 +155,8 @@ def _chunked_index(dataset: Any, file_size: int) -> ChunkIndex:
     if len(found) > most_numbers:
         _refuse(dataset, f"its chunk index names more chunks than the file has bytes ({file_size:,})")
     table = np.array(found, dtype=np.int64).reshape(-1, len(grid) + 3)
-    numbers = np.zeros(len(table), dtype=np.int64)
-    inside = np.ones(len(table), dtype=bool)
-    for axis, (chunk, count) in enumerate(zip(dataset.chunks, grid, strict=True)):
-        where = table[:, axis] // chunk
-        inside &= where < count  # chunks left over from a dataset that was shrunk are not part of it
-        numbers = numbers * count + where
-    keep = np.flatnonzero(inside)
+    numbers = _numbers_in_grid(dataset, table[:, : len(grid)] // np.array(dataset.chunks), table[:, -1], grid)
+    keep = np.flatnonzero(numbers != MISSING)  # chunks left over from a dataset that was shrunk are not part of it
     keep = keep[np.argsort(numbers[keep], kind="stable")]
     if (np.diff(numbers[keep]) == 0).any():
         _refuse(dataset, "its chunk index names a chunk twice")
@@ -168,6 +169,105 @@ def _chunked_index(dataset: Any, file_size: int) -> ChunkIndex:
         nbytes=table[keep, -1],
         filter_mask=table[keep, -3].astype(np.uint32),
     )
+
+
+def _numbers_in_grid(
+    dataset: Any, reported: NDArray[np.int64], nbytes: NDArray[np.int64], grid: tuple[int, ...]
+) -> NDArray[np.int64]:
+    """Give the number of each chunk from its place as libhdf5 reports it, `MISSING` outside the grid.
+
+    With exactly one unlimited axis, HDF5 numbers the chunks in its "extensible array" with that axis slowest, and
+    looks them up so. But its iterator counts as though the axes kept their order (HDF5 1.10 to 2.0): axes before
+    the unlimited one are reported as 0, and their count is in that of the unlimited one. Which of the two meanings
+    a dataset has depends on the index that it has and on the version of libhdf5, and neither is told. So one chunk
+    is looked up that is stored by one meaning and not by the other.
+
+    Source: HDF5's ``H5D__earray_idx_get_addr`` and ``H5D__earray_idx_iterate_cb``, in ``H5Dearray.c``.
+    """
+    as_reported = _ravel(reported, grid)
+    meant = _with_unlimited_axis_slowest(dataset, reported)
+    if meant is None:
+        return as_reported
+    undone = _ravel(meant, grid)
+    if (undone == as_reported).all():
+        return as_reported
+    for one, other in ((as_reported, undone), (undone, as_reported)):
+        only_here = np.flatnonzero((one != MISSING) & ~np.isin(one, other))
+        if len(only_here):
+            smallest = only_here[np.argmin(nbytes[only_here])]
+            where = np.unravel_index(int(one[smallest]), grid)
+            start = tuple(int(i) * c for i, c in zip(where, dataset.chunks, strict=True))
+            return one if _is_stored(dataset, start, int(nbytes[smallest])) else other
+    raise RuntimeError(
+        "libhdf5 often reports chunks of its kind in wrong places, and nothing tells whether it does here"
+    )
+
+
+def _ravel(places: NDArray[np.int64], grid: tuple[int, ...]) -> NDArray[np.int64]:
+    numbers = np.zeros(len(places), dtype=np.int64)
+    inside = np.ones(len(places), dtype=bool)
+    for axis, count in enumerate(grid):
+        inside &= places[:, axis] < count
+        numbers = numbers * count + places[:, axis]
+    return np.where(inside, numbers, MISSING)
+
+
+def _with_unlimited_axis_slowest(dataset: Any, reported: NDArray[np.int64]) -> NDArray[np.int64] | None:
+    """Read reported places as an extensible array numbers its chunks; None if they cannot be meant like that."""
+    unlimited = [axis for axis, most in enumerate(dataset.maxshape) if most is None]
+    if len(unlimited) != 1 or reported[:, : unlimited[0]].any():
+        return None
+    axis = unlimited[0]
+    meant, rest = reported.copy(), reported[:, axis].copy()
+    for before in reversed(range(axis)):
+        most = min(-(-dataset.maxshape[before] // dataset.chunks[before]), np.iinfo(np.int64).max)
+        rest, meant[:, before] = np.divmod(rest, max(1, most))
+    meant[:, axis] = rest
+    return meant
+
+
+def read_stored_chunk(dataset: Any, start: tuple[int, ...], nbytes: int) -> tuple[int, bytearray] | None:
+    """Read a chunk as it is stored, by the way in which libhdf5 looks chunks up; None if it finds none.
+
+    Parameters
+    ----------
+    dataset : h5py.Dataset
+        Chunked, with at least one chunk stored.
+    start : tuple of int
+        The chunk's first element.
+    nbytes : int
+        Its stored size.
+
+    Returns
+    -------
+    filter_mask : int
+    stored : bytearray
+
+    Raises
+    ------
+    RuntimeError, OSError
+        If libhdf5 cannot read it.
+    ValueError
+        If it is larger.
+    """
+    stored = bytearray(nbytes)
+    try:
+        filter_mask, _ = dataset.id.read_direct_chunk(start, out=stored)
+    except (RuntimeError, OSError) as error:
+        if any(text in str(error) for text in _NOT_THERE):
+            return None
+        raise
+    return filter_mask, stored
+
+
+def _is_stored(dataset: Any, start: tuple[int, ...], nbytes: int) -> bool:
+    # It has to be read: asked for its size only, libhdf5 also gives one for a missing chunk that is in its cache.
+    if nbytes > COMPARED_NBYTES:
+        raise RuntimeError(f"its chunks take {nbytes:,} bytes each, too many to ask h5py where one lies")
+    try:
+        return read_stored_chunk(dataset, start, nbytes) is not None
+    except ValueError:  # it is there, whatever its size
+        return True
 
 
 def _refuse(dataset: Any, why: str) -> NoReturn:

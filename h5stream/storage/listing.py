@@ -14,6 +14,7 @@ import numpy as np
 from h5stream.errors import FieldLengthError, H5StreamError
 from h5stream.storage.codecs import DecodeError
 from h5stream.storage.discovery import datasets_of, default_fields, open_hdf5
+from h5stream.storage.elements import plain_dtype
 from h5stream.storage.external import Guard
 from h5stream.storage.filters import DecodeScratch, pipeline_of
 from h5stream.storage.layout import DECODED, DatasetPart
@@ -22,6 +23,12 @@ from h5stream.storage.source import FileBytes, FileIdentity
 
 REFUSED = "refused"
 """h5stream does not read it; the reason says why. Stands beside `DIRECT`, `DECODED` and `VIA_H5PY`."""
+
+DAMAGED = "damaged"
+"""The layout of what is there and cannot be opened: a dataset, or a group with all that is in it."""
+
+MOST_DATASETS = 10_000
+"""Datasets that are looked at unless all are asked for: some ten seconds."""
 
 _LAYOUTS = {
     h5py.h5d.COMPACT: "compact",
@@ -51,7 +58,7 @@ class DatasetEntry:
     variable_length : bool
         Whether elements lie in the file's heap: strings and sequences of no fixed length.
     layout : str
-        ``"compact"``, ``"contiguous"``, ``"chunked"`` or ``"virtual"``.
+        ``"compact"``, ``"contiguous"``, ``"chunked"``, ``"virtual"`` or `DAMAGED`.
     chunk_shape : tuple of int or None
         None where the data is not chunked.
     filters : str
@@ -159,7 +166,7 @@ def list_datasets(
     Raises
     ------
     SourceError
-        If the file cannot be opened. A dataset that cannot be read is listed as refused instead.
+        If the file cannot be opened. What cannot be opened or read in it is listed as refused instead.
 
     Examples
     --------
@@ -175,9 +182,11 @@ def list_datasets(
     # The file stays open meanwhile, so that opening it again for each dataset finds libhdf5's own copy.
     with open_hdf5(path) as file:
         # Names only: each dataset that stays open makes every closing of the file slower.
-        found = list(datasets_of(file))
-        entries = tuple(_entry(path, name, file[name], allow_external) for name in found[:most])
-        return entries, len(found) - len(entries)
+        damaged: dict[str, str] = {}
+        found = list(datasets_of(file, damaged))
+        entries = [_entry(path, name, file[name], allow_external) for name in found[:most]]
+        left_out = len(found) - len(entries)
+        return (*entries, *(_damaged_entry(name, said) for name, said in damaged.items())), left_out
 
 
 def describe_dataset(path: str, name: str, *, allow_external: bool = False) -> DatasetEntry:
@@ -209,7 +218,7 @@ def _entry(path: str, name: str, dataset: Any, allow_external: bool) -> DatasetE
     access, reason, stored_chunks = _access(path, name, allow_external)
     creation = dataset.id.get_create_plist()
     chunks, nbytes, _ = dataset.id.get_access_plist().get_chunk_cache()
-    dtype = _or_none(lambda: dataset.dtype)
+    dtype = _or_none(lambda: plain_dtype(dataset.dtype))
     return DatasetEntry(
         path=name,
         shape=dataset.shape,
@@ -225,6 +234,25 @@ def _entry(path: str, name: str, dataset: Any, allow_external: bool) -> DatasetE
         cache_chunks=int(chunks),
         access=access,
         reason=reason,
+    )
+
+
+def _damaged_entry(name: str, said: str) -> DatasetEntry:
+    return DatasetEntry(
+        path=name,
+        shape=None,
+        dtype="unknown",
+        element_nbytes=0,
+        variable_length=False,
+        layout=DAMAGED,
+        chunk_shape=None,
+        filters="",
+        stored_nbytes=0,
+        stored_chunks=None,
+        cache_nbytes=0,
+        cache_chunks=0,
+        access=REFUSED,
+        reason=f"it is there, but libhdf5 cannot open it: {said}",
     )
 
 

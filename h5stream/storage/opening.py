@@ -209,7 +209,7 @@ class _FileReader:
 
     def _entry(self, dataset: Any, path: str, field: Any, member: tuple[str, ...], targets: list[Target]) -> Any:
         """Add the field, or one for each member of a compound; give its number or a dict of numbers."""
-        dtype = dataset.dtype
+        dtype: Any = elements.plain_dtype(dataset.dtype)
         for part in member:
             dtype = dtype.fields[part][0]
         if dtype.fields is not None:
@@ -252,7 +252,7 @@ class _FileReader:
             )
         )
         number = len(self.fields) - 1
-        leaf = elements.leaf_of(dataset.dtype, member) if kind != "object" else None
+        leaf = elements.leaf_of(elements.plain_dtype(dataset.dtype), member) if kind != "object" else None
         targets.append(
             Target(field=number, member=member, leaf=leaf, fill=np.zeros(leaf.nbytes if leaf else 0, np.uint8))
         )
@@ -331,7 +331,7 @@ class _FileReader:
             pieces=column_pieces(dataset.shape[1:], chunk_row_shape, columns),
             targets=tuple(targets),
             stored_element_nbytes=dataset.id.get_type().get_size(),
-            dtype_text=str(dataset.dtype),
+            dtype_text=str(elements.plain_dtype(dataset.dtype)),
         )
 
     def _why_h5py(self, place: _Place, targets: list[Target], pipeline: filters.Pipeline, name: str) -> str:

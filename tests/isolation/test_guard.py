@@ -1,0 +1,109 @@
+"""A file at which libhdf5 crashes ends a child, and is an error here."""
+
+import os
+import signal
+import struct
+import subprocess
+import sys
+
+import h5py
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from h5stream import H5Dataset, H5StreamLoader
+from h5stream.cli.app import app
+from h5stream.errors import FieldNotFoundError, IsolatedProcessError, SourceError
+from h5stream.isolation.guard import InChild, check_opening
+
+
+@pytest.fixture
+def crashing(tmp_path):
+    """A file with a dataset whose type is said to be that of the dataset itself: libhdf5 goes round without end."""
+    path = tmp_path / "crash.h5"
+    with h5py.File(path, "w", libver="earliest") as file:
+        file["type"] = np.dtype("i4")
+        file.create_dataset("x", (5,), file["type"])
+        file["y"] = np.arange(5)
+        own, other = (h5py.h5o.get_info(file[name].id).addr for name in ("x", "type"))
+    content = bytearray(path.read_bytes())
+    place = content.index(struct.pack("<Q", other), own)
+    content[place : place + 8] = struct.pack("<Q", own)
+    path.write_bytes(content)
+    return path
+
+
+@pytest.fixture
+def whole(tmp_path):
+    path = tmp_path / "whole.h5"
+    with h5py.File(path, "w") as file:
+        file["x"] = np.arange(20)
+    return path
+
+
+def test_the_file_really_ends_a_process_that_opens_the_dataset(crashing):
+    program = f"import h5py; f = h5py.File({str(crashing)!r}); print(list(f)); f['x']"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (-signal.SIGSEGV, "['type', 'x', 'y']\n")
+
+
+def test_inspect_says_that_a_file_makes_libhdf5_crash_and_fails(crashing):
+    command = [sys.executable, "-c", "from h5stream.cli.app import main; main()", "inspect", str(crashing)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    assert "ended by SIGSEGV" in ended.stderr
+    assert repr(str(crashing)) in ended.stderr
+    assert "makes libhdf5 crash" in ended.stderr
+
+
+@pytest.mark.parametrize("fields", ["x", ["y", "x"], None])
+def test_a_loader_with_a_process_of_its_own_refuses_such_a_file(crashing, fields):
+    with pytest.raises(IsolatedProcessError, match="ended by SIGSEGV") as error:
+        H5StreamLoader(crashing, 2, fields=fields, isolation="process")
+    assert error.value.exitcode == -signal.SIGSEGV
+
+
+def test_what_does_not_crash_in_it_can_be_read(crashing):
+    assert [batch.tolist() for batch in H5StreamLoader(crashing, 5, fields="y", isolation="process")] == [
+        [0, 1, 2, 3, 4]
+    ]
+
+
+def test_inspect_shows_of_a_whole_file_what_it_would_without_a_child(whole):
+    shown = CliRunner().invoke(app, ["inspect", str(whole)])
+    assert shown.exit_code == 0, shown.output
+    assert "20 rows" in shown.output
+
+
+def test_errors_of_opening_are_the_same_in_a_child(whole, tmp_path):
+    with pytest.raises(FieldNotFoundError, match="has no dataset 'z'") as error:
+        check_opening(str(whole), "z", False)
+    assert error.value.field == "z"
+    with pytest.raises(SourceError, match="no such file"):
+        check_opening([tmp_path / "absent.h5"], None, False)
+
+
+def test_what_is_open_already_is_not_opened_by_a_child(whole, monkeypatch):
+    monkeypatch.setattr(subprocess, "Popen", None)
+    check_opening(H5Dataset(whole), None, False)
+
+
+def test_a_child_that_is_not_waited_for_is_ended():
+    with InChild("reading", input) as call:
+        pass
+    with pytest.raises(ProcessLookupError):
+        os.kill(call._child.pid, 0)
+
+
+def test_what_the_function_prints_does_not_come_between(capfd):
+    with InChild("printing", print, "said") as call:
+        assert call.result() is None
+    assert "said" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("function", "argument", "said"), [(os.abort, (), "ended by SIGABRT"), (os._exit, (7,), "gone with status 7")]
+)
+def test_how_a_child_ended_is_told(function, argument, said):
+    with InChild("ending", function, *argument) as call, pytest.raises(IsolatedProcessError, match=f"ending: .*{said}"):
+        call.result()

@@ -1,0 +1,116 @@
+"""What is there and cannot be opened is said to be damaged, or what it is; never that it is not there."""
+
+import re
+
+import h5py
+import numpy as np
+import pytest
+from making import numbers
+from typer.testing import CliRunner
+
+from h5stream import H5Dataset
+from h5stream.cli.app import app
+from h5stream.errors import FieldNotFoundError, SourceError
+from h5stream.storage.listing import list_datasets, root_fields
+
+
+def damage_header(path, name):
+    """Spoil the object header of one object, and nothing else."""
+    with h5py.File(path) as file:
+        address = h5py.h5o.get_info(file[name].id).addr
+    content = bytearray(path.read_bytes())
+    content[address : address + 4] = b"\xff\xfe\xfd\xfc"
+    path.write_bytes(content)
+
+
+@pytest.fixture(params=["earliest", "latest"])
+def path(tmp_path, request):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w", libver=request.param) as file:
+        for name in ("x", "y", "deep/z", "deep/w", "other/v", "a:b"):
+            file[name] = numbers(6, 2)
+    return path
+
+
+def test_a_damaged_dataset_is_said_to_be_damaged(path):
+    damage_header(path, "x")
+    with pytest.raises(
+        SourceError, match=r"'x' is there, but libhdf5 cannot open it: Unable to .*It is damaged"
+    ) as error:
+        H5Dataset(path, "x")
+    assert error.value.file == str(path)
+    with pytest.raises(SourceError, match="'x' is there"):
+        H5Dataset(path, "/x:member")
+    assert H5Dataset(path, "y")[:].tolist() == numbers(6, 2).tolist()
+
+
+def test_a_damaged_dataset_below_a_group_and_one_with_a_colon_are_found_out(path):
+    damage_header(path, "deep/z")
+    damage_header(path, "a:b")
+    for name, shown in [("deep/z", "z"), ("a:b", "a:b"), ("a:b:c", "a:b")]:
+        with pytest.raises(SourceError, match=f"'{shown}' is there, but libhdf5 cannot open it"):
+            H5Dataset(path, name)
+
+
+def test_what_lies_in_a_damaged_group_is_not_said_to_be_missing(path):
+    damage_header(path, "deep")
+    with pytest.raises(SourceError, match="'deep' is there, but libhdf5 cannot open it"):
+        H5Dataset(path, "deep/z")
+
+
+def test_without_fields_a_damaged_dataset_is_not_left_out(path):
+    damage_header(path, "x")
+    with pytest.raises(SourceError, match=r"'x' is there, .*name other fields: fields="):
+        H5Dataset(path)
+    assert root_fields(str(path)) == []
+
+
+def test_a_name_that_is_not_there_is_still_not_there(path):
+    damage_header(path, "x")
+    for name in ("xx", "y/x", "deep/u", "deep//u", "./q"):
+        with pytest.raises(FieldNotFoundError, match="has no dataset"):
+            H5Dataset(path, name)
+
+
+def test_a_listing_names_what_is_damaged_and_what_libhdf5_said(path):
+    damage_header(path, "x")
+    damage_header(path, "other")
+    entries = {entry.path: entry for entry in list_datasets(str(path))[0]}
+    assert set(entries) == {"x", "y", "a:b", "deep/z", "deep/w", "other"}
+    for name in ("x", "other"):
+        assert (entries[name].access, entries[name].layout) == ("refused", "damaged")
+        assert "it is there, but libhdf5 cannot open it: Unable to" in entries[name].reason
+    shown = CliRunner().invoke(app, ["inspect", str(path), "--fields", "y"])
+    assert shown.exit_code == 0, shown.output
+    assert "it is there, but libhdf5 cannot open it" in " ".join(shown.output.split())
+
+
+# --- links that programs define for themselves -----------------------------------------------------------------
+
+
+@pytest.fixture
+def with_own_link(tmp_path):
+    """A file with a link of class 100, which libhdf5 knows nothing of: an external one of another number."""
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file["x"] = np.arange(5)
+        file["own"] = h5py.ExternalLink("other.h5", "/x")
+        file["g/y"] = np.arange(5)
+        file["g/own"] = h5py.ExternalLink("other.h5", "/x")
+    content, count = re.subn(rb"(\x01\x08)\x40(.own)", b"\\1\x64\\2", path.read_bytes(), flags=re.DOTALL)
+    assert count == 2
+    path.write_bytes(content)
+    return path
+
+
+def test_a_user_defined_link_does_not_hide_what_else_there_is(with_own_link):
+    assert H5Dataset(with_own_link)[:].tolist() == [0, 1, 2, 3, 4]
+    assert root_fields(str(with_own_link)) == ["x"]
+    assert {entry.path for entry in list_datasets(str(with_own_link))[0]} == {"x", "g/y"}
+
+
+@pytest.mark.parametrize("allow_external", [False, True])
+@pytest.mark.parametrize("name", ["own", "g/own", "own/x", "own:member"])
+def test_a_user_defined_link_is_named_as_what_it_is(with_own_link, name, allow_external):
+    with pytest.raises(FieldNotFoundError, match=r"own' is a user-defined link \(class 100\), which only the program"):
+        H5Dataset(with_own_link, name, allow_external=allow_external)

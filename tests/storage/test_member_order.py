@@ -1,0 +1,121 @@
+"""The members of a compound come in the order in which they lie in an element, whoever read the file before."""
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from making import access_of, low_level, string_type, write_raw
+from oracle import assert_like_h5py
+
+from h5stream import H5Dataset, H5StreamLoader
+from h5stream.storage.elements import plain_dtype
+from h5stream.storage.listing import list_datasets
+
+# What has to be converted: libhdf5 sorts the members of an open dataset's type when it does that.
+KINDS = {
+    "direct": h5py.h5t.STD_I32LE,
+    "h5py": string_type(4, h5py.h5t.STR_SPACEPAD),
+}
+
+
+def out_of_order(path, access, nested=False):
+    inner = h5py.h5t.create(h5py.h5t.COMPOUND, 8)
+    inner.insert(b"second", 4, h5py.h5t.STD_I16LE)
+    inner.insert(b"first", 0, KINDS[access])
+    stored = inner
+    if nested:
+        stored = h5py.h5t.create(h5py.h5t.COMPOUND, 16)
+        stored.insert(b"late", 8, inner)
+        stored.insert(b"early", 2, h5py.h5t.STD_I32BE)
+    raw = np.random.default_rng(0).integers(97, 99, (20, stored.get_size()), dtype=np.uint8)
+    return low_level(path, (20,), stored=stored, chunks=(6,), then=write_raw(raw, stored))
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("access", KINDS)
+def test_fields_keep_their_order_when_a_file_is_opened_again(tmp_path, access, nested):
+    path = out_of_order(tmp_path / "a.h5", access, nested)
+    first = H5Dataset(path, "x")
+    assert access_of(first)[0] == access
+    names = [field.name for field in first.layout.fields]
+    assert names == (["x:early", "x:late:first", "x:late:second"] if nested else ["x:first", "x:second"])
+    assert_like_h5py(path, access=access)
+    assert list(first[:]) == [name.split(":")[1] for name in dict.fromkeys(":".join(n.split(":")[:2]) for n in names)]
+    listed = list_datasets(path)[0][0].dtype
+    with h5py.File(path, locking=False) as file:  # still open, so that all of this shares libhdf5's type
+        file["x"][()]
+        again = H5Dataset(path, "x")
+        assert [field.name for field in again.layout.fields] == names
+        assert again.layout.datasets[0][0].dtype_text == first.layout.datasets[0][0].dtype_text
+        assert list_datasets(path)[0][0].dtype == listed
+
+
+@pytest.mark.parametrize("access", KINDS)
+def test_a_state_fits_the_loader_that_reads_the_same_file_later(tmp_path, access):
+    path = out_of_order(tmp_path / "a.h5", access)
+    loader = H5StreamLoader(path, 5, True, fields="x")
+    taken = iter(loader)
+    next(taken)
+    state = loader.state_dict()
+    with h5py.File(path, locking=False) as file:
+        file["x"][()]
+        later = H5StreamLoader(path, 5, True, fields="x")
+        later.load_state_dict(state)
+        for ours, theirs in zip(later, taken, strict=True):
+            assert list(ours) == list(theirs)
+            assert ours["second"].tolist() == theirs["second"].tolist()
+
+
+def test_files_whose_members_are_listed_in_another_order_are_read_as_one(tmp_path):
+    paths = []
+    for turn, names in enumerate([("a", "b"), ("b", "a")]):
+        path = tmp_path / f"{turn}.h5"
+        dtype = np.dtype({"names": names, "formats": ["<i2", "<i2"], "offsets": [4 * (n == "b") for n in names]})
+        values = np.zeros(3, dtype)
+        values["a"], values["b"] = turn, 10 + turn
+        with h5py.File(path, "w") as file:
+            file["x"] = values
+        paths.append(str(path))
+    batch = H5Dataset(paths, "x")[:]
+    assert batch["a"].tolist() == [0, 0, 0, 1, 1, 1]
+    assert batch["b"].tolist() == [10, 10, 10, 11, 11, 11]
+
+
+@st.composite
+def compounds(draw, deep=2):
+    count = draw(st.integers(1, 4))
+    leaf = st.sampled_from([np.dtype(t) for t in ("u1", ">i4", "<f8", "S3", ("<i2", (2, 3)))])
+    inside = st.one_of(leaf, compounds(deep=deep - 1)) if deep else leaf
+    formats = [draw(inside) for _ in range(count)]
+    offsets, end = [], 0
+    for inner in formats:
+        offsets.append(end + draw(st.integers(0, 3)))
+        end = offsets[-1] + inner.itemsize
+    names = [f"m{k}" for k in range(count)]
+    order = draw(st.permutations(range(count)))
+    return np.dtype(
+        {
+            key: [given[k] for k in order]
+            for key, given in zip(("names", "formats", "offsets"), (names, formats, offsets), strict=True)
+        }
+        | {"itemsize": end + draw(st.integers(0, 3))}
+    )
+
+
+@settings(max_examples=200, deadline=None)
+@given(compounds())
+def test_a_type_in_the_order_of_its_offsets_has_the_same_members_at_the_same_places(dtype):
+    ordered = plain_dtype(dtype)
+    assert plain_dtype(ordered) is ordered
+    assert ordered.itemsize == dtype.itemsize
+    raw = np.random.default_rng(0).integers(0, 255, dtype.itemsize, dtype=np.uint8).view(np.uint8)
+
+    def same(a, b):
+        if a.dtype.names is None:
+            return a.dtype == b.dtype and a.tobytes() == b.tobytes()
+        return set(a.dtype.names) == set(b.dtype.names) and all(same(a[n], b[n]) for n in a.dtype.names)
+
+    assert same(raw.view(dtype), raw.view(ordered))
+    offsets = [ordered.fields[name][1] for name in ordered.names]
+    assert offsets == sorted(offsets)

@@ -1,0 +1,125 @@
+"""Chunked datasets that may grow along any of their axes are h5py's, byte for byte, whatever index libhdf5 chose."""
+
+import dataclasses
+
+import h5py
+import numpy as np
+import pytest
+from chunked_files import check_like_h5py, chunked_files
+from hypothesis import HealthCheck, given, settings
+from making import index_type, make_file, numbers
+from oracle import assert_like_h5py
+
+from h5stream import H5Dataset
+from h5stream.storage.check import why_not_decoded_here
+from h5stream.storage.index import build_index, read_stored_chunk
+
+U = None
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("maxshape")
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(case=chunked_files())
+def test_what_can_grow_is_what_h5py_reads(folder, case):
+    check_like_h5py(case, folder / "case.h5")
+
+
+# One unlimited axis that is not the first: libhdf5 lists the chunks of such an index in wrong places.
+ONE_UNLIMITED = {
+    "of two": ((4, 6), (2, 3), (4, U)),
+    "of two, the other may grow": ((4, 6), (2, 3), (9, U)),
+    "in the middle": ((4, 6, 5), (2, 3, 2), (8, U, 10)),
+    "last of three": ((4, 6, 5), (2, 3, 2), (5, 12, U)),
+    "last of four": ((3, 4, 5, 6), (1, 2, 3, 4), (4, 4, 6, U)),
+    "chunks of one": ((3, 5), (1, 1), (3, U)),
+    "one row of chunks, more may come": ((2, 60), (2, 3), (8, U)),
+}
+
+
+@pytest.mark.parametrize("libver", ["v108", "v110", "latest"])
+@pytest.mark.parametrize("filters", [{}, {"compression": "gzip", "shuffle": True}], ids=["none", "gzip"])
+@pytest.mark.parametrize("name", ONE_UNLIMITED)
+def test_one_unlimited_axis_that_is_not_the_first_is_read_directly(tmp_path, name, filters, libver):
+    shape, chunks, maxshape = ONE_UNLIMITED[name]
+    path = make_file(
+        tmp_path / "a.h5", libver=libver, data=numbers(*shape), chunks=chunks, maxshape=maxshape, **filters
+    )
+    assert index_type(path) == ("btree v1" if libver == "v108" else "extensible array")
+    assert_like_h5py(path, access="decoded" if filters else "direct")
+
+
+@pytest.mark.parametrize("libver", ["v108", "latest"])
+@pytest.mark.parametrize(
+    "written", [[(0, 0)], [(0, 9)], [(0, 3), (0, 9)], [(2, 0)], [(2, 3)], [(0, 0), (2, 9)]], ids=str
+)
+def test_an_index_with_few_of_its_chunks_is_told_from_one_that_is_listed_rightly(tmp_path, written, libver):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w", libver=libver) as file:
+        x = file.create_dataset("x", (4, 12), "i4", chunks=(2, 3), maxshape=(6, U), fillvalue=7)
+        for row, column in written:
+            x[row : row + 2, column : column + 3] = numbers(2, 3, dtype="i4")
+    assert_like_h5py(path, access="direct")
+    with h5py.File(path) as file:
+        index = build_index(file["x"], file_size=path.stat().st_size)
+    assert [index.coordinates(int(n)) for n in index.numbers] == sorted(written)
+
+
+def test_a_missing_chunk_that_the_users_own_handle_has_cached_is_still_missing(tmp_path):
+    # Asked for the size of a chunk in its cache, libhdf5 gives one although the file has none.
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w", libver="latest") as file:
+        x = file.create_dataset("x", (2, 60), "i4", chunks=(2, 3), maxshape=(8, U), fillvalue=7)
+        x[:, 27:30] = numbers(2, 3, dtype="i4")
+    with h5py.File(path, locking=False) as file:
+        whole = file["x"][()]
+        assert read_stored_chunk(file["x"], (0, 0), 24) is None
+        index = build_index(file["x"], file_size=path.stat().st_size)
+        assert [index.coordinates(int(n)) for n in index.numbers] == [(0, 27)]
+        np.testing.assert_array_equal(H5Dataset(path, "x")[:].numpy(), whole)
+
+
+# --- a check that would have seen it --------------------------------------------------------------------------
+
+
+def permuted(part, places):
+    """Give a dataset part whose index names its chunks in another order."""
+    index = part.index
+    return dataclasses.replace(
+        part, index=dataclasses.replace(index, offset=index.offset[places], nbytes=index.nbytes[places])
+    )
+
+
+ORDERS = {
+    "axes exchanged": lambda numbers: numbers.reshape(4, 5).T.reshape(-1),
+    "reversed": lambda numbers: numbers[::-1],
+    "first and last exchanged": lambda numbers: np.r_[numbers[-1], numbers[1:-1], numbers[0]],
+    "all but the first moved on by one": lambda numbers: np.r_[numbers[0], np.roll(numbers[1:], 1)],
+}
+
+
+@pytest.mark.parametrize("filters", [{}, {"compression": "gzip"}], ids=["none", "gzip"])
+@pytest.mark.parametrize("order", ORDERS)
+def test_an_index_in_another_order_is_seen_when_a_file_is_opened(tmp_path, order, filters):
+    path = make_file(tmp_path / "a.h5", data=numbers(20, 15), chunks=(5, 3), **filters)
+    layout = H5Dataset(path, "x").layout
+    part = layout.datasets[0][0]
+    with h5py.File(path, locking=False) as file:
+        assert why_not_decoded_here(file["x"], part, layout.files[0]) == ""
+        wrong = permuted(part, ORDERS[order](np.arange(20)))
+        assert why_not_decoded_here(file["x"], wrong, layout.files[0]) != ""
+
+
+def test_an_index_that_names_a_missing_chunk_is_seen_when_a_file_is_opened(tmp_path):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        x = file.create_dataset("x", (20, 15), "f4", chunks=(5, 3))
+        x[:10] = numbers(10, 15)
+    layout = H5Dataset(path, "x").layout
+    part = layout.datasets[0][0]
+    wrong = dataclasses.replace(part, index=dataclasses.replace(part.index, numbers=part.index.numbers + 10))
+    with h5py.File(path, locking=False) as file:
+        assert why_not_decoded_here(file["x"], wrong, layout.files[0]) != ""
