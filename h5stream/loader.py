@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import Subset
+from torch.utils.data import Dataset
 
-from h5stream.dataset import H5Dataset
 from h5stream.delivery import Finish, delivery_for, device_of, window_backend_for
 from h5stream.engine.assemble import Assembler
 from h5stream.engine.budget import threads_within
@@ -55,9 +54,10 @@ class H5StreamLoader:
 
     Parameters
     ----------
-    dataset : path, pattern, sequence of them, H5Dataset, or Subset of one
-        The files, or a dataset over them. The loader's own order takes a Subset's rows as the file has them;
-        a sampler's indices are places in the Subset.
+    dataset : path, pattern, H5Dataset, or sequence of them
+        The files, or datasets over them: several in a list or a ``ConcatDataset`` are read as one. A ``Subset`` gives
+        its rows in its own order with ``shuffle=False``, and as often as it names them; a sampler's indices are places
+        in it.
     batch_size : int or None
         Rows of a batch. None gives single samples, as in DataLoader.
     shuffle : bool, optional
@@ -142,7 +142,7 @@ class H5StreamLoader:
 
     def __init__(
         self,
-        dataset: Source | H5Dataset | Subset[Any],
+        dataset: Source | Dataset[Any] | Sequence[Dataset[Any]],
         batch_size: int | None = DEFAULT_BATCH_ROWS,
         shuffle: bool | None = None,
         sampler: Iterable[Any] | None = None,
@@ -188,7 +188,7 @@ class H5StreamLoader:
         check_samplers(batch_size, shuffle, sampler, batch_sampler, drop_last)
         isolated = checked_isolation(isolation)
         self.batch_size = None if batch_sampler is not None else batch_size
-        self._given = given_order(dataset, self.batch_size, sampler, batch_sampler, drop_last)
+        self._given = given_order(self.dataset, self.batch_size, sampler, batch_sampler, drop_last)
         ranks = checked_ranks(rank, world_size, listed=self._given is not None)
         gives_samples = self.batch_size is None and (self._given is None or self._given.gives_samples)
         batched = self.batch_size is not None or batch_sampler is not None

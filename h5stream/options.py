@@ -14,10 +14,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import Subset
 
 from h5stream import allowance
-from h5stream.dataset import H5Dataset
+from h5stream.dataset import H5Dataset, opened
 from h5stream.engine.budget import check_budget, default_budget
 from h5stream.errors import OptionError
 from h5stream.staging.loading import stage_layout, with_mapped_files
@@ -28,20 +27,9 @@ DEFAULT_BATCH_ROWS = 8192
 
 
 def as_dataset(given: Any, fields: Fields, allow_external: bool) -> H5Dataset:
-    """Make the dataset that a loader streams: of a path, an `H5Dataset`, or a `Subset` of one."""
-    if isinstance(given, Subset):
-        inner = as_dataset(given.dataset, fields, allow_external)
-        return inner.subset(given.indices)
-    if isinstance(given, H5Dataset):
-        if fields is not None:
-            raise OptionError("fields= belongs to the H5Dataset that was given; name them there")
-        return given
-    if isinstance(given, torch.utils.data.Dataset):
-        raise OptionError(
-            f"H5StreamLoader reads HDF5 files and cannot see into a {type(given).__name__}; give it the path, an "
-            "H5Dataset or a Subset of one, and put what __getitem__ does into transform="
-        )
-    return H5Dataset(given, fields, allow_external=allow_external)
+    """Make the dataset that a loader streams: of files, or of `H5Dataset`, chosen from and joined as torch does."""
+    known = opened(given, fields)
+    return H5Dataset(given, fields, allow_external=allow_external) if known is None else known
 
 
 def as_staged(owner: object, dataset: H5Dataset, stage_to: Any) -> tuple[H5Dataset, Callable[[], Any]]:
@@ -242,11 +230,11 @@ def _batched(indices: Iterator[Any], size: int, drop_last: bool) -> Iterator[lis
 
 
 def given_order(
-    dataset: Any, batch_size: int | None, sampler: Any, batch_sampler: Any, drop_last: bool
+    dataset: H5Dataset, batch_size: int | None, sampler: Any, batch_sampler: Any, drop_last: bool
 ) -> GivenOrder | None:
     """Give the order that a sampler decides; None where there is none.
 
-    A loader's own order takes a Subset's rows as the file has them; a sampler's indices are places in the Subset.
+    A sampler's indices are places in the dataset, as in a Subset of torch.
     """
     if sampler is None and batch_sampler is None:
         return None
@@ -255,12 +243,5 @@ def given_order(
         batch_sampler=batch_sampler,
         batch_size=batch_size,
         drop_last=drop_last,
-        rows=_rows_of(dataset),
+        rows=dataset.rows,
     )
-
-
-def _rows_of(given: Any) -> Any:
-    if isinstance(given, Subset):
-        inner, indices = _rows_of(given.dataset), np.asarray(given.indices, dtype=np.int64)
-        return indices if inner is None else inner[indices]
-    return given.blocks.rows if isinstance(given, H5Dataset) else None

@@ -212,7 +212,7 @@ def test_a_samplers_indices_are_places_in_the_subset_as_in_dataloader(dataset):
 def test_a_subset_of_a_selection_follows_both(sample):
     dataset = H5Dataset(sample.path, ["x", "y"], rows=np.arange(0, 1000, 2))
     subset = Subset(dataset, [9, 1, 5])
-    assert rows_of(H5StreamLoader(subset, 2)) == [2, 10, 18]
+    assert rows_of(H5StreamLoader(subset, 2)) == [18, 2, 10]
     given = {"batch_size": 3, "sampler": [0, 1, 2]}
     assert rows_of(H5StreamLoader(subset, **given)) == rows_of(DataLoader(subset, **given)) == [18, 2, 10]
 

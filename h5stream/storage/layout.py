@@ -164,13 +164,14 @@ class SampleLayout:
     Attributes
     ----------
     files : tuple of FileIdentity
-        In the order in which their rows follow one another.
+        In the order in which their first rows follow one another.
     file_starts : tuple of int
-        Number of each file's first row, and at the end the number of all rows.
+        Number of each part's first row, and at the end the number of all rows. A part is a file, or one of several
+        groups of a file that were joined.
     fields : tuple of FieldLayout
         The flat list of entries.
     datasets : tuple of tuple of DatasetPart
-        For each dataset its parts, one a file.
+        For each dataset its parts, in turn; part ``k`` of all of them lies in one file.
     shape : SampleShape
         The user's structure.
     entries : tuple
@@ -201,8 +202,10 @@ class SampleLayout:
         if len(self.files) == 1:
             return (0,)
         if (rows[:-1] <= rows[1:]).all():
-            return tuple(np.flatnonzero(np.diff(np.searchsorted(rows, self.file_starts)) > 0).tolist())
-        return tuple(np.unique(np.searchsorted(self.file_starts, rows, side="right") - 1).tolist())
+            parts = np.flatnonzero(np.diff(np.searchsorted(rows, self.file_starts)) > 0)
+        else:
+            parts = np.unique(np.searchsorted(self.file_starts, rows, side="right") - 1)
+        return tuple(sorted({self.datasets[0][part].file for part in parts.tolist()}))
 
     @property
     def row_nbytes(self) -> int:
