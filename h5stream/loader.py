@@ -6,6 +6,7 @@ import logging
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -193,30 +194,32 @@ class H5StreamLoader:
         gives_samples = self.batch_size is None and (self._given is None or self._given.gives_samples)
         batched = self.batch_size is not None or batch_sampler is not None
         takes_apart = gives_samples or (batched and collate_fn is not None)
-        slot_rows = min(batch_size or 1, len(self.dataset)) if self._given is None else self._given.most_rows
+        slot_rows = min(batch_size or 1, len(self.dataset)) if self._given is None else self._given.said_rows
         self.memory_budget = checked_budget(memory_budget)
         self.dataset, self._give_back = as_staged(self, self.dataset, stage_to)
         layout = self.dataset.layout
-        carrier, assembler = Carrier(layout), Assembler(layout)
+        carrier, assembler = Carrier(layout), Assembler(layout, gives_lists=not takes_apart)
         if num_workers is None:
             self.num_workers = threads_within(layout, self.num_workers, self.memory_budget)
         window_backend = window_backend_for(window_device, device, assembler, listed=self._given is not None)
         self._sizing = Sizing(
             carrier=carrier,
             rows=len(self.dataset),
-            batch_rows=slot_rows,
+            batch_rows=slot_rows or DEFAULT_BATCH_ROWS,
             memory_budget=self.memory_budget,
             threads=self.num_workers,
             backend=window_backend,
-            hint="" if self._given is None else self._given.hint,
         )
+        if self._given is not None and self._given.said_rows is None:
+            self._sizing = self._sizing.with_room(window)
+            self._given = replace(self._given, room=self._sizing.batch_rows)
         self._kept, self.window_size = self._sizing.choose(window)
         if self.window_size.notice:
             _log.info("%s", self.window_size.notice)
         self.device = device_of(device) if window_backend is None else window_backend.device
         delivery = delivery_for(
             assembler,
-            SlotFormat.for_rows(layout.fields, slot_rows),
+            SlotFormat.for_rows(layout.fields, self._sizing.batch_rows),
             Finish(takes_apart=takes_apart, gives_samples=gives_samples, collate_fn=collate_fn, transform=transform),
             device=self.device,
             window_backend=window_backend,

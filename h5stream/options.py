@@ -154,6 +154,8 @@ class GivenOrder:
         Leave out the last batch if it is not full.
     rows : ndarray of int64 or None
         The file's row for each index, where that is not the index itself.
+    room : int
+        Rows that a slot holds where nobody says how many rows a batch has; as many as the memory budget has room for.
     """
 
     sampler: Any
@@ -161,6 +163,7 @@ class GivenOrder:
     batch_size: int | None
     drop_last: bool
     rows: Any = None
+    room: int = 0
 
     @property
     def gives_samples(self) -> bool:
@@ -168,30 +171,20 @@ class GivenOrder:
         return self.batch_sampler is None and self.batch_size is None and not hasattr(self.sampler, "batch_size")
 
     @property
-    def most_rows(self) -> int:
-        """Rows that a slot must hold."""
+    def said_rows(self) -> int | None:
+        """Rows of a batch, at most: as asked for, or as the sampler says by its attribute; None where nobody does."""
         if self.batch_sampler is None and (self.batch_size is not None or self.gives_samples):
             return self.batch_size or 1
         source = self.sampler if self.batch_sampler is None else self.batch_sampler
         if isinstance(source, (list, tuple)):
             return max((1, *(len(batch) for batch in source)))
-        return DEFAULT_BATCH_ROWS if self.said_rows is None else self.said_rows
-
-    @property
-    def said_rows(self) -> int | None:
-        """Rows of a batch as the sampler says them, by its attribute; None where it does not."""
-        said = getattr(self.sampler if self.batch_sampler is None else self.batch_sampler, "batch_size", None)
+        said = getattr(source, "batch_size", None)
         return said if isinstance(said, int) and said > 0 else None
 
     @property
-    def hint(self) -> str:
-        """What to say where room for a batch is too much, and nobody said how large a batch is."""
-        if self.most_rows != DEFAULT_BATCH_ROWS or self.said_rows is not None or self.batch_size is not None:
-            return ""
-        return (
-            f"; the batch_sampler does not say how many rows its batches have, so there is room for "
-            f"{DEFAULT_BATCH_ROWS:,}: give it an attribute batch_size, or pass list(batch_sampler)"
-        )
+    def most_rows(self) -> int:
+        """Rows that a slot must hold."""
+        return self.said_rows or self.room
 
     def __len__(self) -> int:
         if self.batch_sampler is not None or self.batch_size is None:

@@ -54,7 +54,7 @@ def _check_structure(first: SampleLayout, other: SampleLayout, number: int) -> N
     if ours.kind != theirs.kind or len(ours.keys) != len(theirs.keys) or unlike_keys:
         raise OptionError(
             f"datasets that are read as one must give samples of one structure: number {number} ({_named(other)}) "
-            f"gives {_words(other)}, but number 0 ({_named(first)}) gives {_words(first)}. Open them with the same fields="
+            f"gives {_words(other)}, but number 0 ({_named(first)}) gives {_words(first)}; name the same fields="
         )
     if first.allow_external != other.allow_external:
         raise OptionError(
