@@ -96,6 +96,7 @@ class H5Dataset(Dataset[Any]):
         else:
             self.layout = given.layout
             self._rows = given._rows if rows is None else given.subset(rows)._rows
+            numpy = numpy or given._numpy
         self._numpy = numpy
         if numpy:
             _check_numpy_has(self.layout)
@@ -254,7 +255,14 @@ class H5Dataset(Dataset[Any]):
             self._cache.put(first, block)
         else:
             self._check_unchanged(np.array([row]))
-        return with_tensors(sample_of(block, row - first), torch.Tensor.clone)
+        return with_tensors(sample_of(block, row - first), _copied)
+
+
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    # By NumPy, in this thread: torch copies with a team of threads, which a forked child waits for in vain.
+    copy = torch.empty_like(tensor)
+    copy.reshape(-1).view(torch.uint8).numpy()[:] = tensor.reshape(-1).view(torch.uint8).numpy()
+    return copy
 
 
 def _ascending(rows: NDArray[np.int64]) -> bool:

@@ -329,9 +329,7 @@ def test_a_batch_sampler_that_does_not_say_its_rows_gets_the_room_that_the_budge
 def test_a_batch_beyond_the_room_says_what_would_do(dataset):
     silent = Silent([1], list(range(1000)) * 5)
     loader = H5StreamLoader(dataset, batch_sampler=silent, memory_budget=2_400_000, num_workers=1)
-    with pytest.raises(
-        OptionError, match=r"batch of 5,000 rows.*room for .* batch_size .*memory_budget="
-    ):
+    with pytest.raises(OptionError, match=r"batch of 5,000 rows.*room for .* batch_size .*memory_budget="):
         list(loader)
     silent.batch_size = 5000
     assert len(batches_of(H5StreamLoader(dataset, batch_sampler=silent, num_workers=1))) == 2
