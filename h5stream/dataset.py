@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-import collections
-import threading
+import bisect
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.utils.data import Dataset
+from torch.utils.data import ConcatDataset, Dataset, Subset
 
+from h5stream import indexing
+from h5stream.block_cache import BlockCache
 from h5stream.engine.assemble import Assembler
 from h5stream.engine.carry import Carrier
 from h5stream.engine.emit import Sink
 from h5stream.engine.plan import plan_window
 from h5stream.engine.slots import Memory, SlotFormat, address_of, map_memory
 from h5stream.errors import OptionError
-from h5stream.order.blocks import Blocks, make_blocks, select_rows
+from h5stream.order.blocks import Blocks, listed_blocks, make_blocks, row_numbers, select_rows
 from h5stream.order.epoch import Window
 from h5stream.storage.fields import Fields, Source
+from h5stream.storage.joining import joined_layout
 from h5stream.storage.layout import DIRECT, SampleLayout
 from h5stream.storage.opening import open_layout
+from h5stream.structure import as_numpy, sample_of, samples_of, with_tensors
 
 _CACHED_BLOCK_NBYTES = 8 * 1024 * 1024
-_CACHED_BLOCKS = 4
 
 
 class H5Dataset(Dataset[Any]):
@@ -37,9 +39,11 @@ class H5Dataset(Dataset[Any]):
 
     Parameters
     ----------
-    source : path, pattern, open h5py.File, Group or Dataset, or sequence of them
+    source : path, pattern, open h5py.File, Group or Dataset, H5Dataset, or sequence of them
         One file or several, which follow one another as one sequence of rows. An h5py object stands for its name: a
-        group's datasets are the fields, and names are looked up in it; a dataset is a file and its one field.
+        group's datasets are the fields, and names are looked up in it; a dataset is a file and its one field. Or
+        several `H5Dataset` in a list or a ``ConcatDataset``: groups of one file, for instance; their samples must be
+        alike, their fields' paths need not.
     fields : str, Field, h5py.Dataset, sequence or mapping of them, optional
         ``"x"`` gives a tensor a sample, ``["x", "y"]`` a tuple, ``{"image": "x"}`` a dict. By default the
         datasets at the file's root, if they agree in length.
@@ -47,6 +51,9 @@ class H5Dataset(Dataset[Any]):
         The rows to use, as indices or a mask; they keep the file's order.
     allow_external : bool
         Whether external links, external storage and virtual sources may lead out of the opened files.
+    numpy : bool
+        Give NumPy arrays and scalars instead of tensors when this object is indexed: for a ``__getitem__`` that was
+        written for h5py and goes on with ``.astype``. A loader gives tensors all the same.
 
     Attributes
     ----------
@@ -70,22 +77,42 @@ class H5Dataset(Dataset[Any]):
     (6, (tensor([8., 9.]), tensor(4)))
     >>> dataset[[5, 0]][1]
     tensor([5, 0])
+    >>> H5Dataset(path, "x", numpy=True)[2:4, 0].astype("f8")
+    array([4., 6.])
     """
 
     def __init__(
-        self, source: Source, fields: Fields = None, *, rows: Any = None, allow_external: bool = False
+        self,
+        source: Source | Dataset[Any] | Sequence[Dataset[Any]],
+        fields: Fields = None,
+        *,
+        rows: Any = None,
+        allow_external: bool = False,
+        numpy: bool = False,
     ) -> None:
-        self.layout: SampleLayout = open_layout(source, fields, allow_external=allow_external)
-        self._rows = select_rows(rows, self.layout.rows)
-        self._carrier = Carrier(self.layout)
-        self._assembler = Assembler(self.layout)
-        self._cache = _BlockCache()
+        given = opened(source, fields)
+        if given is None:
+            paths = cast(Source, source)
+            self.layout: SampleLayout = open_layout(paths, fields, allow_external=allow_external)
+            self._rows = select_rows(rows, self.layout.rows)
+        else:
+            self.layout = given.layout
+            self._rows = given._rows if rows is None else given.subset(rows)._rows
+            numpy = numpy or given._numpy
+        self._numpy: bool = numpy
+        if numpy:
+            _check_numpy_has(self.layout)
+        self._renew()
+
+    def _renew(self) -> None:
+        """Make what belongs to one object over one layout."""
+        self._carrier, self._assembler, self._cache = Carrier(self.layout), Assembler(self.layout), BlockCache()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_cache": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _cache=_BlockCache())
+        self.__dict__.update(state, _cache=BlockCache())
 
     def __len__(self) -> int:
         return self.layout.rows if self._rows is None else len(self._rows)
@@ -107,57 +134,89 @@ class H5Dataset(Dataset[Any]):
             Rows of this dataset, as numbers or a mask; they keep the file's order.
         """
         chosen = select_rows(indices, len(self))
+        return self if chosen is None else self._over_rows(chosen)
+
+    def listed(self, indices: Any) -> H5Dataset:
+        """Give a dataset over these rows in this order, as often as each is named: what a ``Subset`` of torch is.
+
+        An epoch that is shuffled has them in its own order; one that is not has them in this one.
+        """
+        return self._over_rows(row_numbers(indices, len(self)))
+
+    def _over_rows(self, places: NDArray[np.int64]) -> H5Dataset:
         twin = H5Dataset.__new__(H5Dataset)
-        twin.__dict__.update(self.__dict__, _cache=_BlockCache(), _carrier=Carrier(self.layout))
-        twin._rows = chosen if self._rows is None or chosen is None else self._rows[chosen]
+        rows = places if self._rows is None else self._rows[places]
+        twin.__dict__.update(self.__dict__, _carrier=Carrier(self.layout), _rows=rows)
         return twin
 
     def over(self, layout: SampleLayout) -> H5Dataset:
         """Give the same rows of the same files elsewhere: of byte for byte copies, for instance staged ones."""
         twin = H5Dataset.__new__(H5Dataset)
-        own = {"layout": layout, "_carrier": Carrier(layout), "_assembler": Assembler(layout), "_cache": _BlockCache()}
-        twin.__dict__.update(self.__dict__ | own)
+        twin.__dict__.update(self.__dict__, layout=layout)
+        twin._renew()
         return twin
+
+    @property
+    def rows(self) -> NDArray[np.int64] | None:
+        """The row of the files that each sample is, in the order of this dataset; None where that is all of them."""
+        return self._rows
 
     @property
     def blocks(self) -> Blocks:
         """The rows cut into blocks, the unit of the coarse shuffle."""
         block_rows = tuple(part.chunk_rows for part in self.layout.leading)
-        return make_blocks(self.layout.file_starts, block_rows, self._rows)
+        rows = self._rows if self._rows is None or _ascending(self._rows) else np.sort(self._rows)
+        return make_blocks(self.layout.file_starts, block_rows, rows)
+
+    def blocks_for(self, shuffle: bool) -> Blocks:
+        """Give the blocks of an epoch: one that is not shuffled keeps the order of `listed`."""
+        if shuffle or self._rows is None or _ascending(self._rows):
+            return self.blocks
+        return listed_blocks(self._rows, max(part.chunk_rows for part in self.layout.leading))
 
     # --- samples and batches ----------------------------------------------------------------------------
 
     def __getitem__(self, index: Any) -> Any:
-        """Give one sample for an integer, a batch for a slice, a list or an array of rows."""
-        if _is_one_row(index):
-            return self._sample(self._row_numbers(np.array([int(index)]))[0])
-        if isinstance(index, slice):
-            return self.read(np.arange(*index.indices(len(self)), dtype=np.int64))
-        chosen = np.asarray(index)
-        if chosen.dtype == bool:
-            if chosen.shape != (len(self),):
-                raise OptionError(f"a mask needs one value a row: {len(self):,} rows, shape {chosen.shape}")
-            chosen = np.flatnonzero(chosen)
-        elif chosen.size and not np.issubdtype(chosen.dtype, np.integer):
-            raise OptionError(f"rows are named by integers, a slice or a mask, not {chosen.dtype}")
-        return self.read(chosen.astype(np.int64).reshape(-1))
+        """Give one sample for an integer, a batch for a slice, a list, an array or a mask of rows, or ``...``.
+
+        With one field that is a tensor, further indices mean what they mean to h5py: ``dataset[2:4, 0]`` is column 0
+        of two rows. Rows may come in any order and repeat, and slices may run backwards, which h5py refuses.
+        """
+        rows, inside = indexing.split(index, self._shape)
+        if indexing.is_one(rows):
+            value = self._sample(int(rows))
+        else:
+            value = self.read(indexing.numbers(rows, len(self), axis=0))
+        value = indexing.inside(value, inside, taken=not indexing.is_one(rows)) if inside else value
+        return as_numpy(value) if self._numpy else value
+
+    @property
+    def _shape(self) -> tuple[int, ...] | None:
+        """The shape of the one tensor that a batch of all rows is; None where a batch is something else."""
+        field = self.layout.fields[0]
+        if self.layout.shape.kind != "one" or len(self.layout.fields) != 1 or field.kind != "array":
+            return None
+        return None if isinstance(self.layout.entries[0], dict) else (len(self), *field.row_shape)
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """Give a list of samples, each chunk decoded once; a stock DataLoader calls this.
 
         The samples view one batch; `h5stream.collate` gives it back whole, without stacking.
         """
-        return Samples(self.read(np.asarray(indices, dtype=np.int64)), len(indices))
+        return Samples(self.read(np.asarray(indices, dtype=np.int64)), len(indices), self._numpy)
 
     def read(self, rows: NDArray[np.int64]) -> Any:
-        """Read rows as one batch, in the order given; rows may repeat.
+        """Read rows as one batch of tensors, in the order given; rows may repeat.
 
         Parameters
         ----------
         rows : ndarray of int64
             Rows of this dataset; negative ones count from the end.
         """
-        numbers = self._row_numbers(rows)
+        return self._read(self._row_numbers(rows))
+
+    def _read(self, numbers: NDArray[np.int64]) -> Any:
+        """Read rows by their numbers in the files."""
         by_row = np.argsort(numbers, kind="stable")
         window = Window(rows=numbers[by_row], batch=np.zeros(len(numbers), dtype=np.int64), within=by_row)
         slot_format = SlotFormat.for_rows(self.layout.fields, len(numbers))
@@ -189,64 +248,106 @@ class H5Dataset(Dataset[Any]):
         places = np.where(rows < 0, rows + count, rows)
         return places if self._rows is None else self._rows[places]
 
-    def _sample(self, row: int) -> Any:
+    def _sample(self, index: int) -> Any:
         """Read one row; compressed blocks are kept for a while, for neighbours that are asked for next."""
-        part = next(p for p in reversed(self.layout.leading) if p.row_start <= row)
+        row = int(self._row_numbers(np.array([index]))[0])
+        part = self.layout.leading[bisect.bisect_right(self.layout.file_starts, row) - 1]
         block_nbytes = part.chunk_rows * self.layout.row_nbytes
-        if part.access == DIRECT or block_nbytes > _CACHED_BLOCK_NBYTES or self._rows is not None:
-            place = row if self._rows is None else int(np.searchsorted(self._rows, row))
-            return sample_of(self.read(np.array([place])), 0)
+        if part.access == DIRECT or block_nbytes > _CACHED_BLOCK_NBYTES:
+            return sample_of(self._read(np.array([row])), 0)
         first = part.row_start + (row - part.row_start) // part.chunk_rows * part.chunk_rows
         block = self._cache.get(first)
         if block is None:
             last = min(first + part.chunk_rows, part.row_start + part.rows)
-            block = self.read(np.arange(first, last, dtype=np.int64))
+            block = self._read(np.arange(first, last, dtype=np.int64))
             self._cache.put(first, block)
         else:
             self._check_unchanged(np.array([row]))
-        return _cloned(sample_of(block, row - first))
+        return with_tensors(sample_of(block, row - first), _copied)
 
 
-def _is_one_row(index: Any) -> bool:
-    if isinstance(index, (bool, slice)):
-        return False
-    one = np.asarray(index) if isinstance(index, (np.ndarray, torch.Tensor)) else index
-    return isinstance(one, int) or (np.ndim(one) == 0 and np.issubdtype(getattr(one, "dtype", object), np.integer))
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    # By NumPy, in this thread: torch copies with a team of threads, which a forked child waits for in vain.
+    copy = torch.empty_like(tensor)
+    copy.reshape(-1).view(torch.uint8).numpy()[:] = tensor.reshape(-1).view(torch.uint8).numpy()
+    return copy
 
 
-class _BlockCache:
-    """The blocks that single rows were taken from last.
+def _ascending(rows: NDArray[np.int64]) -> bool:
+    return bool((rows[:-1] <= rows[1:]).all())
 
-    # Guarantees: any thread may call; entries are never changed, and callers copy what they hand out.
+
+def _check_numpy_has(layout: SampleLayout) -> None:
+    for field in layout.fields:
+        try:
+            torch.empty(0, dtype=field.cast).numpy()
+        except TypeError:
+            raise OptionError(
+                f"field {field.name!r}: numpy=True cannot give {field.cast}, which NumPy does not have; leave dtype= "
+                "or numpy= out"
+            ) from None
+
+
+def opened(source: Any, fields: Fields = None) -> H5Dataset | None:
+    """Give the dataset that `H5Dataset` objects are, alone, chosen from or joined; None for what names files.
+
+    Raises
+    ------
+    OptionError
+        For a dataset of another kind, whose files nobody can see; for some of each; and for `fields` besides.
+    FieldLengthError
+        If the samples of those that are joined differ.
     """
+    if isinstance(source, Subset):
+        inner = opened(source.dataset, fields)
+        if inner is None:
+            raise OptionError(f"a Subset needs a dataset whose rows it names, not {source.dataset!r}")
+        return inner.listed(source.indices)
+    if isinstance(source, ConcatDataset):
+        return _joined(source.datasets, fields)
+    if isinstance(source, (list, tuple)) and any(isinstance(one, Dataset) for one in source):
+        return _joined(source, fields)
+    if not isinstance(source, Dataset):
+        return None
+    if not isinstance(source, H5Dataset):
+        raise OptionError(
+            f"h5stream reads HDF5 files and cannot see into a {type(source).__name__}; give it the path, an H5Dataset, "
+            "or a Subset or ConcatDataset of some, and put what __getitem__ does into transform="
+        )
+    if fields is not None:
+        raise OptionError("fields= belongs to the H5Dataset that was given; name them there")
+    return source
 
-    def __init__(self) -> None:
-        self._blocks: collections.OrderedDict[int, Any] = collections.OrderedDict()
-        self._lock = threading.Lock()
 
-    def get(self, first: int) -> Any:
-        with self._lock:
-            block = self._blocks.get(first)
-            if block is not None:
-                self._blocks.move_to_end(first)
-            return block
-
-    def put(self, first: int, block: Any) -> None:
-        with self._lock:
-            self._blocks[first] = block
-            while len(self._blocks) > _CACHED_BLOCKS:
-                self._blocks.popitem(last=False)
+def _joined(sources: Sequence[Any], fields: Fields) -> H5Dataset:
+    parts = [opened(source, fields) for source in sources]
+    paths = [source for source, part in zip(sources, parts, strict=True) if part is None]
+    if paths:
+        raise OptionError(f"{paths[0]!r} stands among datasets; make it an H5Dataset, with the fields= of the others")
+    known = [part for part in parts if part is not None]
+    if len(known) == 1:
+        return known[0]
+    layout = joined_layout([part.layout for part in known])
+    twin = H5Dataset.__new__(H5Dataset)
+    twin.layout, twin._rows, twin._numpy = layout, None, all(part._numpy for part in known)
+    if any(part._rows is not None for part in known):
+        starts = np.cumsum([0] + [part.layout.rows for part in known])
+        own = (np.arange(part.layout.rows) if part._rows is None else part._rows for part in known)
+        twin._rows = np.concatenate([rows + start for rows, start in zip(own, starts, strict=False)])
+    twin._renew()
+    return twin
 
 
 class Samples(list[Any]):
-    """The samples of one batch; `batch` is the batch that they view."""
+    """The samples of one batch, as tensors or as NumPy arrays; `batch` is the batch of tensors that they view."""
 
-    def __init__(self, batch: Any, count: int) -> None:
-        super().__init__(samples_of(batch, count))
-        self.batch = batch
+    def __init__(self, batch: Any, count: int, numpy: bool = False) -> None:
+        samples = samples_of(batch, count)
+        super().__init__(as_numpy(samples) if numpy else samples)
+        self.batch, self._numpy = batch, numpy
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Samples, (self.batch, len(self))
+        return Samples, (self.batch, len(self), self._numpy)
 
 
 def collate(samples: list[Any]) -> Any:
@@ -261,38 +362,8 @@ def collate(samples: list[Any]) -> Any:
     tensor([1, 2])
     """
     if isinstance(samples, Samples):
-        return samples.batch
+        return list(samples.batch) if isinstance(samples.batch, tuple) else samples.batch
     return torch.utils.data.default_collate(samples)
-
-
-def sample_of(batch: Any, i: int) -> Any:
-    """Take one sample out of a batch."""
-    if isinstance(batch, dict):
-        return {key: sample_of(value, i) for key, value in batch.items()}
-    if isinstance(batch, tuple):
-        return tuple(sample_of(value, i) for value in batch)
-    return batch[i]
-
-
-def samples_of(batch: Any, count: int) -> list[Any]:
-    """Take a batch apart into samples that view it."""
-    if isinstance(batch, dict):
-        columns = [samples_of(value, count) for value in batch.values()]
-        keys = list(batch)
-        return [dict(zip(keys, values, strict=True)) for values in zip(*columns, strict=True)]
-    if isinstance(batch, tuple):
-        return list(zip(*(samples_of(value, count) for value in batch), strict=True))
-    return list(batch.unbind(0)) if isinstance(batch, torch.Tensor) else list(batch)
-
-
-def _cloned(sample: Any) -> Any:
-    if isinstance(sample, dict):
-        return {key: _cloned(value) for key, value in sample.items()}
-    if isinstance(sample, tuple):
-        return tuple(_cloned(value) for value in sample)
-    if isinstance(sample, list):
-        return [_cloned(value) for value in sample]
-    return sample.clone() if isinstance(sample, torch.Tensor) else sample
 
 
 def _allocate(nbytes: int) -> Memory:

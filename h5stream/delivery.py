@@ -8,7 +8,6 @@ from typing import Any, Protocol
 
 import torch
 
-from h5stream.dataset import samples_of
 from h5stream.device.backend import DeviceBackend, backend_for
 from h5stream.device.cuda import is_cuda_available
 from h5stream.device.feed import DeviceFeed
@@ -25,6 +24,7 @@ from h5stream.errors import OptionError
 from h5stream.isolation.engine import MadeBatch
 from h5stream.isolation.memory import SharedSlots
 from h5stream.order.transfer import TransferOrder
+from h5stream.structure import samples_of
 
 Function = Callable[[Any], Any]
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import Subset
+from torch.utils.data import Dataset
 
-from h5stream.dataset import H5Dataset
 from h5stream.delivery import Finish, delivery_for, device_of, window_backend_for
 from h5stream.engine.assemble import Assembler
 from h5stream.engine.budget import threads_within
@@ -58,9 +58,10 @@ class H5StreamLoader:
 
     Parameters
     ----------
-    dataset : path, pattern, open h5py object, sequence of them, H5Dataset, or Subset of one
-        The files, or a dataset over them; see `H5Dataset`. The loader's own order takes a Subset's rows as the file
-        has them; a sampler's indices are places in the Subset.
+    dataset : path, pattern, open h5py object, H5Dataset, or sequence of them
+        The files, or datasets over them; see `H5Dataset`. Several in a list or a ``ConcatDataset`` are read as one. A
+        ``Subset`` gives its rows in its own order with ``shuffle=False``, and as often as it names them; a sampler's
+        indices are places in it.
     batch_size : int or None
         Rows of a batch. None gives single samples, as in DataLoader.
     shuffle : bool, optional
@@ -145,7 +146,7 @@ class H5StreamLoader:
 
     def __init__(
         self,
-        dataset: Source | H5Dataset | Subset[Any],
+        dataset: Source | Dataset[Any] | Sequence[Dataset[Any]],
         batch_size: int | None = DEFAULT_BATCH_ROWS,
         shuffle: bool | None = None,
         sampler: Iterable[Any] | None = None,
@@ -195,35 +196,37 @@ class H5StreamLoader:
         check_callables(collate_fn=collate_fn, worker_init_fn=worker_init_fn, transform=transform)
         check_samplers(batch_size, shuffle, sampler, batch_sampler, drop_last)
         self.batch_size = None if batch_sampler is not None else batch_size
-        self._given = given_order(dataset, self.batch_size, sampler, batch_sampler, drop_last)
+        self._given = given_order(self.dataset, self.batch_size, sampler, batch_sampler, drop_last)
         ranks = checked_ranks(rank, world_size, listed=self._given is not None)
         gives_samples = self.batch_size is None and (self._given is None or self._given.gives_samples)
         batched = self.batch_size is not None or batch_sampler is not None
         takes_apart = gives_samples or (batched and collate_fn is not None)
-        slot_rows = min(batch_size or 1, len(self.dataset)) if self._given is None else self._given.most_rows
+        slot_rows = min(batch_size or 1, len(self.dataset)) if self._given is None else self._given.said_rows
         self.memory_budget = checked_budget(memory_budget)
         self.dataset, self._give_back = as_staged(self, self.dataset, stage_to)
         layout = self.dataset.layout
-        carrier, assembler = Carrier(layout), Assembler(layout)
+        carrier, assembler = Carrier(layout), Assembler(layout, gives_lists=not takes_apart)
         if num_workers is None:
             self.num_workers = threads_within(layout, self.num_workers, self.memory_budget)
         window_backend = window_backend_for(window_device, device, assembler, listed=self._given is not None)
         self._sizing = Sizing(
             carrier=carrier,
             rows=len(self.dataset),
-            batch_rows=slot_rows,
+            batch_rows=slot_rows or DEFAULT_BATCH_ROWS,
             memory_budget=self.memory_budget,
             threads=self.num_workers,
             backend=window_backend,
-            hint="" if self._given is None else self._given.hint,
         )
+        if self._given is not None and self._given.said_rows is None:
+            self._sizing = self._sizing.with_room(window)
+            self._given = replace(self._given, room=self._sizing.batch_rows)
         self._kept, self.window_size = self._sizing.choose(window)
         if self.window_size.notice:
             _log.info("%s", self.window_size.notice)
         self.device = device_of(device) if window_backend is None else window_backend.device
         delivery = delivery_for(
             assembler,
-            SlotFormat.for_rows(layout.fields, slot_rows),
+            SlotFormat.for_rows(layout.fields, self._sizing.batch_rows),
             Finish(takes_apart=takes_apart, gives_samples=gives_samples, collate_fn=collate_fn, transform=transform),
             device=self.device,
             window_backend=window_backend,

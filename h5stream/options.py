@@ -14,10 +14,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import Subset
 
 from h5stream import allowance
-from h5stream.dataset import H5Dataset
+from h5stream.dataset import H5Dataset, opened
 from h5stream.engine.budget import check_budget, default_budget
 from h5stream.errors import OptionError
 from h5stream.staging.loading import stage_layout, with_mapped_files
@@ -28,20 +27,9 @@ DEFAULT_BATCH_ROWS = 8192
 
 
 def as_dataset(given: Any, fields: Fields, allow_external: bool) -> H5Dataset:
-    """Make the dataset that a loader streams: of a path, an `H5Dataset`, or a `Subset` of one."""
-    if isinstance(given, Subset):
-        inner = as_dataset(given.dataset, fields, allow_external)
-        return inner.subset(given.indices)
-    if isinstance(given, H5Dataset):
-        if fields is not None:
-            raise OptionError("fields= belongs to the H5Dataset that was given; name them there")
-        return given
-    if isinstance(given, torch.utils.data.Dataset):
-        raise OptionError(
-            f"H5StreamLoader reads HDF5 files and cannot see into a {type(given).__name__}; give it the path, an "
-            "H5Dataset or a Subset of one, and put what __getitem__ does into transform="
-        )
-    return H5Dataset(given, fields, allow_external=allow_external)
+    """Make the dataset that a loader streams: of files, or of `H5Dataset`, chosen from and joined as torch does."""
+    known = opened(given, fields)
+    return H5Dataset(given, fields, allow_external=allow_external) if known is None else known
 
 
 def arguments_of(given: dict[str, Any], dataset: H5Dataset) -> dict[str, Any]:
@@ -55,8 +43,6 @@ def arguments_of(given: dict[str, Any], dataset: H5Dataset) -> dict[str, Any]:
         What was made of its source: open h5py files do not travel, and a pattern could mean other files there.
     """
     arguments = {name: value for name, value in given.items() if name != "self"} | {"multiprocessing_context": None}
-    if isinstance(given["dataset"], Subset):  # whose order of rows a sampler's indices mean
-        return arguments
     return arguments | {"dataset": dataset, "fields": None}
 
 
@@ -192,6 +178,8 @@ class GivenOrder:
         Leave out the last batch if it is not full.
     rows : ndarray of int64 or None
         The file's row for each index, where that is not the index itself.
+    room : int
+        Rows that a slot holds where nobody says how many rows a batch has; as many as the memory budget has room for.
     """
 
     sampler: Any
@@ -199,6 +187,7 @@ class GivenOrder:
     batch_size: int | None
     drop_last: bool
     rows: Any = None
+    room: int = 0
 
     @property
     def gives_samples(self) -> bool:
@@ -206,30 +195,20 @@ class GivenOrder:
         return self.batch_sampler is None and self.batch_size is None and not hasattr(self.sampler, "batch_size")
 
     @property
-    def most_rows(self) -> int:
-        """Rows that a slot must hold."""
+    def said_rows(self) -> int | None:
+        """Rows of a batch, at most: as asked for, or as the sampler says by its attribute; None where nobody does."""
         if self.batch_sampler is None and (self.batch_size is not None or self.gives_samples):
             return self.batch_size or 1
         source = self.sampler if self.batch_sampler is None else self.batch_sampler
         if isinstance(source, (list, tuple)):
             return max((1, *(len(batch) for batch in source)))
-        return DEFAULT_BATCH_ROWS if self.said_rows is None else self.said_rows
-
-    @property
-    def said_rows(self) -> int | None:
-        """Rows of a batch as the sampler says them, by its attribute; None where it does not."""
-        said = getattr(self.sampler if self.batch_sampler is None else self.batch_sampler, "batch_size", None)
+        said = getattr(source, "batch_size", None)
         return said if isinstance(said, int) and said > 0 else None
 
     @property
-    def hint(self) -> str:
-        """What to say where room for a batch is too much, and nobody said how large a batch is."""
-        if self.most_rows != DEFAULT_BATCH_ROWS or self.said_rows is not None or self.batch_size is not None:
-            return ""
-        return (
-            f"; the batch_sampler does not say how many rows its batches have, so there is room for "
-            f"{DEFAULT_BATCH_ROWS:,}: give it an attribute batch_size, or pass list(batch_sampler)"
-        )
+    def most_rows(self) -> int:
+        """Rows that a slot must hold."""
+        return self.said_rows or self.room
 
     def __len__(self) -> int:
         if self.batch_sampler is not None or self.batch_size is None:
@@ -268,11 +247,11 @@ def _batched(indices: Iterator[Any], size: int, drop_last: bool) -> Iterator[lis
 
 
 def given_order(
-    dataset: Any, batch_size: int | None, sampler: Any, batch_sampler: Any, drop_last: bool
+    dataset: H5Dataset, batch_size: int | None, sampler: Any, batch_sampler: Any, drop_last: bool
 ) -> GivenOrder | None:
     """Give the order that a sampler decides; None where there is none.
 
-    A loader's own order takes a Subset's rows as the file has them; a sampler's indices are places in the Subset.
+    A sampler's indices are places in the dataset, as in a Subset of torch.
     """
     if sampler is None and batch_sampler is None:
         return None
@@ -281,12 +260,5 @@ def given_order(
         batch_sampler=batch_sampler,
         batch_size=batch_size,
         drop_last=drop_last,
-        rows=_rows_of(dataset),
+        rows=dataset.rows,
     )
-
-
-def _rows_of(given: Any) -> Any:
-    if isinstance(given, Subset):
-        inner, indices = _rows_of(given.dataset), np.asarray(given.indices, dtype=np.int64)
-        return indices if inner is None else inner[indices]
-    return given.blocks.rows if isinstance(given, H5Dataset) else None

@@ -123,7 +123,7 @@ class Orders:
     ) -> None:
         self._batch_size = batch_size
         self._dataset, self._given, self._ranks, self._settings = dataset, given, ranks, settings
-        self.blocks, self._fixed, self._size = dataset.blocks, fixed, size
+        self.blocks, self._fixed, self._size = dataset.blocks_for(settings.shuffle), fixed, size
         self._together = min(_LISTED_TOGETHER, max(1, size.max_open_batches // 2))
         self._next = Place(epoch=0)
         self._running: Progress | None = None
@@ -174,7 +174,7 @@ class Orders:
 
     def own_sampler(self) -> ChunkBatchSampler:
         """Give the loader's own order as a sampler."""
-        sampler = ChunkBatchSampler(self._dataset, self._settings.batch_size)
+        sampler = ChunkBatchSampler(self._dataset, self._settings.batch_size, shuffle=self._settings.shuffle)
         ours = self._settings_of(0, self.ranks)
         sampler._settings.update({name: getattr(ours, name) for name in sampler._settings})
         sampler.drop_last = ours.drop_last
@@ -303,7 +303,7 @@ class Orders:
 
     def _fingerprint(self) -> dict[str, int | str]:
         if self._data is None:
-            self._data = data_fingerprint(self._dataset)
+            self._data = data_fingerprint(self._dataset, self.blocks)
         ours = self._settings
         settings: dict[str, int | str] = {"batch_size": ours.batch_size, "drop_last": int(ours.drop_last)}
         if self._given is not None:

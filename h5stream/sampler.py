@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from torch.utils.data import Sampler
 
 from h5stream.dataset import H5Dataset
@@ -64,7 +66,10 @@ class ChunkBatchSampler(Sampler[list[int]]):
         world_size: int = 1,
     ) -> None:
         if not isinstance(dataset, H5Dataset):
-            raise OptionError(f"ChunkBatchSampler needs an H5Dataset, whose chunks it knows, not {type(dataset)}")
+            raise OptionError(
+                f"ChunkBatchSampler needs an H5Dataset, whose chunks it knows, not {type(dataset)}; of several, "
+                "H5Dataset([a, b]) makes one"
+            )
         if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
             raise OptionError(f"batch_size= takes a positive number of rows, not {batch_size!r}")
         self.dataset = dataset
@@ -90,7 +95,11 @@ class ChunkBatchSampler(Sampler[list[int]]):
             "rank": rank,
             "world_size": world_size,
         }
-        self._blocks = dataset.blocks
+        blocks = dataset.blocks_for(shuffle)
+        self._blocks = replace(blocks, rows=None)  # an order of places in the dataset, whatever rows they are
+        # Where the dataset has an order of its own: the place of each of its rows, these in the order of the file.
+        own = dataset.rows
+        self._places = None if own is None or blocks.rows is own else np.argsort(own, kind="stable")
         self._first_batch = 0
         self._given: tuple[int, int] | None = None  # epoch, and batches of it, of the newest iteration
         self._order(0)  # complains now, not in the first epoch
@@ -190,9 +199,8 @@ class ChunkBatchSampler(Sampler[list[int]]):
 
     def _batches(self, order: EpochOrder, first_batch: int) -> Iterator[list[int]]:
         pending: dict[int, list[Any]] = {}
-        selected = self._blocks.rows
         for window in order.windows(first_batch):
-            places = window.rows if selected is None else selected.searchsorted(window.rows)
+            places = window.rows if self._places is None else self._places[window.rows]
             by_batch = window.batch.argsort(kind="stable")
             edges = (window.batch[by_batch][1:] != window.batch[by_batch][:-1]).nonzero()[0] + 1
             for part in _split(by_batch, edges):

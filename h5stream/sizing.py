@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +18,10 @@ from h5stream.order.transfer import transfer_rows
 
 LEAST_SLOTS = 6
 """Slots of a device window, at least: two that are read together while two cross and two are ready."""
+
+
+LEAST_OPEN = 8
+"""Batches that must fit where their size is not known, so that reading ahead is worth its name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +40,6 @@ class Sizing:
         Reader threads.
     backend : DeviceBackend or None
         Of the device that holds the windows.
-    hint : str
-        What a refusal should say besides, about where `batch_rows` comes from.
     """
 
     carrier: Carrier
@@ -45,7 +48,6 @@ class Sizing:
     memory_budget: int
     threads: int
     backend: DeviceBackend[Any, Any] | None
-    hint: str = ""
 
     def choose(self, window: int | str) -> tuple[KeptDatasets, WindowSize]:
         """Choose what is kept, and the size of the windows that were asked for.
@@ -55,18 +57,33 @@ class Sizing:
         BudgetError
             If it does not fit.
         """
-        try:
-            kept, size = keep_and_size(
-                self.carrier,
-                rows=self.rows,
-                batch_size=self.batch_rows,
-                window=window if self.backend is None else "auto",
-                memory_budget=self.memory_budget,
-                threads=max(1, self.threads),
-            )
-        except BudgetError as error:
-            raise BudgetError(f"{error}{self.hint}", needed=error.needed, budget=error.budget) from None
+        kept, size = keep_and_size(
+            self.carrier,
+            rows=self.rows,
+            batch_size=self.batch_rows,
+            window=window if self.backend is None else "auto",
+            memory_budget=self.memory_budget,
+            threads=max(1, self.threads),
+        )
         return kept, size if self.backend is None else self._on_device(size, window, self.backend)
+
+    def with_room(self, window: int | str) -> Sizing:
+        """Give the sizing where nobody says how large batches are: for the largest that the budget has room for.
+
+        Slots are mapped, and what no row is written to takes no memory: room costs nothing but the budget's account.
+
+        Raises
+        ------
+        BudgetError
+            If there is not even room for batches of one row.
+        """
+        sizing = self
+        while sizing.batch_rows > 1:
+            with contextlib.suppress(BudgetError):
+                if sizing.choose(window)[1].max_open_batches >= LEAST_OPEN:
+                    return sizing
+            sizing = replace(sizing, batch_rows=sizing.batch_rows // 2)
+        return sizing
 
     def _on_device(self, size: WindowSize, window: int | str, backend: DeviceBackend[Any, Any]) -> WindowSize:
         """Size a device window: by its own rows, or by what the device could give."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from h5stream.dataset import H5Dataset
 from h5stream.errors import StateError
+from h5stream.order.blocks import Blocks
 from h5stream.order.rest import Taken
 from h5stream.storage.layout import SampleLayout
 
@@ -100,14 +101,14 @@ def check_fingerprint(saved: dict[str, int | str], now: dict[str, int | str]) ->
         )
 
 
-def data_fingerprint(dataset: H5Dataset) -> dict[str, int | str]:
+def data_fingerprint(dataset: H5Dataset, blocks: Blocks) -> dict[str, int | str]:
     """Describe the data that an order is over, wherever the files lie.
 
     Not the paths, inodes and times, so that a staged or moved copy is the same data; but the files' sizes and the
     place and stored size of every chunk, which data that were written anew hardly share once compressed. Bytes
     that were changed in place are not noticed.
     """
-    layout, rows = dataset.layout, dataset.blocks.rows
+    layout, rows = dataset.layout, blocks.rows
     return {
         "rows": len(dataset),
         "selection": "all" if rows is None else _digest(rows.tobytes()),

@@ -2,11 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from h5stream.errors import OptionError
+
+
+def sample_of(batch: Any, i: int) -> Any:
+    """Take one sample out of a batch."""
+    if isinstance(batch, dict):
+        return {key: sample_of(value, i) for key, value in batch.items()}
+    if isinstance(batch, tuple):
+        return tuple(sample_of(value, i) for value in batch)
+    return batch[i]
+
+
+def samples_of(batch: Any, count: int) -> list[Any]:
+    """Take a batch apart into samples that view it."""
+    if isinstance(batch, dict):
+        columns = [samples_of(value, count) for value in batch.values()]
+        keys = list(batch)
+        return [dict(zip(keys, values, strict=True)) for values in zip(*columns, strict=True)]
+    if isinstance(batch, tuple):
+        return list(zip(*(samples_of(value, count) for value in batch), strict=True))
+    return list(batch.unbind(0)) if isinstance(batch, torch.Tensor) else list(batch)
+
+
+def with_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+    """Give a copy of a structure with each of its tensors changed.
+
+    Examples
+    --------
+    >>> with_tensors({"a": (torch.tensor([1, 2]), b"text")}, torch.Tensor.tolist)
+    {'a': ([1, 2], b'text')}
+    """
+    if isinstance(value, dict):
+        return {key: with_tensors(inner, change) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(with_tensors(inner, change) for inner in value)
+    return change(value) if isinstance(value, torch.Tensor) else value
+
+
+def as_numpy(value: Any) -> Any:
+    """Give a structure with NumPy arrays over its tensors' memory; single numbers as NumPy scalars, as h5py does."""
+    return with_tensors(value, lambda tensor: tensor.numpy()[()])
 
 
 def copy_batch(batch: Any, static: Any) -> int:
@@ -31,7 +72,7 @@ def copy_batch(batch: Any, static: Any) -> int:
         return len(batch)
     if isinstance(batch, dict) and isinstance(static, dict) and batch.keys() == static.keys():
         return min(copy_batch(batch[key], static[key]) for key in batch)
-    if isinstance(batch, tuple) and isinstance(static, (tuple, list)) and len(batch) == len(static):
+    if isinstance(batch, (tuple, list)) and isinstance(static, (tuple, list)) and len(batch) == len(static):
         return min(copy_batch(a, b) for a, b in zip(batch, static, strict=True))
     raise OptionError(
         f"copy_into needs tensors in the structure of a batch, {type(batch).__name__}, not {type(static)}"

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 
 from h5stream import H5Dataset, collate
 from h5stream.errors import OptionError
+from h5stream.storage.source import FileBytes
 
 
 @pytest.fixture
@@ -45,7 +46,9 @@ def test_an_integer_of_any_type_gives_one_sample(sample, dataset, kind):
         (slice(50, 50), []),
         ([5, 0, 5], [5, 0, 5]),
         ([], []),
-        ((1, 2), [1, 2]),
+        (..., list(range(100))),
+        ((), list(range(100))),
+        ((slice(2, 4), ...), [2, 3]),
         (np.array([-1, 3]), [99, 3]),
         (torch.tensor([9, 8]), [9, 8]),
         (range(10, 0, -5), [10, 5]),
@@ -139,11 +142,16 @@ def test_writing_into_a_sample_of_strings_or_ragged_rows_changes_no_later_one(tm
 
 def test_neighbours_are_served_from_one_decoded_block(dataset, monkeypatch):
     reads = []
-    read = dataset.read
-    monkeypatch.setattr(dataset, "read", lambda rows: (reads.append(len(rows)), read(rows))[1])
+    read = FileBytes.read_into
+    monkeypatch.setattr(
+        FileBytes, "read_into", lambda source, offset, to: (reads.append(offset), read(source, offset, to))
+    )
     for i in range(16, 48):
         dataset[i]
-    assert reads == [16, 16]
+    assert len(reads) == 4  # two blocks, of two fields
+    for sample in dataset.subset(np.arange(32)):
+        assert len(sample) == 2
+    assert len(reads) == 6  # the second block was there still, and the first comes once
 
 
 # --- selections and copies ----------------------------------------------------------------------------------

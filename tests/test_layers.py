@@ -21,6 +21,8 @@ ROOMS = [
     "device",
     "isolation",
     "staging",
+    "block_cache",
+    "indexing",
     "dataset",
     "sampler",
     "options",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -212,7 +213,7 @@ def test_a_samplers_indices_are_places_in_the_subset_as_in_dataloader(dataset):
 def test_a_subset_of_a_selection_follows_both(sample):
     dataset = H5Dataset(sample.path, ["x", "y"], rows=np.arange(0, 1000, 2))
     subset = Subset(dataset, [9, 1, 5])
-    assert rows_of(H5StreamLoader(subset, 2)) == [2, 10, 18]
+    assert rows_of(H5StreamLoader(subset, 2)) == [18, 2, 10]
     given = {"batch_size": 3, "sampler": [0, 1, 2]}
     assert rows_of(H5StreamLoader(subset, **given)) == rows_of(DataLoader(subset, **given)) == [18, 2, 10]
 
@@ -298,13 +299,42 @@ def test_a_sampler_draws_from_the_global_generator_before_the_loop_does(dataset,
     assert all(batches_and_draws() == first for _ in range(5))
 
 
-def test_a_batch_sampler_that_does_not_say_its_rows_is_told_how_where_room_is_short(dataset):
-    class Silent:
-        def __iter__(self):
-            return iter([[0, 1], [2, 3]])
+class Silent:
+    """A batch sampler that does not say how many rows its batches have."""
 
-    with pytest.raises(BudgetError, match=r"room for 8,192: give it an attribute batch_size, or pass list"):
-        H5StreamLoader(dataset, batch_sampler=Silent(), memory_budget=2_400_000, num_workers=1)
-    said = Silent()
-    said.batch_size = 2
-    assert len(batches_of(H5StreamLoader(dataset, batch_sampler=said, memory_budget=2_400_000, num_workers=1))) == 2
+    def __init__(self, *batches):
+        self.batches = batches
+
+    def __iter__(self):
+        return iter(self.batches)
+
+    def __len__(self):
+        return len(self.batches)
+
+
+def test_a_batch_sampler_that_does_not_say_its_rows_gets_the_room_that_the_budget_has(dataset, tmp_path):
+    named = [[3, 1], [7], list(range(20, 80)), [0, 999]]
+    for budget in (None, 2_400_000):
+        loader = H5StreamLoader(dataset, batch_sampler=Silent(*named), memory_budget=budget, num_workers=1)
+        assert batches_of(loader) == named
+    with h5py.File(tmp_path / "wide.h5", "w") as file:
+        file.create_dataset("x", (4000, 200_000), dtype="f4", chunks=(2, 200_000))
+    loader = H5StreamLoader(tmp_path / "wide.h5", batch_sampler=Silent([5, 3], list(range(40))))
+    assert [len(x) for x in loader] == [2, 40]
+    assert loader.window_size.needed_nbytes <= loader.memory_budget
+    assert loader.window_size.max_open_batches >= 8
+    assert loader._epochs.delivery.slots.held_nbytes <= loader.memory_budget
+
+
+def test_a_batch_beyond_the_room_says_what_would_do(dataset):
+    silent = Silent([1], list(range(1000)) * 5)
+    loader = H5StreamLoader(dataset, batch_sampler=silent, memory_budget=2_400_000, num_workers=1)
+    with pytest.raises(OptionError, match=r"batch of 5,000 rows.*room for .* batch_size .*memory_budget="):
+        list(loader)
+    silent.batch_size = 5000
+    assert len(batches_of(H5StreamLoader(dataset, batch_sampler=silent, num_workers=1))) == 2
+
+
+def test_no_room_for_a_batch_of_one_row_is_refused(dataset):
+    with pytest.raises(BudgetError, match="too small"):
+        H5StreamLoader(dataset, batch_sampler=Silent([0]), memory_budget=100_000, num_workers=1)

@@ -201,7 +201,7 @@ def _first_rows(batch: Any, count: int) -> Any:
         parts = batch.items() if isinstance(batch, dict) else enumerate(batch)
         cut = {key: _first_rows(value, count) for key, value in parts}
         return cut if isinstance(batch, dict) else tuple(cut.values())
-    if isinstance(batch, list) and batch and getattr(batch[0], "shape", None) is not None:
+    if isinstance(batch, list) and any(getattr(value, "shape", None) is not None for value in batch):
         return [_first_rows(value, count) for value in batch]
     return batch[:count] if rows_of(batch) is not None else batch
 

@@ -85,7 +85,7 @@ def rows_of(batch: Any) -> int | None:
     if shape is not None:
         return int(shape[0]) if len(shape) else None
     if isinstance(batch, list):
-        # A stock DataLoader collates tuples into lists of tensors; strings come as a list of their own.
-        inner = rows_of(batch[0]) if batch and getattr(batch[0], "shape", None) is not None else None
+        # Tuples are collated into lists, in which something is a tensor; strings come as a list of their own.
+        inner = next((rows_of(value) for value in batch if getattr(value, "shape", None) is not None), None)
         return len(batch) if inner is None else inner
     return None

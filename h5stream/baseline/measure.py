@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from h5stream.baseline.rivals import naive_loader
+from h5stream.dataset import H5Dataset
 from h5stream.loader import H5StreamLoader
 from h5stream.storage.handles import open_file
 
@@ -66,6 +67,14 @@ class Measurement:
         return self.nbytes / self.seconds / 1e9
 
 
+def batches_of(loader: Any) -> Iterator[Any]:
+    """Stream batches; those of several fields as tuples, which a list of strings or ragged rows cannot be taken for."""
+    dataset = getattr(loader, "dataset", None)
+    lists = isinstance(dataset, H5Dataset) and dataset.layout.shape.kind == "tuple"
+    for batch in loader:
+        yield tuple(batch) if lists else batch
+
+
 def leaves(batch: Any) -> list[Any]:
     """List the tensors and lists of a batch, whatever structure it has."""
     if isinstance(batch, dict):
@@ -88,7 +97,7 @@ def measure_epoch(name: str, loader: Any, *, progress: Progress = lambda rows: N
     start = time.perf_counter()
     rows = batches = nbytes = 0
     first = 0.0
-    for batch in loader:
+    for batch in batches_of(loader):
         if batches == 0:
             first = time.perf_counter() - start
         rows += len(leaves(batch)[0])
@@ -166,7 +175,7 @@ def check_epoch(loader: H5StreamLoader, *, progress: Progress = lambda rows: Non
     seen = np.zeros(total, dtype=np.int64)
     sums = np.zeros((len(layout.fields), total), dtype=np.uint64)
     expected_rows = _rows_of_batches(loader, epoch)
-    for number, batch in enumerate(loader):
+    for number, batch in enumerate(batches_of(loader)):
         rows = expected_rows[number]
         np.add.at(seen, rows, 1)
         for field, leaf in enumerate(leaves(batch)):
@@ -190,13 +199,12 @@ def _rows_of_batches(loader: H5StreamLoader, epoch: int) -> list[NDArray[np.int6
 
 def _compare_with_h5py(loader: H5StreamLoader, sums: NDArray[np.uint64]) -> str:
     layout = loader.dataset.layout
-    for number, (start, identity) in enumerate(zip(layout.file_starts, layout.files, strict=False)):
-        with open_file(identity.path) as file:
-            for field, spec in enumerate(layout.fields):
-                part = next(
-                    parts[number] for parts in layout.datasets if field in [t.field for t in parts[number].targets]
-                )
-                target = next(t for t in part.targets if t.field == field)
+    for number, start in enumerate(layout.file_starts[:-1]):
+        for field, spec in enumerate(layout.fields):
+            part = next(parts[number] for parts in layout.datasets if field in [t.field for t in parts[number].targets])
+            target = next(t for t in part.targets if t.field == field)
+            path = layout.files[part.file].path
+            with open_file(path) as file:
                 dataset = file[part.path]
                 slab = max(1, _SLAB_NBYTES // max(1, part.stored_row_nbytes) // part.chunk_rows) * part.chunk_rows
                 for row in range(0, part.rows, slab):
@@ -206,7 +214,7 @@ def _compare_with_h5py(loader: H5StreamLoader, sums: NDArray[np.uint64]) -> str:
                     values = values if part.columns is None else values[:, part.columns]
                     first = start + row
                     if (row_sums(values) != sums[field, first : first + len(values)]).any():
-                        return f"field {spec.name!r}: rows from {first} on differ from h5py's in {identity.path!r}"
+                        return f"field {spec.name!r}: rows from {first} on differ from h5py's in {path!r}"
     return ""
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from h5stream.baseline.measure import leaves
+from h5stream.baseline.measure import batches_of, leaves
 from h5stream.loader import H5StreamLoader
 
 _ROUNDS = 5
@@ -44,7 +44,7 @@ def fresh_rates(
 def _rate(path: str, fields: Sequence[str], seconds: float, options: dict[str, Any]) -> float:
     start, rows = time.perf_counter(), 0
     with H5StreamLoader(path, fields=list(fields), **options) as loader:
-        for batch in loader:
+        for batch in batches_of(loader):
             rows += len(leaves(batch)[0])
             if time.perf_counter() - start >= seconds:
                 break

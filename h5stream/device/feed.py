@@ -26,7 +26,7 @@ from h5stream.device.backend import DeviceBackend
 from h5stream.engine.assemble import Assembler
 from h5stream.engine.batches import ReadyBatch
 from h5stream.engine.counters import Tally
-from h5stream.engine.slots import Slot, SlotFormat, Slots
+from h5stream.engine.slots import Slot, SlotFormat, Slots, packed_closer
 from h5stream.errors import DeviceMemoryError
 
 Transform = Callable[[Any], Any]
@@ -240,12 +240,13 @@ class DeviceFeed:
             self._exhausted = True
             return
         backend = self._backend
-        there = self._allocate(self._format.nbytes)
+        packed = packed_closer(ready.slot.memory, self._assembler.layout.fields, self._format, ready.rows)
+        there = self._allocate(packed.nbytes)
         host = self._host.send(ready.slot, there)
         held = [there]  # what is reused as well: it is dropped with the feed, when the epoch is over
         batch = self._assembler.batch(
             there,
-            self._format,
+            packed,
             ready.rows,
             ready.objects,
             host=host,
@@ -258,7 +259,7 @@ class DeviceFeed:
 
     def _allocate(self, nbytes: int) -> torch.Tensor:
         if self._reused is not None:
-            return self._reused.take(nbytes, self._side)
+            return self._reused.take(self._format.nbytes, self._side)[:nbytes]
         return self._allocate_owned(nbytes)
 
     def _allocate_owned(self, nbytes: int) -> torch.Tensor:

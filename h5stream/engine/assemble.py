@@ -40,10 +40,13 @@ class Assembler:
     ----------
     layout : SampleLayout
         The fields and the user's structure.
+    gives_lists : bool
+        Give a list where a sample is a tuple, as a DataLoader collates tuples.
     """
 
-    def __init__(self, layout: SampleLayout) -> None:
+    def __init__(self, layout: SampleLayout, *, gives_lists: bool = False) -> None:
         self.layout = layout
+        self._gives_lists = gives_lists and layout.shape.kind == "tuple"
         for f in layout.fields:
             if f.cast is not None and (f.kind != "array" or not isinstance(f.cast, torch.dtype)):
                 what = "a torch dtype" if f.kind == "array" else "nothing for a field that is no tensor"
@@ -86,7 +89,8 @@ class Assembler:
             else self._tensor(number, f, packed, slot_format, rows, cast)
             for number, f in enumerate(self.layout.fields)
         ]
-        return self.layout.assemble(values)
+        batch = self.layout.assemble(values)
+        return list(batch) if self._gives_lists else batch
 
     def _strings(self, number: int, f: FieldLayout, host: torch.Tensor, slot_format: SlotFormat, rows: int) -> Any:
         start = slot_format.offsets[number]

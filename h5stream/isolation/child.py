@@ -58,7 +58,7 @@ class Serving:
         self.kept = KeptDatasets(self.carrier, setup.kept)
         self.slots = SharedRing(file, setup.slot_format.nbytes)
         self.rooms = SharedRooms(file)
-        self.assembler = Assembler(setup.layout)
+        self.assembler = Assembler(setup.layout, gives_lists=True)  # transforms get what the parent would give them
         self.log = CollectedLog()
         self.transform: Callable[[Any], Any] | None
         self.on_thread_start: Callable[[int], None] | None

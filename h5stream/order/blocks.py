@@ -22,7 +22,8 @@ class Blocks:
     edges : ndarray of int64, shape (blocks + 1,)
         Block ``k`` holds the places ``edges[k]`` to ``edges[k + 1]`` of the selected rows; none is empty.
     rows : ndarray of int64 or None
-        The selected rows, ascending; None where all rows are selected, and a row is its place.
+        The selected rows, ascending, or as the user lists them for an epoch that is not shuffled; a row that is
+        selected several times has several places. None where all rows are selected, and a row is its place.
     """
 
     edges: NDArray[np.int64]
@@ -55,7 +56,7 @@ def make_blocks(
     block_rows : tuple of int
         Rows of a block, for each file.
     rows : ndarray of int64, optional
-        The rows to use, ascending and distinct (see `select_rows`).
+        The rows to use, ascending (see `select_rows`).
 
     Examples
     --------
@@ -76,6 +77,18 @@ def make_blocks(
         return Blocks(edges=edges)
     edges = np.unique(np.searchsorted(rows, edges))
     return Blocks(edges=edges, rows=rows)
+
+
+def listed_blocks(rows: NDArray[np.int64], block_rows: int) -> Blocks:
+    """Cut rows in an order of the user's into stretches: what an epoch that is not shuffled goes through.
+
+    Examples
+    --------
+    >>> blocks = listed_blocks(np.array([7, 2, 2, 5, 0]), 2)
+    >>> blocks.edges.tolist(), blocks.rows_at(np.arange(5)).tolist()
+    ([0, 2, 4, 5], [7, 2, 2, 5, 0])
+    """
+    return Blocks(edges=np.append(np.arange(0, len(rows), block_rows, dtype=np.int64), len(rows)), rows=rows)
 
 
 def _spans(file_starts: tuple[int, ...], block_rows: tuple[int, ...]) -> list[tuple[int, int, int]]:
@@ -108,6 +121,26 @@ def select_rows(selection: Any, total: int) -> NDArray[np.int64] | None:
     """
     if selection is None:
         return None
+    rows = np.sort(row_numbers(selection, total))
+    twice = rows[1:][np.diff(rows) == 0]
+    if len(twice):
+        raise OptionError(f"rows= names row {twice[0]} more than once; an epoch takes each row exactly once")
+    return rows
+
+
+def row_numbers(selection: Any, total: int) -> NDArray[np.int64]:
+    """Turn indices, a slice or a boolean mask into row numbers in the order given, as often as they are named.
+
+    Raises
+    ------
+    OptionError
+        If a mask has another length, an index is out of range, or nothing is selected.
+
+    Examples
+    --------
+    >>> row_numbers([5, -1, 2, 5], 10).tolist()
+    [5, 9, 2, 5]
+    """
     chosen = np.arange(total)[selection] if isinstance(selection, slice) else np.asarray(selection)
     if chosen.dtype == bool:
         if chosen.shape != (total,):
@@ -116,18 +149,10 @@ def select_rows(selection: Any, total: int) -> NDArray[np.int64] | None:
     elif chosen.size and not np.issubdtype(chosen.dtype, np.integer):
         raise OptionError(f"rows= takes row numbers, a slice or a boolean mask, not {chosen.dtype}")
     else:
-        rows = _checked_numbers(chosen.astype(np.int64).reshape(-1), total)
+        rows = chosen.astype(np.int64).reshape(-1)
     if len(rows) == 0:
         raise OptionError("rows= selects no rows")
-    return rows
-
-
-def _checked_numbers(numbers: NDArray[np.int64], total: int) -> NDArray[np.int64]:
-    wrong = numbers[(numbers < -total) | (numbers >= total)]
+    wrong = rows[(rows < -total) | (rows >= total)]
     if len(wrong):
         raise OptionError(f"rows= names row {wrong[0]}, but there are {total:,} rows, 0 to {total - 1:,}")
-    rows = np.sort(np.where(numbers < 0, numbers + total, numbers))
-    twice = rows[1:][np.diff(rows) == 0]
-    if len(twice):
-        raise OptionError(f"rows= names row {twice[0]} more than once; an epoch takes each row exactly once")
-    return rows
+    return np.where(rows < 0, rows + total, rows)

@@ -137,7 +137,7 @@ class ListedOrder:
         if self._most_rows is not None and len(given) > self._most_rows:
             raise OptionError(
                 f"the sampler gave a batch of {len(given):,} rows, but there is room for {self._most_rows:,}; "
-                "let its attribute batch_size say how many rows a batch has at most"
+                "let its attribute batch_size say how many rows a batch has at most, or raise memory_budget="
             )
         rows = given.astype(np.int64)
         wrong = rows[(rows < -self._total_rows) | (rows >= self._total_rows)]

@@ -44,10 +44,10 @@ def check_alike(files: list[FileParts], identities: tuple[FileIdentity, ...]) ->
     first = files[0]
     for other, identity in zip(files[1:], identities[1:], strict=True):
         for a, b in zip(first.fields, other.fields, strict=False):
-            if (a.kind, a.dtype, a.row_shape) != (b.kind, b.dtype, b.row_shape):
+            if (a.kind, a.dtype, a.row_shape, a.cast) != (b.kind, b.dtype, b.row_shape, b.cast):
                 raise FieldLengthError(
-                    f"{identity.path!r}: field {b.name!r} has rows of {b.dtype} {b.row_shape}, but in "
-                    f"{identities[0].path!r} they are {a.dtype} {a.row_shape}; files that are read as one must agree",
+                    f"{identity.path!r}: field {b.name!r} has rows of {_words(b)}, but {a.name!r} in "
+                    f"{identities[0].path!r} has rows of {_words(a)}; what is read as one must agree",
                     field=b.name,
                     file=identity.path,
                 )
@@ -56,6 +56,11 @@ def check_alike(files: list[FileParts], identities: tuple[FileIdentity, ...]) ->
                 f"{identity.path!r}: its compound members are not those of {identities[0].path!r}",
                 file=identity.path,
             )
+
+
+def _words(field: FieldLayout) -> str:
+    cast = "" if field.cast is None else f" cast to {field.cast}"
+    return f"{field.dtype} {field.row_shape}{cast}"
 
 
 def with_like_strings(files: list[FileParts]) -> list[FileParts]:

@@ -173,13 +173,14 @@ class SampleLayout:
     Attributes
     ----------
     files : tuple of FileIdentity
-        In the order in which their rows follow one another; behind them those that only links lead to.
+        In the order in which their first rows follow one another; behind them those that only links lead to.
     file_starts : tuple of int
-        Number of each file's first row, and at the end the number of all rows.
+        Number of each part's first row, and at the end the number of all rows. A part is a file, or one of several
+        groups of a file that were joined.
     fields : tuple of FieldLayout
         The flat list of entries.
     datasets : tuple of tuple of DatasetPart
-        For each dataset its parts, one a file.
+        For each dataset its parts, in turn; part ``k`` of all of them has the same rows.
     shape : SampleShape
         The user's structure.
     entries : tuple
@@ -210,12 +211,10 @@ class SampleLayout:
         if len(self.files) == 1:
             return (0,)
         if (rows[:-1] <= rows[1:]).all():
-            found = np.flatnonzero(np.diff(np.searchsorted(rows, self.file_starts)) > 0).tolist()
+            places = np.flatnonzero(np.diff(np.searchsorted(rows, self.file_starts)) > 0)
         else:
-            found = np.unique(np.searchsorted(self.file_starts, rows, side="right") - 1).tolist()
-        if len(self.files) < len(self.file_starts):
-            return tuple(found)
-        return tuple(sorted({*found, *(parts[n].file for parts in self.datasets for n in found)}))
+            places = np.unique(np.searchsorted(self.file_starts, rows, side="right") - 1)
+        return tuple(sorted({parts[place].file for parts in self.datasets for place in places.tolist()}))
 
     @property
     def row_nbytes(self) -> int:

@@ -73,9 +73,9 @@ def batch_bytes(layout, slot_format, k):
     return memory
 
 
-def run_feed(layout, backend, *, depth=2, keep=False, **options):
+def run_feed(layout, backend, *, depth=2, keep=False, room=ROWS, **options):
     """Feed all batches; the consumer copies each on its own stream, later. Give what it saw."""
-    slot_format = SlotFormat.for_rows(layout.fields, ROWS)
+    slot_format = SlotFormat.for_rows(layout.fields, room)
     ring = PinnedRing(backend, slot_format.nbytes)
     source = Filled(layout, ring, slot_format)
     feed = DeviceFeed(backend, source, ring, Assembler(layout), slot_format, depth=depth, **options)
@@ -106,6 +106,14 @@ def is_right(seen):
         and strings == [b"%02d" % (k % BATCHES)] * ROWS
         for k, (out, strings) in enumerate(seen)
     )
+
+
+@pytest.mark.parametrize("reuse_buffers", [False, True])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_batch_in_a_slot_with_much_more_room_crosses_without_it(layout, seed, reuse_buffers):
+    seen, feed, _ = run_feed(layout, FakeBackend(seed), room=1000, keep=not reuse_buffers, reuse_buffers=reuse_buffers)
+    assert is_right(seen)
+    assert feed.totals.nbytes == BATCHES * SlotFormat.for_rows(layout.fields, ROWS).nbytes
 
 
 @pytest.mark.parametrize("reuse_buffers", [False, True])

@@ -451,7 +451,7 @@ def test_a_device_is_fed_from_pinned_shared_memory_with_the_same_batches(sample,
         found = []
         for batch in loader:
             fake.finish()
-            found.append(tuple(tensor.clone() for tensor in batch))
+            found.append([tensor.clone() for tensor in batch])
     assert_same(found, expected)
     assert fake.pinned_in_place
     assert fake.counts["allocate_pinned"] == 0

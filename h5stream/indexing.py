@@ -1,0 +1,136 @@
+"""What stands in the brackets of ``dataset[...]``: rows, and places inside them, with h5py's meaning."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from h5stream.errors import OptionError
+
+
+def split(index: Any, shape: tuple[int, ...] | None) -> tuple[Any, tuple[Any, ...]]:
+    """Tell the rows of an index from what is wanted of each.
+
+    Parameters
+    ----------
+    index : object
+        As it was given.
+    shape : tuple of int or None
+        Of the one tensor that is indexed; None where a sample is of several fields, or no tensor.
+
+    Examples
+    --------
+    >>> split((slice(2, 4), ..., 0), (10, 5, 6))
+    (slice(2, 4, None), (slice(None, None, None), 0))
+    >>> split((), None), split(..., None)
+    ((slice(None, None, None), ()), (slice(None, None, None), ()))
+    """
+    entries = list(index) if isinstance(index, tuple) else [index]
+    dots = [k for k, entry in enumerate(entries) if entry is Ellipsis]
+    if len(dots) > 1:
+        raise OptionError("an index may hold one '...', not several")
+    named = len(entries) - len(dots)
+    if (named > 1 and shape is None) or (named and dots == [0] and shape is None):
+        raise OptionError(
+            "an index inside rows needs a dataset of one field that is a tensor. Index the rows, and then the field: "
+            "x, y = dataset[2:4], then x[:, 0]. Some rows are a list: dataset[[1, 2]]"
+        )
+    if shape is not None and named > len(shape):
+        raise OptionError(f"{named} indices for data of {len(shape)} axes, {shape}; some rows are a list: [[1, 2]]")
+    if dots:
+        missing = [slice(None)] * (len(shape or (0,)) - named)
+        entries[dots[0] : dots[0] + 1] = missing
+    if sum(_is_list(entry) for entry in entries) > 1:
+        raise OptionError("an index may hold one list, array or mask, not several; index the rest of what it gives")
+    return (entries[0], tuple(entries[1:])) if entries else (slice(None), ())
+
+
+def _is_list(entry: Any) -> bool:
+    return not isinstance(entry, slice) and not is_one(entry)
+
+
+def is_one(index: Any) -> bool:
+    """Tell whether an index is a single integer, of Python, NumPy or torch."""
+    if isinstance(index, (bool, np.bool_)):
+        return False
+    if isinstance(index, (int, np.integer)):
+        return True
+    if isinstance(index, torch.Tensor):
+        return (
+            index.ndim == 0 and not index.is_floating_point() and not index.is_complex() and index.dtype != torch.bool
+        )
+    return isinstance(index, np.ndarray) and index.ndim == 0 and np.issubdtype(index.dtype, np.integer)
+
+
+def numbers(index: Any, count: int, *, axis: int) -> NDArray[np.int64]:
+    """Give the numbers that a slice, a list, an array or a mask names along an axis of `count` places; unchecked.
+
+    Raises
+    ------
+    OptionError
+        For what names nothing.
+
+    Examples
+    --------
+    >>> numbers(slice(None, None, -2), 5, axis=0).tolist(), numbers([True, False, True], 3, axis=0).tolist()
+    ([4, 2, 0], [0, 2])
+    """
+    what = "rows are" if axis == 0 else f"places on axis {axis} are"
+    if isinstance(index, slice):
+        return np.arange(*index.indices(count), dtype=np.int64)
+    try:
+        chosen = np.asarray(index)
+    except ValueError as error:
+        raise OptionError(f"{what} named by integers, a slice or a mask, not {index!r}: {error}") from None
+    if chosen.dtype == bool:
+        if chosen.shape != (count,):
+            unit = "a row" if axis == 0 else f"a place on axis {axis}"
+            raise OptionError(
+                f"a mask needs one value {unit}: {count:,} {'rows' if axis == 0 else 'places'}, shape {chosen.shape}"
+            )
+        return np.flatnonzero(chosen)
+    if not np.issubdtype(chosen.dtype, np.integer) and chosen.shape != (0,):
+        raise OptionError(f"{what} named by integers, a slice or a mask, not {chosen.dtype}")
+    if chosen.ndim != 1:
+        raise OptionError(
+            f"{what} named by integers, a slice, a mask or one list of integers, not an array of shape {chosen.shape}; "
+            "reshape(-1) makes it a list"
+        )
+    return chosen.astype(np.int64)
+
+
+def inside(value: torch.Tensor, indices: Sequence[Any], *, taken: bool) -> torch.Tensor:
+    """Take places inside rows, axis by axis; `taken` says whether the axis of rows is still there.
+
+    Examples
+    --------
+    >>> inside(torch.arange(6).reshape(2, 3), [[2, 0]], taken=True)
+    tensor([[2, 0],
+            [5, 3]])
+    """
+    # From the last axis on, so that those before keep their places.
+    for place, index in reversed(list(enumerate(indices))):
+        value = _along(value, place + taken, place + 1, index)
+    return value
+
+
+def _along(value: torch.Tensor, dim: int, axis: int, index: Any) -> torch.Tensor:
+    count = value.shape[dim]
+    if is_one(index):
+        return value.select(dim, int(_within(np.array([operator.index(index)]), count, axis)[0]))
+    if isinstance(index, slice) and (index.step is None or operator.index(index.step) > 0):
+        return value[(slice(None),) * dim + (index,)]
+    chosen = _within(numbers(index, count, axis=axis), count, axis)
+    return value.index_select(dim, torch.from_numpy(chosen))
+
+
+def _within(chosen: NDArray[np.int64], count: int, axis: int) -> NDArray[np.int64]:
+    wrong = chosen[(chosen < -count) | (chosen >= count)]
+    if len(wrong):
+        raise IndexError(f"place {wrong[0]} on axis {axis} is not there: the axis has {count:,}, 0 to {count - 1:,}")
+    return np.where(chosen < 0, chosen + count, chosen)

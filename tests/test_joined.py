@@ -1,0 +1,252 @@
+"""Several datasets read as one, groups of a file among them, and the order of a `Subset`: DataLoader is the oracle."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sample_files import stream_all
+from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
+
+from h5stream import ChunkBatchSampler, Field, H5Dataset, H5StreamLoader, collate
+from h5stream.errors import FieldLengthError, OptionError
+
+LENGTHS = {"a.h5": [13, 5], "b.h5": [20, 0, 7]}
+STORAGE = [{"compression": "gzip"}, {}, {"scaleoffset": 0}, {"compression": "lzf", "shuffle": True}, {"chunks": (3,)}]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Make two files of groups; each row says which it is, and no group is stored like another."""
+    folder, first = tmp_path_factory.mktemp("joined"), 0
+    for name, lengths in LENGTHS.items():
+        with h5py.File(folder / name, "w") as file:
+            for k, rows in enumerate(lengths):
+                kind = dict(STORAGE[(first + k) % len(STORAGE)])
+                numbers = np.arange(first, first + rows)
+                rest = {"chunks": (4, 2), "maxshape": (None, 2)} if kind else {}
+                kind.pop("chunks", None)
+                file.create_dataset(f"g{k}/x", data=np.stack([numbers, numbers + 0.5], 1).astype("f4"), **rest, **(
+                    {} if "scaleoffset" in kind else kind
+                ))  # fmt: skip
+                file.create_dataset(f"g{k}/y", data=numbers, chunks=(3,), maxshape=(None,), **kind)
+                first += rows
+    return folder
+
+
+def groups(folder, **options):
+    return [
+        H5Dataset(folder / name, [f"g{k}/x", f"g{k}/y"], **options)
+        for name, lengths in LENGTHS.items()
+        for k in range(len(lengths))
+        if lengths[k]
+    ]
+
+
+TOTAL = sum(map(sum, LENGTHS.values()))
+
+
+def labels_of(loader):
+    """Give the labels batch by batch; the rows must be theirs."""
+    seen = []
+    for x, y in loader:
+        assert torch.equal(x[:, 0], y.float())
+        assert torch.equal(x[:, 1], y + 0.5)
+        seen.append(y.tolist())
+    return seen
+
+
+def all_labels(loader):
+    return [label for batch in labels_of(loader) for label in batch]
+
+
+FORMS = {
+    "list": list,
+    "tuple": tuple,
+    "concat": ConcatDataset,
+    "sum": lambda parts: parts[0] + parts[1] + parts[2] + parts[3],
+    "nested": lambda parts: ConcatDataset([ConcatDataset(parts[:2]), parts[2], parts[3]]),
+    "H5Dataset": H5Dataset,
+    "of Subsets": lambda parts: [Subset(part, range(len(part))) for part in parts],
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kept", [True, False])
+def test_datasets_are_read_one_behind_the_other(folder, form, kept, monkeypatch):
+    if not kept:
+        stream_all(monkeypatch)
+    source = FORMS[form](groups(folder))
+    assert all_labels(H5StreamLoader(source, 8)) == list(range(TOTAL))
+    shuffled = H5StreamLoader(source, 8, shuffle=True)
+    first, second = all_labels(shuffled), all_labels(shuffled)
+    assert first != second
+    assert sorted(first) == sorted(second) == list(range(TOTAL))
+
+
+def test_a_joined_dataset_is_a_dataset(folder):
+    joined = H5Dataset(groups(folder))
+    assert len(joined) == TOTAL
+    assert joined[:][1].tolist() == list(range(TOTAL))
+    assert [int(y) for _, y in joined] == list(range(TOTAL))
+    assert joined[[44, 0, 18]][1].tolist() == [44, 0, 18]
+    assert len(joined.layout.files) == 2
+    assert pickle.loads(pickle.dumps(joined))[-1][1].item() == TOTAL - 1
+    assert joined.subset([20, 3])[:][1].tolist() == [3, 20]
+    sampler = ChunkBatchSampler(joined, 7, seed=3)
+    stock = DataLoader(joined, batch_sampler=sampler, collate_fn=collate)
+    assert sorted(all_labels(stock)) == list(range(TOTAL))
+    assert joined.blocks.count > len(joined.layout.leading)
+
+
+def test_what_a_loader_does_it_does_over_joined_datasets(folder, tmp_path):
+    def made(**options):
+        return H5StreamLoader(groups(folder), 4, shuffle=True, seed=5, **options)
+
+    whole = labels_of(made(window=12))
+    begun = made(window=12)
+    first = [next(it) for it in [iter(begun)] for _ in range(3)]
+    later = made(window=12)
+    later.load_state_dict(begun.state_dict())
+    assert [y.tolist() for _, y in first] + labels_of(later) == whole
+    ranks = [all_labels(made(rank=rank, world_size=3)) for rank in range(3)]
+    assert sorted(itertools.chain(*ranks)) == list(range(TOTAL))
+    assert labels_of(made(window=12, stage_to=tmp_path)) == whole
+    assert labels_of(made(window=12, num_workers=0)) == whole
+    with made(window=12, isolation="process") as isolated:
+        assert labels_of(isolated) == whole
+    assert labels_of(made(window=12, window_device="cpu")) == whole
+    joined = H5Dataset(groups(folder))
+    for options in ({"sampler": [40, 2, 2, 17], "batch_size": 3}, {"batch_sampler": [[9], [44, 0]]}):
+        assert labels_of(H5StreamLoader(groups(folder), **options)) == labels_of(DataLoader(joined, **options))
+
+
+def test_parts_may_be_of_other_forms_inside(folder, tmp_path):
+    """Members of a compound in one, datasets of their own in another."""
+    table = np.zeros(3, [("x", "f4", (2,)), ("s", "S3"), ("y", "i8")])
+    table["x"], table["s"], table["y"] = [[7, 8]] * 3, [b"a\0b", b"c", b"de"], [1, 2, 3]
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["t"] = table
+        file["x"], file["y"] = np.ones((2, 2), "f4"), np.arange(2)
+        file["s"] = np.array([b"a\0b", b"xy"])
+    compound = H5Dataset(tmp_path / "a.h5", ["t:x", "t:y", "t:s"])
+    apart = H5Dataset(tmp_path / "a.h5", ["x", "y", "s"])
+    for parts in ([compound, apart], [apart, compound]):
+        x, y, s = H5Dataset(parts)[:]
+        assert x.tolist() == [row for part in parts for row in part[:][0].tolist()]
+        assert y.tolist() == [row for part in parts for row in part[:][1].tolist()]
+        assert s == [row for part in parts for row in part[:][2]]
+
+
+@pytest.mark.parametrize(
+    ("other", "kind", "message"),
+    [
+        ({"fields": ["g1/x"]}, OptionError, r"number 1 .*gives a tuple of 'g1/x', but number 0 .* 'g0/x', 'g0/y'"),
+        ({"fields": "g1/x"}, OptionError, r"number 1 \('.*a\.h5'\) gives only 'g1/x'"),
+        ({"fields": {"x": "g1/x", "y": "g1/y"}}, OptionError, "gives a dict of 'x', 'y'"),
+        ({"fields": ["g1/y", "g1/x"]}, FieldLengthError, r"field 'g1/y' has rows of int64 \(\), but 'g0/x' .* float32"),
+        ({"fields": [Field("g1/x", columns=[0]), "g1/y"]}, FieldLengthError, r"\(1,\), but .* \(2,\)"),
+        (
+            {"fields": [Field("g1/x", dtype=torch.float16), "g1/y"]},
+            FieldLengthError,
+            r"cast to torch.float16, but 'g0/x'",
+        ),
+        ({"fields": ["g1/x", "g1/y"], "allow_external": True}, OptionError, "must agree in allow_external="),
+    ],
+)
+def test_parts_that_differ_are_named(folder, other, kind, message):
+    with pytest.raises(kind, match=message):
+        H5StreamLoader([groups(folder)[0], H5Dataset(folder / "a.h5", **other)])
+
+
+@pytest.mark.parametrize("wrap", [list, ConcatDataset])
+def test_what_cannot_be_seen_into_is_refused_inside_too(folder, wrap):
+    with pytest.raises(OptionError, match="cannot see into a TensorDataset"):
+        H5StreamLoader(wrap([groups(folder)[0], TensorDataset(torch.arange(3))]))
+
+
+def test_paths_among_datasets_and_fields_besides_are_refused(folder):
+    with pytest.raises(OptionError, match=r"a\.h5'\) stands among datasets; make it an H5Dataset"):
+        H5StreamLoader([groups(folder)[0], folder / "a.h5"])
+    with pytest.raises(OptionError, match="fields= belongs to the H5Dataset"):
+        H5StreamLoader(groups(folder), fields="g0/x")
+
+
+# --- the order of a Subset ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_a_subset_without_shuffle_comes_as_dataloader_gives_it(folder, streamed, data):
+    with pytest.MonkeyPatch.context() as patch:
+        if streamed:
+            stream_all(patch)
+        parts = groups(folder)
+        source = data.draw(st.sampled_from([parts[0], parts[2], ConcatDataset(parts)]))
+        for _ in range(data.draw(st.integers(1, 2))):
+            count = len(source)
+            indices = data.draw(st.lists(st.integers(-count, count - 1), min_size=1, max_size=30))
+            source = Subset(source, [index % count for index in indices])
+        size = data.draw(st.integers(1, 9))
+        window = data.draw(st.sampled_from(["auto", "all", 3]))
+        theirs = [y.tolist() for _, y in DataLoader(source, size)]
+        ours = H5StreamLoader(source, size, window=window)
+        assert labels_of(ours) == theirs
+        assert labels_of(DataLoader(ours.dataset, batch_sampler=ours.batch_sampler)) == theirs
+        shuffled = H5StreamLoader(source, size, shuffle=True, window=window)
+        expected = sorted(label for batch in theirs for label in batch)
+        for _ in range(2):
+            assert sorted(all_labels(shuffled)) == expected
+        places = [place for batch in shuffled.batch_sampler for place in batch]
+        assert sorted(places) == list(range(len(source)))
+
+
+def test_ranks_and_resume_keep_the_order_of_a_subset(folder):
+    source = Subset(ConcatDataset(groups(folder)), [40, 3, 3, 17, 0, 22, 9])
+    order = [40, 3, 3, 17, 0, 22, 9]
+    ranks = [all_labels(H5StreamLoader(source, 2, rank=rank, world_size=2)) for rank in range(2)]
+    assert ranks[0] + ranks[1] == order
+    begun = H5StreamLoader(source, 2)
+    next(iter(begun))
+    later = H5StreamLoader(source, 2)
+    later.load_state_dict(begun.state_dict())
+    assert all_labels(later) == order[2:]
+    other = H5StreamLoader(Subset(source, [1, 0, 2, 3, 4, 5, 6]), 2)
+    with pytest.raises(Exception, match="selection was"):
+        other.load_state_dict(begun.state_dict())
+
+
+# --- the form of a batch ------------------------------------------------------------------------------------
+
+
+def test_batches_have_the_form_that_dataloader_gives(folder):
+    part = groups(folder)[0]
+    forms = {
+        tuple: part,
+        dict: H5Dataset(folder / "a.h5", {"x": "g0/x", "y": "g0/y"}),
+        torch.Tensor: H5Dataset(folder / "a.h5", "g0/x"),
+    }
+    for sample, dataset in forms.items():
+        assert isinstance(dataset[0], sample)
+        theirs = next(iter(DataLoader(dataset, 4)))
+        seen = []
+        for options in ({}, {"num_workers": 0}, {"isolation": "process"}, {"device": "cpu"}, {"window_device": "cpu"}):
+            with H5StreamLoader(dataset, 4, transform=_as_it_is, **options) as loader:
+                seen.append(next(iter(loader)))
+        seen.append(next(iter(H5StreamLoader(dataset, 4, collate_fn=torch.utils.data.default_collate))))
+        seen.append(next(iter(DataLoader(dataset, 4, collate_fn=collate))))
+        assert [type(batch) for batch in seen] == [type(theirs)] * len(seen)
+    assert type(next(iter(H5StreamLoader(part, batch_size=None)))) is tuple
+    assert type(part[:2]) is tuple
+
+
+def _as_it_is(batch):
+    assert not isinstance(batch, tuple)
+    return batch
