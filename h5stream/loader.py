@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import weakref
@@ -84,9 +85,10 @@ class H5StreamLoader:
     prefetch_factor : int, optional
         Batches that are held ready on `device`. Has nothing to do on the host, where a window is read ahead.
     persistent_workers : bool
-        Read the next epoch's first window while this one's last batches are consumed.
+        Has no effect: readers are threads, and the next epoch's first window is read while this one's last batches
+        are consumed. It is held until that epoch begins, the loader is closed or gone.
     multiprocessing_context, pin_memory_device, in_order : optional
-        Have nothing to do: readers are threads, and batches always come in order.
+        Have no effect: readers are threads, and batches always come in order.
     device : torch.device or str, optional
         Where batches are wanted. On a GPU every batch crosses in one copy, beside the training step,
         `prefetch_factor` (default 2) batches ahead; casts and `transform` run there, on a side stream.
@@ -340,7 +342,9 @@ class H5StreamLoader:
         begun = self._epochs.begin(start)
         count = self._orders.begin(start, begun.order, begun.first_batch)
         self._counters = begun.run.counters.begin()
-        iterator = LoaderIterator(self, begun.run, self._epochs.stream(begun), start.place.epoch, count)
+        epoch = start.place.epoch
+        cut_short = functools.partial(self._epochs.drop_ahead, epoch + 1)
+        iterator = LoaderIterator(self, begun.run, self._epochs.stream(begun), epoch, count, cut_short)
         self._iterators.add(iterator)
         self._orders.watch(iterator)
         return iterator

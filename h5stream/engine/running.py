@@ -10,6 +10,9 @@ from h5stream.engine.slots import SlotFormat, Slots
 from h5stream.errors import LoaderClosedError, LoaderTimeoutError
 from h5stream.order.epoch import Order
 
+STOP_S = 1.0
+"""Seconds that ending an epoch waits for its threads; one held up longer, by a file system that hangs, ends later."""
+
 
 class Running(Protocol):
     """One pass over an order that is under way.
