@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import logging
 import os
 import weakref
@@ -142,6 +143,8 @@ class H5StreamLoader:
     [4, 4, 2]
     """
 
+    _made = False
+
     def __init__(
         self,
         dataset: Source | H5Dataset | Subset[Any],
@@ -259,6 +262,16 @@ class H5StreamLoader:
         self._iterators: weakref.WeakSet[LoaderIterator] = weakref.WeakSet()
         if self._given is None:
             self._order(0)  # complains now, not in the first epoch
+        self._made = True
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # DataLoader refuses some; here all is worked out once, so that nothing else would be heard of again.
+        if self._made and name in _FIXED:
+            raise ValueError(
+                f"{name} attribute should not be set after {type(self).__name__} is initialized; make another loader, "
+                "which costs as much as opening the files"
+            )
+        super().__setattr__(name, value)
 
     def __len__(self) -> int:
         """Batches of an epoch; the same on every rank."""
@@ -329,8 +342,8 @@ class H5StreamLoader:
         [tensor([4, 5, 6, 7]), tensor([8, 9])]
         """
         settings = self._orders.restore(state_dict)
-        self.window_size = self._sizing.taken_over(self.window_size, self._kept, settings)
-        self.seed = settings.seed
+        size = self._sizing.taken_over(self.window_size, self._kept, settings)
+        vars(self).update(window_size=size, seed=settings.seed)
         self._epochs.resize(self.window_size)
         self._orders.resize(self.window_size)
 
@@ -399,3 +412,7 @@ class H5StreamLoader:
         """Start the epoch after `epoch` while `taken` of its batches are to be consumed; iterators call this."""
         if (start := self._orders.start_after(epoch)) is not None:
             self._epochs.read_ahead(start, taken)
+
+
+_FIXED = frozenset(inspect.signature(H5StreamLoader.__init__).parameters) - {"self", "timeout"}
+"""What cannot be changed once a loader is made: all arguments but `timeout`, which is looked at for each batch."""

@@ -23,6 +23,7 @@ from h5stream.engine.slots import SlotFormat, Slots
 from h5stream.errors import H5StreamError
 from h5stream.order.epoch import Order, Window
 
+
 class Run:
     """One pass over an order.
 
