@@ -260,14 +260,24 @@ def test_close_by_another_thread_wakes_all_who_wait(sample, monkeypatch):
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"num_workers": 0}, {"num_workers": 1}, {"device": "cpu"}, {"sampler": range(4000), "shuffle": None}, KEPT]
-    + [{"transform": lambda batch: batch}, {"window": "all"}, {"batch_size": 7}],
+    [
+        {},
+        KEPT,
+        {"num_workers": 0},
+        {"num_workers": 1},
+        {"device": "cpu"},
+        {"sampler": range(4000), "shuffle": None},
+        {"transform": lambda batch: batch},
+        {"window": "all"},
+        {"batch_size": 7},
+    ],
 )
 def test_threads_that_share_an_iterator_get_each_batch_once_and_all_see_the_end(sample, restore_keeping, options):
     loader = loader_of(sample, **restore_keeping(options))
     for _ in range(3):
         iterator = iter(loader)
-        found = [wait() for wait in [in_thread(lambda: [y.tolist() for _, y in iterator]) for _ in range(4)]]
+        waits = [in_thread(lambda batches=iterator: [y.tolist() for _, y in batches]) for _ in range(4)]
+        found = [wait() for wait in waits]
         assert all(isinstance(batches, list) for batches in found), found
         assert sum(map(len, found)) == len(loader)
         assert sorted(row for batches in found for batch in batches for row in batch) == list(range(4000))

@@ -32,8 +32,8 @@ KEPT_TOGETHER_NBYTES = 1024 * 1024
 to come at once and to stay in the cache until they are used."""
 
 ASKING_ROWS = 65_536
-"""Rows of an epoch that the asking thread gathers by itself where all data is kept: waking another costs more. The order
-of more rows takes milliseconds, which readers work out ahead."""
+"""Rows of an epoch that the asking thread gathers by itself where all data is kept: waking another costs more. The
+order of more rows takes milliseconds, which readers work out ahead."""
 
 Ints = NDArray[np.int64]
 

@@ -41,7 +41,7 @@ from h5stream.engine.instructions import (
 )
 
 if logging.getLogger("numba").level == logging.NOTSET:
-    # numba tells the root's level each bytecode that it compiles: thousands of lines for `logging.basicConfig(level=DEBUG)`.
+    # At the root's level DEBUG, as of `logging.basicConfig(level=DEBUG)`, numba tells every bytecode that it compiles.
     logging.getLogger("numba").setLevel(logging.WARNING)
 
 _PREFETCHED_LINES = 16
