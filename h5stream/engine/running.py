@@ -59,14 +59,12 @@ class Engine(Protocol):
     """Fills slots with the batches of orders.
 
     # Guarantees: used by the thread that iterates.
-
-    Attributes
-    ----------
-    reads_ahead : bool
-        Whether a pass that was begun reads by itself, before anybody asks for a batch.
     """
 
-    reads_ahead: bool
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether a pass that was begun reads by itself, before a batch is asked for."""
+        ...
 
     def begin(
         self,
