@@ -45,7 +45,7 @@ class Classifier(lightning.LightningModule):
 
 def main(train: str, held_out: str, *, epochs: int = 2, batch_size: int = 256, resume: str | None = None, **options):
     """Fit, and give the trainer; `options` are Lightning's."""
-    loader = H5StreamLoader(train, batch_size, shuffle=True, fields=["x", "y"], persistent_workers=True)
+    loader = H5StreamLoader(train, batch_size, shuffle=True, fields=["x", "y"])
     # No gradients are kept in validation, so twice the rows fit.
     validation = H5StreamLoader(held_out, 2 * batch_size, fields=["x", "y"])
     x, _ = loader.dataset[0]

@@ -141,9 +141,7 @@ def open_data(args):
         "device": args.device if on_gpu and args.device_feed else None,
         "pin_memory": on_gpu,  # only has something to do without the device feed
     }
-    train = H5StreamLoader(
-        train_rows, batch, shuffle=True, seed=args.seed, window=args.window, persistent_workers=True, **settings
-    )
+    train = H5StreamLoader(train_rows, batch, shuffle=True, seed=args.seed, window=args.window, **settings)
     # No gradients and no kept activations: twice the rows fit where one training batch does.
     validation = H5StreamLoader(val_rows, 2 * batch, **settings)
     log.info("Rows: %s for training, %s for validation", f"{len(train_rows):,}", f"{len(val_rows):,}")

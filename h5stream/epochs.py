@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from h5stream.delivery import Delivery, Stream
 from h5stream.engine.budget import WindowSize
 from h5stream.engine.running import Engine, Running
 from h5stream.order.epoch import Order
 from h5stream.orders import Start
+from h5stream.state import Place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,11 +35,21 @@ class Begun:
     first_batch: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ahead:
+    """An iteration that was begun before it was asked for; `unwatch` forgets that dropping `Epochs` must end it."""
+
+    start: Start
+    begun: Begun
+    unwatch: Callable[[], object]
+
+
 class Epochs:
     """Starts the runs of a loader.
 
-    # Guarantees: used by the thread that iterates. A run that was started ahead and is never taken ends with
-    # this object.
+    # Guarantees: used by the thread that iterates, but for `drop_ahead` and `close`, which any thread may call, even
+    inside the garbage collector: they share `_ahead` alone, whose `pop` needs no lock. A run that was started ahead
+    and is never taken ends with this object.
 
     Parameters
     ----------
@@ -61,13 +72,24 @@ class Epochs:
     ) -> None:
         self.engine, self.delivery, self._size, self._order_of = engine, delivery, size, order_of
         self._pid = os.getpid()
-        self._ahead: tuple[Start, Begun, Callable[[], Any]] | None = None
+        self._ahead: dict[int, _Ahead] = {}  # by epoch; at most one
+        self._expected: Start | None = None
+        self._follows = True
 
     def begin(self, start: Start) -> Begun:
         """Begin an iteration: with the run that was started ahead for it, or a new one."""
-        return self._take_ahead(start) or self._begin(start)
+        # Where epochs do not follow one another, as with `set_epoch(0)` each time, reading ahead is work for nothing.
+        self._follows = self._expected in (None, start)
+        self._expected = replace(start, place=Place(epoch=start.place.epoch + 1))
+        ahead = self._ahead.pop(start.place.epoch, None) if self._follows else None
+        self.drop_ahead()
+        if ahead is None or ahead.start != start:
+            return self._begin(start, self._size.max_open_batches)
+        ahead.unwatch()
+        ahead.begun.run.allow(self._size.max_open_batches)
+        return ahead.begun
 
-    def _begin(self, start: Start, taken: int = 0) -> Begun:
+    def _begin(self, start: Start, max_open_batches: int) -> Begun:
         order, first_batch = self._order_of(start)
         engine_order, first_slot = self.delivery.engine_order(order, first_batch)
         run = self.engine.begin(
@@ -75,7 +97,7 @@ class Epochs:
             first_slot,
             slots=self.delivery.slots,
             slot_format=self.delivery.slot_format,
-            max_open_batches=self._size.max_open_batches - taken,
+            max_open_batches=max_open_batches,
             world_size=start.ranks.world_size,
         )
         return Begun(run=run, order=order, first_batch=first_batch)
@@ -85,42 +107,43 @@ class Epochs:
         return self.delivery.stream(begun.run, begun.run.order, begun.first_batch)
 
     def resize(self, size: WindowSize) -> None:
-        """Read so much together from the next iteration on."""
-        self._take_ahead(None)
-        self._size = size
+        """Read so much together from the next iteration on, wherever that begins."""
+        self.drop_ahead()
+        self._size, self._expected = size, None
 
     def read_ahead(self, start: Start, taken: int) -> None:
-        """Start an iteration whose first window is read while `taken` batches of the one before are to be consumed."""
-        room = self._size.max_open_batches - taken
-        first = self._size.together or self._size.first_window_rows // self.delivery.slot_format.rows + 2
-        needed = min(first, room + taken)
-        if self._ahead is None and self.engine.reads_ahead and room >= needed:
-            begun = self._begin(start, taken)
-            self._ahead = start, begun, weakref.finalize(self, begun.run.stop).detach
+        """Read the first window of an iteration while `taken` batches of the one before are to be consumed.
 
-    def _take_ahead(self, start: Start | None) -> Begun | None:
-        """Give what was begun for this start, or end what was begun for another."""
-        ahead, self._ahead = self._ahead, None
-        if ahead is None:
-            return None
-        ahead[2]()
-        if ahead[0] != start:
-            ahead[1].run.stop()
-            return None
-        ahead[1].run.allow(self._size.max_open_batches)
-        return ahead[1]
+        No more than that: it is held until the iteration begins, which may be never.
+        """
+        size = self._size
+        first = size.together or size.first_window_rows // self.delivery.slot_format.rows + 2
+        needed = min(first, size.max_open_batches)
+        if self._ahead or not self._follows or not self.engine.reads_ahead or taken + needed > size.max_open_batches:
+            return
+        with contextlib.suppress(Exception):  # what is wrong is said when the iteration begins
+            begun = self._begin(start, needed)
+            unwatch = weakref.finalize(self, begun.run.stop).detach
+            self._ahead[start.place.epoch] = _Ahead(start=start, begun=begun, unwatch=unwatch)
+
+    def drop_ahead(self, epoch: int | None = None) -> None:
+        """End what was started ahead for an epoch, or for any."""
+        for number in list(self._ahead) if epoch is None else [epoch]:
+            if (ahead := self._ahead.pop(number, None)) is not None:
+                ahead.unwatch()
+                ahead.begun.run.stop()
 
     def renew_after_fork(self) -> bool:
         """In a forked child, make anew what the parent's threads may have held locked or be writing to."""
         if self._pid == os.getpid():
             return False
-        self._pid, self._ahead = os.getpid(), None
+        self._pid, self._ahead = os.getpid(), {}
         self.engine.renew()
         self.delivery.renew()
         return True
 
     def close(self) -> None:
         """End what was started ahead, and let go of slots, files and processes."""
-        self._take_ahead(None)
+        self.drop_ahead()
         self.delivery.slots.trim()
         self.engine.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import logging
 import os
 import weakref
@@ -88,7 +90,8 @@ class H5StreamLoader:
     prefetch_factor : int, optional
         Batches that are held ready on `device`. Has no effect on the host, where a window is read ahead.
     persistent_workers : bool
-        Read the next epoch's first window while this one's last batches are consumed.
+        Has no effect: readers are threads, and the next epoch's first window is read while this one's last batches
+        are consumed. It is held until that epoch begins, the loader is closed or gone.
     multiprocessing_context, pin_memory_device, in_order : optional
         Have no effect: readers are threads, and batches always come in order.
     device : torch.device or str, optional
@@ -143,6 +146,8 @@ class H5StreamLoader:
     >>> [len(y) for x, y in loader]
     [4, 4, 2]
     """
+
+    _made = False
 
     def __init__(
         self,
@@ -267,6 +272,16 @@ class H5StreamLoader:
         self._iterators: weakref.WeakSet[LoaderIterator] = weakref.WeakSet()
         if self._given is None:
             self._order(0)  # complains now, not in the first epoch
+        self._made = True
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # DataLoader refuses some; here all is worked out once, so that nothing else would be heard of again.
+        if self._made and name in _FIXED:
+            raise ValueError(
+                f"{name} attribute should not be set after {type(self).__name__} is initialized; make another loader, "
+                "which costs as much as opening the files"
+            )
+        super().__setattr__(name, value)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as the arguments: the copy opens the files itself, and begins with the epoch that is next here.
@@ -344,8 +359,8 @@ class H5StreamLoader:
         [tensor([4, 5, 6, 7]), tensor([8, 9])]
         """
         settings = self._orders.restore(state_dict)
-        self.window_size = self._sizing.taken_over(self.window_size, self._kept, settings)
-        self.seed = settings.seed
+        size = self._sizing.taken_over(self.window_size, self._kept, settings)
+        vars(self).update(window_size=size, seed=settings.seed)
         self._epochs.resize(self.window_size)
         self._orders.resize(self.window_size)
 
@@ -357,7 +372,9 @@ class H5StreamLoader:
         begun = self._epochs.begin(start)
         count = self._orders.begin(start, begun.order, begun.first_batch)
         self._counters = begun.run.counters.begin()
-        iterator = LoaderIterator(self, begun.run, self._epochs.stream(begun), start.place.epoch, count)
+        epoch = start.place.epoch
+        cut_short = functools.partial(self._epochs.drop_ahead, epoch + 1)
+        iterator = LoaderIterator(self, begun.run, self._epochs.stream(begun), epoch, count, cut_short)
         self._iterators.add(iterator)
         self._orders.watch(iterator)
         return iterator
@@ -412,3 +429,7 @@ class H5StreamLoader:
         """Start the epoch after `epoch` while `taken` of its batches are to be consumed; iterators call this."""
         if (start := self._orders.start_after(epoch)) is not None:
             self._epochs.read_ahead(start, taken)
+
+
+_FIXED = frozenset(inspect.signature(H5StreamLoader.__init__).parameters) - {"self", "timeout"}
+"""What cannot be changed once a loader is made: all arguments but `timeout`, which is looked at for each batch."""

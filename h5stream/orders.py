@@ -66,6 +66,11 @@ class Progress:
                 self.mark = self.order.take_mark(self.batch)
 
     @property
+    def given(self) -> tuple[int, int | None]:
+        """Batches of the epoch that were given, and how many it has; None where that is not known."""
+        return self.batch, self.order.batches
+
+    @property
     def untouched(self) -> bool:
         """Whether no batch was given."""
         return self.batch == self.first_batch and not self.ended

@@ -10,7 +10,7 @@ from h5stream.device.backend import DeviceBackend
 from h5stream.device.window import window_rows_for
 from h5stream.engine.budget import WindowSize, block_rows_of, first_rows_of, keep_and_size, size_window
 from h5stream.engine.carry import Carrier
-from h5stream.engine.kept import KeptDatasets
+from h5stream.engine.kept import KEPT_TOGETHER_NBYTES, KeptDatasets
 from h5stream.engine.slots import PAGE_NBYTES, SlotFormat
 from h5stream.errors import BudgetError
 from h5stream.order.epoch import OrderSettings
@@ -65,7 +65,17 @@ class Sizing:
             memory_budget=self.memory_budget,
             threads=max(1, self.threads),
         )
-        return kept, size if self.backend is None else self._on_device(size, window, self.backend)
+        if self.backend is not None:
+            return kept, self._on_device(size, window, self.backend)
+        return kept, self._gathered(size, kept)
+
+    def _gathered(self, size: WindowSize, kept: KeptDatasets) -> WindowSize:
+        """Give the size with a few batches together where all data is kept: rows cost the same wherever they lie."""
+        if size.together or not kept.whole:
+            return size
+        slot_nbytes = SlotFormat.for_rows(self.carrier.layout.fields, self.batch_rows).nbytes
+        together = max(1, min(size.max_open_batches // 2, KEPT_TOGETHER_NBYTES // slot_nbytes))
+        return replace(size, together=together, max_open_batches=min(size.max_open_batches, 2 * together))
 
     def with_room(self, window: int | str) -> Sizing:
         """Give the sizing where nobody says how large batches are: for the largest that the budget has room for.
@@ -134,4 +144,5 @@ class Sizing:
                 threads=max(1, self.threads),
                 kept_nbytes=kept.nbytes,
             )
+            size = self._gathered(size, kept)
         return replace(size, window_rows=rows, first_window_rows=first_rows, notice="")

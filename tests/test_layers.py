@@ -14,6 +14,7 @@ ROOMS = [
     "_version",
     "errors",
     "allowance",
+    "notebook",
     "structure",
     "storage",
     "order",

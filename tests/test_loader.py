@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import h5py
 import numpy as np
 import pytest
@@ -48,6 +50,36 @@ def test_attributes_say_what_was_given(sample):
     assert (loader.batch_size, loader.drop_last, loader.num_workers, loader.timeout) == (10, True, 1, 3)
     assert loader.pin_memory
     assert "H5StreamLoader(H5Dataset(1,000 rows of x" in repr(loader)
+
+
+FIXED_IN_DATALOADER = ["batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers"]
+
+
+@pytest.mark.parametrize("name", FIXED_IN_DATALOADER)
+def test_what_dataloader_does_not_let_change_is_refused_in_its_words(sample, name):
+    ours, theirs = shuffled(sample), DataLoader(H5Dataset(sample.path))
+    with pytest.raises(ValueError, match=f"{name} attribute should not be set after DataLoader is initialized"):
+        setattr(theirs, name, 12)
+    with pytest.raises(ValueError, match=f"{name} attribute should not be set after H5StreamLoader is initialized"):
+        setattr(ours, name, 12)
+    assert len(ours) == 16
+
+
+@pytest.mark.parametrize(
+    "name", sorted(inspect.signature(H5StreamLoader.__init__).parameters.keys() - {"self", "timeout"})
+)
+def test_no_argument_is_changed_in_vain(sample, name):
+    loader = shuffled(sample)
+    with pytest.raises(ValueError, match=rf"{name} attribute .* make another loader"):
+        setattr(loader, name, None)
+
+
+def test_the_timeout_and_attributes_of_the_users_own_may_be_set(sample):
+    loader = shuffled(sample)
+    loader.timeout, loader.nickname = 30, "train"
+    assert len(list(loader)) == 16
+    loader.load_state_dict(shuffled(sample, seed=None).state_dict())
+    assert (loader.timeout, loader.nickname) == (30, "train")
 
 
 def test_the_batch_sampler_gives_the_very_batches_that_come(sample):

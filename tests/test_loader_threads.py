@@ -27,6 +27,23 @@ def loader_of(sample, **options):
     return H5StreamLoader(sample.path, **given)
 
 
+KEPT = {"kept": True}
+"""Stands for small files as they are streamed by default: kept in memory."""
+
+
+@pytest.fixture
+def restore_keeping(monkeypatch):
+    """Give what lets small fields be kept for options that say so, and gives the loader's own options."""
+
+    def restore(options):
+        if options is KEPT:
+            monkeypatch.undo()
+            return {}
+        return options
+
+    return restore
+
+
 def open_descriptors():
     return len(os.listdir("/proc/self/fd"))
 
@@ -67,9 +84,15 @@ def says_that_it_waits(iterator, monkeypatch):
 # --- ending -------------------------------------------------------------------------------------------------
 
 
-def test_no_thread_is_left_after_an_epoch(sample):
+def test_no_thread_is_left_after_an_epoch_once_the_loader_is_closed(sample):
     loader = loader_of(sample)
     assert len(list(loader)) == 80
+    loader.close()
+    assert reader_threads() == []
+
+
+def test_no_thread_is_left_of_a_loader_that_is_gone(sample):
+    assert len(list(loader_of(sample))) == 80
     assert reader_threads() == []
 
 
@@ -86,7 +109,9 @@ def test_close_ends_all_iterators_and_the_loader_can_start_again(sample):
     next(a), next(b)
     loader.close()
     assert reader_threads() == []
-    assert next(a, None) is None
+    for iterator in (a, b):
+        with pytest.raises(LoaderClosedError):
+            next(iterator)
     assert len(list(loader)) == 80
 
 
@@ -101,7 +126,8 @@ def test_a_with_block_closes_the_loader_whatever_happens(sample):
     with pytest.raises(ZeroDivisionError):
         train()
     assert reader_threads() == []
-    assert next(iterators[0], None) is None
+    with pytest.raises(LoaderClosedError, match="closed after 1 of 80 batches"):
+        next(iterators[0])
 
 
 def test_an_exception_in_the_loop_ends_the_threads(sample):
@@ -138,8 +164,149 @@ def test_dropping_the_loader_lets_go_of_its_files(sample):
     assert open_descriptors() == before
 
 
+# --- close, in the middle ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", ["loader", "iterator"])
+@pytest.mark.parametrize("options", [{}, {"num_workers": 0}, {"sampler": range(4000), "shuffle": None}, KEPT])
+def test_close_inside_a_loop_is_an_error_at_the_next_batch(sample, restore_keeping, options, what):
+    loader = loader_of(sample, **restore_keeping(options))
+    iterator, given = iter(loader), 0
+
+    def train():
+        nonlocal given
+        for _ in iterator:
+            given += 1
+            if given == 3:
+                (loader if what == "loader" else iterator).close()
+
+    with pytest.raises(LoaderClosedError, match=r"closed after 3 of 80 batches .* leave the loop with break"):
+        train()
+    assert given == 3
+    with pytest.raises(LoaderClosedError):  # not once only: whoever asks again is told again
+        next(iterator)
+    assert reader_threads() == []
+    assert len(list(loader)) == 80
+    loader.close()
+
+
+def test_close_before_the_first_batch_says_that_none_was_given(sample):
+    loader = loader_of(sample)
+    iterator = iter(loader)
+    loader.close()
+    with pytest.raises(LoaderClosedError, match="after 0 of 80 batches"):
+        next(iterator)
+
+
+def test_break_after_close_is_fine(sample):
+    loader = loader_of(sample)
+    for _ in loader:
+        loader.close()
+        break
+    assert reader_threads() == []
+
+
+def test_close_at_the_last_batch_is_the_end_of_the_epoch(sample):
+    loader = loader_of(sample)
+    given = 0
+    for _ in loader:
+        given += 1
+        if given == 80:
+            loader.close()
+    assert given == 80
+    assert loader.state_dict()["epoch"] == 1
+
+
+def test_close_after_the_end_changes_nothing(sample):
+    loader = loader_of(sample)
+    iterator = iter(loader)
+    assert len(list(iterator)) == 80
+    loader.close()
+    assert next(iterator, None) is None
+
+
+def test_a_resumed_epoch_that_is_closed_counts_the_batches_before_it(sample):
+    first, second = loader_of(sample), loader_of(sample)
+    iterator = iter(first)
+    for _ in range(10):
+        next(iterator)
+    second.load_state_dict(first.state_dict())
+    first.close()
+    resumed = iter(second)
+    next(resumed)
+    second.close()
+    with pytest.raises(LoaderClosedError, match="after 11 of 80 batches"):
+        next(resumed)
+
+
+def test_close_by_another_thread_wakes_all_who_wait(sample, monkeypatch):
+    loader = loader_of(sample)
+    with gate(monkeypatch) as blocked:
+        iterator = iter(loader)
+        waiting = says_that_it_waits(iterator, monkeypatch)
+        waits = [in_thread(lambda: next(iterator)) for _ in range(4)]
+        assert waiting.wait(60)
+        closing = in_thread(loader.close)
+        found = [wait() for wait in waits]
+        blocked.open()
+        assert closing() is None
+    assert all(isinstance(error, LoaderClosedError) for error in found)
+    assert all("after 0 of 80 batches" in str(error) for error in found)
+    assert reader_threads() == []
+
+
+# --- one iterator, many threads ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        KEPT,
+        {"num_workers": 0},
+        {"num_workers": 1},
+        {"device": "cpu"},
+        {"sampler": range(4000), "shuffle": None},
+        {"transform": lambda batch: batch},
+        {"window": "all"},
+        {"batch_size": 7},
+    ],
+)
+def test_threads_that_share_an_iterator_get_each_batch_once_and_all_see_the_end(sample, restore_keeping, options):
+    loader = loader_of(sample, **restore_keeping(options))
+    for _ in range(3):
+        iterator = iter(loader)
+        waits = [in_thread(lambda batches=iterator: [y.tolist() for _, y in batches]) for _ in range(4)]
+        found = [wait() for wait in waits]
+        assert all(isinstance(batches, list) for batches in found), found
+        assert sum(map(len, found)) == len(loader)
+        assert sorted(row for batches in found for batch in batches for row in batch) == list(range(4000))
+        assert next(iterator, None) is None
+    assert loader.state_dict()["epoch"] == 3
+    loader.close()
+    assert reader_threads() == []
+
+
+def test_threads_that_share_an_iterator_see_an_error_once_and_then_the_end(sample):
+    def fail_at_the_tenth(batch):
+        seen.append(batch)
+        if len(seen) == 10:
+            raise BoomError
+        return batch
+
+    seen = []
+    iterator = iter(loader_of(sample, transform=fail_at_the_tenth))
+    found = [wait() for wait in [in_thread(lambda: list(iterator)) for _ in range(4)]]
+    assert sum(isinstance(result, BoomError) for result in found) == 1
+    assert len(seen) == 10
+    assert reader_threads() == []
+
+
+# --- dropping what reads ahead -------------------------------------------------------------------------------
+
+
 def test_a_loader_that_reads_ahead_may_be_dropped(sample):
-    loader = loader_of(sample, persistent_workers=True)
+    loader = loader_of(sample)
     for _ in loader:
         pass
     assert reader_threads(), "the next epoch should be under way"
@@ -151,41 +318,133 @@ def test_a_loader_that_reads_ahead_may_be_dropped(sample):
 
 
 def test_reading_ahead_changes_no_batch(sample):
-    plain, ahead = loader_of(sample), loader_of(sample, persistent_workers=True)
-    for _ in range(3):
+    ahead = loader_of(sample)
+    for epoch in range(3):
+        plain = loader_of(sample)
+        plain.set_epoch(epoch)
         assert all(torch.equal(a[1], b[1]) for a, b in zip(plain, ahead, strict=True))
+    plain.close()
     ahead.close()
     assert reader_threads() == []
 
 
 def test_what_was_read_ahead_for_another_epoch_is_thrown_away(sample):
-    plain, ahead = loader_of(sample), loader_of(sample, persistent_workers=True)
+    plain, ahead = loader_of(sample), loader_of(sample)
     for _ in ahead:
         pass
     for loader in (plain, ahead):
         loader.set_epoch(5)
-    with ahead:
+    with plain, ahead:
         assert all(torch.equal(a[1], b[1]) for a, b in zip(plain, ahead, strict=True))
 
 
-def test_the_next_epoch_is_read_before_it_is_asked_for(sample):
-    with loader_of(sample, persistent_workers=True) as loader:
+@pytest.mark.parametrize("options", [{}, {"shuffle": False}, {"window": "all"}, {"window": "auto"}, {"device": "cpu"}])
+def test_the_next_epoch_is_read_before_it_is_asked_for(sample, options):
+    with loader_of(sample, **options) as loader:
         for _ in loader:
             pass
-        ahead = loader._epochs._ahead
-        assert ahead[0].place.epoch == 1
-        assert ahead[1].run.next_batch(60).number == 0  # it comes without anybody calling iter
+        (ahead,) = loader._epochs._ahead.values()
+        assert ahead.start.place.epoch == 1
+        assert ahead.begun.run.next_batch(60).number == 0  # it comes without anybody calling iter
+
+
+def test_no_more_than_a_first_window_is_held_for_an_epoch_that_may_never_come(sample):
+    with loader_of(sample, window=1000) as loader:
+        rows = loader.window_size.first_window_rows
+        for _ in loader:
+            pass
+        run = loader._epochs._ahead[1].begun.run
+        while run.ready < rows // 50:  # the window is read; the next one is planned, and waits
+            with run._changed:
+                run._changed.wait(1)
+        assert len(run._open) <= rows // 50 + 2
+        assert sum(len(y) for _, y in loader) == 4000
+
+
+def test_the_epoch_before_it_ends_does_not_wait_for_the_one_read_ahead(sample):
+    with loader_of(sample) as loader:
+        list(loader)
+        begun = loader._epochs._ahead[1].begun
+        assert iter(loader)._run is begun.run
+
+
+def test_nothing_is_read_ahead_after_a_break(sample):
+    loader = loader_of(sample)
+    for number, _ in enumerate(loader):
+        if number == 78 or loader._epochs._ahead:  # in the last window the next epoch is under way
+            break
+    assert loader._epochs._ahead == {}
+    assert reader_threads() == []
+    assert sum(len(y) for _, y in loader) == 4000
+    loader.close()
+
+
+def test_nothing_is_read_ahead_after_an_error_or_close(sample):
+    def fail_at_the_last(batch):
+        seen.append(1)
+        if len(seen) == 80:
+            raise BoomError
+        return batch
+
+    seen = []
+    loader = loader_of(sample, transform=fail_at_the_last)
+    with pytest.raises(BoomError):
+        list(loader)
+    assert loader._epochs._ahead == {}
+    iterator = iter(loader)
+    for _ in range(79):
+        next(iterator)
+    iterator.close()
+    assert loader._epochs._ahead == {}
+    assert reader_threads() == []
+
+
+def test_a_new_epoch_before_the_old_one_ends_takes_what_was_read_ahead(sample):
+    with loader_of(sample) as loader:
+        old = iter(loader)
+        for _ in range(79):
+            next(old)
+        new = iter(loader)
+        del old  # it must not end what is the new one's now
+        assert sum(len(y) for _, y in new) == 4000
+
+
+def test_epochs_that_do_not_follow_each_other_are_not_read_ahead_for_long(sample, monkeypatch):
+    begun = []
+    loader = loader_of(sample)
+    begin = loader._epochs.engine.begin
+    monkeypatch.setattr(loader._epochs.engine, "begin", lambda *a, **k: (begun.append(1), begin(*a, **k))[1])
+    for _ in range(5):
+        loader.set_epoch(0)
+        list(loader)
+    assert len(begun) == 6  # once in vain
+    list(loader)
+    list(loader)
+    assert len(begun) == 9
+    loader.close()
+
+
+def test_an_error_in_reading_ahead_belongs_to_the_epoch_that_begins_there(sample, monkeypatch):
+    loader = loader_of(sample)
+    begin = loader._epochs.engine.begin
+    iterator = iter(loader)
+    monkeypatch.setattr(loader._epochs.engine, "begin", fail)
+    assert len(list(iterator)) == 80
+    with pytest.raises(BoomError):
+        iter(loader)
+    monkeypatch.setattr(loader._epochs.engine, "begin", begin)
+    assert len(list(loader)) == 80
 
 
 def test_two_epochs_together_stay_within_the_open_batches(sample):
-    loader = loader_of(sample, persistent_workers=True)
+    loader = loader_of(sample)
     most, limit = 0, loader.window_size.max_open_batches
     with loader:
         for _ in range(3):
             iterator = iter(loader)
             for _ in iterator:
-                ahead = loader._epochs._ahead[1].run._open if loader._epochs._ahead else {}
-                most = max(most, len(iterator._run._open) + len(ahead))
+                ahead = [ahead.begun.run._open for ahead in loader._epochs._ahead.values()]
+                most = max(most, len(iterator._run._open) + sum(map(len, ahead)))
     assert 0 < most <= limit
 
 
@@ -241,7 +500,7 @@ class BoomError(Exception):
     pass
 
 
-def fail(*_):
+def fail(*_, **__):
     raise BoomError("on purpose")
 
 
@@ -301,7 +560,7 @@ def test_worker_init_fn_gets_each_threads_number_before_it_reads(sample):
         numbers.append(number)
         names.append(threading.current_thread().name)
 
-    list(loader_of(sample, worker_init_fn=note, num_workers=3))
+    next(iter(loader_of(sample, worker_init_fn=note, num_workers=3)))
     assert sorted(numbers) == [0, 1, 2]
     assert sorted(names) == [f"h5stream-reader-{k}" for k in range(3)]
 

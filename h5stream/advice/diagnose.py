@@ -221,6 +221,7 @@ def _verdict(
             "ceiling",
             f"both: {1e3 * together_s:.2f} ms a batch ({both.rows_per_s:,.0f} rows/s), {waiting:.1%} of it waiting "
             f"(under {NOT_WAITING:.0%}: not input-bound, over {WAITING:.0%}: strongly)",
+            f"the first batch came after {1e3 * both.first_s:.0f} ms: once an epoch, and its part is counted",
             f"the loop reaches {ceiling_share:.0%} of the ceiling (aim: {ACCELERATOR_AIM:.0%}); "
             f"GPU utilisation {percent(gpu_ratio)}",
             *(f"next: {turn}{_gain(turn)}" for turn in turns),

@@ -10,6 +10,7 @@ from h5stream.device.meter import DeviceMemory
 from h5stream.engine.statistics import LoaderStatistics
 from h5stream.monitor.line import NA, percent
 from h5stream.monitor.summary import SystemSummary
+from h5stream.notebook import ShownAsText
 
 LOW_UTILIZATION = 0.30
 """Mean GPU utilisation under which the summary warns."""
@@ -18,7 +19,7 @@ _GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EpochSummary:
+class EpochSummary(ShownAsText):
     """One epoch, as `h5stream.track` saw it.
 
     Attributes

@@ -314,10 +314,11 @@ def _start(statistics: LoaderStatistics, knobs: LoaderKnobs) -> Limit:
         measured=f"{1e3 * first_s:.0f} ms until first batches, {share:.0%} of the time",
         turns=(
             Turn(
-                knob="persistent_workers",
-                present=_text(knobs.persistent_workers),
-                try_next="True",
-                why="the next epoch's first window is read during this one",
+                knob="window",
+                present=_text(knobs.window_rows),
+                try_next="'auto', or fewer rows; num_workers of at least 1",
+                why="batches come when the first window is read, which is done during the epoch before where epochs "
+                "follow one another and no sampler= decides the order",
                 speedup=_without(share),
             ),
         ),

@@ -9,6 +9,7 @@ import numpy as np
 
 from h5stream.advice.batch_cost import BatchCost, DatasetCost, batch_cost, naive_cost, stream_costs
 from h5stream.advice.cost_in_words import naive_in_words, ours_in_words
+from h5stream.advice.first_batch import FirstBatch, predict_first_batch
 from h5stream.advice.layout_advice import Advice, budget_advice, layout_advice
 from h5stream.engine.budget import WindowSize, size_window
 from h5stream.engine.kept import datasets_to_keep
@@ -79,6 +80,8 @@ class SampleCost:
     decode_rows_per_s : float or None
         Rows a second that undoing filters allows on all threads, timed on some of the file's own chunks. An upper
         limit: reading and copying come on top. None where nothing is decoded in every epoch.
+    first_batch : FirstBatch
+        What must be read before the first batch, and about how long that takes.
     notice : str
         Said where the budget makes the window smaller than wished.
     naive_words, our_words : tuple of str
@@ -102,6 +105,7 @@ class SampleCost:
     memory_budget: int
     threads: int
     decode_rows_per_s: float | None
+    first_batch: FirstBatch
     notice: str
     naive_words: tuple[str, ...]
     our_words: tuple[str, ...]
@@ -162,6 +166,7 @@ def cost_sample(
         memory_budget=budget,
         threads=threads,
         decode_rows_per_s=_decode_rows_per_s(layout.rows, costs, rates, threads),
+        first_batch=predict_first_batch(costs, rates, order, threads),
         notice=size.notice,
         naive_words=naive_in_words(stored),
         our_words=ours_in_words(stored, costs, order, leading=layout.leading[0].path),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from h5stream.notebook import ShownAsText
+
 _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -28,7 +30,7 @@ def bytes_text(count: float) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Suggestion:
+class Suggestion(ShownAsText):
     """Advice as a value: it is returned and printed, and never applied.
 
     Every function of this room returns a subclass, whose own fields are the numbers.

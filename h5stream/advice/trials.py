@@ -37,6 +37,8 @@ class Trial:
         Seconds of them in ``next``.
     first_s : float
         Seconds of them until the first batch.
+    epoch_batches : int or None
+        Batches of an epoch; None where the loader does not tell.
     whole_epochs : bool
         Whether at least one epoch was run to its end.
     on_device : bool
@@ -50,16 +52,29 @@ class Trial:
     elapsed_s: float
     waited_s: float = 0.0
     first_s: float = 0.0
+    epoch_batches: int | None = None
     whole_epochs: bool = False
     on_device: bool = False
     statistics: LoaderStatistics | None = None
 
     @property
-    def batch_s(self) -> float:
-        """Seconds a batch. Of a run that ended within its first epoch, without the wait for the first batch."""
+    def _start_s(self) -> float:
+        """Seconds of the wait for the first batch that are not this run's share of it.
+
+        The start of an epoch is waited for once an epoch. Of a run that ended within its first epoch, what counts is
+        that part of it which the batches taken are of the epoch's; none of it where that is not known.
+        """
         if self.whole_epochs or self.batches < 2:
-            return self.elapsed_s / max(1, self.batches)
-        return (self.elapsed_s - self.first_s) / (self.batches - 1)
+            return 0.0
+        if not self.epoch_batches:
+            return self.first_s
+        return self.first_s * max(0.0, 1.0 - self.batches / self.epoch_batches)
+
+    @property
+    def batch_s(self) -> float:
+        """Seconds a batch, with its share of the wait for the first one of an epoch."""
+        count = self.batches - (self._start_s > 0 and not self.epoch_batches)
+        return (self.elapsed_s - self._start_s) / max(1, count)
 
     @property
     def rows_per_s(self) -> float:
@@ -69,8 +84,7 @@ class Trial:
     @property
     def waiting_share(self) -> float:
         """Share of the time spent in ``next``, 0 to 1, by the same rule."""
-        first_s = 0.0 if self.whole_epochs or self.batches < 2 else self.first_s
-        return min(1.0, max(0.0, (self.waited_s - first_s) / max(self.elapsed_s - first_s, 1e-9)))
+        return min(1.0, max(0.0, (self.waited_s - self._start_s) / max(self.elapsed_s - self._start_s, 1e-9)))
 
 
 def first_batch(loader: Any) -> Any:
@@ -144,10 +158,18 @@ def time_loop(loader: Any, step: Step | None, seconds: float, *, step_s: float =
         elapsed_s=clock() - loop.began_s,
         waited_s=loop.waited_s,
         first_s=loop.first_s,
+        epoch_batches=_length(loader),
         whole_epochs=epochs > 0,
         on_device=on_device,
         statistics=together(kept) if kept else None,
     )
+
+
+def _length(loader: Any) -> int | None:
+    try:
+        return len(loader)
+    except TypeError:  # of an iterable, or a DataLoader over one
+        return None
 
 
 class _Loop:

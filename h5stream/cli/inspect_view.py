@@ -191,6 +191,11 @@ def _our_words(sample: SampleCost) -> Iterator[str]:
         threads = f"{sample.threads} threads" if sample.threads > 1 else "1 thread"
         rate = float(f"{sample.decode_rows_per_s:.2g}")
         yield f"undoing filters alone allows {rate:,.0f} rows/s on {threads} (timed on chunks of this file)"
+    first = sample.first_batch
+    yield (
+        f"first batch: after {bytes_text(max(first.read_nbytes, first.decoded_nbytes))} of the file, in about "
+        f"{first.seconds:.2g} s; later epochs' first batches are read ahead"
+    )
     yield f"memory: {bytes_text(sample.memory_nbytes)} at most, of a budget of {bytes_text(sample.memory_budget)}"
     if sample.notice:
         yield sample.notice

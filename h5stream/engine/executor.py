@@ -17,14 +17,11 @@ from h5stream.engine.counters import RunCounters, Tally, clock
 from h5stream.engine.kept import KeptDatasets, KeptTask
 from h5stream.engine.leaving import check_process, stop_at_exit
 from h5stream.engine.plan import TASK_NBYTES
-from h5stream.engine.running import closed, timed_out
+from h5stream.engine.running import STOP_S, closed, timed_out
 from h5stream.engine.skipping import close_gaps, drop_rows, hand_down, nothing_left
 from h5stream.engine.slots import SlotFormat, Slots
 from h5stream.errors import H5StreamError
 from h5stream.order.epoch import Order, Window
-
-STOP_S = 1.0
-"""Seconds that `Run.stop` waits for its threads; one held up longer, by a file system that hangs, ends later."""
 
 
 class Run:
@@ -139,12 +136,11 @@ class Run:
                     if batch is not None:
                         self.counters.waited(asked)
                     return batch
-                if self._threads:
+                job = None if self._threads else self._take_job()
+                if job is None:  # readers, or another thread that asks, are at it
                     self._wait(deadline, timeout_s)
                     continue
-                job = self._take_job()
-            if job is not None:
-                job(self._consumer_tally)
+            job(self._consumer_tally)
 
     def next_if_ready(self) -> ReadyBatch | None:
         """Give the next batch if that needs no waiting; None at the end as well."""

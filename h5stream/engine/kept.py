@@ -18,14 +18,22 @@ from h5stream.errors import H5StreamError
 from h5stream.order.epoch import Window
 from h5stream.storage.layout import SampleLayout
 
-KEEP_NBYTES = 8 * 1024 * 1024
-"""Largest dataset that is kept, in bytes as the batches hold it: a million int64 labels."""
+KEEP_NBYTES = 16 * 1024 * 1024
+"""Largest dataset that is kept, in bytes as the batches hold it: two million int64 labels, or a small file in whole."""
 
 KEEP_SHARE = 8
 """Kept datasets take at most one part in this many of the memory budget."""
 
 ROWS_TOGETHER = 65_536
 """Rows of one task over kept data."""
+
+KEPT_TOGETHER_NBYTES = 1024 * 1024
+"""Bytes of batches that are gathered together where all data is kept: enough to share the cost of a window, few enough
+to come at once and to stay in the cache until they are used."""
+
+ASKING_ROWS = 65_536
+"""Rows of an epoch that the asking thread gathers by itself where all data is kept: waking another costs more. The
+order of more rows takes milliseconds, which readers work out ahead."""
 
 Ints = NDArray[np.int64]
 
@@ -89,6 +97,16 @@ class KeptDatasets:
     def nbytes(self) -> int:
         """Bytes that the kept rows take."""
         return self._format.nbytes if self.numbers else 0
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing but kept rows is ever read."""
+        return len(self.numbers) == len(self._carrier.layout.datasets)
+
+    @property
+    def needs_no_reader(self) -> bool:
+        """Whether all is in memory already, and is so little that a batch is gathered faster than a thread is woken."""
+        return self._memory is not None and self.whole and self._format.rows <= ASKING_ROWS
 
     def load(self) -> Tally | None:
         """Read the rows, once; gives what that took, and None once they are there.

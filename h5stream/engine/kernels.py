@@ -15,6 +15,7 @@ three times slower (12 against 40 GB/s with two threads on the reference machine
 
 from __future__ import annotations
 
+import logging
 import uuid
 from typing import Any
 
@@ -38,6 +39,10 @@ from h5stream.engine.instructions import (
     u32_at,
     u64_at,
 )
+
+if logging.getLogger("numba").level == logging.NOTSET:
+    # At the root's level DEBUG, as of `logging.basicConfig(level=DEBUG)`, numba tells every bytecode that it compiles.
+    logging.getLogger("numba").setLevel(logging.WARNING)
 
 _PREFETCHED_LINES = 16
 """Cache lines of a coming row that are asked for. Rows of 1 KiB in random order, two threads, milliseconds of

@@ -10,6 +10,9 @@ from h5stream.engine.slots import SlotFormat, Slots
 from h5stream.errors import LoaderClosedError, LoaderTimeoutError
 from h5stream.order.epoch import Order
 
+STOP_S = 1.0
+"""Seconds that ending an epoch waits for its threads; one held up longer, by a file system that hangs, ends later."""
+
 
 class Running(Protocol):
     """One pass over an order that is under way.
@@ -56,14 +59,12 @@ class Engine(Protocol):
     """Fills slots with the batches of orders.
 
     # Guarantees: used by the thread that iterates.
-
-    Attributes
-    ----------
-    reads_ahead : bool
-        Whether a pass that was begun reads by itself, before anybody asks for a batch.
     """
 
-    reads_ahead: bool
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether a pass that was begun reads by itself, before a batch is asked for."""
+        ...
 
     def begin(
         self,

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
+from h5stream.notebook import ShownAsText
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoaderStatistics:
+class LoaderStatistics(ShownAsText):
     """What a loader did since its newest iteration began.
 
     Times of the readers are wall time added over all of them: where there are more threads than processors,
@@ -20,8 +22,8 @@ class LoaderStatistics:
     elapsed_s : float
         Seconds from ``iter(loader)`` to the end of the epoch, or to now.
     first_batch_s : float or None
-        Seconds from ``iter(loader)`` to the first batch. High: the first window is large or its storage slow;
-        `persistent_workers` reads it during the epoch before. None before there is one.
+        Seconds from ``iter(loader)`` to the first batch. High: the first window is large or its storage slow, and
+        was not read during the epoch before, as it is where epochs follow one another. None before there is one.
     wait_s, wait_p95_s, wait_max_s : float
         Seconds that the asking thread waited for a filled batch: in all, 95th percentile of the newest 4,096,
         and longest. High: the readers are the limit. Near 0: they are ahead. With ``num_workers=0`` reading

@@ -40,7 +40,16 @@ class ThreadEngine:
     ) -> None:
         self.carrier, self._kept, self._straight = carrier, kept, straight
         self._threads, self._on_thread_start, self._skip_corrupt = threads, on_thread_start, skip_corrupt
-        self.reads_ahead = threads > 0
+
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether a pass reads by itself."""
+        return self._readers > 0
+
+    @property
+    def _readers(self) -> int:
+        # What the user wants called in reader threads needs them.
+        return 0 if self._kept.needs_no_reader and self._on_thread_start is None else self._threads
 
     def begin(
         self,
@@ -59,7 +68,7 @@ class ThreadEngine:
             order,
             slots,
             slot_format,
-            threads=self._threads,
+            threads=self._readers,
             max_open_batches=max_open_batches,
             first_batch=first_batch,
             on_thread_start=self._on_thread_start,

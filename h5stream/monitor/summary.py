@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from h5stream.monitor.line import NA, percent, scaled
 from h5stream.monitor.sample import GpuSample, SystemSample
+from h5stream.notebook import ShownAsText
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +86,7 @@ class GpuSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SystemSummary:
+class SystemSummary(ShownAsText):
     """The machine over many samples; see `HostSample` and `ProcessSample` for what high and low mean.
 
     Attributes

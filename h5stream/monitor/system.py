@@ -30,6 +30,7 @@ from h5stream.monitor.nvml import NvmlApi
 from h5stream.monitor.probe import Probe
 from h5stream.monitor.sample import SystemSample
 from h5stream.monitor.summary import SystemSummary, summarize
+from h5stream.notebook import ShownAsText
 
 MIN_INTERVAL_S = 0.1  # Processor time is counted in steps of 0.01 s: below ten steps a share is noise.
 FIRST_SAMPLE_S = 0.3  # The first sample need not wait a whole interval, but a share of 0.1 s would be coarse.
@@ -123,7 +124,7 @@ class _DataWait:
         return None if source is None else source()
 
 
-class SystemMonitor:
+class SystemMonitor(ShownAsText):
     """Watches GPU, processors, memory and disks from a background thread.
 
     A machine without a GPU is an ordinary case: the values are None and show as ``n/a``.
@@ -296,6 +297,9 @@ class SystemMonitor:
     def summary(self) -> SystemSummary:
         """Summarize the history: means, least and most of every figure, and what the monitor itself cost."""
         return summarize(self.history)
+
+    def __str__(self) -> str:
+        return str(self.summary())
 
     # -- inside
 

@@ -209,9 +209,9 @@ def test_an_order_that_tears_chunks_apart_is_what_to_change_first():
 
 def test_an_epoch_that_is_all_beginning_says_so():
     statistics = LoaderStatistics(batches=2, elapsed_s=1.0, wait_s=0.9, first_batch_s=0.9, running_s=1.0, read_s=0.1)
-    found = data_limit(statistics, LoaderKnobs(persistent_workers=False), cpus=4)
+    found = data_limit(statistics, LoaderKnobs(window_rows=1000), cpus=4)
     assert found.name == "start of the epoch"
-    assert found.turns[0].knob == "persistent_workers"
+    assert found.turns[0].knob == "window"
 
 
 def test_the_gain_is_capped_by_the_step(file):
@@ -283,7 +283,16 @@ def test_the_first_step_is_not_counted():
     assert time_step(step, torch.zeros(4), 0.05).batch_s < 0.1
 
 
-def test_a_run_that_ends_within_its_first_epoch_does_not_count_the_beginning():
+def test_a_run_that_ends_within_its_first_epoch_counts_its_part_of_the_beginning():
+    half = Trial(batches=10, rows=100, elapsed_s=3.0, waited_s=2.5, first_s=2.0, epoch_batches=20)
+    assert half.batch_s == pytest.approx(0.2)
+    assert half.rows_per_s == pytest.approx(50)
+    assert half.waiting_share == pytest.approx(1.5 / 2.0)
+    whole = Trial(batches=10, rows=100, elapsed_s=3.0, waited_s=2.5, first_s=2.0, epoch_batches=10)
+    assert whole.waiting_share == pytest.approx(2.5 / 3.0)
+
+
+def test_a_run_over_an_epoch_of_unknown_length_does_not_count_the_beginning():
     trial = Trial(batches=11, rows=110, elapsed_s=3.0, waited_s=2.5, first_s=2.0)
     assert trial.batch_s == pytest.approx(0.1)
     assert trial.rows_per_s == pytest.approx(100)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sample_files import stream_all
 
 from h5stream import H5StreamLoader
 from h5stream.advice.batch_cost import _planned, _Ranges
@@ -257,7 +258,8 @@ ILL = {
 
 
 @pytest.mark.parametrize("key", ILL)
-def test_each_poor_layout_is_named_with_its_command(tmp_path, key):
+def test_each_poor_layout_is_named_with_its_command(tmp_path, key, monkeypatch):
+    stream_all(monkeypatch)  # as a file is that does not fit into memory
     path = write(tmp_path / "an ill.h5", x=ILL[key])
     found = inspect_file(path, memory_budget=1 << 30)
     advice = next(advice for advice in found.advice if advice.key == key)

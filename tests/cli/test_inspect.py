@@ -105,7 +105,7 @@ KEYS = {
 SAMPLE_KEYS = {
     "fields", "chosen_by", "rows", "row_nbytes", "batch_size", "batch_rows", "batch_nbytes", "needed_read_nbytes",
     "needed_decoded_nbytes", "naive", "ours", "datasets", "shuffle", "memory_nbytes", "memory_budget", "threads",
-    "decode_rows_per_s", "notice", "naive_words", "our_words",
+    "decode_rows_per_s", "first_batch", "notice", "naive_words", "our_words",
 }  # fmt: skip
 DATASET_KEYS = {
     "path", "shape", "dtype", "element_nbytes", "variable_length", "layout", "chunk_shape", "filters",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
@@ -162,4 +161,4 @@ def starting():
     yield start
     for run in runs:
         run.stop()
-    assert [t.name for t in threading.enumerate() if "h5stream-reader" in t.name] == []
+    assert [t.name for run in runs for t in run._threads if t.is_alive()] == []
