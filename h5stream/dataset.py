@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 from h5stream.engine.assemble import Assembler
 from h5stream.engine.carry import Carrier
 from h5stream.engine.emit import Sink
-from h5stream.engine.plan import plan_window
+from h5stream.engine.plan import TASK_NBYTES
 from h5stream.engine.slots import Memory, SlotFormat, address_of, map_memory
 from h5stream.errors import OptionError
 from h5stream.order.blocks import Blocks, make_blocks, select_rows
@@ -163,7 +163,7 @@ class H5Dataset(Dataset[Any]):
             objects=[objects],
         )
         if len(numbers):
-            for task in plan_window(self.layout.datasets, window, first_batch=0):
+            for task in self._carrier.plan(window, 0, (), TASK_NBYTES):
                 self._carrier.carry(task, sink)
             self._check_unchanged(numbers)
         return self._assembler.batch(torch.from_numpy(memory), slot_format, len(numbers), objects)

@@ -17,6 +17,7 @@ from h5stream.engine.gathering import SideBySide, Stack
 from h5stream.engine.mapping import GatherTask, MappedDatasets
 from h5stream.engine.plan import Task, plan_window
 from h5stream.engine.straight import Straight
+from h5stream.engine.unfiltered import RowsTask, UnfilteredDatasets
 from h5stream.errors import CorruptChunkError
 from h5stream.order.epoch import Window
 from h5stream.storage.codecs import DecodeError, NotAskedError
@@ -27,7 +28,7 @@ from h5stream.storage.layout import DECODED, VIA_H5PY, SampleLayout
 from h5stream.storage.source import FileBytes
 
 Bytes = NDArray[np.uint8]
-FileTask = Task | GatherTask
+FileTask = Task | GatherTask | RowsTask
 
 
 class Carrier:
@@ -48,6 +49,7 @@ class Carrier:
         self.fallback = H5pyReader(layout)
         self.emitter = Emitter(layout)
         self.mapped = MappedDatasets(layout, self.emitter)
+        self.unfiltered = UnfilteredDatasets(layout, self.sources)
         self._thread = threading.local()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -69,7 +71,10 @@ class Carrier:
         others = tuple(
             parts for n, parts in enumerate(self.layout.datasets) if n not in skip and n not in self.mapped.numbers
         )
-        planned = plan_window(others, window, first_batch=first_batch, task_nbytes=task_nbytes) if others else []
+        if not others:
+            return list(gathered)
+        plan = self.unfiltered.plan
+        planned = plan_window(others, window, first_batch=first_batch, task_nbytes=task_nbytes, unfiltered=plan)
         return [*gathered, *planned]
 
     @property
@@ -88,8 +93,8 @@ class Carrier:
 
         Parameters
         ----------
-        task : Task or GatherTask
-            The chunks, or the rows of a mapped file.
+        task : Task, GatherTask or RowsTask
+            The chunks, or the rows of a mapped or unfiltered file.
         sink : Sink
             Where their rows go.
         stopped : callable, optional
@@ -107,6 +112,9 @@ class Carrier:
             began = clock()
             self.mapped.carry(task, sink)
             tally.scattered(began)
+            return
+        if isinstance(task, RowsTask):
+            self.unfiltered.carry(task, sink, self.scratch, tally)
             return
         if task.part.access == VIA_H5PY:
             self._carry_via_h5py(task, sink, stopped, tally)

@@ -118,6 +118,10 @@ class FileBytes:
         """Let go of the descriptor, which is closed with the last read that uses it; a later read opens another."""
         self._held = None
 
+    def descriptor(self) -> _Descriptor:
+        """Give the open descriptor, for reads of the caller's own; it stays open as long as it is held."""
+        return self._held or self._open()
+
     def _open(self) -> _Descriptor:
         with self._lock:
             if self._held is None:
@@ -153,7 +157,7 @@ class FileBytes:
         SourceError
             If the system reports an error twice, the second time on a fresh descriptor.
         """
-        held = self._held or self._open()  # kept here until the read is over, whoever calls `close` meanwhile
+        held = self.descriptor()  # kept here until the read is over, whoever calls `close` meanwhile
         try:
             self._fill(held.number, offset, target)
         except OSError as error:
