@@ -115,8 +115,7 @@ class H5Dataset(Dataset[Any]):
     @property
     def blocks(self) -> Blocks:
         """The rows cut into blocks, the unit of the coarse shuffle."""
-        block_rows = tuple(part.chunk_rows for part in self.layout.leading)
-        return make_blocks(self.layout.file_starts, block_rows, self._rows)
+        return make_blocks(self.layout.file_starts, self.layout.block_rows, self._rows)
 
     # --- samples and batches ----------------------------------------------------------------------------
 
