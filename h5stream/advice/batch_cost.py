@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.engine.kept import datasets_to_keep
-from h5stream.engine.plan import Task, plan_window
+from h5stream.engine.plan import MAX_GAP_NBYTES, Task, plan_window
 from h5stream.engine.unfiltered import reach_of
 from h5stream.order.epoch import EpochOrder, Window
 from h5stream.storage.index import MISSING
@@ -238,11 +238,17 @@ def _planned(part: DatasetPart, windows: Sequence[_Ranges], entry: DatasetEntry)
 
 def _read_in_part(part: DatasetPart, windows: Sequence[_Ranges]) -> NDArray[np.float64]:
     """Count what is read where nothing is decoded: rows, not chunks; the latter as if rows of one came together."""
-    reach = reach_of(part)
-    rows = sum(int((window.ends - window.begins).sum()) for window in windows)
-    nbytes = reach.nbytes_of(rows, sum(len(window.begins) for window in windows))
+    reach, rows, along, stretches = reach_of(part), 0, 0, 0
+    for window in windows:
+        between = window.begins[1:] - window.ends[:-1]
+        near = between[(between + 1) * reach.stride - int(reach.extents[:, 2].min()) <= MAX_GAP_NBYTES]
+        rows += int((window.ends - window.begins).sum())
+        along += int(near.sum())
+        stretches += len(window.begins) - len(near)
+    nbytes = reach.nbytes_of(rows + along, stretches)
     share = _stored_chunks(part) / max(1, len(part.pieces) * -(-part.rows // part.chunk_rows))
-    return share * np.array([len(part.pieces) * rows / part.chunk_rows, nbytes, 0, 0])
+    chunks = len(part.pieces) * rows / part.chunk_rows
+    return share * np.array([chunks, nbytes, 0, max(0, nbytes - rows * reach.row_nbytes)])
 
 
 def _rows_at_edges(window: _Ranges, part: DatasetPart) -> Ints:

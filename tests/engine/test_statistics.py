@@ -6,6 +6,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from recording import record_reads
 
 from h5stream import H5StreamLoader
 from h5stream.engine import kept
@@ -20,29 +21,7 @@ ROWS, WIDTH = 4096, 64
 @pytest.fixture
 def reads(monkeypatch):
     """What the files were really asked for: a list of byte counts."""
-    seen, read, read_rows = [], FileBytes.read_into, kernels.read_rows
-
-    def recording(source, offset, target):
-        seen.append(target.nbytes)
-        read(source, offset, target)
-
-    def recording_rows(*arguments):
-        """Let the kernel read what each call of the system gives, seen by the process's own account."""
-        before = bytes_asked_for()
-        done = read_rows(*arguments)
-        seen.append(bytes_asked_for() - before)
-        return done
-
-    monkeypatch.setattr(FileBytes, "read_into", recording)
-    monkeypatch.setattr(kernels, "read_rows", recording_rows)
-    return seen
-
-
-def bytes_asked_for():
-    """Bytes that this thread was given by reads; looking costs some, which are taken off."""
-    with open("/proc/thread-self/io", "rb", buffering=0) as file:
-        text = file.read()
-    return int(text.split()[1])
+    return record_reads(monkeypatch)
 
 
 def write(path, *, chunks=(256, WIDTH), dtype="f4", **filters):
