@@ -15,7 +15,6 @@ from torch.utils.data import Dataset
 from h5stream.engine.assemble import Assembler
 from h5stream.engine.carry import Carrier
 from h5stream.engine.emit import Sink
-from h5stream.engine.plan import TASK_NBYTES
 from h5stream.engine.slots import Memory, SlotFormat, address_of, map_memory
 from h5stream.errors import OptionError
 from h5stream.order.blocks import Blocks, make_blocks, select_rows
@@ -121,10 +120,13 @@ class H5Dataset(Dataset[Any]):
 
     def __getitem__(self, index: Any) -> Any:
         """Give one sample for an integer, a batch for a slice, a list or an array of rows."""
+        if type(index) is int and 0 <= index < len(self):  # the common case, without arrays
+            return self._sample(index if self._rows is None else int(self._rows[index]))
         if _is_one_row(index):
             return self._sample(self._row_numbers(np.array([int(index)]))[0])
         if isinstance(index, slice):
-            return self.read(np.arange(*index.indices(len(self)), dtype=np.int64))
+            rows = np.arange(*index.indices(len(self)), dtype=np.int64)
+            return self._read(rows if self._rows is None else self._rows[rows])
         chosen = np.asarray(index)
         if chosen.dtype == bool:
             if chosen.shape != (len(self),):
@@ -149,23 +151,29 @@ class H5Dataset(Dataset[Any]):
         rows : ndarray of int64
             Rows of this dataset; negative ones count from the end.
         """
-        numbers = self._row_numbers(rows)
-        by_row = np.argsort(numbers, kind="stable")
-        window = Window(rows=numbers[by_row], batch=np.zeros(len(numbers), dtype=np.int64), within=by_row)
-        slot_format = SlotFormat.for_rows(self.layout.fields, len(numbers))
+        return self._read(self._row_numbers(rows))
+
+    def _read(self, numbers: NDArray[np.int64]) -> Any:
+        """Read rows by their numbers in the files."""
+        count = len(numbers)
+        by_row = np.arange(count)
+        if not (numbers[1:] >= numbers[:-1]).all():
+            by_row = np.argsort(numbers, kind="stable")
+            numbers = numbers[by_row]
+        slot_format = SlotFormat.for_rows(self.layout.fields, count)
         memory = _allocate(slot_format.nbytes)
-        objects = {f: [None] * len(numbers) for f, field in enumerate(self.layout.fields) if field.kind == "object"}
+        objects = {f: [None] * count for f, field in enumerate(self.layout.fields) if field.kind == "object"}
         sink = Sink(
             slots=np.array([address_of(memory)], dtype=np.int64),
             format=slot_format,
             row_nbytes=tuple(f.row_nbytes for f in self.layout.fields),
             objects=[objects],
         )
-        if len(numbers):
-            for task in self._carrier.plan(window, 0, (), TASK_NBYTES):
-                self._carrier.carry(task, sink)
+        if count:
+            window = Window(rows=numbers, batch=np.zeros(count, dtype=np.int64), within=by_row)
+            self._carrier.read(window, sink)
             self._check_unchanged(numbers)
-        return self._assembler.batch(torch.from_numpy(memory), slot_format, len(numbers), objects)
+        return self._assembler.batch(torch.from_numpy(memory), slot_format, count, objects)
 
     def _check_unchanged(self, numbers: NDArray[np.int64]) -> None:
         """Refuse rows of files that are not what was opened: their chunks may lie elsewhere by now."""
@@ -174,6 +182,8 @@ class H5Dataset(Dataset[Any]):
 
     def _row_numbers(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         count = len(self)
+        if len(rows) and rows.min() >= 0 and rows.max() < count:
+            return rows if self._rows is None else self._rows[rows]
         wrong = rows[(rows < -count) | (rows >= count)]
         if len(wrong):
             # IndexError, because iterating over a sequence ends with it.
@@ -183,11 +193,13 @@ class H5Dataset(Dataset[Any]):
 
     def _sample(self, row: int) -> Any:
         """Read one row; compressed blocks are kept for a while, for neighbours that are asked for next."""
+        values = self._carrier.single.read(row)
+        if values is not None:
+            return self.layout.assemble(values)
         part = next(p for p in reversed(self.layout.leading) if p.row_start <= row)
         block_nbytes = part.chunk_rows * self.layout.row_nbytes
         if part.access == DIRECT or block_nbytes > _CACHED_BLOCK_NBYTES or self._rows is not None:
-            place = row if self._rows is None else int(np.searchsorted(self._rows, row))
-            return sample_of(self.read(np.array([place])), 0)
+            return sample_of(self._read(np.array([row])), 0)
         first = part.row_start + (row - part.row_start) // part.chunk_rows * part.chunk_rows
         block = self._cache.get(first)
         if block is None:

@@ -61,7 +61,9 @@ def place_of(state: Any) -> tuple[Place, int, dict[str, int | str]]:
     if not isinstance(state, dict) or "format" not in state:
         raise StateError(f"load_state_dict takes what state_dict() gave, not {_short(state)}")
     if state["format"] not in range(1, FORMAT + 1):
-        raise StateError(f"the state has format {_short(state['format'])}; this version of h5stream reads 1 to {FORMAT}")
+        raise StateError(
+            f"the state has format {_short(state['format'])}; this version of h5stream reads 1 to {FORMAT}"
+        )
     try:
         numbers = [state["epoch"], state["sampler_mark"], state["rank"]]
         taken = tuple((ranks, batches) for ranks, batches in state["taken"])

@@ -15,7 +15,8 @@ from h5stream.engine.counters import Tally, clock
 from h5stream.engine.emit import Emitter, Sink
 from h5stream.engine.gathering import SideBySide, Stack
 from h5stream.engine.mapping import GatherTask, MappedDatasets
-from h5stream.engine.plan import Task, plan_window
+from h5stream.engine.plan import TASK_NBYTES, Task, plan_window, rows_of_parts
+from h5stream.engine.single import SingleRows
 from h5stream.engine.straight import Straight
 from h5stream.engine.unfiltered import RowsTask, UnfilteredDatasets
 from h5stream.errors import CorruptChunkError
@@ -50,6 +51,7 @@ class Carrier:
         self.emitter = Emitter(layout)
         self.mapped = MappedDatasets(layout, self.emitter)
         self.unfiltered = UnfilteredDatasets(layout, self.sources)
+        self.single = SingleRows(layout, self.sources, self.unfiltered)
         self._thread = threading.local()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -76,6 +78,25 @@ class Carrier:
         plan = self.unfiltered.plan
         planned = plan_window(others, window, first_batch=first_batch, task_nbytes=task_nbytes, unfiltered=plan)
         return [*gathered, *planned]
+
+    def read(self, window: Window, sink: Sink) -> None:
+        """Plan the reads of one window, its rows ascending, and carry them out in the calling thread.
+
+        Raises
+        ------
+        H5StreamError
+            As for `carry`.
+        """
+        if not self.unfiltered.has_all or self.mapped.numbers:
+            for task in self.plan(window, 0, (), TASK_NBYTES):
+                self.carry(task, sink)
+            return
+        for parts in self.layout.datasets:
+            for part, low, high in rows_of_parts(parts, window.rows):
+                if part.pieces:
+                    rows, batch, within = (each[low:high] for each in (window.rows, window.batch, window.within))
+                    ours = RowsTask(part=part, rows=rows, batch=batch, within=within)
+                    self.unfiltered.carry(ours, sink, self.scratch, Tally())
 
     @property
     def scratch(self) -> DecodeScratch:

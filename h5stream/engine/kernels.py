@@ -117,6 +117,7 @@ def _scatter(source, source_stride, segments, in_rows, batch, within, slots, fie
             for s in range(segments.shape[0]):
                 _copy_run(place + segments[s, 1], row + segments[s, 0], segments[s, 2])
 
+
 @_jit
 def scatter(source, source_stride, segments, in_rows, batch, within, slots, field_offset, row_nbytes):
     """Copy rows of a decoded chunk to their places.

@@ -125,7 +125,7 @@ def plan_window(
     batch = window.batch - first_batch
     tasks: list[Any] = []
     for parts in datasets:
-        for part, low, high in _rows_of_parts(parts, window.rows):
+        for part, low, high in rows_of_parts(parts, window.rows):
             if not part.pieces:
                 continue  # rows without elements
             if unfiltered is not None and part.access == DIRECT:
@@ -136,7 +136,8 @@ def plan_window(
     return tasks
 
 
-def _rows_of_parts(parts: tuple[DatasetPart, ...], rows: Ints) -> Iterator[tuple[DatasetPart, int, int]]:
+def rows_of_parts(parts: tuple[DatasetPart, ...], rows: Ints) -> Iterator[tuple[DatasetPart, int, int]]:
+    """Give the parts that rows, ascending, lie in, and where in them each part's begin and end."""
     if len(parts) == 1:
         yield parts[0], 0, len(rows)
         return

@@ -84,34 +84,34 @@ class Reach:
         Bytes of a row in a chunk.
     extents, runs : ndarray of int64
         What is read at once, and what is wanted of it.
-    fields : ndarray of int64
+    fields : tuple of int
         The field number of each target.
     fills : tuple of ndarray of uint8
         For each target, its fill value, laid out often.
+    fill_places, fill_nbytes : ndarray of int64
+        Their addresses and lengths.
     numbers, offsets : ndarray of int64
         The chunks.
     across : int
         Chunks that a row crosses.
+    row_nbytes : int
+        Bytes that are read of a row, if each is read by itself.
+    scratch_nbytes : int
+        Bytes to read into.
     """
 
     stride: int
     extents: Ints
     runs: Ints
-    fields: Ints
+    fields: tuple[int, ...]
     fills: tuple[NDArray[np.uint8], ...]
+    fill_places: Ints
+    fill_nbytes: Ints
     numbers: Ints
     offsets: Ints
     across: int
-
-    @property
-    def row_nbytes(self) -> int:
-        """Bytes that are read of a row, if each is read by itself."""
-        return int(self.extents[:, 2].sum())
-
-    @property
-    def scratch_nbytes(self) -> int:
-        """Bytes to read into."""
-        return max(EXTENT_NBYTES, int(self.extents[:, 2].max(initial=0)))
+    row_nbytes: int
+    scratch_nbytes: int
 
     def nbytes_of(self, rows: int, stretches: int) -> int:
         """Give the bytes that are read for so many rows, which lie in so many stretches without gaps."""
@@ -138,15 +138,20 @@ def reach_of(part: DatasetPart) -> Reach:
     across = np.array([each.number for each in part.pieces], dtype=np.int64)[piece[first]]
     spans = np.maximum.reduceat(ends, first) - begins[first]
     whole = len(index.numbers) == index.chunks
+    fills = tuple(np.tile(target.fill, max(1, FILL_NBYTES // max(1, target.fill.nbytes))) for target in part.targets)
     return Reach(
         stride=part.pieces[0].row_elements * part.stored_element_nbytes,
         extents=np.ascontiguousarray(np.stack([across, begins[first], spans, first, last], axis=1)),
         runs=np.ascontiguousarray(runs[:, 1:]),
-        fields=np.array([target.field for target in part.targets], dtype=np.int64),
-        fills=tuple(np.tile(target.fill, max(1, FILL_NBYTES // max(1, target.fill.nbytes))) for target in part.targets),
+        fields=tuple(target.field for target in part.targets),
+        fills=fills,
+        fill_places=np.array([address_of(fill) for fill in fills], dtype=np.int64),
+        fill_nbytes=np.array([fill.nbytes for fill in fills], dtype=np.int64),
         numbers=index.numbers[:0] if whole else index.numbers,
         offsets=index.offset,
         across=index.columns,
+        row_nbytes=int(spans.sum()),
+        scratch_nbytes=max(EXTENT_NBYTES, int(spans.max())),
     )
 
 
@@ -191,6 +196,7 @@ class UnfilteredDatasets:
     def __init__(self, layout: SampleLayout, sources: tuple[FileBytes, ...]) -> None:
         self._layout, self._sources = layout, sources
         self._reaches: dict[int, Reach] = {}
+        self.has_all = all(part.access == DIRECT for parts in layout.datasets for part in parts)
 
     def reach(self, part: DatasetPart) -> Reach:
         """Give what is read of each row of a part."""
@@ -248,8 +254,8 @@ class UnfilteredDatasets:
                 reach.stride,
                 reach.extents,
                 reach.runs,
-                np.array([address_of(fill) for fill in reach.fills], dtype=np.int64),
-                np.array([fill.nbytes for fill in reach.fills], dtype=np.int64),
+                reach.fill_places,
+                reach.fill_nbytes,
                 task.rows,
                 task.batch,
                 task.within,

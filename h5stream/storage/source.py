@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from stat import S_ISDIR
 from typing import Any
 
 from h5stream.errors import H5StreamError, SourceChangedError, SourceError, SourceNotFoundError, TruncatedFileError
@@ -52,12 +54,16 @@ class FileIdentity:
             raise SourceNotFoundError(f"no such file: {path!r}", file=path) from None
         except OSError as error:
             raise SourceError(f"cannot examine {path!r}: {error.strerror}", file=path) from error
-        if os.path.isdir(path):
+        if S_ISDIR(stat.st_mode):
             raise SourceError(f"{path!r} is a folder, not an HDF5 file; name its files or a pattern", file=path)
         return cls(path=path, size=stat.st_size, mtime_ns=stat.st_mtime_ns, inode=stat.st_ino)
 
     def check_unchanged(self) -> None:
         """Raise `SourceChangedError` if the path no longer leads to this very file."""
+        with contextlib.suppress(OSError):
+            found = os.stat(self.path)
+            if (found.st_ino, found.st_size, found.st_mtime_ns) == (self.inode, self.size, self.mtime_ns):
+                return
         try:
             now = FileIdentity.of(self.path)
         except SourceError as error:
