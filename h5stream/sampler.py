@@ -155,8 +155,8 @@ class ChunkBatchSampler(Sampler[list[int]]):
             why = ""
             if "blocks" in changed:
                 why = (
-                    ". An older h5stream did not cut large chunks that need no decoding into several blocks: finish the "
-                    "epoch with it, or begin one with set_epoch()"
+                    ". An older h5stream did not cut large chunks that need no decoding into several blocks: finish "
+                    "the epoch with it, or begin one with set_epoch()"
                 )
             raise StateError(f"the state is of other rows or settings: {listed}{why}", changed=changed)
         self.epoch, self._first_batch, self._given = epoch, batch, None

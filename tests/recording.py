@@ -12,7 +12,7 @@ def asked_for():
         text = file.read()
     found = dict(line.split(b": ") for line in text.splitlines())
     before = np.array([int(found[b"rchar"]), int(found[b"syscr"])])
-    return before, before + [len(text), 2]  # the look itself is two calls, of which the second finds the end
+    return before, before + np.array([len(text), 2])  # the look itself is two calls, of which the second finds the end
 
 
 def record_reads(monkeypatch):

@@ -14,6 +14,7 @@ from h5stream import Field, H5Dataset, H5StreamLoader
 from h5stream.engine import kept
 from h5stream.engine.unfiltered import MAX_GAP_NBYTES, reach_of
 from h5stream.errors import SourceChangedError, TruncatedFileError
+from h5stream.storage.source import _Descriptor
 
 MEMBERS = np.dtype(
     {"names": ["a", "b", "c"], "formats": ["<i2", (">f4", (3,)), "<u8"], "offsets": [1, 4, 16], "itemsize": 27}
@@ -188,3 +189,13 @@ def test_what_is_read_at_once_has_a_bound_however_long_rows_are(tmp_path):
     reach = reach_of(part)
     assert reach.extents[:, 2].tolist() == [1 << 20] * 12
     assert reach.scratch_nbytes == 1 << 20
+
+
+def test_a_descriptor_that_went_bad_is_replaced(tmp_path):
+    path, x = write(tmp_path / "a.h5", rows=2000, columns=30)
+    dataset = H5Dataset(path, "x")
+    source = dataset._carrier.sources[0]
+    source._held = _Descriptor(os.open(path, os.O_WRONLY))  # reading from it fails
+    assert (dataset[100:1500].numpy() == x[100:1500]).all()
+    source._held = _Descriptor(os.open(path, os.O_WRONLY))
+    assert (dataset[7].numpy() == x[7]).all()
