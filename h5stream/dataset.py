@@ -16,7 +16,6 @@ from h5stream.block_cache import BlockCache
 from h5stream.engine.assemble import Assembler
 from h5stream.engine.carry import Carrier
 from h5stream.engine.emit import Sink
-from h5stream.engine.plan import plan_window
 from h5stream.engine.slots import Memory, SlotFormat, address_of, map_memory
 from h5stream.errors import OptionError
 from h5stream.order.blocks import Blocks, listed_blocks, make_blocks, row_numbers, select_rows
@@ -164,15 +163,14 @@ class H5Dataset(Dataset[Any]):
     @property
     def blocks(self) -> Blocks:
         """The rows cut into blocks, the unit of the coarse shuffle."""
-        block_rows = tuple(part.chunk_rows for part in self.layout.leading)
         rows = self._rows if self._rows is None or _ascending(self._rows) else np.sort(self._rows)
-        return make_blocks(self.layout.file_starts, block_rows, rows)
+        return make_blocks(self.layout.file_starts, self.layout.block_rows, rows)
 
     def blocks_for(self, shuffle: bool) -> Blocks:
         """Give the blocks of an epoch: one that is not shuffled keeps the order of `listed`."""
         if shuffle or self._rows is None or _ascending(self._rows):
             return self.blocks
-        return listed_blocks(self._rows, max(part.chunk_rows for part in self.layout.leading))
+        return listed_blocks(self._rows, max(self.layout.block_rows))
 
     # --- samples and batches ----------------------------------------------------------------------------
 
@@ -182,6 +180,9 @@ class H5Dataset(Dataset[Any]):
         With one field that is a tensor, further indices mean what they mean to h5py: ``dataset[2:4, 0]`` is column 0
         of two rows. Rows may come in any order and repeat, and slices may run backwards, which h5py refuses.
         """
+        if type(index) is int:  # the common case, without arrays
+            value = self._sample(index)
+            return as_numpy(value) if self._numpy else value
         rows, inside = indexing.split(index, self._shape)
         if indexing.is_one(rows):
             value = self._sample(int(rows))
@@ -217,22 +218,25 @@ class H5Dataset(Dataset[Any]):
 
     def _read(self, numbers: NDArray[np.int64]) -> Any:
         """Read rows by their numbers in the files."""
-        by_row = np.argsort(numbers, kind="stable")
-        window = Window(rows=numbers[by_row], batch=np.zeros(len(numbers), dtype=np.int64), within=by_row)
-        slot_format = SlotFormat.for_rows(self.layout.fields, len(numbers))
+        count = len(numbers)
+        by_row = np.arange(count)
+        if not (numbers[1:] >= numbers[:-1]).all():
+            by_row = np.argsort(numbers, kind="stable")
+            numbers = numbers[by_row]
+        slot_format = SlotFormat.for_rows(self.layout.fields, count)
         memory = _allocate(slot_format.nbytes)
-        objects = {f: [None] * len(numbers) for f, field in enumerate(self.layout.fields) if field.kind == "object"}
+        objects = {f: [None] * count for f, field in enumerate(self.layout.fields) if field.kind == "object"}
         sink = Sink(
             slots=np.array([address_of(memory)], dtype=np.int64),
             format=slot_format,
             row_nbytes=tuple(f.row_nbytes for f in self.layout.fields),
             objects=[objects],
         )
-        if len(numbers):
-            for task in plan_window(self.layout.datasets, window, first_batch=0):
-                self._carrier.carry(task, sink)
+        if count:
+            window = Window(rows=numbers, batch=np.zeros(count, dtype=np.int64), within=by_row)
+            self._carrier.read(window, sink)
             self._check_unchanged(numbers)
-        return self._assembler.batch(torch.from_numpy(memory), slot_format, len(numbers), objects)
+        return self._assembler.batch(torch.from_numpy(memory), slot_format, count, objects)
 
     def _check_unchanged(self, numbers: NDArray[np.int64]) -> None:
         """Refuse rows of files that are not what was opened: their chunks may lie elsewhere by now."""
@@ -241,6 +245,8 @@ class H5Dataset(Dataset[Any]):
 
     def _row_numbers(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         count = len(self)
+        if len(rows) and rows.min() >= 0 and rows.max() < count:
+            return rows if self._rows is None else self._rows[rows]
         wrong = rows[(rows < -count) | (rows >= count)]
         if len(wrong):
             # IndexError, because iterating over a sequence ends with it.
@@ -250,7 +256,11 @@ class H5Dataset(Dataset[Any]):
 
     def _sample(self, index: int) -> Any:
         """Read one row; compressed blocks are kept for a while, for neighbours that are asked for next."""
-        row = int(self._row_numbers(np.array([index]))[0])
+        plain = self._rows is None and 0 <= index < self.layout.rows
+        row = index if plain else int(self._row_numbers(np.array([index]))[0])
+        values = self._carrier.single.read(row)
+        if values is not None:
+            return self.layout.assemble(values)
         part = self.layout.leading[bisect.bisect_right(self.layout.file_starts, row) - 1]
         block_nbytes = part.chunk_rows * self.layout.row_nbytes
         if part.access == DIRECT or block_nbytes > _CACHED_BLOCK_NBYTES:

@@ -20,7 +20,7 @@ from h5stream.order.regrouped import regrouped
 from h5stream.order.rest import Taken, order_after
 from h5stream.ranks import Ranks, current_ranks
 from h5stream.sampler import ChunkBatchSampler
-from h5stream.state import Place, check_fingerprint, data_fingerprint, place_of, state_of
+from h5stream.state import Place, brought_up_to_date, check_fingerprint, data_fingerprint, place_of, state_of
 
 _LISTED_TOGETHER = 4
 """Batches of a sampler that are read as one window; chunks that they share are decoded once."""
@@ -279,6 +279,7 @@ class Orders:
             If the rest of the epoch cannot be cut for this number of ranks.
         """
         place, rank, fingerprint = place_of(state)
+        fingerprint = brought_up_to_date(state, place, fingerprint, self._fingerprint())
         before = self._settings, self._seed_is_drawn
         try:
             self._settings = self._taken_over(fingerprint)

@@ -182,7 +182,13 @@ class ChunkBatchSampler(Sampler[list[int]]):
         changed = tuple(name for name in ours if saved.get(name) != ours[name])
         if changed:
             listed = ", ".join(f"{name} was {saved.get(name)} and is now {ours[name]}" for name in changed)
-            raise StateError(f"the state is of other rows or settings: {listed}", changed=changed)
+            why = ""
+            if "blocks" in changed:
+                why = (
+                    ". An older h5stream did not cut large chunks that need no decoding into several blocks: finish "
+                    "the epoch with it, or begin one with set_epoch()"
+                )
+            raise StateError(f"the state is of other rows or settings: {listed}{why}", changed=changed)
         self.epoch, self._first_batch, self._given = epoch, batch, None
 
     def _description(self) -> dict[str, Any]:

@@ -12,8 +12,9 @@ from h5stream.order.blocks import Blocks
 from h5stream.order.rest import Taken
 from h5stream.storage.layout import SampleLayout
 
-FORMAT = 1
-"""Of the state dict; a later one that cannot be read is refused by name."""
+FORMAT = 2
+"""Of the state dict; a later one that cannot be read is refused by name. In 1 the blocks of the shuffle were whole
+chunks always; since 2 large chunks that nothing has to be decoded of are cut, which gives another order."""
 
 _MOST_RANKS = 1 << 20
 """Nobody trains on more, and a damaged state must not cost memory."""
@@ -51,7 +52,7 @@ def state_of(place: Place, rank: int, fingerprint: dict[str, int | str]) -> dict
 
 
 def place_of(state: Any) -> tuple[Place, int, dict[str, int | str]]:
-    """Read a state dict: the place, the rank that wrote it, and the fingerprint.
+    """Read a state dict: the place, the rank that wrote it, and the fingerprint; see `brought_up_to_date`.
 
     Raises
     ------
@@ -60,8 +61,10 @@ def place_of(state: Any) -> tuple[Place, int, dict[str, int | str]]:
     """
     if not isinstance(state, dict) or "format" not in state:
         raise StateError(f"load_state_dict takes what state_dict() gave, not {_short(state)}")
-    if state["format"] != FORMAT:
-        raise StateError(f"the state has format {_short(state['format'])}; this version of h5stream reads {FORMAT}")
+    if state["format"] not in range(1, FORMAT + 1):
+        raise StateError(
+            f"the state has format {_short(state['format'])}; this version of h5stream reads 1 to {FORMAT}"
+        )
     try:
         numbers = [state["epoch"], state["sampler_mark"], state["rank"]]
         taken = tuple((ranks, batches) for ranks, batches in state["taken"])
@@ -72,6 +75,32 @@ def place_of(state: Any) -> tuple[Place, int, dict[str, int | str]]:
     if wrong or any(not 1 <= ranks <= _MOST_RANKS for ranks, _ in taken):
         raise StateError(f"the state is damaged: {_short(wrong or state['taken'])} are no counts")
     return Place(epoch=numbers[0], taken=taken, mark=numbers[1]), numbers[2], fingerprint
+
+
+def brought_up_to_date(
+    state: dict[str, Any], place: Place, saved: dict[str, int | str], now: dict[str, int | str]
+) -> dict[str, int | str]:
+    """Give the fingerprint of an older state as it would be written now, if it names the same rows.
+
+    Raises
+    ------
+    StateError
+        If the epoch that the state is in comes in another order now.
+    """
+    cut = ("block_rows", "chunks")  # the same chunks, cut otherwise
+    if state["format"] == FORMAT or [saved.get(n) == now[n] for n in cut] != [False, True]:
+        return saved
+    if saved.get("order") == "shuffled" and place.taken:
+        raise StateError(
+            f"the state was saved in the middle of epoch {place.epoch} by an older h5stream, whose shuffle kept whole "
+            f"chunks together (blocks of {_short(saved.get('block_rows'))} rows). It now cuts large chunks that need "
+            f"no decoding (blocks of {now['block_rows']} rows), so the rest of that epoch would come in another order. "
+            "Finish the epoch with the older version, or begin an epoch with set_epoch() instead of load_state_dict()",
+            changed=("block_rows",),
+        )
+    # At the beginning of an epoch, or in an order that does not depend on blocks, nothing is lost or repeated.
+    windows = ("window", "first_window") if saved.get("order") == "shuffled" else ()
+    return saved | {name: now[name] for name in ("block_rows", *windows)}
 
 
 def check_fingerprint(saved: dict[str, int | str], now: dict[str, int | str]) -> None:
@@ -115,7 +144,7 @@ def data_fingerprint(dataset: H5Dataset, blocks: Blocks) -> dict[str, int | str]
         "files": len(layout.files),
         "file_bytes": sum(file.size for file in layout.files),
         "fields": _fields_text(layout),
-        "block_rows": _each(part.chunk_rows for part in layout.leading),
+        "block_rows": _each(layout.block_rows),
         "chunks": _digest(*_chunk_bytes(layout)),
     }
 

@@ -165,7 +165,9 @@ def test_each_chunk_is_decoded_by_one_rank_in_every_epoch(tmp_path, monkeypatch)
     stream_all(monkeypatch)
     sample = write_sample(tmp_path, rows=ROWS, chunk_rows=CHUNK)
     for world_size in (2, 3, 7):
-        loaders = [H5StreamLoader(sample.path, 50, True, rank=r, world_size=world_size) for r in range(world_size)]
+        loaders = [
+            H5StreamLoader(sample.path, 50, True, fields="x", rank=r, world_size=world_size) for r in range(world_size)
+        ]
         for _ in range(2):
             for loader in loaders:
                 list(loader)

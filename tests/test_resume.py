@@ -384,7 +384,7 @@ def test_a_seed_that_chance_chose_is_that_of_the_state(sample):
     [
         (None, "takes what state_dict"),
         ({"epoch": 3}, "takes what state_dict"),
-        ({"format": 2}, "has format 2; this version of h5stream reads 1"),
+        ({"format": 3}, "has format 3; this version of h5stream reads 1 to 2"),
         ({"format": 1, "epoch": 0}, "damaged: KeyError"),
         ({"epoch": -1}, "damaged"),
         ({"epoch": "0"}, "damaged"),

@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.engine.kept import datasets_to_keep
-from h5stream.engine.plan import Task, plan_window
+from h5stream.engine.plan import MAX_GAP_NBYTES, Task, plan_window
+from h5stream.engine.unfiltered import reach_of
 from h5stream.order.epoch import EpochOrder, Window
 from h5stream.storage.index import MISSING
-from h5stream.storage.layout import DECODED, VIA_H5PY, DatasetPart, SampleLayout
+from h5stream.storage.layout import DECODED, DIRECT, VIA_H5PY, DatasetPart, SampleLayout
 from h5stream.storage.listing import DatasetEntry
 
 PLANNED_CHUNKS = 400_000
@@ -224,6 +225,8 @@ def _some_windows(order: EpochOrder, part: DatasetPart) -> tuple[list[_Ranges], 
 
 def _planned(part: DatasetPart, windows: Sequence[_Ranges], entry: DatasetEntry) -> NDArray[np.float64]:
     """Add up chunks, bytes read and bytes decoded over windows."""
+    if part.access == DIRECT:
+        return _read_in_part(part, windows)
     total = np.zeros(4)
     for window in windows:
         rows = _rows_at_edges(window, part)
@@ -231,6 +234,21 @@ def _planned(part: DatasetPart, windows: Sequence[_Ranges], entry: DatasetEntry)
         for task in plan_window(((part,),), Window(rows=rows, batch=nothing, within=nothing), first_batch=0):
             total += _counted(task, entry)
     return total
+
+
+def _read_in_part(part: DatasetPart, windows: Sequence[_Ranges]) -> NDArray[np.float64]:
+    """Count what is read where nothing is decoded: rows, not chunks; the latter as if rows of one came together."""
+    reach, rows, along, stretches = reach_of(part), 0, 0, 0
+    for window in windows:
+        between = window.begins[1:] - window.ends[:-1]
+        near = between[(between + 1) * reach.stride - int(reach.extents[:, 2].min()) <= MAX_GAP_NBYTES]
+        rows += int((window.ends - window.begins).sum())
+        along += int(near.sum())
+        stretches += len(window.begins) - len(near)
+    nbytes = reach.nbytes_of(rows + along, stretches)
+    share = _stored_chunks(part) / max(1, len(part.pieces) * -(-part.rows // part.chunk_rows))
+    chunks = len(part.pieces) * rows / part.chunk_rows
+    return share * np.array([chunks, nbytes, 0, max(0, nbytes - rows * reach.row_nbytes)])
 
 
 def _rows_at_edges(window: _Ranges, part: DatasetPart) -> Ints:

@@ -142,11 +142,11 @@ def cost_sample(
     settings = OrderSettings(
         batch_size=batch_size, window_rows=size.window_rows, first_window_rows=size.first_window_rows
     )
-    order = EpochOrder(make_blocks(layout.file_starts, tuple(part.chunk_rows for part in layout.leading)), settings)
+    order = EpochOrder(make_blocks(layout.file_starts, layout.block_rows), settings)
     batch_rows = min(batch_size, layout.rows)
     costs = stream_costs(layout, order, stored, memory_budget=budget)
     rates = _decode_rates(layout)
-    shuffle = _shuffle(order, layout.leading[0].chunk_rows)
+    shuffle = _shuffle(order, layout.block_rows[0])
     ours, naive = batch_cost(costs, stored, batch_rows), batch_cost([naive_cost(e) for e in stored], stored, batch_rows)
     sample = SampleCost(
         fields=fields,

@@ -315,7 +315,7 @@ class _Bench:
                 knob=knob,
                 threads=loader.num_workers,
                 window_rows=loader.window_size.window_rows,
-                blocks=-(-loader.window_size.window_rows // loader.dataset.layout.leading[0].chunk_rows),
+                blocks=-(-loader.window_size.window_rows // loader.dataset.layout.block_rows[0]),
                 rows_per_s=trial.rows_per_s,
                 first_batch_s=trial.first_s,
                 statistics=trial.statistics,

@@ -12,7 +12,7 @@ from h5stream.engine.plan import TASK_NBYTES
 from h5stream.engine.slots import SlotFormat
 from h5stream.errors import BudgetError, OptionError
 from h5stream.order.windows import AUTO_BATCHES, first_rows, wished_rows
-from h5stream.storage.layout import SampleLayout
+from h5stream.storage.layout import DIRECT, SampleLayout
 
 DEFAULT_BUDGET = 2 * 1024**3
 """Bytes, or a quarter of the machine's memory if that is less: two windows of 1,024 blocks of 1 MiB. What is free
@@ -24,6 +24,10 @@ many threads there are: their number must not choose the window either."""
 
 TOGETHER_NBYTES = 8 * 1024 * 1024
 """Bytes of batches that are read together where rows cost the same wherever they lie, if that is more."""
+
+LEAST_READ_NBYTES = 256
+"""Bytes of a row for each read that it takes, at least, for rows to be read one by one: shorter reads cost their
+system call, half a microsecond, and little else."""
 
 PERMUTATION_NBYTES = 8
 """Bytes a row that the order of an epoch takes where it is held in whole."""
@@ -62,10 +66,14 @@ def scratch_nbytes(layout: SampleLayout) -> int:
     """Give the bytes of scratch that one reader thread may need.
 
     A read of one task, the last chunk of which may be large, two decode buffers, one unshuffled copy, one of a member.
+    What need not be decoded is read by pieces of a task's size.
     """
     largest_stored = largest_chunk = 0
     for parts in layout.datasets:
         for part in parts:
+            if part.access == DIRECT:
+                largest_stored = max(largest_stored, part.stored_element_nbytes)
+                continue
             largest_chunk = max(largest_chunk, part.chunk_nbytes if part.index is None or part.pipeline.filters else 0)
             if part.index is not None and len(part.index.nbytes):
                 largest_stored = max(largest_stored, int(part.index.nbytes.max()))
@@ -161,7 +169,7 @@ def _rows_in(slots: int, batch_size: int, block_rows: int, rows: int) -> int:
 
 def block_rows_of(layout: SampleLayout) -> int:
     """Give the rows of a block; of the longest, where files differ."""
-    return max(part.chunk_rows for part in layout.leading)
+    return max(layout.block_rows)
 
 
 def first_rows_of(layout: SampleLayout, batch_size: int) -> int:
@@ -209,18 +217,30 @@ def keep_and_size(carrier: Carrier, *, memory_budget: int, **sizes: Any) -> tupl
     for numbers in (datasets_to_keep(layout, memory_budget), ()):
         kept = KeptDatasets(carrier, numbers)
         try:
-            streamed = set(range(len(layout.datasets))) - set(numbers) - set(carrier.mapped.numbers)
+            streamed = set(range(len(layout.datasets))) - set(numbers)
             return kept, size_window(
                 layout,
                 memory_budget=memory_budget,
                 kept_nbytes=kept.nbytes,
-                rows_anywhere=bool(layout.mapped) and not streamed,
+                rows_anywhere=_rows_anywhere(carrier, streamed),
                 **sizes,
             )
         except BudgetError:  # keeping is only worth memory that nothing else needs
             if not numbers:
                 raise
     raise AssertionError("the loop ends with nothing kept")
+
+
+def _rows_anywhere(carrier: Carrier, streamed: set[int]) -> bool:
+    """Tell whether the rows of datasets can be read one by one: none is decoded, and reads are not for a few bytes."""
+    reads = nbytes = 0
+    for number in streamed - set(carrier.mapped.numbers):
+        parts = [part for part in carrier.layout.datasets[number] if part.pieces]
+        if any(part.access != DIRECT for part in parts):
+            return False
+        reads += max((len(carrier.unfiltered.reach(part).extents) for part in parts), default=0)
+        nbytes += carrier.layout.datasets[number][0].stored_row_nbytes
+    return nbytes >= reads * LEAST_READ_NBYTES
 
 
 def default_budget(total_nbytes: int) -> int:

@@ -15,8 +15,10 @@ from h5stream.engine.counters import Tally, clock
 from h5stream.engine.emit import Emitter, Sink
 from h5stream.engine.gathering import SideBySide, Stack
 from h5stream.engine.mapping import GatherTask, MappedDatasets
-from h5stream.engine.plan import Task, plan_window
+from h5stream.engine.plan import TASK_NBYTES, Task, plan_window, rows_of_parts
+from h5stream.engine.single import SingleRows
 from h5stream.engine.straight import Straight
+from h5stream.engine.unfiltered import RowsTask, UnfilteredDatasets
 from h5stream.errors import CorruptChunkError
 from h5stream.order.epoch import Window
 from h5stream.storage.codecs import DecodeError, NotAskedError
@@ -27,7 +29,7 @@ from h5stream.storage.layout import DECODED, VIA_H5PY, SampleLayout
 from h5stream.storage.source import FileBytes
 
 Bytes = NDArray[np.uint8]
-FileTask = Task | GatherTask
+FileTask = Task | GatherTask | RowsTask
 
 
 class Carrier:
@@ -48,6 +50,8 @@ class Carrier:
         self.fallback = H5pyReader(layout)
         self.emitter = Emitter(layout)
         self.mapped = MappedDatasets(layout, self.emitter)
+        self.unfiltered = UnfilteredDatasets(layout, self.sources)
+        self.single = SingleRows(layout, self.sources, self.unfiltered)
         self._thread = threading.local()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -69,8 +73,30 @@ class Carrier:
         others = tuple(
             parts for n, parts in enumerate(self.layout.datasets) if n not in skip and n not in self.mapped.numbers
         )
-        planned = plan_window(others, window, first_batch=first_batch, task_nbytes=task_nbytes) if others else []
+        if not others:
+            return list(gathered)
+        plan = self.unfiltered.plan
+        planned = plan_window(others, window, first_batch=first_batch, task_nbytes=task_nbytes, unfiltered=plan)
         return [*gathered, *planned]
+
+    def read(self, window: Window, sink: Sink) -> None:
+        """Plan the reads of one window, its rows ascending, and carry them out in the calling thread.
+
+        Raises
+        ------
+        H5StreamError
+            As for `carry`.
+        """
+        if not self.unfiltered.has_all or self.mapped.numbers:
+            for task in self.plan(window, 0, (), TASK_NBYTES):
+                self.carry(task, sink)
+            return
+        for parts in self.layout.datasets:
+            for part, low, high in rows_of_parts(parts, window.rows):
+                if part.pieces:
+                    rows, batch, within = (each[low:high] for each in (window.rows, window.batch, window.within))
+                    ours = RowsTask(part=part, rows=rows, batch=batch, within=within)
+                    self.unfiltered.carry(ours, sink, self.scratch, Tally())
 
     @property
     def scratch(self) -> DecodeScratch:
@@ -88,8 +114,8 @@ class Carrier:
 
         Parameters
         ----------
-        task : Task or GatherTask
-            The chunks, or the rows of a mapped file.
+        task : Task, GatherTask or RowsTask
+            The chunks, or the rows of a mapped or unfiltered file.
         sink : Sink
             Where their rows go.
         stopped : callable, optional
@@ -107,6 +133,9 @@ class Carrier:
             began = clock()
             self.mapped.carry(task, sink)
             tally.scattered(began)
+            return
+        if isinstance(task, RowsTask):
+            self.unfiltered.carry(task, sink, self.scratch, tally)
             return
         if task.part.access == VIA_H5PY:
             self._carry_via_h5py(task, sink, stopped, tally)

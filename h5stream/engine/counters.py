@@ -75,6 +75,15 @@ class Tally:
         self.reads += 1
         return ended
 
+    def read_in_part(self, since: int, reads: int, nbytes: int, read_ns: int) -> None:
+        """Count what was read since a mark without decoding, and the rest of the time as scattering."""
+        self.reads += reads
+        self.chunks += reads
+        self.read_bytes += nbytes
+        self.decoded_bytes += nbytes
+        self.read_ns += read_ns
+        self.scatter_ns += clock() - since - read_ns
+
     def decoded(self, since: int, nbytes: int) -> int:
         """Count a chunk that was decoded since a mark, and give the mark of its end."""
         ended = clock()

@@ -148,6 +148,38 @@ u32_at, u64_at = _typed_pointer(types.uint32), _typed_pointer(types.uint64)
 
 
 @intrinsic
+def read_at(typingctx: Any, descriptor: Any, target: Any, count: Any, offset: Any) -> Any:
+    """Call the C library's pread; gives the bytes that it read, 0 at the file's end, -1 for an error."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        number, pointer = ir.IntType(32), _BYTE.as_pointer()
+        function = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(_WORD, [number, pointer, _WORD, _WORD]), "pread"
+        )
+        given = [builder.trunc(args[0], number), builder.inttoptr(args[1], pointer), args[2], args[3]]
+        return builder.call(function, given)
+
+    return types.int64(types.int64, types.int64, types.int64, types.int64), generate
+
+
+@intrinsic
+def now_ns(typingctx: Any) -> Any:
+    """Read the clock that `time.perf_counter_ns` reads."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        number, time = ir.IntType(32), ir.LiteralStructType([_WORD, _WORD])
+        function = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(number, [number, time.as_pointer()]), "clock_gettime"
+        )
+        place = cgutils.alloca_once(builder, time)
+        builder.call(function, [number(1), place])  # CLOCK_MONOTONIC
+        seconds, ns = (builder.load(cgutils.gep_inbounds(builder, place, 0, k)) for k in (0, 1))
+        return builder.add(builder.mul(seconds, _WORD(1_000_000_000)), ns)
+
+    return types.int64(), generate
+
+
+@intrinsic
 def inflate_by_address(
     typingctx: Any, function: Any, decompressor: Any, source: Any, nbytes: Any, target: Any, room: Any
 ) -> Any:

@@ -12,7 +12,7 @@ from h5stream.engine import kernels
 from h5stream.engine.carry import Carrier
 from h5stream.engine.counters import Tally
 from h5stream.engine.emit import Sink
-from h5stream.engine.plan import plan_window
+from h5stream.engine.plan import TASK_NBYTES
 from h5stream.engine.slots import SlotFormat, address_of, map_memory
 from h5stream.errors import H5StreamError
 from h5stream.order.epoch import Window
@@ -133,7 +133,8 @@ class KeptDatasets:
             format=self._format,
             row_nbytes=self._row_nbytes,
         )
-        for task in plan_window(tuple(layout.datasets[n] for n in self.numbers), window, first_batch=0):
+        others = tuple(n for n in range(len(layout.datasets)) if n not in self.numbers)
+        for task in self._carrier.plan(window, 0, others, TASK_NBYTES):
             self._carrier.carry(task, sink, tally=tally)
         return memory
 

@@ -29,7 +29,9 @@ from h5stream.engine.instructions import (
     copy_bytes,
     fence,
     inflate_by_address,
+    now_ns,
     prefetch,
+    read_at,
     stream_line,
     stream_planes_2,
     stream_planes_4,
@@ -93,26 +95,8 @@ def _copy_run(target, source, count):
 
 
 @_jit
-def scatter(source, source_stride, segments, in_rows, batch, within, slots, field_offset, row_nbytes):
-    """Copy rows of a decoded chunk to their places.
-
-    Parameters
-    ----------
-    source : int
-        Address of the chunk's first row.
-    source_stride : int
-        Bytes from one of its rows to the next.
-    segments : int64 array, shape (n, 3)
-        Runs of bytes: from within the chunk's row, to within the batch's row, bytes.
-    in_rows : int64 array, shape (m,)
-        Rows of the chunk to copy.
-    batch, within : int64 arrays, shape (m,)
-        Where each goes.
-    slots : int64 array
-        Addresses, by batch number.
-    field_offset, row_nbytes : int
-        Where the field begins in a slot; bytes of one of its rows.
-    """
+def _scatter(source, source_stride, segments, in_rows, batch, within, slots, field_offset, row_nbytes):
+    """Do what `scatter` does, without the fence."""
     if segments.shape[0] == 1:
         base, target, count = source + segments[0, 0], field_offset + segments[0, 1], segments[0, 2]
         if count == 4 and (base | source_stride | target | row_nbytes) & 3 == 0:
@@ -137,6 +121,30 @@ def scatter(source, source_stride, segments, in_rows, batch, within, slots, fiel
             place = slots[batch[i]] + field_offset + within[i] * row_nbytes
             for s in range(segments.shape[0]):
                 _copy_run(place + segments[s, 1], row + segments[s, 0], segments[s, 2])
+
+
+@_jit
+def scatter(source, source_stride, segments, in_rows, batch, within, slots, field_offset, row_nbytes):
+    """Copy rows of a decoded chunk to their places.
+
+    Parameters
+    ----------
+    source : int
+        Address of the chunk's first row.
+    source_stride : int
+        Bytes from one of its rows to the next.
+    segments : int64 array, shape (n, 3)
+        Runs of bytes: from within the chunk's row, to within the batch's row, bytes.
+    in_rows : int64 array, shape (m,)
+        Rows of the chunk to copy.
+    batch, within : int64 arrays, shape (m,)
+        Where each goes.
+    slots : int64 array
+        Addresses, by batch number.
+    field_offset, row_nbytes : int
+        Where the field begins in a slot; bytes of one of its rows.
+    """
+    _scatter(source, source_stride, segments, in_rows, batch, within, slots, field_offset, row_nbytes)
     fence()
 
 
@@ -152,7 +160,7 @@ def scatter_stack(
     """
     for c in range(piece.shape[0]):
         chosen = segments[edges[piece[c]] : edges[piece[c] + 1]]
-        scatter(
+        _scatter(
             source + c * chunk_nbytes,
             source_stride[piece[c]],
             chosen,
@@ -163,6 +171,7 @@ def scatter_stack(
             field_offset,
             row_nbytes,
         )
+    fence()
 
 
 @_jit
@@ -356,6 +365,165 @@ def gather(
 
 
 @_jit
+def _read(descriptor, target, nbytes, offset):
+    """Read so many bytes; tells whether they all came."""
+    done = 0
+    while done < nbytes:
+        count = read_at(descriptor, target + done, nbytes - done, offset + done)
+        if count <= 0:
+            return False
+        done += count
+    return True
+
+
+@_jit
+def _address_of_chunk(chunk, numbers, offsets):
+    """Give where a chunk begins in the file, -1 if it was never written; without `numbers` all of them were."""
+    if numbers.shape[0] == 0:
+        return offsets[chunk] if offsets.shape[0] > 0 else -1
+    place = np.searchsorted(numbers, chunk)
+    return offsets[place] if place < numbers.shape[0] and numbers[place] == chunk else -1
+
+
+@_jit
+def _copy_pieces(place, source, run):
+    """Copy one run of a row that is no plain run of bytes: a member of each of some elements, or another byte order."""
+    width, unit = run[2], run[5]
+    for k in range(run[3]):
+        into, begin = place + k * width, source + k * run[4]
+        if unit == 1:
+            copy_bytes(into, begin, width)
+            continue
+        for first in range(0, width, unit):
+            for byte in range(unit):
+                carray(u8_at(into + first + byte), 1)[0] = carray(u8_at(begin + first + unit - 1 - byte), 1)[0]
+
+
+@_jit
+def _copy_fill(place, nbytes, fill, fill_nbytes):
+    for at in range(0, nbytes, fill_nbytes):
+        copy_bytes(place + at, fill, min(fill_nbytes, nbytes - at))
+
+
+@_jit
+def _place_rows(sources, stride, extents, runs, fills, fill_nbytes, rows, batch, within, slots, offsets, row_nbytes):
+    """Copy the rows of a stretch out of what was read of each extent; 0 as its address stands for the fill value."""
+    for i in range(rows.shape[0]):
+        for e in range(extents.shape[0]):
+            row = sources[e] + rows[i] * stride
+            for r in range(extents[e, 3], extents[e, 4]):
+                run = runs[r]
+                place = slots[batch[i]] + offsets[run[6]] + within[i] * row_nbytes[run[6]] + run[1]
+                if sources[e] == 0:
+                    _copy_fill(place, run[2] * run[3], fills[run[6]], fill_nbytes[run[6]])
+                elif run[3] == 1 and run[5] == 1:
+                    _copy_run(place, row + run[0], run[2])
+                else:
+                    _copy_pieces(place, row + run[0], run)
+
+
+@_jit
+def _end_of_stretch(rows, low, before, together, farthest):
+    """Give the end of the rows from `low` on that one read takes: below row `before`, none farther than that on."""
+    count = rows.shape[0]
+    most = min(count, low + before - rows[low])
+    if most > low and rows[most - 1] - rows[low] == most - 1 - low and farthest >= 1:
+        return most  # all of them, without a gap
+    high = low + 1
+    while high < count and rows[high] < before and rows[high] - rows[high - 1] <= farthest:
+        high += 1
+    return high
+
+
+@_jit
+def read_rows(
+    descriptor, numbers, offsets, across, chunk_rows, first_row, stride, extents, runs, fills, fill_nbytes,
+    rows, batch, within, slots, field_offsets, row_nbytes, scratch, room, gap, counts,
+):  # fmt: skip
+    """Read rows that need no decoding, no bytes but those of `extents`, and put them in their places.
+
+    Rows of one chunk that lie no more than `gap` bytes apart are read together, as far as `room` goes.
+
+    Parameters
+    ----------
+    descriptor : int
+        Of the file.
+    numbers, offsets : int64 arrays
+        The chunks that were written, ascending, and where each begins; `numbers` may be empty if all were.
+    across, chunk_rows, first_row, stride : int
+        Chunks that a row crosses, rows of a chunk, number of the first row, bytes of a row in a chunk.
+    extents : int64 array, shape (n, 5)
+        What is read of a row at once: the chunk across the row, first byte in the chunk's row, bytes, and the
+        first and last (exclusive) of its `runs`.
+    runs : int64 array, shape (m, 7)
+        What is wanted of an extent: from within the chunk's row, to within the batch's row, bytes, how many of
+        them, bytes from one to the next, bytes that are to be reversed together (1: none), field.
+    fills, fill_nbytes : int64 arrays
+        For each field, address and length of the fill value.
+    rows : int64 array
+        Row numbers, ascending; `batch` and `within` say where each goes.
+    field_offsets, row_nbytes : int64 arrays
+        For each field, where it begins in a slot, and bytes of its rows.
+    scratch, room : int
+        Memory to read into, and its bytes; no extent has more.
+    gap : int
+        Bytes that are read along rather than skipped.
+    counts : int64 array, shape (5,)
+        Added to: reads, their bytes, nanoseconds in them; set: offset and length of a read that failed.
+
+    Returns
+    -------
+    bool
+        Whether all was read. If not, some rows are in their places and some are not.
+    """
+    count = extents.shape[0]
+    largest, least = extents[0, 2], extents[0, 2]
+    for e in range(count):
+        largest, least = max(largest, extents[e, 2]), min(least, extents[e, 2])
+    together = count if count * (largest + LINE) <= room else 1
+    share = room // together // LINE * LINE if together > 1 else room
+    sources = np.empty(together, dtype=np.int64)
+    farthest = (gap + least) // stride
+    plain = together == 1 and runs.shape[0] == 1 and runs[0, 3] == 1 and runs[0, 5] == 1
+    for first in range(0, count, together):
+        chosen = extents[first : first + together]
+        low = 0
+        while low < rows.shape[0]:
+            chunk = (rows[low] - first_row) // chunk_rows
+            begin = first_row + chunk * chunk_rows
+            before = min(begin + chunk_rows, rows[low] + (share - largest) // stride + 1)
+            high = _end_of_stretch(rows, low, before, together, farthest)
+            for e in range(together):
+                at = _address_of_chunk(chunk * across + chosen[e, 0], numbers, offsets)
+                sources[e] = 0
+                if at >= 0:
+                    at += (rows[low] - begin) * stride + chosen[e, 1]
+                    nbytes = (rows[high - 1] - rows[low]) * stride + chosen[e, 2]
+                    began = now_ns()
+                    if not _read(descriptor, scratch + e * share, nbytes, at):
+                        counts[3], counts[4] = at, nbytes
+                        fence()
+                        return False
+                    counts[0] += 1
+                    counts[1] += nbytes
+                    counts[2] += now_ns() - began
+                    sources[e] = scratch + e * share - chosen[e, 1] - rows[low] * stride
+            if plain and sources[0] != 0:
+                _scatter(
+                    sources[0], stride, runs[:, :3], rows[low:high], batch[low:high], within[low:high], slots,
+                    field_offsets[runs[0, 6]], row_nbytes[runs[0, 6]],
+                )  # fmt: skip
+            else:
+                _place_rows(
+                    sources, stride, chosen, runs, fills, fill_nbytes, rows[low:high], batch[low:high],
+                    within[low:high], slots, field_offsets, row_nbytes,
+                )  # fmt: skip
+            low = high
+    fence()
+    return True
+
+
+@_jit
 def inflate_each(function, decompressor, source, at, nbytes, target, chunk_nbytes):
     """Inflate chunks that lie at ``source + at[k]`` one behind the other to `target`; give how many came out right.
 
@@ -385,3 +553,9 @@ def warm_up() -> None:
     gather_leaf(data, 8, np.arange(4, dtype=np.int64), 1, target)
     inflate_each(0, 0, 0, zero[:0], zero[:0], 0, 1)
     gather(data.ctypes.data, zero, 1, 0, 8, 0, one, zero, zero, zero, slots, 0, 8)
+    extents, runs = np.array([[0, 0, 1, 0, 1]], dtype=np.int64), np.array([[0, 0, 1, 1, 0, 1, 0]], dtype=np.int64)
+    counts, none = np.zeros(5, dtype=np.int64), zero[:0]
+    read_rows(
+        -1, none, zero, 1, 1, 0, 8, extents, runs, zero, zero, zero, zero, zero, slots, zero, zero,
+        data.ctypes.data, 8, 0, counts,
+    )  # fmt: skip

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,7 +96,8 @@ def plan_window(
     *,
     first_batch: int,
     task_nbytes: int = TASK_NBYTES,
-) -> list[Task]:
+    unfiltered: Callable[[DatasetPart, Window, int], Iterable[Any]] | None = None,
+) -> list[Any]:
     """Plan the reads of a window.
 
     Parameters
@@ -108,26 +110,34 @@ def plan_window(
         The window's first batch; the tasks count from it.
     task_nbytes : int
         Decoded bytes of one task.
+    unfiltered : callable, optional
+        Plans the rows of a part that nothing has to be decoded of, given the number of bytes of a task; such parts
+        are planned like the others without it.
 
     Returns
     -------
     list of Task
-        In the order of the files' bytes, datasets taking turns.
+        And of what `unfiltered` gave, in the order of the files' bytes, datasets taking turns.
     """
     if not (window.rows[:-1] <= window.rows[1:]).all():
         by_row = np.argsort(window.rows, kind="stable")
         window = Window(rows=window.rows[by_row], batch=window.batch[by_row], within=window.within[by_row])
     batch = window.batch - first_batch
-    tasks: list[Task] = []
+    tasks: list[Any] = []
     for parts in datasets:
-        for part, low, high in _rows_of_parts(parts, window.rows):
+        for part, low, high in rows_of_parts(parts, window.rows):
             if not part.pieces:
                 continue  # rows without elements
+            if unfiltered is not None and part.access == DIRECT:
+                ours = Window(rows=window.rows[low:high], batch=batch[low:high], within=window.within[low:high])
+                tasks += unfiltered(part, ours, task_nbytes)
+                continue
             tasks += _plan_part(part, window.rows[low:high], batch[low:high], window.within[low:high], task_nbytes)
     return tasks
 
 
-def _rows_of_parts(parts: tuple[DatasetPart, ...], rows: Ints) -> Iterator[tuple[DatasetPart, int, int]]:
+def rows_of_parts(parts: tuple[DatasetPart, ...], rows: Ints) -> Iterator[tuple[DatasetPart, int, int]]:
+    """Give the parts that rows, ascending, lie in, and where in them each part's begin and end."""
     if len(parts) == 1:
         yield parts[0], 0, len(rows)
         return

@@ -36,7 +36,7 @@ class LoaderStatistics(ShownAsText):
     read_bytes, reads : int
         Bytes fetched from files, and calls that did. Few bytes a read: many small chunks, or scattered rows.
     decoded_bytes, chunks : int
-        Bytes and number of the chunks that were decoded, or used as they are stored.
+        Bytes and number of the chunks that were decoded; where nothing has to be, of the reads that were used.
     h5py_bytes : int
         Bytes of rows that came through h5py, under its lock. High: `h5stream inspect` says why.
     threads : int

@@ -32,6 +32,16 @@ IN_EXTERNAL_FILES = "its bytes lie in external files"
 """Two reasons for h5py: with these, other files are read than those of the layout."""
 
 
+WHOLE_NBYTES = 1024 * 1024
+BLOCK_NBYTES = 256 * 1024
+"""Chunks of more than `WHOLE_NBYTES` that nothing has to be decoded of are cut into blocks of at most about
+`BLOCK_NBYTES`, as contiguous data are: a window then mixes rows of as many places as it does with small chunks, and a
+quarter of a megabyte is read at about the rate of a longer run."""
+
+SMALL_NBYTES = 8 * 1024 * 1024
+"""A dataset of no more bytes, such as labels, does not keep others' chunks from being cut: it is kept in memory."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldLayout:
     """One entry of a batch: a tensor, a list of bytes, or a list of objects.
@@ -225,6 +235,27 @@ class SampleLayout:
     def leading(self) -> tuple[DatasetPart, ...]:
         """The parts of the dataset with the most bytes a row: its chunks are the blocks of the shuffle."""
         return max(self.datasets, key=lambda parts: parts[0].stored_row_nbytes)
+
+    @property
+    def block_rows(self) -> tuple[int, ...]:
+        """Rows of a block, for each file: those of a chunk of the leading dataset, or of a part of one.
+
+        A chunk is cut where nothing that is streamed has to be decoded; a part of a chunk would be decoded whole.
+        Depends on the layout alone, so that all ranks and threads cut alike.
+        """
+        sizes = []
+        for number, lead in enumerate(self.leading):
+            parts = 1
+            if lead.access == DIRECT and not any(self._is_decoded(parts, number) for parts in self.datasets):
+                parts = -(-lead.chunk_nbytes // BLOCK_NBYTES) if lead.chunk_nbytes > WHOLE_NBYTES else 1
+            sizes.append(-(-lead.chunk_rows // max(1, parts)))
+        return tuple(sizes)
+
+    def _is_decoded(self, parts: tuple[DatasetPart, ...], number: int) -> bool:
+        """Tell whether rows of a file cost the decoding of a chunk, of a dataset too large to be kept."""
+        row_nbytes = sum(self.fields[target.field].row_nbytes for target in parts[0].targets)
+        is_small = row_nbytes > 0 and self.rows * row_nbytes <= SMALL_NBYTES
+        return parts[number].access != DIRECT and not is_small
 
     def assemble(self, values: Sequence[Any]) -> Any:
         """Put one value for each field into the user's structure."""

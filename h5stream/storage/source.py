@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from stat import S_ISDIR
 from typing import Any
 
 from h5stream.errors import H5StreamError, SourceChangedError, SourceError, SourceNotFoundError, TruncatedFileError
@@ -58,12 +60,16 @@ class FileIdentity:
             raise SourceNotFoundError(f"no such file: {path!r}", file=path) from None
         except OSError as error:
             raise SourceError(f"cannot examine {path!r}: {error.strerror}", file=path) from error
-        if os.path.isdir(path):
+        if S_ISDIR(stat.st_mode):
             raise SourceError(f"{path!r} is a folder, not an HDF5 file; name its files or a pattern", file=path)
         return cls(path=path, size=stat.st_size, mtime_ns=stat.st_mtime_ns, inode=stat.st_ino)
 
     def check_unchanged(self) -> None:
         """Raise `SourceChangedError` if the path no longer leads to this very file."""
+        with contextlib.suppress(OSError):
+            found = os.stat(self.path)
+            if (found.st_ino, found.st_size, found.st_mtime_ns) == (self.inode, self.size, self.mtime_ns):
+                return
         try:
             flush_written(self.path, opening=False)
             now = FileIdentity._now(self.path)
@@ -125,6 +131,10 @@ class FileBytes:
         """Let go of the descriptor, which is closed with the last read that uses it; a later read opens another."""
         self._held = None
 
+    def descriptor(self) -> _Descriptor:
+        """Give the open descriptor, for reads of the caller's own; it stays open as long as it is held."""
+        return self._held or self._open()
+
     def _open(self) -> _Descriptor:
         with self._lock:
             if self._held is None:
@@ -160,7 +170,7 @@ class FileBytes:
         SourceError
             If the system reports an error twice, the second time on a fresh descriptor.
         """
-        held = self._held or self._open()  # kept here until the read is over, whoever calls `close` meanwhile
+        held = self.descriptor()  # kept here until the read is over, whoever calls `close` meanwhile
         try:
             self._fill(held.number, offset, target)
         except OSError as error:

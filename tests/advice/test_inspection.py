@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from recording import record_reads
 from sample_files import stream_all
 
 from h5stream import H5StreamLoader
@@ -22,7 +23,6 @@ from h5stream.storage.filters import Pipeline
 from h5stream.storage.index import MISSING
 from h5stream.storage.listing import list_datasets
 from h5stream.storage.opening import open_layout
-from h5stream.storage.source import FileBytes
 
 MIB = 1 << 20
 
@@ -181,13 +181,10 @@ def test_our_plan_is_what_an_epoch_reads_and_decodes(tmp_path, monkeypatch, layo
     sample = inspect_file(path, batch_size=1000, memory_budget=budget, threads=1).sample
     assert any(cost.kept for cost in sample.datasets) == (budget_mib == 256)
 
-    read, decoded = [], []
-    read_into, decode = FileBytes.read_into, Pipeline.decode
+    decoded, decode = [], Pipeline.decode
     monkeypatch.setattr(filters, "new_decompressor", lambda: None)  # so that small chunks are counted as well
     loader = H5StreamLoader(path, batch_size=1000, shuffle=True, num_workers=0, memory_budget=budget)
-    monkeypatch.setattr(
-        FileBytes, "read_into", lambda self, at, target: read.append(target.nbytes) or read_into(self, at, target)
-    )
+    read = record_reads(monkeypatch)
     monkeypatch.setattr(
         Pipeline, "decode", lambda self, *a, **k: decoded.append(k["raw_nbytes"]) or decode(self, *a, **k)
     )
@@ -207,7 +204,7 @@ def test_our_plan_is_what_an_epoch_reads_and_decodes(tmp_path, monkeypatch, layo
 def test_first_and_last_rows_of_chunks_plan_what_all_rows_plan(tmp_path_factory, chunk_rows, edges):
     path = tmp_path_factory.getbasetemp() / f"edges{chunk_rows}.h5"
     if not path.exists():
-        write(path, x=(np.arange(500), {"chunks": (chunk_rows,)}))
+        write(path, x=(np.arange(500), {"chunks": (chunk_rows,), "compression": "lzf"}))
     layout = open_layout(str(path), "x")
     part, (entry,) = layout.datasets[0][0], list_datasets(str(path))[0]
     edges = sorted(edges)[: len(edges) // 2 * 2]

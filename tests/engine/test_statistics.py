@@ -6,6 +6,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from recording import record_reads
 
 from h5stream import H5StreamLoader
 from h5stream.engine import kept
@@ -20,14 +21,7 @@ ROWS, WIDTH = 4096, 64
 @pytest.fixture
 def reads(monkeypatch):
     """What the files were really asked for: a list of byte counts."""
-    seen, read = [], FileBytes.read_into
-
-    def recording(source, offset, target):
-        seen.append(target.nbytes)
-        read(source, offset, target)
-
-    monkeypatch.setattr(FileBytes, "read_into", recording)
-    return seen
+    return record_reads(monkeypatch)
 
 
 def write(path, *, chunks=(256, WIDTH), dtype="f4", **filters):

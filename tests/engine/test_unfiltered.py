@@ -1,0 +1,201 @@
+"""Data that need no decoding: h5py's bytes for every form, and no bytes read but those that are wanted."""
+
+import os
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from recording import record_reads
+
+from h5stream import Field, H5Dataset, H5StreamLoader
+from h5stream.engine import kept
+from h5stream.engine.unfiltered import MAX_GAP_NBYTES, reach_of
+from h5stream.errors import SourceChangedError, TruncatedFileError
+from h5stream.storage.source import _Descriptor
+
+MEMBERS = np.dtype(
+    {"names": ["a", "b", "c"], "formats": ["<i2", (">f4", (3,)), "<u8"], "offsets": [1, 4, 16], "itemsize": 27}
+)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_kept(monkeypatch):
+    monkeypatch.setattr(kept, "KEEP_NBYTES", -1)
+
+
+def values_of(shape, dtype, seed=0):
+    rng = np.random.default_rng(seed)
+    if dtype.fields is None:
+        return rng.integers(0, 100, shape).astype(dtype)
+    values = np.zeros(shape, dtype)
+    for name in dtype.names:
+        values[name] = rng.integers(0, 100, values[name].shape)
+    return values
+
+
+@st.composite
+def stored(draw):
+    """A dataset's shape, dtype and chunks (None: contiguous), and whether some chunks were never written."""
+    shape = (draw(st.integers(1, 60)), *draw(st.lists(st.integers(1, 12), max_size=2)))
+    dtype = (
+        np.dtype(draw(st.sampled_from(["u1", "<i2", ">i2", "<f4", ">f8", "<c8", ">c16", "S5", "m"])))
+        if draw(st.booleans())
+        else MEMBERS
+    )
+    if dtype.kind == "m":
+        dtype = np.dtype("i8")
+    chunks = draw(st.none() | st.tuples(*(st.integers(1, n) for n in shape)))
+    return shape, dtype, chunks, draw(st.booleans())
+
+
+@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(form=stored(), data=st.data())
+def test_rows_columns_and_members_are_those_that_h5py_reads(tmp_path, form, data):
+    shape, dtype, chunks, sparse = form
+    values, path = values_of(shape, dtype), tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        dataset = file.create_dataset("x", shape, dtype, chunks=chunks)
+        written = slice(0, shape[0] // 2) if sparse else slice(None)
+        dataset[written] = values[written]
+        values = dataset[()]
+    columns = data.draw(st.none() | st.slices(shape[1])) if len(shape) > 1 else None
+    names = list(dtype.names) if dtype.fields else [""]
+    wanted = data.draw(st.lists(st.sampled_from(names), min_size=1, max_size=3))
+    fields = [Field(f"x:{name}" if name else "x", columns=columns) for name in wanted]
+    rows = np.array(data.draw(st.lists(st.integers(0, shape[0] - 1), min_size=1, max_size=80)))
+    expected = values[rows] if columns is None else values[rows][:, columns]
+    ours = H5Dataset(str(path), fields)
+    found = ours[rows]
+    one = ours[int(rows[0])]
+    for name, batch, row in zip(wanted, found, one, strict=True):
+        oracle = expected[name] if name else expected
+        if oracle.dtype.kind == "S":
+            assert batch == oracle.tolist()
+            continue
+        oracle = oracle.astype(oracle.dtype.newbyteorder("="))
+        assert batch.numpy().tobytes() == oracle.tobytes()
+        assert row.numpy().tobytes() == oracle[0].tobytes()
+
+
+def write(path, rows=4000, columns=20, chunks=None, **more):
+    with h5py.File(path, "w") as file:
+        x = np.arange(rows * columns, dtype="f4").reshape(rows, columns)
+        file.create_dataset("x", data=x, chunks=chunks)
+        for name, data in more.items():
+            file[name] = data
+    return str(path), x
+
+
+@pytest.mark.parametrize("chunks", [None, (3000, 5000), (700, 5000)], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"shuffle": True}, {"shuffle": False}, {"shuffle": True, "window": "all"}], ids=str
+)
+def test_an_epoch_of_few_columns_reads_no_others(tmp_path, monkeypatch, chunks, options):
+    path, x = write(tmp_path / "a.h5", rows=3000, columns=5000, chunks=chunks)  # 200 of each 20,000 bytes
+    columns = slice(1000, 1050)
+    reads = record_reads(monkeypatch)
+    with H5StreamLoader(path, 256, fields=Field("x", columns=columns), num_workers=0, **options) as loader:
+        reads.clear()
+        batches = torch.cat(list(loader)).numpy()
+    order = np.argsort(batches[:, 0])
+    assert (batches[order] == x[:, columns]).all()
+    assert sum(reads) == x[:, columns].nbytes
+
+
+def test_columns_that_lie_far_apart_are_read_apart(tmp_path, monkeypatch):
+    path, x = write(tmp_path / "a.h5", rows=100, columns=10_000)
+    columns = [9_000, 0, 1, 5_000]
+    reads = record_reads(monkeypatch)
+    dataset = H5Dataset(path, Field("x", columns=columns))
+    reads.clear()
+    assert (dataset[10:40].numpy() == x[10:40][:, columns]).all()
+    assert sum(reads) == 30 * 16
+    assert len(reads) == 30 * 3
+
+
+def test_gaps_that_cost_less_than_a_read_are_read_along(tmp_path, monkeypatch):
+    path, x = write(tmp_path / "a.h5", rows=1000)
+    reads = record_reads(monkeypatch)
+    dataset = H5Dataset(path, Field("x", columns=slice(0, 2)))
+    reads.clear()
+    near, far = np.arange(0, 100, 2), np.array([0, 200, 400])
+    assert (dataset[near].numpy() == x[near, :2]).all()
+    assert (len(reads), sum(reads)) == (1, 98 * 80 + 8)
+    reads.clear()
+    assert (dataset[far].numpy() == x[far, :2]).all()
+    assert (len(reads), sum(reads)) == (3, 3 * 8)
+
+
+def test_a_member_of_large_elements_is_read_without_the_others(tmp_path, monkeypatch):
+    values = np.zeros(50, [("image", "u1", (9000,)), ("label", "i8")])
+    values["label"] = np.arange(50)
+    path = str(tmp_path / "a.h5")
+    with h5py.File(path, "w") as file:
+        file["x"] = values
+    reads = record_reads(monkeypatch)
+    dataset = H5Dataset(path, "x:label")
+    reads.clear()
+    assert dataset[:].tolist() == list(range(50))
+    assert sum(reads) == 50 * 8
+
+
+@pytest.mark.parametrize("kind", ["sampler", "batch_sampler", "subset"])
+def test_rows_of_a_large_chunk_are_read_alone(tmp_path, monkeypatch, kind):
+    """24 MiB of rows of 6 KiB in one chunk, of which every 16th is wanted."""
+    path, x = write(tmp_path / "a.h5", rows=4096, columns=1536, chunks=(4096, 1536))
+    wanted = np.random.default_rng(0).permutation(4096)[:256]
+    reads = record_reads(monkeypatch)
+    options = {
+        "sampler": {"sampler": wanted.tolist(), "batch_size": 32},
+        "batch_sampler": {"batch_sampler": wanted.reshape(-1, 32).tolist(), "batch_size": 1},
+        "subset": {"shuffle": True, "batch_size": 32},
+    }[kind]
+    source = H5Dataset(path, "x", rows=wanted) if kind == "subset" else path
+    with H5StreamLoader(source, fields=None if kind == "subset" else "x", num_workers=0, **options) as loader:
+        reads.clear()
+        found = torch.cat(list(loader)).numpy()
+    assert (found[np.argsort(found[:, 0])] == x[np.sort(wanted)]).all()
+    assert sum(reads) <= 1.01 * x[wanted].nbytes + 256 * MAX_GAP_NBYTES // 8
+
+
+def test_single_rows_read_their_own_bytes_only(tmp_path):
+    path, x = write(tmp_path / "a.h5", rows=2000, columns=30, chunks=(900, 30), y=np.arange(2000))
+    dataset = H5Dataset(path, {"x": Field("x", columns=slice(3, 5)), "y": "y"})
+    sample = dataset[1234]
+    assert sample["x"].tolist() == x[1234, 3:5].tolist()
+    assert (int(sample["y"]), sample["y"].shape) == (1234, ())
+    subset = dataset.subset(np.arange(1000, 2000))
+    assert int(subset[7]["y"]) == int(subset[-993]["y"]) == 1007
+    with pytest.raises(IndexError):
+        dataset[2000]
+
+
+@pytest.mark.parametrize("ask", [lambda d: d[1500], lambda d: d[:]], ids=["row", "batch"])
+def test_a_file_that_shrank_or_changed_is_an_error(tmp_path, ask):
+    path, _ = write(tmp_path / "a.h5", rows=2000)
+    dataset = H5Dataset(path, "x")
+    os.truncate(path, 2048 + 80 * 1000)
+    with pytest.raises((TruncatedFileError, SourceChangedError)):
+        ask(dataset)
+
+
+def test_what_is_read_at_once_has_a_bound_however_long_rows_are(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", (2, 3 << 20), "f4")
+    part = H5Dataset(str(tmp_path / "a.h5"), "x").layout.datasets[0][0]
+    reach = reach_of(part)
+    assert reach.extents[:, 2].tolist() == [1 << 20] * 12
+    assert reach.scratch_nbytes == 1 << 20
+
+
+def test_a_descriptor_that_went_bad_is_replaced(tmp_path):
+    path, x = write(tmp_path / "a.h5", rows=2000, columns=30)
+    dataset = H5Dataset(path, "x")
+    source = dataset._carrier.sources[0]
+    source._held = _Descriptor(os.open(path, os.O_WRONLY))  # reading from it fails
+    assert (dataset[100:1500].numpy() == x[100:1500]).all()
+    source._held = _Descriptor(os.open(path, os.O_WRONLY))
+    assert (dataset[7].numpy() == x[7]).all()

@@ -1,0 +1,172 @@
+"""Large chunks that need no decoding are cut into blocks and mix as small ones do; what must be decoded is not."""
+
+import itertools
+
+import h5py
+import numpy as np
+import pytest
+
+from h5stream import ChunkBatchSampler, H5Dataset, H5StreamLoader
+from h5stream.engine import kept
+from h5stream.errors import StateError
+from h5stream.storage.layout import BLOCK_NBYTES, WHOLE_NBYTES
+
+PICTURES = 1_281_167
+PER_CLASS = 1282
+IMAGENET = {"shape": (PICTURES, 3, 128, 128), "dtype": "u1", "chunks": (500, 3, 128, 128)}
+
+
+def write(path, **datasets):
+    """Write datasets of which nothing is stored: their rows are the fill value, and take no space."""
+    with h5py.File(path, "w") as file:
+        for name, options in datasets.items():
+            file.create_dataset(name, **{"dtype": "f4", **options})
+    return str(path)
+
+
+def classes_in_batches(loader, batches=400):
+    """Give the mean number of classes in a batch of pictures that are sorted by class."""
+    some = itertools.islice(iter(loader.batch_sampler), batches)
+    return np.mean([len(np.unique(np.array(rows) // PER_CLASS)) for rows in some])
+
+
+def test_imagenet_sorted_by_class_in_chunks_of_500_pictures_is_mixed(tmp_path):
+    """As BigGAN writes it. A full shuffle has 62 classes in a batch of 64; whole chunks gave 26 to 32."""
+    path = write(tmp_path / "a.h5", imgs=IMAGENET, labels={"shape": (PICTURES,), "dtype": "i8", "chunks": (500,)})
+    with H5StreamLoader(path, 64, shuffle=True, seed=0, memory_budget=2 << 30, num_workers=1) as loader:
+        assert loader.window_size.needed_nbytes <= 2 << 30
+        assert classes_in_batches(loader) > 58
+
+
+def test_large_chunks_mix_as_well_as_small_ones(tmp_path):
+    found = {}
+    for chunk_rows in (5, 500):
+        path = write(tmp_path / f"{chunk_rows}.h5", imgs={**IMAGENET, "chunks": (chunk_rows, 3, 128, 128)})
+        with H5StreamLoader(path, 64, shuffle=True, seed=0, memory_budget=256 << 20, num_workers=1) as loader:
+            found[chunk_rows] = classes_in_batches(loader)
+    assert found[500] == pytest.approx(found[5], rel=0.05)
+
+
+def test_an_exact_global_shuffle_needs_its_plan_and_a_few_batches(tmp_path):
+    path = write(tmp_path / "a.h5", imgs=IMAGENET)
+    with H5StreamLoader(path, 64, shuffle=True, seed=0, memory_budget=128 << 20, window="all", num_workers=1) as loader:
+        assert loader.window_size.window_rows == PICTURES
+        assert loader.window_size.needed_nbytes <= 128 << 20
+        assert classes_in_batches(loader, 50) > 60
+
+
+@pytest.mark.parametrize(
+    ("x", "rows"),
+    [
+        ({"chunks": (4096, 64)}, 4096),  # 1 MiB
+        ({"chunks": (4097, 64)}, 820),  # a little more, in five parts
+        ({"chunks": (40_000, 64)}, 1000),
+        ({"chunks": (40_000, 64), "compression": "lzf"}, 40_000),
+        ({}, 1024),  # contiguous
+    ],
+)
+def test_the_size_of_a_block_is_a_function_of_how_data_are_stored(tmp_path, x, rows):
+    assert BLOCK_NBYTES * 4 == WHOLE_NBYTES == 4096 * 64 * 4
+    path = write(tmp_path / "a.h5", x={"shape": (200_000, 64), **x})
+    assert H5Dataset(path, "x").layout.block_rows == (rows,)
+
+
+@pytest.mark.parametrize(
+    ("other", "is_cut"),
+    [
+        ({"shape": (200_000,), "chunks": (999,), "compression": "gzip"}, True),  # so small that it is kept in memory
+        ({"shape": (200_000, 30), "chunks": (999, 30), "compression": "gzip"}, False),
+        ({"shape": (200_000, 30), "chunks": (999, 30)}, True),
+        ({"shape": (200_000,), "dtype": h5py.string_dtype(), "chunks": (999,)}, False),
+    ],
+)
+def test_chunks_are_whole_blocks_where_another_field_has_to_be_decoded(tmp_path, other, is_cut):
+    path = write(tmp_path / "a.h5", x={"shape": (200_000, 64), "chunks": (40_000, 64)}, y=other)
+    dataset = H5Dataset(path, ["x", "y"])
+    assert dataset.layout.block_rows == ((1000,) if is_cut else (40_000,))
+    assert dataset.blocks.count == (200 if is_cut else 5)
+
+
+def test_each_file_is_cut_by_itself(tmp_path):
+    chunks = ({"chunks": (40_000, 64)}, {"chunks": (40_000, 64), "compression": "lzf"}, {"chunks": (100, 64)})
+    paths = [write(tmp_path / f"{k}.h5", x={"shape": (50_000, 64), **c}) for k, c in enumerate(chunks)]
+    assert H5Dataset(paths, "x").layout.block_rows == (1000, 40_000, 100)
+
+
+# --- states ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def path(tmp_path, monkeypatch):
+    monkeypatch.setattr(kept, "KEEP_NBYTES", -1)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", data=np.arange(40_000 * 16, dtype="f4").reshape(-1, 16), chunks=(20_000, 16))
+    return str(tmp_path / "a.h5")
+
+
+def make(path, **options):
+    return H5StreamLoader(path, 1000, fields="x", **{"shuffle": True, "seed": 3, "window": 10_000, **options})
+
+
+def as_older(state):
+    """The state as it was written before chunks were cut."""
+    return {**state, "format": 1, "fingerprint": {**state["fingerprint"], "block_rows": 20_000}}
+
+
+def state_after(loader, batches):
+    list(itertools.islice(iter(loader), batches))
+    return loader.state_dict()
+
+
+def test_an_older_state_in_the_middle_of_an_epoch_is_refused_with_words(path):
+    state = as_older(state_after(make(path), 5))
+    loader = make(path)
+    with pytest.raises(
+        StateError, match=r"older h5stream.*blocks of 20000 rows.*Finish the epoch.*set_epoch"
+    ) as caught:
+        loader.load_state_dict(state)
+    assert caught.value.changed == ("block_rows",)
+    assert len(list(loader)) == 40  # still of use
+
+
+def test_an_older_state_at_the_beginning_of_an_epoch_goes_on(path):
+    state = as_older(state_after(make(path), 40))
+    loader, whole = make(path), make(path)
+    loader.load_state_dict(state)
+    list(whole)
+    assert [b[:, 0].tolist() for b in loader] == [b[:, 0].tolist() for b in whole]
+
+
+@pytest.mark.parametrize("order", ["file", "sampler"])
+def test_an_older_state_of_an_order_without_blocks_goes_on(path, order):
+    options = (
+        {"shuffle": False}
+        if order == "file"
+        else {"shuffle": None, "seed": None, "window": "auto", "sampler": range(40_000)}
+    )
+    loader, whole = make(path, **options), make(path, **options)
+    loader.load_state_dict(as_older(state_after(make(path, **options), 5)))
+    assert [b[:, 0].tolist() for b in loader] == [b[:, 0].tolist() for b in whole][5:]
+
+
+def test_an_older_state_of_other_data_is_refused_as_such(path):
+    state = as_older(state_after(make(path), 5))
+    state["fingerprint"]["chunks"] = "another"
+    with pytest.raises(StateError, match="chunks was another"):
+        make(path).load_state_dict(state)
+
+
+def test_a_state_of_chunks_that_are_not_cut_is_of_use_to_newer_versions(tmp_path):
+    path = write(tmp_path / "a.h5", x={"shape": (40_000, 16), "chunks": (500, 16)})
+    state = {**state_after(make(path), 5), "format": 1}
+    loader = make(path)
+    loader.load_state_dict(state)
+    assert len(list(loader)) == 35
+
+
+def test_a_samplers_older_state_is_refused_with_words(path):
+    sampler = ChunkBatchSampler(H5Dataset(path, "x"), 1000)
+    state = sampler.state_dict()
+    state["order"]["blocks"] = 2
+    with pytest.raises(StateError, match=r"blocks was 2 .*older h5stream.*set_epoch"):
+        sampler.load_state_dict(state)
