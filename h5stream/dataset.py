@@ -97,7 +97,7 @@ class H5Dataset(Dataset[Any]):
             self.layout = given.layout
             self._rows = given._rows if rows is None else given.subset(rows)._rows
             numpy = numpy or given._numpy
-        self._numpy = numpy
+        self._numpy: bool = numpy
         if numpy:
             _check_numpy_has(self.layout)
         self._renew()
