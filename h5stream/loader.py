@@ -104,16 +104,19 @@ class H5StreamLoader:
         Keep the window on this device and gather batches there: the processor only reads and decodes, and
         `window` may be tens of gigabytes. Same order and bytes as on the host. Fields must be tensors.
     fields : str, Field, sequence or mapping, optional
-        What a sample is made of; see `H5Dataset`.
+        What a sample is made of; see `H5Dataset`. A batch of a sequence of fields is a list, as DataLoader's is.
     seed : int, optional
-        Of the shuffle; default 0, so that all ranks agree and runs repeat.
+        Of the shuffle; default 0, so that all ranks agree and runs repeat. Loaders over two files do *not* give the
+        same order for the same seed where rows, chunks or windows differ: never zip them; give both one list as
+        `batch_sampler`.
     window : int, "auto" or "all"
         Rows that are shuffled with one another. ``"auto"`` is the most of 4 batches, 1,024 blocks and 256 MiB within
         the budget; ``"all"`` is an exact global shuffle.
     memory_budget : int, optional
         Bytes that slots, windows and scratch may take together. Default 2 GiB, at most a quarter of the machine's.
     transform : callable, optional
-        Applied to each whole batch, in the thread that asks for it.
+        Applied to each whole batch, in the thread that asks for it. The batch is its own to change: in place
+        (``x.sub_(mean).div_(std)``) is several times as fast as new memory for each large result.
     rank, world_size : int, optional
         Which part of each epoch is ours; every rank has the same number of batches. By default those of the
         `torch.distributed` process group, if there is one when an epoch begins.

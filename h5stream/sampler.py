@@ -35,7 +35,7 @@ class ChunkBatchSampler(Sampler[list[int]]):
     drop_last : bool
         Leave out what does not fill a batch on every rank.
     seed : int
-        Non-negative; another seed is another order.
+        Non-negative; another seed is another order. Over other files it is another order as well.
     window : int, "auto" or "all"
         Rows that are shuffled with one another; ``"all"`` is an exact global shuffle.
     rank, world_size : int

@@ -61,7 +61,9 @@ def epoch_of(path, *, fields="x", batch=BATCH, **options):
     options = {"shuffle": True, "seed": 3, "window": WINDOW, "num_workers": 0, **options}
     with H5StreamLoader(path, batch, fields=fields, **options) as loader:
         stream = iter(loader)
-        batches = [[part.clone() for part in (batch if isinstance(batch, tuple) else (batch,))] for batch in stream]
+        batches = [
+            [part.clone() for part in (batch if isinstance(batch, (tuple, list)) else (batch,))] for batch in stream
+        ]
         totals = getattr(getattr(stream._stream, "_feed", None), "totals", None)
         return batches, totals
 
