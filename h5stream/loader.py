@@ -24,6 +24,7 @@ from h5stream.engines import engine_for
 from h5stream.epochs import Epochs
 from h5stream.isolation.setup import checked_isolation
 from h5stream.iterator import LoaderIterator
+from h5stream.mixing import warn_of_weak_shuffle
 from h5stream.options import (
     DEFAULT_BATCH_ROWS,
     as_dataset,
@@ -256,7 +257,7 @@ class H5StreamLoader:
         self._counters: RunCounters | None = None
         self._iterators: weakref.WeakSet[LoaderIterator] = weakref.WeakSet()
         if self._given is None:
-            self._order(0)  # complains now, not in the first epoch
+            self._check_order(window, slot_rows)  # complains now, not in the first epoch
 
     def __len__(self) -> int:
         """Batches of an epoch; the same on every rank."""
@@ -390,6 +391,21 @@ class H5StreamLoader:
 
     def _order(self, epoch: int) -> EpochOrder:
         return self._orders.order(epoch)
+
+    def _check_order(self, window: int | str, batch_rows: int) -> None:
+        """Refuse what gives no order, and warn of one that mixes too little."""
+        self._order(0)
+        if self.shuffle:
+            warn_of_weak_shuffle(
+                self.dataset.layout,
+                self._orders.blocks,
+                window=window,
+                window_rows=self.window_size.window_rows,
+                batch_rows=batch_rows,
+                memory_budget=self.memory_budget if self._sizing.backend is None else None,
+                ranks=self.world_size,
+                stacklevel=4,
+            )
 
     def read_ahead(self, epoch: int, taken: int) -> None:
         """Start the epoch after `epoch` while `taken` of its batches are to be consumed; iterators call this."""

@@ -22,6 +22,7 @@ ROOMS = [
     "isolation",
     "staging",
     "dataset",
+    "mixing",
     "sampler",
     "options",
     "ranks",
