@@ -366,7 +366,10 @@ class H5StreamLoader:
 
     @classmethod
     def from_profile(cls, profile: str | Path, dataset: Any = None, **arguments: Any) -> H5StreamLoader:
-        """Make a loader with the settings that `h5stream tune` wrote; what is given here goes before them."""
+        """Make a loader with the settings that `h5stream tune` wrote; what is given here goes before them.
+
+        It shuffles, as `tune` did, unless the profile says otherwise, or ``shuffle=False`` or a sampler is given here.
+        """
         return cls(**arguments_from(profile, dataset, arguments))
 
     def close(self) -> None:

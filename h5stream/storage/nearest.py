@@ -48,7 +48,8 @@ def nearest_names(name: str, there: Iterable[str]) -> list[str]:
 def _spelled_alike(asked: str, keys: dict[str, str]) -> list[str]:
     """Compare with what lies in the same group or compound by the last name alone: all else is equal anyway."""
     above, _, leaf = asked.rpartition("/")
-    beside, elsewhere = {}, {}
+    beside: dict[str, str] = {}
+    elsewhere: dict[str, str] = {}
     for name, key in keys.items():
         others, _, last = key.casefold().rpartition("/")
         if others == above:
