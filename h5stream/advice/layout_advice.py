@@ -125,7 +125,7 @@ def _together(members: Sequence[tuple[_Stored, _Finding]]) -> Advice:
     """Make one advice of what a rule found in several datasets; the largest is the example."""
     largest, (key, problem, way_out, repack) = max(members, key=lambda member: member[0].entry.raw_nbytes)
     if len({finding[1] for _, finding in members}) > 1:
-        problem = f"{largest.entry.path.rsplit('/', 1)[-1]}, for one: {problem}"
+        problem = f"{largest.entry.path}, for one: {problem}"
     return Advice(
         key=key,
         fields=tuple(one.entry.path for one, _ in members),
