@@ -117,11 +117,13 @@ def _dense(path: str, group: str, rows: int) -> Lines:
         "",
         *_from_to(path, target),
         f"    group = f[{quoted(group)}]",
-        '    data, indices, indptr = (group[k][:] for k in ("data", "indices", "indptr"))',
+        '    data, indices = group["data"][:], group["indices"][:]',
+        '    indptr = group["indptr"][:]',
         "    rows, columns = len(indptr) - 1, int(indices.max()) + 1",
         "    step = min(rows, 256)",
         "    x = out.create_dataset(",
-        '        "x", (rows, columns), data.dtype, chunks=(step, columns), compression="lzf"',
+        '        "x", (rows, columns), data.dtype, chunks=(step, columns),',
+        '        compression="lzf",',
         "    )",
         "    for start in range(0, rows, step):",
         "        block = np.zeros((min(step, rows - start), columns), data.dtype)",
@@ -166,7 +168,7 @@ def _samples(path: str, group: str, alike: dict[str, DatasetEntry]) -> Kind:
     return Kind(
         key="dataset_a_sample",
         datasets=tuple(entry.path for entry in alike.values()),
-        what=f"{group or 'the root'} holds {len(alike):,} like datasets ({shape} {first.dtype}, such as {example!r}): "
+        what=f"{group or 'The root'} holds {len(alike):,} like datasets ({shape} {first.dtype}, such as {example!r}): "
         "each is a sample, or a recording, of its own",
         way_out="h5stream cannot stream a dataset a sample yet (no H5Dataset either): its samples are the rows of a "
         "dataset. Write them into one, once"
@@ -245,7 +247,7 @@ def _recordings(path: str, parent: str, alike: dict[str, dict[str, DatasetEntry]
     return Kind(
         key="group_a_recording",
         datasets=tuple(entry.path for group in alike.values() for entry in group.values()),
-        what=f"{parent or 'the root'} holds {len(alike):,} like groups (such as {first!r}, with "
+        what=f"{parent or 'The root'} holds {len(alike):,} like groups (such as {first!r}, with "
         f"{', '.join(names[:3])}{' ...' if len(names) > 3 else ''} of {rows} rows): each is a recording "
         "(an episode, a sensor) of its own",
         way_out="h5stream streams the rows of one such group; it cannot take all of them one after the other yet, nor "
@@ -369,7 +371,7 @@ def _single_values(path: str, entries: Sequence[DatasetEntry]) -> Iterator[Kind]
         yield Kind(
             key="single_values",
             datasets=tuple(entry.path for entry in entries),
-            what=f"it holds single values only ({_count(len(entries), 'dataset')}), and no dataset with rows",
+            what=f"It holds single values only ({_count(len(entries), 'dataset')}), and no dataset with rows",
             way_out="there is nothing to stream (no H5Dataset either). Read them with h5py",
             lines=("import h5py", "", f"with h5py.File({quoted(path)}) as f:", f"    print(f[{quoted(first)}][()])"),
         )

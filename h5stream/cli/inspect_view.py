@@ -61,7 +61,10 @@ def _datasets(found: Inspection, console: Console, *, everything: bool) -> Itera
     apart = sum(len(group.datasets) for group in found.groups) - sum(len(group.datasets) for group in rows)
     left = sum(len(group.datasets) for group in rows[len(listed) :])
     for count, what in (
-        (left, f" of {len(rows) - len(listed):,} other lengths"),
+        (
+            left,
+            f" of {len(rows) - len(listed):,} other lengths" if len(rows) > len(listed) + 1 else " of another length",
+        ),
         (apart, " without data of their own, such as indexes" if apart > 1 else " without data of its own"),
         (found.left_out, " not looked at"),
     ):
@@ -234,7 +237,7 @@ def _code(lines: Sequence[str]) -> Iterator[Text]:
 
 
 def _to_stream_it(found: Inspection, sample: SampleCost) -> Iterator[RenderableType]:
-    yield _heading("To stream it")
+    yield _heading("To stream it as it is" if any(_has_lines(kind, found) for kind in found.kinds) else "To stream it")
     yield Text(_why_these(sample))
     yield from _code(found.lines)
     members = {e.path: e.members for group in found.groups for e in group.datasets}
@@ -385,7 +388,9 @@ def _one_advice(number: int, advice: Advice) -> RenderableType:
 def print_all(console: Console, found: Inspection, *, everything: bool) -> None:
     """Print everything that was found about a file."""
     count = sum(len(group.datasets) for group in found.groups) + found.left_out
-    console.print(Text.assemble((found.file, "bold"), f"  {bytes_text(found.file_nbytes)}, {_datasets_text(count)}"))
+    facts = f"{bytes_text(found.file_nbytes)}, {_datasets_text(count)}"
+    apart = "  " if len(found.file) + len(facts) + 2 <= console.width else "\n"
+    console.print(Text.assemble((found.file, "bold"), f"{apart}{facts}"), soft_wrap=True)
     parts: list[Iterator[RenderableType]] = []
     if count:
         parts += [_datasets(found, console, everything=everything), _reasons(found)]
