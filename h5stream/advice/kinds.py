@@ -316,7 +316,7 @@ def _matlab(path: str, entries: Sequence[DatasetEntry]) -> Iterator[Kind]:
             key="matlab",
             datasets=tuple(e.path for e in arrays),
             what=what,
-            way_out=f"a row here is {largest.path}({last}, i) in MATLAB. If your samples lie along another axis, turn "
+            way_out=f"A row here is {largest.path}({last}, i) in MATLAB. If your samples lie along another axis, turn "
             "it once: out[name] = f[name][:].T",
             samples=tuple(e.path for e in arrays),
         )
@@ -372,7 +372,7 @@ def _single_values(path: str, entries: Sequence[DatasetEntry]) -> Iterator[Kind]
             key="single_values",
             datasets=tuple(entry.path for entry in entries),
             what=f"It holds single values only ({_count(len(entries), 'dataset')}), and no dataset with rows",
-            way_out="there is nothing to stream (no H5Dataset either). Read them with h5py",
+            way_out="There is nothing to stream (no H5Dataset either). Read them with h5py",
             lines=("import h5py", "", f"with h5py.File({quoted(path)}) as f:", f"    print(f[{quoted(first)}][()])"),
         )
 

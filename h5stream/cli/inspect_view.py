@@ -55,7 +55,8 @@ def _datasets(found: Inspection, console: Console, *, everything: bool) -> Itera
     yield from _Table([entry for entries in shown for entry in entries], console.width, wide).lines(
         listed, shown, everything=everything
     )
-    yield Text(_legend({entry.access for entries in shown for entry in entries if entry.rows}), style="dim")
+    if legend := _legend([entry for entries in shown for entry in entries if entry.rows]):
+        yield Text(legend, style="dim")
     if everything:
         return
     apart = sum(len(group.datasets) for group in found.groups) - sum(len(group.datasets) for group in rows)
@@ -72,10 +73,11 @@ def _datasets(found: Inspection, console: Console, *, everything: bool) -> Itera
             yield Text(f"and {_datasets_text(count)}{what} (--all)", style="dim")
 
 
-def _legend(accesses: set[str]) -> str:
+def _legend(entries: Sequence[DatasetEntry]) -> str:
     """Explain the columns that do not explain themselves."""
-    said = [f"{access} = {meaning}" for access, meaning in _ACCESS_MEANS.items() if access in accesses]
-    return "ratio: how many times smaller filters make it" + "; ".join(["", *said])
+    accesses = {entry.access for entry in entries}
+    said = ["ratio: how many times smaller filters make it"] if any(entry.filters for entry in entries) else []
+    return "; ".join([*said, *(f"{access} = {means}" for access, means in _ACCESS_MEANS.items() if access in accesses)])
 
 
 def _datasets_text(count: int) -> str:
@@ -106,7 +108,7 @@ class _Table:
             for title, column in zip(self._titles, zip(*cells, strict=True), strict=True)
         ] if cells else [len(title) for title in self._titles]  # fmt: skip
         room = width - sum(self._widths) - (2 if wide else 1) * len(self._widths)
-        longest = max((len(entry.path) for entry in entries), default=0) + 2
+        longest = max(len("dataset"), *(len(entry.path) + 2 for entry in entries), 0)
         self._name_width = min(longest, max(_LEAST_NAME, room)) if longest <= room else max(_LEAST_NAME, min(room, 26))
 
     def lines(
@@ -252,8 +254,11 @@ def _why_these(sample: SampleCost) -> str:
     if sample.chosen_by == "named":
         return "The fields that you named:"
     if sample.chosen_by == "root":
-        whole = "the dataset at the root" if len(sample.fields) == 1 else f"the {count} at the root, all of one length"
-        return f"H5StreamLoader takes {whole} by default; --fields tries others:"
+        if len(sample.fields) == 1:
+            return "H5StreamLoader takes the dataset at the root by default; --fields tries others:"
+        return (
+            f"H5StreamLoader takes the {count} at the root by default, as all have as many rows; --fields tries others:"
+        )
     these = "This field has" if len(sample.fields) == 1 else f"These {count} have"
     return f"H5StreamLoader has no default here, so name the fields. {these} the most data; --fields tries others:"
 
@@ -264,10 +269,9 @@ def _why_these(sample: SampleCost) -> str:
 def _cost(sample: SampleCost) -> Iterator[RenderableType]:
     fewer = f" (there are no {sample.batch_size:,})" if sample.batch_rows < sample.batch_size else ""
     yield _heading(f"A shuffled batch of {_rows_text(sample.batch_rows)}")
-    yield Text(
-        f"{_rows_text(sample.batch_rows)}{fewer} of {bytes_text(sample.row_nbytes)} make "
-        f"{bytes_text(sample.batch_nbytes)}."
-    )
+    one, together = bytes_text(sample.row_nbytes), bytes_text(sample.batch_nbytes)
+    size = f"of {one} make {together}" if sample.row_nbytes else "of no fixed size"
+    yield Text(f"{_rows_text(sample.batch_rows)}{fewer} {size}.")
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("average, first epoch")
     for title in ("needed", "row by row, h5py", "h5stream"):

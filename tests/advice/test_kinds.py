@@ -204,7 +204,7 @@ def test_matlabs_axes_are_turned_back_where_samples_lie_along_the_last(tmp_path,
 def test_matlabs_axes_are_said_where_samples_lie_along_the_first(tmp_path, monkeypatch):
     found = inspect_file(matlab(tmp_path / "a.mat", images=np.zeros((8, 8, 30)), label=np.zeros((1, 30))))
     assert kinds(found) == ["matlab"]
-    assert "a row here is images(:, :, i) in MATLAB" in found.kinds[0].way_out
+    assert "A row here is images(:, :, i) in MATLAB" in found.kinds[0].way_out
     assert found.sample.rows == 30
     run(found.lines, tmp_path, monkeypatch)
 
