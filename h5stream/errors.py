@@ -321,3 +321,11 @@ class DeviceMemoryError(H5StreamError, MemoryError):
 
 class MissingExtraError(H5StreamError, ImportError):
     """An optional dependency is not installed; the message says which extra brings it."""
+
+
+class WeakShuffleWarning(UserWarning):
+    """A loader's windows hold few blocks of the file, so that batches of sorted data see few kinds of rows.
+
+    The message has the figures and the ways out. Said once for each loader that shuffles. Where rows lie in random
+    order in the file it means nothing: ``warnings.simplefilter("ignore", h5stream.errors.WeakShuffleWarning)``.
+    """

@@ -27,6 +27,7 @@ from h5stream.epochs import Epochs
 from h5stream.isolation.guard import check_opening
 from h5stream.isolation.setup import checked_isolation
 from h5stream.iterator import LoaderIterator
+from h5stream.mixing import warn_of_weak_shuffle
 from h5stream.options import (
     DEFAULT_BATCH_ROWS,
     arguments_of,
@@ -274,7 +275,7 @@ class H5StreamLoader:
         self._counters: RunCounters | None = None
         self._iterators: weakref.WeakSet[LoaderIterator] = weakref.WeakSet()
         if self._given is None:
-            self._order(0)  # complains now, not in the first epoch
+            self._check_order(window, slot_rows or 1)  # complains now, not in the first epoch
         self._made = True
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -402,7 +403,10 @@ class H5StreamLoader:
 
     @classmethod
     def from_profile(cls, profile: str | Path, dataset: Any = None, **arguments: Any) -> H5StreamLoader:
-        """Make a loader with the settings that `h5stream tune` wrote; what is given here goes before them."""
+        """Make a loader with the settings that `h5stream tune` wrote; what is given here goes before them.
+
+        It shuffles, as `tune` did, unless the profile says otherwise, or ``shuffle=False`` or a sampler is given here.
+        """
         return cls(**arguments_from(profile, dataset, arguments))
 
     def close(self) -> None:
@@ -427,6 +431,21 @@ class H5StreamLoader:
 
     def _order(self, epoch: int) -> EpochOrder:
         return self._orders.order(epoch)
+
+    def _check_order(self, window: int | str, batch_rows: int) -> None:
+        """Refuse what gives no order, and warn of one that mixes too little."""
+        self._order(0)
+        if self.shuffle:
+            warn_of_weak_shuffle(
+                self.dataset.layout,
+                self._orders.blocks,
+                window=window,
+                window_rows=self.window_size.window_rows,
+                batch_rows=batch_rows,
+                memory_budget=self.memory_budget if self._sizing.backend is None else None,
+                ranks=self.world_size,
+                stacklevel=4,
+            )
 
     def read_ahead(self, epoch: int, taken: int) -> None:
         """Start the epoch after `epoch` while `taken` of its batches are to be consumed; iterators call this."""

@@ -7,6 +7,7 @@
     fields = ["x", "y"]
 
     [loader]
+    shuffle = true
     batch_size = 8192
     num_workers = 8
     window = 1048576
@@ -27,10 +28,11 @@ from typing import Any
 
 from h5stream.errors import OptionError
 
-LOADER_KEYS = ("batch_size", "num_workers", "window", "memory_budget", "prefetch_factor", "window_device")
-"""What a profile may set. Shuffling, seed and order are the training's own and stand in no profile."""
+LOADER_KEYS = ("shuffle", "batch_size", "num_workers", "window", "memory_budget", "prefetch_factor", "window_device")
+"""What a profile may set: what was tuned, and that it was tuned shuffled. Seed and ranks are the training's own."""
 
-_TYPES: dict[str, tuple[type, ...]] = {"window": (int, str), "window_device": (str,)}
+_TYPES: dict[str, tuple[type, ...]] = {"shuffle": (bool,), "window": (int, str), "window_device": (str,)}
+_TYPE_NAMES: dict[tuple[type, ...], str] = {(str,): "text", (bool,): "true or false"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,16 +53,16 @@ class Profile:
 
     dataset: str
     fields: str | tuple[str, ...] | None
-    loader: Mapping[str, int | str]
+    loader: Mapping[str, bool | int | str]
     measured: Mapping[str, int | float | str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for key, value in self.loader.items():
             if key not in LOADER_KEYS:
                 raise OptionError(f"a profile sets {', '.join(LOADER_KEYS)}; not {key!r}")
-            if isinstance(value, bool) or not isinstance(value, _TYPES.get(key, (int,))):
-                wanted = "text" if _TYPES.get(key) == (str,) else "a number"
-                raise OptionError(f"a profile's {key} must be {wanted}, not {value!r}")
+            kinds = _TYPES.get(key, (int,))
+            if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+                raise OptionError(f"a profile's {key} must be {_TYPE_NAMES.get(kinds, 'a number')}, not {value!r}")
 
 
 def profile_text(profile: Profile) -> str:
@@ -131,6 +133,9 @@ def read_profile(path: str | Path) -> Profile:
 def arguments_from(path: str | Path, dataset: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Give the arguments of a loader: a profile's, and before them those that were given.
 
+    A profile is tuned on shuffled epochs, so that one that does not say otherwise shuffles; with an order of the
+    user's own (`sampler`, `batch_sampler`) there is nothing to shuffle, and `batch_sampler` says how large batches are.
+
     Parameters
     ----------
     path : path
@@ -152,7 +157,11 @@ def arguments_from(path: str | Path, dataset: Any, arguments: Mapping[str, Any])
     # A dataset object has its fields already, and refuses others.
     if profile.fields is not None and (dataset is None or isinstance(dataset, (str, Path))):
         chosen["fields"] = profile.fields if isinstance(profile.fields, str) else list(profile.fields)
-    settings = dict(profile.loader)
+    settings = {"shuffle": True} | dict(profile.loader)
+    if arguments.get("sampler") is not None or arguments.get("batch_sampler") is not None:
+        del settings["shuffle"]
+    if arguments.get("batch_sampler") is not None:
+        settings.pop("batch_size", None)
     if "window_device" in settings and "device" in arguments:
         # The window follows to another device of the kind that it was measured on; elsewhere nothing is known.
         device = str(arguments["device"])

@@ -13,6 +13,7 @@ from torch.utils.data import Sampler
 from h5stream.dataset import H5Dataset
 from h5stream.engine.budget import block_rows_of, first_rows_of
 from h5stream.errors import OptionError, StateError
+from h5stream.mixing import warn_of_weak_shuffle
 from h5stream.order.epoch import EpochOrder, OrderSettings
 from h5stream.order.quality import Quality, forecast, measure
 from h5stream.order.windows import wished_rows
@@ -103,6 +104,16 @@ class ChunkBatchSampler(Sampler[list[int]]):
         self._first_batch = 0
         self._given: tuple[int, int] | None = None  # epoch, and batches of it, of the newest iteration
         self._order(0)  # complains now, not in the first epoch
+        if shuffle:
+            warn_of_weak_shuffle(
+                layout,
+                self._blocks,
+                window=window,
+                window_rows=window_rows,
+                batch_rows=batch_size,
+                memory_budget=None,
+                ranks=world_size,
+            )
 
     def _order(self, epoch: int) -> EpochOrder:
         return EpochOrder(self._blocks, OrderSettings(**self._settings, epoch=epoch))

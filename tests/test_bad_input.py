@@ -101,7 +101,7 @@ def test_a_missing_member_suggests_the_nearest(tmp_path):
     refused(
         FieldNotFoundError,
         "no member 'labels'",
-        "Did you mean 'label'?",
+        "Did you mean 'obs:label'?",
         "label, score",
         source=path,
         fields="obs:labels",

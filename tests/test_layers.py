@@ -25,6 +25,7 @@ ROOMS = [
     "block_cache",
     "indexing",
     "dataset",
+    "mixing",
     "sampler",
     "options",
     "ranks",

@@ -76,7 +76,7 @@ def test_a_dataset_keeps_its_own_fields(file, tmp_path):
 
 
 def test_training_is_not_the_profiles_business(tmp_path):
-    for key in ("shuffle", "seed", "drop_last"):
+    for key in ("seed", "drop_last", "rank"):
         with pytest.raises(OptionError, match=key):
             Profile(dataset="", fields=None, loader={key: 1})
 
@@ -87,6 +87,7 @@ def test_training_is_not_the_profiles_business(tmp_path):
         ("[loader]\nnum_workers = true\n", "num_workers must be a number"),
         ("[loader]\nbatch_size = 'many'\n", "batch_size must be a number"),
         ("[loader]\nspeed = 9\n", "not 'speed'"),
+        ("[loader]\nshuffle = 1\n", "shuffle must be true or false, not 1"),
         ("loader = 3\n", "must be tables"),
         ("[loader\n", "is not TOML"),
     ],
@@ -96,6 +97,26 @@ def test_a_wrong_profile_is_refused_by_name(tmp_path, text, message):
     path.write_text(text)
     with pytest.raises(OptionError, match=message):
         arguments_from(path, "a.h5", {})
+
+
+@pytest.mark.parametrize(
+    ("loader", "arguments", "shuffled"),
+    [
+        ({"batch_size": 7}, {}, True),
+        ({"batch_size": 7, "shuffle": True}, {}, True),
+        ({"batch_size": 7, "shuffle": False}, {}, False),
+        ({"batch_size": 7, "shuffle": True}, {"shuffle": False}, False),
+        ({"batch_size": 7, "shuffle": False}, {"shuffle": True}, True),
+        ({"batch_size": 7, "shuffle": True}, {"sampler": [3, 1, 2]}, False),
+        ({"batch_size": 7, "shuffle": True}, {"batch_sampler": [[3, 1], [2]]}, False),
+    ],
+)
+def test_a_profile_trains_shuffled_unless_something_says_otherwise(file, tmp_path, loader, arguments, shuffled):
+    path = written(tmp_path, dataset=file, fields="x", loader=loader)
+    with H5StreamLoader.from_profile(path, **arguments) as made:
+        assert made.shuffle is shuffled
+        rows = [row for batch in made for row in batch.tolist()]
+    assert (rows != sorted(rows)) is (shuffled or bool({"sampler", "batch_sampler"} & set(arguments)))
 
 
 def test_a_missing_profile_says_what_writes_one(tmp_path):

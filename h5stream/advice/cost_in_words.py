@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from h5stream.advice.batch_cost import DatasetCost, cached_share
@@ -45,33 +44,14 @@ def names_text(names: Sequence[str]) -> str:
     return shown if len(names) <= NAMED else f"{shown} and {len(names) - NAMED} more"
 
 
-def short_names(paths: Sequence[str]) -> dict[str, str]:
-    """Give the shortest end of each path that no other path has.
-
-    Examples
-    --------
-    >>> short_names(["pixels/count", "a/x", "b/x"])
-    {'pixels/count': 'count', 'a/x': 'a/x', 'b/x': 'b/x'}
-    """
-    ends = {path: _ends(path) for path in paths}
-    seen = collections.Counter(end for path in ends.values() for end in path)
-    return {path: next((end for end in own if seen[end] == 1), path) for path, own in ends.items()}
-
-
-def _ends(path: str) -> list[str]:
-    parts = path.split("/")
-    return ["/".join(parts[k:]) for k in reversed(range(len(parts)))]
-
-
 def naive_in_words(entries: Sequence[DatasetEntry]) -> tuple[str, ...]:
     """Say what one row at a time costs; datasets that are stored alike share a sentence."""
-    short = short_names([e.path for e in entries])
-    lines = [f"{names_text(n)}: {text}" for text, n in _alike((short[e.path], _naive(e)) for e in entries)]
+    lines = [f"{names_text(n)}: {text}" for text, n in _alike((e.path, _naive(e)) for e in entries)]
     if len(lines) > KINDS_EXPLAINED:
         lines[KINDS_EXPLAINED:] = [f"and likewise for {len(lines) - KINDS_EXPLAINED:,} more kinds of datasets"]
     if any(cached_share(entry) for entry in entries):
         lines.append(
-            'with the dataset kept open, that is: file["x"][i], looked up anew, finds an empty cache for each row'
+            'that is with the dataset kept open: file["x"][i] opens it anew, with an empty cache, for each row'
         )
     return tuple(lines)
 
@@ -116,7 +96,6 @@ def ours_in_words(
 ) -> tuple[str, ...]:
     """Say what h5stream does instead, and what of it is not ideal."""
     block_rows = int(order.blocks.edges[1])
-    short = short_names([cost.path for cost in costs])
     lines = []
     chunks = sum(cost.chunks for cost in costs if not cost.kept)
     if chunks:
@@ -124,12 +103,12 @@ def ours_in_words(
             "each chunk is fetched once for all its rows that a window holds: "
             f"{count_text(chunks)} fetched / {_batches(order)} = {count_text(chunks / order.batches)} a batch"
         )
-    kept = [short[cost.path] for cost in costs if cost.kept]
+    kept = [cost.path for cost in costs if cost.kept]
     if kept:
         lines.append(f"{names_text(kept)}: small, so read once and kept in memory; later epochs read nothing of it")
     both = list(zip(entries, costs, strict=True))
-    for describe in (_straddling(block_rows, short[leading]), _beyond):
-        found = _alike((short[entry.path], describe(entry, cost)) for entry, cost in both)
+    for describe in (_straddling(block_rows, leading), _beyond):
+        found = _alike((entry.path, describe(entry, cost)) for entry, cost in both)
         lines += [f"{names_text(names)}: {text}" for text, names in found]
     return (*lines, *_gaps(costs))
 

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from h5stream import allowance
+from h5stream.advice.kinds import Kind, kinds_of
 from h5stream.advice.layout_advice import Advice, repack_command
+from h5stream.advice.lines import loader_lines
 from h5stream.advice.sample_cost import SampleCost, cost_sample
 from h5stream.engine.budget import check_budget, default_budget, threads_within
 from h5stream.errors import H5StreamError, OptionError
@@ -65,6 +67,10 @@ class Inspection:
         What a batch costs.
     no_sample : str
         Why there is no sample; else empty.
+    kinds : tuple of Kind
+        What is special about the file: what it holds that is not rows of datasets, and what to do about it.
+    lines : tuple of str
+        Python that streams the sample; empty where there is none.
     advice : tuple of Advice
         What would help; empty where nothing is wrong.
     repack_command : str
@@ -77,6 +83,8 @@ class Inspection:
     left_out: int
     sample: SampleCost | None
     no_sample: str
+    kinds: tuple[Kind, ...]
+    lines: tuple[str, ...]
     advice: tuple[Advice, ...]
     repack_command: str
 
@@ -153,11 +161,12 @@ def inspect_file(
         raise OptionError(f"a batch has at least one row, not {batch_size}")
     listing = listing or list_datasets(path, most=most_datasets, allow_external=allow_external)
     entries, left_out = listing
-    chosen_by, names = _choose_fields(path, entries, fields)
+    kinds = kinds_of(path, entries)
+    chosen_by, names = _choose_fields(path, entries, fields, kinds)
     budget = default_budget(allowance.memory_total_bytes()) if memory_budget is None else check_budget(memory_budget)
     sample: SampleCost | None = None
     advice: tuple[Advice, ...] = ()
-    no_sample = "" if names else "no dataset here has rows that can be streamed"
+    no_sample = "" if names else _no_sample(kinds)
     try:
         if names:
             layout = open_layout(path, names, allow_external=allow_external)
@@ -181,26 +190,62 @@ def inspect_file(
         left_out=left_out,
         sample=sample,
         no_sample=no_sample,
+        kinds=kinds,
+        lines=_lines(path, sample, advice, memory_budget, allow_external),
         advice=advice,
         repack_command=repack_command(path, advice, [d.path for d in sample.datasets] if sample else (), entries),
     )
 
 
 def _choose_fields(
-    path: str, entries: Sequence[DatasetEntry], named: Sequence[str] | None
+    path: str, entries: Sequence[DatasetEntry], named: Sequence[str] | None, kinds: Sequence[Kind]
 ) -> tuple[str, tuple[str, ...]]:
     if named:
         return "named", tuple(named)
-    usable = {entry.path: entry for entry in entries if entry.access != REFUSED}
+    # What is no sample row by row: parts of sparse matrices, datasets that are a sample each, all groups but one.
+    apart = {name for kind in kinds for name in kind.datasets} - {name for kind in kinds for name in kind.samples}
+    usable = {e.path: e for e in entries if e.access != REFUSED and not e.role and e.rows}
     at_root = [name for name in root_fields(path) if name in usable]
-    if at_root:
+    if at_root and not apart.intersection(at_root):
         return "root", tuple(at_root)
-    groups = _by_rows(usable.values())
+    groups = _by_rows(entry for name, entry in usable.items() if name not in apart)
     if not groups:
         return "rows", ()
-    largest = max(groups, key=lambda group: (group.written_nbytes, group.rows or 0)).datasets
-    keep = {d.path for d in sorted(largest, key=lambda d: -d.written_nbytes)[:MOST_FIELDS]}
-    return "rows", tuple(d.path for d in largest if d.path in keep)
+    best = max(groups, key=lambda group: (group.written_nbytes, group.rows or 0))
+    mostly = max((_nbytes_of(kind, usable) for kind in kinds if not kind.samples), default=0.0)
+    if best.written_nbytes < mostly:
+        return "rows", ()  # what is left describes the samples
+    keep = {d.path for d in sorted(best.datasets, key=lambda d: -d.written_nbytes)[:MOST_FIELDS]}
+    return "rows", tuple(d.path for d in best.datasets if d.path in keep)
+
+
+def _nbytes_of(kind: Kind, entries: Mapping[str, DatasetEntry]) -> float:
+    return sum(entries[name].written_nbytes for name in kind.datasets if name in entries)
+
+
+def _no_sample(kinds: Sequence[Kind]) -> str:
+    if any(kind.lines and not kind.samples and kind.key != "single_values" for kind in kinds):
+        return "its samples are not rows of its datasets, as said above"
+    return "no dataset here has rows that can be streamed"
+
+
+def _lines(
+    path: str,
+    sample: SampleCost | None,
+    advice: Sequence[Advice],
+    memory_budget: int | None,
+    allow_external: bool,
+) -> tuple[str, ...]:
+    if sample is None:
+        return ()
+    refused = any(one.key == "budget_too_small" for one in advice)
+    return loader_lines(
+        path,
+        sample.fields,
+        batch_size=sample.batch_rows,
+        memory_budget=sample.memory_budget if refused else memory_budget,
+        allow_external=allow_external,
+    )
 
 
 def _by_rows(entries: Iterable[DatasetEntry]) -> list[RowGroup]:

@@ -11,6 +11,7 @@ from h5stream.advice.batch_cost import DatasetCost
 from h5stream.advice.cost_in_words import count_text
 from h5stream.advice.suggestion import bytes_text
 from h5stream.errors import BudgetError
+from h5stream.order.quality import is_weak
 from h5stream.storage.layout import VIA_H5PY
 from h5stream.storage.listing import DatasetEntry
 
@@ -31,9 +32,6 @@ STRADDLING = 1.5
 
 SLOW_DECODE = 400e6
 """Bytes a second of one thread; gzip gives about 1.3e9, lz4 1.8e9, bzip2 well under 1e8."""
-
-FEW_BLOCKS = 100
-"""Distinct blocks in a window, below which a batch sees few stretches of the file."""
 
 EVERY_EPOCH, ONCE = "every epoch", "first batch"
 
@@ -127,7 +125,7 @@ def _together(members: Sequence[tuple[_Stored, _Finding]]) -> Advice:
     """Make one advice of what a rule found in several datasets; the largest is the example."""
     largest, (key, problem, way_out, repack) = max(members, key=lambda member: member[0].entry.raw_nbytes)
     if len({finding[1] for _, finding in members}) > 1:
-        problem = f"{largest.entry.path.rsplit('/', 1)[-1]}, for one: {problem}"
+        problem = f"{largest.entry.path}, for one: {problem}"
     return Advice(
         key=key,
         fields=tuple(one.entry.path for one, _ in members),
@@ -261,7 +259,7 @@ _EXPLAINS_ALL = (_variable_length, _through_h5py)
 
 
 def _few_blocks(stored: Sequence[_Stored], blocks_per_window: int, blocks: int) -> list[Advice]:
-    if blocks_per_window >= min(FEW_BLOCKS, blocks):
+    if not is_weak(blocks_per_window, blocks):
         return []
     leading = max(stored, key=lambda one: one.entry.row_nbytes).entry
     chunk = leading.chunk_nbytes or leading.row_nbytes

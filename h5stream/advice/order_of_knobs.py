@@ -169,7 +169,9 @@ def _batch_knob(setting: Setting, preset: GpuPreset | None) -> Knob:
 def _workers_knob(setting: Setting, preset: GpuPreset | None, cpus: int | None) -> Knob:
     now = setting.workers
     wanted = _beyond(now, [known.workers for known in _known(preset)])
-    if cpus is not None and now >= cpus:
+    if cpus is not None and now > cpus:
+        try_next = f"{cpus} (no more processors are allowed here)"
+    elif now == cpus:
         try_next = f"leave it: {cpus} processors allowed"
     elif cpus is not None and wanted >= cpus:
         try_next = f"{cpus} (all processors allowed)"
@@ -179,7 +181,7 @@ def _workers_knob(setting: Setting, preset: GpuPreset | None, cpus: int | None) 
         name="workers",
         present=str(now),
         try_next=try_next,
-        why="more rows decoded at a time",
+        why="more rows decoded at a time (num_workers=)",
         stop="when the processors are busy or the wait is under 5 %",
     )
 
@@ -190,7 +192,8 @@ def _prefetch_knob(setting: Setting, preset: GpuPreset | None) -> Knob:
         name="prefetch",
         present=str(now),
         try_next=str(_beyond(now, [known.prefetch_factor for known in _known(preset)])),
-        why="a longer queue evens out slow batches; it adds memory, not throughput",
+        why="a longer queue evens out slow batches; it adds memory, not throughput (prefetch_factor=; H5StreamLoader "
+        "reads whole windows ahead, so that it has an effect there only with device=)",
         stop="when the longest wait no longer shrinks",
     )
 

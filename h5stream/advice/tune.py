@@ -1,21 +1,29 @@
-"""`tune`: a measured search over threads, window and where the window lies, within the budget; the batch size stays."""
+"""`tune`: a measured search over threads, window and where the window lies, within the budget; the batch size stays.
+
+The search proposes, a duel decides: what was fastest in the search may only have run in a quiet moment, so it runs
+against the loader's own setting again, in turns, and is recommended only where `noise.compare` finds it faster beyond
+what two runs of one setting differ by. That nothing is, is a result.
+"""
 
 from __future__ import annotations
 
 import statistics
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from h5stream import allowance
+from h5stream.advice.noise import Comparison, compare, spread_of
 from h5stream.advice.rules import above_zero
 from h5stream.advice.suggestion import Suggestion
 from h5stream.advice.trials import time_loop
-from h5stream.advice.tune_device import is_faster, on_device_said
+from h5stream.engine.budget import block_rows_of
 from h5stream.engine.statistics import LoaderStatistics
-from h5stream.errors import BudgetError, DeviceMemoryError, OptionError
+from h5stream.errors import BudgetError, DeviceMemoryError, OptionError, WeakShuffleWarning
 from h5stream.loader import H5StreamLoader
+from h5stream.order.quality import FEW_BLOCKS, is_weak
 from h5stream.profiles import Profile
 
 TRIAL_S = 1.5
@@ -24,8 +32,8 @@ TRIAL_S = 1.5
 ROUNDS = 2
 """How often each setting runs, in turns; the better run counts, since a neighbour only ever slows one down."""
 
-PAIRS = 3
-"""How often the chosen setting and the default one run in turns at the end; a choice that loses is dropped."""
+TURNS = 5
+"""How often a proposed setting and the one that is there run in turns: the least with which chance can be ruled out."""
 
 AS_FAST = 0.97
 """Share of the best rate from which fewer threads are as good: two runs differ by as much."""
@@ -36,8 +44,8 @@ NOISY = 0.15
 WORTH_MIXING = 0.90
 """Share of the best rate that a larger window may cost: it mixes better, and the epoch is not longer for long."""
 
-LEAST_BLOCKS = 64
-"""Blocks of the smallest window that is tried; what matters for learning is the number of blocks in it."""
+LEAST_BLOCKS = FEW_BLOCKS
+"""Blocks of the smallest window that is tried: with fewer the loader itself would warn."""
 
 READING = 0.5
 """Share of the readers' time spent reading from which more threads than processors are tried."""
@@ -55,8 +63,8 @@ class Attempt:
         The setting.
     window_device : str
         The device that the window lies on; empty for the host.
-    blocks : int
-        Blocks in a window. Low (under some hundred): the shuffle mixes little.
+    blocks, all_blocks : int
+        Blocks in a window, and of the data. Low (under a hundred of many): the shuffle mixes little.
     rows_per_s : float
         Rows a second; 0 where it was refused.
     first_batch_s : float or None
@@ -71,6 +79,7 @@ class Attempt:
     threads: int
     window_rows: int
     blocks: int
+    all_blocks: int = 0
     rows_per_s: float = 0.0
     first_batch_s: float | None = None
     refused: str = ""
@@ -98,7 +107,10 @@ class Tuning(Suggestion):
     attempts : tuple of Attempt
         The best run of each setting, in the order in which they were first tried.
     gain : float
-        How many times faster `best` is than `default`, both measured again at the end.
+        How many times faster `best` is than `default`, both measured again in turns; 1.0 where `best` is `default`,
+        because nothing was faster beyond the noise.
+    spread : float
+        Share by which two runs of one setting differed.
     profile : Profile
         What to write with `h5stream.profiles.write_profile`.
     """
@@ -107,6 +119,7 @@ class Tuning(Suggestion):
     best: Attempt
     attempts: tuple[Attempt, ...]
     gain: float
+    spread: float
     profile: Profile
 
 
@@ -137,7 +150,7 @@ def tune(
     device : torch.device or str, optional
         Where batches are wanted.
     seconds : float, optional
-        Time of each trial; there are about twenty.
+        Time of each trial; there are some thirty.
     progress : callable, optional
         Gets every attempt as soon as it is measured.
 
@@ -153,24 +166,52 @@ def tune(
     """
     above_zero(seconds=seconds)
     bench = _Bench(source, fields, batch_size, memory_budget, device, seconds, progress)
-    bench.measure("default", 0, "auto")  # the page cache and the kernels are cold for the first only
-    bench.best.clear()
-    bench.rates.clear()
-    default = bench.measure("default", 0, "auto")
-    best = search(bench.measure, default, cpus=allowance.cpus(), rows=bench.rows, batch_size=batch_size)
-    gain = _gain(bench, default, best)
-    if gain < 1.0 and best.window_rows <= default.window_rows:
-        best, gain = default, 1.0
-    default, best = (bench.best[one.setting] for one in (default, best))
-    said = ""
-    if device is not None:
-        there = bench.measure_on_device(best)
-        ratios = _ratios(bench, there, best) if not there.refused else []
-        said = on_device_said(there.window_device, there.refused, ratios)
-        if is_faster(ratios, bench.spread):
-            best = there
-            gain = statistics.median(_ratios(bench, best, default))
-    return _tuning(bench, default, best, gain, said)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", WeakShuffleWarning)  # a caveat says it, once
+        bench.measure("default", 0, "auto")  # the page cache and the kernels are cold for the first only
+        bench.best.clear()
+        bench.rates.clear()
+        default = bench.measure("default", 0, "auto")
+        best = search(bench.measure, default, cpus=allowance.cpus(), rows=bench.rows, batch_size=batch_size)
+        duels = _Duels(bench, default)
+        # A larger window may have been proposed for its mixing alone; its threads may still be worth having.
+        for proposed in (best, replace(best, window_rows=default.window_rows, blocks=default.blocks)):
+            if (found := duels.challenge(proposed)) is not None and found.is_faster:
+                break
+        said = "" if device is None else _challenge_on_device(bench, duels)
+    return _tuning(bench, duels, said)
+
+
+class _Duels:
+    """The setting that is to be recommended: the loader's own, until another one beats it beyond the noise."""
+
+    def __init__(self, bench: _Bench, default: Attempt) -> None:
+        self._bench, self.default, self.best = bench, default, default
+        self.gain, self.spread = 1.0, bench.spread
+        self._seen = {default.setting}
+
+    def challenge(self, proposed: Attempt) -> Comparison | None:
+        """Run it against the one that is to be recommended so far, in turns; None where that was done before."""
+        if proposed.setting in self._seen:
+            return None
+        self._seen.add(proposed.setting)
+        found = compare(*self._bench.in_turns(proposed, self.best))
+        self.spread = max(self.spread, found.spread)
+        if found.is_faster:
+            self.best, self.gain = proposed, self.gain * found.gain
+        return found
+
+
+def _challenge_on_device(bench: _Bench, duels: _Duels) -> str:
+    """Lay the chosen window onto the device too; say how that did."""
+    there = bench.measure_on_device(duels.best)
+    if there.refused:
+        return f"window_device={there.window_device!r} was not run: {there.refused}"
+    found = duels.challenge(there)
+    assert found is not None
+    return f"window_device={there.window_device!r} ran at {found.gain:.2f} times the host window's rate" + (
+        "" if found.is_faster else ", which is not more than runs of one setting differ by"
+    )
 
 
 def search(measure: Measure, default: Attempt, *, cpus: int, rows: int, batch_size: int) -> Attempt:
@@ -291,9 +332,18 @@ class _Bench:
 
     @property
     def spread(self) -> float:
-        """How far apart two runs of one setting were, as a share of the better one; the median of the settings."""
-        shares = [1 - min(rates) / max(rates) for rates in self.rates.values() if len(rates) > 1 and max(rates)]
-        return statistics.median(shares) if shares else 0.0
+        """How far apart two runs of one setting of the search were: the median of the settings."""
+        return statistics.median([spread_of(runs) for runs in self.rates.values() if len(runs) > 1] or [0.0])
+
+    def in_turns(self, one: Attempt, other: Attempt) -> tuple[list[float], list[float]]:
+        """Run two settings again, each first in every second turn; give their rates."""
+        rates: dict[tuple[int, int, str], list[float]] = {one.setting: [], other.setting: []}
+        for turn in range(TURNS):
+            for attempt in (one, other) if turn % 2 else (other, one):
+                ran = self.run(attempt.knob, *attempt.setting)
+                self._progress(ran)
+                rates[attempt.setting].append(ran.rows_per_s)
+        return rates[one.setting], rates[other.setting]
 
     def run(self, knob: str, threads: int, window: int | str, window_device: str = "") -> Attempt:
         """Run a setting and note nothing."""
@@ -311,11 +361,13 @@ class _Bench:
             self.memory_budget, self.rows = loader.memory_budget, len(loader.dataset)
             self.row_nbytes = loader.dataset.layout.row_nbytes
             trial = time_loop(loader, None, self.seconds)
+            block_rows = block_rows_of(loader.dataset.layout)
             return Attempt(
                 knob=knob,
                 threads=loader.num_workers,
                 window_rows=loader.window_size.window_rows,
-                blocks=-(-loader.window_size.window_rows // loader.dataset.layout.block_rows[0]),
+                blocks=-(-loader.window_size.window_rows // block_rows),
+                all_blocks=-(-self.rows // block_rows),
                 rows_per_s=trial.rows_per_s,
                 first_batch_s=trial.first_s,
                 statistics=trial.statistics,
@@ -323,34 +375,25 @@ class _Bench:
             )
 
 
-def _gain(bench: _Bench, default: Attempt, best: Attempt) -> float:
-    """Measure both again, in turns: the search itself has favoured whatever ran in a quiet moment."""
-    return 1.0 if best.setting == default.setting else statistics.median(_ratios(bench, best, default))
-
-
-def _ratios(bench: _Bench, ours: Attempt, theirs: Attempt) -> list[float]:
-    pairs = [[bench.run("again", *one.setting).rows_per_s for one in (ours, theirs)] for _ in range(PAIRS)]
-    return [mine / max(1e-9, other) for mine, other in pairs]
-
-
-def _tuning(bench: _Bench, default: Attempt, best: Attempt, gain: float, said: str) -> Tuning:
+def _tuning(bench: _Bench, duels: _Duels, said: str) -> Tuning:
     fields = bench.fields if isinstance(bench.fields, str) or bench.fields is None else tuple(bench.fields)
+    default, best = (bench.best.get(one.setting, one) for one in (duels.default, duels.best))
     assert bench.memory_budget is not None
     return Tuning(
         title="Tuning",
-        answer=f"num_workers={best.threads}, window={best.window_rows:,} rows"
-        + (f", window_device={best.window_device!r}" if best.window_device else "")
-        + f"; {gain:.2f} times the default's rate",
+        answer=_answer(default, best, duels),
         arithmetic=tuple(_line(attempt) for attempt in bench.best.values()),
-        caveats=_caveats(default, best, bench.spread, said),
+        caveats=_caveats(default, best, duels.spread, said),
         default=default,
         best=best,
         attempts=tuple(bench.best.values()),
-        gain=gain,
+        gain=duels.gain,
+        spread=duels.spread,
         profile=Profile(
             dataset=str(Path(bench.source).resolve()) if isinstance(bench.source, (str, Path)) else "",
             fields=fields,
             loader={
+                "shuffle": True,
                 "batch_size": bench.batch_size,
                 "num_workers": best.threads,
                 "window": best.window_rows,
@@ -359,13 +402,22 @@ def _tuning(bench: _Bench, default: Attempt, best: Attempt, gain: float, said: s
             | ({"window_device": best.window_device} if best.window_device else {}),
             measured={
                 "rows_per_s": round(best.rows_per_s, 1),
-                "gain": round(gain, 3),
+                "gain": round(duels.gain, 3),
+                "spread": round(duels.spread, 3),
                 "row_bytes": bench.row_nbytes,
                 "rows": bench.rows,
                 "cpus": allowance.cpus(),
             },
         ),
     )
+
+
+def _answer(default: Attempt, best: Attempt, duels: _Duels) -> str:
+    setting = f"num_workers={best.threads}, window={best.window_rows:,} rows"
+    if best.setting == default.setting:
+        return f"no setting is faster than the loader's own beyond the noise; keep {setting}"
+    device = f", window_device={best.window_device!r}" if best.window_device else ""
+    return f"{setting}{device}: {duels.gain:.2f} times the rate of the loader's own setting"
 
 
 def _line(attempt: Attempt) -> str:
@@ -376,10 +428,10 @@ def _line(attempt: Attempt) -> str:
 
 def _caveats(default: Attempt, best: Attempt, spread: float, said: str) -> tuple[str, ...]:
     caveats = [said] if said else []
-    if spread > NOISY:
+    if spread:
         caveats.append(
-            f"two runs of one setting differ by {spread:.0%}: something else uses this machine; tune again when it "
-            "is quiet"
+            f"two runs of one setting differed by {spread:.0%} here; what is faster by less is not recommended"
+            + ("; tune again when the machine is quiet" if spread > NOISY else "")
         )
     caveats += ["prefetch_factor has no effect on the host, where a window is read ahead: not searched"]
     if (ran := best.statistics) is not None:
@@ -390,5 +442,9 @@ def _caveats(default: Attempt, best: Attempt, spread: float, said: str) -> tuple
         caveats.append(
             f"the window is smaller than the default's: {best.blocks:,} blocks are mixed instead of "
             f"{default.blocks:,}; pass window= to keep it"
+        )
+    if is_weak(best.blocks, best.all_blocks):
+        caveats.append(
+            f"the shuffle is weak: a window holds {best.blocks:,} of {best.all_blocks:,} blocks; see `h5stream inspect`"
         )
     return tuple(caveats)

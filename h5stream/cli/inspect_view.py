@@ -3,33 +3,39 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from h5stream.advice.cost_in_words import count_text, short_names
+from h5stream.advice.cost_in_words import count_text, names_text
 from h5stream.advice.inspection import Inspection, RowGroup
+from h5stream.advice.kinds import Kind
 from h5stream.advice.layout_advice import EVERY_EPOCH, Advice
 from h5stream.advice.sample_cost import SampleCost
 from h5stream.advice.suggestion import bytes_text
-from h5stream.storage.layout import DECODED, VIA_H5PY
+from h5stream.storage.layout import DECODED, DIRECT, VIA_H5PY
 from h5stream.storage.listing import DAMAGED, REFUSED, DatasetEntry
 
-# Unless --all is given: datasets of one length, and lengths, that are listed.
+# Unless --all is given: datasets of one length, members of one compound, and lengths, that are listed.
 _LISTED = 12
 _LISTED_GROUPS = 5
-# Of a long list of fields in one line.
-_FIELDS_NAMED = 6
 
 # From this width on there is room for shapes of chunks beside their sizes.
 _WIDE = 110
 
-# Characters of a dataset's path and type before they are broken.
-_WIDE_PATH, _NARROW_PATH = 42, 24
-_WIDE_TYPE, _NARROW_TYPE = 28, 14
+# Characters of a type before it goes on in the next line, and of the names for which other columns leave room.
+_WIDE_TYPE, _NARROW_TYPE = 28, 20
+_LEAST_NAME = 12
 
+_ACCESS_MEANS = {
+    DIRECT: "bytes as they lie in the file",
+    DECODED: "filters undone by h5stream's threads",
+    VIA_H5PY: "through h5py, slower",
+    REFUSED: "not at all",
+}
 _ACCESS_STYLES = {VIA_H5PY: "yellow", REFUSED: "red"}
 
 
@@ -40,53 +46,119 @@ def _heading(text: str) -> Text:
 # --- the datasets -----------------------------------------------------------------------------------------
 
 
-def _datasets(found: Inspection, *, everything: bool, wide: bool) -> Iterator[RenderableType]:
-    groups = found.groups if everything else found.groups[:_LISTED_GROUPS]
-    table = Table(box=None, pad_edge=False, padding=(0, 2 if wide else 1, 0, 0), header_style="dim")
-    table.add_column("dataset", overflow="fold")
-    table.add_column("a row", overflow="fold", max_width=_WIDE_TYPE if wide else _NARROW_TYPE)
-    table.add_column("chunk" if wide else "chunk\nrows", justify="left" if wide else "right", no_wrap=True)
-    table.add_column("chunk\nsize", justify="right", no_wrap=True)
-    table.add_column("filters", overflow="fold", max_width=28 if wide else 14)
-    if wide:
-        table.add_column("stored", justify="right", no_wrap=True)
-    table.add_column("ratio", justify="right", no_wrap=True)
-    table.add_column("read", no_wrap=True, min_width=len(DECODED))
-    for group in groups:
-        _add_group(table, group, _LISTED if not everything else len(group.datasets), wide)
-    yield table
-    left = sum(len(group.datasets) for group in found.groups[len(groups) :])
-    if left:
-        yield Text(f"and {left:,} datasets of {len(found.groups) - len(groups):,} other lengths (--all)", style="dim")
-    if found.left_out:
-        yield Text(f"and {found.left_out:,} datasets that were not looked at (--all)", style="dim")
-
-
-def _add_group(table: Table, group: RowGroup, most: int, wide: bool) -> None:
-    shown = group.datasets[:most]
-    table.add_row(Text("no rows" if group.rows is None else _rows_text(group.rows), style="bold"))
-    for entry in shown:
-        table.add_row(*_cells(entry, wide), style="" if group.rows else "dim")
-    left = len(group.datasets) - len(shown)
-    if left:
-        table.add_row(Text(f"  and {left:,} more (--all)", style="dim"))
-    table.add_section()
-
-
-def _cells(entry: DatasetEntry, wide: bool) -> list[Text]:
-    chunk = (
-        _shape_text(entry.chunk_shape[: None if wide else 1]) if entry.chunk_shape else entry.layout if wide else "-"
+def _datasets(found: Inspection, console: Console, *, everything: bool) -> Iterator[RenderableType]:
+    wide = console.width >= _WIDE
+    rows = [group for group in map(_without_roles, found.groups) if group.datasets]
+    rows.sort(key=lambda group: not group.rows)
+    listed = list(found.groups) if everything else rows[:_LISTED_GROUPS]
+    shown = [group.datasets[: None if everything else _LISTED] for group in listed]
+    yield from _Table([entry for entries in shown for entry in entries], console.width, wide).lines(
+        listed, shown, everything=everything
     )
-    return [
-        Text(_broken(entry.path, _WIDE_PATH if wide else _NARROW_PATH)),
-        Text(_row_text(entry, _WIDE_TYPE if wide else _NARROW_TYPE)),
-        Text(chunk),
-        Text(bytes_text(entry.chunk_nbytes) if entry.chunk_shape else "-"),
-        Text((entry.filters if wide else entry.filters.replace(" + ", "+")) or "none"),
-        *([Text(bytes_text(entry.stored_nbytes))] if wide else []),
-        Text(f"{entry.ratio:,.1f}" if entry.ratio and entry.filters else "-"),
-        Text(entry.access, style=_ACCESS_STYLES.get(entry.access, "green")) if _is_shown(entry) else Text("-"),
-    ]
+    if legend := _legend([entry for entries in shown for entry in entries if entry.rows]):
+        yield Text(legend, style="dim")
+    if everything:
+        return
+    apart = sum(len(group.datasets) for group in found.groups) - sum(len(group.datasets) for group in rows)
+    left = sum(len(group.datasets) for group in rows[len(listed) :])
+    for count, what in (
+        (
+            left,
+            f" of {len(rows) - len(listed):,} other lengths" if len(rows) > len(listed) + 1 else " of another length",
+        ),
+        (apart, " without data of their own, such as indexes" if apart > 1 else " without data of its own"),
+        (found.left_out, " not looked at"),
+    ):
+        if count:
+            yield Text(f"and {_datasets_text(count)}{what} (--all)", style="dim")
+
+
+def _legend(entries: Sequence[DatasetEntry]) -> str:
+    """Explain the columns that do not explain themselves."""
+    accesses = {entry.access for entry in entries}
+    said = ["ratio: how many times smaller filters make it"] if any(entry.filters for entry in entries) else []
+    return "; ".join([*said, *(f"{access} = {means}" for access, means in _ACCESS_MEANS.items() if access in accesses)])
+
+
+def _datasets_text(count: int) -> str:
+    return "1 dataset" if count == 1 else f"{count:,} datasets"
+
+
+def _without_roles(group: RowGroup) -> RowGroup:
+    return RowGroup(rows=group.rows, datasets=tuple(entry for entry in group.datasets if not entry.role))
+
+
+class _Table:
+    """Datasets beneath one another, a line each; a name that is too long for its column has a line of its own.
+
+    Not rich's table: that breaks names, and a broken name cannot be copied.
+    """
+
+    def __init__(self, entries: Sequence[DatasetEntry], width: int, wide: bool) -> None:
+        self._wide = wide
+        self._titles = [
+            "a row", "chunk" if wide else "chunk rows", "chunk size", "filters", *(["stored"] if wide else []), "ratio",
+            "read",
+        ]  # fmt: skip
+        self._right = [False, not wide, True, False, *([True] if wide else []), True, False]
+        type_width = _WIDE_TYPE if wide else _NARROW_TYPE
+        cells = [[cell.plain for cell in self._cells(entry)] for entry in entries]
+        self._widths = [
+            min(max([*map(len, column), max(map(len, title.split()))]), type_width)
+            for title, column in zip(self._titles, zip(*cells, strict=True), strict=True)
+        ] if cells else [len(title) for title in self._titles]  # fmt: skip
+        room = width - sum(self._widths) - (2 if wide else 1) * len(self._widths)
+        longest = max(len("dataset"), *(len(entry.path) + 2 for entry in entries), 0)
+        self._name_width = min(longest, max(_LEAST_NAME, room)) if longest <= room else max(_LEAST_NAME, min(room, 26))
+
+    def lines(
+        self, groups: Sequence[RowGroup], shown: Sequence[Sequence[DatasetEntry]], *, everything: bool
+    ) -> Iterator[Text]:
+        """Give the lines of the table."""
+        yield from self._line(Text("dataset"), [Text(title) for title in self._titles], style="dim")
+        for group, entries in zip(groups, shown, strict=True):
+            yield Text("no rows" if group.rows is None else _rows_text(group.rows), style="bold")
+            for entry in entries:
+                yield from self._line(
+                    Text(f"  {entry.path}"), self._cells(entry), style="" if group.rows and not entry.role else "dim"
+                )
+                yield from _members(entry, everything=everything)
+            if left := len(group.datasets) - len(entries):
+                yield Text(f"  and {left:,} more (--all)", style="dim")
+
+    def _line(self, name: Text, cells: Sequence[Text], style: str) -> Iterator[Text]:
+        folded = [
+            _folded(cell.plain, width) if len(cell) > width else [cell.plain]
+            for cell, width in zip(cells, self._widths, strict=True)
+        ]
+        depth = max(map(len, folded))
+        if len(name) > self._name_width:
+            yield _whole(name.plain, style)
+            name = Text("")
+        for place in range(depth):
+            line = Text(name.plain.ljust(self._name_width) if place == 0 else " " * self._name_width, style=style)
+            for cell, parts, width, right in zip(cells, folded, self._widths, self._right, strict=True):
+                part = parts[place] if place < len(parts) else ""
+                line.append("  " if self._wide else " ")
+                line.append(part.rjust(width) if right else part.ljust(width), style=cell.style or style)
+            line.rstrip()
+            yield line
+
+    def _cells(self, entry: DatasetEntry) -> list[Text]:
+        shape = entry.chunk_shape
+        if self._wide:
+            chunk = _shape_text(shape) if shape else entry.layout
+        else:
+            chunk = f"{shape[0]:,}" if shape else "-"
+        return [
+            Text(_row_text(entry, _WIDE_TYPE if self._wide else _NARROW_TYPE)),
+            Text(chunk),
+            Text(bytes_text(entry.chunk_nbytes) if shape else "-"),
+            Text((entry.filters if self._wide else entry.filters.replace(" + ", "+")) or "none"),
+            *([Text(bytes_text(entry.stored_nbytes))] if self._wide else []),
+            Text(f"{entry.ratio:,.1f}" if entry.ratio and entry.filters else "-"),
+            Text(entry.access, style=_ACCESS_STYLES.get(entry.access, "green")) if _is_shown(entry) else Text("-"),
+        ]
 
 
 def _is_shown(entry: DatasetEntry) -> bool:
@@ -94,24 +166,38 @@ def _is_shown(entry: DatasetEntry) -> bool:
     return bool(entry.rows) or entry.layout == DAMAGED
 
 
-def _broken(path: str, width: int) -> str:
-    """Break a long path after slashes, so that its names stay whole."""
-    lines = ["  "]
-    for part in path.replace("/", "/\n").split("\n"):
-        if lines[-1].strip() and len(lines[-1]) + len(part) > width:
-            lines.append("  ")
+def _folded(text: str, width: int) -> list[str]:
+    """Break a text after spaces and plus signs."""
+    lines = [""]
+    for part in re.split(r"(?<=[ +])", text):
+        if lines[-1] and len(lines[-1] + part.rstrip()) > width:
+            lines.append("")
         lines[-1] += part
-    return "\n".join(lines)
+    return [line.rstrip() for line in lines]
+
+
+def _whole(text: str, style: str = "") -> Text:
+    """Make a line that is printed as it is, however long: it is there to be copied."""
+    return Text(text, style=style, no_wrap=True, overflow="ignore")
+
+
+def _members(entry: DatasetEntry, *, everything: bool) -> Iterator[Text]:
+    """List the members of a compound by the names under which they are fields."""
+    shown = entry.members[: None if everything else _LISTED]
+    width = max((len(member.name) for member in shown), default=0)
+    for member in shown:
+        yield _whole(f"    {member.name.ljust(width)}  {member.dtype}", "dim")
+    if left := len(entry.members) - len(shown):
+        yield Text(f"    and {left:,} more members (--all)", style="dim")
 
 
 def _row_text(entry: DatasetEntry, width: int) -> str:
     inner = entry.shape[1:] if entry.shape else ()
     text = f"{_shape_text(inner)} {entry.dtype}" if inner else entry.dtype
-    # A compound's members are in the JSON; here a long one is a number.
-    if not entry.dtype.startswith("{") or len(text) <= width:
+    if not entry.members:
         return text
-    members = entry.dtype.count(": ")
-    return f"{members:,} members" if members > 1 else "1 member"
+    count = len(entry.members)
+    return f"{_shape_text(inner)} of " * bool(inner) + (f"{count:,} members" if count > 1 else "1 member")
 
 
 def _shape_text(shape: Sequence[int]) -> str:
@@ -123,19 +209,74 @@ def _reasons(found: Inspection) -> Iterator[RenderableType]:
     by_reason: dict[tuple[str, str], list[str]] = {}
     for group in found.groups:
         for entry in group.datasets:
-            if _is_shown(entry) and entry.access in _ACCESS_STYLES:
+            if _is_shown(entry) and entry.access in _ACCESS_STYLES and not entry.role:
                 by_reason.setdefault((entry.access, entry.reason), []).append(entry.path)
     for (access, reason), paths in by_reason.items():
         names = ", ".join(paths[:3]) + (f" and {len(paths) - 3:,} more" if len(paths) > 3 else "")
         yield Text.assemble((access, _ACCESS_STYLES[access]), f"  {names}: {reason}")
 
 
+# --- what it is, and what to write ------------------------------------------------------------------------
+
+
+def _kinds(found: Inspection) -> Iterator[RenderableType]:
+    if found.kinds:
+        yield _heading("What is special about this file")
+    for place, kind in enumerate(found.kinds):
+        if place:
+            yield Text()
+        yield Text(f"{kind.what}.")
+        if kind.way_out:
+            yield Text(f"{kind.way_out}{':' if _has_lines(kind, found) else '.'}")
+        if _has_lines(kind, found):
+            yield from _code(kind.lines)
+
+
+def _has_lines(kind: Kind, found: Inspection) -> bool:
+    """Say whether to print a kind's program: where there is no other way, or its samples are only a part."""
+    first = next(other for other in found.kinds if other.lines) if kind.lines else None
+    return kind is first and (found.sample is None or bool(kind.samples))
+
+
+def _code(lines: Sequence[str]) -> Iterator[Text]:
+    for line in lines:
+        yield _whole(f"    {line}" if line else "", "green")
+
+
+def _to_stream_it(found: Inspection, sample: SampleCost) -> Iterator[RenderableType]:
+    yield _heading("To stream it as it is" if any(_has_lines(kind, found) for kind in found.kinds) else "To stream it")
+    yield Text(_why_these(sample))
+    yield from _code(found.lines)
+    members = {e.path: e.members for group in found.groups for e in group.datasets}
+    compound = next((name for name in sample.fields if members.get(name)), None)
+    if compound is not None:
+        alone = members[compound][0].name
+        yield Text(f"{compound} comes as a dict of its members; a member alone is a field too, such as {alone!r}.")
+
+
+def _why_these(sample: SampleCost) -> str:
+    count = f"{len(sample.fields):,} fields"
+    if sample.chosen_by == "named":
+        return "The fields that you named:"
+    if sample.chosen_by == "root":
+        if len(sample.fields) == 1:
+            return "H5StreamLoader takes the dataset at the root by default; --fields tries others:"
+        return (
+            f"H5StreamLoader takes the {count} at the root by default, as all have as many rows; --fields tries others:"
+        )
+    these = "This field has" if len(sample.fields) == 1 else f"These {count} have"
+    return f"H5StreamLoader has no default here, so name the fields. {these} the most data; --fields tries others:"
+
+
 # --- what a batch costs -----------------------------------------------------------------------------------
 
 
 def _cost(sample: SampleCost) -> Iterator[RenderableType]:
-    yield _heading(f"A shuffled batch of {sample.batch_rows:,} rows")
-    yield Text(_sample_text(sample))
+    fewer = f" (there are no {sample.batch_size:,})" if sample.batch_rows < sample.batch_size else ""
+    yield _heading(f"A shuffled batch of {_rows_text(sample.batch_rows)}")
+    one, together = bytes_text(sample.row_nbytes), bytes_text(sample.batch_nbytes)
+    size = f"of {one} make {together}" if sample.row_nbytes else "of no fixed size"
+    yield Text(f"{_rows_text(sample.batch_rows)}{fewer} {size}.")
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("average, first epoch")
     for title in ("needed", "row by row, h5py", "h5stream"):
@@ -167,22 +308,6 @@ def _amplified(nbytes: float, amplification: float | None) -> str:
 
 def _times(amplification: float) -> str:
     return f"{amplification:,.0f}x" if amplification >= 99.95 else f"{amplification:.1f}x"
-
-
-def _sample_text(sample: SampleCost) -> str:
-    names = list(short_names(sample.fields).values())
-    shown = ", ".join(names[:_FIELDS_NAMED])
-    shown += f" and {len(names) - _FIELDS_NAMED:,} more" if len(names) > _FIELDS_NAMED else ""
-    why = {
-        "named": "",
-        "root": " (the datasets at the root; choose others with --fields)",
-        "rows": " (the most data of one length; choose others with --fields)",
-    }[sample.chosen_by]
-    fewer = f" (there are no {sample.batch_size:,})" if sample.batch_rows < sample.batch_size else ""
-    return (
-        f"Fields {shown}{why}. {sample.batch_rows:,} rows{fewer} of {bytes_text(sample.row_nbytes)} make "
-        f"{bytes_text(sample.batch_nbytes)}."
-    )
 
 
 def _our_words(sample: SampleCost) -> Iterator[str]:
@@ -250,19 +375,19 @@ def _blocks_text(count: int) -> str:
 def _advice(found: Inspection) -> Iterator[RenderableType]:
     yield _heading("Advice")
     if not found.advice:
-        yield Text("None: nothing in this layout costs more than it must.", style="green")
+        yield Text("None: this layout costs no more than it must.", style="green")
     for number, advice in enumerate(found.advice, start=1):
         yield _one_advice(number, advice)
     if found.repack_command:
         yield Text("This writes such a layout to a new file:")
+        yield _whole(found.repack_command, "bold")
 
 
 def _one_advice(number: int, advice: Advice) -> RenderableType:
-    names = list(short_names(advice.fields).values())
-    shown = ", ".join(names[:_FIELDS_NAMED])
-    shown += f" and {len(names) - _FIELDS_NAMED:,} more" if len(names) > _FIELDS_NAMED else ""
     once = "" if advice.costs == EVERY_EPOCH else " It is read once and kept, so this delays the first batch only."
-    text = Text.assemble((f"{shown}: " if shown else "", "bold"), f"{advice.problem}.{once}")
+    text = Text.assemble(
+        (f"{names_text(advice.fields)}: " if advice.fields else "", "bold"), f"{advice.problem}.{once}"
+    )
     way_out = Text.assemble(("way out: ", "dim"), advice.way_out)
     grid = Table.grid(padding=(0, 1))
     grid.add_column(justify="right", style="yellow" if advice.costs == EVERY_EPOCH else "dim")
@@ -277,20 +402,20 @@ def _one_advice(number: int, advice: Advice) -> RenderableType:
 def print_all(console: Console, found: Inspection, *, everything: bool) -> None:
     """Print everything that was found about a file."""
     count = sum(len(group.datasets) for group in found.groups) + found.left_out
-    datasets = "1 dataset" if count == 1 else f"{count:,} datasets"
-    console.print(Text.assemble((found.file, "bold"), f"  {bytes_text(found.file_nbytes)}, {datasets}"))
+    facts = f"{bytes_text(found.file_nbytes)}, {_datasets_text(count)}"
+    apart = "  " if len(found.file) + len(facts) + 2 <= console.width else "\n"
+    console.print(Text.assemble((found.file, "bold"), f"{apart}{facts}"), soft_wrap=True)
     parts: list[Iterator[RenderableType]] = []
     if count:
-        parts += [_datasets(found, everything=everything, wide=console.width >= _WIDE), _reasons(found)]
+        parts += [_datasets(found, console, everything=everything), _reasons(found)]
+    parts.append(_kinds(found))
     if found.sample is None:
         parts.append(iter([Text(f"What a batch costs is not known: {found.no_sample}.", style="yellow")]))
     else:
-        parts += [_cost(found.sample), _mixing(found.sample), _advice(found)]
+        parts += [_to_stream_it(found, found.sample), _cost(found.sample), _mixing(found.sample), _advice(found)]
     for part in parts:
-        shown = list(part)
-        if shown:
-            console.print()
-            console.print(Group(*shown))
-    if found.repack_command:
-        # In one line, however long, so that it can be copied.
-        console.print(Text(found.repack_command, style="bold"), soft_wrap=True)
+        for place, shown in enumerate(part):
+            if place == 0:
+                console.print()
+            # What is to be copied is not broken, however long.
+            console.print(shown, soft_wrap=isinstance(shown, Text) and bool(shown.no_wrap))

@@ -23,7 +23,7 @@ def tune_command(
     batch_size: Annotated[int, typer.Option(help="Rows of a batch; it is not changed.")] = 8192,
     memory_budget: Annotated[int | None, typer.Option(help="Bytes that the loader may take.")] = None,
     device: Annotated[str | None, typer.Option(help="Feed this device; its memory is tried for the window.")] = None,
-    seconds: Annotated[float, typer.Option(help="Time of each trial; there are about twenty.")] = 1.5,
+    seconds: Annotated[float, typer.Option(help="Time of each trial; there are some thirty.")] = 1.5,
     plot: Annotated[Path | None, typer.Option(help="Draw the curve into this image.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the best setting into this TOML profile.")] = None,
 ) -> None:
@@ -57,6 +57,8 @@ def tune_command(
     if out is not None:
         write_profile(tuning.profile, out)
         errors.print(f"profile: {out}", highlight=False, markup=False)
+        line = f"use it:  loader = H5StreamLoader.from_profile({str(out)!r})  # shuffle=True is in it"
+        errors.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def _said(attempt: Attempt) -> str:

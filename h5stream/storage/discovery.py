@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import logging
 import os
 import posixpath
@@ -29,6 +28,7 @@ from h5stream.errors import (
 from h5stream.storage.external import Guard
 from h5stream.storage.fields import split_member
 from h5stream.storage.handles import open_file
+from h5stream.storage.nearest import did_you_mean
 
 _log = logging.getLogger("h5stream")
 
@@ -256,7 +256,7 @@ def _opened(group: Any, name: str | bytes, path: str) -> Any:
 def _by_length(file: Any) -> str:
     groups: dict[int, list[str]] = defaultdict(list)
     for name, thing in datasets_of(file).items():
-        if thing.shape:
+        if thing.shape and not is_bookkeeping(name):
             groups[thing.shape[0]].append(name)
     if not groups:
         return "It has no dataset with rows."
@@ -309,15 +309,20 @@ def find_dataset(file: Any, name: str, path: str, guard: Guard) -> tuple[Any, st
 def _not_found(file: Any, name: str, path: str) -> FieldNotFoundError:
     if why := _why_not_opened(file, name.strip("/"), path):
         return FieldNotFoundError(f"{path!r}: {name!r} cannot be reached: {why}", field=name, file=path)
-    there = datasets_of(file)
-    near = difflib.get_close_matches(name.strip("/"), there, n=1, cutoff=0.5)
-    same_leaf = [n for n in there if n.rsplit("/", 1)[-1] == name.rsplit("/", 1)[-1]]
-    hint = f" Did you mean {(same_leaf or near)[0]!r}?" if same_leaf or near else ""
-    shown = ", ".join(list(there)[:_LISTED]) + (" ..." if len(there) > _LISTED else "")
-    listing = f" It has: {shown}." if there else " It has no datasets."
+    every = datasets_of(file)
+    there = {n: dataset for n, dataset in every.items() if not is_bookkeeping(n)} or every
+    inside: dict[str, Any] = {}
     with contextlib.suppress(KeyError, OSError, RuntimeError, ValueError):  # a link that leads nowhere
         if isinstance(file.get(name.strip("/")), h5py.Group):
-            hint = " That is a group; name a dataset in it." + hint
+            inside = {n: dataset for n, dataset in there.items() if n.startswith(name.strip("/") + "/")}
+            if not inside:
+                return FieldNotFoundError(
+                    f"{path!r}: {name!r} is a group with no dataset in it, not a dataset.", field=name, file=path
+                )
+    # The nearest names first, so that a cut list still has them.
+    hint = " That is a group; name a dataset in it." if inside else did_you_mean(name, _with_members(there))
+    shown = ", ".join(list(inside or there)[:_LISTED]) + (" ..." if len(inside or there) > _LISTED else "")
+    listing = f" It has: {shown}." if there else " It has no datasets."
     return FieldNotFoundError(f"{path!r} has no dataset {name!r}.{hint}{listing}", field=name, file=path)
 
 
@@ -355,13 +360,45 @@ def _why_not_opened(file: Any, name: str, path: str) -> str:
     return ""
 
 
+def _with_members(datasets: dict[str, Any]) -> Iterator[str]:
+    """Give every name that can be a field: datasets, and the members of compounds."""
+    for name, dataset in datasets.items():
+        yield name
+        with contextlib.suppress(TypeError, ValueError, NotImplementedError):  # a type that h5py cannot read
+            yield from member_names(name, dataset.dtype)
+
+
+def member_names(name: str, dtype: Any) -> Iterator[str]:
+    """Name the members of a compound as fields are named, those of compounds inside it too; none of other types.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> list(member_names("obs", np.dtype([("label", "i1"), ("at", [("x", "f4")])])))
+    ['obs:label', 'obs:at', 'obs:at:x']
+    """
+    for member in dtype.names or ():
+        yield f"{name}:{member}"
+        yield from member_names(f"{name}:{member}", dtype.fields[member][0])
+
+
+def is_bookkeeping(name: str) -> bool:
+    """Tell whether a dataset is what PyTables keeps for itself: the indexes of its tables, never samples.
+
+    Examples
+    --------
+    >>> is_bookkeeping("meter1/_i_table/index/sorted"), is_bookkeeping("meter1/table")
+    (True, False)
+    """
+    return any(part.startswith("_i_") for part in name.split("/")[:-1])
+
+
 def _check_member(dataset: Any, name: str, member: tuple[str, ...], path: str) -> None:
     current = dataset.dtype
     for part in member:
         names = current.names or ()
         if part not in names:
-            near = difflib.get_close_matches(part, names, n=1, cutoff=0.5)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
+            hint = did_you_mean(name, _with_members(datasets_of(dataset.file)))
             what = f"Its members are: {', '.join(names)}." if names else f"It is not a compound but {current}."
             raise FieldNotFoundError(
                 f"{path!r}: field {name!r} has no member {part!r}.{hint} {what}", field=name, file=path

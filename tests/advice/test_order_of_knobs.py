@@ -53,7 +53,9 @@ def test_workers_never_exceed_the_processors(workers, cpus, preset):
     knob = what_to_try_first(
         setting(workers=workers), cpus=cpus, preset=preset_for("RTX 5090") if preset else None
     ).knobs[1]
-    if workers >= cpus:
+    if workers > cpus:
+        assert knob.try_next == f"{cpus} (no more processors are allowed here)"
+    elif workers == cpus:
         assert knob.try_next == f"leave it: {cpus} processors allowed"
     else:
         assert workers < int(knob.try_next.split()[0]) <= cpus

@@ -106,7 +106,8 @@ def test_a_real_search_changes_neither_batch_size_nor_budget(file):
     assert {attempt.knob for attempt in found.attempts} == {"default", "threads", "window"} - (
         {"threads"} if len(thread_counts(found.default.threads)) == 1 else set()
     )
-    assert "times the default's rate" in str(found)
+    assert "the loader's own" in found.answer
+    assert found.profile.loader["shuffle"] is True
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -141,7 +142,7 @@ def test_the_command_prints_the_curve_and_writes_plot_and_profile(file, tmp_path
     assert "rows/s" in done.output
     assert "<-" in done.output
     assert "The batch size stays 100." in done.output
-    said = [line for line in done.output.splitlines() if not line.startswith(("plot: ", "profile: "))]
+    said = [line for line in done.output.splitlines() if not line.startswith(("plot: ", "profile: ", "use it: "))]
     assert max(map(len, said)) <= int(width)
     assert (tmp_path / "t.png").read_bytes().startswith(b"\x89PNG")
     profile = read_profile(tmp_path / "p.toml")
@@ -202,12 +203,52 @@ def test_a_device_window_that_is_not_clearly_faster_is_left(file, monkeypatch, o
     found = tuned_with_rates(file, monkeypatch, on_device=on_device, device="cpu")
     assert found.best.window_device == ""
     assert "window_device" not in found.profile.loader
-    assert any("times the host window's rate" in line for line in found.caveats)
+    assert any("times the host window's rate, which is not more than" in line for line in found.caveats)
 
 
 def test_a_gain_within_what_runs_differ_by_is_none(file, monkeypatch):
     found = tuned_with_rates(file, monkeypatch, host=uneven([100.0, 70.0, 100.0]), on_device=120.0, device="cpu")
     assert found.best.window_device == ""
+
+
+# --- what is recommended ------------------------------------------------------------------------------------
+
+
+def test_where_nothing_is_faster_that_is_the_answer_and_the_profile_keeps_what_there_is(file, monkeypatch):
+    found = tuned_with_rates(file, monkeypatch, on_device=0.0)
+    assert found.best == found.default
+    assert found.gain == 1.0
+    assert found.answer.startswith("no setting is faster than the loader's own beyond the noise; keep num_workers=")
+    assert found.profile.loader["window"] == found.default.window_rows
+
+
+def test_noise_alone_recommends_nothing(file, monkeypatch):
+    rng = np.random.default_rng(1)
+    for _ in range(3):
+        found = tuned_with_rates(file, monkeypatch, host=lambda setting: 100 * rng.lognormal(0, 0.4), on_device=0.0)
+        assert found.best.setting == found.default.setting
+        assert any("two runs of one setting differed by" in line for line in found.caveats)
+
+
+def test_what_is_faster_beyond_the_noise_is_recommended_with_its_gain(file, monkeypatch):
+    rng = np.random.default_rng(1)
+
+    def rate(setting):  # the default window holds all rows
+        return (100 if setting[1] == ROWS else 150) * rng.uniform(0.95, 1.05)
+
+    found = tuned_with_rates(file, monkeypatch, host=rate, on_device=0.0)
+    assert found.best.setting != found.default.setting
+    assert found.gain == pytest.approx(1.5, rel=0.15)
+    assert f"{found.gain:.2f} times the rate of the loader's own setting" in found.answer
+    assert found.profile.loader["window"] == found.best.window_rows
+
+
+def test_a_profile_trains_shuffled_as_it_was_tuned(file, tmp_path):
+    found = tune(file, fields="x", batch_size=BATCH, seconds=0.001)
+    write_profile(found.profile, tmp_path / "p.toml")
+    with H5StreamLoader.from_profile(tmp_path / "p.toml") as loader:
+        assert loader.shuffle
+        assert next(iter(loader)).tolist() != list(range(BATCH))
 
 
 def test_fields_that_cannot_lie_there_are_said(tmp_path):

@@ -100,7 +100,7 @@ def test_fields_and_batch_size_are_the_users(path):
 
 # What scripts may rely on; a key that goes away breaks them.
 KEYS = {
-    "file", "file_nbytes", "groups", "left_out", "sample", "no_sample", "advice", "repack_command",
+    "file", "file_nbytes", "groups", "left_out", "sample", "no_sample", "kinds", "lines", "advice", "repack_command",
 }  # fmt: skip
 SAMPLE_KEYS = {
     "fields", "chosen_by", "rows", "row_nbytes", "batch_size", "batch_rows", "batch_nbytes", "needed_read_nbytes",
@@ -110,7 +110,7 @@ SAMPLE_KEYS = {
 DATASET_KEYS = {
     "path", "shape", "dtype", "element_nbytes", "variable_length", "layout", "chunk_shape", "filters",
     "stored_nbytes", "stored_chunks", "cache_nbytes", "cache_chunks", "access", "reason", "rows", "row_nbytes",
-    "raw_nbytes", "chunk_rows", "chunk_nbytes", "chunks", "chunks_across", "ratio",
+    "raw_nbytes", "chunk_rows", "chunk_nbytes", "chunks", "chunks_across", "ratio", "members", "role", "matlab_class",
 }  # fmt: skip
 
 
@@ -121,6 +121,55 @@ def test_json_has_the_keys_that_are_promised(path):
     assert {key for group in found["groups"] for entry in group["datasets"] for key in entry} == DATASET_KEYS
     assert set(found["advice"][0]) == {"key", "fields", "problem", "way_out", "costs", "repack"}
     assert {group["rows"] for group in found["groups"]} >= {20_000, 300, 7, None}
+
+
+@pytest.fixture
+def tables(tmp_path):
+    """A file as PyTables and AnnData write them: compounds, an index, long names."""
+    with h5py.File(tmp_path / "t.h5", "w") as file:
+        file["X"] = np.zeros((50, 3), "f4")
+        file["obs"] = np.zeros(50, [("bulk_labels", "i1"), ("at", [("lat", "f4"), ("lon", "f4")])])
+        file["a_building_of_some/electricity/meter_number_1/table_of_values"] = np.zeros(9, [("index", "i8")])
+        file["a_building_of_some/electricity/_i_table/index/sorted"] = np.zeros(7000)
+    return str(tmp_path / "t.h5")
+
+
+@pytest.mark.parametrize("width", ["80", "120"])
+@pytest.mark.parametrize("options", [(), ("--all",)])
+def test_every_name_is_whole_and_can_be_pasted_back(tables, width, options):
+    lines = inspect(tables, *options, width=width).splitlines()
+    for name in (
+        "obs:bulk_labels",
+        "obs:at:lat",
+        "a_building_of_some/electricity/meter_number_1/table_of_values",
+        "a_building_of_some/electricity/meter_number_1/table_of_values:index",
+    ):
+        assert any(name in line.split() for line in lines), name
+        assert json.loads(inspect(tables, "--fields", name, "--json"))["sample"]["fields"] == [name]
+
+
+def test_what_pytables_keeps_for_itself_is_no_sample_and_not_listed(tables):
+    text = inspect(tables, width="80")
+    assert "_i_table" not in text
+    assert "and 1 dataset without data of its own (--all)" in text
+    assert "what PyTables keeps to find rows of its tables" in " ".join(text.split())
+    assert "_i_table" in inspect(tables, "--all", width="80")
+
+
+def test_a_name_as_people_guess_it_is_answered_with_the_right_one(tables):
+    for guess, right in (("obs/bulk_labels", "obs:bulk_labels"), ("x", "X"), ("lat", "obs:at:lat")):
+        with pytest.raises(FieldNotFoundError, match=rf"Did you mean '{right}'\?"):
+            CliRunner().invoke(app, ["inspect", tables, "--fields", guess], catch_exceptions=False)
+
+
+def test_advice_is_not_none_where_nothing_can_be_streamed(tmp_path):
+    with h5py.File(tmp_path / "csr.h5", "w") as file:
+        file["X/indptr"], file["X/indices"], file["X/data"] = [0, 1, 2], [0, 1], [1.0, 2.0]
+    text = " ".join(inspect(str(tmp_path / "csr.h5"), width="80").split())
+    assert "Advice" not in text
+    assert "X is a sparse matrix" in text
+    assert "h5stream cannot stream sparse rows yet" in text
+    assert 'out.create_dataset( "x"' in text
 
 
 def test_a_file_without_datasets_says_so(tmp_path):

@@ -1,0 +1,249 @@
+"""What a file is, and that the lines of Python which `inspect` prints run as they are."""
+
+import os
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from h5stream.advice.inspection import inspect_file
+from h5stream.advice.lines import WIDTH, loader_lines, quoted
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+REAL = Path(os.environ.get("H5STREAM_CORPUS", REPOSITORY.parent / "shared" / "corpus")) / "real"
+RNG = np.random.default_rng(0)
+
+
+def run(lines, folder, monkeypatch):
+    """Run printed lines as a program in a folder; give its variables."""
+    monkeypatch.chdir(folder)
+    scope = {}
+    exec(compile("\n".join(lines), "<printed>", "exec"), scope)
+    if "loader" in scope:
+        scope["loader"].close()
+    return scope
+
+
+def make(path, **datasets):
+    with h5py.File(path, "w") as file:
+        for name, values in datasets.items():
+            file[name.replace("__", "/")] = values
+    return str(path)
+
+
+def kinds(found):
+    return [kind.key for kind in found.kinds]
+
+
+# --- samples that are rows --------------------------------------------------------------------------------
+
+
+ROWS = {
+    "root": {"x": np.zeros((20, 3), "f4"), "y": np.arange(20)},
+    "one": {"x": np.zeros((20, 3), "f4")},
+    "groups": {"train__x": np.zeros((20, 3), "f4"), "train__y": np.arange(20), "info": np.arange(3)},
+    "alike": {"a__x": np.zeros(20), "b__x": np.zeros(20), "n": np.arange(3)},
+    "compound": {"X": np.zeros((9, 4)), "obs": np.zeros(9, [("label", "i1"), ("at", [("lat", "f4")])])},
+    "words": {"class": np.arange(9), "for": np.arange(9), "loader": np.arange(9)},
+    "many": {f"a rather long name of a column, {k}": np.arange(9) for k in "abcdefg"},
+    "quotes": {'it\'s "x"': np.arange(9), "back\\slash": np.arange(9), "ünï": np.arange(9)},
+    "strings": {"s": ["a", "bc", "d"] * 3, "x": np.arange(9)},
+    "columns": {f"feature_{k}": np.arange(50) for k in range(30)},
+    "matlab": {"X": np.zeros((30, 8, 8)), "y": np.zeros((30, 1))},
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_the_lines_stream_the_sample(name, tmp_path, monkeypatch):
+    path = make(tmp_path / f"{name} o'file.h5", **ROWS[name])
+    found = inspect_file(path)
+    scope = run(found.lines, tmp_path, monkeypatch)
+    assert scope["loader"].shuffle
+    assert list(scope["loader"].dataset.layout.shape.keys) == list(found.sample.fields)
+
+
+def test_the_options_that_were_given_are_in_the_lines(tmp_path, monkeypatch):
+    path = make(tmp_path / "a.h5", x=np.zeros((200, 3), "f4"), y=np.arange(200))
+    found = inspect_file(path, fields=["y"], batch_size=7, memory_budget=1 << 26, allow_external=True)
+    loader = run(found.lines, tmp_path, monkeypatch)["loader"]
+    assert (loader.batch_size, loader.memory_budget, loader.dataset.layout.allow_external) == (7, 1 << 26, True)
+
+
+def test_a_whole_compound_is_named_and_so_are_its_members(tmp_path):
+    path = make(tmp_path / "a.h5", **ROWS["compound"])
+    entry = next(e for group in inspect_file(path).groups for e in group.datasets if e.path == "obs")
+    assert [(m.name, m.dtype) for m in entry.members] == [("obs:label", "int8"), ("obs:at:lat", "float32")]
+    assert inspect_file(path, fields=[m.name for m in entry.members]).sample.rows == 9
+
+
+NAMES = st.text(st.characters(codec="utf-8", exclude_characters="/\0:"), min_size=1, max_size=90)
+
+
+@given(
+    st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1), st.lists(NAMES, min_size=1, max_size=9)
+)
+def test_lines_are_python_with_every_name_whole(path, fields):
+    lines = loader_lines(path, fields, batch_size=8)
+    compile("\n".join(lines), "<printed>", "exec")
+    for name in [path, *fields]:
+        assert any(quoted(name) in line for line in lines)
+    for line in lines:
+        assert len(line) <= WIDTH or any(quoted(name) in line for name in [path, *fields])
+
+
+@given(st.text(st.characters(codec="utf-8")))
+def test_a_quoted_text_is_that_text(text):
+    assert eval(quoted(text)) == text
+
+
+# --- samples that are not ---------------------------------------------------------------------------------
+
+
+def test_a_sparse_matrix_is_written_dense_and_streamed(tmp_path, monkeypatch):
+    dense = np.where(RNG.random((600, 40)) < 0.1, RNG.integers(1, 9, (600, 40)), 0).astype("i4")
+    dense[0, -1] = 3
+    rows, columns = np.nonzero(dense)
+    path = make(
+        tmp_path / "a.h5",
+        m__data=dense[rows, columns],
+        m__indices=columns,
+        m__indptr=np.append(0, np.bincount(rows, minlength=600).cumsum()),
+        m__names=np.array([b"gene"] * 40),
+    )
+    found = inspect_file(path)
+    assert (found.sample, found.lines, kinds(found)) == (None, (), ["sparse"])
+    scope = run(found.kinds[0].lines, tmp_path, monkeypatch)
+    with h5py.File(tmp_path / "a.rows.h5") as file:
+        assert (file["x"][:] == dense).all()
+    assert scope["loader"].dataset.layout.rows == 600
+
+
+def test_a_sparse_matrix_beside_rows_does_not_hide_them(tmp_path):
+    path = make(
+        tmp_path / "a.h5", X=np.zeros((50, 30)), raw__data=np.ones(60), raw__indices=np.zeros(60, int),
+        raw__indptr=np.arange(51),
+    )  # fmt: skip
+    found = inspect_file(path)
+    assert found.sample.fields == ("X",)
+    assert kinds(found) == ["sparse"]
+
+
+@pytest.mark.parametrize("lengths", [[100] * 12, [*range(90, 102)]])
+def test_a_dataset_a_sample_is_stacked(lengths, tmp_path, monkeypatch):
+    traces = {f"waves__trace_{k:03}": RNG.standard_normal((n, 3)).astype("f4") for k, n in enumerate(lengths)}
+    path = make(tmp_path / "a.h5", **traces, waves__about=np.arange(4))
+    found = inspect_file(path)
+    assert found.sample is None
+    assert kinds(found) == ["dataset_a_sample"]
+    assert len(found.kinds[0].datasets) == 12
+    run(found.kinds[0].lines, tmp_path, monkeypatch)
+    with h5py.File(tmp_path / "a.rows.h5") as file:
+        for k, trace in enumerate(traces.values()):
+            assert (file["x"][k, : len(trace)] == trace).all()
+            assert not file["x"][k, len(trace) :].any()
+        assert ("length" in file) == (len(set(lengths)) > 1)
+
+
+def test_datasets_at_the_root_that_are_a_sample_each_are_no_fields(tmp_path, monkeypatch):
+    path = make(tmp_path / "a.h5", **{f"{k}": np.zeros((5, 2)) for k in range(40)})
+    found = inspect_file(path)
+    assert (found.sample, kinds(found)) == (None, ["dataset_a_sample"])
+    run(found.kinds[0].lines, tmp_path, monkeypatch)
+
+
+def test_columns_are_not_samples(tmp_path):
+    found = inspect_file(make(tmp_path / "a.h5", **ROWS["columns"]))
+    assert kinds(found) == []
+    assert len(found.sample.fields) == 30
+
+
+def test_groups_of_episodes_are_written_below_one_another(tmp_path, monkeypatch):
+    episodes = {
+        f"data__demo_{k}__{name}": RNG.standard_normal((10 + k, *inner)).astype("f4")
+        for k in range(5)
+        for name, inner in (("actions", (7,)), ("obs__image", (4, 4)))
+    }
+    unlike = {"data__demo_9__actions": np.zeros((3, 8), "f4"), "data__demo_9__obs__image": np.zeros((3, 4, 4), "f4")}
+    path = make(tmp_path / "a.h5", **episodes, **unlike, mask__train=np.array([b"demo_0"]))
+    found = inspect_file(path)
+    (kind,) = found.kinds
+    assert kind.key == "group_a_recording"
+    assert found.sample.fields == ("data/demo_4/actions", "data/demo_4/obs/image")
+    run(found.lines, tmp_path, monkeypatch)
+    run(kind.lines, tmp_path, monkeypatch)
+    with h5py.File(tmp_path / "a.rows.h5") as file:
+        below = np.concatenate([episodes[f"data__demo_{k}__actions"] for k in range(5)])
+        assert (file["actions"][:] == below).all()
+        assert file["obs/image"].shape == (60, 4, 4)
+
+
+def matlab(path, **arrays):
+    """Write arrays as MATLAB -v7.3 does: axes the other way round, and a class on each."""
+    with h5py.File(path, "w") as file:
+        for name, array in arrays.items():
+            file[name] = array.T
+            file[name].attrs["MATLAB_class"] = np.bytes_("double")
+    return str(path)
+
+
+def test_matlabs_axes_are_turned_back_where_samples_lie_along_the_last(tmp_path, monkeypatch):
+    x, y = RNG.standard_normal((90, 5)), np.arange(90.0).reshape(90, 1)
+    found = inspect_file(matlab(tmp_path / "a.mat", X=x, y=y))
+    assert (found.sample, kinds(found)) == (None, ["matlab_turned"])
+    assert "X is 90 x 5 in MATLAB and 5 x 90 in HDF5" in found.kinds[0].what
+    run(found.kinds[0].lines, tmp_path, monkeypatch)
+    with h5py.File(tmp_path / "a.rows.h5") as file:
+        assert (file["X"][:] == x).all()
+        assert (file["y"][:] == y).all()
+
+
+def test_matlabs_axes_are_said_where_samples_lie_along_the_first(tmp_path, monkeypatch):
+    found = inspect_file(matlab(tmp_path / "a.mat", images=np.zeros((8, 8, 30)), label=np.zeros((1, 30))))
+    assert kinds(found) == ["matlab"]
+    assert "A row here is images(:, :, i) in MATLAB" in found.kinds[0].way_out
+    assert found.sample.rows == 30
+    run(found.lines, tmp_path, monkeypatch)
+
+
+def test_a_file_of_single_values_says_so(tmp_path, monkeypatch, capsys):
+    found = inspect_file(make(tmp_path / "a.h5", a=3.5, b__c=2))
+    assert (found.sample, kinds(found)) == (None, ["single_values"])
+    run(found.kinds[0].lines, tmp_path, monkeypatch)
+    assert capsys.readouterr().out == "3.5\n"
+
+
+def test_the_index_of_a_pytables_table_is_no_sample(tmp_path):
+    path = make(tmp_path / "a.h5", t__table=np.zeros(9, [("index", "i8")]), t___i_table__index__sorted=np.zeros(70_000))
+    found = inspect_file(path)
+    assert found.sample.fields == ("t/table",)
+    assert kinds(found) == ["pytables"]
+
+
+def test_a_dimension_of_netcdf_without_values_is_no_field(tmp_path):
+    path = make(tmp_path / "a.h5", g__x=np.zeros((50, 2)), g__n=np.zeros(50))
+    with h5py.File(path, "a") as file:
+        file["g/n"].attrs["NAME"] = np.bytes_("This is a netCDF dimension but not a netCDF variable.        50")
+    assert inspect_file(path).sample.fields == ("g/x",)
+
+
+# --- real files -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.corpus
+@pytest.mark.skipif(not REAL.is_dir(), reason=f"the corpus of real files is not at {REAL}")
+def test_the_lines_run_for_every_real_file(tmp_path, monkeypatch):
+    for path in sorted(REAL.iterdir()):
+        found = inspect_file(str(path))
+        programs = [found.lines, *(kind.lines for kind in found.kinds)]
+        assert any(programs), path
+        for lines in filter(None, programs):
+            for made in tmp_path.iterdir():
+                made.unlink()
+            scope = run(lines, tmp_path, monkeypatch)
+            if "loader" in scope:
+                batch = scope["batch"] if "batch" in scope else scope["loader"].dataset[0]
+                assert isinstance(batch, torch.Tensor | tuple | dict | list), path

@@ -1,0 +1,140 @@
+"""A shuffle that mixes too little is said, with its figures and ways out that help; a good one is not."""
+
+import logging
+import re
+import warnings
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import Subset
+
+from h5stream import ChunkBatchSampler, H5Dataset, H5StreamLoader
+from h5stream.errors import WeakShuffleWarning
+from h5stream.order.blocks import make_blocks
+from h5stream.order.quality import FEW_BLOCKS, is_weak, weak_mixing
+
+CLASSES, ROWS_A_CLASS, BATCH = 300, 64, 64
+ROWS = CLASSES * ROWS_A_CLASS
+BUDGET = 3_000_000
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    """A file sorted by class, each a chunk of its own, that has to be decoded."""
+    path = tmp_path_factory.mktemp("sorted") / "a.h5"
+    labels = np.repeat(np.arange(CLASSES), ROWS_A_CLASS)
+    with h5py.File(path, "w") as file:
+        pictures = np.random.default_rng(0).integers(0, 255, (ROWS, 500), "u1")
+        file.create_dataset("imgs", data=pictures, chunks=(ROWS_A_CLASS, 500), compression="lzf")
+        file["labels"] = labels
+    return str(path)
+
+
+def warned(action):
+    """Give the warnings of a weak shuffle that an action gives; any other is an error."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("error")
+        warnings.simplefilter("always", WeakShuffleWarning)
+        made = action()
+    if hasattr(made, "close"):
+        made.close()
+    return caught
+
+
+def loader(path, **arguments):
+    return H5StreamLoader(
+        path,
+        **({"batch_size": BATCH, "fields": ["imgs", "labels"], "num_workers": 1, "memory_budget": BUDGET} | arguments),
+    )
+
+
+def test_a_window_of_few_blocks_is_said_once_a_loader_with_its_figures(path):
+    (warning,) = warned(lambda: loader(path, shuffle=True))
+    text = str(warning.message)
+    assert warning.filename == __file__
+    held = int(re.search(r"a window holds (\d+) of the 300 blocks", text)[1])
+    assert 0 < held < FEW_BLOCKS
+    assert "64 rows that lie together, by the chunks of 'imgs'" in text
+    for _ in range(2):
+        assert len(warned(lambda: loader(path, shuffle=True))) == 1
+
+
+def test_the_figure_is_what_batches_hold(path):
+    text = str(warned(lambda: loader(path, shuffle=True))[0].message)
+    said = int(re.search(r"come from about (\d+) of them, where a full shuffle has (\d+)", text)[1])
+    with pytest.warns(WeakShuffleWarning), loader(path, shuffle=True) as made:
+        classes = [len(labels.unique()) for _, labels in made]
+    assert np.mean(classes) == pytest.approx(said, rel=0.15)
+
+
+def test_the_budget_that_it_names_helps(path):
+    text = str(warned(lambda: loader(path, shuffle=True))[0].message)
+    enough = int(re.search(r"about ([\d,]+) would hold 100 blocks", text)[1].replace(",", ""))
+    assert enough < 20 * BUDGET
+    assert not warned(lambda: loader(path, shuffle=True, memory_budget=enough))
+
+
+def test_the_window_that_it_names_helps(path):
+    (warning,) = warned(lambda: loader(path, shuffle=True, window=BATCH, memory_budget=1 << 30))
+    enough = int(re.search(r"window=(\d+) or more", str(warning.message))[1])
+    assert not warned(lambda: loader(path, shuffle=True, window=enough, memory_budget=1 << 30))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"shuffle": False},
+        {"sampler": range(100)},
+        {"shuffle": True, "memory_budget": 1 << 30},
+        {"shuffle": True, "window": "all", "memory_budget": 1 << 30},
+        {"shuffle": True, "rank": 0, "world_size": 300},
+    ],
+)
+def test_nothing_is_said_where_the_mixing_is_good_or_nothing_is_shuffled(path, arguments):
+    assert not warned(lambda: loader(path, **arguments))
+
+
+def test_a_file_that_fits_a_window_is_mixed_however_few_blocks_it_has(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", data=np.arange(1000), chunks=(500,), compression="gzip")
+    assert not warned(lambda: H5StreamLoader(str(tmp_path / "a.h5"), 10, shuffle=True))
+
+
+def test_a_selection_counts_the_blocks_that_it_takes_rows_of(path):
+    rows = range(4 * ROWS_A_CLASS)
+    assert not warned(lambda: loader(Subset(H5Dataset(path, ["imgs", "labels"]), rows), fields=None, shuffle=True))
+
+
+def test_a_sampler_for_a_stock_loader_says_it_too(path):
+    dataset = H5Dataset(path, "imgs")
+    assert len(warned(lambda: ChunkBatchSampler(dataset, BATCH, window=BATCH))) == 1
+    assert not warned(lambda: ChunkBatchSampler(dataset, BATCH, window=BATCH, shuffle=False))
+    assert not warned(lambda: ChunkBatchSampler(dataset, BATCH))
+
+
+def test_it_is_seen_without_setting_up_anything(path, caplog):
+    with caplog.at_level(logging.CRITICAL), pytest.warns(WeakShuffleWarning, match="the shuffle is weak"):
+        loader(path, shuffle=True).close()
+
+
+@given(
+    blocks=st.integers(1, 3000),
+    rows_a_block=st.integers(1, 500),
+    share=st.floats(0.0001, 1.0),
+    batch=st.integers(1, 10_000),
+    ranks=st.integers(1, 8),
+)
+def test_the_rule(blocks, rows_a_block, share, batch, ranks):
+    rows = blocks * rows_a_block
+    window = max(1, round(share * rows))
+    found = weak_mixing(make_blocks((0, rows), (rows_a_block,)), window_rows=window, batch_rows=batch, ranks=ranks)
+    whole = ranks * window >= rows
+    held = round(ranks * window / rows_a_block)
+    assert (found is None) == (whole or not is_weak(max(1, min(held, blocks)), blocks))
+    if found is not None:
+        assert 1 <= found.window_blocks < FEW_BLOCKS
+        assert found.batch_blocks <= min(found.window_blocks, ranks * batch) + 1e-6
+        assert found.batch_blocks <= found.batch_blocks_full + 1e-6
