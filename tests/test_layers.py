@@ -39,6 +39,7 @@ ROOMS = [
     "advice",
     "baseline",
     "cli",
+    "__main__",
 ]
 
 # Foreign library -> the rooms (or files) that may import it.
@@ -52,7 +53,7 @@ HOMES = {
     "psutil": {"monitor"},
     "prometheus_client": {"monitor"},
     "subprocess": {"isolation/process.py"},
-    "multiprocessing": {"isolation", "advice/doctor.py"},
+    "multiprocessing": {"isolation", "advice/doctor.py", "baseline/stopped.py"},
     "xxhash": {"staging/checksum.py"},
     "typer": {"cli"},
     "matplotlib": {"monitor", "advice", "cli"},
