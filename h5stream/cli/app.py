@@ -42,7 +42,7 @@ h5stream COMMAND -h explains one; h5stream --install-completion helps to type.
 
 In Python, in place of a DataLoader:
     from h5stream import H5StreamLoader
-    for x, y in H5StreamLoader("train.h5", 256, shuffle=True, fields=["x", "y"]):
+    for x, y in H5StreamLoader("train.h5", 64, shuffle=True, fields=["x", "y"]):
         ...\
 """
 

@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 
 from h5stream.errors import OptionError
-from h5stream.storage.fields import source_paths
 from h5stream.units import as_bytes
 
 SIZE = "SIZE"
@@ -91,14 +90,20 @@ def window_rows(text: str) -> int | str:
 
 
 def files_of(given: list[str]) -> list[str]:
-    """Give the files that paths and patterns name, each of which is there and can be opened.
+    """Give the files that paths and patterns name, each of which is there.
 
     Raises
     ------
     SourceError
-        If a pattern matches nothing, or a file cannot be read.
+        If a pattern matches nothing, or what is named is not there or is no file.
     """
-    return [os.fspath(path) for path in source_paths(given)]
+    from h5stream.storage.fields import source_paths
+    from h5stream.storage.source import FileIdentity
+
+    paths = source_paths(given)
+    for path in paths:
+        FileIdentity.of(path)
+    return list(paths)
 
 
 def check_writable(path: Path | None, option: str) -> None:

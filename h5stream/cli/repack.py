@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from h5stream.cli.options import SIZE, AsJson, files_of, listed_names, size
+from h5stream.cli.options import SIZE, AsJson, check_writable, files_of, listed_names, size
 from h5stream.cli.printable import safe_console
 from h5stream.cli.showing import Bar, line, prose
 from h5stream.errors import OptionError
@@ -58,6 +58,8 @@ def repack_command(
             f"repack writes one file, and {str(source)!r} names {len(given)}; to rewrite several into a folder: "
             "h5stream stage FILES --to DIR --repack"
         )
+    if not target.exists():
+        check_writable(target, "OUT")
     with Bar(safe_console(stderr=True), "repacking") as bar:
 
         def show(now: RepackProgress) -> None:

@@ -34,7 +34,6 @@ from h5stream.cli.options import (
 )
 from h5stream.cli.printable import safe_console
 from h5stream.errors import OptionError
-from h5stream.storage.opening import open_layout
 
 # Without a GPU's preset: the loader's own default batch, and the DataLoader's default prefetch.
 _DEFAULT_BATCH = 8192
@@ -79,6 +78,8 @@ def _asked_of(
     question: _Question, paths: list[str], fields: str | list[str] | None, chunk_bytes: int | None
 ) -> _Question:
     """Fill in what files know; what was given on the command line stays."""
+    from h5stream.storage.opening import open_layout
+
     layout = open_layout(paths, fields)
     lead = max((parts[0] for parts in layout.datasets), key=lambda part: part.stored_row_nbytes)
     return replace(
