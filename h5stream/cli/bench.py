@@ -34,7 +34,7 @@ _LEAST_BATCHES = 16
 _REPEATED_S = 20.0
 """Seconds; a first epoch shorter than this is followed by another, in memory that has been touched."""
 
-_WIDTHS = {"rows/s": 12, "batches/s": 9, "GB/s": 7, "1st batch": 9, "memory": 8}
+_WIDTHS = {"rows/s": 12, "batches/s": 9, "data": 10, "1st batch": 9, "memory": 8}
 """Of the columns, so that rows that are printed one after the other stand below one another in 80 characters."""
 
 
@@ -248,7 +248,7 @@ def _print_facts(console: Console, facts: dict[str, Any]) -> None:
 
 def _print_row(console: Console, measured: Measurement, *, header: bool) -> None:
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), show_header=header, header_style="bold")
-    table.add_column("loader", width=max(10, min(24, console.width - sum(_WIDTHS.values()) - len(_WIDTHS))))
+    table.add_column("loader", width=max(9, min(24, console.width - sum(_WIDTHS.values()) - len(_WIDTHS))), overflow="fold")
     for name, width in _WIDTHS.items():
         table.add_column(name, justify="right", width=width, overflow="fold")
     first = measured.first_batch_s
@@ -256,7 +256,7 @@ def _print_row(console: Console, measured: Measurement, *, header: bool) -> None
         measured.name,
         f"{measured.rows_per_s:,.0f}",
         f"{measured.batches_per_s:,.2f}",
-        f"{measured.gigabytes_per_s:.3f}",
+        f"{text_of_bytes(measured.nbytes / measured.seconds)}/s",
         f">{measured.seconds:.1f} s" if first is None else f"{first:.2f} s",
         text_of_bytes(measured.peak_nbytes),
     )

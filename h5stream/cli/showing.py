@@ -56,7 +56,7 @@ class Notices:
         for notice in notices:
             if notice not in self._seen:
                 self._seen.add(notice)
-                line(self._console, f"note: {notice}")
+                prose(self._console, f"note: {notice}")
 
 
 class Bar:

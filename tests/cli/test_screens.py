@@ -5,10 +5,17 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
+import subprocess
+import sys
 
 import h5py
 import numpy as np
 import pytest
+import typer
+
+from h5stream._version import __version__
+from h5stream.cli.app import app
 
 SCREENS = {
     "start": [],
@@ -55,7 +62,7 @@ MAY_BE_LONG = re.compile(r"^  /|^Remove with: |^h5stream repack |\t|^GPU: ")
 @pytest.mark.parametrize("width", [80, 60])
 @pytest.mark.parametrize("name", SCREENS)
 def test_a_screen_fits_and_no_number_is_cut(name, width, screens):
-    if name == "start" and width < 80:
+    if width < 80 and (name in {"start", "help"} or name.endswith("-h")):
         pytest.skip("it is laid out for 80 columns")
     ended = screens(*SCREENS[name], width=width)
     assert ended.status in ({0, 1} if name == "doctor" else {0}), ended.text
@@ -90,11 +97,53 @@ def test_several_files_and_patterns_are_taken_alike(screens):
     assert [one["file"] for one in json.loads(screens("inspect", "a?.h5", "--json").out)] == ["a1.h5", "a2.h5"]
     checks = json.loads(screens("doctor", "a?.h5", "--json").out)["checks"]
     assert [check["name"] for check in checks].count("structure") == 2
-    assert json.loads(screens("suggest", "a?.h5", "--json").out)["loader_memory"]["row_bytes"] == 72
+    assert json.loads(screens("suggest", "a?.h5", "--json").out)["dataloader_memory"]["batch_bytes"] == 8192 * 72
 
 
 def test_sizes_are_taken_as_texts(screens):
     found = json.loads(screens("inspect", "a1.h5", "--memory-budget", "64 MiB", "--json").out)
     assert found["sample"]["memory_budget"] == 64 << 20
     found = json.loads(screens("suggest", "--row-bytes", "1k", "--gpu-memory", "24GB", "--json").out)
-    assert (found["loader_memory"]["row_bytes"], found["preset"]["memory_gib"]) == (1024, 24)
+    assert found["preset"]["memory_gib"] == 24
+    assert found["dataloader_memory"]["batch_bytes"] == 1024 * found["preset"]["setting"]["batch_size"]
+
+
+def test_the_same_idea_has_the_same_name_everywhere():
+    commands = typer.main.get_command(app).commands
+    of = {name: {option for one in command.params for option in one.opts} for name, command in commands.items()}
+    for name, options in of.items():
+        assert "--json" in options, name
+    for name in ("inspect", "bench", "diagnose", "suggest"):
+        assert {"--threads", "--memory-budget", "--batch-size", "--fields"} <= of[name], name
+    assert {"--memory-budget", "--batch-size", "--fields"} <= of["tune"]
+    assert {name for name, options in of.items() if "--workers" in options} == {"bench", "suggest"}
+    mib = {option for options in of.values() for option in options if re.search("mib|nbytes|gib", option)}
+    assert mib == set()
+
+
+def test_version_and_module_are_two_more_doors():
+    for words in (["-V"], ["--version"]):
+        done = subprocess.run([sys.executable, "-m", "h5stream", *words], capture_output=True, text=True, check=True)
+        assert done.stdout == f"h5stream {__version__}\n"
+
+
+def test_the_shell_can_complete_commands():
+    ask = os.environ | {"_H5STREAM_COMPLETE": "complete_bash", "COMP_WORDS": "h5stream in", "COMP_CWORD": "1"}
+    done = subprocess.run([sys.executable, "-m", "h5stream"], capture_output=True, text=True, check=False, env=ask)
+    assert done.stdout.split() == ["inspect"]
+
+
+def test_ctrl_c_prints_what_was_measured_until_then(here):
+    with h5py.File("slow.h5", "w") as file:  # Each row has a part in each of 256 chunks: minutes, row by row.
+        file.create_dataset("x", data=np.zeros((20_000, 256), "u1"), chunks=(20_000, 1), compression="gzip")
+    command = [sys.executable, "-m", "h5stream", "bench", "slow.h5", "--seconds", "200"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        said = []
+        for line in child.stdout:
+            said.append(line)
+            if "next epoch" in line:  # Ours is done; the naive loader is at work for minutes.
+                child.send_signal(signal.SIGINT)
+        assert child.wait() == 130
+        assert "Traceback" not in child.stderr.read()
+    assert "first epoch" in "".join(said)
+    assert "Interrupted" in "".join(said)
