@@ -248,7 +248,9 @@ def _print_facts(console: Console, facts: dict[str, Any]) -> None:
 
 def _print_row(console: Console, measured: Measurement, *, header: bool) -> None:
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), show_header=header, header_style="bold")
-    table.add_column("loader", width=max(9, min(24, console.width - sum(_WIDTHS.values()) - len(_WIDTHS))), overflow="fold")
+    table.add_column(
+        "loader", width=max(9, min(24, console.width - sum(_WIDTHS.values()) - len(_WIDTHS))), overflow="fold"
+    )
     for name, width in _WIDTHS.items():
         table.add_column(name, justify="right", width=width, overflow="fold")
     first = measured.first_batch_s

@@ -329,8 +329,8 @@ class TestFile:
     @pytest.mark.parametrize(
         ("rate", "size", "direct", "status", "part"),
         [
-            (2e9, 64 << 20, True, "pass", "2000 MB/s over 64 MiB, past the page cache"),
-            (100e6, 64 << 20, True, "warn", "100 MB/s over 64 MiB"),
+            (2e9, 64 << 20, True, "pass", "1.86 GiB/s over 64.0 MiB, past the page cache"),
+            (100e6, 64 << 20, True, "warn", "95.4 MiB/s over 64.0 MiB"),
             (100e6, 64 << 20, False, "pass", "through the page cache"),
             (1.0, 8192, True, "pass", "too small to measure (8192 bytes)"),
         ],
