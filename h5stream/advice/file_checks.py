@@ -63,6 +63,8 @@ def check_is_hdf5(path: Path) -> Check:
     Source: "Superblock" in the HDF5 file format specification.
     """
     try:
+        if path.exists() and not path.is_file() and not path.is_dir():  # A pipe would be waited for.
+            return failed("file", f"{path}: a pipe or a device", "name an HDF5 file")
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             offset = 0

@@ -68,7 +68,7 @@ def bench_command(
     files: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[FILE...]",
+            metavar="FILE",
             help="Your files, or patterns such as 'day*.h5'; without any a 512 MiB sample is written.",
             show_default=False,
         ),

@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from h5stream.cli.options import AsJson, files_of
+from h5stream.cli.options import AsJson
 from h5stream.cli.printable import safe_console
 
 if TYPE_CHECKING:
@@ -25,15 +25,16 @@ _MARKS = {"pass": ("✓ pass", "green"), "warn": ("! warn", "yellow"), "fail": (
 def doctor_command(
     files: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[FILE...]", help="HDF5 files, or patterns, to look at as well.", show_default=False),
+        typer.Argument(metavar="FILE", help="HDF5 files, or patterns, to look at as well.", show_default=False),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Check this machine, and how the files lie on it; exit with status 1 if something fails."""
     from h5stream.advice.check import worst
     from h5stream.advice.doctor import examine_file, examine_machine
+    from h5stream.storage.fields import source_paths
 
-    paths = files_of(files) if files else []
+    paths = source_paths(files) if files else ()  # What is not there is a line of the checklist.
     checks = examine_machine()
     for path in paths:
         checks += examine_file(Path(path))

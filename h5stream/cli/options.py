@@ -35,7 +35,7 @@ def some_size(text: str | int) -> int:
 Files = Annotated[
     list[str],
     typer.Argument(
-        metavar="FILE...", help="HDF5 files, or patterns such as 'day*.h5'; one after the other.", show_default=False
+        metavar="FILE", help="HDF5 files, or patterns such as 'day*.h5'; one after the other.", show_default=False
     ),
 ]
 Fields = Annotated[

@@ -36,7 +36,7 @@ def stage_command(
     files: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[FILE...]",
+            metavar="FILE",
             help="Files, or patterns such as 'day*.h5', to copy; with --remove, the copies to delete.",
             show_default=False,
         ),

@@ -224,7 +224,7 @@ def suggest_command(
     files: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[FILE...]",
+            metavar="FILE",
             help="HDF5 files, or patterns, that give --row-bytes, --rows and --chunk-bytes.",
             show_default=False,
         ),
