@@ -524,7 +524,8 @@ class TestCommand:
         names = [check["name"] for check in answer["checks"]]
         assert names == [
             "torch", "driver", "CUDA", "pinned memory", "processors", "memory", "tmpfs", "open files", "HDF5",
-            "filters", "NUMA", "numba cache", "start method", "file", "structure", "filesystem", "page cache", "read rate",
+            "filters", "NUMA", "numba cache", "start method", "file", "structure", "filesystem", "page cache",
+            "read rate",
         ]  # fmt: skip
 
 
