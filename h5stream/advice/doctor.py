@@ -75,12 +75,16 @@ def examine_machine() -> list[Check]:
 
 
 def examine_file(path: Path, chunk_checks: Callable[[Path], Iterable[Check]] = no_chunk_checks) -> list[Check]:
-    """Give the checklist of a file; only its first line if it is no HDF5 file."""
+    """Give the checklist of a file; only what tells so if it is no HDF5 file, or a damaged one."""
     first = file_checks.check_is_hdf5(path)
     if first.status == "fail":
         return [first]
+    structure = file_checks.check_structure(path)
+    if structure.status == "fail":
+        return [first, structure]
     return [
         first,
+        structure,
         file_checks.check_filesystem(path),
         file_checks.check_residency(path),
         file_checks.check_read_rate(path),

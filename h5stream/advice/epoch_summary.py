@@ -11,11 +11,10 @@ from h5stream.engine.statistics import LoaderStatistics
 from h5stream.monitor.line import NA, percent
 from h5stream.monitor.summary import SystemSummary
 from h5stream.notebook import ShownAsText
+from h5stream.units import text_of_bytes
 
 LOW_UTILIZATION = 0.30
 """Mean GPU utilisation under which the summary warns."""
-
-_GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +158,7 @@ def _count(value: int | None) -> str:
 
 
 def _gib(value: int | None) -> str:
-    return NA if value is None else f"{value / _GIB:.2f}GB"
+    return NA if value is None else text_of_bytes(value)
 
 
 def _ms(seconds: float | None) -> str:

@@ -10,7 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from h5stream.advice.check import Check, failed, passed, warned
-from h5stream.monitor.line import scaled
+from h5stream.errors import H5StreamError
+from h5stream.storage.listing import list_datasets
+from h5stream.units import text_of_bytes
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 # A thread inflates 1.3 GB/s and gzip halves the bytes: below this rate storage keeps even one thread waiting.
@@ -19,6 +21,7 @@ TRIAL_BYTES = 256 << 20
 TRIAL_S = 1.0
 _READ_BYTES = 4 << 20
 _STRETCH_BYTES = 1 << 30  # mapped at a time, so that a terabyte needs no terabyte of addresses
+MOST_DATASETS = 2000  # A second's work; what cuts a file off is seen when it is opened.
 _NETWORK = (
     "nfs",
     "cifs",
@@ -60,6 +63,8 @@ def check_is_hdf5(path: Path) -> Check:
     Source: "Superblock" in the HDF5 file format specification.
     """
     try:
+        if path.exists() and not path.is_file() and not path.is_dir():  # A pipe would be waited for.
+            return failed("file", f"{path}: a pipe or a device", "name an HDF5 file")
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             offset = 0
@@ -67,11 +72,21 @@ def check_is_hdf5(path: Path) -> Check:
                 file.seek(offset)
                 if file.read(len(SIGNATURE)) == SIGNATURE:
                     block = f", user block of {offset} bytes" if offset else ""
-                    return passed("file", f"HDF5, {scaled(size, 'B')}{block}")
+                    return passed("file", f"HDF5, {text_of_bytes(size)}{block}")
                 offset = max(512, 2 * offset)
     except OSError as error:
         return failed("file", f"{path}: {error.strerror}", "check the path and its permissions")
     return failed("file", f"{path}: no HDF5 signature", "check that it is an HDF5 file and was copied whole")
+
+
+def check_structure(path: Path) -> Check:
+    """Open the file with libhdf5 and walk through it: one that was cut off, or is damaged, shows here."""
+    try:
+        entries, left_out = list_datasets(str(path), most=MOST_DATASETS)
+    except H5StreamError as error:
+        return failed("structure", str(error), "copy the file again from its source; see also h5clear and h5check")
+    more = f", the first {len(entries):,} looked at" if left_out else ""
+    return passed("structure", f"{len(entries) + left_out:,} dataset(s){more}")
 
 
 def check_filesystem(path: Path, mounts: str | None = None) -> Check:
@@ -114,7 +129,7 @@ def check_residency(path: Path) -> Check:
         resident, size = resident_bytes(path), path.stat().st_size
     except OSError as error:
         return passed("page cache", f"the system does not say: {error}")
-    return passed("page cache", f"{resident / max(size, 1):.0%} of {scaled(size, 'B')} is in memory")
+    return passed("page cache", f"{resident / max(size, 1):.0%} of {text_of_bytes(size)} is in memory")
 
 
 def resident_bytes(path: Path) -> int:
@@ -166,7 +181,7 @@ def judge_read_rate(path: Path, trial: ReadTrial) -> Check:
     if trial.size_bytes < _READ_BYTES:
         return passed("read rate", f"too small to measure ({trial.size_bytes} bytes)")
     how = "past the page cache" if trial.direct else "through the page cache, as this filesystem cannot do without"
-    found = f"{trial.bytes_per_s / 1e6:.0f} MB/s over {trial.size_bytes >> 20} MiB, {how}"
+    found = f"{text_of_bytes(trial.bytes_per_s)}/s over {text_of_bytes(trial.size_bytes)}, {how}"
     if trial.direct and trial.bytes_per_s < SLOW_BYTES_PER_S:
         return warned("read rate", found, f"h5stream stage {path}, or a faster disk: decoding will wait for it")
     return passed("read rate", found)

@@ -298,4 +298,4 @@ def repack_command(path: str, advice: Sequence[Advice], paths: Sequence[str], en
     source = PurePath(path)
     target = source.with_name(f"{source.stem}.repacked{source.suffix}")
     compress = "lz4" if filtered else "none"
-    return f"h5stream repack {shlex.quote(path)} {shlex.quote(str(target))} --chunk-mib 1 --compress {compress}"
+    return f"h5stream repack {shlex.quote(path)} {shlex.quote(str(target))} --chunk-bytes 1MiB --compress {compress}"

@@ -10,13 +10,13 @@ from h5stream.advice.check import Check, failed, passed, warned
 from h5stream.device.facts import CudaFacts
 from h5stream.monitor.driver import DriverFacts
 from h5stream.storage.versions import StorageVersions
+from h5stream.units import text_of_bytes
 
 MIN_TORCH = (2, 6)  # as in pyproject.toml
 PINNED_TRIAL_BYTES = 64 << 20  # Eight slots of 8192 rows of 256 float32.
 LEAST_MEMORY_BYTES = 2 << 30  # Torch, CUDA and a window of the default size.
 LEAST_TMPFS_BYTES = 1 << 30  # Docker gives /dev/shm 64 MiB, which the first worker's queue overruns.
 LEAST_OPEN_FILES = 4096  # Worker queues pass tensors as open files; 1024 is torch's best-known stumbling block.
-_GIB = 1 << 30
 
 
 def check_torch(facts: CudaFacts) -> Check:
@@ -84,14 +84,14 @@ def check_pinned(available: bool, error: str | None, memlock_bytes: int) -> Chec
     memlock_bytes : int
         The limit ``RLIMIT_MEMLOCK``, -1 for none. CUDA's own pinned memory does not count against it.
     """
-    limit = "unlimited" if memlock_bytes < 0 else f"{memlock_bytes / 2**20:.0f} MiB"
+    limit = "unlimited" if memlock_bytes < 0 else f"{text_of_bytes(memlock_bytes)}"
     if not available:
         return passed("pinned memory", f"not needed without a GPU; memlock limit {limit}")
     if error is None:
-        return passed("pinned memory", f"{PINNED_TRIAL_BYTES >> 20} MiB allocated; memlock limit {limit}")
+        return passed("pinned memory", f"{text_of_bytes(PINNED_TRIAL_BYTES)} allocated; memlock limit {limit}")
     return failed(
         "pinned memory",
-        f"{PINNED_TRIAL_BYTES >> 20} MiB refused: {error}; memlock limit {limit}",
+        f"{text_of_bytes(PINNED_TRIAL_BYTES)} refused: {error}; memlock limit {limit}",
         "ulimit -l unlimited (docker: --ulimit memlock=-1), and leave the host some free memory",
     )
 
@@ -106,8 +106,8 @@ def check_processors(allowed: int, installed: int) -> Check:
 
 def check_memory(available_bytes: int, limit_bytes: int | None) -> Check:
     """Judge the memory that can be taken now."""
-    limit = "no cgroup limit" if limit_bytes is None else f"cgroup limit {limit_bytes / _GIB:.1f} GiB"
-    found = f"{available_bytes / _GIB:.1f} GiB available, {limit}"
+    limit = "no cgroup limit" if limit_bytes is None else f"cgroup limit {text_of_bytes(limit_bytes)}"
+    found = f"{text_of_bytes(available_bytes)} available, {limit}"
     if available_bytes < LEAST_MEMORY_BYTES:
         return warned("memory", found, "free memory, or give the loader a smaller memory_budget")
     return passed("memory", found)
@@ -121,7 +121,7 @@ def check_tmpfs(free_bytes: Mapping[str, int]) -> Check:
     free_bytes : mapping
         Writable tmpfs folders and their free bytes.
     """
-    found = ", ".join(f"{place} {free / _GIB:.1f} GiB free" for place, free in free_bytes.items())
+    found = ", ".join(f"{place} {text_of_bytes(free)} free" for place, free in free_bytes.items())
     if not free_bytes:
         return warned("tmpfs", "no writable tmpfs", "mount one: mount -t tmpfs -o size=40G tmpfs /mnt/ramdisk")
     if free_bytes.get("/dev/shm", LEAST_TMPFS_BYTES) < LEAST_TMPFS_BYTES:

@@ -6,27 +6,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from h5stream.notebook import ShownAsText
+from h5stream.units import text_of_bytes as bytes_text
 
-_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
-
-
-def bytes_text(count: float) -> str:
-    """Give a number of bytes as people read it, in powers of 1024.
-
-    Examples
-    --------
-    >>> bytes_text(1 << 30), bytes_text(1536), bytes_text(12), bytes_text(-2048)
-    ('1.00 GiB', '1.50 KiB', '12 B', '-2.00 KiB')
-    """
-    if abs(count) < 1024:
-        return f"{count:.0f} B"
-    size = float(count)
-    for unit in _UNITS:
-        size /= 1024
-        # What would print as 1024.00 belongs to the next unit.
-        if abs(size) < 1023.995 or unit == _UNITS[-1]:
-            break
-    return f"{size:.2f} {unit}"
+__all__ = ["Suggestion", "bytes_text"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,11 +18,10 @@ from h5stream.engine.statistics import LoaderStatistics
 from h5stream.errors import OptionError
 from h5stream.monitor.summary import GpuSummary, SystemSummary, summarize
 from h5stream.monitor.system import SystemMonitor
+from h5stream.units import text_of_bytes
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-_GIB = 2**30
 
 
 def track(
@@ -180,7 +179,7 @@ class _Epoch:
     def _note_first(self) -> None:
         self._first_memory = device_memory()
         if self._first_memory is not None:
-            self._display.say(f"GPU memory at the first batch: {self._first_memory.allocated_bytes / _GIB:.2f}GB")
+            self._display.say(f"GPU memory at the first batch: {text_of_bytes(self._first_memory.allocated_bytes)}")
 
     def end(self) -> EpochSummary:
         """Take the display away, sum up, and print that."""

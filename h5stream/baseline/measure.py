@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,10 +16,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from h5stream.baseline.rivals import naive_loader
+from h5stream.baseline.stopped import Rival, status_nbytes
 from h5stream.dataset import H5Dataset
 from h5stream.loader import H5StreamLoader
 from h5stream.storage.handles import open_file
+from h5stream.storage.layout import DatasetPart, SampleLayout
 
 Progress = Callable[[int], None]
 
@@ -37,10 +39,12 @@ class Measurement:
         What it delivered.
     seconds : float
         From asking for the iterator to the last batch counted.
-    first_batch_s : float
-        To the first batch.
+    first_batch_s : float or None
+        To the first batch; None if there was none in the time.
     peak_nbytes : int
         Growth of resident memory over the start, worker processes included.
+    stopped : bool
+        Whether its time was over before its epoch.
     """
 
     name: str
@@ -48,8 +52,9 @@ class Measurement:
     batches: int
     nbytes: int
     seconds: float
-    first_batch_s: float
+    first_batch_s: float | None
     peak_nbytes: int
+    stopped: bool = False
 
     @property
     def rows_per_s(self) -> float:
@@ -91,33 +96,38 @@ def batch_nbytes(batch: Any) -> int:
     )
 
 
-def measure_epoch(name: str, loader: Any, *, progress: Progress = lambda rows: None) -> Measurement:
-    """Stream one epoch and give its figures."""
+def measure_epoch(
+    name: str, loader: Any, *, seconds: float = math.inf, progress: Progress = lambda rows: None
+) -> Measurement:
+    """Stream one epoch, or of a long one what comes within so many seconds, and give its figures."""
     before = _reset_peak()
     start = time.perf_counter()
     rows = batches = nbytes = 0
-    first = 0.0
+    first, stopped = None, False
     for batch in batches_of(loader):
-        if batches == 0:
+        if first is None:
             first = time.perf_counter() - start
         rows += len(leaves(batch)[0])
         nbytes += batch_nbytes(batch)
         batches += 1
         progress(rows)
-    seconds = time.perf_counter() - start
+        if stopped := time.perf_counter() - start >= seconds:
+            break
+    taken = time.perf_counter() - start
     return Measurement(
         name=name,
         rows=rows,
         batches=batches,
         nbytes=nbytes,
-        seconds=seconds,
+        seconds=taken,
         first_batch_s=first,
-        peak_nbytes=max(0, _peak_nbytes([os.getpid()]) - before),
+        peak_nbytes=max(0, status_nbytes(os.getpid(), "VmHWM") - before),
+        stopped=stopped,
     )
 
 
 def measure_naive(
-    path: str,
+    paths: Sequence[str],
     fields: Sequence[str],
     *,
     batch_size: int,
@@ -126,96 +136,159 @@ def measure_naive(
     row_nbytes: int,
     progress: Progress = lambda rows: None,
 ) -> Measurement:
-    """Time the naive loader on as many batches as fit, at least one for each worker.
+    """Time the naive loader for at most so many seconds.
 
-    Workers fill their first batches side by side, so stopping before each has delivered one would count
-    work against the loader that is nearly done.
+    It works in processes of its own, which are killed when the time is over. The rows of batches that were not
+    complete then count for it.
+
+    Raises
+    ------
+    RivalError
+        If it cannot read the files.
     """
-    loader = naive_loader(path, fields, batch_size, workers)
-    before = _reset_peak()
-    start = time.perf_counter()
-    rows = batches = 0
-    first = elapsed = 0.0
-    iterator = iter(loader)
-    for batch in iterator:
-        elapsed = time.perf_counter() - start
-        first = first or elapsed
-        rows += len(batch[0])
-        batches += 1
-        progress(rows)
-        if elapsed >= seconds and batches >= workers:
-            break
-    children = [worker.pid for worker in getattr(iterator, "_workers", [])]
-    peak = _peak_nbytes([os.getpid(), *children]) - before
-    del iterator
-    return Measurement(
-        name=f"DataLoader, {workers} workers",
-        rows=rows,
-        batches=batches,
-        nbytes=rows * row_nbytes,
-        seconds=elapsed,
-        first_batch_s=first,
-        peak_nbytes=max(0, peak),
-    )
+    rival = Rival(paths, fields, batch_size, workers)
+    try:
+        taken = rival.run(seconds, progress)
+        rows = rival.rows
+        return Measurement(
+            name=f"DataLoader, {workers} workers",
+            rows=rows,
+            batches=rival.batches,
+            nbytes=rows * row_nbytes,
+            seconds=taken,
+            first_batch_s=rival.first_batch_s,
+            peak_nbytes=rival.peak_nbytes(),
+            stopped=taken >= seconds,
+        )
+    finally:
+        rival.stop()
 
 
-def check_epoch(loader: H5StreamLoader, *, progress: Progress = lambda rows: None) -> str:
-    """Stream an epoch again and compare every row with h5py.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """What comparing with h5py found.
+
+    Attributes
+    ----------
+    rows : int
+        Rows that were compared in every field.
+    total : int
+        Rows there are.
+    problem : str
+        What is wrong; else empty.
+    """
+
+    rows: int
+    total: int
+    problem: str = ""
+
+
+def check_epoch(
+    loader: H5StreamLoader, *, seconds: float = math.inf, progress: Progress = lambda rows: None
+) -> Checked:
+    """Stream an epoch again and compare every row with h5py, or as many as can be had in the time.
 
     Each row of a batch is known by the order, which is arithmetic; each gets a 64-bit sum of its bytes, and
     h5py's reading of the file in file order must give the same sums.
 
-    Returns
-    -------
-    str
-        Empty if every row came once with h5py's bytes; else what is wrong.
+    Parameters
+    ----------
+    loader : H5StreamLoader
+        The loader.
+    seconds : float
+        Longest time of the epoch, and then again of h5py's reading.
+    progress : callable, optional
+        Called with the number of rows of each batch.
     """
     layout, epoch = loader.dataset.layout, loader._orders.next_epoch
     total = layout.rows
-    seen = np.zeros(total, dtype=np.int64)
+    # Of a long file only the pages of rows that came are ever touched.
+    seen = np.zeros(total, dtype=np.uint8)
     sums = np.zeros((len(layout.fields), total), dtype=np.uint64)
-    expected_rows = _rows_of_batches(loader, epoch)
-    for number, batch in enumerate(batches_of(loader)):
-        rows = expected_rows[number]
+    until = time.perf_counter() + seconds
+    stopped, order = False, _rows_of_batches(loader, epoch)
+    for batch in batches_of(loader):
+        rows = next(order, None)
+        if rows is None:
+            return Checked(rows=0, total=total, problem="more batches came than the epoch has")
         np.add.at(seen, rows, 1)
         for field, leaf in enumerate(leaves(batch)):
             sums[field, rows] = row_sums(leaf)
         progress(len(rows))
-    wrong = np.flatnonzero(seen != 1)
+        if stopped := time.perf_counter() >= until:
+            break
+    wrong = np.flatnonzero(seen > 1 if stopped else seen != 1)
     if len(wrong):
-        return f"{len(wrong)} rows did not come exactly once, the first is row {wrong[0]}"
-    return _compare_with_h5py(loader, sums)
+        problem = f"{len(wrong)} rows did not come exactly once, the first is row {wrong[0]}"
+        return Checked(rows=0, total=total, problem=problem)
+    return _compare_with_h5py(loader, sums, seen.astype(bool), seconds)
 
 
-def _rows_of_batches(loader: H5StreamLoader, epoch: int) -> list[NDArray[np.int64]]:
-    order = loader._order(epoch)
-    rows = [np.empty(order.batch_size_of(k), dtype=np.int64) for k in range(order.batches)]
+def _rows_of_batches(loader: H5StreamLoader, epoch: int) -> Iterator[NDArray[np.int64]]:
+    """Give the rows of one batch after the other; a batch may lie in two windows."""
+    order, begun = loader._order(epoch), dict[int, tuple[NDArray[np.int64], int]]()
     for window in order.windows():
         for k in np.unique(window.batch).tolist():
+            rows, known = begun.pop(k, (np.empty(order.batch_size_of(k), dtype=np.int64), 0))
             ours = window.batch == k
-            rows[k][window.within[ours]] = window.rows[ours]
-    return rows
+            rows[window.within[ours]] = window.rows[ours]
+            known += int(np.count_nonzero(ours))
+            if known == len(rows):
+                yield rows
+            else:
+                begun[k] = (rows, known)
 
 
-def _compare_with_h5py(loader: H5StreamLoader, sums: NDArray[np.uint64]) -> str:
-    layout = loader.dataset.layout
+def _compare_with_h5py(
+    loader: H5StreamLoader, sums: NDArray[np.uint64], seen: NDArray[np.bool_], seconds: float
+) -> Checked:
+    layout, compared = loader.dataset.layout, [0] * len(loader.dataset.layout.fields)
+    until = time.perf_counter() + seconds
     for number, start in enumerate(layout.file_starts[:-1]):
-        for field, spec in enumerate(layout.fields):
-            part = next(parts[number] for parts in layout.datasets if field in [t.field for t in parts[number].targets])
-            target = next(t for t in part.targets if t.field == field)
-            path = layout.files[part.file].path
-            with open_file(path) as file:
-                dataset = file[part.path]
-                slab = max(1, _SLAB_NBYTES // max(1, part.stored_row_nbytes) // part.chunk_rows) * part.chunk_rows
-                for row in range(0, part.rows, slab):
-                    values = dataset[row : row + slab]
-                    for name in target.member:
-                        values = values[name]
-                    values = values if part.columns is None else values[:, part.columns]
-                    first = start + row
-                    if (row_sums(values) != sums[field, first : first + len(values)]).any():
-                        return f"field {spec.name!r}: rows from {first} on differ from h5py's in {path!r}"
-    return ""
+        parts = [_part_of(layout, number, field) for field in range(len(layout.fields))]
+        with contextlib.ExitStack() as opened:
+            paths = {layout.files[part.file].path for part in parts}
+            files = {path: opened.enter_context(open_file(path)) for path in paths}
+            for first, count in _stretches(layout, number):
+                came = seen[start + first : start + first + count]
+                if not came.any():
+                    continue
+                for field, part in enumerate(parts):
+                    path = layout.files[part.file].path
+                    theirs = row_sums(_read(files[path], part, field, first, count))
+                    if (theirs != sums[field, start + first : start + first + count])[came].any():
+                        problem = (
+                            f"field {layout.fields[field].name!r}: rows from {start + first} on differ from h5py's "
+                            f"in {path!r}"
+                        )
+                        return Checked(rows=min(compared), total=layout.rows, problem=problem)
+                    compared[field] += int(np.count_nonzero(came))
+                if time.perf_counter() >= until:
+                    return Checked(rows=min(compared), total=layout.rows)
+    return Checked(rows=min(compared), total=layout.rows)
+
+
+def _part_of(layout: SampleLayout, number: int, field: int) -> DatasetPart:
+    """Give what fills a field in one part of the rows."""
+    return next(parts[number] for parts in layout.datasets if field in [t.field for t in parts[number].targets])
+
+
+def _stretches(layout: SampleLayout, number: int) -> Iterator[tuple[int, int]]:
+    """Cut a part's rows into stretches of whole chunks of the field with the most bytes: first row and rows."""
+    parts = [parts[number] for parts in layout.datasets]
+    lead = max(parts, key=lambda part: part.stored_row_nbytes)
+    row_nbytes = max(1, sum(part.stored_row_nbytes for part in parts))
+    step = max(1, _SLAB_NBYTES // row_nbytes // lead.chunk_rows) * lead.chunk_rows
+    for first in range(0, lead.rows, step):
+        yield first, min(step, lead.rows - first)
+
+
+def _read(file: Any, part: DatasetPart, field: int, first: int, count: int) -> Any:
+    target = next(target for target in part.targets if target.field == field)
+    values = file[part.path][first : first + count]
+    for name in target.member:
+        values = values[name]
+    return values if part.columns is None else values[:, part.columns]
 
 
 def row_sums(values: Any) -> NDArray[np.uint64]:
@@ -259,18 +332,4 @@ def _reset_peak() -> int:
     """
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
-    return _status_nbytes(os.getpid(), "VmRSS")
-
-
-def _peak_nbytes(pids: Sequence[int]) -> int:
-    return sum(_status_nbytes(pid, "VmHWM") for pid in pids)
-
-
-def _status_nbytes(pid: int, key: str) -> int:
-    try:
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith(key + ":"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return 0
+    return status_nbytes(os.getpid(), "VmRSS")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import bisect
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import hdf5plugin  # noqa: F401  so that files with its filters open here as well
@@ -18,34 +19,39 @@ class NaiveDataset(Dataset[Any]):
 
     Parameters
     ----------
-    path : str
-        The file; opened lazily, once in each worker, as the forums recommend.
+    path : str or sequence of str
+        The file, or several, one after the other; opened lazily, once in each worker, as the forums recommend.
     fields : sequence of str
         Paths of datasets, with a compound member after a colon.
     """
 
-    def __init__(self, path: str, fields: Sequence[str]) -> None:
-        self.path, self.fields = path, tuple(fields)
-        self._columns: list[tuple[Any, tuple[str, ...]]] | None = None
-        with open_file(path) as file:
-            self._rows = int(file[self.fields[0].split(":")[0]].shape[0])
+    def __init__(self, path: str | Sequence[str], fields: Sequence[str]) -> None:
+        self.paths = (path,) if isinstance(path, str) else tuple(path)
+        self.fields = tuple(fields)
+        self._columns: dict[int, list[tuple[Any, tuple[str, ...]]]] = {}
+        self._starts = [0]
+        for one in self.paths:
+            with open_file(one) as file:
+                self._starts.append(self._starts[-1] + int(file[self.fields[0].split(":")[0]].shape[0]))
 
     def __len__(self) -> int:
-        return self._rows
+        return self._starts[-1]
 
-    def _open(self) -> list[tuple[Any, tuple[str, ...]]]:
-        if self._columns is None:
-            file = open_file(self.path)
+    def _open(self, number: int = 0) -> list[tuple[Any, tuple[str, ...]]]:
+        if number not in self._columns:
+            file = open_file(self.paths[number])
             split = [name.split(":") for name in self.fields]
-            self._columns = [(file[path], tuple(member)) for path, *member in split]
-        return self._columns
+            self._columns[number] = [(file[path], tuple(member)) for path, *member in split]
+        return self._columns[number]
 
     def __getitem__(self, index: int) -> tuple[Any, ...]:
-        return tuple(_tensor(dataset[index], member) for dataset, member in self._open())
+        number = bisect.bisect_right(self._starts, index) - 1
+        row = index - self._starts[number]
+        return tuple(_tensor(dataset[row], member) for dataset, member in self._open(number))
 
 
 class TunedDataset(NaiveDataset):
-    """The same with ``__getitems__``: one h5py read a batch, with a sorted index list."""
+    """The same of one file with ``__getitems__``: one h5py read a batch, with a sorted index list."""
 
     def __getitems__(self, indices: list[int]) -> list[tuple[Any, ...]]:
         wanted = np.asarray(indices)
@@ -88,9 +94,16 @@ def _as_is(batch: Any) -> Any:
     return batch
 
 
-def naive_loader(path: str, fields: Sequence[str], batch_size: int, workers: int) -> DataLoader[Any]:
+def naive_loader(
+    path: str | Sequence[str],
+    fields: Sequence[str],
+    batch_size: int,
+    workers: int,
+    *,
+    wrapped: Callable[[NaiveDataset], Dataset[Any]] = lambda inner: inner,
+) -> DataLoader[Any]:
     """Give the usual loader: one row at a time, shuffled, worker processes."""
-    return DataLoader(NaiveDataset(path, fields), batch_size=batch_size, shuffle=True, num_workers=workers)
+    return DataLoader(wrapped(NaiveDataset(path, fields)), batch_size=batch_size, shuffle=True, num_workers=workers)
 
 
 def tuned_loader(path: str, fields: Sequence[str], batch_size: int, workers: int) -> DataLoader[Any]:

@@ -1,8 +1,11 @@
-"""The `h5stream` command: registers the commands and turns our errors into one clear line."""
+"""The `h5stream` command: registers the commands and turns errors into one clear line."""
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import typer
 from rich.console import Console
@@ -14,52 +17,119 @@ from h5stream.cli.diagnose import diagnose_command
 from h5stream.cli.doctor import doctor_command
 from h5stream.cli.inspect import inspect_command
 from h5stream.cli.monitor import monitor_command
-from h5stream.cli.printable import safe_console
+from h5stream.cli.printable import never_unprintable, safe_console
 from h5stream.cli.repack import repack_command
 from h5stream.cli.stage import stage_command
 from h5stream.cli.suggest import suggest_command
 from h5stream.cli.tune import tune_command
 from h5stream.errors import H5StreamError
 
+START = """\
+[bold]h5stream {version}[/]: train from plain HDF5 files at the speed of the hardware.
+
+[bold cyan]Look[/]   inspect FILE               what is in it, what a batch costs, advice
+       doctor FILE                is this machine well, and the file on it
+[bold cyan]Train[/]  bench FILE                 how fast, beside an ordinary DataLoader
+       diagnose FILE --step-ms 20 does the loader keep up with such a step
+       tune FILE                  measure threads and windows, write a profile
+       suggest FILE --gpu "A100"  settings to try, each with its arithmetic
+[bold cyan]Stage[/]  stage FILE --to /dev/shm/x verified copies on a RAM disk
+       repack IN OUT              rewrite the chunks so that they stream well
+[bold cyan]Watch[/]  monitor                    GPU, processors, memory and disks, live
+
+FILE may be several, or a pattern: h5stream inspect 'day*.h5'
+h5stream COMMAND -h explains one; h5stream --install-completion helps to type.
+
+In Python, in place of a DataLoader:
+    from h5stream import H5StreamLoader
+    for x, y in H5StreamLoader("train.h5", 64, shuffle=True, fields=["x", "y"]):
+        ...\
+"""
+
 app = typer.Typer(
     name="h5stream",
     help="Train from plain HDF5 files at the speed of the hardware.",
-    no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        Console().print(f"h5stream {__version__}")
+        Console().print(f"h5stream {__version__}", highlight=False)
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def _root(
-    version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version."),
+    context: typer.Context,
+    version: bool = typer.Option(
+        False, "--version", "-V", callback=_print_version, is_eager=True, help="Print the version."
+    ),
 ) -> None:
-    """Take the options that stand before the command."""
+    """Train from plain HDF5 files at the speed of the hardware."""
+    if context.invoked_subcommand is None:
+        Console().print(START.format(version=__version__), highlight=False, soft_wrap=True)
 
 
-app.command("bench")(bench_command)
-app.command("diagnose")(diagnose_command)
-app.command("doctor")(doctor_command)
-app.command("monitor")(monitor_command)
-app.command("repack")(repack_command)
-app.command("stage")(stage_command)
-app.command("inspect")(inspect_command)
-app.command("suggest")(suggest_command)
-app.command("tune")(tune_command)
+_WORKFLOW: dict[str, dict[str, tuple[Callable[..., None], str]]] = {
+    "Look": {
+        "inspect": (inspect_command, "What is in a file, what a shuffled batch costs, advice."),
+        "doctor": (doctor_command, "Is this machine well, and the file on it."),
+    },
+    "Train": {
+        "bench": (bench_command, "How fast, beside an ordinary DataLoader."),
+        "diagnose": (diagnose_command, "Does the loader keep up with a training step."),
+        "tune": (tune_command, "Measure threads and windows; write a profile."),
+        "suggest": (suggest_command, "Settings to try, each with its arithmetic."),
+    },
+    "Stage": {
+        "stage": (stage_command, "Verified copies on faster storage."),
+        "repack": (repack_command, "Rewrite the chunks so that they stream well."),
+    },
+    "Watch": {"monitor": (monitor_command, "GPU, processors, memory and disks, live.")},
+}
+for _panel, _commands in _WORKFLOW.items():
+    for _name, (_command, _short) in _commands.items():
+        app.command(_name, short_help=_short, rich_help_panel=_panel)(_command)
+
+# The one base of the errors that typer has for what was typed wrongly; it exports only some of its kinds.
+_UsageError: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
 
 
 def main() -> None:
-    """Run the command line; an `H5StreamError` prints its message and exits with status 2."""
+    """Run the command line: any error that a user can cause is one line, and the exit status is not 0.
+
+    2 stands for an error, 1 for bad news of `doctor`, `bench` and `stage --verify`, 130 for Ctrl-C.
+    """
+    never_unprintable()
     try:
-        app()
-    except H5StreamError as error:
-        safe_console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
-        sys.exit(2)
+        status = app(prog_name="h5stream", standalone_mode=False)
+        sys.stdout.flush()  # Here, where a closed pipe is still a case that is looked after.
+    except BrokenPipeError:
+        _leave_pipe()
+    except (H5StreamError, OSError) as error:
+        _fail(str(error))
+    except _UsageError as error:
+        _fail(f"{error.format_message()}{_where_help_is(error)}")
     except KeyboardInterrupt:
         sys.exit(130)
+    else:
+        sys.exit(status if isinstance(status, int) else 0)
+
+
+def _fail(message: str) -> None:
+    text = " ".join(message.split())
+    safe_console(stderr=True).print(f"[bold red]error:[/] {escape(text)}", highlight=False, soft_wrap=True)
+    sys.exit(2)
+
+
+def _where_help_is(error: Exception) -> str:
+    context = getattr(error, "ctx", None)
+    return f" (see {context.command_path} -h)" if context is not None else ""
+
+
+def _leave_pipe() -> None:
+    """End quietly, as other programs do when `head` has read enough; the interpreter flushes once more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(1)

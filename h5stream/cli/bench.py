@@ -1,177 +1,307 @@
-"""`h5stream bench`: the main job, measured against the naive loader on a sample file or on yours."""
+"""`h5stream bench`: the main job, measured beside the naive loader on a sample file or on yours."""
 
 from __future__ import annotations
 
 import json
 import tempfile
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from h5stream.cli.options import AsJson, Fields, MemoryBudget, Threads, Window, field_names, files_of, window_rows
+from h5stream.cli.printable import safe_console
+from h5stream.cli.showing import Bar, prose
+from h5stream.units import text_of_bytes
+
 if TYPE_CHECKING:
-    from h5stream.baseline.measure import Measurement
+    from h5stream.baseline.measure import Checked, Measurement
     from h5stream.loader import H5StreamLoader
 
-_MIB = 1024 * 1024
+_BATCH_ROWS = 8192
+"""Rows of a batch: what the notes of large-batch trainers have."""
+
+_BATCH_NBYTES = 64 << 20
+"""Bytes of a batch at most, unless the user says how many rows: of rows of a megabyte 8,192 fill no memory."""
+
+_LEAST_BATCHES = 16
+"""Batches of an epoch at least, or a rate would be the time of one batch."""
 
 _REPEATED_S = 20.0
 """Seconds; a first epoch shorter than this is followed by another, in memory that has been touched."""
 
-
-def bench_command(
-    file: Annotated[Path | None, typer.Argument(help="Your file; without it a 512 MiB sample is written.")] = None,
-    fields: Annotated[str, typer.Option(help="Fields of a sample, with commas between them.")] = "",
-    batch_size: Annotated[int, typer.Option(help="Rows of a batch.")] = 8192,
-    workers: Annotated[int, typer.Option(help="Worker processes of the naive loader, at most what is allowed.")] = 2,
-    threads: Annotated[int | None, typer.Option(help="Reader threads of h5stream.")] = None,
-    seconds: Annotated[float, typer.Option(help="Time for the naive loader.")] = 15.0,
-    window: Annotated[str, typer.Option(help="Rows of a window, 'auto' or 'all'.")] = "auto",
-    check: Annotated[bool, typer.Option(help="Compare every row with h5py.")] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
-) -> None:
-    """Stream shuffled epochs, time the naive loader beside them, and check every row against h5py."""
-    console = Console(stderr=as_json)
-    with tempfile.TemporaryDirectory(prefix="h5stream-bench-") as folder, _progress(console) as progress:
-        path = file if file is not None else _sample(Path(folder) / "sample.h5", progress)
-        names = [name.strip() for name in fields.split(",") if name.strip()] or None
-        report = _measure(str(path), names, batch_size, workers, threads, seconds, window, check, progress)
-    if as_json:
-        typer.echo(json.dumps(report | {"results": [asdict(m) for m in report["results"]]}, indent=2))
-    else:
-        _print(console, report, sample=file is None)
-    if report["problem"]:
-        raise typer.Exit(1)
+_WIDTHS = {"rows/s": 12, "batches/s": 9, "data": 10, "1st batch": 9, "memory": 8}
+"""Of the columns, so that rows that are printed one after the other stand below one another in 80 characters."""
 
 
-def _progress(console: Console) -> Progress:
-    return Progress(
-        TextColumn("{task.description:<28}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[unit]}"),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-    )
+@dataclass(slots=True)
+class _Report:
+    """What is known so far, and is printed even if no more comes."""
 
+    facts: dict[str, Any] = field(default_factory=dict)
+    ours: list[Measurement] = field(default_factory=list)
+    naive: Measurement | None = None
+    naive_failed: str = ""
+    checked: Checked | None = None
+    interrupted: bool = False
 
-def _sample(path: Path, progress: Progress) -> Path:
-    from h5stream.baseline.sample_file import write_sample_file
-
-    rows = 524_288
-    task = progress.add_task("writing the sample file", total=rows, unit="rows")
-    return write_sample_file(path, rows, progress=lambda done: progress.update(task, completed=done))
-
-
-def _measure(
-    path: str,
-    names: list[str] | None,
-    batch_size: int,
-    workers: int,
-    threads: int | None,
-    seconds: float,
-    window: str,
-    check: bool,
-    progress: Progress,
-) -> dict[str, Any]:
-    from h5stream.baseline.measure import check_epoch, measure_naive
-    from h5stream.engine.kernels import warm_up
-    from h5stream.loader import H5StreamLoader
-
-    task = progress.add_task("compiling kernels (once)", total=1, unit="")
-    warm_up()
-    progress.update(task, completed=1)
-    wanted = int(window) if window.isdigit() else window
-    with H5StreamLoader(
-        path, batch_size, True, num_workers=threads, fields=names if names is None or len(names) > 1 else names[0],
-        window=wanted,
-    ) as loader:  # fmt: skip
-        rows = len(loader.dataset)
-        ours = [_epoch(loader, "first epoch", progress)]
-        if ours[0].seconds < _REPEATED_S:
-            ours.append(_epoch(loader, "next epoch", progress))
-        naive_fields = [field.name for field in loader.dataset.layout.fields]
-        naive_task = progress.add_task(f"naive DataLoader, {seconds:.0f} s", total=rows, unit="rows")
-        naive = measure_naive(
-            path,
-            naive_fields,
-            batch_size=batch_size,
-            workers=workers,
-            seconds=seconds,
-            row_nbytes=loader.dataset.layout.row_nbytes,
-            progress=lambda done: progress.update(naive_task, completed=done),
-        )
-        problem = ""
-        if check:
-            check_task = progress.add_task("comparing with h5py", total=rows, unit="rows")
-            problem = check_epoch(loader, progress=lambda done: progress.advance(check_task, done))
-        return {
-            "file": path,
-            "file_bytes": Path(path).stat().st_size,
-            "rows": rows,
-            "row_bytes": loader.dataset.layout.row_nbytes,
-            "batch_size": batch_size,
-            "window_rows": loader.window_size.window_rows,
-            "memory_budget": loader.memory_budget,
-            "notice": loader.window_size.notice,
-            "results": [naive, *ours],
-            "checked": check,
-            "problem": problem,
+    def to_dict(self) -> dict[str, Any]:
+        return self.facts | {
+            "results": [_as_dict(one) for one in (*self.ours, self.naive) if one is not None],
+            "naive_failed": self.naive_failed,
+            "checked": self.checked is not None,
+            "checked_rows": self.checked.rows if self.checked else 0,
+            "problem": self.checked.problem if self.checked else "",
+            "interrupted": self.interrupted,
         }
 
 
-def _epoch(loader: H5StreamLoader, which: str, progress: Progress) -> Measurement:
-    from h5stream.baseline.measure import measure_epoch
+def _as_dict(measured: Measurement) -> dict[str, Any]:
+    return asdict(measured) | {"rows_per_s": measured.rows_per_s}
 
-    task = progress.add_task(f"h5stream, {which}", total=len(loader.dataset), unit="rows")
-    return measure_epoch(
-        f"h5stream, {loader.num_workers} threads, {which}",
-        loader,
-        progress=lambda done: progress.update(task, completed=done),
+
+def bench_command(
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="FILE",
+            help="Your files, or patterns such as 'day*.h5'; without any a 512 MiB sample is written.",
+            show_default=False,
+        ),
+    ] = None,
+    fields: Fields = "",
+    batch_size: Annotated[
+        int | None,
+        typer.Option("--batch-size", min=1, metavar="ROWS", help="Rows of a batch; by default 8192, at most 64 MiB."),
+    ] = None,
+    threads: Threads = None,
+    window: Window = "auto",
+    memory_budget: MemoryBudget = None,
+    workers: Annotated[
+        int, typer.Option("--workers", min=0, metavar="N", help="Worker processes of the naive DataLoader.")
+    ] = 2,
+    seconds: Annotated[
+        float, typer.Option("--seconds", min=0.1, help="Longest time of each loader, and of the comparison.")
+    ] = 10.0,
+    check: Annotated[bool, typer.Option(help="Compare the rows with h5py.")] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Stream shuffled epochs, then time the naive DataLoader, and compare the rows with h5py.
+
+    Each result is printed when it is there; Ctrl-C ends with those.
+    """
+    report = _Report()
+    bench = _Bench(report, None if as_json else safe_console(), safe_console(stderr=True), seconds)
+    with tempfile.TemporaryDirectory(prefix="h5stream-bench-") as folder:
+        try:
+            paths = files_of(files) if files else [str(bench.sample(Path(folder) / "sample.h5"))]
+            options = {
+                "fields": field_names(fields),
+                "num_workers": threads,
+                "window": window_rows(window),
+                "memory_budget": memory_budget,
+            }
+            bench.measure(paths, batch_size, workers, check, options)
+        except KeyboardInterrupt:
+            report.interrupted = True
+    if as_json:
+        typer.echo(json.dumps(report.to_dict(), indent=2))
+    else:
+        _print_end(safe_console(), report)
+    if report.interrupted:
+        raise typer.Exit(130)
+    if report.checked is not None and report.checked.problem:
+        raise typer.Exit(1)
+
+
+class _Bench:
+    """Measures one thing after the other, ours first, and prints each when it is known."""
+
+    def __init__(self, report: _Report, results: Console | None, errors: Console, seconds: float) -> None:
+        self._report, self._results, self._errors, self._seconds = report, results, errors, seconds
+
+    def sample(self, path: Path) -> Path:
+        """Write the sample file."""
+        from h5stream.baseline.sample_file import write_sample_file
+
+        rows = 524_288
+        with Bar(self._errors, "writing a sample file", rows=True) as bar:
+            return write_sample_file(path, rows, progress=lambda done: bar.show(done, rows))
+
+    def measure(
+        self, paths: Sequence[str], batch_size: int | None, workers: int, check: bool, options: dict[str, Any]
+    ) -> None:
+        """Measure ours, then the naive loader, then compare with h5py."""
+        from h5stream.engine.kernels import warm_up
+        from h5stream.loader import H5StreamLoader
+        from h5stream.storage.opening import open_layout
+
+        if batch_size is None:
+            layout = open_layout(paths, options["fields"])
+            batch_size = batch_rows(layout.rows, layout.row_nbytes)
+        with self._errors.status("compiling kernels (once)"):
+            warm_up()
+        with H5StreamLoader(paths, batch_size, True, **options) as loader:
+            self._note_facts(paths, loader)
+            self._ours(loader)
+            self._naive(paths, loader, batch_size, workers)
+            if check:
+                self._check(loader)
+
+    def _note_facts(self, paths: Sequence[str], loader: H5StreamLoader) -> None:
+        layout = loader.dataset.layout
+        self._report.facts = {
+            "file": paths[0] if len(paths) == 1 else list(paths),
+            "file_bytes": sum(Path(path).stat().st_size for path in paths),
+            "rows": layout.rows,
+            "row_bytes": layout.row_nbytes,
+            "batch_size": loader.batch_size,
+            "threads": loader.num_workers,
+            "window_rows": loader.window_size.window_rows,
+            "memory_budget": loader.memory_budget,
+            "notice": loader.window_size.notice,
+        }
+        if self._results is not None:
+            _print_facts(self._results, self._report.facts)
+
+    def _ours(self, loader: H5StreamLoader) -> None:
+        for which in ("first epoch", "next epoch"):
+            self._report.ours.append(self._epoch(loader, f"h5stream, {which}"))
+            self._print(self._report.ours[-1], header=which == "first epoch")
+            if self._report.ours[-1].stopped or self._report.ours[-1].seconds >= _REPEATED_S:
+                return
+
+    def _epoch(self, loader: H5StreamLoader, title: str) -> Measurement:
+        from h5stream.baseline.measure import measure_epoch
+
+        rows = len(loader.dataset)
+        with Bar(self._errors, title, rows=True) as bar:
+            return measure_epoch(title, loader, seconds=self._seconds, progress=lambda done: bar.show(done, rows))
+
+    def _naive(self, paths: Sequence[str], loader: H5StreamLoader, batch_size: int, workers: int) -> None:
+        from h5stream.baseline.measure import measure_naive
+        from h5stream.baseline.stopped import RivalError
+
+        layout = loader.dataset.layout
+        note = f"(stopped after {self._seconds:.0f} s)"
+        with Bar(self._errors, "naive DataLoader", rows=True) as bar:
+            try:
+                self._report.naive = measure_naive(
+                    paths,
+                    [one.name for one in layout.fields],
+                    batch_size=batch_size,
+                    workers=workers,
+                    seconds=self._seconds,
+                    row_nbytes=layout.row_nbytes,
+                    progress=lambda done: bar.show(done, layout.rows, note),
+                )
+            except RivalError as error:
+                self._report.naive_failed = str(error)
+                return
+        self._print(self._report.naive)
+
+    def _check(self, loader: H5StreamLoader) -> None:
+        from h5stream.baseline.measure import check_epoch
+
+        done, total = 0, len(loader.dataset)
+        with Bar(self._errors, "comparing with h5py", rows=True) as bar:
+
+            def show(rows: int) -> None:
+                nonlocal done
+                done += rows
+                bar.show(done, total)
+
+            self._report.checked = check_epoch(loader, seconds=self._seconds, progress=show)
+
+    def _print(self, measured: Measurement, *, header: bool = False) -> None:
+        if self._results is not None:
+            _print_row(self._results, measured, header=header)
+
+
+def batch_rows(rows: int, row_nbytes: int) -> int:
+    """Give the rows of a batch where the user says nothing: a power of two, 8,192 at most.
+
+    Examples
+    --------
+    >>> batch_rows(10**6, 1024), batch_rows(50_000, 3072), batch_rows(10**6, 1 << 20), batch_rows(10, 8)
+    (8192, 2048, 64, 1)
+    """
+    most = min(_BATCH_ROWS, _BATCH_NBYTES // max(1, row_nbytes), rows // _LEAST_BATCHES)
+    return 1 << max(0, most.bit_length() - 1)
+
+
+def _print_facts(console: Console, facts: dict[str, Any]) -> None:
+    name = facts["file"] if isinstance(facts["file"], str) else f"{len(facts['file'])} files"
+    prose(
+        console,
+        f"{name}: {facts['rows']:,} rows of {text_of_bytes(facts['row_bytes'])}, "
+        f"{text_of_bytes(facts['file_bytes'])} on disk; shuffled batches of {facts['batch_size']:,} rows, "
+        f"{facts['threads']} thread(s), windows of {facts['window_rows']:,} rows",
     )
+    if facts["notice"]:
+        prose(console, f"note: {facts['notice']}")
 
 
-def _print(console: Console, report: dict[str, Any], *, sample: bool) -> None:
-    naive, *ours = report["results"]
-    what = "sample file" if sample else report["file"]
-    console.print(
-        f"[bold]{what}[/]: {report['rows']:,} rows of {report['row_bytes']:,} bytes, "
-        f"{report['file_bytes'] / _MIB:,.0f} MiB on disk; shuffled batches of {report['batch_size']:,}"
+def _print_row(console: Console, measured: Measurement, *, header: bool) -> None:
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), show_header=header, header_style="bold")
+    table.add_column(
+        "loader", width=max(9, min(24, console.width - sum(_WIDTHS.values()) - len(_WIDTHS))), overflow="fold"
     )
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("loader", no_wrap=True)
-    for name in ("rows/s", "batches/s", "GB/s", "1st batch", "memory", "ratio"):
-        table.add_column(name, justify="right")
-    for measured in (naive, *ours):
-        table.add_row(*_row(measured, measured.rows_per_s / naive.rows_per_s))
-    console.print(table)
-    console.print(
-        f"naive: {naive.rows:,} rows in {naive.seconds:.1f} s; h5stream: first epoch in {ours[0].seconds:.2f} s, "
-        f"window {report['window_rows']:,} rows. It touches its memory for the first time, the next one does not.\n"
-        "1st batch: seconds to it. memory: growth of resident memory, worker processes included.",
-        highlight=False,
-        style="dim",
-    )
-    if report["notice"]:
-        console.print(report["notice"])
-    if report["problem"]:
-        console.print(f"[bold red]WRONG:[/] {report['problem']}")
-    elif report["checked"]:
-        console.print(f"[green]Checked:[/] each of {report['rows']:,} rows came once, with h5py's bytes.")
-
-
-def _row(measured: Measurement, ratio: float) -> list[str]:
-    return [
+    for name, width in _WIDTHS.items():
+        table.add_column(name, justify="right", width=width, overflow="fold")
+    first = measured.first_batch_s
+    table.add_row(
         measured.name,
         f"{measured.rows_per_s:,.0f}",
         f"{measured.batches_per_s:,.2f}",
-        f"{measured.gigabytes_per_s:.3f}",
-        f"{measured.first_batch_s:.2f} s",
-        f"{measured.peak_nbytes / _MIB:,.0f} MiB",
-        f"{ratio:,.0f}x" if ratio >= 10 else f"{ratio:.2g}x",
-    ]
+        f"{text_of_bytes(measured.nbytes / measured.seconds)}/s",
+        f">{measured.seconds:.1f} s" if first is None else f"{first:.2f} s",
+        text_of_bytes(measured.peak_nbytes),
+    )
+    console.print(table)
+
+
+def _print_end(console: Console, report: _Report) -> None:
+    if report.naive is not None and report.naive.rows:
+        ratios = (f"{_ratio(one, report.naive)} ({one.name.split(', ')[-1]})" for one in report.ours)
+        prose(console, f"h5stream gives {', '.join(ratios)} times the rows/s of the DataLoader.", style="bold")
+    elif report.naive is not None:
+        prose(console, "The DataLoader read not one row in its time.")
+    if report.naive_failed:
+        prose(console, f"note: {report.naive_failed}", style="yellow")
+    if report.ours:
+        stopped = [one.name for one in (*report.ours, report.naive) if one is not None and one.stopped]
+        said = f" Stopped before the epoch's end: {'; '.join(stopped)}." if stopped else ""
+        prose(
+            console,
+            "1st batch: time to it. memory: growth of resident memory, worker processes included; the first epoch "
+            f"touches it for the first time, the next one does not.{said}",
+            style="dim",
+        )
+    if (checked := report.checked) is not None:
+        _print_checked(console, checked)
+    if report.interrupted:
+        prose(console, "Interrupted: this is what was measured until then.", style="yellow")
+
+
+def _ratio(ours: Measurement, naive: Measurement) -> str:
+    ratio = ours.rows_per_s / naive.rows_per_s
+    return f"{ratio:,.0f}" if ratio >= 10 else f"{ratio:.2g}"
+
+
+def _print_checked(console: Console, checked: Checked) -> None:
+    if checked.problem:
+        prose(console, f"WRONG: {checked.problem}", style="bold red")
+    elif checked.rows == checked.total:
+        prose(console, f"Checked: each of {checked.rows:,} rows came once, with h5py's bytes.", style="green")
+    else:
+        prose(
+            console,
+            f"Checked: {checked.rows:,} of {checked.total:,} rows came once and with h5py's bytes, as many as could be "
+            "compared in the time.",
+            style="green",
+        )

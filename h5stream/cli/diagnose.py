@@ -5,29 +5,44 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
+
+from h5stream.cli.options import (
+    AsJson,
+    BatchSize,
+    Fields,
+    Files,
+    MemoryBudget,
+    Threads,
+    Window,
+    field_names,
+    files_of,
+    window_rows,
+)
+from h5stream.cli.printable import safe_console
 
 if TYPE_CHECKING:
     from h5stream.advice.diagnose import Diagnosis
 
 
 def diagnose_command(
-    file: Annotated[Path, typer.Argument(help="The HDF5 file that is trained from.")],
-    step_ms: Annotated[float, typer.Option(help="Milliseconds of a training step on a full batch.")],
-    fields: Annotated[str, typer.Option(help="Fields of a sample, with commas between them.")] = "",
-    batch_size: Annotated[int, typer.Option(help="Rows of a batch.")] = 8192,
-    threads: Annotated[int | None, typer.Option(help="Reader threads; by default as many as are allowed.")] = None,
-    window: Annotated[str, typer.Option(help="Rows of a window, 'auto' or 'all'.")] = "auto",
-    seconds: Annotated[float, typer.Option(help="Time of each of the three runs.")] = 5.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+    files: Files,
+    step_ms: Annotated[
+        float, typer.Option("--step-ms", metavar="MS", help="Milliseconds of a training step on a full batch.")
+    ],
+    fields: Fields = "",
+    batch_size: BatchSize = 8192,
+    threads: Threads = None,
+    window: Window = "auto",
+    memory_budget: MemoryBudget = None,
+    seconds: Annotated[float, typer.Option("--seconds", min=0.1, help="Time of each of the three runs.")] = 5.0,
+    as_json: AsJson = False,
 ) -> None:
-    """Measure the loader of FILE alone, and with a step that takes so long, and name what limits the two.
+    """Measure the loader of the files alone, and with a step that takes so long, and name what limits the two.
 
     The step is a pause, as for a GPU that computes by itself; `h5stream.diagnose` takes your own step.
     """
@@ -38,15 +53,16 @@ def diagnose_command(
 
     if not step_ms > 0:
         raise OptionError(f"--step-ms {step_ms:g}: must be more than 0 milliseconds")
-    names = [name.strip() for name in fields.split(",") if name.strip()]
+    paths = files_of(files)
     warm_up()
     with H5StreamLoader(
-        str(file),
+        paths,
         batch_size,
         shuffle=True,
         num_workers=threads,
-        fields=(names if len(names) > 1 else names[0]) if names else None,
-        window=int(window) if window.isdigit() else window,
+        fields=field_names(fields),
+        window=window_rows(window),
+        memory_budget=memory_budget,
     ) as loader:
         found = diagnose(loader, pause(step_ms / 1e3 / batch_size), seconds=seconds)
         settings = (
@@ -56,7 +72,7 @@ def diagnose_command(
     if as_json:
         typer.echo(json.dumps(found.to_dict(), indent=2))
     else:
-        _print(found, f"{file}: {settings}")
+        _print(found, f"{paths[0] if len(paths) == 1 else f'{len(paths)} files'}: {settings}")
 
 
 def pause(seconds_a_row: float) -> Callable[[Any], None]:
@@ -67,7 +83,7 @@ def pause(seconds_a_row: float) -> Callable[[Any], None]:
 
 
 def _print(found: Diagnosis, settings: str) -> None:
-    console = Console()
+    console = safe_console()
     console.print(Text(settings, style="dim"))
     console.print(Text(f"{found.title}: {found.answer}", style="bold"))
     for line in found.arithmetic:

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from h5stream.cli.options import AsJson
+from h5stream.cli.printable import safe_console
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,14 +23,21 @@ _MARKS = {"pass": ("✓ pass", "green"), "warn": ("! warn", "yellow"), "fail": (
 
 
 def doctor_command(
-    file: Annotated[Path | None, typer.Argument(help="An HDF5 file to look at as well.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the checklist as JSON.")] = False,
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="FILE", help="HDF5 files, or patterns, to look at as well.", show_default=False),
+    ] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Check this machine, and how FILE lies on it; exit with status 1 if something fails."""
+    """Check this machine, and how the files lie on it; exit with status 1 if something fails."""
     from h5stream.advice.check import worst
-    from h5stream.advice.doctor import examine
+    from h5stream.advice.doctor import examine_file, examine_machine
+    from h5stream.storage.fields import read_request
 
-    checks = examine(file)
+    paths = read_request(files, None).paths if files else ()  # What is not there is a line of the checklist.
+    checks = examine_machine()
+    for path in paths:
+        checks += examine_file(Path(path))
     if as_json:
         # Not through rich, which would break long lines.
         typer.echo(json.dumps({"worst": worst(checks), "checks": [asdict(check) for check in checks]}, indent=2))
@@ -49,7 +58,7 @@ def _print_table(checks: Sequence[Check]) -> None:
         if check.fix:
             found.append(f"\n→ {check.fix}", style=colour)
         table.add_row(Text(text, style=colour), check.name, found)
-    console = Console()
+    console = safe_console()
     console.print(table)
     counts = {status: sum(check.status == status for check in checks) for status in _MARKS}
     console.print(f"\n{counts['pass']} pass, {counts['warn']} warn, {counts['fail']} fail", highlight=False)

@@ -7,54 +7,53 @@ from typing import Annotated
 
 import typer
 
+from h5stream.cli.options import AsJson, BatchSize, Fields, Files, MemoryBudget, Threads, files_of, listed_names
 from h5stream.cli.printable import safe_console
-from h5stream.errors import OptionError
-
-
-def _field_names(text: str | None) -> list[str] | None:
-    if text is None:
-        return None
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    if not names:
-        raise OptionError(f"--fields names datasets, separated by commas, not {text!r}")
-    return names
 
 
 def inspect_command(
-    file: Annotated[str, typer.Argument(help="An HDF5 file.")],
-    fields: Annotated[
-        str | None, typer.Option(help="The fields of a sample, separated by commas: images,labels,obs:cell_type.")
-    ] = None,
-    batch_size: Annotated[int, typer.Option(help="Rows of a batch.", min=1)] = 8192,
-    memory_budget: Annotated[int | None, typer.Option(help="H5StreamLoader's memory_budget, bytes.", min=1)] = None,
-    workers: Annotated[int | None, typer.Option(help="Reader threads.", min=1)] = None,
+    files: Files,
+    fields: Fields = "",
+    batch_size: BatchSize = 8192,
+    threads: Threads = None,
+    memory_budget: MemoryBudget = None,
     everything: Annotated[bool, typer.Option("--all", help="List every dataset.")] = False,
     allow_external: Annotated[
         bool, typer.Option("--allow-external", help="Follow external storage and virtual sources.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Show a file's datasets, what a shuffled batch costs, and advice. Nothing is changed."""
+    """Show a file's datasets, what a shuffled batch costs, and advice. Nothing is changed.
+
+    Several files are shown one after the other; with --json they are a list.
+    """
     from h5stream.isolation.guard import InChild
     from h5stream.storage.listing import MOST_DATASETS, list_datasets
 
-    names, most = _field_names(fields), None if everything else MOST_DATASETS
-    # A child goes through the file first, because libhdf5 crashes at some; meanwhile the rest is imported.
-    listing = InChild(f"listing {file!r}", list_datasets, file, most=most, allow_external=allow_external)
-    with listing:
-        from h5stream.advice.inspection import inspect_file
-        from h5stream.cli.inspect_view import print_all
+    names, most = listed_names(fields), None if everything else MOST_DATASETS
+    found = []
+    for number, path in enumerate(files_of(files)):
+        # A child goes through the file first, because libhdf5 crashes at some; meanwhile the rest is imported.
+        listing = InChild(f"listing {path!r}", list_datasets, path, most=most, allow_external=allow_external)
+        with listing:
+            from h5stream.advice.inspection import inspect_file
+            from h5stream.cli.inspect_view import print_all
 
-        found = inspect_file(
-            file,
-            fields=names,
-            batch_size=batch_size,
-            memory_budget=memory_budget,
-            threads=workers,
-            allow_external=allow_external,
-            listing=listing.result(),
-        )
+            one = inspect_file(
+                path,
+                fields=names,
+                batch_size=batch_size,
+                memory_budget=memory_budget,
+                threads=threads,
+                allow_external=allow_external,
+                listing=listing.result(),
+            )
+        found.append(one)
+        if not as_json:
+            console = safe_console()
+            if number:
+                console.print()
+            print_all(console, one, everything=everything)
     if as_json:
-        typer.echo(json.dumps(found.to_dict(), indent=2))
-    else:
-        print_all(safe_console(), found, everything=everything)
+        values = [one.to_dict() for one in found]
+        typer.echo(json.dumps(values[0] if len(values) == 1 else values, indent=2))

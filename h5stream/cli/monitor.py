@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from h5stream.cli.options import check_writable
+
 if TYPE_CHECKING:
     from h5stream.monitor import SystemMonitor, SystemSample
 
@@ -39,8 +41,11 @@ def monitor_command(
 
     if duration is not None and not duration > 0:
         raise OptionError(f"--duration {duration:g}: must be more than 0 seconds")
+    # What is missing is said now, not after an hour of watching.
     if plot is not None:
-        check_plot_path(plot)  # Says what is missing now, not after an hour of watching.
+        check_plot_path(plot)
+    check_writable(plot, "--plot")
+    check_writable(log, "--log")
     arrivals = _Arrivals(once, duration)
     monitor = SystemMonitor(
         interval_s=interval,

@@ -1,11 +1,23 @@
-"""A console that passes on no control characters: names in a file may hold escape sequences for the terminal."""
+"""What may go to a terminal: no control characters from files, and nothing that its encoding cannot say."""
 
 from __future__ import annotations
 
+import codecs
+import io
+import sys
 from collections.abc import Iterator
 
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook
 from rich.segment import Segment
+
+# What our own screens draw, and one character each for terminals that know ASCII only.
+_IN_ASCII = dict(
+    zip(
+        "✓✗→←↓↑…µ·█▉▊▋▌▍▎▏▁▂▃▄▅▆▇━╸╺─│",
+        "+x><v^.u.####===-__.-=+#=---|",
+        strict=True,
+    )
+)
 
 
 def printable(text: str) -> str:
@@ -42,3 +54,17 @@ def safe_console(*, stderr: bool = False) -> Console:
     console = Console(stderr=stderr)
     console.push_render_hook(_CleaningHook())
     return console
+
+
+def never_unprintable() -> None:
+    """Let the standard streams replace what their encoding does not have, in place of raising."""
+    codecs.register_error("h5stream", _replaced)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="h5stream")
+
+
+def _replaced(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(_IN_ASCII.get(one, "?") for one in error.object[error.start : error.end]), error.end

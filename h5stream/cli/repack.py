@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
-from h5stream.cli.showing import Bar, line
+from h5stream.cli.options import SIZE, AsJson, check_writable, files_of, listed_names, size
+from h5stream.cli.printable import safe_console
+from h5stream.cli.showing import Bar, line, prose
+from h5stream.errors import OptionError
+from h5stream.units import text_of_bytes
 
 if TYPE_CHECKING:
     from h5stream.staging.rewrite import RepackProgress, RepackResult
 
 _SHOWN = 5
 
-ChunkMib = Annotated[float, typer.Option("--chunk-mib", min=0.004, max=1024, help="Decoded size of a chunk.")]
+DEFAULT_CHUNK_NBYTES = 1 << 20
+
+ChunkBytes = Annotated[
+    int,
+    typer.Option("--chunk-bytes", parser=size, metavar=SIZE, help="Decoded size of a chunk.", show_default="1MiB"),
+]
 Compress = Annotated[str, typer.Option("--compress", help="none, lz4, zstd or gzip.")]
 Contiguous = Annotated[bool, typer.Option("--contiguous", help="No chunks at all; cannot grow or be compressed.")]
 ShuffleRows = Annotated[
@@ -29,37 +40,54 @@ RepackFields = Annotated[
 def repack_command(
     source: Annotated[Path, typer.Argument(metavar="IN", help="The file to rewrite.", show_default=False)],
     target: Annotated[Path, typer.Argument(metavar="OUT", help="The file to write.", show_default=False)],
-    chunk_mib: ChunkMib = 1.0,
+    fields: RepackFields = "",
+    chunk_bytes: ChunkBytes = DEFAULT_CHUNK_NBYTES,
     compress: Compress = "none",
     contiguous: Contiguous = False,
     shuffle_rows: ShuffleRows = None,
-    fields: RepackFields = "",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT if it exists.")] = False,
     measure: Annotated[bool, typer.Option(help="Stream both files afterwards and compare the rates.")] = True,
+    as_json: AsJson = False,
 ) -> None:
     """Rewrite IN as OUT in chunks that stream well; everything else in it is kept, and every row is verified."""
     from h5stream.staging.repacking import repack
 
-    console = Console()
-    with Bar(console, "repacking") as bar:
+    given = files_of([str(source)])
+    if len(given) > 1:
+        raise OptionError(
+            f"repack writes one file, and {str(source)!r} names {len(given)}; to rewrite several into a folder: "
+            "h5stream stage FILES --to DIR --repack"
+        )
+    if not target.exists():
+        check_writable(target, "OUT")
+    with Bar(safe_console(stderr=True), "repacking") as bar:
 
         def show(now: RepackProgress) -> None:
             bar.show(now.bytes_done, now.bytes_total, f"{now.step} {now.dataset}")
 
         result = repack(
-            source,
+            given[0],
             target,
-            **recipe_options(chunk_mib, compress, contiguous, shuffle_rows, fields),
+            **recipe_options(chunk_bytes, compress, contiguous, shuffle_rows, fields),
             overwrite=overwrite,
             progress=show,
         )
-    _print(console, result)
+    rates = None
+    if not as_json:
+        _print(safe_console(), result)
     if measure and result.samples:
-        _print_rates(console, result)
+        from h5stream.baseline.rates import fresh_rates
+
+        rates = fresh_rates([str(result.source), str(result.target)], result.samples)
+        if not as_json:
+            _print_rates(safe_console(), result, *rates)
+    if as_json:
+        found = asdict(result) | {"rows_per_s": rates}
+        typer.echo(json.dumps(found, indent=2, default=str))
 
 
 def recipe_options(
-    chunk_mib: float = 1.0,
+    chunk_bytes: int = DEFAULT_CHUNK_NBYTES,
     compress: str = "none",
     contiguous: bool = False,
     shuffle_rows: int | None = None,
@@ -67,8 +95,8 @@ def recipe_options(
 ) -> dict[str, Any]:
     """Give the options of `h5stream.repack` for those of the command line; without any, the defaults."""
     return {
-        "fields": [name.strip() for name in fields.split(",") if name.strip()] or None,
-        "chunk_nbytes": int(chunk_mib * (1 << 20)),
+        "fields": listed_names(fields),
+        "chunk_nbytes": chunk_bytes,
         "compress": compress,
         "contiguous": contiguous,
         "shuffle_rows": shuffle_rows,
@@ -81,25 +109,21 @@ def _print(console: Console, result: RepackResult) -> None:
     if len(result.copied) > _SHOWN:
         line(console, f"  ... and {len(result.copied) - _SHOWN} more copied as they are")
     for notice in result.notices[:_SHOWN]:
-        line(console, f"note: {notice}")
+        prose(console, f"note: {notice}")
     if len(result.notices) > _SHOWN:
-        line(console, f"note: ... and {len(result.notices) - _SHOWN} more")
+        prose(console, f"note: ... and {len(result.notices) - _SHOWN} more")
     shuffled = f", {len(result.shuffled)} of them shuffled" if result.shuffled else ""
-    line(
+    prose(
         console,
         f"{len(result.rewritten)} dataset(s) rewritten{shuffled}, {len(result.copied)} copied as they are; "
         f"all verified against {result.source} in {result.seconds:.1f} s",
     )
 
 
-def _print_rates(console: Console, result: RepackResult) -> None:
-    from h5stream.baseline.rates import fresh_rates
-    from h5stream.staging.space import in_words
-
-    before, after = fresh_rates([str(result.source), str(result.target)], result.samples)
-    sizes = f"{in_words(result.bytes_before)} -> {in_words(result.bytes_after)}"
-    line(
+def _print_rates(console: Console, result: RepackResult, before: float, after: float) -> None:
+    prose(
         console,
-        f"{sizes}, {before:,.0f} -> {after:,.0f} rows/s ({after / before:.1f} x), opened anew and shuffled: "
+        f"{text_of_bytes(result.bytes_before)} -> {text_of_bytes(result.bytes_after)}, {before:,.0f} -> {after:,.0f} "
+        f"rows/s ({after / before:.1f} x), opened anew and shuffled: "
         f"{', '.join(result.samples[:_SHOWN])}{', ...' if len(result.samples) > _SHOWN else ''}",
     )

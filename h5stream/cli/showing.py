@@ -5,14 +5,19 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     DownloadColumn,
+    MofNCompleteColumn,
     Progress,
     TextColumn,
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
+from rich.table import Column
+
+from h5stream.units import text_of_bytes
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -34,6 +39,11 @@ def line(console: Console, text: str) -> None:
     console.print(clean(text)[0], markup=False, highlight=False, soft_wrap=True)
 
 
+def prose(console: Console, text: str, style: str = "") -> None:
+    """Print a sentence, broken at the console's width; what is in it is no markup."""
+    console.print(clean(text)[0], style=style, markup=False, highlight=False)
+
+
 class Notices:
     """Prints each notice once."""
 
@@ -46,24 +56,36 @@ class Notices:
         for notice in notices:
             if notice not in self._seen:
                 self._seen.add(notice)
-                line(self._console, f"note: {notice}")
+                prose(self._console, f"note: {notice}")
 
 
 class Bar:
-    """A progress bar with rate and time left on a terminal; elsewhere a plain line every few seconds."""
+    """A progress bar with rate and time left on a terminal; elsewhere a plain line every few seconds.
 
-    def __init__(self, console: Console, title: str) -> None:
+    Parameters
+    ----------
+    console : Console
+        Where; the errors' console where the standard output is for results.
+    title : str
+        What is going on.
+    rows : bool
+        Count rows, and not bytes.
+    """
+
+    def __init__(self, console: Console, title: str, *, rows: bool = False) -> None:
         self._title = title
         self._console = console
+        self._rows = rows
         self._last = time.monotonic()
         self._begin = self._last
+        counts = (MofNCompleteColumn(), TextColumn("rows")) if rows else (DownloadColumn(binary_units=True),)
         self._progress = Progress(
             TextColumn("{task.description}"),
-            BarColumn(),
-            DownloadColumn(binary_units=True),
-            TransferSpeedColumn(),
+            BarColumn(bar_width=20),
+            *counts,
+            *(() if rows else (TransferSpeedColumn(),)),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[note]}", markup=False),
+            TextColumn("{task.fields[note]}", markup=False, table_column=Column(overflow="ellipsis", no_wrap=True)),
             console=console,
             transient=True,
             disable=not console.is_terminal,
@@ -79,7 +101,7 @@ class Bar:
     ) -> None:
         self._progress.stop()
 
-    def show(self, done: int, total: int, note: str) -> None:
+    def show(self, done: int, total: int, note: str = "") -> None:
         """Show how far it is."""
         self._progress.update(self._task, completed=done, total=total or None, note=note)
         now = time.monotonic()
@@ -87,6 +109,37 @@ class Bar:
             self._last = now
             rate = done / max(now - self._begin, 1e-6)
             left = f", {(total - done) / rate:.0f} s left" if rate > 0 else ""
-            speed = f"{rate / (1 << 20):.0f} MiB/s"
-            text = f"{self._title}: {done >> 20} of {total >> 20} MiB, {speed}{left} {note}"
+            text = f"{self._title}: {self._counts(done, total, rate)}{left} {note}"
             line(self._console, text.rstrip())
+
+    def _counts(self, done: int, total: int, rate: float) -> str:
+        if self._rows:
+            return f"{done:,} of {total:,} rows, {rate:,.0f} rows/s"
+        return f"{text_of_bytes(done)} of {text_of_bytes(total)}, {text_of_bytes(rate)}/s"
+
+
+class Steps:
+    """Says which step of many is under way: in place on a terminal, elsewhere a line every few seconds."""
+
+    def __init__(self, console: Console, title: str) -> None:
+        self._console, self._title, self._last = console, title, time.monotonic()
+        self._status = console.status(title)
+
+    def __enter__(self) -> Steps:
+        self._status.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._status.stop()
+
+    def show(self, text: str) -> None:
+        """Show what has just been done."""
+        said = clean(f"{self._title}: {text}")[0]
+        now = time.monotonic()
+        if self._console.is_terminal:
+            self._status.update(escape(said))
+        elif now - self._last >= _PLAIN_LINE_S:
+            self._last = now
+            line(self._console, said)

@@ -2,29 +2,44 @@
 
 from __future__ import annotations
 
+import json
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
-from h5stream.cli.repack import ChunkMib, Compress, Contiguous, RepackFields, ShuffleRows, recipe_options
-from h5stream.cli.showing import Bar, Notices, clean, line
-from h5stream.errors import OptionError
+from h5stream.cli.options import SIZE, AsJson, files_of, size
+from h5stream.cli.printable import safe_console
+from h5stream.cli.repack import (
+    DEFAULT_CHUNK_NBYTES,
+    ChunkBytes,
+    Compress,
+    Contiguous,
+    RepackFields,
+    ShuffleRows,
+    recipe_options,
+)
+from h5stream.cli.showing import Bar, Notices, clean, line, prose
+from h5stream.errors import OptionError, StagingError
+from h5stream.units import text_of_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from h5stream.staging import StagedFile, StagingProgress
 
 
 def stage_command(
     files: Annotated[
-        list[Path] | None,
-        typer.Argument(help="Files to copy; with --remove, the copies to delete.", show_default=False),
+        list[str] | None,
+        typer.Argument(
+            metavar="FILE",
+            help="Files, or patterns such as 'day*.h5', to copy; with --remove, the copies to delete.",
+            show_default=False,
+        ),
     ] = None,
     to: Annotated[Path | None, typer.Option("--to", help="Copy FILES to this folder.", metavar="DIR")] = None,
     list_: Annotated[Path | None, typer.Option("--list", help="Show what is staged in DIR.", metavar="DIR")] = None,
@@ -38,15 +53,19 @@ def stage_command(
     follow: Annotated[bool, typer.Option("--follow", help="Bring along the files that FILES need.")] = False,
     force: Annotated[bool, typer.Option("--force", help="With --remove: also what live processes use.")] = False,
     threads: Annotated[int | None, typer.Option("--threads", min=1, help="Threads that copy or verify.")] = None,
-    margin_mib: Annotated[
-        int | None, typer.Option("--margin-mib", min=0, help="Leave this much free, in memory and in DIR.")
+    margin_bytes: Annotated[
+        int | None,
+        typer.Option(
+            "--margin-bytes", parser=size, metavar=SIZE, help="Leave this much free, in memory and in DIR: 2GiB."
+        ),
     ] = None,
     repack: Annotated[bool, typer.Option("--repack", help="Rewrite FILES for streaming on the way.")] = False,
-    chunk_mib: ChunkMib = 1.0,
+    chunk_bytes: ChunkBytes = DEFAULT_CHUNK_NBYTES,
     compress: Compress = "none",
     contiguous: Contiguous = False,
     shuffle_rows: ShuffleRows = None,
     fields: RepackFields = "",
+    as_json: AsJson = False,
 ) -> None:
     """Copy FILES to faster storage (a RAM disk, an NVMe), verified; list, verify and remove the copies.
 
@@ -55,16 +74,16 @@ def stage_command(
     """
     chosen = _only_one({"--to": to, "--list": list_, "--verify": verify, "--remove": remove})
     _check_combination(chosen, bool(files), follow=follow, force=force)
-    recipe = recipe_options(chunk_mib, compress, contiguous, shuffle_rows, fields)
+    recipe = recipe_options(chunk_bytes, compress, contiguous, shuffle_rows, fields)
     _check_repack(chosen, repack, recipe)
     if to is not None:
-        _stage(files or [], to, follow, threads, margin_mib, recipe if repack else None)
+        _stage(files_of(files or []), to, follow, threads, margin_bytes, recipe if repack else None, as_json)
     elif list_ is not None:
-        _list(list_)
+        _list(list_, as_json)
     elif verify is not None:
-        _verify(verify, threads)
+        _verify(verify, threads, as_json)
     elif remove is not None:
-        _remove(remove, files, force)
+        _remove(remove, files, force, as_json)
 
 
 def _only_one(choices: dict[str, Path | None]) -> str:
@@ -93,26 +112,25 @@ def _check_repack(chosen: str, repack: bool, recipe: dict[str, Any]) -> None:
         raise OptionError(f"--repack belongs to --to, not to {chosen}")
     if not repack and recipe != recipe_options():
         raise OptionError(
-            "--chunk-mib, --compress, --contiguous, --shuffle-rows and --fields say how to rewrite; add --repack"
+            "--chunk-bytes, --compress, --contiguous, --shuffle-rows and --fields say how to rewrite; add --repack"
         )
 
 
 def _stage(
-    files: list[Path],
+    files: list[str],
     to: Path,
     follow: bool,
     threads: int | None,
-    margin_mib: int | None,
+    margin_bytes: int | None,
     recipe: dict[str, Any] | None,
+    as_json: bool,
 ) -> None:
     from h5stream.staging import stage
-    from h5stream.staging.space import in_words
 
-    console = Console()
-    margin_bytes = None if margin_mib is None else margin_mib << 20
+    console, errors = safe_console(), safe_console(stderr=True)
     begin = time.monotonic()
-    with Bar(console, "staging") as bar:
-        shown = Notices(console)
+    with Bar(errors, "staging") as bar:
+        shown = Notices(errors)
 
         def show(now: StagingProgress) -> None:
             shown(now.notices)
@@ -131,71 +149,101 @@ def _stage(
             progress=show,
         )
         shown(result.notices)
+    if as_json:
+        _echo_json(asdict(result))
+        return
     seconds = max(time.monotonic() - begin, 1e-6)
     for path in (*result.paths, *result.followed):
         line(console, f"  {path}{'' if path in result.copied else '  (was there)'}")
-    rate = f" in {seconds:.1f} s, {in_words(int(result.bytes_copied / seconds))}/s" if result.copied else ""
+    rate = f" in {seconds:.1f} s, {text_of_bytes(result.bytes_copied / seconds)}/s" if result.copied else ""
     done = "copied" if recipe is None else "repacked"
-    line(
+    prose(
         console,
-        f"{len(result.copied)} {done} ({in_words(result.bytes_copied)}{rate}), {len(result.reused)} reused. "
-        f"Remove with: h5stream stage --remove {result.folder}",
+        f"{len(result.copied)} {done} ({text_of_bytes(result.bytes_copied)}{rate}), {len(result.reused)} reused.",
     )
+    line(console, f"Remove with: h5stream stage --remove {result.folder}")
 
 
-def _list(folder: Path) -> None:
+def _echo_json(value: Any) -> None:
+    typer.echo(json.dumps(value, indent=2, default=str))
+
+
+def _there(folder: Path, option: str) -> Path:
+    """Refuse a folder that is not there: an answer about nothing would look like good news."""
+    if not folder.is_dir():
+        what = "is no folder" if folder.exists() else "does not exist"
+        raise StagingError(f"{option} {str(folder)!r} {what}; nothing can be staged there. Check the path.")
+    return folder
+
+
+def _list(folder: Path, as_json: bool) -> None:
     from h5stream.staging import list_staged
-    from h5stream.staging.space import in_words
 
-    console, files = Console(), list_staged(folder)
-    if not files:
+    console, files = safe_console(), list_staged(_there(folder, "--list"))
+    if as_json:
+        _echo_json([asdict(file) for file in files])
+    elif not files:
         line(console, f"nothing is staged in {folder}")
-        return
-    if console.is_terminal:
-        console.print(_table(files, in_words))
+    elif console.is_terminal:
+        _print_files(console, files)
     else:
         for file in files:
-            typer.echo("\t".join(_cells(file, in_words)))
-    line(console, f"{len(files)} file(s), {in_words(sum(file.size_bytes for file in files))}")
+            typer.echo("\t".join(_cells(file)))
+    if files and not as_json:
+        line(console, f"{len(files)} file(s), {text_of_bytes(sum(file.size_bytes for file in files))}")
 
 
-def _table(files: tuple[StagedFile, ...], in_words: Callable[[int], str]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for title in ("copy", "size", "state", "used by", "checksum", "source"):
+def _print_files(console: Console, files: tuple[StagedFile, ...]) -> None:
+    """Print what is short as a table, and what is long (paths, a checksum) below it in lines that can be copied."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("copy", "size", "state", "used by"):
         table.add_column(title, justify="right" if title == "size" else "left", overflow="fold")
     for file in files:
-        table.add_row(*(escape(cell) for cell in _cells(file, in_words)))
-    return table
+        _, size_text, state, users, *_ = _cells(file)
+        table.add_row(*map(Text, (*clean(file.path.name), size_text, state, users)))
+    console.print(table)
+    for file in files:
+        path, _, _, _, digest, source = _cells(file)
+        line(console, f"  {path} of {source}")
+        line(console, f"    {digest}")
 
 
-def _cells(file: StagedFile, in_words: Callable[[int], str]) -> tuple[str, ...]:
+def _cells(file: StagedFile) -> tuple[str, ...]:
     digest = file.checksum.digest if file.checksum else "-"
     users = ", ".join(map(str, file.used_by)) or "-"
     state = f"{file.state}, repacked" if file.recipe else str(file.state)
-    return clean(str(file.path), in_words(file.size_bytes), state, users, digest, str(file.source))
+    return clean(str(file.path), text_of_bytes(file.size_bytes), state, users, digest, str(file.source))
 
 
-def _verify(folder: Path, threads: int | None) -> None:
-    from h5stream.staging import verify_staged
+def _verify(folder: Path, threads: int | None, as_json: bool) -> None:
+    from h5stream.staging import list_staged, verify_staged
 
-    console = Console()
-    with Bar(console, "verifying") as bar:
-        results = verify_staged(folder, threads=threads, progress=lambda done, total: bar.show(done, total, ""))
+    if not list_staged(_there(folder, "--verify")):
+        raise StagingError(f"--verify {str(folder)!r}: nothing is staged there, so nothing could be verified")
+    console = safe_console()
+    with Bar(safe_console(stderr=True), "verifying") as bar:
+        results = verify_staged(folder, threads=threads, progress=lambda done, total: bar.show(done, total))
     bad = [result for result in results if not result.ok]
-    for result in bad:
-        line(console, f"DAMAGED {result.path}: {result.problem}")
-    line(console, f"{len(results) - len(bad)} of {len(results)} staged file(s) are as they were staged")
+    if as_json:
+        _echo_json([asdict(result) | {"ok": result.ok} for result in results])
+    else:
+        for result in bad:
+            line(console, f"DAMAGED {result.path}: {result.problem}")
+        prose(console, f"{len(results) - len(bad)} of {len(results)} staged file(s) are as they were staged")
+        if bad:
+            prose(console, "Stage the damaged ones again after: h5stream stage --remove DIR FILES")
     if bad:
-        line(console, "Stage the damaged ones again after: h5stream stage --remove DIR FILES")
         raise typer.Exit(1)
 
 
-def _remove(folder: Path, files: list[Path] | None, force: bool) -> None:
+def _remove(folder: Path, files: list[str] | None, force: bool, as_json: bool) -> None:
     from h5stream.staging import remove_staged
-    from h5stream.staging.space import in_words
 
-    console = Console()
-    result = remove_staged(folder, files or None, force=force)
+    console = safe_console()
+    result = remove_staged(_there(folder, "--remove"), files or None, force=force)
+    if as_json:
+        _echo_json(asdict(result))
+        return
     for notice in result.notices:
-        line(console, f"note: {notice}")
-    line(console, f"{len(result.removed)} file(s) removed, {in_words(result.bytes_freed)} freed")
+        prose(console, f"note: {notice}")
+    prose(console, f"{len(result.removed)} file(s) removed, {text_of_bytes(result.bytes_freed)} freed")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import typer
@@ -20,12 +21,24 @@ from h5stream.advice.learning_rate import learning_rate_for
 from h5stream.advice.order_of_knobs import what_to_try_first
 from h5stream.advice.presets import GpuPreset, Setting, preset_for, validation_batch
 from h5stream.advice.suggestion import Suggestion
+from h5stream.cli.options import (
+    SIZE,
+    AsJson,
+    Fields,
+    MemoryBudget,
+    Threads,
+    field_names,
+    files_of,
+    size,
+    some_size,
+)
 from h5stream.cli.printable import safe_console
 from h5stream.errors import OptionError
 
 # Without a GPU's preset: the loader's own default batch, and the DataLoader's default prefetch.
 _DEFAULT_BATCH = 8192
 _DEFAULT_PREFETCH = 2
+_CHUNK_NBYTES = 1 << 20
 
 _LABEL_COLUMNS = 8
 
@@ -39,6 +52,7 @@ class _Question:
     row_bytes: int | None
     batch_size: int | None
     workers: int | None
+    threads: int | None
     prefetch: int | None
     rows: int | None
     chunk_bytes: int
@@ -52,6 +66,28 @@ class _Question:
     precision: str
     waiting: float | None
     validation: Literal["half", "twice"]
+
+
+def _gib(text: str | float) -> float:
+    """Give a card's memory in GiB: a plain number is that already, and the makers' "24 GB" are 24 GiB."""
+    plain = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*(?:GB|GiB|G)?\s*", str(text), re.IGNORECASE)
+    return float(plain[1]) if plain else some_size(str(text)) / (1 << 30)
+
+
+def _asked_of(
+    question: _Question, paths: list[str], fields: str | list[str] | None, chunk_bytes: int | None
+) -> _Question:
+    """Fill in what files know; what was given on the command line stays."""
+    from h5stream.storage.opening import open_layout
+
+    layout = open_layout(paths, fields)
+    lead = max((parts[0] for parts in layout.datasets), key=lambda part: part.stored_row_nbytes)
+    return replace(
+        question,
+        row_bytes=question.row_bytes or layout.row_nbytes,
+        rows=question.rows or layout.rows,
+        chunk_bytes=chunk_bytes or lead.chunk_rows * lead.stored_row_nbytes,
+    )
 
 
 def suggestions_for(question: _Question, *, cpus: int, available_bytes: int | None) -> dict[str, Suggestion]:
@@ -112,7 +148,7 @@ def _host_memory(
         "loader_memory": loader_memory(
             row_bytes=row_bytes,
             batch_size=setting.batch_size,
-            threads=setting.workers,
+            threads=question.threads or setting.workers,
             chunk_bytes=question.chunk_bytes,
             memory_budget=question.memory_budget,
         ),
@@ -176,7 +212,7 @@ def _print_all(console: Console, found: dict[str, Suggestion], question: _Questi
 def _not_asked(question: _Question) -> list[str]:
     options = {
         "--gpu (a preset)": question.gpu is None and question.gpu_memory is None,
-        "--row-bytes (host memory)": question.row_bytes is None,
+        "FILE or --row-bytes (host memory)": question.row_bytes is None,
         "--parameters (GPU memory)": question.parameters is None,
         "--target-batch (accumulation)": question.target_batch is None,
         "--lr with --lr-batch (learning rate)": question.lr is None,
@@ -185,31 +221,65 @@ def _not_asked(question: _Question) -> list[str]:
 
 
 def suggest_command(
-    gpu: Annotated[str | None, typer.Option(help="The GPU's name, as the driver or you write it.")] = None,
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="FILE",
+            help="HDF5 files, or patterns, that give --row-bytes, --rows and --chunk-bytes.",
+            show_default=False,
+        ),
+    ] = None,
+    fields: Fields = "",
+    batch_size: Annotated[
+        int | None, typer.Option("--batch-size", min=1, metavar="ROWS", help="Your batch size; it is never changed.")
+    ] = None,
+    threads: Threads = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", min=0, metavar="N", help="Worker processes of a stock DataLoader.")
+    ] = None,
+    prefetch: Annotated[int | None, typer.Option("--prefetch", min=1, metavar="N", help="Its prefetch factor.")] = None,
+    memory_budget: MemoryBudget = None,
+    gpu: Annotated[str | None, typer.Option("--gpu", help="The GPU's name, as the driver or you write it.")] = None,
     gpu_memory: Annotated[
-        float | None, typer.Option(help="The GPU's memory in GiB, for cards without a preset.")
+        float | None,
+        typer.Option("--gpu-memory", parser=_gib, metavar=SIZE, help="The GPU's memory, such as 24GB: 24 GiB."),
     ] = None,
-    row_bytes: Annotated[int | None, typer.Option(help="Bytes of a row, all fields, decoded.", min=1)] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Your batch size; it is never changed.", min=1)] = None,
-    workers: Annotated[int | None, typer.Option(help="Your workers (threads).", min=0)] = None,
-    prefetch: Annotated[int | None, typer.Option(help="Your prefetch factor.", min=1)] = None,
-    rows: Annotated[int | None, typer.Option(help="Rows of an epoch.", min=1)] = None,
-    chunk_bytes: Annotated[int, typer.Option(help="Bytes of a decoded chunk.", min=1)] = 1 << 20,
-    memory_budget: Annotated[int | None, typer.Option(help="H5StreamLoader's memory_budget, bytes.", min=1)] = None,
-    parameters: Annotated[int | None, typer.Option(help="Parameters of the model, trained.", min=1)] = None,
+    row_bytes: Annotated[
+        int | None,
+        typer.Option("--row-bytes", parser=some_size, metavar=SIZE, help="Size of a row, all fields, decoded."),
+    ] = None,
+    rows: Annotated[int | None, typer.Option("--rows", min=1, metavar="N", help="Rows of an epoch.")] = None,
+    chunk_bytes: Annotated[
+        int | None,
+        typer.Option("--chunk-bytes", parser=some_size, metavar=SIZE, help="Size of a decoded chunk; else 1MiB."),
+    ] = None,
+    parameters: Annotated[
+        int | None, typer.Option("--parameters", min=1, metavar="N", help="Parameters of the model, trained.")
+    ] = None,
     activation_bytes: Annotated[
-        float, typer.Option(help="Activations of a row, bytes (measure_activations).", min=0)
-    ] = 0.0,
-    optimizer: Annotated[str, typer.Option(help="sgd, momentum, adamw, adamw8bit, adafactor ...")] = "adamw",
-    target_batch: Annotated[int | None, typer.Option(help="Rows that an optimizer step shall see.", min=1)] = None,
-    lr: Annotated[float | None, typer.Option(help="A learning rate that works ...")] = None,
-    lr_batch: Annotated[int | None, typer.Option(help="... with this batch.", min=1)] = None,
-    precision: Annotated[str, typer.Option(help="fp32, tf32, fp16 or bf16.")] = "fp32",
-    waiting: Annotated[
-        float | None, typer.Option(help="Measured share of the step that waits for data, 0 to 1.")
+        int,
+        typer.Option(
+            "--activation-bytes", parser=size, metavar=SIZE, help="Activations of a row (measure_activations)."
+        ),
+    ] = 0,
+    optimizer: Annotated[
+        str, typer.Option("--optimizer", help="sgd, momentum, adamw, adamw8bit, adafactor ...")
+    ] = "adamw",
+    target_batch: Annotated[
+        int | None, typer.Option("--target-batch", min=1, metavar="ROWS", help="Rows that an optimizer step shall see.")
     ] = None,
-    validation: Annotated[Literal["half", "twice"], typer.Option(help="Rule for the validation batch.")] = "half",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    lr: Annotated[float | None, typer.Option("--lr", help="A learning rate that works ...")] = None,
+    lr_batch: Annotated[
+        int | None, typer.Option("--lr-batch", min=1, metavar="ROWS", help="... with this batch.")
+    ] = None,
+    precision: Annotated[str, typer.Option("--precision", help="fp32, tf32, fp16 or bf16.")] = "fp32",
+    waiting: Annotated[
+        float | None, typer.Option("--waiting", help="Measured share of the step that waits for data, 0 to 1.")
+    ] = None,
+    validation: Annotated[
+        Literal["half", "twice"], typer.Option("--validation", help="Rule for the validation batch.")
+    ] = "half",
+    as_json: AsJson = False,
 ) -> None:
     """Suggest batch size, workers, prefetch and more, with the arithmetic. Nothing is applied."""
     question = _Question(
@@ -218,9 +288,10 @@ def suggest_command(
         row_bytes=row_bytes,
         batch_size=batch_size,
         workers=workers,
+        threads=threads,
         prefetch=prefetch,
         rows=rows,
-        chunk_bytes=chunk_bytes,
+        chunk_bytes=chunk_bytes or _CHUNK_NBYTES,
         memory_budget=memory_budget,
         parameters=parameters,
         activation_bytes=activation_bytes,
@@ -232,6 +303,10 @@ def suggest_command(
         waiting=waiting,
         validation=validation,
     )
+    if files:
+        question = _asked_of(question, files_of(files), field_names(fields), chunk_bytes)
+    elif fields:
+        raise OptionError(f"--fields {fields!r} names fields of FILE; name a file as well")
     found = suggestions_for(question, cpus=allowance.cpus(), available_bytes=allowance.memory_available_bytes())
     if as_json:
         typer.echo(json.dumps({name: value.to_dict() for name, value in found.items()}, indent=2))

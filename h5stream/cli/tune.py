@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +12,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from h5stream.cli.options import AsJson, BatchSize, Fields, Files, MemoryBudget, check_writable, field_names, files_of
+from h5stream.cli.printable import safe_console
+from h5stream.cli.showing import Steps, line
+
 if TYPE_CHECKING:
     from h5stream.advice.tune import Attempt, Tuning
 
@@ -18,16 +23,19 @@ _BAR = 20
 
 
 def tune_command(
-    file: Annotated[Path, typer.Argument(help="The HDF5 file that is trained from.")],
-    fields: Annotated[str, typer.Option(help="Fields of a sample, with commas between them.")] = "",
-    batch_size: Annotated[int, typer.Option(help="Rows of a batch; it is not changed.")] = 8192,
-    memory_budget: Annotated[int | None, typer.Option(help="Bytes that the loader may take.")] = None,
-    device: Annotated[str | None, typer.Option(help="Feed this device; its memory is tried for the window.")] = None,
-    seconds: Annotated[float, typer.Option(help="Time of each trial; there are some thirty.")] = 1.5,
-    plot: Annotated[Path | None, typer.Option(help="Draw the curve into this image.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Write the best setting into this TOML profile.")] = None,
+    files: Files,
+    fields: Fields = "",
+    batch_size: BatchSize = 8192,
+    memory_budget: MemoryBudget = None,
+    device: Annotated[
+        str | None, typer.Option("--device", help="Feed this device; its memory is tried for the window.")
+    ] = None,
+    seconds: Annotated[float, typer.Option("--seconds", help="Time of each trial; there are some thirty.")] = 1.5,
+    plot: Annotated[Path | None, typer.Option("--plot", help="Draw the curve into this image.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Write the best setting into this TOML profile.")] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Measure shuffled epochs of FILE with other threads and windows; print the curve and the best setting."""
+    """Measure shuffled epochs with other threads and windows; print the curve and the best setting."""
     from h5stream.advice.tune import tune
     from h5stream.engine.kernels import warm_up
     from h5stream.monitor.plot import check_plot_path
@@ -35,34 +43,38 @@ def tune_command(
 
     if plot is not None:
         check_plot_path(plot)
-    names = [name.strip() for name in fields.split(",") if name.strip()]
-    console, errors = Console(), Console(stderr=True)
+    check_writable(plot, "--plot")
+    check_writable(out, "--out")
+    paths = files_of(files)
+    errors = safe_console(stderr=True)
     warm_up()
-    with errors.status("measuring") as status:
+    with Steps(errors, "measuring") as steps:
         tuning = tune(
-            str(file),
-            fields=(names if len(names) > 1 else names[0]) if names else None,
+            paths[0] if len(paths) == 1 else paths,
+            fields=field_names(fields),
             batch_size=batch_size,
             memory_budget=memory_budget,
             device=device,
             seconds=seconds,
-            progress=lambda attempt: status.update(_said(attempt)),
+            progress=lambda attempt: steps.show(_said(attempt)),
         )
-    _print(console, tuning)
+    if as_json:
+        typer.echo(json.dumps(tuning.to_dict(), indent=2, default=str))
+    else:
+        _print(safe_console(), tuning)
+    if out is not None:
+        write_profile(tuning.profile, out)
+        line(errors, f"profile: {out}")
+        line(errors, f"use it:  loader = H5StreamLoader.from_profile({str(out)!r})  # shuffle=True is in it")
     if plot is not None:
         from h5stream.advice.tune_plot import save_tune_plot
 
         save_tune_plot(tuning, plot)
-        errors.print(f"plot: {plot}", highlight=False, markup=False)
-    if out is not None:
-        write_profile(tuning.profile, out)
-        errors.print(f"profile: {out}", highlight=False, markup=False)
-        line = f"use it:  loader = H5StreamLoader.from_profile({str(out)!r})  # shuffle=True is in it"
-        errors.print(line, highlight=False, markup=False, soft_wrap=True)
+        line(errors, f"plot: {plot}")
 
 
 def _said(attempt: Attempt) -> str:
-    return f"measuring: {attempt.threads} thread(s), window {attempt.window_rows:,}: {attempt.rows_per_s:,.0f} rows/s"
+    return f"{attempt.threads} thread(s), window {attempt.window_rows:,}: {attempt.rows_per_s:,.0f} rows/s"
 
 
 def _print(console: Console, tuning: Tuning) -> None:
@@ -77,8 +89,8 @@ def _print(console: Console, tuning: Tuning) -> None:
         table.add_row(*_row(attempt, fastest, chosen, min(_BAR, console.width - 67)), style="green" if chosen else "")
     console.print(table)
     console.print(Text(f"{tuning.title}: {tuning.answer}", style="bold"))
-    for line in tuning.caveats:
-        console.print(Padding(Text(f"note: {line}"), (0, 0, 0, 2), expand=False))
+    for caveat in tuning.caveats:
+        console.print(Padding(Text(f"note: {caveat}"), (0, 0, 0, 2), expand=False))
     console.print(Text(f"The batch size stays {tuning.profile.loader['batch_size']}.", style="dim"))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from h5stream.notebook import ShownAsText
+from h5stream.units import text_of_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +205,7 @@ class LoaderStatistics(ShownAsText):
                 f"wait per batch: mean {1e3 * self.wait_mean_s:.1f} ms, p95 {1e3 * self.wait_p95_s:.1f} ms, "
                 f"max {1e3 * self.wait_max_s:.1f} ms; first batch "
                 + ("n/a" if self.first_batch_s is None else f"{1e3 * self.first_batch_s:.0f} ms"),
-                f"read {self.read_bytes / 1e6:,.1f} MB, decoded {self.decoded_bytes / 1e6:,.1f} MB, amplification "
+                f"read {text_of_bytes(self.read_bytes)}, decoded {text_of_bytes(self.decoded_bytes)}, amplification "
                 + ("n/a" if amplification is None else f"{amplification:.2f}"),
                 f"{self.threads} reader(s): read {self.read_busy:.0%}, decode {self.decode_busy:.0%}, "
                 f"scatter {self.scatter_busy:.0%}, h5py {self.h5py_busy:.0%}, plan {self.plan_busy:.0%}, "

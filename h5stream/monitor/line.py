@@ -5,8 +5,7 @@ from __future__ import annotations
 from h5stream.monitor.sample import SystemSample
 
 NA = "n/a"
-# The line says GB as nvidia-smi's users say it: a "24 GB" card has 24 x 2**30 bytes.
-_GB = 1 << 30
+_GIB = 1 << 30
 
 
 def percent(ratio: float | None, digits: int = 1) -> str:
@@ -26,11 +25,11 @@ def amount(used: int | None, total: int | None) -> str:
     Examples
     --------
     >>> amount(int(12.3 * 2**30), 24 * 2**30)
-    '12.3/24.0GB(51.2%)'
+    '12.3/24.0GiB(51.2%)'
     """
     if used is None or not total:
         return NA
-    return f"{used / _GB:.1f}/{total / _GB:.1f}GB({percent(used / total)})"
+    return f"{used / _GIB:.1f}/{total / _GIB:.1f}GiB({percent(used / total)})"
 
 
 def scaled(value: float | None, unit: str) -> str:
@@ -68,9 +67,9 @@ def format_line(sample: SystemSample, device: int = 0) -> str:
     ...                 memory_used_bytes=int(12.3 * gib), memory_total_bytes=24 * gib)
     >>> host = HostSample(cpu_ratio=0.452, ram_used_bytes=int(18.41 * gib), ram_total_bytes=64 * gib)
     >>> format_line(SystemSample(time_s=0, gpus=(gpu,), host=host))
-    'GPU: 85% | VRAM:12.3/24.0GB(51.2%) | CPU: 45.2% | RAM:18.4/64.0GB(28.8%)'
+    'GPU: 85% | VRAM:12.3/24.0GiB(51.2%) | CPU: 45.2% | RAM:18.4/64.0GiB(28.8%)'
     >>> format_line(SystemSample(time_s=0, host=host))
-    'GPU: n/a | VRAM:n/a | CPU: 45.2% | RAM:18.4/64.0GB(28.8%)'
+    'GPU: n/a | VRAM:n/a | CPU: 45.2% | RAM:18.4/64.0GiB(28.8%)'
     """
     gpu = sample.gpu(device)
     vram = amount(gpu.memory_used_bytes, gpu.memory_total_bytes) if gpu else NA

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from h5stream.monitor.line import NA, amount, percent, scaled
 from h5stream.monitor.sample import GpuSample, SystemSample
+from h5stream.units import text_of_bytes
 
 _BARS = "▁▂▃▄▅▆▇█"
 _MIN_COURSE = 10  # columns
@@ -195,11 +196,11 @@ def _footer(samples: Sequence[SystemSample]) -> str:
 
 
 def _bytes_per_s(value: float | None) -> str:
-    return scaled(value, "B/s")
+    return NA if value is None else f"{text_of_bytes(value)}/s"
 
 
 def _bytes(value: float | None) -> str:
-    return scaled(value, "B")
+    return NA if value is None else text_of_bytes(value)
 
 
 def _watts(value: float | None) -> str:

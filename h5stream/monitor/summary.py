@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from h5stream.monitor.line import NA, percent, scaled
 from h5stream.monitor.sample import GpuSample, SystemSample
 from h5stream.notebook import ShownAsText
+from h5stream.units import text_of_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,4 +223,4 @@ def _mean(spread: Spread | None, unit: str) -> str:
 
 
 def _peak(spread: Spread | None) -> str:
-    return f"{spread.high / 2**30:.1f}GB" if spread else NA
+    return text_of_bytes(spread.high) if spread else NA

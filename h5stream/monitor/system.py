@@ -284,7 +284,7 @@ class SystemMonitor(ShownAsText):
     def line(self, device: int = 0) -> str:
         """Give the newest sample as a line for a progress bar, at once.
 
-        ``GPU: 85% | VRAM:12.3/24.0GB(51.2%) | CPU: 45.2% | RAM:18.4/64.0GB(28.8%)``; what is not known is
+        ``GPU: 85% | VRAM:12.3/24.0GiB(51.2%) | CPU: 45.2% | RAM:18.4/64.0GiB(28.8%)``; what is not known is
         ``n/a``.
 
         Parameters

@@ -35,7 +35,7 @@ from h5stream.errors import (
 from h5stream.staging.blocks import BlockCopy, Buffers, copy_block, new_buffers
 from h5stream.staging.checksum import BLOCK_BYTES, Checksum, block_count, combine
 from h5stream.staging.layout import SourceVersion, version_from
-from h5stream.staging.space import in_words
+from h5stream.units import text_of_bytes
 
 # Ctrl-C in the middle of `Thread.start` leaves a thread that comes up a moment later: within this time.
 _LATE_START_S = 1.0
@@ -303,7 +303,7 @@ def open_part(job: CopyJob) -> int:
 def _explained(error: OSError, job: CopyJob) -> StagingError:
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
         return NotEnoughSpaceError(
-            f"{job.folder} filled up while {job.source} ({in_words(job.version.size_bytes)}) was copied "
+            f"{job.folder} filled up while {job.source} ({text_of_bytes(job.version.size_bytes)}) was copied "
             f"there: {error.strerror}. The unfinished copies were removed; free space, or name another "
             "folder",
             file=job.source,

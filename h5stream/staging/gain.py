@@ -17,8 +17,8 @@ from h5stream.staging.space import (
     NETWORK_FILESYSTEMS,
     existing_parent,
     filesystem_type,
-    in_words,
 )
+from h5stream.units import text_of_bytes
 
 # From here on nearly every read is served from memory; the rest comes in with the first epoch.
 RESIDENT_SHARE = 0.9
@@ -79,8 +79,8 @@ def little_gain(name: str, size_bytes: int, resident: int | None, source: Place,
         return f"staging {name} may gain nothing: the folder is on a rotating disk"
     if resident is not None and size_bytes and resident >= RESIDENT_SHARE * size_bytes:
         return (
-            f"staging {name} gains little as long as memory is plenty: {in_words(resident)} of its "
-            f"{in_words(size_bytes)} are in the page cache already"
+            f"staging {name} gains little as long as memory is plenty: {text_of_bytes(resident)} of its "
+            f"{text_of_bytes(size_bytes)} are in the page cache already"
         )
     return ""
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from h5stream import allowance
+from h5stream.units import text_of_bytes
 
 MEMORY_FILESYSTEMS = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"})
 NETWORK_FILESYSTEMS = frozenset(
@@ -129,20 +130,6 @@ def what_fits(sizes: Sequence[tuple[str, int]], usable_bytes: int) -> list[str]:
     return fitting
 
 
-def in_words(size_bytes: int) -> str:
-    """Give a size for people, with the unit that suits it.
-
-    Examples
-    --------
-    >>> in_words(999), in_words(3 << 20), in_words(5 << 30)
-    ('999 B', '3.0 MiB', '5.0 GiB')
-    """
-    for unit, shift in (("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)):
-        if size_bytes >= 1 << shift:
-            return f"{size_bytes / (1 << shift):.1f} {unit}"
-    return f"{size_bytes} B"
-
-
 def refusal(space: Space, sizes: Sequence[tuple[str, int]], promised_bytes: int = 0) -> str:
     """Give why the files do not fit, with the numbers and what would fit; an empty string where they fit.
 
@@ -165,17 +152,17 @@ def refusal(space: Space, sizes: Sequence[tuple[str, int]], promised_bytes: int 
     if space.memory_bytes is not None:
         limits.append(_limit("the available memory", space.memory_bytes, space.memory_margin_bytes))
     if promised_bytes:
-        limits.append(f"{in_words(promised_bytes)} are promised to copies under way")
+        limits.append(f"{text_of_bytes(promised_bytes)} are promised to copies under way")
     return (
-        f"{len(sizes)} file(s) of {in_words(needed)} ({needed} bytes) do not fit into {space.folder}"
-        f"{f' ({space.filesystem})' if space.filesystem else ''}, which can take {in_words(usable)} "
+        f"{len(sizes)} file(s) of {text_of_bytes(needed)} ({needed} bytes) do not fit into {space.folder}"
+        f"{f' ({space.filesystem})' if space.filesystem else ''}, which can take {text_of_bytes(usable)} "
         f"({usable} bytes): {'; '.join(limits)}. {_way_out(what_fits(sizes, usable), len(sizes))}"
     )
 
 
 def _limit(what: str, have_bytes: int, margin_bytes: int) -> str:
-    margin = f" less a margin of {in_words(margin_bytes)}" if margin_bytes else ""
-    return f"{what} is {in_words(have_bytes)}{margin}"
+    margin = f" less a margin of {text_of_bytes(margin_bytes)}" if margin_bytes else ""
+    return f"{what} is {text_of_bytes(have_bytes)}{margin}"
 
 
 def _way_out(fitting: Sequence[str], asked: int) -> str:

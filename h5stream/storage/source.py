@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from stat import S_ISDIR
+from stat import S_ISDIR, S_ISREG
 from typing import Any
 
 from h5stream.errors import H5StreamError, SourceChangedError, SourceError, SourceNotFoundError, TruncatedFileError
@@ -47,7 +47,7 @@ class FileIdentity:
         SourceNotFoundError
             If there is no such file.
         SourceError
-            If the path is a folder or cannot be examined.
+            If the path is a folder, a pipe or a device, or cannot be examined.
         """
         flush_written(path, opening=True)
         return cls._now(path)
@@ -62,6 +62,8 @@ class FileIdentity:
             raise SourceError(f"cannot examine {path!r}: {error.strerror}", file=path) from error
         if S_ISDIR(stat.st_mode):
             raise SourceError(f"{path!r} is a folder, not an HDF5 file; name its files or a pattern", file=path)
+        if not S_ISREG(stat.st_mode):  # Opening a pipe would wait for its writer.
+            raise SourceError(f"{path!r} is a pipe or a device, not an HDF5 file", file=path)
         return cls(path=path, size=stat.st_size, mtime_ns=stat.st_mtime_ns, inode=stat.st_ino)
 
     def check_unchanged(self) -> None:

@@ -85,9 +85,9 @@ class TestMachine:
     @pytest.mark.parametrize(
         ("available", "error", "limit", "status", "part"),
         [
-            (False, None, 8 << 20, "pass", "not needed without a GPU; memlock limit 8 MiB"),
-            (True, None, -1, "pass", "64 MiB allocated; memlock limit unlimited"),
-            (True, "out of memory", 65536, "fail", "64 MiB refused: out of memory; memlock limit 0 MiB"),
+            (False, None, 8 << 20, "pass", "not needed without a GPU; memlock limit 8.00 MiB"),
+            (True, None, -1, "pass", "64.0 MiB allocated; memlock limit unlimited"),
+            (True, "out of memory", 65536, "fail", "64.0 MiB refused: out of memory; memlock limit 64.0 KiB"),
         ],
     )
     def test_pinned_memory_must_work_where_there_is_a_gpu(self, available, error, limit, status, part):
@@ -110,8 +110,8 @@ class TestMachine:
     @pytest.mark.parametrize(
         ("available", "limit", "status", "found"),
         [
-            (1 * GIB, 4 * GIB, "warn", "1.0 GiB available, cgroup limit 4.0 GiB"),
-            (2 * GIB, None, "pass", "2.0 GiB available, no cgroup limit"),
+            (1 * GIB, 4 * GIB, "warn", "1.00 GiB available, cgroup limit 4.00 GiB"),
+            (2 * GIB, None, "pass", "2.00 GiB available, no cgroup limit"),
         ],
     )
     def test_little_memory_is_told(self, available, limit, status, found):
@@ -329,8 +329,8 @@ class TestFile:
     @pytest.mark.parametrize(
         ("rate", "size", "direct", "status", "part"),
         [
-            (2e9, 64 << 20, True, "pass", "2000 MB/s over 64 MiB, past the page cache"),
-            (100e6, 64 << 20, True, "warn", "100 MB/s over 64 MiB"),
+            (2e9, 64 << 20, True, "pass", "1.86 GiB/s over 64.0 MiB, past the page cache"),
+            (100e6, 64 << 20, True, "warn", "95.4 MiB/s over 64.0 MiB"),
             (100e6, 64 << 20, False, "pass", "through the page cache"),
             (1.0, 8192, True, "pass", "too small to measure (8192 bytes)"),
         ],
@@ -347,7 +347,7 @@ class TestFile:
 
     def test_the_checks_of_a_file_stand_in_order_and_the_index_may_add_some(self, path):
         names = [check.name for check in doctor.examine_file(path)]
-        assert names == ["file", "filesystem", "page cache", "read rate"]
+        assert names == ["file", "structure", "filesystem", "page cache", "read rate"]
         asked = []
 
         def of_the_index(file):
@@ -356,6 +356,13 @@ class TestFile:
 
         assert doctor.examine_file(path, of_the_index)[-1].name == "chunks"
         assert asked == [path]
+
+    def test_a_file_that_was_cut_off_fails(self, path):
+        os.truncate(path, path.stat().st_size - 1)
+        checks = doctor.examine_file(path)
+        assert [check.name for check in checks] == ["file", "structure"]
+        assert verdict(checks[-1]) == "fail"
+        assert "truncated" in checks[-1].found
 
     def test_what_is_no_hdf5_file_is_not_looked_at_further(self, tmp_path):
         (tmp_path / "x").write_text("no")
@@ -517,7 +524,8 @@ class TestCommand:
         names = [check["name"] for check in answer["checks"]]
         assert names == [
             "torch", "driver", "CUDA", "pinned memory", "processors", "memory", "tmpfs", "open files", "HDF5",
-            "filters", "NUMA", "numba cache", "start method", "file", "filesystem", "page cache", "read rate",
+            "filters", "NUMA", "numba cache", "start method", "file", "structure", "filesystem", "page cache",
+            "read rate",
         ]  # fmt: skip
 
 

@@ -265,7 +265,7 @@ def test_each_poor_layout_is_named_with_its_command(tmp_path, key, monkeypatch):
     assert any(character.isdigit() for character in advice.problem) or key == "through_h5py"
     folder = path.removesuffix("/an ill.h5")
     assert found.repack_command == (
-        f"h5stream repack '{folder}/an ill.h5' '{folder}/an ill.repacked.h5' --chunk-mib 1 --compress lz4"
+        f"h5stream repack '{folder}/an ill.h5' '{folder}/an ill.repacked.h5' --chunk-bytes 1MiB --compress lz4"
     )
 
 

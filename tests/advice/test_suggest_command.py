@@ -24,7 +24,7 @@ def suggest(*options, width="100"):
 def test_the_issues_command_prints_preset_queue_and_order():
     text = suggest("--gpu", "RTX 4090", "--row-bytes", "1024")
     assert "batch 7168, 8 workers, prefetch 16" in text
-    assert "8 workers x 16 batches = 128 batches x 7.00 MiB = 896.00 MiB" in text
+    assert "8 workers x 16 batches = 128 batches x 7.00 MiB = 896 MiB" in text
     assert "1. batch size" in text
     assert "printed and never applied" in text
 

@@ -87,7 +87,7 @@ def test_every_kind_of_suggestion_is_tried_here():
         (1023, "1023 B"),
         (1024, "1.00 KiB"),
         (1024**2 - 1, "1.00 MiB"),
-        (3 * 1024**6, "3072.00 PiB"),
+        (3 * 1024**6, "3072 PiB"),
     ],
 )
 def test_bytes_are_printed_in_powers_of_1024(count, text):

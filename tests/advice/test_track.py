@@ -305,8 +305,8 @@ def test_gpu_memory_is_said_at_the_first_batch(monkeypatch):
     memory = meter.DeviceMemory(device=0, allocated_bytes=3 << 30, peak_bytes=5 << 30)
     monkeypatch.setattr("h5stream.advice.track.device_memory", lambda: memory)
     text, _ = printed(Loader())
-    assert text.index("GPU memory at the first batch: 3.00GB") < text.index("Batch size: ")
-    assert "GPU memory: 3.00GB allocated, 5.00GB peak" in text
+    assert text.index("GPU memory at the first batch: 3.00 GiB") < text.index("Batch size: ")
+    assert "GPU memory: 3.00 GiB allocated, 5.00 GiB peak" in text
 
 
 def test_the_wait_clock_sees_a_wait_that_still_goes_on():

@@ -72,7 +72,7 @@ def test_names_and_access_stay_whole_at_80_columns(path):
 
 def test_the_command_is_one_line_to_copy(path):
     line = next(line for line in inspect(path, width="80").splitlines() if line.startswith("h5stream repack"))
-    assert line == f"h5stream repack {path} {path.removesuffix('.h5')}.repacked.h5 --chunk-mib 1 --compress lz4"
+    assert line == f"h5stream repack {path} {path.removesuffix('.h5')}.repacked.h5 --chunk-bytes 1MiB --compress lz4"
 
 
 def test_long_listings_are_cut_unless_all_is_asked_for(path):

@@ -38,9 +38,9 @@ def test_once_prints_a_line_for_each_gpu():
     result = run("--once")
     lines = result.stdout.splitlines()
     assert result.exit_code == 0
-    assert [line[:36] for line in lines] == [
-        "GPU: 85% | VRAM:6.0/24.0GB(25.0%) | ",
-        "GPU: 3% | VRAM:12.0/24.0GB(50.0%) | ",
+    assert [line[:37] for line in lines] == [
+        "GPU: 85% | VRAM:6.0/24.0GiB(25.0%) | ",
+        "GPU: 3% | VRAM:12.0/24.0GiB(50.0%) | ",
     ]
 
 

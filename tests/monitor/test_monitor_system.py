@@ -64,8 +64,8 @@ def test_the_line_has_exactly_the_promised_form(monkeypatch):
         text = monitor.line()
     host = sample.host
     assert text == (
-        f"GPU: 85% | VRAM:12.3/24.0GB(51.2%) | CPU: {100 * host.cpu_ratio:.1f}% | "
-        f"RAM:{host.ram_used_bytes / GIB:.1f}/{host.ram_total_bytes / GIB:.1f}GB({100 * host.ram_ratio:.1f}%)"
+        f"GPU: 85% | VRAM:12.3/24.0GiB(51.2%) | CPU: {100 * host.cpu_ratio:.1f}% | "
+        f"RAM:{host.ram_used_bytes / GIB:.1f}/{host.ram_total_bytes / GIB:.1f}GiB({100 * host.ram_ratio:.1f}%)"
     )
 
 

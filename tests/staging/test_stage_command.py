@@ -26,14 +26,14 @@ def test_a_round_trip(run, write, ram, left):
     sources = [write("a.h5", 1 << 20), write("b.h5", 0)]
     output = run(*sources, "--to", ram)
     assert f"  {ram}/a.h5\n" in output
-    assert "2 copied (1.0 MiB" in output
+    assert "2 copied (1.00 MiB" in output
     assert f"h5stream stage --remove {ram}" in output
     assert "0 copied (0 B), 2 reused" in run(*sources, "--to", ram)
     listing = run("--list", ram)
-    assert f"{ram}/a.h5\t1.0 MiB\tfresh\t-\t" in listing
-    assert "2 file(s), 1.0 MiB" in listing
+    assert f"{ram}/a.h5\t1.00 MiB\tfresh\t-\t" in listing
+    assert "2 file(s), 1.00 MiB" in listing
     assert "2 of 2 staged file(s) are as they were staged" in run("--verify", ram)
-    assert "1 file(s) removed, 1.0 MiB freed" in run("--remove", ram, ram / "a.h5")
+    assert "1 file(s) removed, 1.00 MiB freed" in run("--remove", ram, ram / "a.h5")
     assert "1 file(s) removed, 0 B freed" in run("--remove", ram)
     assert left(ram) == []
     assert "nothing is staged" in run("--list", ram)
@@ -90,7 +90,7 @@ def test_a_real_process_prints_one_line_for_an_error_and_ends_with_2(tmp_path):
         [*command, "absent.h5", "--to", str(tmp_path / "x")], capture_output=True, text=True, check=False
     )
     assert result.returncode == 2
-    assert result.stderr.startswith("error: no file at ")
+    assert result.stderr.startswith("error: no such file: ")
     assert list(tmp_path.iterdir()) == []
 
 

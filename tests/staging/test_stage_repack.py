@@ -178,7 +178,7 @@ def test_a_waiting_process_takes_over_from_a_killed_one(child, source, ram):
 
 
 def test_the_command_shares_its_options_with_repack(source, ram):
-    command = ["stage", str(source), "--to", str(ram), "--repack", "--compress", "zstd", "--chunk-mib", "0.5"]
+    command = ["stage", str(source), "--to", str(ram), "--repack", "--compress", "zstd", "--chunk-bytes", "0.5MiB"]
     run = CliRunner().invoke(app, command, catch_exceptions=False)
     assert "1 repacked" in run.output
     assert "fresh, repacked" in CliRunner().invoke(app, ["stage", "--list", str(ram)]).output

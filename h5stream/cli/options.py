@@ -1,0 +1,132 @@
+"""Options that several commands have: one name, one meaning, one text."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from h5stream.errors import OptionError
+from h5stream.units import as_bytes
+
+SIZE = "SIZE"
+
+
+def size(text: str | int) -> int:
+    """Give the bytes of a size on the command line; typer names the option."""
+    try:
+        return as_bytes(text, name="SIZE")
+    except OptionError:
+        raise typer.BadParameter(
+            f"takes bytes, as a number or with a unit such as 512MB or 4GiB, not {str(text)!r}"
+        ) from None
+
+
+def some_size(text: str | int) -> int:
+    """Give the bytes of a size that is more than nothing."""
+    if (nbytes := size(text)) < 1:
+        raise typer.BadParameter(f"takes at least 1 byte, not {str(text)!r}")
+    return nbytes
+
+
+Files = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="FILE", help="HDF5 files, or patterns such as 'day*.h5'; one after the other.", show_default=False
+    ),
+]
+Fields = Annotated[
+    str, typer.Option("--fields", metavar="NAMES", help="Fields of a sample, separated by commas.", show_default=False)
+]
+BatchSize = Annotated[int, typer.Option("--batch-size", min=1, metavar="ROWS", help="Rows of a batch; never changed.")]
+Threads = Annotated[
+    int | None,
+    typer.Option("--threads", min=1, metavar="N", help="h5stream's reader threads; by default all that are allowed."),
+]
+Window = Annotated[
+    str, typer.Option("--window", metavar="ROWS", help="Rows shuffled with one another, 'auto' or 'all'.")
+]
+MemoryBudget = Annotated[
+    int | None,
+    typer.Option(
+        "--memory-budget", parser=some_size, metavar=SIZE, help="Memory that the loader may take, such as 4GiB."
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]
+
+
+def field_names(text: str) -> str | list[str] | None:
+    """Give the loader's ``fields=`` for names with commas between them.
+
+    Examples
+    --------
+    >>> field_names(""), field_names("x"), field_names("x, y")
+    (None, 'x', ['x', 'y'])
+    """
+    names = listed_names(text)
+    return names[0] if names is not None and len(names) == 1 else names
+
+
+def listed_names(text: str) -> list[str] | None:
+    """Give the names of a text with commas between them; None where there is no text at all.
+
+    Raises
+    ------
+    OptionError
+        If there is a text and no name in it.
+    """
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if text and not names:
+        raise OptionError(f"--fields takes names separated by commas, not {text!r}")
+    return names or None
+
+
+def window_rows(text: str) -> int | str:
+    """Give the loader's ``window=``; the loader refuses what it does not know."""
+    return int(text) if text.isdigit() else text
+
+
+def files_of(given: list[str]) -> list[str]:
+    """Give the files that paths and patterns name, each of which is there.
+
+    Raises
+    ------
+    SourceError
+        If a pattern matches nothing, or what is named is not there or is no file.
+    """
+    from h5stream.storage.fields import read_request
+    from h5stream.storage.source import FileIdentity
+
+    paths = read_request(given, None).paths
+    for path in paths:
+        FileIdentity.of(path)
+    return list(paths)
+
+
+def check_writable(path: Path | None, option: str) -> None:
+    """Refuse an output path that cannot be written, before anything is measured.
+
+    What is there already is left as it is: the file is opened for appending, or made and taken away again,
+    which asks the file system itself and not its permissions alone.
+
+    Raises
+    ------
+    OptionError
+        If it cannot be written.
+    """
+    if path is None:
+        return
+    try:
+        if path.exists():
+            os.close(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC))
+        else:
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
+            path.unlink()
+    except OSError as error:
+        why = "it is a folder" if error.errno == errno.EISDIR else os.strerror(error.errno or 0)
+        if not path.parent.is_dir():
+            why = f"there is no folder {str(path.parent)!r}"
+        raise OptionError(f"{option} {str(path)!r} cannot be written: {why}") from error

@@ -1,0 +1,52 @@
+"""The naive loader is stopped inside a batch, with its workers, and its rows count until then."""
+
+from __future__ import annotations
+
+import os
+
+import h5py
+import numpy as np
+import pytest
+
+from h5stream.baseline.measure import measure_naive
+from h5stream.baseline.stopped import Rival, RivalError
+
+
+def is_there(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().split()[2] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_it_is_stopped_inside_a_batch_and_no_process_is_left(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:  # Each row has a part in each of 256 chunks.
+        file.create_dataset("x", data=np.zeros((20_000, 256), "u1"), chunks=(20_000, 1), compression="gzip")
+    rival = Rival([str(tmp_path / "a.h5")], ["x"], 8192, 2)
+    try:
+        rival.run(2.0, lambda rows: None)
+    finally:
+        pids = [rival._process.pid, *(pid for pid in rival._pids if pid)]
+        rival.stop()
+    assert rival.rows > 0
+    assert rival.batches == 0
+    assert rival.first_batch_s is None
+    assert not is_there(pids[0])
+    assert os.getpid() not in pids
+
+
+def test_a_whole_epoch_of_several_files_is_counted_row_by_row(tmp_path):
+    for name in ("a.h5", "b.h5"):
+        with h5py.File(tmp_path / name, "w") as file:
+            file["x"] = np.zeros((100, 3), "f4")
+    paths = [str(tmp_path / "a.h5"), str(tmp_path / "b.h5")]
+    found = measure_naive(paths, ["x"], batch_size=64, workers=0, seconds=60, row_nbytes=12)
+    assert (found.rows, found.batches, found.nbytes, found.stopped) == (200, 4, 2400, False)
+
+
+def test_what_it_cannot_read_is_told(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = np.zeros((100, 3), "f4")
+    with pytest.raises(RivalError, match="the naive loader failed: KeyError"):
+        measure_naive([str(tmp_path / "a.h5")], ["nothing"], batch_size=64, workers=0, seconds=60, row_nbytes=12)

@@ -1,0 +1,149 @@
+"""Every screen fits the terminal that it is printed to, and no number in it is cut."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import h5py
+import numpy as np
+import pytest
+import typer
+
+from h5stream._version import __version__
+from h5stream.cli.app import app
+
+SCREENS = {
+    "start": [],
+    "help": ["-h"],
+    "inspect": ["inspect", "big.h5"],
+    "inspect of several": ["inspect", "a1.h5", "a2.h5"],
+    "doctor": ["doctor", "a1.h5"],
+    "bench": ["bench", "a*.h5", "--seconds", "1", "--batch-size", "200", "--workers", "0"],
+    "diagnose": ["diagnose", "a1.h5", "--step-ms", "1", "--seconds", "0.1", "--batch-size", "200"],
+    "tune": ["tune", "a?.h5", "--seconds", "0.05", "--batch-size", "200"],
+    "suggest": [
+        *("suggest", "a1.h5", "--gpu", "RTX 4090", "--batch-size", "8192", "--parameters", "110000000"),
+        *("--activation-bytes", "256KiB", "--target-batch", "20000", "--lr", "0.0004", "--lr-batch", "1024"),
+    ],
+    "stage": ["stage", "a*.h5", "--to", "ram"],
+    "stage --list": ["stage", "--list", "copies"],
+    "stage --verify": ["stage", "--verify", "copies"],
+    "stage --remove": ["stage", "--remove", "copies"],
+    "repack": ["repack", "a1.h5", "b.h5", "--chunk-bytes", "64k"],
+    "monitor": ["monitor", "--once"],
+    **{
+        f"{name} -h": [name, "-h"]
+        for name in ("inspect", "doctor", "bench", "diagnose", "tune", "suggest", "stage", "repack", "monitor")
+    },
+}
+
+
+@pytest.fixture
+def screens(here, h5stream, monkeypatch):
+    """Files with numbers of many digits, and copies; rates are not measured longer than a test may take."""
+    monkeypatch.setattr("h5stream.baseline.rates._ROUNDS", 1)
+    with h5py.File("big.h5", "w") as file:
+        file.create_dataset("images", (123_456_789, 3, 32, 32), "u1", chunks=(1234, 3, 32, 32), compression="gzip")
+        file.create_dataset("measurements", (123_456_789, 1000), "f8", chunks=True)
+        file.create_dataset("labels", data=np.arange(1000))
+    h5stream("stage", "a1.h5", "a2.h5", "--to", "copies")
+    return h5stream
+
+
+# A path, a checksum or a command is one word or is copied as it is: it is not broken, however long.
+MAY_BE_LONG = re.compile(r"^  /|^Remove with: |^h5stream repack |\t|^GPU: ")
+
+
+@pytest.mark.parametrize("width", [80, 60])
+@pytest.mark.parametrize("name", SCREENS)
+def test_a_screen_fits_and_no_number_is_cut(name, width, screens):
+    if width < 80 and (name in {"start", "help"} or name.endswith("-h")):
+        pytest.skip("it is laid out for 80 columns")
+    ended = screens(*SCREENS[name], width=width)
+    assert ended.status in ({0, 1} if name == "doctor" else {0}), ended.text
+    assert ended.out
+    assert "…" not in ended.out
+    long = [line for line in ended.text.splitlines() if len(line.rstrip()) > width and not MAY_BE_LONG.search(line)]
+    assert long == []
+
+
+def test_the_start_screen_fits_a_small_terminal(h5stream):
+    lines = h5stream().out.splitlines()
+    assert len(lines) <= 23
+    for command in ("inspect", "doctor", "bench", "diagnose", "tune", "suggest", "stage", "repack", "monitor"):
+        assert any(re.search(rf"^\w*\s+{command}\b", line) for line in lines), command
+
+
+JSON = {name: words for name, words in SCREENS.items() if words and not name.endswith("-h") and name != "help"}
+
+
+@pytest.mark.parametrize("name", JSON)
+def test_every_command_that_prints_results_prints_them_as_json(name, screens):
+    ended = screens(*JSON[name], "--json")
+    assert ended.status in ({0, 1} if name == "doctor" else {0}), ended.text
+    assert json.loads(ended.out)
+
+
+def test_several_files_and_patterns_are_taken_alike(screens):
+    report = json.loads(screens(*SCREENS["bench"], "--json").out)
+    assert report["rows"] == 8000
+    assert [os.path.basename(path) for path in report["file"]] == ["a1.h5", "a2.h5"]
+    assert report["checked_rows"] == 8000
+    assert [one["file"] for one in json.loads(screens("inspect", "a?.h5", "--json").out)] == ["a1.h5", "a2.h5"]
+    checks = json.loads(screens("doctor", "a?.h5", "--json").out)["checks"]
+    assert [check["name"] for check in checks].count("structure") == 2
+    assert json.loads(screens("suggest", "a?.h5", "--json").out)["dataloader_memory"]["batch_bytes"] == 8192 * 72
+
+
+def test_sizes_are_taken_as_texts(screens):
+    found = json.loads(screens("inspect", "a1.h5", "--memory-budget", "64 MiB", "--json").out)
+    assert found["sample"]["memory_budget"] == 64 << 20
+    found = json.loads(screens("suggest", "--row-bytes", "1k", "--gpu-memory", "24GB", "--json").out)
+    assert found["preset"]["memory_gib"] == 24
+    assert found["dataloader_memory"]["batch_bytes"] == 1024 * found["preset"]["setting"]["batch_size"]
+
+
+def test_the_same_idea_has_the_same_name_everywhere():
+    commands = typer.main.get_command(app).commands
+    of = {name: {option for one in command.params for option in one.opts} for name, command in commands.items()}
+    for name, options in of.items():
+        assert "--json" in options, name
+    for name in ("inspect", "bench", "diagnose", "suggest"):
+        assert {"--threads", "--memory-budget", "--batch-size", "--fields"} <= of[name], name
+    assert {"--memory-budget", "--batch-size", "--fields"} <= of["tune"]
+    assert {name for name, options in of.items() if "--workers" in options} == {"bench", "suggest"}
+    mib = {option for options in of.values() for option in options if re.search("mib|nbytes|gib", option)}
+    assert mib == set()
+
+
+def test_version_and_module_are_two_more_doors():
+    for words in (["-V"], ["--version"]):
+        done = subprocess.run([sys.executable, "-m", "h5stream", *words], capture_output=True, text=True, check=True)
+        assert done.stdout == f"h5stream {__version__}\n"
+
+
+def test_the_shell_can_complete_commands():
+    ask = os.environ | {"_H5STREAM_COMPLETE": "complete_bash", "COMP_WORDS": "h5stream in", "COMP_CWORD": "1"}
+    done = subprocess.run([sys.executable, "-m", "h5stream"], capture_output=True, text=True, check=False, env=ask)
+    assert done.stdout.split() == ["inspect"]
+
+
+def test_ctrl_c_prints_what_was_measured_until_then(here):
+    with h5py.File("slow.h5", "w") as file:  # Each row has a part in each of 256 chunks: minutes, row by row.
+        file.create_dataset("x", data=np.zeros((20_000, 256), "u1"), chunks=(20_000, 1), compression="gzip")
+    command = [sys.executable, "-m", "h5stream", "bench", "slow.h5", "--seconds", "200"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        said = []
+        for line in child.stdout:
+            said.append(line)
+            if "next epoch" in line:  # Ours is done; the naive loader is at work for minutes.
+                child.send_signal(signal.SIGINT)
+        assert child.wait() == 130
+        assert "Traceback" not in child.stderr.read()
+    assert "first epoch" in "".join(said)
+    assert "Interrupted" in "".join(said)

@@ -1,0 +1,54 @@
+"""Bytes in and out: what people write is understood, what is printed can be typed back."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from h5stream.errors import OptionError
+from h5stream.units import as_bytes, text_of_bytes
+
+
+@pytest.mark.parametrize(
+    ("text", "nbytes"),
+    [
+        ("4GiB", 4 << 30),
+        ("4G", 4 << 30),
+        ("4 gib", 4 << 30),
+        ("4GB", 4 * 10**9),
+        ("512 MB", 512 * 10**6),
+        ("512M", 512 << 20),
+        ("1.5g", 3 << 29),
+        (".5k", 512),
+        ("64KiB", 65536),
+        ("2TB", 2 * 10**12),
+        ("100", 100),
+        ("100 B", 100),
+        ("1_000", 1000),
+        (" 8 MiB ", 8 << 20),
+        (np.int64(7), 7),
+        (0, 0),
+    ],
+)
+def test_what_people_write_is_understood(text, nbytes):
+    assert as_bytes(text, name="x=") == nbytes
+
+
+@pytest.mark.parametrize(
+    "value", ["", "GiB", "4 Gi B", "-1", "4X", "1e9GB", "nan", -1, True, None, 1.5, [], "inf", "4,5G"]
+)
+def test_anything_else_is_refused_with_the_options_name_and_an_example(value):
+    with pytest.raises(OptionError, match=r'--memory-budget takes bytes.*"4GiB"'):
+        as_bytes(value, name="--memory-budget")
+
+
+@given(st.integers(0, 1 << 60))
+def test_what_is_printed_can_be_typed_back_to_three_digits(nbytes):
+    assert as_bytes(text_of_bytes(nbytes), name="x=") == pytest.approx(nbytes, rel=0.006)
+
+
+@given(st.integers(0, 1 << 60))
+def test_a_printed_size_is_short(nbytes):
+    assert len(text_of_bytes(nbytes)) <= len("1023 KiB")
