@@ -60,6 +60,13 @@ def test_open_h5py_objects_stand_for_their_names(path, what, mode):
         assert listed(next(iter(H5StreamLoader(source, 100, fields=fields)))) == expected
 
 
+def test_fields_by_default_have_the_names_that_they_would_be_asked_for_by(path):
+    with h5py.File(path) as file:
+        assert [field.name for field in H5Dataset(file).layout.fields] == ["x", "y"]
+        assert [field.name for field in H5Dataset(file["g"]).layout.fields] == ["g/x", "g/z"]
+        assert [field.name for field in H5Dataset(file["x"]).layout.fields] == ["x"]
+
+
 def test_datasets_of_several_files_are_one_sequence(path, tmp_path):
     with h5py.File(path) as one, h5py.File(tmp_path / "b.h5", "w") as other:
         other["x"] = np.arange(6, 8)
