@@ -152,7 +152,7 @@ def inspect_file(
     if batch_size < 1:
         raise OptionError(f"a batch has at least one row, not {batch_size}")
     entries, left_out = list_datasets(path, most=most_datasets, allow_external=allow_external)
-    chosen_by, names = _choose_fields(path, entries, fields)
+    chosen_by, names = _choose_fields(path, entries, fields, allow_external)
     budget = default_budget(allowance.memory_total_bytes()) if memory_budget is None else check_budget(memory_budget)
     sample: SampleCost | None = None
     advice: tuple[Advice, ...] = ()
@@ -186,12 +186,14 @@ def inspect_file(
 
 
 def _choose_fields(
-    path: str, entries: Sequence[DatasetEntry], named: Sequence[str] | None
+    path: str, entries: Sequence[DatasetEntry], named: Sequence[str] | None, allow_external: bool
 ) -> tuple[str, tuple[str, ...]]:
     if named:
         return "named", tuple(named)
     usable = {entry.path: entry for entry in entries if entry.access != REFUSED}
-    at_root = [name for name in root_fields(path) if name in usable]
+    refused = {entry.path for entry in entries} - set(usable)
+    # What only links lead to is not listed, and a field all the same.
+    at_root = [name for name in root_fields(path, allow_external=allow_external) if name not in refused]
     if at_root:
         return "root", tuple(at_root)
     groups = _by_rows(usable.values())
