@@ -45,7 +45,7 @@ class H5Dataset(Dataset[Any]):
         alike, their fields' paths need not.
     fields : str, Field, h5py.Dataset, sequence or mapping of them, optional
         ``"x"`` gives a tensor a sample, ``["x", "y"]`` a tuple, ``{"image": "x"}`` a dict. By default the
-        datasets at the file's root, if they agree in length.
+        datasets at the file's root, if they agree in length; links count, each dataset once.
     rows : slice, or array-like of int or bool, optional
         The rows to use, as indices or a mask; they keep the file's order.
     allow_external : bool

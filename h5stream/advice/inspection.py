@@ -162,7 +162,7 @@ def inspect_file(
     listing = listing or list_datasets(path, most=most_datasets, allow_external=allow_external)
     entries, left_out = listing
     kinds = kinds_of(path, entries)
-    chosen_by, names = _choose_fields(path, entries, fields, kinds)
+    chosen_by, names = _choose_fields(path, entries, fields, kinds, allow_external)
     budget = default_budget(allowance.memory_total_bytes()) if memory_budget is None else check_budget(memory_budget)
     sample: SampleCost | None = None
     advice: tuple[Advice, ...] = ()
@@ -198,14 +198,20 @@ def inspect_file(
 
 
 def _choose_fields(
-    path: str, entries: Sequence[DatasetEntry], named: Sequence[str] | None, kinds: Sequence[Kind]
+    path: str,
+    entries: Sequence[DatasetEntry],
+    named: Sequence[str] | None,
+    kinds: Sequence[Kind],
+    allow_external: bool,
 ) -> tuple[str, tuple[str, ...]]:
     if named:
         return "named", tuple(named)
     # What is no sample row by row: parts of sparse matrices, datasets that are a sample each, all groups but one.
     apart = {name for kind in kinds for name in kind.datasets} - {name for kind in kinds for name in kind.samples}
     usable = {e.path: e for e in entries if e.access != REFUSED and not e.role and e.rows}
-    at_root = [name for name in root_fields(path) if name in usable]
+    unusable = {entry.path for entry in entries} - set(usable)
+    # What only links lead to is not listed, and a field all the same.
+    at_root = [name for name in root_fields(path, allow_external=allow_external) if name not in unusable]
     if at_root and not apart.intersection(at_root):
         return "root", tuple(at_root)
     groups = _by_rows(entry for name, entry in usable.items() if name not in apart)

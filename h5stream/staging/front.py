@@ -142,7 +142,7 @@ def _stage(
     if repack is not None and follow:
         raise OptionError("follow=True copies files that belong together and cannot repack them; leave one of both out")
     remaking = None if repack is None else Remaking(Recipe.of(**repack))
-    folder = StagingFolder(path=Path(os.path.abspath(to)))
+    folder = StagingFolder(path=Path(os.path.abspath(os.path.expanduser(to))))
     if folder.path.exists() and not folder.path.is_dir():
         raise StagingError(f"{folder.path} is no folder", folder=str(folder.path))
     paths = [files] if isinstance(files, str | os.PathLike) else list(files)
@@ -157,4 +157,4 @@ def _stage(
         estimate=None if remaking is None else remaking.estimate,
     )
     run = StagingRun(folder, who, threads or default_threads(), progress, remaking)
-    return run.run([Path(path) for path in paths], follow)
+    return run.run([Path(path).expanduser() for path in paths], follow)

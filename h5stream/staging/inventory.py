@@ -118,7 +118,7 @@ def list_staged(folder: PathLike) -> tuple[StagedFile, ...]:
 
 
 def _folder(folder: PathLike) -> StagingFolder:
-    return StagingFolder(path=Path(os.path.abspath(folder)))
+    return StagingFolder(path=Path(os.path.abspath(os.path.expanduser(folder))))
 
 
 def _staged_file(place: StagingFolder, name: str, entry: Entry) -> StagedFile:

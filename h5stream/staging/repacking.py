@@ -104,7 +104,7 @@ def repack(
         contiguous=contiguous,
         shuffle_rows=shuffle_rows,
     )
-    old, new = Path(os.path.abspath(source)), Path(os.path.abspath(target))
+    old, new = (Path(os.path.abspath(os.path.expanduser(path))) for path in (source, target))
     check_target(old, new, overwrite=overwrite)
     plan = plan_rewrite(str(old), recipe)
     _check_space(plan.source, new, estimate_nbytes(plan))

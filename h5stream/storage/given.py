@@ -55,7 +55,7 @@ def named_by(thing: Any) -> Named | None:
     path = _path_of(thing.file)
     if not os.path.isfile(path) or _is_in_memory(thing.file):
         raise OptionError(f"{thing!r} is not of a file on disk, and h5stream reads the file itself; give a path")
-    if thing.name is None:
+    if thing.name is None or thing.name not in thing.file:
         raise OptionError(f"{thing!r} has no name in {path!r}, so that it cannot be found there; give it one")
     return Named(path=path, name=thing.name.strip("/"), is_dataset=isinstance(thing, h5py.Dataset))
 

@@ -23,7 +23,7 @@ from h5stream.storage.check import fill_element, why_not_decoded_here
 from h5stream.storage.codecs import NBIT, SCALEOFFSET
 from h5stream.storage.discovery import check_has_rows, default_fields, find_dataset, open_hdf5
 from h5stream.storage.external import Guard, without_soft_links
-from h5stream.storage.fields import Fields, SampleShape, Source, read_request, sample_shape
+from h5stream.storage.fields import Field, Fields, SampleShape, Source, read_request, sample_shape
 from h5stream.storage.index import ChunkIndex, build_index, one_extent
 from h5stream.storage.layout import (
     DECODED,
@@ -97,9 +97,8 @@ def open_layout(source: Source, fields: Fields = None, *, allow_external: bool =
 
 def _default_shape(file: Any, group: str, path: str, guard: Guard) -> SampleShape:
     names = default_fields(file[group] if group else file, path, guard)
-    if len(names) == 1:
-        return sample_shape(f"{group}/{names[0]}")
-    return sample_shape({name: f"{group}/{name}" for name in names})
+    fields = {name: Field(name).inside(group) for name in names}
+    return sample_shape(fields[names[0]] if len(names) == 1 else fields)
 
 
 def _named(paths: tuple[str, ...]) -> str:

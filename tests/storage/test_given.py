@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from h5stream import ChunkBatchSampler, Field, H5Dataset, H5StreamLoader
+from h5stream import ChunkBatchSampler, Field, H5Dataset, H5StreamLoader, repack, stage
 from h5stream.errors import OptionError, SourceNotFoundError
+from h5stream.staging import list_staged
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +59,13 @@ def test_open_h5py_objects_stand_for_their_names(path, what, mode):
         source, fields = make(file, path)
         assert listed(H5Dataset(source, fields)[:]) == expected
         assert listed(next(iter(H5StreamLoader(source, 100, fields=fields)))) == expected
+
+
+def test_fields_by_default_have_the_names_that_they_would_be_asked_for_by(path):
+    with h5py.File(path) as file:
+        assert [field.name for field in H5Dataset(file).layout.fields] == ["x", "y"]
+        assert [field.name for field in H5Dataset(file["g"]).layout.fields] == ["g/x", "g/z"]
+        assert [field.name for field in H5Dataset(file["x"]).layout.fields] == ["x"]
 
 
 def test_datasets_of_several_files_are_one_sequence(path, tmp_path):
@@ -154,3 +162,13 @@ def test_a_subset_takes_whatever_names_rows(path, what):
     twice = H5Dataset(path, "x", rows=slice(3, 6)).subset(slice(1, None))
     assert [row for batch in H5StreamLoader(twice, 1) for row in batch.tolist()] == [4, 5]
     assert len(ChunkBatchSampler(H5Dataset(path, "x").subset(CHOSEN[what]), 2)) == 2
+
+
+def test_staging_and_repacking_find_a_home_folder(path, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    repack(path, "~/b.h5")
+    staged = stage("~/b.h5", to="~/fast")
+    assert staged.paths == (tmp_path / "fast" / "b.h5",)
+    with H5StreamLoader("~/b.h5", 6, fields="x", stage_to="~/fast") as loader:
+        assert [batch.tolist() for batch in loader] == [X]
+    assert len(list_staged("~/fast")) == 1
