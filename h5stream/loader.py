@@ -22,7 +22,7 @@ from h5stream.engine.slots import SlotFormat
 from h5stream.engine.statistics import LoaderStatistics
 from h5stream.engines import engine_for
 from h5stream.epochs import Epochs
-from h5stream.isolation.guard import check_opening
+from h5stream.isolation.guard import opened_by_child
 from h5stream.isolation.setup import checked_isolation
 from h5stream.iterator import LoaderIterator
 from h5stream.options import (
@@ -178,7 +178,7 @@ class H5StreamLoader:
     ) -> None:
         isolated = checked_isolation(isolation)
         if isolated:
-            check_opening(dataset, fields, allow_external)
+            dataset, fields = opened_by_child(dataset, fields, allow_external)
         self.dataset = as_dataset(dataset, fields, allow_external)
         self.shuffle = bool(shuffle)
         self.num_workers, self.timeout = checked_workers(num_workers), checked_timeout(timeout)
