@@ -24,7 +24,7 @@ from h5stream.engine.slots import SlotFormat
 from h5stream.engine.statistics import LoaderStatistics
 from h5stream.engines import engine_for
 from h5stream.epochs import Epochs
-from h5stream.isolation.guard import check_opening
+from h5stream.isolation.guard import opened_by_child
 from h5stream.isolation.setup import checked_isolation
 from h5stream.iterator import LoaderIterator
 from h5stream.mixing import warn_of_weak_shuffle
@@ -191,7 +191,7 @@ class H5StreamLoader:
         given = dict(locals())
         isolated = checked_isolation(isolation)
         if isolated:
-            check_opening(dataset, fields, allow_external)
+            dataset, fields = opened_by_child(dataset, fields, allow_external)
         self.dataset = as_dataset(dataset, fields, allow_external)
         self._arguments = arguments_of(given, self.dataset)
         self.shuffle = bool(shuffle)

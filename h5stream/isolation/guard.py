@@ -12,12 +12,13 @@ import pickle
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from multiprocessing import spawn
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from h5stream.errors import IsolatedProcessError
 from h5stream.isolation.failures import Failure, signal_name
+from h5stream.storage.fields import sample_shape, source_paths
 from h5stream.storage.opening import open_layout
 
 _PROGRAM = """\
@@ -118,10 +119,15 @@ def answer() -> None:
         pickle.dump(came, told, protocol=5)
 
 
-def check_opening(source: Any, fields: Any, allow_external: bool) -> None:
+def opened_by_child(source: Any, fields: Any, allow_external: bool) -> tuple[Any, Any]:
     """Let a child open the files that are named, so that one at which libhdf5 crashes is an error.
 
-    What is no name was opened before.
+    What is not named, but a dataset or an open file, was opened before.
+
+    Returns
+    -------
+    source, fields
+        As they were given; what can be gone through only once, as a list.
 
     Raises
     ------
@@ -130,11 +136,18 @@ def check_opening(source: Any, fields: Any, allow_external: bool) -> None:
     H5StreamError
         What opening raised.
     """
-    names = [source] if isinstance(source, (str, os.PathLike)) else source
-    if isinstance(names, (list, tuple)) and all(isinstance(name, (str, os.PathLike)) for name in names):
-        shown = repr(os.fspath(names[0])) if len(names) == 1 else f"{len(names)} files"
-        with InChild(f"opening {shown}", _open, names, fields, allow_external) as call:
-            call.result()
+    if isinstance(fields, Iterator):
+        fields = list(fields)
+    if not isinstance(source, (str, os.PathLike)):
+        if not isinstance(source, Iterable) or isinstance(source, Mapping) or hasattr(source, "layout"):
+            return source, fields
+        source = list(source)
+    names = source_paths(source)
+    shown = repr(names[0]) if len(names) == 1 else f"{names[0]!r} and {len(names) - 1} more"
+    wanted = None if fields is None else list(sample_shape(fields).fields)
+    with InChild(f"opening {shown}", _open, names, wanted, allow_external) as call:
+        call.result()
+    return source, fields
 
 
 def _open(source: Any, fields: Any, allow_external: bool) -> None:

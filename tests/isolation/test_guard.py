@@ -9,12 +9,14 @@ import sys
 import h5py
 import numpy as np
 import pytest
+import torch
+from torch.utils.data import Subset
 from typer.testing import CliRunner
 
-from h5stream import H5Dataset, H5StreamLoader
+from h5stream import Field, H5Dataset, H5StreamLoader
 from h5stream.cli.app import app
-from h5stream.errors import FieldNotFoundError, IsolatedProcessError, SourceError
-from h5stream.isolation.guard import InChild, check_opening
+from h5stream.errors import FieldNotFoundError, IsolatedProcessError, OptionError, SourceError
+from h5stream.isolation.guard import InChild, opened_by_child
 
 
 @pytest.fixture
@@ -77,15 +79,38 @@ def test_inspect_shows_of_a_whole_file_what_it_would_without_a_child(whole):
 
 def test_errors_of_opening_are_the_same_in_a_child(whole, tmp_path):
     with pytest.raises(FieldNotFoundError, match="has no dataset 'z'") as error:
-        check_opening(str(whole), "z", False)
+        opened_by_child(str(whole), "z", False)
     assert error.value.field == "z"
     with pytest.raises(SourceError, match="no such file"):
-        check_opening([tmp_path / "absent.h5"], None, False)
+        opened_by_child([tmp_path / "absent.h5"], None, False)
 
 
 def test_what_is_open_already_is_not_opened_by_a_child(whole, monkeypatch):
+    dataset = H5Dataset(whole)
     monkeypatch.setattr(subprocess, "Popen", None)
-    check_opening(H5Dataset(whole), None, False)
+    for source in (dataset, Subset(dataset, [1, 2])):
+        assert opened_by_child(source, None, False) == (source, None)
+    with h5py.File(whole, locking=False) as file:
+        assert opened_by_child(file, None, False) == (file, None)
+
+
+FIELDS = {
+    "an iterator": lambda: iter(["y"]),
+    "keys": lambda: {"y": 0}.keys(),
+    "a mapping": lambda: {"a": "y"},
+    "a field": lambda: Field("y", dtype=torch.float64),
+}
+
+
+@pytest.mark.parametrize(("kind", "fields"), list(zip([list, tuple, iter, np.array], FIELDS, strict=True)))
+def test_files_and_fields_may_be_given_as_anything_that_names_them(crashing, kind, fields):
+    loader = H5StreamLoader(kind([str(crashing)]), 5, fields=FIELDS[fields](), isolation="process")
+    assert len(loader) == 1
+
+
+def test_what_names_no_field_is_refused_as_ever(whole):
+    with pytest.raises(OptionError, match="fields= takes a name"):
+        H5StreamLoader(whole, fields=lambda: "x", isolation="process")
 
 
 def test_a_child_that_is_not_waited_for_is_ended():
