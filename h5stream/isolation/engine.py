@@ -100,7 +100,7 @@ class ProcessEngine:
 
     @property
     def reads_ahead(self) -> bool:
-        """Whether a pass reads by itself: not where a transform runs there, whose calls would mix two epochs' batches."""
+        """Whether a pass reads by itself: not where a transform runs there: it would mix two epochs' batches."""
         return self._transform is None
 
     @property
