@@ -1,6 +1,7 @@
 """What a batch and the start of an epoch cost on a file of 10 MB, beside NumPy arrays in RAM behind a stock DataLoader.
 
-Promised: under 100 us a batch of 32 or 256 rows of 1 KiB, and 5 ms from ``iter(loader)`` to the first batch in steady state.
+Promised: under 100 us a batch of 32 or 256 rows of 1 KiB, and in steady state 5 ms from ``iter(loader)`` to the first
+batch.
 """
 
 from __future__ import annotations

@@ -76,8 +76,6 @@ class ProcessEngine:
         If the child could not call a function.
     """
 
-    reads_ahead = True
-
     def __init__(
         self,
         layout: SampleLayout,
@@ -99,6 +97,11 @@ class ProcessEngine:
         self._on_thread_start, self._transform = on_thread_start, transform
         self._child: Child | None = None
         self._end: Callable[[], object] = lambda: None
+
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether a pass reads by itself: not where a transform runs there: it would mix two epochs' batches."""
+        return self._transform is None
 
     @property
     def pid(self) -> int | None:
