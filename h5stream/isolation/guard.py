@@ -18,7 +18,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 from h5stream.errors import IsolatedProcessError
 from h5stream.isolation.failures import Failure, signal_name
-from h5stream.storage.fields import sample_shape, source_paths
+from h5stream.storage.fields import read_request
 from h5stream.storage.opening import open_layout
 
 _PROGRAM = """\
@@ -138,16 +138,22 @@ def opened_by_child(source: Any, fields: Any, allow_external: bool) -> tuple[Any
     """
     if isinstance(fields, Iterator):
         fields = list(fields)
-    if not isinstance(source, (str, os.PathLike)):
+    if not _is_name(source):
         if not isinstance(source, Iterable) or isinstance(source, Mapping) or hasattr(source, "layout"):
             return source, fields
         source = list(source)
-    names = source_paths(source)
+    if not _is_name(source) and not all(map(_is_name, source)):
+        return source, fields
+    asked = read_request(source, fields)
+    names, wanted = asked.paths, None if asked.shape is None else list(asked.shape.fields)
     shown = repr(names[0]) if len(names) == 1 else f"{names[0]!r} and {len(names) - 1} more"
-    wanted = None if fields is None else list(sample_shape(fields).fields)
     with InChild(f"opening {shown}", _open, names, wanted, allow_external) as call:
         call.result()
     return source, fields
+
+
+def _is_name(source: Any) -> bool:
+    return isinstance(source, (str, bytes, os.PathLike))
 
 
 def _open(source: Any, fields: Any, allow_external: bool) -> None:
