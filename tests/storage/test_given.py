@@ -30,7 +30,7 @@ def path(tmp_path_factory):
 def listed(batch):
     if isinstance(batch, dict):
         return {key: value.tolist() for key, value in batch.items()}
-    return [value.tolist() for value in batch] if isinstance(batch, tuple) else batch.tolist()
+    return [value.tolist() for value in batch] if isinstance(batch, (list, tuple)) else batch.tolist()
 
 
 X, Y, GX, GZ = list(range(6)), [0.0, 2, 4, 6, 8, 10], list(range(4)), [0.0, 3, 6, 9]
