@@ -27,7 +27,7 @@ CHUNKS = -(-ROWS // CHUNK)
 @pytest.fixture
 def sample(tmp_path):
     # Labels are kept; 64 KiB chunks of x would be too, so rows are wide enough to be streamed.
-    return write_sample(tmp_path, rows=ROWS, columns=1024, chunk_rows=CHUNK)
+    return write_sample(tmp_path, rows=ROWS, columns=1536, chunk_rows=CHUNK)  # too large to be kept
 
 
 def free_port() -> int:
