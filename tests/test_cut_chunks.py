@@ -1,4 +1,4 @@
-"""Large chunks that need no decoding are cut into blocks: they mix as small ones do; whatever must be decoded is not."""
+"""Large chunks that need no decoding are cut into blocks and mix as small ones do; what is decoded is not cut."""
 
 import itertools
 
@@ -8,7 +8,7 @@ import pytest
 
 from h5stream import ChunkBatchSampler, H5Dataset, H5StreamLoader
 from h5stream.engine import kept
-from h5stream.errors import BudgetError, StateError
+from h5stream.errors import StateError
 from h5stream.storage.layout import BLOCK_NBYTES, WHOLE_NBYTES
 
 PICTURES = 1_281_167
@@ -168,5 +168,5 @@ def test_a_samplers_older_state_is_refused_with_words(path):
     sampler = ChunkBatchSampler(H5Dataset(path, "x"), 1000)
     state = sampler.state_dict()
     state["order"]["blocks"] = 2
-    with pytest.raises(StateError, match="blocks was 2 .*older h5stream.*set_epoch"):
+    with pytest.raises(StateError, match=r"blocks was 2 .*older h5stream.*set_epoch"):
         sampler.load_state_dict(state)
