@@ -23,8 +23,8 @@ ROUNDS = 5
 
 # name: (shape, chunks, columns, batch)
 LAYOUTS = {
-    "channels, contiguous": ((12, 20, 360, 720), None, [3, 11], 2),
-    "channels, chunked": ((12, 20, 360, 720), (1, 20, 360, 720), [3, 11], 2),
+    "channels, contiguous": ((24, 20, 360, 720), None, [3, 11], 2),
+    "channels, chunked": ((24, 20, 360, 720), (1, 20, 360, 720), [3, 11], 2),
     "2 of 20 numbers, contiguous": ((1_200_000, 20), None, slice(0, 2), 8192),
     "2 of 20 numbers, chunked": ((1_200_000, 20), (250_000, 20), slice(0, 2), 8192),
 }

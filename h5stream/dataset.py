@@ -23,6 +23,10 @@ from h5stream.storage.fields import Fields, Source
 from h5stream.storage.layout import DIRECT, SampleLayout
 from h5stream.storage.opening import open_layout
 
+REUSED_NBYTES = 32 * 1024 * 1024
+"""The C library gives memory of fewer bytes again once it is freed; mapping it afresh costs more than reading into it.
+Source: ``mallopt(3)``, M_MMAP_THRESHOLD, whose limit this is."""
+
 _CACHED_BLOCK_NBYTES = 8 * 1024 * 1024
 _CACHED_BLOCKS = 4
 
@@ -300,4 +304,4 @@ def _cloned(sample: Any) -> Any:
 
 
 def _allocate(nbytes: int) -> Memory:
-    return map_memory(nbytes) if nbytes >= 2 << 20 else np.empty(nbytes, dtype=np.uint8)
+    return map_memory(nbytes) if nbytes >= REUSED_NBYTES else np.empty(nbytes, dtype=np.uint8)
