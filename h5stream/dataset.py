@@ -26,6 +26,10 @@ from h5stream.storage.layout import DIRECT, SampleLayout
 from h5stream.storage.opening import open_layout
 from h5stream.structure import as_numpy, sample_of, samples_of, with_tensors
 
+REUSED_NBYTES = 32 * 1024 * 1024
+"""The C library gives memory of fewer bytes again once it is freed; mapping it afresh costs more than reading into it.
+Source: ``mallopt(3)``, M_MMAP_THRESHOLD, whose limit this is."""
+
 _CACHED_BLOCK_NBYTES = 8 * 1024 * 1024
 
 
@@ -377,4 +381,4 @@ def collate(samples: list[Any]) -> Any:
 
 
 def _allocate(nbytes: int) -> Memory:
-    return map_memory(nbytes) if nbytes >= 2 << 20 else np.empty(nbytes, dtype=np.uint8)
+    return map_memory(nbytes) if nbytes >= REUSED_NBYTES else np.empty(nbytes, dtype=np.uint8)

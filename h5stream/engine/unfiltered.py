@@ -27,7 +27,7 @@ from h5stream.storage.filters import DecodeScratch
 from h5stream.storage.layout import DIRECT, DatasetPart, SampleLayout, Target
 from h5stream.storage.source import FileBytes
 
-EXTENT_NBYTES = 1024 * 1024
+EXTENT_NBYTES = 512 * 1024
 """Bytes of a row that are read at once, at most, unless one element has more; and scratch of a reader thread.
 As much as a core's own cache holds, so that rows are copied from there to their places."""
 

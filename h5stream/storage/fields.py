@@ -30,7 +30,8 @@ class Field:
     name : str or h5py.Dataset
         Path of a dataset, with a compound member after a colon; an open dataset stands for its path.
     columns : slice or sequence of int, optional, keyword-only
-        Columns (axis 1 of the dataset) to take, in that order. Only the chunks that hold them are read.
+        Columns (axis 1 of the dataset) to take, in that order. Only the chunks that hold them are read, and of
+        chunks without a filter only their bytes, but for gaps of up to 4 KiB.
     dtype : torch.dtype, optional, keyword-only
         What the batch is cast to; the cast runs after the raw bytes have reached the batch's device.
 

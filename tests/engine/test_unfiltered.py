@@ -12,7 +12,7 @@ from recording import record_reads
 
 from h5stream import Field, H5Dataset, H5StreamLoader
 from h5stream.engine import kept
-from h5stream.engine.unfiltered import MAX_GAP_NBYTES, reach_of
+from h5stream.engine.unfiltered import EXTENT_NBYTES, MAX_GAP_NBYTES, reach_of
 from h5stream.errors import SourceChangedError, TruncatedFileError
 from h5stream.storage.source import _Descriptor
 
@@ -187,8 +187,8 @@ def test_what_is_read_at_once_has_a_bound_however_long_rows_are(tmp_path):
         file.create_dataset("x", (2, 3 << 20), "f4")
     part = H5Dataset(str(tmp_path / "a.h5"), "x").layout.datasets[0][0]
     reach = reach_of(part)
-    assert reach.extents[:, 2].tolist() == [1 << 20] * 12
-    assert reach.scratch_nbytes == 1 << 20
+    assert reach.extents[:, 2].tolist() == [EXTENT_NBYTES] * ((12 << 20) // EXTENT_NBYTES)
+    assert reach.scratch_nbytes == EXTENT_NBYTES
 
 
 def test_a_descriptor_that_went_bad_is_replaced(tmp_path):
