@@ -13,6 +13,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "h5stream"
 ROOMS = [
     "_version",
     "errors",
+    "units",
     "allowance",
     "structure",
     "storage",

@@ -1,0 +1,92 @@
+"""Bytes as people write and read them: the one home of both directions."""
+
+from __future__ import annotations
+
+import operator
+import re
+
+from h5stream.errors import OptionError
+
+_BINARY = ("KiB", "MiB", "GiB", "TiB", "PiB")
+
+# "4GiB", "4G" and "4 gib" are one unit; only the makers' "GB" counts in thousands.
+_BYTES_OF = {"": 1, "b": 1} | {
+    unit: size
+    for power, letter in enumerate("kmgtp", start=1)
+    for unit, size in ((letter, 1024**power), (f"{letter}ib", 1024**power), (f"{letter}b", 1000**power))
+}
+
+_TEXT = re.compile(r"\s*(\d[\d_]*(?:\.\d*)?|\.\d+)\s*([a-z]*)\s*", re.IGNORECASE)
+
+
+def as_bytes(value: int | str, *, name: str) -> int:
+    """Give the number of bytes that a number or a text means.
+
+    Parameters
+    ----------
+    value : int or str
+        A number of bytes, or a text such as ``"4GiB"``, ``"512 MB"`` or ``"1.5G"``. ``KiB``, ``MiB``, ``GiB``,
+        ``TiB`` and their first letters alone are powers of 1024 (``"4G"`` is ``"4GiB"``); ``KB``, ``MB``, ``GB`` and
+        ``TB`` are powers of 1000. Upper and lower case are alike, and so is a space before the unit.
+    name : str
+        How the user knows the option, for the error: ``"memory_budget="`` or ``"--memory-budget"``.
+
+    Returns
+    -------
+    int
+        Bytes, at least 0; parts of a byte are dropped.
+
+    Raises
+    ------
+    OptionError
+        The value is neither, or negative.
+
+    Examples
+    --------
+    >>> as_bytes("4GiB", name="memory_budget="), as_bytes("1.5G", name="memory_budget="), as_bytes(512, name="a=")
+    (4294967296, 1610612736, 512)
+    >>> as_bytes("512 MB", name="memory_budget="), as_bytes("64 k", name="memory_budget=")
+    (512000000, 65536)
+    >>> as_bytes("much", name="memory_budget=")
+    Traceback (most recent call last):
+    h5stream.errors.OptionError: memory_budget= takes bytes, as a number or as a text such as "4GiB", not 'much'
+    """
+    refused = OptionError(f'{name} takes bytes, as a number or as a text such as "4GiB", not {value!r}')
+    if isinstance(value, str):
+        found = _TEXT.fullmatch(value)
+        if found is None or found[2].lower() not in _BYTES_OF:
+            raise refused
+        number, scale = found[1].replace("_", ""), _BYTES_OF[found[2].lower()]
+        # Whole numbers stay exact beyond what a float can hold.
+        return int(number) * scale if number.isdigit() else int(float(number) * scale)
+    if isinstance(value, bool):
+        raise refused
+    try:
+        nbytes = operator.index(value)
+    except TypeError:
+        raise refused from None
+    if nbytes < 0:
+        raise refused
+    return nbytes
+
+
+def text_of_bytes(nbytes: float) -> str:
+    """Give a number of bytes as people read it: three digits and a binary unit.
+
+    Examples
+    --------
+    >>> text_of_bytes(999), text_of_bytes(1536), text_of_bytes(20 << 20), text_of_bytes(512 << 20)
+    ('999 B', '1.50 KiB', '20.0 MiB', '512 MiB')
+    >>> text_of_bytes(1 << 30), text_of_bytes((1 << 30) - 1), text_of_bytes(-2048)
+    ('1.00 GiB', '1.00 GiB', '-2.00 KiB')
+    """
+    if abs(nbytes) < 1024:
+        return f"{nbytes:.0f} B"
+    size = float(nbytes)
+    for unit in _BINARY:
+        size /= 1024
+        # What would print as 1024 belongs to the next unit.
+        if abs(size) < 1023.5 or unit == _BINARY[-1]:
+            break
+    digits = 2 if abs(size) < 9.995 else 1 if abs(size) < 99.95 else 0
+    return f"{size:.{digits}f} {unit}"
