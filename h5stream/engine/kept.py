@@ -12,10 +12,11 @@ from h5stream.engine import kernels
 from h5stream.engine.carry import Carrier
 from h5stream.engine.counters import Tally
 from h5stream.engine.emit import Sink
-from h5stream.engine.plan import plan_window
+from h5stream.engine.plan import counted_from, plan_window
 from h5stream.engine.slots import SlotFormat, address_of, map_memory
 from h5stream.errors import H5StreamError
 from h5stream.order.epoch import Window
+from h5stream.order.places import Places
 from h5stream.storage.layout import SampleLayout
 
 KEEP_NBYTES = 8 * 1024 * 1024
@@ -26,8 +27,6 @@ KEEP_SHARE = 8
 
 ROWS_TOGETHER = 65_536
 """Rows of one task over kept data."""
-
-Ints = NDArray[np.int64]
 
 
 def datasets_to_keep(layout: SampleLayout, memory_budget: int) -> tuple[int, ...]:
@@ -50,9 +49,9 @@ def datasets_to_keep(layout: SampleLayout, memory_budget: int) -> tuple[int, ...
 class KeptTask:
     """Rows of the kept datasets and where they go; shaped like a `Task` where the executor looks."""
 
-    rows: Ints
-    batch: Ints
-    within: Ints
+    rows: Places
+    batch: Places
+    within: Places
 
     @property
     def first_batch(self) -> int:
@@ -123,9 +122,9 @@ class KeptDatasets:
         """Cut a window's rows into tasks."""
         if not self.numbers:
             return []
-        batch = window.batch - first_batch
+        window = counted_from(window, first_batch)
         return [
-            KeptTask(rows=window.rows[k:stop], batch=batch[k:stop], within=window.within[k:stop])
+            KeptTask(rows=window.rows[k:stop], batch=window.batch[k:stop], within=window.within[k:stop])
             for k in range(0, len(window.rows), ROWS_TOGETHER)
             for stop in (k + ROWS_TOGETHER,)
         ]

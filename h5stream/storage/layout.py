@@ -196,12 +196,14 @@ class SampleLayout:
         """All rows."""
         return self.file_starts[-1]
 
-    def files_of(self, rows: NDArray[np.int64]) -> tuple[int, ...]:
+    def files_of(self, rows: NDArray[Any]) -> tuple[int, ...]:
         """Give the files that rows lie in, whatever their order."""
         if len(self.files) == 1:
             return (0,)
         if (rows[:-1] <= rows[1:]).all():
-            return tuple(np.flatnonzero(np.diff(np.searchsorted(rows, self.file_starts)) > 0).tolist())
+            # In the rows' own type: they are many, and would be copied to be compared.
+            starts = np.minimum(self.file_starts, np.iinfo(rows.dtype).max).astype(rows.dtype)
+            return tuple(np.flatnonzero(np.diff(np.searchsorted(rows, starts)) > 0).tolist())
         return tuple(np.unique(np.searchsorted(self.file_starts, rows, side="right") - 1).tolist())
 
     @property
