@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -18,6 +17,7 @@ from h5stream.engine.assemble import Assembler
 from h5stream.engine.budget import threads_within
 from h5stream.engine.carry import Carrier
 from h5stream.engine.counters import RunCounters
+from h5stream.engine.kept import KeptDatasets
 from h5stream.engine.slots import SlotFormat
 from h5stream.engine.statistics import LoaderStatistics
 from h5stream.engines import engine_for
@@ -30,6 +30,7 @@ from h5stream.options import (
     as_staged,
     check_callables,
     check_samplers,
+    checked_batch_size,
     checked_budget,
     checked_epoch,
     checked_on_error,
@@ -43,11 +44,9 @@ from h5stream.order.epoch import EpochOrder, OrderSettings
 from h5stream.orders import Orders
 from h5stream.profiles import arguments_from
 from h5stream.ranks import checked_ranks
-from h5stream.sizing import Sizing
+from h5stream.sizing import Sizing, say_what_was_chosen
 from h5stream.storage.fields import Fields, Source
 from h5stream.structure import copy_batch
-
-_log = logging.getLogger("h5stream")
 
 
 class H5StreamLoader:
@@ -103,8 +102,9 @@ class H5StreamLoader:
     window : int, "auto" or "all"
         Rows that are shuffled with one another. ``"auto"`` is the most of 4 batches, 1,024 blocks and 256 MiB within
         the budget; ``"all"`` is an exact global shuffle.
-    memory_budget : int, optional
-        Bytes that slots, windows and scratch may take together. Default 2 GiB, at most a quarter of the machine's.
+    memory_budget : int or str, optional
+        Bytes that slots, windows, plans and scratch may take together, as a number or a text such as ``"4GiB"``.
+        Default 2 GiB, at most a quarter of the machine's, which loaders that were given none share.
     transform : callable, optional
         Applied to each whole batch, in the thread that asks for it.
     rank, world_size : int, optional
@@ -166,7 +166,7 @@ class H5StreamLoader:
         fields: Fields = None,
         seed: int | None = None,
         window: int | str = "auto",
-        memory_budget: int | None = None,
+        memory_budget: int | str | None = None,
         transform: Callable[[Any], Any] | None = None,
         rank: int | None = None,
         world_size: int | None = None,
@@ -185,6 +185,7 @@ class H5StreamLoader:
         self.pin_memory_device, self.in_order = pin_memory_device, in_order
         self.seed = checked_seed(seed, generator)
         check_callables(collate_fn=collate_fn, worker_init_fn=worker_init_fn, transform=transform)
+        batch_size = checked_batch_size(batch_size)
         check_samplers(batch_size, shuffle, sampler, batch_sampler, drop_last)
         isolated = checked_isolation(isolation)
         self.batch_size = None if batch_sampler is not None else batch_size
@@ -194,7 +195,7 @@ class H5StreamLoader:
         batched = self.batch_size is not None or batch_sampler is not None
         takes_apart = gives_samples or (batched and collate_fn is not None)
         slot_rows = min(batch_size or 1, len(self.dataset)) if self._given is None else self._given.most_rows
-        self.memory_budget = checked_budget(memory_budget)
+        self.memory_budget, most_budget = checked_budget(memory_budget)
         self.dataset, self._give_back = as_staged(self, self.dataset, stage_to)
         layout = self.dataset.layout
         carrier, assembler = Carrier(layout), Assembler(layout)
@@ -202,17 +203,20 @@ class H5StreamLoader:
             self.num_workers = threads_within(layout, self.num_workers, self.memory_budget)
         window_backend = window_backend_for(window_device, device, assembler, listed=self._given is not None)
         self._sizing = Sizing(
-            carrier=carrier,
-            rows=len(self.dataset),
+            layout=layout,
+            selected=self.dataset.blocks.rows,
             batch_rows=slot_rows,
             memory_budget=self.memory_budget,
+            most_budget=most_budget,
             threads=self.num_workers,
+            shuffle=self.shuffle,
             backend=window_backend,
             hint="" if self._given is None else self._given.hint,
         )
-        self._kept, self.window_size = self._sizing.choose(window)
-        if self.window_size.notice:
-            _log.info("%s", self.window_size.notice)
+        kept, self.window_size, budget = self._sizing.choose(window)
+        say_what_was_chosen(self.window_size, num_workers, self.memory_budget, budget)
+        self.num_workers, self.memory_budget = self.window_size.threads, budget
+        self._kept = KeptDatasets(carrier, kept)
         self.device = device_of(device) if window_backend is None else window_backend.device
         delivery = delivery_for(
             assembler,
@@ -327,7 +331,7 @@ class H5StreamLoader:
         [tensor([4, 5, 6, 7]), tensor([8, 9])]
         """
         settings = self._orders.restore(state_dict)
-        self.window_size = self._sizing.taken_over(self.window_size, self._kept, settings)
+        self.window_size = self._sizing.taken_over(self.window_size, self._kept.numbers, settings)
         self.seed = settings.seed
         self._epochs.resize(self.window_size)
         self._orders.resize(self.window_size)

@@ -10,8 +10,8 @@ import numpy as np
 from h5stream.advice.batch_cost import BatchCost, DatasetCost, batch_cost, naive_cost, stream_costs
 from h5stream.advice.cost_in_words import naive_in_words, ours_in_words
 from h5stream.advice.layout_advice import Advice, budget_advice, layout_advice
-from h5stream.engine.budget import WindowSize, size_window
-from h5stream.engine.kept import datasets_to_keep
+from h5stream.engine.budget import size_for
+from h5stream.engine.footprint import WindowSize
 from h5stream.errors import BudgetError
 from h5stream.order.blocks import make_blocks
 from h5stream.order.epoch import EpochOrder, OrderSettings
@@ -133,7 +133,8 @@ def cost_sample(
         As for `H5StreamLoader`. Where the budget is too small, the one that would do is taken, and advised.
     """
     stored = _stored_as(layout, entries)
-    size, too_small = _window_size(layout, batch_size, memory_budget, threads)
+    # As the loader has slots: for no more rows than there are.
+    size, too_small = _window_size(layout, min(batch_size, layout.rows), memory_budget, threads)
     budget = too_small.needed if too_small else memory_budget
     settings = OrderSettings(
         batch_size=batch_size, window_rows=size.window_rows, first_window_rows=size.first_window_rows
@@ -160,7 +161,7 @@ def cost_sample(
         shuffle=shuffle,
         memory_nbytes=size.needed_nbytes,
         memory_budget=budget,
-        threads=threads,
+        threads=size.threads,
         decode_rows_per_s=_decode_rows_per_s(layout.rows, costs, rates, threads),
         notice=size.notice,
         naive_words=naive_in_words(stored),
@@ -194,16 +195,9 @@ def _window_size(
     error = None
     while True:
         # With more memory more is kept, so what a refusal names is asked for again.
-        kept = {t.field for number in datasets_to_keep(layout, budget) for t in layout.datasets[number][0].targets}
         try:
-            size = size_window(
-                layout,
-                rows=layout.rows,
-                batch_size=batch_size,
-                window="auto",
-                memory_budget=budget,
-                threads=threads,
-                kept_nbytes=layout.rows * sum(layout.fields[number].row_nbytes for number in kept),
+            _, size = size_for(
+                layout, batch_size=batch_size, window="auto", memory_budget=budget, threads=threads
             )
         except BudgetError as refused:
             error = BudgetError(str(refused), needed=refused.needed, budget=error.budget if error else budget)

@@ -13,7 +13,7 @@ from h5stream.engine.carry import Carrier
 from h5stream.engine.counters import Tally
 from h5stream.engine.emit import Sink
 from h5stream.engine.plan import counted_from, plan_window
-from h5stream.engine.slots import SlotFormat, address_of, map_memory
+from h5stream.engine.slots import FIELD_ALIGNMENT, SlotFormat, address_of, map_memory
 from h5stream.errors import H5StreamError
 from h5stream.order.epoch import Window
 from h5stream.order.places import Places
@@ -77,17 +77,10 @@ class KeptDatasets:
         self._carrier = carrier
         self._lock = threading.Lock()
         self._memory: NDArray[np.uint8] | None = None
-        layout = carrier.layout
-        self._fields = tuple(t.field for n in numbers for t in layout.datasets[n][0].targets)
+        self._fields = _fields_of(carrier.layout, numbers)
+        self._row_nbytes = _row_nbytes(carrier.layout, numbers)
         # Packed as one batch of all rows, so that the ordinary plan fills it.
-        kept = [f if number in self._fields else None for number, f in enumerate(layout.fields)]
-        self._row_nbytes = tuple(f.row_nbytes if f else 0 for f in kept)
-        self._format = _format(self._row_nbytes, layout.rows)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that the kept rows take."""
-        return self._format.nbytes if self.numbers else 0
+        self._format = kept_format(carrier.layout, numbers)
 
     def load(self) -> Tally | None:
         """Read the rows, once; gives what that took, and None once they are there.
@@ -149,9 +142,19 @@ class KeptDatasets:
                 )
 
 
-def _format(row_nbytes: tuple[int, ...], rows: int) -> SlotFormat:
+def _fields_of(layout: SampleLayout, numbers: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(target.field for number in numbers for target in layout.datasets[number][0].targets)
+
+
+def _row_nbytes(layout: SampleLayout, numbers: tuple[int, ...]) -> tuple[int, ...]:
+    fields = _fields_of(layout, numbers)
+    return tuple(f.row_nbytes if number in fields else 0 for number, f in enumerate(layout.fields))
+
+
+def kept_format(layout: SampleLayout, numbers: tuple[int, ...]) -> SlotFormat:
+    """Give how all rows of some datasets are packed."""
     offsets, end = [], 0
-    for nbytes in row_nbytes:
+    for nbytes in _row_nbytes(layout, numbers):
         offsets.append(end)
-        end += -(-nbytes * rows // 128) * 128
-    return SlotFormat(rows=rows, offsets=tuple(offsets), nbytes=max(end, 128))
+        end += -(-nbytes * layout.rows // FIELD_ALIGNMENT) * FIELD_ALIGNMENT
+    return SlotFormat(rows=layout.rows, offsets=tuple(offsets), nbytes=max(end, FIELD_ALIGNMENT))

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.order.epoch import Window
-from h5stream.order.places import Places, narrowed, pieces, sought
+from h5stream.order.places import Places, is_ascending, less, narrowed, new_array, pieces, sought
 from h5stream.storage.index import MISSING
 from h5stream.storage.layout import DECODED, DIRECT, DatasetPart
 
@@ -92,8 +92,8 @@ class Task:
 
 def counted_from(window: Window, first_batch: int) -> Window:
     """Give a window with its batches counted from `first_batch`, all of it in 32-bit numbers where these are enough."""
-    batch = window.batch - first_batch if first_batch else window.batch
-    return Window(rows=narrowed(window.rows), batch=narrowed(batch), within=narrowed(window.within))
+    batch = less(window.batch, first_batch) if first_batch else narrowed(window.batch)
+    return Window(rows=narrowed(window.rows), batch=batch, within=narrowed(window.within))
 
 
 def plan_window(
@@ -122,7 +122,7 @@ def plan_window(
         In the order of the files' bytes, datasets taking turns.
     """
     window = counted_from(window, first_batch)
-    if not (window.rows[:-1] <= window.rows[1:]).all():
+    if not is_ascending(window.rows):
         by_row = np.argsort(window.rows, kind="stable")
         window = Window(rows=window.rows[by_row], batch=window.batch[by_row], within=window.within[by_row])
     tasks: list[Task] = []
@@ -170,7 +170,7 @@ def _chunks_of(part: DatasetPart, rows: Places) -> tuple[Places, Ints, Ints]:
 
     Numbers of chunks are those of rows of chunks: each holds all pieces across a row.
     """
-    in_rows = np.empty_like(rows)
+    in_rows = new_array(len(rows), rows.dtype)
     begins, numbers, before = [], [], -1
     chunk_rows = min(part.chunk_rows, int(np.iinfo(rows.dtype).max))
     for piece in pieces(len(rows)):

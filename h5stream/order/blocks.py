@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
-from h5stream.order.places import Places, pieces, place_dtype
+from h5stream.order.places import Places, new_array, pieces, place_dtype
 
 _MAX_BLOCKS = 1 << 26
 
@@ -43,7 +43,7 @@ class Blocks:
         """Give the rows at places of the selection."""
         if self.rows is None:
             return places
-        rows = np.empty(len(places), dtype=place_dtype(int(self.rows[-1]) + 1))
+        rows = new_array(len(places), place_dtype(int(self.rows[-1]) + 1))
         for piece in pieces(len(places)):
             rows[piece] = self.rows[places[piece]]
         return rows

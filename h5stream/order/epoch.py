@@ -8,6 +8,7 @@ runs of output places and may cross windows.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from h5stream.errors import OptionError
 from h5stream.order.blocks import Blocks
 from h5stream.order.permutation import BLOCKS, ROWS, permutation
-from h5stream.order.places import Places, pieces, place_dtype
+from h5stream.order.places import PIECE, Places, new_array, pieces, place_dtype
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,9 +122,10 @@ class BatchCut:
     def locate(self, output: Places) -> tuple[Places, Places]:
         """Give batch and place in it for output places."""
         size = min(self.batch_size, self.rows)  # which may be more than the numbers' type can hold
-        batch = output // max(1, size)
-        within = batch * size
-        np.subtract(output, within, out=within)
+        batch, within = (new_array(len(output), output.dtype) for _ in range(2))
+        for piece in pieces(len(output)):
+            np.floor_divide(output[piece], max(1, size), out=batch[piece])
+            np.subtract(output[piece], batch[piece] * size, out=within[piece])
         if self._last_start < (self.batches - 1) * self.batch_size:
             given_away = np.flatnonzero(output == self._last_start)
             batch[given_away], within[given_away] = self.batches - 1, 0
@@ -378,8 +380,13 @@ def rank_run(rows: int, settings: OrderSettings, batches: int | None = None) -> 
 def _concatenated_ranges(begins: NDArray[np.int64], ends: NDArray[np.int64]) -> Places:
     """Give the numbers of ascending ranges, one behind the other."""
     counts = ends - begins
-    offsets = np.cumsum(counts) - counts
-    numbers = np.repeat((begins - offsets).astype(place_dtype(int(ends[-1]))), counts)
-    for piece in pieces(len(numbers)):
-        numbers[piece] += np.arange(piece.start, piece.stop, dtype=numbers.dtype)
+    after = np.cumsum(counts)
+    numbers = new_array(int(after[-1]), place_dtype(int(ends[-1])))
+    # Some ranges at a time, so that little is held besides.
+    edges = np.concatenate([[0], np.flatnonzero(np.diff(after // PIECE)) + 1, [len(counts)]]).tolist()
+    for first, last in itertools.pairwise(edges):
+        ours = slice(first, last)
+        start, stop = int(after[first] - counts[first]), int(after[last - 1])
+        shift = begins[ours] - (after[ours] - counts[ours])
+        numbers[start:stop] = np.arange(start, stop, dtype=np.int64) + np.repeat(shift, counts[ours])
     return numbers

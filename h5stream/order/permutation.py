@@ -9,7 +9,7 @@ NumPy sorts integers with vector instructions, which makes this as fast as a Fis
 from __future__ import annotations
 
 import numpy as np
-from h5stream.order.places import Places, pieces, place_dtype
+from h5stream.order.places import Places, new_array, pieces, place_dtype
 
 BLOCKS, ROWS = 1, 2
 """What a permutation is for; keeps the streams of one (seed, epoch) apart."""
@@ -41,14 +41,17 @@ def permutation(count: int, *key: int) -> Places:
     """
     index_bits = np.uint64(max(1, int(count - 1).bit_length()))
     words = _seed(key).generate_state(2, np.uint64)
-    keys = np.random.Philox(key=words).random_raw(count)
-    keys >>= index_bits
-    keys <<= index_bits
+    bits, keys = np.random.Philox(key=words), new_array(count, np.uint64)
     for piece in pieces(count):
-        keys[piece] |= np.arange(piece.start, piece.stop, dtype=np.uint64)
+        some = bits.random_raw(piece.stop - piece.start)
+        some >>= index_bits
+        some <<= index_bits
+        np.bitwise_or(some, np.arange(piece.start, piece.stop, dtype=np.uint64), out=keys[piece])
     keys.sort()
-    keys &= (np.uint64(1) << index_bits) - np.uint64(1)
-    return keys.astype(place_dtype(count))
+    found = new_array(count, place_dtype(count))
+    for piece in pieces(count):
+        found[piece] = keys[piece] & ((np.uint64(1) << index_bits) - np.uint64(1))
+    return found
 
 
 def _seed(key: tuple[int, ...]) -> np.random.SeedSequence:
