@@ -52,6 +52,11 @@ class LoaderIterator:
     def __len__(self) -> int:
         return len(self._loader)
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing more comes of it."""
+        return self._closed
+
     def __next__(self) -> Any:
         if self._closed:
             raise StopIteration

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch.utils.data import Subset
 
+from h5stream import sharing
 from h5stream.dataset import H5Dataset
 from h5stream.delivery import Finish, delivery_for, device_of, window_backend_for
 from h5stream.engine.assemble import Assembler
-from h5stream.engine.budget import threads_within
 from h5stream.engine.carry import Carrier
 from h5stream.engine.counters import RunCounters
 from h5stream.engine.kept import KeptDatasets
@@ -30,7 +30,6 @@ from h5stream.options import (
     as_staged,
     check_callables,
     check_samplers,
-    checked_batch_size,
     checked_budget,
     checked_epoch,
     checked_on_error,
@@ -44,7 +43,7 @@ from h5stream.order.epoch import EpochOrder, OrderSettings
 from h5stream.orders import Orders
 from h5stream.profiles import arguments_from
 from h5stream.ranks import checked_ranks
-from h5stream.sizing import Sizing, say_what_was_chosen
+from h5stream.sizing import Sizing
 from h5stream.storage.fields import Fields, Source
 from h5stream.structure import copy_batch
 
@@ -185,8 +184,7 @@ class H5StreamLoader:
         self.pin_memory_device, self.in_order = pin_memory_device, in_order
         self.seed = checked_seed(seed, generator)
         check_callables(collate_fn=collate_fn, worker_init_fn=worker_init_fn, transform=transform)
-        batch_size = checked_batch_size(batch_size)
-        check_samplers(batch_size, shuffle, sampler, batch_sampler, drop_last)
+        batch_size = check_samplers(batch_size, shuffle, sampler, batch_sampler, drop_last)
         isolated = checked_isolation(isolation)
         self.batch_size = None if batch_sampler is not None else batch_size
         self._given = given_order(dataset, self.batch_size, sampler, batch_sampler, drop_last)
@@ -199,8 +197,6 @@ class H5StreamLoader:
         self.dataset, self._give_back = as_staged(self, self.dataset, stage_to)
         layout = self.dataset.layout
         carrier, assembler = Carrier(layout), Assembler(layout)
-        if num_workers is None:
-            self.num_workers = threads_within(layout, self.num_workers, self.memory_budget)
         window_backend = window_backend_for(window_device, device, assembler, listed=self._given is not None)
         self._sizing = Sizing(
             layout=layout,
@@ -209,13 +205,13 @@ class H5StreamLoader:
             memory_budget=self.memory_budget,
             most_budget=most_budget,
             threads=self.num_workers,
+            threads_asked=num_workers is not None,
             shuffle=self.shuffle,
             backend=window_backend,
             hint="" if self._given is None else self._given.hint,
         )
-        kept, self.window_size, budget = self._sizing.choose(window)
-        say_what_was_chosen(self.window_size, num_workers, self.memory_budget, budget)
-        self.num_workers, self.memory_budget = self.window_size.threads, budget
+        kept, self.window_size, self.memory_budget = self._sizing.choose(window)
+        self.num_workers = self.window_size.threads
         self._kept = KeptDatasets(carrier, kept)
         self.device = device_of(device) if window_backend is None else window_backend.device
         delivery = delivery_for(
@@ -259,6 +255,7 @@ class H5StreamLoader:
         self._epochs = Epochs(engine, delivery, self.window_size, self._orders.order_of)
         self._counters: RunCounters | None = None
         self._iterators: weakref.WeakSet[LoaderIterator] = weakref.WeakSet()
+        self._sharing = sharing.DEFAULT.joined(self) if memory_budget is None else None
         if self._given is None:
             self._order(0)  # complains now, not in the first epoch
 
@@ -340,6 +337,8 @@ class H5StreamLoader:
         """Start an epoch; any number of iterators may be in use at once."""
         if self._epochs.renew_after_fork():
             self._iterators = weakref.WeakSet()
+        if self._sharing is not None:
+            self._sharing.make_room(self, self.window_size.needed_nbytes, self.memory_budget)
         start = self._orders.next_start()
         begun = self._epochs.begin(start)
         count = self._orders.begin(start, begun.order, begun.first_batch)
@@ -371,6 +370,20 @@ class H5StreamLoader:
     def from_profile(cls, profile: str | Path, dataset: Any = None, **arguments: Any) -> H5StreamLoader:
         """Make a loader with the settings that `h5stream tune` wrote; what is given here goes before them."""
         return cls(**arguments_from(profile, dataset, arguments))
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no epoch is under way."""
+        return all(iterator.is_closed for iterator in self._iterators)
+
+    @property
+    def held_nbytes(self) -> int:
+        """Bytes of the slots that this loader has, filled or free; without those that were given back."""
+        return self._epochs.delivery.slots.held_nbytes
+
+    def trim(self) -> None:
+        """Let go of the memory of slots that nobody looks at; the next epoch takes what it needs anew."""
+        self._epochs.delivery.slots.trim()
 
     def close(self) -> None:
         """End all iterators and their threads, and let go of the slots and files."""

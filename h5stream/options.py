@@ -67,15 +67,6 @@ def checked_workers(num_workers: int | None) -> int:
     return number
 
 
-def checked_batch_size(batch_size: Any) -> int | None:
-    """Give the rows of a batch; None for single samples."""
-    if batch_size is None:
-        return None
-    if (number := _integer(batch_size)) is None or number < 1:
-        raise OptionError(f"batch_size= takes a positive number of rows, not {batch_size!r}")
-    return number
-
-
 def checked_budget(memory_budget: int | str | None) -> tuple[int, int]:
     """Give the bytes that a loader may take, and those that it may take where an automatic window needs more.
 
@@ -138,8 +129,11 @@ def checked_on_error(on_error: Any, window_device: Any) -> str:
     return str(on_error)
 
 
-def check_samplers(batch_size: Any, shuffle: Any, sampler: Any, batch_sampler: Any, drop_last: bool) -> None:
-    """Refuse what contradicts itself, by the same rules as DataLoader."""
+def check_samplers(batch_size: Any, shuffle: Any, sampler: Any, batch_sampler: Any, drop_last: bool) -> int | None:
+    """Refuse what contradicts itself, by the same rules as DataLoader; give the rows of a batch as a plain number."""
+    rows = None if batch_size is None else _integer(batch_size)
+    if batch_size is not None and (rows is None or rows < 1):
+        raise OptionError(f"batch_size= takes a positive number of rows, not {batch_size!r}")
     if sampler is not None and shuffle:
         raise OptionError("sampler= decides the order, so shuffle= must be left out")
     if batch_sampler is not None and (
@@ -150,6 +144,7 @@ def check_samplers(batch_size: Any, shuffle: Any, sampler: Any, batch_sampler: A
         )
     if batch_size is None and drop_last:
         raise OptionError("batch_size=None gives single samples, so drop_last= must be left out")
+    return rows
 
 
 def refuse_rebuilding() -> None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from h5stream.device.backend import DeviceBackend
 from h5stream.device.window import window_rows_for
-from h5stream.engine.budget import block_rows_of, first_rows_of, shape_of, size_for
+from h5stream.engine.budget import block_rows_of, first_rows_of, shape_of, size_for, threads_within
 from h5stream.engine.footprint import WindowSize, packed_nbytes, size_window
 from h5stream.errors import BudgetError
 from h5stream.order.epoch import OrderSettings
@@ -43,6 +43,8 @@ class Sizing:
         nobody chose that.
     threads : int
         Reader threads.
+    threads_asked : bool
+        Whether the user gave their number.
     shuffle : bool
         Whether windows are shuffled.
     backend : DeviceBackend or None
@@ -57,6 +59,7 @@ class Sizing:
     memory_budget: int
     most_budget: int
     threads: int
+    threads_asked: bool
     shuffle: bool
     backend: DeviceBackend[Any, Any] | None
     hint: str = ""
@@ -80,6 +83,8 @@ class Sizing:
         host_window = window if self.backend is None else "auto"
         budget = self.memory_budget
         while True:
+            # A machine of 200 processors must not need 200 threads' scratch.
+            threads = self.threads if self.threads_asked else threads_within(self.layout, self.threads, budget)
             try:
                 kept, size = size_for(
                     self.layout,
@@ -87,7 +92,7 @@ class Sizing:
                     batch_size=self.batch_rows,
                     window=host_window,
                     memory_budget=budget,
-                    threads=self.threads,
+                    threads=threads,
                     shuffle=self.shuffle,
                 )
             except BudgetError as error:
@@ -95,6 +100,7 @@ class Sizing:
                     raise BudgetError(f"{error}{self.hint}", needed=error.needed, budget=error.budget) from None
                 budget = error.needed
             else:
+                self._say_what_was_chosen(size, budget)
                 return kept, size if self.backend is None else self._on_device(size, window, self.backend), budget
 
     def _on_device(self, size: WindowSize, window: int | str, backend: DeviceBackend[Any, Any]) -> WindowSize:
@@ -148,25 +154,24 @@ class Sizing:
                 raise
             return size_window(shape, memory_budget=error.needed, **given)
 
-
-def say_what_was_chosen(size: WindowSize, num_workers: int | None, default_budget: int, budget: int) -> None:
-    """Log what is unlike what was asked for: a smaller window, fewer threads, more memory than by default."""
-    if size.notice:
-        _log.info("%s", size.notice)
-    if num_workers is not None and size.threads < num_workers:
-        _log.warning(
-            "num_workers=%d: %d reader thread(s), since each needs %s bytes of scratch and memory_budget=%s bytes bounds "
-            "them; the order of the rows does not depend on it. A larger memory_budget gives more",
-            num_workers,
-            size.threads,
-            f"{size.scratch_nbytes // max(1, size.threads):,}",
-            f"{budget:,}",
-        )
-    if budget > default_budget:
-        _log.warning(
-            "memory_budget: %s bytes instead of the default of %s, since batches of %s bytes and what reads them need "
-            "so much. Pass memory_budget= to say so, or take a smaller batch_size",
-            f"{budget:,}",
-            f"{default_budget:,}",
-            f"{size.batch_nbytes:,}",
-        )
+    def _say_what_was_chosen(self, size: WindowSize, budget: int) -> None:
+        """Log what is unlike what was asked for: a smaller window, fewer threads, more memory than by default."""
+        if size.notice and self.backend is None:
+            _log.info("%s", size.notice)
+        if self.threads_asked and size.threads < self.threads:
+            _log.warning(
+                "num_workers=%d: %d reader thread(s), since each needs %s bytes of scratch within memory_budget=%s; the "
+                "order of the rows does not depend on it, and a larger budget gives more",
+                self.threads,
+                size.threads,
+                f"{size.scratch_nbytes // max(1, size.threads):,}",
+                f"{budget:,}",
+            )
+        if budget > self.memory_budget:
+            _log.warning(
+                "memory_budget: %s bytes instead of the default of %s, since batches of %s bytes and what reads them "
+                "need as much. Pass memory_budget= to say so, or take a smaller batch_size",
+                f"{budget:,}",
+                f"{self.memory_budget:,}",
+                f"{size.batch_nbytes:,}",
+            )

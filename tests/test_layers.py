@@ -34,6 +34,7 @@ ROOMS = [
     "engines",
     "epochs",
     "profiles",
+    "sharing",
     "loader",
     "monitor",
     "advice",

@@ -304,7 +304,7 @@ def test_a_batch_sampler_that_does_not_say_its_rows_is_told_how_where_room_is_sh
             return iter([[0, 1], [2, 3]])
 
     with pytest.raises(BudgetError, match=r"room for 8,192: give it an attribute batch_size, or pass list"):
-        H5StreamLoader(dataset, batch_sampler=Silent(), memory_budget=2_400_000, num_workers=1)
+        H5StreamLoader(dataset, batch_sampler=Silent(), memory_budget=200_000, num_workers=1)
     said = Silent()
     said.batch_size = 2
-    assert len(batches_of(H5StreamLoader(dataset, batch_sampler=said, memory_budget=2_400_000, num_workers=1))) == 2
+    assert len(batches_of(H5StreamLoader(dataset, batch_sampler=said, memory_budget=200_000, num_workers=1))) == 2

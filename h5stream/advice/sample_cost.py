@@ -133,8 +133,7 @@ def cost_sample(
         As for `H5StreamLoader`. Where the budget is too small, the one that would do is taken, and advised.
     """
     stored = _stored_as(layout, entries)
-    # As the loader has slots: for no more rows than there are.
-    size, too_small = _window_size(layout, min(batch_size, layout.rows), memory_budget, threads)
+    size, too_small = _window_size(layout, batch_size, memory_budget, threads)
     budget = too_small.needed if too_small else memory_budget
     settings = OrderSettings(
         batch_size=batch_size, window_rows=size.window_rows, first_window_rows=size.first_window_rows
@@ -192,7 +191,7 @@ def _window_size(
     layout: SampleLayout, batch_size: int, budget: int, threads: int
 ) -> tuple[WindowSize, BudgetError | None]:
     """Size the window as the loader would; where the budget is too small, with the one that would do."""
-    error = None
+    error, batch_size = None, min(batch_size, layout.rows)  # as the loader has slots
     while True:
         # With more memory more is kept, so what a refusal names is asked for again.
         try:

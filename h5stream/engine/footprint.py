@@ -197,7 +197,7 @@ def size_window(
     >>> shape = Shape(rows=30_000_000, field_nbytes=(4,), block_rows=1 << 18, scratch_nbytes=4 << 20)
     >>> size = size_window(shape, batch_size=8192, window="auto", memory_budget=256 << 20, threads=2)
     >>> size.window_rows, size.needed_nbytes <= 256 << 20
-    (4718592, True)
+    (4980736, True)
     """
     wished = wished_rows(
         window, rows=shape.rows, batch_size=batch_size, block_rows=shape.block_rows, row_nbytes=shape.row_nbytes
@@ -210,7 +210,7 @@ def size_window(
             seam_rows=shape.seam_rows,
         )
         wished, window = min(wished, few), "auto" if window == "all" or window == "auto" else window
-    sizer = _Sizer(shape, batch_size, memory_budget, threads)
+    sizer = _Sizer(shape, batch_size, memory_budget, threads, shuffle)
     return sizer.automatic(wished) if window == "auto" else sizer.as_asked(wished, window)
 
 
@@ -222,6 +222,7 @@ class _Sizer:
     batch_size: int
     budget: int
     threads: int
+    shuffle: bool
 
     @property
     def slot(self) -> int:
@@ -238,7 +239,7 @@ class _Sizer:
         share = self.budget - max(self.budget // SCRATCH_SHARE, shape.scratch_nbytes) - self.fixed
         if self._twice(wished) > share:
             rows = self._most_rows(share, wished)
-            if rows < wished:
+            if rows < wished and self.shuffle:
                 notice = (
                     f"window: {rows:,} rows instead of {wished:,}, so that two windows and their plans fit "
                     f"memory_budget={self.budget:,} bytes"
