@@ -36,6 +36,14 @@ SORT_KEY_NBYTES = 8
 """Bytes a row that permuting takes beside the permutation."""
 
 
+SAMPLER_NBYTES = 1024 * 1024 * 1024
+"""Bytes that a window of a sampler may take, which has no slots and no budget of its own. Not by the machine: the
+window chooses the order."""
+
+SAMPLER_ROW_NBYTES = 48
+"""Bytes that it takes for each row: which row, where it goes, and both sorted by batch."""
+
+
 def packed_nbytes(field_nbytes: Sequence[int], rows: int) -> int:
     """Give the bytes of a slot that holds so many rows of fields, in whole pages as slots are.
 
@@ -212,6 +220,18 @@ def size_window(
         wished, window = min(wished, few), "auto" if window == "all" or window == "auto" else window
     sizer = _Sizer(shape, batch_size, memory_budget, threads, shuffle)
     return sizer.automatic(wished) if window == "auto" else sizer.as_asked(wished, window)
+
+
+def size_order(shape: Shape, *, batch_size: int, window: int | str, shuffle: bool) -> tuple[int, int]:
+    """Give the rows of a window, and of an epoch's first, of an order that is only listed, as a sampler does."""
+    given = {"batch_size": batch_size, "block_rows": shape.block_rows, "row_nbytes": shape.row_nbytes}
+    rows = wished_rows(window, rows=shape.rows, **given)
+    if not shuffle:
+        rows = min(rows, file_order_rows(**given, seam_rows=0))
+    elif window == "auto":
+        fitting = SAMPLER_NBYTES // SAMPLER_ROW_NBYTES // shape.block_rows * shape.block_rows
+        rows = min(rows, max(shape.block_rows, fitting))
+    return rows, rows if window == "all" else min(rows, first_rows(**given))
 
 
 @dataclass(frozen=True, slots=True)
