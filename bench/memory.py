@@ -176,14 +176,18 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = given.folder or Path(temporary)
         found = []
-        print(f"{'rows':>6} {'case':<14} {'window':>12} {'budget':>7} {'says':>7} {'grew':>7} {'in all':>7} {'after':>7}")
+        print(
+            f"{'rows':>6} {'case':<14} {'window':>12} {'budget':>7} {'says':>7} {'grew':>7} {'in all':>7} {'after':>7}"
+        )
         for kind in [given.kind] if given.kind else ROWS:
             for name in [given.case] if given.case else CASES:
                 case = CASES[name]
                 path = make_file(folder, kind, compression=bool(case.get("compression")))
                 result = measure(path, case, batch_size=batch_size_of(kind), budget=given.budget * MIB)
                 found.append({"rows": kind, "case": name, **result})
-                figures = "".join(f" {result[key] / MIB:7.0f}" for key in ("budget", "says", "grew", "resident", "after"))
+                figures = "".join(
+                    f" {result[key] / MIB:7.0f}" for key in ("budget", "says", "grew", "resident", "after")
+                )
                 over = "  over" if result["resident"] > result["budget"] + SPARE_NBYTES else ""
                 print(f"{kind:>6} {name:<14} {result['window_rows']:12,}{figures}{over}", flush=True)
         if given.out:

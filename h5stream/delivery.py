@@ -17,8 +17,8 @@ from h5stream.device.pinning import pinned_copy
 from h5stream.device.window import WindowFeed, check_fields
 from h5stream.engine.assemble import Assembler
 from h5stream.engine.batches import ReadyBatch
-from h5stream.engine.footprint import WindowSize
 from h5stream.engine.counters import clock
+from h5stream.engine.footprint import WindowSize
 from h5stream.engine.running import Running
 from h5stream.engine.slots import Memory, SlotFormat, SlotRing, Slots
 from h5stream.errors import OptionError

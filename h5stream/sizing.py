@@ -146,7 +146,8 @@ class Sizing:
 
     def _of_rows(self, rows: int, kept: tuple[int, ...], budget: int, threads: int) -> WindowSize:
         shape = shape_of(self.layout, kept, self.selected)
-        given = {"batch_size": self.batch_rows, "window": rows, "threads": threads, "shuffle": self.shuffle}
+        given: dict[str, Any] = {"batch_size": self.batch_rows, "window": rows, "threads": threads}
+        given["shuffle"] = self.shuffle
         try:
             return size_window(shape, memory_budget=budget, **given)
         except BudgetError as error:
@@ -160,8 +161,8 @@ class Sizing:
             _log.info("%s", size.notice)
         if self.threads_asked and size.threads < self.threads:
             _log.warning(
-                "num_workers=%d: %d reader thread(s), since each needs %s bytes of scratch within memory_budget=%s; the "
-                "order of the rows does not depend on it, and a larger budget gives more",
+                "num_workers=%d: %d reader thread(s), since each needs %s bytes of scratch within memory_budget=%s; "
+                "the order of the rows does not depend on it, and a larger budget gives more",
                 self.threads,
                 size.threads,
                 f"{size.scratch_nbytes // max(1, size.threads):,}",

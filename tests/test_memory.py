@@ -18,7 +18,7 @@ from h5stream import H5Dataset, H5StreamLoader
 
 MIB = 1 << 20
 SLACK = 48 * MIB
-"""What the interpreter adds while an epoch runs: threads' stacks, the C library's own keeping, tracebacks of kernels."""
+"""What the interpreter adds while an epoch runs: stacks of threads, and what the C library keeps."""
 
 
 @pytest.fixture(scope="module")

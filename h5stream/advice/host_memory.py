@@ -209,7 +209,8 @@ def loader_memory(
     at_least(0, threads=threads)
     above_zero(rows=rows, window_rows=window_rows, memory_budget=memory_budget)
     shape = shape_of_numbers(row_bytes=row_bytes, chunk_bytes=chunk_bytes, rows=rows or _MANY_ROWS)
-    given = {"batch_size": min(batch_size, shape.rows), "window": window_rows or "auto", "threads": threads}
+    given: dict[str, Any] = {"batch_size": min(batch_size, shape.rows), "threads": threads}
+    given["window"] = window_rows or "auto"
     budget = DEFAULT_BUDGET if memory_budget is None else memory_budget
     smallest = _smallest(shape, given)
     size = size_window(shape, memory_budget=max(budget, smallest), **given)

@@ -195,9 +195,7 @@ def _window_size(
     while True:
         # With more memory more is kept, so what a refusal names is asked for again.
         try:
-            _, size = size_for(
-                layout, batch_size=batch_size, window="auto", memory_budget=budget, threads=threads
-            )
+            _, size = size_for(layout, batch_size=batch_size, window="auto", memory_budget=budget, threads=threads)
         except BudgetError as refused:
             error = BudgetError(str(refused), needed=refused.needed, budget=error.budget if error else budget)
             budget = refused.needed

@@ -134,7 +134,7 @@ def _apart(packed: torch.Tensor, start: int, nbytes: int, dtype: torch.dtype, sh
     Source: ``torch/csrc/Storage.cpp``, ``THPStorage_get``: a slice of a storage holds on to the whole.
     """
     storage = packed.untyped_storage()[packed.storage_offset() + start : packed.storage_offset() + start + nbytes]
-    tensor = torch.empty(0, dtype=dtype).set_(storage, 0, shape)  # type: ignore[call-overload]
+    tensor: torch.Tensor = torch.empty(0, dtype=dtype).set_(storage, 0, shape)  # type: ignore[call-overload]
     keeps = packed.nbytes / nbytes
     return tensor.clone() if keeps >= COPIED_SHARE or (nbytes <= COPIED_NBYTES and keeps >= 4) else tensor
 

@@ -44,7 +44,7 @@ class ReadyBatch:
     slot: Slot
     objects: dict[int, list[Any]]
     missing: int
-    dropped: list[NDArray[np.int64]] = field(default_factory=list)
+    dropped: list[Places] = field(default_factory=list)
     planar: PlanarRegions = field(default_factory=dict)
     corrupt: CorruptChunkError | None = None
 
@@ -63,7 +63,7 @@ class PlannedWindow:
     pending: int = 0
     sink: Sink | None = None
     batches: list[ReadyBatch] = field(default_factory=list)
-    dropped: list[tuple[NDArray[np.int64], NDArray[np.int64], CorruptChunkError]] = field(default_factory=list)
+    dropped: list[tuple[Places, Places, CorruptChunkError]] = field(default_factory=list)
 
 
 def rows_of_batches(batch: Places) -> NDArray[np.int64]:

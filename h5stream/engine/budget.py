@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.engine.footprint import SCRATCH_SHARE, BLOCK_NBYTES, Shape, WindowSize, size_window
+from h5stream.engine.footprint import BLOCK_NBYTES, SCRATCH_SHARE, Shape, WindowSize, size_window
 from h5stream.engine.kept import datasets_to_keep, kept_format
 from h5stream.engine.mapping import can_be_gathered
 from h5stream.engine.plan import TASK_NBYTES
@@ -69,7 +69,9 @@ def shape_of(layout: SampleLayout, kept: tuple[int, ...] = (), selected: NDArray
     """
     rows = layout.rows if selected is None else len(selected)
     streamed = [number for number in range(len(layout.datasets)) if number not in kept]
-    planned = [parts for number in streamed if not can_be_gathered(layout, number) for parts in [layout.datasets[number]]]
+    planned = [
+        parts for number in streamed if not can_be_gathered(layout, number) for parts in [layout.datasets[number]]
+    ]
     return Shape(
         rows=rows,
         field_nbytes=tuple(field.row_nbytes for field in layout.fields),

@@ -9,6 +9,7 @@ NumPy sorts integers with vector instructions, which makes this as fast as a Fis
 from __future__ import annotations
 
 import numpy as np
+
 from h5stream.order.places import Places, new_array, pieces, place_dtype
 
 BLOCKS, ROWS = 1, 2

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Places = NDArray[np.int32] | NDArray[np.int64]
+Places = NDArray[np.signedinteger[Any]]
 
 _MOST_32 = (1 << 31) - 1
 
@@ -88,4 +88,7 @@ def narrowed(numbers: NDArray[Any]) -> Places:
 
 def sought(places: Places, numbers: Any) -> NDArray[np.int64]:
     """Find where numbers would stand among ascending places, as `numpy.searchsorted` does, without widening these."""
-    return np.searchsorted(places, np.minimum(numbers, np.iinfo(places.dtype).max).astype(places.dtype))
+    found: NDArray[np.int64] = np.searchsorted(
+        places, np.minimum(numbers, np.iinfo(places.dtype).max).astype(places.dtype)
+    )
+    return found
