@@ -165,14 +165,19 @@ class H5Dataset(Dataset[Any]):
         return self._rows
 
     @property
+    def is_in_file_order(self) -> bool:
+        """Whether its rows come as the files have them, and not in an order of their own; see `listed`."""
+        return self._rows is None or _ascending(self._rows)
+
+    @property
     def blocks(self) -> Blocks:
         """The rows cut into blocks, the unit of the coarse shuffle."""
-        rows = self._rows if self._rows is None or _ascending(self._rows) else np.sort(self._rows)
+        rows = self._rows if self._rows is None or self.is_in_file_order else np.sort(self._rows)
         return make_blocks(self.layout.file_starts, self.layout.block_rows, rows)
 
     def blocks_for(self, shuffle: bool) -> Blocks:
         """Give the blocks of an epoch: one that is not shuffled keeps the order of `listed`."""
-        if shuffle or self._rows is None or _ascending(self._rows):
+        if shuffle or self._rows is None or self.is_in_file_order:
             return self.blocks
         return listed_blocks(self._rows, max(self.layout.block_rows))
 

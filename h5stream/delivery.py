@@ -16,8 +16,8 @@ from h5stream.device.pinning import pinned_copy
 from h5stream.device.window import WindowFeed, check_fields
 from h5stream.engine.assemble import Assembler
 from h5stream.engine.batches import ReadyBatch
-from h5stream.engine.budget import WindowSize
 from h5stream.engine.counters import clock
+from h5stream.engine.footprint import WindowSize
 from h5stream.engine.running import Running
 from h5stream.engine.slots import Memory, SlotFormat, SlotRing, Slots
 from h5stream.errors import OptionError
@@ -142,7 +142,7 @@ class Delivery:
     def stream(self, run: Running, order: Any, first_batch: int) -> Stream:
         """Give the stream of an epoch from a batch on; `order` is the engine's."""
         finish = _PinnedLast(self._finish) if self._pinned else self._finish
-        return _HostStream(run, self.slots, self._assembler, self.slot_format, finish)
+        return _HostStream(run, self.slots, self._assembler, self.slot_format, finish, not self._pinned)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +168,7 @@ class _HostStream:
     _assembler: Assembler
     _format: SlotFormat
     _finish: Callable[[Any, int], Any]
+    _apart: bool
 
     def next_batch(self, timeout_s: float) -> Any:
         batch = self._run.next_batch(timeout_s)
@@ -181,7 +182,8 @@ class _HostStream:
     def _value_of(self, batch: ReadyBatch) -> Any:
         if isinstance(batch, MadeBatch):
             return batch.value
-        return self._assembler.batch(self._slots.lease(batch.slot), self._format, batch.rows, batch.objects)
+        leased = self._slots.lease(batch.slot)
+        return self._assembler.batch(leased, self._format, batch.rows, batch.objects, apart=self._apart)
 
     def close(self) -> None:
         pass

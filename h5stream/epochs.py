@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from h5stream.delivery import Delivery, Stream
-from h5stream.engine.budget import WindowSize
+from h5stream.engine.footprint import WindowSize
 from h5stream.engine.running import Engine, Running
 from h5stream.order.epoch import Order
 from h5stream.orders import Start

@@ -88,6 +88,11 @@ class LoaderIterator:
     def __len__(self) -> int:
         return len(self._loader)
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing more comes of it."""
+        return self._closed
+
     def __next__(self) -> Any:
         check_process(self._pid)  # first: a thread that stayed in the parent may hold the turn for ever
         with self._turns:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import logging
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,11 +14,12 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset
 
+from h5stream import sharing
 from h5stream.delivery import Finish, delivery_for, device_of, window_backend_for
 from h5stream.engine.assemble import Assembler
-from h5stream.engine.budget import threads_within
 from h5stream.engine.carry import Carrier
 from h5stream.engine.counters import RunCounters
+from h5stream.engine.kept import KeptDatasets
 from h5stream.engine.slots import SlotFormat
 from h5stream.engine.statistics import LoaderStatistics
 from h5stream.engines import engine_for
@@ -52,8 +52,6 @@ from h5stream.ranks import checked_ranks
 from h5stream.sizing import Sizing
 from h5stream.storage.fields import Fields, Source
 from h5stream.structure import copy_batch
-
-_log = logging.getLogger("h5stream")
 
 
 class H5StreamLoader:
@@ -113,8 +111,9 @@ class H5StreamLoader:
     window : int, "auto" or "all"
         Rows that are shuffled with one another. ``"auto"`` is the most of 4 batches, 1,024 blocks and 256 MiB within
         the budget; ``"all"`` is an exact global shuffle.
-    memory_budget : int, optional
-        Bytes that slots, windows and scratch may take together. Default 2 GiB, at most a quarter of the machine's.
+    memory_budget : int or str, optional
+        Bytes that slots, windows, plans and scratch may take together, as a number or a text such as ``"4GiB"``.
+        Default 2 GiB, at most a quarter of the machine's, which loaders that were given none share.
     transform : callable, optional
         Applied to each whole batch, in the thread that asks for it. The batch is its own to change: in place
         (``x.sub_(mean).div_(std)``) is several times as fast as new memory for each large result.
@@ -179,7 +178,7 @@ class H5StreamLoader:
         fields: Fields = None,
         seed: int | None = None,
         window: int | str = "auto",
-        memory_budget: int | None = None,
+        memory_budget: int | str | None = None,
         transform: Callable[[Any], Any] | None = None,
         rank: int | None = None,
         world_size: int | None = None,
@@ -203,7 +202,7 @@ class H5StreamLoader:
         self.pin_memory_device, self.in_order = pin_memory_device, in_order
         self.seed = checked_seed(seed, generator)
         check_callables(collate_fn=collate_fn, worker_init_fn=worker_init_fn, transform=transform)
-        check_samplers(batch_size, shuffle, sampler, batch_sampler, drop_last)
+        batch_size = check_samplers(batch_size, shuffle, sampler, batch_sampler, drop_last)
         self.batch_size = None if batch_sampler is not None else batch_size
         self._given = given_order(self.dataset, self.batch_size, sampler, batch_sampler, drop_last)
         ranks = checked_ranks(rank, world_size, listed=self._given is not None)
@@ -211,27 +210,28 @@ class H5StreamLoader:
         batched = self.batch_size is not None or batch_sampler is not None
         takes_apart = gives_samples or (batched and collate_fn is not None)
         slot_rows = min(batch_size or 1, len(self.dataset)) if self._given is None else self._given.said_rows
-        self.memory_budget = checked_budget(memory_budget)
+        self.memory_budget, most_budget = checked_budget(memory_budget)
         self.dataset, self._give_back = as_staged(self, self.dataset, stage_to)
         layout = self.dataset.layout
         carrier, assembler = Carrier(layout), Assembler(layout, gives_lists=not takes_apart)
-        if num_workers is None:
-            self.num_workers = threads_within(layout, self.num_workers, self.memory_budget)
         window_backend = window_backend_for(window_device, device, assembler, listed=self._given is not None)
         self._sizing = Sizing(
-            carrier=carrier,
-            rows=len(self.dataset),
+            layout=layout,
+            selected=self.dataset.rows,
             batch_rows=slot_rows or DEFAULT_BATCH_ROWS,
             memory_budget=self.memory_budget,
+            most_budget=most_budget,
             threads=self.num_workers,
+            threads_asked=num_workers is not None,
+            shuffle=self.shuffle or not self.dataset.is_in_file_order,  # rows that lie scattered want a large window
             backend=window_backend,
         )
         if self._given is not None and self._given.said_rows is None:
             self._sizing = self._sizing.with_room(window)
             self._given = replace(self._given, room=self._sizing.batch_rows)
-        self._kept, self.window_size = self._sizing.choose(window)
-        if self.window_size.notice:
-            _log.info("%s", self.window_size.notice)
+        kept, self.window_size, self.memory_budget = self._sizing.choose(window)
+        self.num_workers = self.window_size.threads
+        self._kept = KeptDatasets(carrier, kept)
         self.device = device_of(device) if window_backend is None else window_backend.device
         delivery = delivery_for(
             assembler,
@@ -274,6 +274,7 @@ class H5StreamLoader:
         self._epochs = Epochs(engine, delivery, self.window_size, self._orders.order_of)
         self._counters: RunCounters | None = None
         self._iterators: weakref.WeakSet[LoaderIterator] = weakref.WeakSet()
+        self._sharing = sharing.DEFAULT.joined(self) if memory_budget is None else None
         if self._given is None:
             self._check_order(window, slot_rows or 1)  # complains now, not in the first epoch
         self._made = True
@@ -363,7 +364,7 @@ class H5StreamLoader:
         [tensor([4, 5, 6, 7]), tensor([8, 9])]
         """
         settings = self._orders.restore(state_dict)
-        size = self._sizing.taken_over(self.window_size, self._kept, settings)
+        size = self._sizing.taken_over(self.window_size, self._kept.numbers, settings)
         vars(self).update(window_size=size, seed=settings.seed)
         self._epochs.resize(self.window_size)
         self._orders.resize(self.window_size)
@@ -372,6 +373,8 @@ class H5StreamLoader:
         """Start an epoch; any number of iterators may be in use at once."""
         if self._epochs.renew_after_fork():
             self._iterators = weakref.WeakSet()
+        if self._sharing is not None:
+            self._sharing.make_room(self, self.window_size.needed_nbytes, self.memory_budget)
         start = self._orders.next_start()
         begun = self._epochs.begin(start)
         count = self._orders.begin(start, begun.order, begun.first_batch)
@@ -408,6 +411,20 @@ class H5StreamLoader:
         It shuffles, as `tune` did, unless the profile says otherwise, or ``shuffle=False`` or a sampler is given here.
         """
         return cls(**arguments_from(profile, dataset, arguments))
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no epoch is under way."""
+        return all(iterator.is_closed for iterator in self._iterators)
+
+    @property
+    def held_nbytes(self) -> int:
+        """Bytes of the slots that this loader has, filled or free; without those that were given back."""
+        return self._epochs.delivery.slots.held_nbytes
+
+    def trim(self) -> None:
+        """Let go of the memory of slots that nobody looks at; the next epoch takes what it needs anew."""
+        self._epochs.delivery.slots.trim()
 
     def close(self) -> None:
         """End all iterators and their threads, and let go of the slots and files."""

@@ -74,14 +74,21 @@ def checked_workers(num_workers: int | None) -> int:
     """Give the number of reader threads."""
     if num_workers is None:
         return allowance.cpus()
-    if isinstance(num_workers, bool) or not isinstance(num_workers, int) or num_workers < 0:
+    if (number := _integer(num_workers)) is None or number < 0:
         raise OptionError(f"num_workers= takes a non-negative number of reader threads, not {num_workers!r}")
-    return num_workers
+    return number
 
 
-def checked_budget(memory_budget: int | None) -> int:
-    """Give the bytes that a loader may take."""
-    return check_budget(default_budget(allowance.memory_total_bytes()) if memory_budget is None else memory_budget)
+def checked_budget(memory_budget: int | str | None) -> tuple[int, int]:
+    """Give the bytes that a loader may take, and those that it may take where an automatic window needs more.
+
+    The latter are more only where nobody chose a budget: half of the machine's memory.
+    """
+    total = allowance.memory_total_bytes()
+    if memory_budget is None:
+        budget = check_budget(default_budget(total))
+        return budget, max(budget, total // 2)
+    return (budget := check_budget(memory_budget)), budget
 
 
 def checked_epoch(epoch: int) -> int:
@@ -93,7 +100,8 @@ def checked_epoch(epoch: int) -> int:
 
 def checked_timeout(timeout: float) -> float:
     """Give the timeout in seconds."""
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 <= timeout < math.inf:
+    number = isinstance(timeout, (int, float, np.integer, np.floating)) and not isinstance(timeout, bool)
+    if not number or not 0 <= timeout < math.inf:
         raise OptionError(f"timeout= takes seconds, 0 or more, not {timeout!r}")
     return timeout
 
@@ -133,9 +141,10 @@ def checked_on_error(on_error: Any, window_device: Any) -> str:
     return str(on_error)
 
 
-def check_samplers(batch_size: Any, shuffle: Any, sampler: Any, batch_sampler: Any, drop_last: bool) -> None:
-    """Refuse what contradicts itself, by the same rules as DataLoader."""
-    if batch_size is not None and (isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1):
+def check_samplers(batch_size: Any, shuffle: Any, sampler: Any, batch_sampler: Any, drop_last: bool) -> int | None:
+    """Refuse what contradicts itself, by the same rules as DataLoader; give the rows of a batch as a plain number."""
+    rows = None if batch_size is None else _integer(batch_size)
+    if batch_size is not None and (rows is None or rows < 1):
         raise OptionError(f"batch_size= takes a positive number of rows, not {batch_size!r}")
     if sampler is not None and shuffle:
         raise OptionError("sampler= decides the order, so shuffle= must be left out")
@@ -147,6 +156,7 @@ def check_samplers(batch_size: Any, shuffle: Any, sampler: Any, batch_sampler: A
         )
     if batch_size is None and drop_last:
         raise OptionError("batch_size=None gives single samples, so drop_last= must be left out")
+    return rows
 
 
 def refuse_rebuilding() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from torch.utils.data import BatchSampler
 
 from h5stream.dataset import H5Dataset
-from h5stream.engine.budget import WindowSize
+from h5stream.engine.footprint import WindowSize
 from h5stream.errors import OptionError, StateError
 from h5stream.options import GivenOrder
 from h5stream.order.epoch import EpochOrder, Order, OrderSettings

@@ -11,12 +11,12 @@ import numpy as np
 from torch.utils.data import Sampler
 
 from h5stream.dataset import H5Dataset
-from h5stream.engine.budget import block_rows_of, first_rows_of
+from h5stream.engine.budget import shape_of
+from h5stream.engine.footprint import size_order
 from h5stream.errors import OptionError, StateError
 from h5stream.mixing import warn_of_weak_shuffle
 from h5stream.order.epoch import EpochOrder, OrderSettings
-from h5stream.order.quality import Quality, forecast, measure
-from h5stream.order.windows import wished_rows
+from h5stream.order.quality import Quality, forecast
 
 
 class ChunkBatchSampler(Sampler[list[int]]):
@@ -77,15 +77,10 @@ class ChunkBatchSampler(Sampler[list[int]]):
         self.epoch = 0
         self.batch_size = batch_size
         self.drop_last = drop_last
-        layout = dataset.layout
-        window_rows = wished_rows(
-            window,
-            rows=len(dataset),
-            batch_size=batch_size,
-            block_rows=block_rows_of(layout),
-            row_nbytes=layout.row_nbytes,
-        )
-        first_rows = window_rows if window == "all" else min(window_rows, first_rows_of(layout, batch_size))
+        shape = replace(shape_of(dataset.layout), rows=len(dataset))
+        scattered = shuffle or not dataset.is_in_file_order
+        window_rows, first_rows = size_order(shape, batch_size=batch_size, window=window, shuffle=scattered)
+        self._chose_window = shuffle and window != "auto"
         self._settings: dict[str, Any] = {
             "batch_size": batch_size,
             "window_rows": window_rows,
@@ -106,7 +101,7 @@ class ChunkBatchSampler(Sampler[list[int]]):
         self._order(0)  # complains now, not in the first epoch
         if shuffle:
             warn_of_weak_shuffle(
-                layout,
+                dataset.layout,
                 self._blocks,
                 window=window,
                 window_rows=window_rows,
@@ -145,7 +140,7 @@ class ChunkBatchSampler(Sampler[list[int]]):
         1.0
         """
         order = self._order(self.epoch)
-        return forecast(order) if self._blocks.rows is None else measure(order)
+        return forecast(order)
 
     def __len__(self) -> int:
         return self._order(self.epoch).batches
@@ -190,6 +185,9 @@ class ChunkBatchSampler(Sampler[list[int]]):
         epoch, batch, saved = (given.get(name) for name in ("epoch", "batch", "order"))
         if type(epoch) is not int or type(batch) is not int or min(epoch, batch) < 0 or not isinstance(saved, dict):
             raise StateError(f"load_state_dict takes what state_dict() gave, not {state_dict!r:.200}")
+        windows = {} if self._chose_window else {name: saved.get(name) for name in ("window_rows", "first_window_rows")}
+        if all(type(rows) is int and rows > 0 for rows in windows.values()):  # as the state had it, as a loader does
+            ours |= windows
         changed = tuple(name for name in ours if saved.get(name) != ours[name])
         if changed:
             listed = ", ".join(f"{name} was {saved.get(name)} and is now {ours[name]}" for name in changed)
@@ -200,6 +198,7 @@ class ChunkBatchSampler(Sampler[list[int]]):
                     "the epoch with it, or begin one with set_epoch()"
                 )
             raise StateError(f"the state is of other rows or settings: {listed}{why}", changed=changed)
+        self._settings |= {name: ours[name] for name in ("window_rows", "first_window_rows")}
         self.epoch, self._first_batch, self._given = epoch, batch, None
 
     def _description(self) -> dict[str, Any]:

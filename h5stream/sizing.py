@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from h5stream.device.backend import DeviceBackend
 from h5stream.device.window import window_rows_for
-from h5stream.engine.budget import WindowSize, block_rows_of, first_rows_of, keep_and_size, size_window
-from h5stream.engine.carry import Carrier
-from h5stream.engine.kept import KEPT_TOGETHER_NBYTES, KeptDatasets
-from h5stream.engine.slots import PAGE_NBYTES, SlotFormat
+from h5stream.engine.budget import block_rows_of, first_rows_of, shape_of, size_for, threads_within
+from h5stream.engine.footprint import WindowSize, packed_nbytes, size_window
+from h5stream.engine.kept import KEPT_TOGETHER_NBYTES
 from h5stream.errors import BudgetError
 from h5stream.order.epoch import OrderSettings
 from h5stream.order.transfer import transfer_rows
+from h5stream.storage.layout import SampleLayout
+
+_log = logging.getLogger("h5stream")
 
 LEAST_SLOTS = 6
 """Slots of a device window, at least: two that are read together while two cross and two are ready."""
@@ -30,52 +36,90 @@ class Sizing:
 
     Attributes
     ----------
-    carrier : Carrier
-        What reads.
-    rows, batch_rows : int
-        Rows of the dataset, and of a batch.
+    layout : SampleLayout
+        The fields.
+    selected : ndarray of int64 or None
+        The rows of an epoch, if not all.
+    batch_rows : int
+        Rows of a batch.
     memory_budget : int
-        Bytes for slots, windows and scratch.
+        Bytes for slots, windows, plans and scratch.
+    most_budget : int
+        Bytes that may be taken instead where an automatic window does not fit: more than `memory_budget` only where
+        nobody chose that.
     threads : int
         Reader threads.
+    threads_asked : bool
+        Whether the user gave their number.
+    shuffle : bool
+        Whether windows are shuffled.
     backend : DeviceBackend or None
         Of the device that holds the windows.
     """
 
-    carrier: Carrier
-    rows: int
+    layout: SampleLayout
+    selected: NDArray[np.int64] | None
     batch_rows: int
     memory_budget: int
+    most_budget: int
     threads: int
+    threads_asked: bool
+    shuffle: bool
     backend: DeviceBackend[Any, Any] | None
 
-    def choose(self, window: int | str) -> tuple[KeptDatasets, WindowSize]:
-        """Choose what is kept, and the size of the windows that were asked for.
+    @property
+    def rows(self) -> int:
+        """Rows of an epoch."""
+        return self.layout.rows if self.selected is None else len(self.selected)
+
+    def choose(self, window: int | str) -> tuple[tuple[int, ...], WindowSize, int]:
+        """Choose the datasets that are kept, the size of the windows that were asked for, and the budget for that.
+
+        A batch that `DataLoader` would take must not fail for a budget that nobody chose: there an automatic window
+        takes what it needs at least.
 
         Raises
         ------
         BudgetError
             If it does not fit.
         """
-        kept, size = keep_and_size(
-            self.carrier,
-            rows=self.rows,
-            batch_size=self.batch_rows,
-            window=window if self.backend is None else "auto",
-            memory_budget=self.memory_budget,
-            threads=max(1, self.threads),
-        )
-        if self.backend is not None:
-            return kept, self._on_device(size, window, self.backend)
-        return kept, self._gathered(size, kept)
+        kept, size, budget = self._chosen(window)
+        self._say_what_was_chosen(size, budget)
+        return kept, size, budget
 
-    def _gathered(self, size: WindowSize, kept: KeptDatasets) -> WindowSize:
+    def _chosen(self, window: int | str) -> tuple[tuple[int, ...], WindowSize, int]:
+        host_window = window if self.backend is None else "auto"
+        budget = self.memory_budget
+        while True:
+            # A machine of 200 processors must not need 200 threads' scratch.
+            threads = self.threads if self.threads_asked else threads_within(self.layout, self.threads, budget)
+            try:
+                kept, size = size_for(
+                    self.layout,
+                    selected=self.selected,
+                    batch_size=self.batch_rows,
+                    window=host_window,
+                    memory_budget=budget,
+                    threads=threads,
+                    shuffle=self.shuffle,
+                )
+            except BudgetError as error:
+                if host_window != "auto" or error.needed > self.most_budget:
+                    raise
+                budget = error.needed
+            else:
+                if self.backend is not None:
+                    return kept, self._on_device(size, window, self.backend), budget
+                return kept, self._gathered(size, kept), budget
+
+    def _gathered(self, size: WindowSize, kept: tuple[int, ...]) -> WindowSize:
         """Give the size with a few batches together where all data is kept: rows cost the same wherever they lie."""
-        if size.together or not kept.whole:
+        if size.together or len(kept) < len(self.layout.datasets):
             return size
-        slot_nbytes = SlotFormat.for_rows(self.carrier.layout.fields, self.batch_rows).nbytes
-        together = max(1, min(size.max_open_batches // 2, KEPT_TOGETHER_NBYTES // slot_nbytes))
-        return replace(size, together=together, max_open_batches=min(size.max_open_batches, 2 * together))
+        together = max(1, min(size.max_open_batches // 2, KEPT_TOGETHER_NBYTES // size.batch_nbytes))
+        batches = min(size.max_open_batches, 2 * together)
+        spared = (size.max_open_batches - batches) * size.batch_nbytes
+        return replace(size, together=together, max_open_batches=batches, needed_nbytes=size.needed_nbytes - spared)
 
     def with_room(self, window: int | str) -> Sizing:
         """Give the sizing where nobody says how large batches are: for the largest that the budget has room for.
@@ -87,17 +131,17 @@ class Sizing:
         BudgetError
             If there is not even room for batches of one row.
         """
-        sizing = self
+        sizing = replace(self, most_budget=self.memory_budget)
         while sizing.batch_rows > 1:
             with contextlib.suppress(BudgetError):
-                if sizing.choose(window)[1].max_open_batches >= LEAST_OPEN:
-                    return sizing
+                if sizing._chosen(window)[1].max_open_batches >= LEAST_OPEN:
+                    break
             sizing = replace(sizing, batch_rows=sizing.batch_rows // 2)
         return sizing
 
     def _on_device(self, size: WindowSize, window: int | str, backend: DeviceBackend[Any, Any]) -> WindowSize:
         """Size a device window: by its own rows, or by what the device could give."""
-        layout = self.carrier.layout
+        layout = self.layout
         wished = self.rows if window == "all" else window if isinstance(window, int) else None
         window_rows = min(self.rows, wished or window_rows_for(backend, layout.row_nbytes, self.rows))
         # As for a host window of so many rows, so that the order is the same.
@@ -112,18 +156,16 @@ class Sizing:
 
     def _slots_in(self, batches: int, block_rows: int) -> dict[str, int]:
         """Cut the memory of so many batches into slots of whole blocks, if that gives enough of them."""
-        layout = self.carrier.layout
+        layout = self.layout
         slot_rows = transfer_rows(self.batch_rows, block_rows, layout.row_nbytes, self.rows)
-        batch_nbytes, slot_nbytes = (
-            -(-SlotFormat.for_rows(layout.fields, rows).nbytes // PAGE_NBYTES) * PAGE_NBYTES
-            for rows in (self.batch_rows, slot_rows)
-        )
+        row_nbytes = [field.row_nbytes for field in layout.fields]
+        batch_nbytes, slot_nbytes = (packed_nbytes(row_nbytes, rows) for rows in (self.batch_rows, slot_rows))
         slots = batches * batch_nbytes // slot_nbytes
         if slots < min(batches, LEAST_SLOTS):
             return {"max_open_batches": batches, "slot_rows": self.batch_rows}
         return {"max_open_batches": slots, "slot_rows": slot_rows}
 
-    def taken_over(self, size: WindowSize, kept: KeptDatasets, settings: OrderSettings) -> WindowSize:
+    def taken_over(self, size: WindowSize, kept: tuple[int, ...], settings: OrderSettings) -> WindowSize:
         """Give the size of windows for settings that a state brought, where they are not those of `size`.
 
         Raises
@@ -135,14 +177,38 @@ class Sizing:
         if (rows, first_rows) == (size.window_rows, size.first_window_rows):
             return size
         if self.backend is None:
-            size = size_window(
-                self.carrier.layout,
-                rows=self.rows,
-                batch_size=self.batch_rows,
-                window=rows,
-                memory_budget=self.memory_budget,
-                threads=max(1, self.threads),
-                kept_nbytes=kept.nbytes,
-            )
-            size = self._gathered(size, kept)
+            size = self._gathered(self._of_rows(rows, kept, self.memory_budget, size.threads), kept)
         return replace(size, window_rows=rows, first_window_rows=first_rows, notice="")
+
+    def _of_rows(self, rows: int, kept: tuple[int, ...], budget: int, threads: int) -> WindowSize:
+        shape = shape_of(self.layout, kept, self.selected)
+        given: dict[str, Any] = {"batch_size": self.batch_rows, "window": rows, "threads": threads}
+        given["shuffle"] = self.shuffle
+        try:
+            return size_window(shape, memory_budget=budget, **given)
+        except BudgetError as error:
+            if error.needed > self.most_budget:
+                raise
+            return size_window(shape, memory_budget=error.needed, **given)
+
+    def _say_what_was_chosen(self, size: WindowSize, budget: int) -> None:
+        """Log what is unlike what was asked for: a smaller window, fewer threads, more memory than by default."""
+        if size.notice and self.backend is None:
+            _log.info("%s", size.notice)
+        if self.threads_asked and size.threads < self.threads:
+            _log.warning(
+                "num_workers=%d: %d reader thread(s), since each needs %s bytes of scratch within memory_budget=%s; "
+                "the order of the rows does not depend on it, and a larger budget gives more",
+                self.threads,
+                size.threads,
+                f"{size.scratch_nbytes // max(1, size.threads):,}",
+                f"{budget:,}",
+            )
+        if budget > self.memory_budget:
+            _log.warning(
+                "memory_budget: %s bytes instead of the default of %s, since batches of %s bytes and what reads them "
+                "need as much. Pass memory_budget= to say so, or take a smaller batch_size",
+                f"{budget:,}",
+                f"{self.memory_budget:,}",
+                f"{size.batch_nbytes:,}",
+            )

@@ -38,6 +38,7 @@ ROOMS = [
     "engines",
     "epochs",
     "profiles",
+    "sharing",
     "loader",
     "monitor",
     "advice",

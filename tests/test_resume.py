@@ -19,7 +19,7 @@ import torch
 from sample_files import reader_threads, stream_all, write_sample
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
-from h5stream import H5Dataset, H5StreamLoader
+from h5stream import ChunkBatchSampler, H5Dataset, H5StreamLoader
 from h5stream.errors import OptionError, StateError
 from h5stream.storage.source import FileBytes
 
@@ -480,3 +480,33 @@ def test_a_seed_of_each_ranks_own_is_refused_until_a_state_brings_one_for_all(sa
     alone = make(sample, seed=None, generator=torch.Generator())
     first = next(iter(alone))[1].tolist()
     assert len(set(first)) == BATCH
+
+
+def test_a_state_of_a_window_that_plans_make_too_large_now_is_taken_over(tmp_path, monkeypatch):
+    """An automatic window may be smaller than it was: states that were saved before still mean the same rows."""
+    stream_all(monkeypatch)
+    sample = write_sample(tmp_path, rows=20000, columns=16)
+    before = make(sample, window=9000, num_workers=1, batch_size=100, memory_budget=1 << 30)
+    whole = epochs(make(sample, window=9000, num_workers=1, batch_size=100, memory_budget=1 << 30), 2)
+    taken, state = stopped_after(before, 50)
+    monkeypatch.setattr("h5stream.engine.budget.DEFAULT_BUDGET", 4_500_000)
+    now = make(sample, window="auto", num_workers=1, batch_size=100)
+    assert now.window_size.window_rows != 9000
+    now.load_state_dict(state)
+    assert [taken + rows(now), rows(now)] == whole
+
+
+def test_a_samplers_state_keeps_its_automatic_window(tmp_path, monkeypatch):
+    dataset = H5Dataset(write_sample(tmp_path, rows=5000, columns=4).path)
+    old = ChunkBatchSampler(dataset, 100, seed=3)
+    batches = iter(old)
+    first = [next(batches) for _ in range(7)]
+    state, rest = old.state_dict(), list(batches)
+    monkeypatch.setattr("h5stream.engine.footprint.SAMPLER_NBYTES", 48 * 1000)
+    new = ChunkBatchSampler(dataset, 100, seed=3)
+    assert list(new) != first + rest
+    new.load_state_dict(state)
+    assert list(new) == rest
+    given = ChunkBatchSampler(dataset, 100, seed=3, window=777)
+    with pytest.raises(StateError, match="window_rows was"):
+        given.load_state_dict(state)

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from h5stream.advice.rules import above_zero, at_least
 from h5stream.advice.suggestion import Suggestion, bytes_text
-from h5stream.order.windows import AUTO_BATCHES, AUTO_BLOCKS, AUTO_NBYTES, AUTO_ROWS, wished_rows
+from h5stream.engine.budget import DEFAULT_BUDGET
+from h5stream.engine.footprint import Shape, size_window
+from h5stream.engine.plan import TASK_NBYTES
+from h5stream.errors import BudgetError
+from h5stream.order.windows import AUTO_BATCHES, AUTO_BLOCKS, AUTO_NBYTES, AUTO_ROWS
 
 # What a worker process adds by itself. Noted with a PyTorch image pipeline: 4 workers about 2 GB, 12 about
 # 6 GB, 16 about 8 GB. A process forked late from a small parent adds less.
 WORKER_BYTES = 512 << 20
 
-_MANY_ROWS = 1 << 62
-# One window is read while another is consumed.
-_WINDOWS = 2
-# A thread holds a chunk as stored and a chunk decoded.
-_SCRATCH_CHUNKS = 2
+_MANY_ROWS = 1 << 30  # more than a window has, and still numbers of 32 bits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +123,7 @@ def _against_available(total: int, available_bytes: int | None) -> tuple[str, ..
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderMemory(Suggestion):
-    """Host memory of `H5StreamLoader`, by its design: slots, windows and scratch under one budget.
+    """Host memory of `H5StreamLoader`, by the arithmetic that the loader itself sizes its windows with.
 
     Attributes
     ----------
@@ -131,17 +132,21 @@ class LoaderMemory(Suggestion):
     window_rows : int
         Rows that are shuffled with one another, after a budget's cap.
     window_bytes : int
-        One window; two are held.
+        Slots that are filled or wait at a time, at most: two windows, one that is read while one is consumed.
     leased_bytes : int
-        Slots that the consumer holds.
+        The batch that the training loop holds.
+    plan_bytes : int
+        What is worked out for each row of two windows: which it is, and where it goes.
     scratch_bytes : int
         The threads' buffers.
     total_bytes : int
         All of it.
+    threads : int
+        Reader threads, after a budget's cap.
     capped : bool
         True if the budget made the window smaller than asked.
     smallest_budget_bytes : int
-        The budget that would just do, with a window of one batch or one block.
+        The budget that would just do.
     fits : bool
         False if the budget is smaller than that.
     """
@@ -150,8 +155,10 @@ class LoaderMemory(Suggestion):
     window_rows: int
     window_bytes: int
     leased_bytes: int
+    plan_bytes: int
     scratch_bytes: int
     total_bytes: int
+    threads: int
     capped: bool
     smallest_budget_bytes: int
     fits: bool
@@ -163,8 +170,8 @@ def loader_memory(
     batch_size: int,
     threads: int = 1,
     chunk_bytes: int = 1 << 20,
+    rows: int | None = None,
     window_rows: int | None = None,
-    leased_batches: int = 2,
     memory_budget: int | None = None,
 ) -> LoaderMemory:
     """Give the host memory that `H5StreamLoader` plans with, and what a budget does to its window.
@@ -182,87 +189,101 @@ def loader_memory(
         Reader threads.
     chunk_bytes : int, optional
         Bytes of a decoded chunk of the largest field; one chunk's rows are a block.
+    rows : int, optional
+        Rows of the data; by default more than any window has.
     window_rows : int, optional
-        Rows of a window; by default those of ``window="auto"`` over a large file.
-    leased_batches : int, optional
-        Batches that the consumer keeps at a time.
+        Rows of a window; by default those of ``window="auto"``.
     memory_budget : int, optional
-        Bytes that must do.
+        Bytes that must do; by default those of a loader that is given none on a large machine, 2 GiB.
 
     Examples
     --------
     >>> free = loader_memory(row_bytes=1024, batch_size=8192, threads=8)
-    >>> free.window_rows, free.window_bytes == 1 << 30
-    (1048576, True)
+    >>> free.window_rows, free.total_bytes <= 2 << 30
+    (761856, True)
     >>> tight = loader_memory(row_bytes=1024, batch_size=8192, threads=8, memory_budget=512 << 20)
     >>> tight.capped, tight.total_bytes <= 512 << 20
     (True, True)
     """
     at_least(1, row_bytes=row_bytes, batch_size=batch_size, chunk_bytes=chunk_bytes)
-    at_least(0, threads=threads, leased_batches=leased_batches)
-    above_zero(window_rows=window_rows, memory_budget=memory_budget)
-    block_rows = max(1, chunk_bytes // row_bytes)
-    asked = window_rows or wished_rows(
-        "auto", rows=_MANY_ROWS, batch_size=batch_size, block_rows=block_rows, row_nbytes=row_bytes
-    )
-    batch = batch_size * row_bytes
-    scratch = max(threads, 1) * _SCRATCH_CHUNKS * chunk_bytes
-    fixed = leased_batches * batch + scratch
-    least_rows = min(asked, max(batch_size, block_rows))
-    smallest = fixed + _WINDOWS * least_rows * row_bytes
-    rows = asked
-    if memory_budget is not None:
-        # Whole blocks, so that no chunk is decoded twice at the seam of two windows.
-        room = (memory_budget - fixed) // (_WINDOWS * row_bytes) // block_rows * block_rows
-        rows = min(asked, max(room, least_rows))
-    total = fixed + _WINDOWS * rows * row_bytes
-    fits = memory_budget is None or total <= memory_budget
+    at_least(0, threads=threads)
+    above_zero(rows=rows, window_rows=window_rows, memory_budget=memory_budget)
+    shape = shape_of_numbers(row_bytes=row_bytes, chunk_bytes=chunk_bytes, rows=rows or _MANY_ROWS)
+    given: dict[str, Any] = {"batch_size": min(batch_size, shape.rows), "threads": threads}
+    given["window"] = window_rows or "auto"
+    budget = DEFAULT_BUDGET if memory_budget is None else memory_budget
+    smallest = _smallest(shape, given)
+    size = size_window(shape, memory_budget=max(budget, smallest), **given)
+    asked = size_window(shape, memory_budget=1 << 80, **given).window_rows
+    fits = smallest <= budget
+    slots = size.max_open_batches * size.batch_nbytes
     return LoaderMemory(
         title="Host memory, h5stream",
-        answer=f"{bytes_text(total)}, window of {rows} rows"
+        answer=f"{bytes_text(size.needed_nbytes)}, window of {size.window_rows} rows"
         + ("" if fits else f": over the budget, {bytes_text(smallest)} would do"),
         arithmetic=(
-            f"block: {bytes_text(chunk_bytes)} chunk / {row_bytes} B = {block_rows} rows",
-            _window_line(asked, rows, batch_size, block_rows, window_rows),
-            f"windows: {_WINDOWS} x {rows} rows x {row_bytes} B = "
-            f"{bytes_text(_WINDOWS * rows * row_bytes)} (one is read while one is consumed)",
-            f"leased: {leased_batches} batches x {bytes_text(batch)} = {bytes_text(leased_batches * batch)}",
-            f"scratch: {max(threads, 1)} threads x {_SCRATCH_CHUNKS} chunks x {bytes_text(chunk_bytes)} = "
-            f"{bytes_text(scratch)}",
+            f"block: {bytes_text(chunk_bytes)} chunk / {row_bytes} B = {shape.block_rows} rows",
+            _window_line(asked, size.window_rows, batch_size, shape, window_rows),
+            f"slots: {size.max_open_batches} batches x {bytes_text(size.batch_nbytes)} = {bytes_text(slots)} (one "
+            f"window is read while one is consumed), and {bytes_text(size.batch_nbytes)} that the training loop holds",
+            f"plans: {shape.plan_row_nbytes:.0f} B a row of two windows = {bytes_text(size.plan_nbytes)}",
+            f"scratch: {max(size.threads, 1)} threads x {bytes_text(shape.scratch_nbytes)} = "
+            f"{bytes_text(size.scratch_nbytes)}",
         ),
-        caveats=_budget_caveats(asked, rows, block_rows, memory_budget, smallest, fits),
-        sources=("h5stream's design: one budget over slots, windows and scratch; loader.stats() measures",),
-        batch_bytes=batch,
-        window_rows=rows,
-        window_bytes=rows * row_bytes,
-        leased_bytes=leased_batches * batch,
-        scratch_bytes=scratch,
-        total_bytes=total,
-        capped=rows < asked,
+        caveats=_budget_caveats(asked, size.window_rows, shape.block_rows, memory_budget, smallest, fits),
+        sources=("h5stream's design: one budget over slots, windows, plans and scratch; loader.stats() measures",),
+        batch_bytes=size.batch_nbytes,
+        window_rows=size.window_rows,
+        window_bytes=slots,
+        leased_bytes=size.batch_nbytes,
+        plan_bytes=size.plan_nbytes,
+        scratch_bytes=size.scratch_nbytes,
+        total_bytes=size.needed_nbytes,
+        threads=size.threads,
+        capped=size.window_rows < asked,
         smallest_budget_bytes=smallest,
         fits=fits,
     )
 
 
-def _window_line(asked: int, rows: int, batch_size: int, block_rows: int, given: int | None) -> str:
+def shape_of_numbers(*, row_bytes: int, chunk_bytes: int, rows: int) -> Shape:
+    """Give the shape of data of which little is known: one compressed dataset, no chunk larger than it was."""
+    block_rows = max(1, chunk_bytes // row_bytes)
+    chunk = block_rows * row_bytes
+    return Shape(
+        rows=rows,
+        field_nbytes=(row_bytes,),
+        block_rows=block_rows,
+        scratch_nbytes=min(TASK_NBYTES, rows * row_bytes + chunk) + 4 * chunk,
+        chunks_a_row=1 / block_rows,
+    )
+
+
+def _smallest(shape: Shape, given: dict[str, Any]) -> int:
+    try:
+        return size_window(shape, memory_budget=1, **given).needed_nbytes
+    except BudgetError as error:
+        return error.needed
+
+
+def _window_line(asked: int, rows: int, batch_size: int, shape: Shape, given: int | None) -> str:
     if given is not None:
         line = f"window: {given} rows, as given"
     else:
         line = (
-            f"window: max({AUTO_BATCHES} x {batch_size}, {AUTO_BLOCKS} x {block_rows}, {bytes_text(AUTO_NBYTES)} of "
-            f"at most {AUTO_ROWS} rows) = {asked} rows"
+            f"window: max({AUTO_BATCHES} x {batch_size}, {AUTO_BLOCKS} x {shape.block_rows}, {bytes_text(AUTO_NBYTES)} "
+            f"of at most {AUTO_ROWS} rows) = {asked} rows"
         )
+        line = line if asked < shape.rows else f"window: all {asked} rows"
     return line if rows == asked else f"{line}, cut to {rows} by the budget"
 
 
 def _budget_caveats(
     asked: int, rows: int, block_rows: int, memory_budget: int | None, smallest: int, fits: bool
 ) -> tuple[str, ...]:
-    if memory_budget is None:
-        return (f"the least that would do, with a weaker shuffle: {bytes_text(smallest)}",)
     if not fits:
-        return (f"memory_budget={memory_budget} is too small; memory_budget={smallest} would do",)
+        return (f"memory_budget={memory_budget or DEFAULT_BUDGET} is too small; memory_budget={smallest} would do",)
     if rows < asked:
         blocks = math.ceil(rows / block_rows)
         return (f"the shuffle mixes {blocks} blocks at a time instead of {math.ceil(asked / block_rows)}",)
-    return ()
+    return (f"the least that would do, with a weaker shuffle: {bytes_text(smallest)}",)

@@ -11,8 +11,8 @@ from h5stream.advice.batch_cost import BatchCost, DatasetCost, batch_cost, naive
 from h5stream.advice.cost_in_words import naive_in_words, ours_in_words
 from h5stream.advice.first_batch import FirstBatch, predict_first_batch
 from h5stream.advice.layout_advice import Advice, budget_advice, layout_advice
-from h5stream.engine.budget import WindowSize, size_window
-from h5stream.engine.kept import datasets_to_keep
+from h5stream.engine.budget import size_for
+from h5stream.engine.footprint import WindowSize
 from h5stream.errors import BudgetError
 from h5stream.order.blocks import make_blocks
 from h5stream.order.epoch import EpochOrder, OrderSettings
@@ -163,7 +163,7 @@ def cost_sample(
         shuffle=shuffle,
         memory_nbytes=size.needed_nbytes,
         memory_budget=budget,
-        threads=threads,
+        threads=size.threads,
         decode_rows_per_s=_decode_rows_per_s(layout.rows, costs, rates, threads),
         first_batch=predict_first_batch(costs, rates, order, threads),
         notice=size.notice,
@@ -198,20 +198,11 @@ def _window_size(
     layout: SampleLayout, batch_size: int, budget: int, threads: int
 ) -> tuple[WindowSize, BudgetError | None]:
     """Size the window as the loader would; where the budget is too small, with the one that would do."""
-    error = None
+    error, batch_size = None, min(batch_size, layout.rows)  # as the loader has slots
     while True:
         # With more memory more is kept, so what a refusal names is asked for again.
-        kept = {t.field for number in datasets_to_keep(layout, budget) for t in layout.datasets[number][0].targets}
         try:
-            size = size_window(
-                layout,
-                rows=layout.rows,
-                batch_size=batch_size,
-                window="auto",
-                memory_budget=budget,
-                threads=threads,
-                kept_nbytes=layout.rows * sum(layout.fields[number].row_nbytes for number in kept),
-            )
+            _, size = size_for(layout, batch_size=batch_size, window="auto", memory_budget=budget, threads=threads)
         except BudgetError as refused:
             error = BudgetError(str(refused), needed=refused.needed, budget=error.budget if error else budget)
             budget = refused.needed

@@ -150,6 +150,7 @@ def _host_memory(
             batch_size=setting.batch_size,
             threads=question.threads or setting.workers,
             chunk_bytes=question.chunk_bytes,
+            rows=question.rows,
             memory_budget=question.memory_budget,
         ),
     }

@@ -251,6 +251,7 @@ class DeviceFeed:
             ready.objects,
             host=host,
             cast=lambda raw, dtype: self._cast(raw, dtype, held),
+            apart=False,
         )
         if self._transform is not None:
             batch = backend.call(self._side, self._transform, batch)

@@ -59,6 +59,8 @@ class PinnedSlots:
     # Guarantees: any thread may call; the allocator has its own lock.
     """
 
+    held_nbytes = 0
+
     def __init__(self, backend: DeviceBackend[Any, Any], slot_nbytes: int) -> None:
         self.slot_nbytes = slot_nbytes
         self._backend = backend

@@ -234,6 +234,7 @@ class WindowFeed:
             output.rows,
             {},
             cast=lambda raw, dtype: self._cast(raw, dtype, output.held),
+            apart=False,
         )
         if self._transform is not None:
             batch = backend.call(self._side, self._transform, batch)

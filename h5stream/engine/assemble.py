@@ -24,6 +24,12 @@ def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
     return torch.from_numpy(np.empty(0, dtype=dtype)).dtype
 
 
+COPIED_SHARE = 32
+"""A field that takes one part in so many of its slot, or less, is copied: kept labels must not keep the images."""
+
+COPIED_NBYTES = 64 * 1024
+"""So is one of this many bytes that takes a quarter of it or less: that costs some microseconds."""
+
 Cast = Callable[[torch.Tensor, torch.dtype], torch.Tensor]
 
 
@@ -62,8 +68,9 @@ class Assembler:
         *,
         host: torch.Tensor | None = None,
         cast: Cast = _cast_at_once,
+        apart: bool = True,
     ) -> Any:
-        """Give the batch that a slot holds; its tensors keep the slot leased.
+        """Give the batch that a slot holds; its tensors keep the slot leased, but for small ones, which are copies.
 
         Parameters
         ----------
@@ -79,6 +86,9 @@ class Assembler:
             The slot on the host, where strings are taken from, if `packed` is its copy on a device.
         cast : callable, optional
             Casts a tensor to a dtype; on a device that is work for a stream.
+        apart : bool
+            Give each tensor a storage of its own length, so that ``torch.save`` writes no more, and small ones memory
+            of their own. Not for memory that torch's allocators must know again: a device's, or pinned.
         """
         host = packed if host is None else host
         values = [
@@ -86,7 +96,7 @@ class Assembler:
             if f.kind == "object"
             else self._strings(number, f, host, slot_format, rows)
             if f.kind == "bytes"
-            else self._tensor(number, f, packed, slot_format, rows, cast)
+            else self._tensor(number, f, packed, slot_format, rows, cast, apart)
             for number, f in enumerate(self.layout.fields)
         ]
         batch = self.layout.assemble(values)
@@ -99,16 +109,38 @@ class Assembler:
         return strings_to_lists(strings.reshape(rows, *f.row_shape), cut_at_nul=f.cut_at_nul)
 
     def _tensor(
-        self, number: int, f: FieldLayout, packed: torch.Tensor, slot_format: SlotFormat, rows: int, cast: Cast
+        self,
+        number: int,
+        f: FieldLayout,
+        packed: torch.Tensor,
+        slot_format: SlotFormat,
+        rows: int,
+        cast: Cast,
+        apart: bool,
     ) -> torch.Tensor:
         start = slot_format.offsets[number]
         nbytes = rows * f.row_nbytes
         dtype = self._dtypes[number]
         assert dtype is not None
-        flat = packed[start : start + nbytes].view(dtype)
         shape = (rows, *f.row_shape)
-        tensor = flat.view(shape) if nbytes else torch.empty(shape, dtype=dtype, device=packed.device)
+        if not nbytes:
+            tensor = torch.empty(shape, dtype=dtype, device=packed.device)
+        elif apart:
+            tensor = _apart(packed, start, nbytes, dtype, shape)
+        else:
+            tensor = packed[start : start + nbytes].view(dtype).view(shape)
         return tensor if f.cast is None or f.cast == dtype else cast(tensor, f.cast)
+
+
+def _apart(packed: torch.Tensor, start: int, nbytes: int, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+    """Give a field with a storage of its own: over the slot, or a copy where that is little beside what it would keep.
+
+    Source: ``torch/csrc/Storage.cpp``, ``THPStorage_get``: a slice of a storage holds on to the whole.
+    """
+    storage = packed.untyped_storage()[packed.storage_offset() + start : packed.storage_offset() + start + nbytes]
+    tensor: torch.Tensor = torch.empty(0, dtype=dtype).set_(storage, 0, shape)  # type: ignore[call-overload]
+    keeps = packed.nbytes / nbytes
+    return tensor.clone() if keeps >= COPIED_SHARE or (nbytes <= COPIED_NBYTES and keeps >= 4) else tensor
 
 
 def strings_to_lists(strings: Any, *, cut_at_nul: bool) -> list[Any]:

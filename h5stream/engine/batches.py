@@ -14,6 +14,7 @@ from h5stream.engine.emit import Sink
 from h5stream.engine.kept import KeptTask
 from h5stream.engine.slots import PlanarRegions, Slot, SlotFormat, address_of
 from h5stream.errors import CorruptChunkError
+from h5stream.order.places import Places, pieces
 
 
 @dataclass(slots=True)
@@ -43,7 +44,7 @@ class ReadyBatch:
     slot: Slot
     objects: dict[int, list[Any]]
     missing: int
-    dropped: list[NDArray[np.int64]] = field(default_factory=list)
+    dropped: list[Places] = field(default_factory=list)
     planar: PlanarRegions = field(default_factory=dict)
     corrupt: CorruptChunkError | None = None
 
@@ -62,7 +63,17 @@ class PlannedWindow:
     pending: int = 0
     sink: Sink | None = None
     batches: list[ReadyBatch] = field(default_factory=list)
-    dropped: list[tuple[NDArray[np.int64], NDArray[np.int64], CorruptChunkError]] = field(default_factory=list)
+    dropped: list[tuple[Places, Places, CorruptChunkError]] = field(default_factory=list)
+
+
+def rows_of_batches(batch: Places) -> NDArray[np.int64]:
+    """Count the rows of each batch, piece by piece: `numpy.bincount` makes 64-bit numbers of all that it is given."""
+    counts = np.zeros(int(batch.max()) + 1, dtype=np.int64)
+    for piece in pieces(len(batch)):
+        first = int(batch[piece].min())
+        some = np.bincount(batch[piece] - first)
+        counts[first : first + len(some)] += some
+    return counts
 
 
 def sink_of(batches: list[ReadyBatch], slot_format: SlotFormat, row_nbytes: tuple[int, ...], *, straight: bool) -> Sink:

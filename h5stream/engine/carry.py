@@ -15,7 +15,7 @@ from h5stream.engine.counters import Tally, clock
 from h5stream.engine.emit import Emitter, Sink
 from h5stream.engine.gathering import SideBySide, Stack
 from h5stream.engine.mapping import GatherTask, MappedDatasets
-from h5stream.engine.plan import TASK_NBYTES, Task, plan_window, rows_of_parts
+from h5stream.engine.plan import TASK_NBYTES, Task, counted_from, plan_window, rows_of_parts
 from h5stream.engine.single import SingleRows
 from h5stream.engine.straight import Straight
 from h5stream.engine.unfiltered import RowsTask, UnfilteredDatasets
@@ -91,6 +91,7 @@ class Carrier:
             for task in self.plan(window, 0, (), TASK_NBYTES):
                 self.carry(task, sink)
             return
+        window = counted_from(window, 0)
         for parts in self.layout.datasets:
             for part, low, high in rows_of_parts(parts, window.rows):
                 if part.pieces:

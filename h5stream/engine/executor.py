@@ -8,15 +8,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-import numpy as np
-
-from h5stream.engine.batches import PlannedWindow, ReadyBatch, sink_of, will_complete
+from h5stream.engine.batches import PlannedWindow, ReadyBatch, rows_of_batches, sink_of, will_complete
 from h5stream.engine.blame import changed_file, first_failure
 from h5stream.engine.carry import Carrier, FileTask
 from h5stream.engine.counters import RunCounters, Tally, clock
 from h5stream.engine.kept import KeptDatasets, KeptTask
 from h5stream.engine.leaving import check_process, stop_at_exit
-from h5stream.engine.plan import TASK_NBYTES
+from h5stream.engine.plan import TASK_NBYTES, counted_from
 from h5stream.engine.running import STOP_S, closed, timed_out
 from h5stream.engine.skipping import close_gaps, drop_rows, hand_down, nothing_left
 from h5stream.engine.slots import SlotFormat, Slots
@@ -312,8 +310,7 @@ class Run:
         try:
             self.counters.add(self._kept.load())
             began = clock()
-            window = next(windows, None) if windows is not None else None
-            planned = None if window is None else self._plan(window)
+            planned = None if windows is None else self._plan(windows)
             tally.plan_ns += clock() - began
         except self._caught as error:
             self._fail_planning(error)
@@ -325,17 +322,19 @@ class Run:
                 self._windows = None
             self._changed.notify_all()
 
-    def _plan(self, window: Window) -> PlannedWindow:
+    def _plan(self, windows: Iterator[Window]) -> PlannedWindow | None:
+        window = next(windows, None)
+        if window is None:
+            return None
         first = int(window.batch.min())
+        window = counted_from(window, first)
         tasks: list[FileTask | KeptTask] = list(
-            self._carrier.plan(window, first, self._kept.numbers, self._task_nbytes(window))
+            self._carrier.plan(window, 0, self._kept.numbers, self._task_nbytes(window))
         )
         # Kept rows too must be those of the file that is there: all files that the window's rows lie in.
         files = self._carrier.layout.files_of(window.rows)
-        tasks += self._kept.plan(window, first)
-        return PlannedWindow(
-            first_batch=first, rows_of_batch=np.bincount(window.batch - first), tasks=tasks, files=files
-        )
+        tasks += self._kept.plan(window, 0)
+        return PlannedWindow(first_batch=first, rows_of_batch=rows_of_batches(window.batch), tasks=tasks, files=files)
 
     def _task_nbytes(self, window: Window) -> int:
         """Cut small windows finely enough that every thread gets a share."""

@@ -12,10 +12,11 @@ from h5stream.engine import kernels
 from h5stream.engine.carry import Carrier
 from h5stream.engine.counters import Tally
 from h5stream.engine.emit import Sink
-from h5stream.engine.plan import TASK_NBYTES
-from h5stream.engine.slots import SlotFormat, address_of, map_memory
+from h5stream.engine.plan import TASK_NBYTES, counted_from
+from h5stream.engine.slots import FIELD_ALIGNMENT, SlotFormat, address_of, map_memory
 from h5stream.errors import H5StreamError
 from h5stream.order.epoch import Window
+from h5stream.order.places import Places
 from h5stream.storage.layout import SampleLayout
 
 KEEP_NBYTES = 16 * 1024 * 1024
@@ -34,8 +35,6 @@ to come at once and to stay in the cache until they are used."""
 ASKING_ROWS = 65_536
 """Rows of an epoch that the asking thread gathers by itself where all data is kept: waking another costs more. The
 order of more rows takes milliseconds, which readers work out ahead."""
-
-Ints = NDArray[np.int64]
 
 
 def datasets_to_keep(layout: SampleLayout, memory_budget: int) -> tuple[int, ...]:
@@ -58,9 +57,9 @@ def datasets_to_keep(layout: SampleLayout, memory_budget: int) -> tuple[int, ...
 class KeptTask:
     """Rows of the kept datasets and where they go; shaped like a `Task` where the executor looks."""
 
-    rows: Ints
-    batch: Ints
-    within: Ints
+    rows: Places
+    batch: Places
+    within: Places
 
     @property
     def first_batch(self) -> int:
@@ -86,17 +85,10 @@ class KeptDatasets:
         self._carrier = carrier
         self._lock = threading.Lock()
         self._memory: NDArray[np.uint8] | None = None
-        layout = carrier.layout
-        self._fields = tuple(t.field for n in numbers for t in layout.datasets[n][0].targets)
+        self._fields = _fields_of(carrier.layout, numbers)
+        self._row_nbytes = _row_nbytes(carrier.layout, numbers)
         # Packed as one batch of all rows, so that the ordinary plan fills it.
-        kept = [f if number in self._fields else None for number, f in enumerate(layout.fields)]
-        self._row_nbytes = tuple(f.row_nbytes if f else 0 for f in kept)
-        self._format = _format(self._row_nbytes, layout.rows)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that the kept rows take."""
-        return self._format.nbytes if self.numbers else 0
+        self._format = kept_format(carrier.layout, numbers)
 
     @property
     def whole(self) -> bool:
@@ -142,9 +134,9 @@ class KeptDatasets:
         """Cut a window's rows into tasks."""
         if not self.numbers:
             return []
-        batch = window.batch - first_batch
+        window = counted_from(window, first_batch)
         return [
-            KeptTask(rows=window.rows[k:stop], batch=batch[k:stop], within=window.within[k:stop])
+            KeptTask(rows=window.rows[k:stop], batch=window.batch[k:stop], within=window.within[k:stop])
             for k in range(0, len(window.rows), ROWS_TOGETHER)
             for stop in (k + ROWS_TOGETHER,)
         ]
@@ -169,9 +161,19 @@ class KeptDatasets:
                 )
 
 
-def _format(row_nbytes: tuple[int, ...], rows: int) -> SlotFormat:
+def _fields_of(layout: SampleLayout, numbers: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(target.field for number in numbers for target in layout.datasets[number][0].targets)
+
+
+def _row_nbytes(layout: SampleLayout, numbers: tuple[int, ...]) -> tuple[int, ...]:
+    fields = _fields_of(layout, numbers)
+    return tuple(f.row_nbytes if number in fields else 0 for number, f in enumerate(layout.fields))
+
+
+def kept_format(layout: SampleLayout, numbers: tuple[int, ...]) -> SlotFormat:
+    """Give how all rows of some datasets are packed."""
     offsets, end = [], 0
-    for nbytes in row_nbytes:
+    for nbytes in _row_nbytes(layout, numbers):
         offsets.append(end)
-        end += -(-nbytes * rows // 128) * 128
-    return SlotFormat(rows=rows, offsets=tuple(offsets), nbytes=max(end, 128))
+        end += -(-nbytes * layout.rows // FIELD_ALIGNMENT) * FIELD_ALIGNMENT
+    return SlotFormat(rows=layout.rows, offsets=tuple(offsets), nbytes=max(end, FIELD_ALIGNMENT))

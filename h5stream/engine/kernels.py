@@ -138,9 +138,9 @@ def scatter(source, source_stride, segments, in_rows, batch, within, slots, fiel
         Bytes from one of its rows to the next.
     segments : int64 array, shape (n, 3)
         Runs of bytes: from within the chunk's row, to within the batch's row, bytes.
-    in_rows : int64 array, shape (m,)
+    in_rows : int32 array (int64 where that is too small), shape (m,)
         Rows of the chunk to copy.
-    batch, within : int64 arrays, shape (m,)
+    batch, within : int32 or int64 arrays, shape (m,)
         Where each goes.
     slots : int64 array
         Addresses, by batch number.
@@ -470,7 +470,7 @@ def read_rows(
         them, bytes from one to the next, bytes that are to be reversed together (1: none), field.
     fills, fill_nbytes : int64 arrays
         For each field, address and length of the fill value.
-    rows : int64 array
+    rows : int32 or int64 array
         Row numbers, ascending; `batch` and `within` say where each goes.
     field_offsets, row_nbytes : int64 arrays
         For each field, where it begins in a slot, and bytes of its rows.
@@ -560,20 +560,22 @@ def warm_up() -> None:
     target = np.zeros(64, dtype=np.uint8)
     slots = np.array([target.ctypes.data], dtype=np.int64)
     one, zero = np.array([[0, 0, 1]], dtype=np.int64), np.zeros(1, dtype=np.int64)
-    scatter(data.ctypes.data, 8, one, zero, zero, zero, slots, 0, 8)
-    scatter_side_by_side(data.ctypes.data, 8, 1, 8, 0, 1, zero, zero, zero, slots, 0, 8)
+    # Rows and places come in 32 bits, but for data of more than 2**31 rows.
+    rows = np.zeros(1, dtype=np.int32)
+    scatter(data.ctypes.data, 8, one, rows, rows, rows, slots, 0, 8)
+    scatter_side_by_side(data.ctypes.data, 8, 1, 8, 0, 1, rows, rows, rows, slots, 0, 8)
     for width, kernel in scatter_planes.items():
         planes = np.arange(width, dtype=np.int64)
-        kernel(data, data.ctypes.data, planes, one, 1, zero, zero, zero, slots, 0, 8)
+        kernel(data, data.ctypes.data, planes, one, 1, rows, rows, rows, slots, 0, 8)
     gather_planes(data, np.arange(4, dtype=np.int64), 1, target)
-    scatter_stack(data.ctypes.data, 8, zero, one, np.array([0, 1]), zero, zero, zero, zero, zero, zero, slots, 0, 8)
+    scatter_stack(data.ctypes.data, 8, zero, one, np.array([0, 1]), zero, zero, zero, rows, rows, rows, slots, 0, 8)
     gather_planes_stack(data, np.arange(4, dtype=np.int64), 1, 4, 1, target)
     gather_leaf(data, 8, np.arange(4, dtype=np.int64), 1, target)
     inflate_each(0, 0, 0, zero[:0], zero[:0], 0, 1)
-    gather(data.ctypes.data, zero, 1, 0, 8, 0, one, zero, zero, zero, slots, 0, 8)
+    gather(data.ctypes.data, zero, 1, 0, 8, 0, one, rows, rows, rows, slots, 0, 8)
     extents, runs = np.array([[0, 0, 1, 0, 1]], dtype=np.int64), np.array([[0, 0, 1, 1, 0, 1, 0]], dtype=np.int64)
     counts, none = np.zeros(5, dtype=np.int64), zero[:0]
     read_rows(
-        -1, none, zero, 1, 1, 0, 8, extents, runs, zero, zero, zero, zero, zero, slots, zero, zero,
+        -1, none, zero, 1, 1, 0, 8, extents, runs, zero, zero, rows, rows, rows, slots, zero, zero,
         data.ctypes.data, 8, 0, counts,
     )  # fmt: skip

@@ -20,9 +20,11 @@ from numpy.typing import NDArray
 
 from h5stream.engine import kernels
 from h5stream.engine.emit import Emitter, Program, Sink
+from h5stream.engine.plan import counted_from
 from h5stream.engine.slots import address_of
 from h5stream.errors import TruncatedFileError
 from h5stream.order.epoch import Window
+from h5stream.order.places import Places
 from h5stream.storage.index import MISSING
 from h5stream.storage.layout import DIRECT, DatasetPart, SampleLayout
 from h5stream.storage.source import FileIdentity
@@ -38,14 +40,14 @@ class GatherTask:
     ----------
     part : DatasetPart
         The dataset.
-    rows, batch, within : ndarray of int64
+    rows, batch, within : ndarray of int
         Row numbers of the whole sample sequence, and where each goes, batches counted from the window's first.
     """
 
     part: DatasetPart
-    rows: Ints
-    batch: Ints
-    within: Ints
+    rows: Places
+    batch: Places
+    within: Places
 
     @property
     def first_batch(self) -> int:
@@ -90,7 +92,7 @@ class MappedDatasets:
     def plan(self, window: Window, first_batch: int, skip: tuple[int, ...], task_nbytes: int) -> list[GatherTask]:
         """Cut a window's rows into tasks, in the window's own order."""
         tasks: list[GatherTask] = []
-        batch = window.batch - first_batch
+        window = counted_from(window, first_batch)
         for number in self.numbers:
             parts = self._layout.datasets[number]
             if number in skip or not parts[0].pieces:
@@ -98,10 +100,12 @@ class MappedDatasets:
             together = max(1, task_nbytes // max(1, parts[0].stored_row_nbytes))
             for low in range(0, len(window.rows), together):
                 cut = slice(low, low + together)
-                tasks += self._by_part(parts, window.rows[cut], batch[cut], window.within[cut])
+                tasks += self._by_part(parts, window.rows[cut], window.batch[cut], window.within[cut])
         return tasks
 
-    def _by_part(self, parts: tuple[DatasetPart, ...], rows: Ints, batch: Ints, within: Ints) -> Iterator[GatherTask]:
+    def _by_part(
+        self, parts: tuple[DatasetPart, ...], rows: Places, batch: Places, within: Places
+    ) -> Iterator[GatherTask]:
         if len(parts) == 1:
             yield GatherTask(part=parts[0], rows=rows, batch=batch, within=within)
             return

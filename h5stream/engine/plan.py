@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.order.epoch import Window
+from h5stream.order.places import Places, is_ascending, less, narrowed, new_array, pieces, sought
 from h5stream.storage.index import MISSING
 from h5stream.storage.layout import DECODED, DIRECT, DatasetPart
 
@@ -30,15 +31,15 @@ class Placement:
 
     Attributes
     ----------
-    in_rows : ndarray of int64
+    in_rows : ndarray of int32, or of int64 where that is too small
         Each row's place inside its chunk.
-    batch, within : ndarray of int64
+    batch, within : ndarray of int32 or int64
         Its batch, counted from the window's first, and its place there.
     """
 
-    in_rows: Ints
-    batch: Ints
-    within: Ints
+    in_rows: Places
+    batch: Places
+    within: Places
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +91,12 @@ class Task:
             yield replace(self, run=np.array([0, 1], dtype=np.int64), **one)
 
 
+def counted_from(window: Window, first_batch: int) -> Window:
+    """Give a window with its batches counted from `first_batch`, all of it in 32-bit numbers where these are enough."""
+    batch = less(window.batch, first_batch) if first_batch else narrowed(window.batch)
+    return Window(rows=narrowed(window.rows), batch=batch, within=narrowed(window.within))
+
+
 def plan_window(
     datasets: tuple[tuple[DatasetPart, ...], ...],
     window: Window,
@@ -119,42 +126,40 @@ def plan_window(
     list of Task
         And of what `unfiltered` gave, in the order of the files' bytes, datasets taking turns.
     """
-    if not (window.rows[:-1] <= window.rows[1:]).all():
+    window = counted_from(window, first_batch)
+    if not is_ascending(window.rows):
         by_row = np.argsort(window.rows, kind="stable")
         window = Window(rows=window.rows[by_row], batch=window.batch[by_row], within=window.within[by_row])
-    batch = window.batch - first_batch
     tasks: list[Any] = []
     for parts in datasets:
         for part, low, high in rows_of_parts(parts, window.rows):
             if not part.pieces:
                 continue  # rows without elements
+            ours = Window(rows=window.rows[low:high], batch=window.batch[low:high], within=window.within[low:high])
             if unfiltered is not None and part.access == DIRECT:
-                ours = Window(rows=window.rows[low:high], batch=batch[low:high], within=window.within[low:high])
                 tasks += unfiltered(part, ours, task_nbytes)
-                continue
-            tasks += _plan_part(part, window.rows[low:high], batch[low:high], window.within[low:high], task_nbytes)
+            else:
+                tasks += _plan_part(part, ours.rows, ours.batch, ours.within, task_nbytes)
     return tasks
 
 
-def rows_of_parts(parts: tuple[DatasetPart, ...], rows: Ints) -> Iterator[tuple[DatasetPart, int, int]]:
+def rows_of_parts(parts: tuple[DatasetPart, ...], rows: Places) -> Iterator[tuple[DatasetPart, int, int]]:
     """Give the parts that rows, ascending, lie in, and where in them each part's begin and end."""
     if len(parts) == 1:
         yield parts[0], 0, len(rows)
         return
-    edges = np.searchsorted(rows, [part.row_start for part in parts] + [parts[-1].row_start + parts[-1].rows])
+    edges = sought(rows, [part.row_start for part in parts] + [parts[-1].row_start + parts[-1].rows])
     for part, low, high in zip(parts, edges[:-1].tolist(), edges[1:].tolist(), strict=True):
         if high > low:
             yield part, low, high
 
 
-def _plan_part(part: DatasetPart, rows: Ints, batch: Ints, within: Ints, task_nbytes: int) -> list[Task]:
-    local = rows - part.row_start
-    chunk = local // part.chunk_rows
-    placement = Placement(in_rows=local - chunk * part.chunk_rows, batch=batch, within=within)
-    edges = np.concatenate([[0], np.flatnonzero(np.diff(chunk)) + 1, [len(rows)]])
-    low, high, rows_of_chunks = edges[:-1], edges[1:], chunk[edges[:-1]]
+def _plan_part(part: DatasetPart, rows: Places, batch: Places, within: Places, task_nbytes: int) -> list[Task]:
+    in_rows, edges, rows_of_chunks = _chunks_of(part, rows)
+    placement = Placement(in_rows=in_rows, batch=batch, within=within)
+    low, high = edges[:-1], edges[1:]
     # Every row of chunks crosses the same pieces: one column of this table each.
-    table = _address(part, rows_of_chunks, placement.in_rows[low], placement.in_rows[high - 1])
+    table = _address(part, rows_of_chunks, in_rows[low].astype(np.int64), in_rows[high - 1].astype(np.int64))
     count = len(part.pieces)
     table["low"], table["high"] = np.repeat(low, count), np.repeat(high, count)
     by_offset = np.argsort(table["offset"], kind="stable")
@@ -167,6 +172,25 @@ def _plan_part(part: DatasetPart, rows: Ints, batch: Ints, within: Ints, task_nb
         Task(part=part, placement=placement, run=_runs(cut["offset"], cut["nbytes"]), **cut)
         for cut in _cuts(table, work, task_nbytes)
     ]
+
+
+def _chunks_of(part: DatasetPart, rows: Places) -> tuple[Places, Ints, Ints]:
+    """Give each row's place in its chunk, where among the rows the chunks begin and the last ends, and their numbers.
+
+    Numbers of chunks are those of rows of chunks: each holds all pieces across a row.
+    """
+    in_rows = new_array(len(rows), rows.dtype)
+    begins, numbers, before = [], [], -1
+    chunk_rows = min(part.chunk_rows, int(np.iinfo(rows.dtype).max))
+    for piece in pieces(len(rows)):
+        local = rows[piece] - part.row_start
+        chunk = local // chunk_rows
+        np.subtract(local, chunk * chunk_rows, out=in_rows[piece])
+        first = np.flatnonzero(np.diff(chunk, prepend=before))
+        begins.append(first + piece.start)
+        numbers.append(chunk[first].astype(np.int64))
+        before = chunk[-1]
+    return in_rows, np.concatenate([*begins, [len(rows)]]), np.concatenate(numbers)
 
 
 def _address(part: DatasetPart, chunks: Ints, first_row: Ints, last_row: Ints) -> dict[str, Ints]:

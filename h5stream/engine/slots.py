@@ -126,6 +126,7 @@ class Slots(Protocol):
     """
 
     slot_nbytes: int
+    held_nbytes: int
 
     def take(self) -> Slot:
         """Take a slot; its content is undefined."""

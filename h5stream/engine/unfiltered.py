@@ -23,6 +23,7 @@ from h5stream.engine.plan import MAX_GAP_NBYTES
 from h5stream.engine.slots import address_of
 from h5stream.errors import SourceError
 from h5stream.order.epoch import Window
+from h5stream.order.places import Places
 from h5stream.storage.filters import DecodeScratch
 from h5stream.storage.layout import DIRECT, DatasetPart, SampleLayout, Target
 from h5stream.storage.source import FileBytes
@@ -51,14 +52,14 @@ class RowsTask:
     ----------
     part : DatasetPart
         The dataset.
-    rows, batch, within : ndarray of int64
+    rows, batch, within : ndarray of int32, or of int64 where that is too small
         Row numbers of the whole sample sequence, and where each goes, batches counted from the window's first.
     """
 
     part: DatasetPart
-    rows: Ints
-    batch: Ints
-    within: Ints
+    rows: Places
+    batch: Places
+    within: Places
 
     @property
     def first_batch(self) -> int:

@@ -192,7 +192,7 @@ class Pass:
         assert serving.transform is not None
         try:
             leased = serving.slots.lease(batch.slot)
-            given = serving.assembler.batch(leased, serving.setup.slot_format, batch.rows, batch.objects)
+            given = serving.assembler.batch(leased, serving.setup.slot_format, batch.rows, batch.objects, apart=False)
             return self._packed(serving.transform(given), batch)
         except BaseException:
             serving.slots.give_back(batch.slot)

@@ -105,7 +105,7 @@ class SharedRing:
     """
 
     def __init__(self, file: SharedFile, slot_nbytes: int) -> None:
-        self.slot_nbytes = -(-slot_nbytes // PAGE_NBYTES) * PAGE_NBYTES
+        self.slot_nbytes, self.held_nbytes = -(-slot_nbytes // PAGE_NBYTES) * PAGE_NBYTES, 0
         self._file, self._lock = file, threading.Lock()
         self._arena_slots = max(1, min(ARENA_NBYTES, 64 * self.slot_nbytes) // self.slot_nbytes)
         self._free: list[Slot] = []
@@ -187,7 +187,7 @@ class SharedSlots:
     # Guarantees: stateless.
     """
 
-    slot_nbytes = 0
+    slot_nbytes = held_nbytes = 0
 
     def take(self) -> Slot:
         """Refuse: the child fills the slots."""

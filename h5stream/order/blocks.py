@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
+from h5stream.order.places import Places, new_array, pieces, place_dtype
 
 _MAX_BLOCKS = 1 << 26
 
@@ -39,9 +40,14 @@ class Blocks:
         """How many rows they hold together."""
         return int(self.edges[-1])
 
-    def rows_at(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+    def rows_at(self, places: Places) -> Places:
         """Give the rows at places of the selection."""
-        return places if self.rows is None else self.rows[places]
+        if self.rows is None:
+            return places
+        rows = new_array(len(places), place_dtype(int(self.rows[-1]) + 1))
+        for piece in pieces(len(places)):
+            rows[piece] = self.rows[places[piece]]
+        return rows
 
 
 def make_blocks(

@@ -8,6 +8,7 @@ runs of output places and may cross windows.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
@@ -18,26 +19,27 @@ from numpy.typing import NDArray
 from h5stream.errors import OptionError
 from h5stream.order.blocks import Blocks
 from h5stream.order.permutation import BLOCKS, ROWS, permutation
+from h5stream.order.places import PIECE, Places, new_array, pieces, place_dtype
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """Rows that are in memory together, and where each goes.
+    """Rows that are in memory together, and where each goes; 32-bit numbers where these are enough.
 
     Attributes
     ----------
-    rows : ndarray of int64, shape (n,)
+    rows : ndarray of int, shape (n,)
         Row numbers; ascending, the order in which files like to be read, unless rows cost the same wherever
         they lie (`h5stream.order.regrouped`).
-    batch : ndarray of int64, shape (n,)
+    batch : ndarray of int, shape (n,)
         The batch that each row belongs to.
-    within : ndarray of int64, shape (n,)
+    within : ndarray of int, shape (n,)
         Its place in that batch.
     """
 
-    rows: NDArray[np.int64]
-    batch: NDArray[np.int64]
-    within: NDArray[np.int64]
+    rows: Places
+    batch: Places
+    within: Places
 
 
 class Order(Protocol):
@@ -79,15 +81,15 @@ class CutOrder(Order, Protocol):
         """Places on the line where this rank's windows begin and end."""
         ...
 
-    def rows_of_window(self, window: int) -> NDArray[np.int64]:
+    def rows_of_window(self, window: int) -> Places:
         """Give a window's rows, ascending."""
         ...
 
-    def outputs_of_window(self, window: int) -> NDArray[np.int64]:
+    def outputs_of_window(self, window: int) -> Places:
         """Give the output place on this rank of each of a window's rows."""
         ...
 
-    def outputs(self, window: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def outputs(self, window: int) -> tuple[Places, Places]:
         """Give both."""
         ...
 
@@ -117,12 +119,15 @@ class BatchCut:
         stop = self.rows if batch == self.batches - 1 else self.start_of(batch + 1)
         return stop - self.start_of(batch)
 
-    def locate(self, output: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def locate(self, output: Places) -> tuple[Places, Places]:
         """Give batch and place in it for output places."""
-        batch = output // self.batch_size
-        within = output - batch * self.batch_size
+        size = min(self.batch_size, self.rows)  # which may be more than the numbers' type can hold
+        batch, within = (new_array(len(output), output.dtype) for _ in range(2))
+        for piece in pieces(len(output)):
+            np.floor_divide(output[piece], max(1, size), out=batch[piece])
+            np.subtract(output[piece], batch[piece] * size, out=within[piece])
         if self._last_start < (self.batches - 1) * self.batch_size:
-            given_away = output == self._last_start
+            given_away = np.flatnonzero(output == self._last_start)
             batch[given_away], within[given_away] = self.batches - 1, 0
         return batch, within
 
@@ -238,22 +243,26 @@ class EpochOrder:
             size = min(size * 2, self.settings.window_rows)
         return np.array(edges, dtype=np.int64)
 
-    def rows_of_window(self, window: int) -> NDArray[np.int64]:
+    def rows_of_window(self, window: int) -> Places:
         """Give a window's rows, ascending."""
         return self._rows_between(int(self.window_edges[window]), int(self.window_edges[window + 1]))
 
-    def outputs_of_window(self, window: int) -> NDArray[np.int64]:
+    def outputs_of_window(self, window: int) -> Places:
         """Give the output place on this rank of each of a window's rows."""
         start, stop = int(self.window_edges[window]), int(self.window_edges[window + 1])
-        base = start - self.run[0]
+        base, dtype = start - self.run[0], place_dtype(self.rows)
         if not self.settings.shuffle:
-            return np.arange(base, base + stop - start, dtype=np.int64)
+            return np.arange(base, base + stop - start, dtype=dtype)
         # The rows are ascending whatever the blocks' order was: a random place for each is all it takes.
-        return permutation(stop - start, self.settings.seed, self.settings.epoch, ROWS, start) + base
+        outputs = permutation(stop - start, self.settings.seed, self.settings.epoch, ROWS, start)
+        outputs = outputs.astype(dtype, copy=False)
+        outputs += base
+        return outputs
 
-    def outputs(self, window: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def outputs(self, window: int) -> tuple[Places, Places]:
         """Give a window's rows, ascending, and the output place of each on this rank."""
-        return self.rows_of_window(window), self.outputs_of_window(window)
+        outputs = self.outputs_of_window(window)  # first, because more is needed on the way to it
+        return self.rows_of_window(window), outputs
 
     def window_ranges(self, window: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Give a window's blocks as begins and ends of runs of rows, in file order; costs nothing per row.
@@ -270,7 +279,7 @@ class EpochOrder:
         """
         return self._ranges_between(int(self.window_edges[window]), int(self.window_edges[window + 1]))
 
-    def _rows_between(self, start: int, stop: int) -> NDArray[np.int64]:
+    def _rows_between(self, start: int, stop: int) -> Places:
         return self.blocks.rows_at(_concatenated_ranges(*self._ranges_between(start, stop)))
 
     def _ranges_between(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -310,12 +319,17 @@ def windows_of(order: CutOrder, first_batch: int) -> Iterator[Window]:
     for number in range(len(order.window_edges) - 1):
         if order.window_edges[number + 1] - order.run[0] <= first_output:
             continue
-        rows, output = order.outputs(number)
-        if order.window_edges[number] - order.run[0] < first_output:
-            keep = output >= first_output
-            rows, output = rows[keep], output[keep]
-        batch, within = order.cut.locate(output)
-        yield Window(rows=rows, batch=batch, within=within)
+        # Not by a name: what this generator knows stays in memory beside the next window.
+        yield _window_of(order, number, first_output)
+
+
+def _window_of(order: CutOrder, number: int, first_output: int) -> Window:
+    rows, output = order.outputs(number)
+    if order.window_edges[number] - order.run[0] < first_output:
+        keep = output >= first_output
+        rows, output = rows[keep], output[keep]
+    batch, within = order.cut.locate(output)
+    return Window(rows=rows, batch=batch, within=within)
 
 
 def count_batches(rows: int, settings: OrderSettings) -> int:
@@ -363,7 +377,16 @@ def rank_run(rows: int, settings: OrderSettings, batches: int | None = None) -> 
     return start, start + each + (settings.rank < extra)
 
 
-def _concatenated_ranges(begins: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
+def _concatenated_ranges(begins: NDArray[np.int64], ends: NDArray[np.int64]) -> Places:
+    """Give the numbers of ascending ranges, one behind the other."""
     counts = ends - begins
-    offsets = np.cumsum(counts) - counts
-    return np.repeat(begins - offsets, counts) + np.arange(int(counts.sum()), dtype=np.int64)
+    after = np.cumsum(counts)
+    numbers = new_array(int(after[-1]), place_dtype(int(ends[-1])))
+    # Some ranges at a time, so that little is held besides.
+    edges = np.concatenate([[0], np.flatnonzero(np.diff(after // PIECE)) + 1, [len(counts)]]).tolist()
+    for first, last in itertools.pairwise(edges):
+        ours = slice(first, last)
+        start, stop = int(after[first] - counts[first]), int(after[last - 1])
+        shift = begins[ours] - (after[ours] - counts[ours])
+        numbers[start:stop] = np.arange(start, stop, dtype=np.int64) + np.repeat(shift, counts[ours])
+    return numbers

@@ -9,13 +9,14 @@ NumPy sorts integers with vector instructions, which makes this as fast as a Fis
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
+
+from h5stream.order.places import Places, new_array, pieces, place_dtype
 
 BLOCKS, ROWS = 1, 2
 """What a permutation is for; keeps the streams of one (seed, epoch) apart."""
 
 
-def permutation(count: int, *key: int) -> NDArray[np.int64]:
+def permutation(count: int, *key: int) -> Places:
     """Permute ``0 .. count - 1`` as a function of `key` alone.
 
     Parameters
@@ -27,12 +28,12 @@ def permutation(count: int, *key: int) -> NDArray[np.int64]:
 
     Returns
     -------
-    ndarray of int64, shape (count,)
+    ndarray of int32, or of int64 where that is too small, shape (count,)
 
     Notes
     -----
     Two indices tie in their random bits with a probability below ``count**2 / 2**(64 - log2(count))``; a tie
-    is settled by the index, so the result is a permutation in any case.
+    is settled by the index, so the result is a permutation in any case. It takes 12 bytes an index while it is made.
 
     Examples
     --------
@@ -41,13 +42,17 @@ def permutation(count: int, *key: int) -> NDArray[np.int64]:
     """
     index_bits = np.uint64(max(1, int(count - 1).bit_length()))
     words = _seed(key).generate_state(2, np.uint64)
-    keys = np.random.Philox(key=words).random_raw(count)
-    keys >>= index_bits
-    keys <<= index_bits
-    keys |= np.arange(count, dtype=np.uint64)
+    bits, keys = np.random.Philox(key=words), new_array(count, np.uint64)
+    for piece in pieces(count):
+        some = bits.random_raw(piece.stop - piece.start)
+        some >>= index_bits
+        some <<= index_bits
+        np.bitwise_or(some, np.arange(piece.start, piece.stop, dtype=np.uint64), out=keys[piece])
     keys.sort()
-    keys &= (np.uint64(1) << index_bits) - np.uint64(1)
-    return keys.view(np.int64)
+    found = new_array(count, place_dtype(count))
+    for piece in pieces(count):
+        found[piece] = keys[piece] & ((np.uint64(1) << index_bits) - np.uint64(1))
+    return found
 
 
 def _seed(key: tuple[int, ...]) -> np.random.SeedSequence:

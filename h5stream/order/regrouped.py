@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from h5stream.order.epoch import CutOrder, Order, Window
+from h5stream.order.places import Places
 
 
 class RegroupedOrder:
@@ -53,12 +54,17 @@ class RegroupedOrder:
         for number, (start, stop) in enumerate(itertools.pairwise(edges)):
             if stop <= begin:
                 continue
-            rows, output = order.outputs(number)
-            by_output = np.empty_like(rows)
-            by_output[output - start] = rows
-            yield from self._cut(by_output, start, max(start, begin), stop)
+            yield from self._cut(self._by_output(number, start), start, max(start, begin), stop)
 
-    def _cut(self, by_output: np.ndarray, base: int, begin: int, stop: int) -> Iterator[Window]:
+    def _by_output(self, number: int, start: int) -> Places:
+        """Give a window's rows in the order of their output places."""
+        rows, output = self._order.outputs(number)
+        by_output = np.empty_like(rows)
+        output -= start
+        by_output[output] = rows
+        return by_output
+
+    def _cut(self, by_output: Places, base: int, begin: int, stop: int) -> Iterator[Window]:
         order = self._order
         while begin < stop:
             first = int(order.cut.locate(np.array([begin]))[0][0])

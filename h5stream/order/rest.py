@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from h5stream.errors import OptionError
 from h5stream.order.blocks import Blocks
 from h5stream.order.epoch import BatchCut, EpochOrder, OrderSettings, Window, count_batches, rank_run, windows_of
+from h5stream.order.places import Places
 
 Taken = tuple[tuple[int, int], ...]
 """How far an epoch is: pairs of a number of ranks and of the batches that each of them took, in turn."""
@@ -112,18 +113,18 @@ class RestOrder:
         """Places of this rank's rest where windows begin and end."""
         return np.cumsum([0] + [part.stop - part.start for part in self._parts], dtype=np.int64)
 
-    def outputs(self, window: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def outputs(self, window: int) -> tuple[Places, Places]:
         """Give a window's rows, ascending, and the output place of each on this rank."""
         part = self._parts[window]
         rows, outputs = self._orders[part.rank].outputs(part.window)
         keep = (outputs >= part.start) & (outputs < part.stop)
         return rows[keep], outputs[keep] + (int(self.window_edges[window]) - part.start)
 
-    def rows_of_window(self, window: int) -> NDArray[np.int64]:
+    def rows_of_window(self, window: int) -> Places:
         """Give a window's rows, ascending."""
         return self.outputs(window)[0]
 
-    def outputs_of_window(self, window: int) -> NDArray[np.int64]:
+    def outputs_of_window(self, window: int) -> Places:
         """Give the output place on this rank of each of a window's rows."""
         return self.outputs(window)[1]
 

@@ -48,6 +48,25 @@ def wished_rows(window: int | str, *, rows: int, batch_size: int, block_rows: in
     return min(rows, window)
 
 
+FILE_ORDER_NBYTES = 32 * 1024 * 1024
+"""Bytes of a window that is not shuffled, at least: enough tasks to go round, and nothing is gained by more."""
+
+SEAM_SHARE = 4
+"""Such a window is this many times as long as the longest chunk that its edges cut, and that is decoded twice so."""
+
+
+def file_order_rows(*, batch_size: int, block_rows: int, row_nbytes: int, seam_rows: int) -> int:
+    """Give the rows of a window of an epoch in file order: a few batches, since their size has no say in the order.
+
+    Examples
+    --------
+    >>> file_order_rows(batch_size=256, block_rows=1024, row_nbytes=1024, seam_rows=0)
+    32768
+    """
+    in_bytes = min(FIRST_ROWS, FILE_ORDER_NBYTES // max(1, row_nbytes))
+    return max(AUTO_BATCHES * batch_size, block_rows, in_bytes, SEAM_SHARE * seam_rows)
+
+
 def first_rows(*, batch_size: int, block_rows: int, row_nbytes: int) -> int:
     """Give the rows of an epoch's first window, where windows are not smaller anyway."""
     in_bytes = min(FIRST_ROWS, FIRST_NBYTES // max(1, row_nbytes))

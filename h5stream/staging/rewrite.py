@@ -183,7 +183,8 @@ def rewrite(plan: RewritePlan, target: Path, progress: RepackProgressCallback | 
         If the source changes meanwhile.
     """
     begin, identity = time.monotonic(), FileIdentity.of(plan.source)
-    order = permutation(plan.sample_rows, plan.recipe.shuffle_rows) if plan.recipe.shuffle_rows is not None else None
+    seed = plan.recipe.shuffle_rows
+    order = None if seed is None else permutation(plan.sample_rows, seed).astype(np.int64)
     tell = _Teller(plan, progress)
     shapes = {each.address: _new_shape(plan, each) for each in plan.datasets if each.address in plan.rewritten}
     with rebuilding(plan.source, str(target), shapes) as rebuild:

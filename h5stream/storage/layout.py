@@ -216,12 +216,14 @@ class SampleLayout:
         """All rows."""
         return self.file_starts[-1]
 
-    def files_of(self, rows: NDArray[np.int64]) -> tuple[int, ...]:
+    def files_of(self, rows: NDArray[Any]) -> tuple[int, ...]:
         """Give the files that rows lie in, whatever their order, with those that links lead to from there."""
         if len(self.files) == 1:
             return (0,)
         if (rows[:-1] <= rows[1:]).all():
-            places = np.flatnonzero(np.diff(np.searchsorted(rows, self.file_starts)) > 0)
+            # In the rows' own type: they are many, and would be copied to be compared.
+            starts = np.minimum(self.file_starts, np.iinfo(rows.dtype).max).astype(rows.dtype)
+            places = np.flatnonzero(np.diff(np.searchsorted(rows, starts)) > 0)
         else:
             places = np.unique(np.searchsorted(self.file_starts, rows, side="right") - 1)
         return tuple(sorted({parts[place].file for parts in self.datasets for place in places.tolist()}))

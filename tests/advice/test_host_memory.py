@@ -1,10 +1,14 @@
 """Host memory: the DataLoader's queue, and the loader's one budget."""
 
+import h5py
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from h5stream import H5StreamLoader
 from h5stream.advice.host_memory import dataloader_memory, loader_memory
+from h5stream.advice.inspection import inspect_file
 from h5stream.errors import OptionError
 
 sizes = st.integers(1, 1 << 20)
@@ -35,16 +39,17 @@ def test_too_little_memory_is_said():
 
 
 def test_the_window_is_the_most_of_four_batches_1024_blocks_and_256_mib():
-    assert loader_memory(row_bytes=1024, batch_size=8192).window_rows == 1024 * 1024
-    assert loader_memory(row_bytes=1024, batch_size=8192, chunk_bytes=1024).window_rows == 256 * 1024
-    assert loader_memory(row_bytes=1 << 17, batch_size=8192, chunk_bytes=1 << 17).window_rows == 4 * 8192
-    assert loader_memory(row_bytes=8, batch_size=64, chunk_bytes=8).window_rows == 1 << 20
+    plenty = {"memory_budget": 1 << 45}
+    assert loader_memory(row_bytes=1024, batch_size=8192, **plenty).window_rows == 1024 * 1024
+    assert loader_memory(row_bytes=1024, batch_size=8192, chunk_bytes=1024, **plenty).window_rows == 256 * 1024
+    assert loader_memory(row_bytes=1 << 17, batch_size=8192, chunk_bytes=1 << 17, **plenty).window_rows == 4 * 8192
+    assert loader_memory(row_bytes=8, batch_size=64, chunk_bytes=8, **plenty).window_rows == 1 << 20
 
 
 def test_more_threads_cost_their_scratch_and_no_queue():
-    one = loader_memory(row_bytes=1024, batch_size=8192, threads=1)
-    eight = loader_memory(row_bytes=1024, batch_size=8192, threads=8)
-    assert eight.total_bytes - one.total_bytes == 7 * 2 * (1 << 20)
+    one, eight = (loader_memory(row_bytes=1024, batch_size=8192, threads=threads) for threads in (1, 8))
+    assert eight.scratch_bytes == 8 * one.scratch_bytes
+    assert eight.window_rows == one.window_rows
 
 
 @given(
@@ -52,27 +57,52 @@ def test_more_threads_cost_their_scratch_and_no_queue():
     batch=sizes,
     threads=st.integers(0, 64),
     chunk=sizes,
+    rows=st.none() | st.integers(1, 1 << 24),
     window=st.none() | st.integers(1, 1 << 24),
     budget=st.integers(1, 1 << 40),
 )
-def test_a_budget_is_kept_or_the_number_that_would_do_is_given(row, batch, threads, chunk, window, budget):
+def test_a_budget_is_kept_or_the_number_that_would_do_is_given(row, batch, threads, chunk, rows, window, budget):
     options = {
         "row_bytes": row,
         "batch_size": batch,
         "threads": threads,
         "chunk_bytes": chunk,
+        "rows": rows,
         "window_rows": window,
     }
-    free = loader_memory(**options)
+    free = loader_memory(**options, memory_budget=1 << 80)
     memory = loader_memory(**options, memory_budget=budget)
     assert memory.fits == (memory.total_bytes <= budget)
     assert memory.fits == (budget >= memory.smallest_budget_bytes)
     assert 1 <= memory.window_rows <= free.window_rows
     assert memory.capped == (memory.window_rows < free.window_rows)
-    assert memory.total_bytes == 2 * memory.window_bytes + memory.leased_bytes + memory.scratch_bytes
+    parts = memory.window_bytes + memory.leased_bytes + memory.scratch_bytes + memory.plan_bytes
+    assert memory.total_bytes == parts
     assert loader_memory(**options, memory_budget=memory.smallest_budget_bytes).fits
     if not memory.fits:
         assert str(memory.smallest_budget_bytes) in str(memory)
+
+
+@pytest.mark.parametrize(("rows", "budget"), [(20_000, None), (20_000, 24 << 20), (300_000, 96 << 20)])
+def test_suggest_inspect_and_the_loader_name_one_number(tmp_path, rows, budget):
+    path = str(tmp_path / "a.h5")
+    with h5py.File(path, "w") as file:
+        chunk = np.random.default_rng(0).integers(0, 256, (1024, 1024), "u1")
+        x = file.create_dataset("x", (rows, 1024), "u1", chunks=(1024, 1024), compression="gzip", compression_opts=1)
+        for start in range(0, min(rows, 20_000), 1024):
+            x[start : start + 1024] = chunk[: min(1024, rows - start)]
+    loader = H5StreamLoader(path, 2048, shuffle=True, num_workers=2, memory_budget=budget)
+    sample = inspect_file(path, batch_size=2048, memory_budget=budget, threads=2).sample
+    assert sample.memory_nbytes == loader.window_size.needed_nbytes
+    assert sample.shuffle.window_rows <= loader.window_size.window_rows + 1024
+    said = loader_memory(row_bytes=1024, batch_size=2048, threads=2, rows=rows, memory_budget=budget)
+    assert said.total_bytes == pytest.approx(loader.window_size.needed_nbytes, rel=0.02)
+    assert abs(said.window_rows - loader.window_size.window_rows) <= 1024
+
+
+def test_little_data_is_said_to_take_little(tmp_path):
+    memory = loader_memory(row_bytes=1024, batch_size=8192, threads=2, rows=20 << 10)
+    assert memory.total_bytes < 3 * (20 << 20) + 2 * memory.batch_bytes
 
 
 def test_a_capped_window_says_what_it_does_to_the_shuffle():

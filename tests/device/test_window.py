@@ -456,7 +456,7 @@ class Rows:
             return None
         number, self.next = self.next, self.next + 1
         slot = self.ring.take()
-        rows = np.concatenate([w.rows[w.batch == number] for w in self.windows])
+        rows = np.concatenate([w.rows[w.batch == number] for w in self.windows]).astype(np.int64)
         slot.memory[: rows.nbytes] = rows.view(np.uint8)
         return ReadyBatch(number=number, rows=len(rows), slot=slot, objects={}, missing=0)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import h5py
 import numpy as np
 import pytest
@@ -10,8 +12,9 @@ from hypothesis import strategies as st
 
 from h5stream import H5StreamLoader
 from h5stream.engine import budget, kept
-from h5stream.engine.budget import check_budget, size_window
+from h5stream.engine.budget import check_budget, shape_of
 from h5stream.engine.executor import Run
+from h5stream.engine.footprint import size_window
 from h5stream.engine.slots import SlotFormat
 from h5stream.errors import BudgetError, OptionError
 from h5stream.storage.opening import open_layout
@@ -41,8 +44,9 @@ def small_tasks(monkeypatch):
 
 
 def size(layout, memory_budget, **options):
-    given = {"rows": 1000, "batch_size": 10, "window": "auto", "threads": 2, "kept_nbytes": 0, **options}
-    return size_window(layout, memory_budget=memory_budget, **given)
+    given = {"batch_size": 10, "window": "auto", "threads": 2, **options}
+    shape = dataclasses.replace(shape_of(layout), kept_nbytes=given.pop("kept_nbytes", 0))
+    return size_window(shape, memory_budget=memory_budget, **given)
 
 
 @settings(max_examples=150, deadline=None)
@@ -72,8 +76,12 @@ def test_what_a_window_needs_fits_or_the_number_that_is_named_does(
     block_rows = layout.leading[0].chunk_rows
     widest = -(-min(-(-sized.window_rows // block_rows) * block_rows, 1000) // options["batch_size"]) + 1
     slot = -(-SlotFormat.for_rows(layout.fields, options["batch_size"]).nbytes // 4096) * 4096
-    fixed = options["threads"] * budget.scratch_nbytes(layout) + options["kept_nbytes"]
-    assert fixed + widest * slot <= allowed
+    assert 1 <= sized.threads <= options["threads"]
+    fixed = sized.threads * budget.scratch_nbytes(layout) + options["kept_nbytes"]
+    fixed += shape_of(layout).plan_nbytes(sized.window_rows)
+    # One slot is that of the batch which the training loop holds.
+    assert fixed + (1 + widest) * slot <= allowed
+    assert sized.max_open_batches >= widest
 
 
 def named_number(layout, allowed, **options):
@@ -150,10 +158,17 @@ def test_the_slots_that_are_open_stay_within_what_was_promised(tmp_path, small_t
             assert max(most) <= loader.window_size.max_open_batches
 
 
-@pytest.mark.parametrize("wrong", [0, -1, 1.5, True, "1GB", None])
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, True, "much", "-1GiB", None])
 def test_a_budget_is_a_positive_number_of_bytes(wrong):
-    with pytest.raises(OptionError, match="memory_budget= takes a positive number of bytes"):
+    with pytest.raises(OptionError, match="memory_budget= takes "):
         check_budget(wrong)
+
+
+def test_a_budget_may_be_a_text(tmp_path):
+    assert check_budget("4GiB") == 4 << 30
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = np.arange(10)
+    assert H5StreamLoader(tmp_path / "a.h5", 2, memory_budget="64 MiB").memory_budget == 64 << 20
 
 
 @pytest.mark.parametrize("wrong", [0, -5, 1.5, True, "most", None])
@@ -189,5 +204,18 @@ def test_threads_that_nobody_chose_share_the_scratch_there_is(large, monkeypatch
     loader = H5StreamLoader(large, 512, True, memory_budget=64 << 20, fields="x")
     assert 1 <= loader.num_workers < 192
     assert next(iter(loader)).shape == (512, 64)
-    with pytest.raises(BudgetError, match="192 reader thread"):
-        H5StreamLoader(large, 512, True, memory_budget=64 << 20, num_workers=192, fields="x")
+
+
+@pytest.mark.parametrize("window", ["auto", 100_000])
+def test_threads_that_do_not_fit_are_left_out_with_a_notice_and_the_order_stays(large, window, caplog):
+    def made(num_workers):
+        return H5StreamLoader(
+            large, 512, True, memory_budget=128 << 20, num_workers=num_workers, fields="x", window=window
+        )
+
+    few, many = made(1), made(1000)
+    assert "num_workers=1000: " in caplog.text
+    assert 1 <= many.num_workers < 1000
+    assert few.window_size.window_rows == many.window_size.window_rows
+    assert many.window_size.needed_nbytes <= 128 << 20
+    assert next(iter(many)).shape == (512, 64)

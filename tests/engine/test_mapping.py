@@ -59,9 +59,9 @@ def nothing_is_kept(monkeypatch):
 
 def small_budget(dataset):
     """A budget that a few batches fit into, and all rows do not."""
-    with pytest.raises(BudgetError):
-        H5StreamLoader(H5Dataset(dataset.layout.files[0].path, FIELDS), 256, window="all", memory_budget=9_000_000)
-    return 9_000_000
+    with pytest.raises(BudgetError) as e:
+        H5StreamLoader(H5Dataset(dataset.layout.files[0].path, FIELDS), 256, True, window="all", memory_budget=1)
+    return e.value.needed * 3 // 4
 
 
 @pytest.mark.parametrize("threads", [0, 1, 3])
@@ -78,7 +78,7 @@ def test_an_exact_global_shuffle_needs_room_for_a_few_batches_only(path, threads
     expected = streamed(H5Dataset(path, FIELDS), window="all")
     dataset = mapped(path, FIELDS)
     budget = small_budget(dataset)
-    loader = H5StreamLoader(dataset, 256, window="all", memory_budget=budget, num_workers=threads)
+    loader = H5StreamLoader(dataset, 256, True, window="all", memory_budget=budget, num_workers=threads)
     assert 0 < loader.window_size.together < 6
     assert loader.window_size.needed_nbytes <= budget
     assert streamed(dataset, window="all", memory_budget=budget, num_workers=threads) == expected

@@ -1,0 +1,365 @@
+"""The bytes that settings need, and the windows that a budget allows: one arithmetic for whoever asks, and pure.
+
+The loader, `ChunkBatchSampler`, ``h5stream inspect`` and ``h5stream suggest`` all ask `size_window`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from h5stream.engine.slots import FIELD_ALIGNMENT, PAGE_NBYTES
+from h5stream.errors import BudgetError
+from h5stream.order.places import place_nbytes
+from h5stream.order.windows import AUTO_BATCHES, file_order_rows, first_rows, wished_rows
+
+SCRATCH_SHARE = 4
+"""An automatic window leaves scratch one part in so many of the budget (and one thread's scratch at least), however
+many threads there are: their number must not choose the window."""
+
+TOGETHER_NBYTES = 8 * 1024 * 1024
+"""Bytes of batches that are read together where rows cost the same wherever they lie, if that is more."""
+
+CHUNK_PLAN_NBYTES = 160
+"""Bytes that the plan takes for each chunk of a window while it is made: eight numbers, sorted into another eight,
+and what they are sorted and cut by. Half of it stays."""
+
+BLOCK_NBYTES = 72
+"""Bytes that an order takes for each block of the data: its edge, its place on the lines of two epochs, and what these
+are made of."""
+
+OBJECT_NBYTES = 72
+"""Bytes of a value of variable length, at the least: what Python takes to know of one."""
+
+SORT_KEY_NBYTES = 8
+"""Bytes a row that permuting takes beside the permutation."""
+
+
+SAMPLER_NBYTES = 1024 * 1024 * 1024
+"""Bytes that a window of a sampler may take, which has no slots and no budget of its own. Not by the machine: the
+window chooses the order."""
+
+SAMPLER_ROW_NBYTES = 48
+"""Bytes that it takes for each row: which row, where it goes, and both sorted by batch."""
+
+
+def packed_nbytes(field_nbytes: Sequence[int], rows: int) -> int:
+    """Give the bytes of a slot that holds so many rows of fields, in whole pages as slots are.
+
+    Examples
+    --------
+    >>> packed_nbytes([1024, 8], 8192)
+    8454144
+    """
+    packed = sum(-(-nbytes * rows // FIELD_ALIGNMENT) * FIELD_ALIGNMENT for nbytes in field_nbytes)
+    return -(-max(packed, FIELD_ALIGNMENT) // PAGE_NBYTES) * PAGE_NBYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What of the data and the process decides how much memory an epoch takes.
+
+    Attributes
+    ----------
+    rows : int
+        Rows of an epoch.
+    field_nbytes : tuple of int
+        For each field, the bytes of a row in a slot.
+    block_rows : int
+        Rows of a block; of the longest, where they differ.
+    scratch_nbytes : int
+        What one reader thread needs.
+    planned : int
+        Datasets of which each row is planned in every window.
+    chunks_a_row : float
+        Chunks of these for each row: 0.001 where a chunk has a thousand.
+    kept_nbytes : int
+        Small datasets that stay in memory.
+    data_nbytes : int
+        What is known of the data as long as it is open: chunk index, selected rows, blocks.
+    largest_row : int
+        The largest number of a row that occurs.
+    objects : int
+        Fields whose values are of variable length.
+    seam_rows : int
+        Rows of the longest chunk that is decoded anew where the edge of a window cuts it; 0 where blocks cut none.
+    anywhere : bool
+        Whether rows can be read one by one at about the same cost, so that ``"all"`` need not fit into memory.
+    """
+
+    rows: int
+    field_nbytes: tuple[int, ...]
+    block_rows: int
+    scratch_nbytes: int
+    planned: int = 1
+    chunks_a_row: float = 0.0
+    kept_nbytes: int = 0
+    data_nbytes: int = 0
+    largest_row: int = 0
+    objects: int = 0
+    seam_rows: int = 0
+    anywhere: bool = False
+
+    @property
+    def row_nbytes(self) -> int:
+        """Bytes of a row in a slot."""
+        return sum(self.field_nbytes)
+
+    @property
+    def place_nbytes(self) -> int:
+        """Bytes of the number of a row, or of a place."""
+        return place_nbytes(max(self.rows, self.largest_row))
+
+    @property
+    def plan_row_nbytes(self) -> float:
+        """Bytes that the plan of a window takes for each of its rows while it is made; most of it stays.
+
+        Row, batch and place there, and its place in its chunk for each dataset; before that, what is sorted.
+        """
+        place = self.place_nbytes
+        return max((3 + self.planned) * place, place + SORT_KEY_NBYTES) + self.chunks_a_row * CHUNK_PLAN_NBYTES
+
+    def plan_nbytes(self, window_rows: int) -> int:
+        """Give the bytes of the plans of one window that is read and one that comes next."""
+        return math.ceil(min(2 * window_rows, self.rows) * self.plan_row_nbytes)
+
+    def batch_nbytes(self, batch_size: int) -> int:
+        """Give the bytes of a batch: of its slot, and of what does not lie in one."""
+        return packed_nbytes(self.field_nbytes, batch_size) + self.objects * OBJECT_NBYTES * batch_size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowSize:
+    """How much is read together, and what that takes.
+
+    Attributes
+    ----------
+    window_rows, first_window_rows : int
+        Rows of a window, and of an epoch's first.
+    max_open_batches : int
+        Batches that the engine may fill or hold ready at a time.
+    needed_nbytes : int
+        Bytes that this takes at most: all of those below.
+    threads : int
+        Reader threads: those that were asked for, or as many as there is scratch for.
+    batch_nbytes : int
+        One batch. One more than `max_open_batches` is counted: the one that the training loop holds.
+    plan_nbytes, scratch_nbytes, kept_nbytes, data_nbytes : int
+        Plans of two windows; scratch of all threads; kept datasets; what is known of the data while it is open.
+    together : int
+        Batches of a window where rows cost the same wherever they lie; 0 where windows are read whole.
+    slot_rows : int
+        Rows of a slot where it does not hold a batch, but crosses to a device window; else 0.
+    notice : str
+        Says so if the budget made the window smaller than wished; else empty.
+    """
+
+    window_rows: int
+    first_window_rows: int
+    max_open_batches: int
+    needed_nbytes: int
+    threads: int = 1
+    batch_nbytes: int = 0
+    plan_nbytes: int = 0
+    scratch_nbytes: int = 0
+    kept_nbytes: int = 0
+    data_nbytes: int = 0
+    together: int = 0
+    slot_rows: int = 0
+    notice: str = ""
+
+
+def size_window(
+    shape: Shape, *, batch_size: int, window: int | str, memory_budget: int, threads: int, shuffle: bool = True
+) -> WindowSize:
+    """Size the windows so that everything fits the budget.
+
+    The number of threads, and what memory is free, have no say in the size of an automatic window: it is part of the
+    order. Threads that do not fit are left out instead.
+
+    Parameters
+    ----------
+    shape : Shape
+        The data.
+    batch_size : int
+        Rows of a batch.
+    window : int, "auto" or "all"
+        Rows of a window as asked for; without `shuffle` the most, since a few batches do there.
+    memory_budget : int
+        Bytes allowed.
+    threads : int
+        Reader threads; 0 reads in the thread that asks.
+    shuffle : bool
+        Whether windows are shuffled.
+
+    Raises
+    ------
+    BudgetError
+        If it does not fit; names the number that would do.
+    OptionError
+        If `window` is none of the three.
+
+    Examples
+    --------
+    >>> shape = Shape(rows=30_000_000, field_nbytes=(4,), block_rows=1 << 18, scratch_nbytes=4 << 20)
+    >>> size = size_window(shape, batch_size=8192, window="auto", memory_budget=256 << 20, threads=2)
+    >>> size.window_rows, size.needed_nbytes <= 256 << 20
+    (4980736, True)
+    """
+    wished = wished_rows(
+        window, rows=shape.rows, batch_size=batch_size, block_rows=shape.block_rows, row_nbytes=shape.row_nbytes
+    )
+    if not shuffle:
+        few = file_order_rows(
+            batch_size=batch_size,
+            block_rows=shape.block_rows,
+            row_nbytes=shape.row_nbytes,
+            seam_rows=shape.seam_rows,
+        )
+        wished, window = min(wished, few), "auto" if window == "all" or window == "auto" else window
+    sizer = _Sizer(shape, batch_size, memory_budget, threads, shuffle)
+    return sizer.automatic(wished) if window == "auto" else sizer.as_asked(wished, window)
+
+
+def size_order(shape: Shape, *, batch_size: int, window: int | str, shuffle: bool) -> tuple[int, int]:
+    """Give the rows of a window, and of an epoch's first, of an order that is only listed, as a sampler does."""
+    given = {"batch_size": batch_size, "block_rows": shape.block_rows, "row_nbytes": shape.row_nbytes}
+    rows = wished_rows(window, rows=shape.rows, **given)
+    if not shuffle:
+        rows = min(rows, file_order_rows(**given, seam_rows=0))
+    elif window == "auto":
+        fitting = SAMPLER_NBYTES // SAMPLER_ROW_NBYTES // shape.block_rows * shape.block_rows
+        rows = min(rows, max(shape.block_rows, fitting))
+    return rows, rows if window == "all" else min(rows, first_rows(**given))
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizer:
+    """The arithmetic of `size_window`."""
+
+    shape: Shape
+    batch_size: int
+    budget: int
+    threads: int
+    shuffle: bool
+
+    @property
+    def slot(self) -> int:
+        return self.shape.batch_nbytes(self.batch_size)
+
+    @property
+    def fixed(self) -> int:
+        """Bytes that are taken whatever the windows are, with the batch that the training loop holds."""
+        return self.shape.kept_nbytes + self.shape.data_nbytes + self.slot
+
+    def automatic(self, wished: int) -> WindowSize:
+        """Size windows of as many rows as are wished for, or as fit twice."""
+        shape, notice, rows = self.shape, "", wished
+        share = self.budget - max(self.budget // SCRATCH_SHARE, shape.scratch_nbytes) - self.fixed
+        if self._twice(wished) > share:
+            rows = self._most_rows(share, wished)
+            if rows < wished and self.shuffle:
+                notice = (
+                    f"window: {rows:,} rows instead of {wished:,}, so that two windows and their plans fit "
+                    f"memory_budget={self.budget:,} bytes"
+                )
+        return self._sized(rows, rows, "auto", min(rows, self._first_rows()), notice)
+
+    def as_asked(self, wished: int, window: int | str) -> WindowSize:
+        """Size windows of exactly so many rows; a global shuffle of rows that lie anywhere needs its order alone."""
+        # A window ends at a block's edge, and its last batch may go on in the next.
+        must_hold = min(wished + self.shape.block_rows, self.shape.rows)
+        first = wished if window == "all" else min(wished, self._first_rows())
+        try:
+            return self._sized(wished, must_hold, window, first, "")
+        except BudgetError:
+            if window == "all" and self.shape.anywhere and (size := self._piecewise()):
+                return size
+            raise
+
+    def _first_rows(self) -> int:
+        shape = self.shape
+        return first_rows(batch_size=self.batch_size, block_rows=shape.block_rows, row_nbytes=shape.row_nbytes)
+
+    def _least_slots(self, rows: int) -> int:
+        return math.ceil(min(rows, self.shape.rows) / self.batch_size) + 1
+
+    def _twice(self, rows: int) -> int:
+        """Give the bytes of two windows of so many rows, with their plans."""
+        return 2 * self._least_slots(rows) * self.slot + self.shape.plan_nbytes(rows)
+
+    def _most_rows(self, share: int, wished: int) -> int:
+        """Give the rows of a window of which two fit, in whole blocks, because a window ends at a block's edge."""
+        block_rows = self.shape.block_rows
+        low, high = 0, wished // self.batch_size
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if self._twice(middle * self.batch_size) <= share else (low, middle - 1)
+        if low == 0 and 2 * self.slot + self.shape.plan_nbytes(self.batch_size) <= share:
+            low = 1  # two windows of a batch each, if they do not begin inside one
+        return max(min(block_rows, wished), low * self.batch_size // block_rows * block_rows)
+
+    def _sized(self, rows: int, must_hold: int, window: int | str, first: int, notice: str) -> WindowSize:
+        shape, slot = self.shape, self.slot
+        plan = shape.plan_nbytes(must_hold)
+        least = self._least_slots(must_hold)
+        needed = self.fixed + plan + least * slot + shape.scratch_nbytes
+        if needed > self.budget:
+            raise self._too_small(window, needed)
+        threads = self._threads_in(self.budget - needed, window)
+        scratch = max(1, threads) * shape.scratch_nbytes
+        affordable = (self.budget - self.fixed - plan - scratch) // slot
+        # The end of one epoch and the beginning of the next, at most.
+        most = max(least, min(2 * (math.ceil(rows / self.batch_size) + 2), 2 * math.ceil(shape.rows / self.batch_size)))
+        return self._result(rows, first, int(min(affordable, most)), threads, plan, notice=notice)
+
+    def _threads_in(self, spare: int, window: int | str) -> int:
+        """Give as many of the threads as have scratch beside what is needed with one."""
+        scratch = self.shape.scratch_nbytes
+        fitting = 1 + spare // scratch
+        if window == "auto":
+            fitting = min(fitting, max(1, max(self.budget // SCRATCH_SHARE, scratch) // scratch))
+        return min(self.threads, fitting)
+
+    def _too_small(self, window: int | str, needed: int) -> BudgetError:
+        shape = self.shape
+        return BudgetError(
+            f"memory_budget={self.budget:,} bytes is too small for window={window!r}: batches of {self.slot:,} bytes, "
+            f"plans of {shape.plan_row_nbytes:.0f} bytes a row, {shape.scratch_nbytes:,} bytes of scratch and what is "
+            f"kept need {needed:,}. Pass memory_budget={needed} or more, a smaller window or a smaller batch_size",
+            needed=needed,
+            budget=self.budget,
+        )
+
+    def _piecewise(self) -> WindowSize | None:
+        """Size an exact global shuffle that reads a few batches at a time; None if not even that fits."""
+        shape, slot = self.shape, self.slot
+        # What is read in file order is faster by half; this is for what does not fit so.
+        plan = math.ceil(shape.rows * (shape.place_nbytes + SORT_KEY_NBYTES))
+        spare = self.budget - self.fixed - plan - shape.scratch_nbytes - 2 * slot
+        if spare < 0:
+            return None
+        threads = min(self.threads, 1 + spare // shape.scratch_nbytes)
+        affordable = (self.budget - self.fixed - plan - max(1, threads) * shape.scratch_nbytes) // slot
+        together = min(affordable // 2, max(AUTO_BATCHES, TOGETHER_NBYTES // slot))
+        return self._result(shape.rows, shape.rows, 2 * together, threads, plan, together=together)
+
+    def _result(
+        self, rows: int, first: int, batches: int, threads: int, plan: int, *, together: int = 0, notice: str = ""
+    ) -> WindowSize:
+        scratch = max(1, threads) * self.shape.scratch_nbytes
+        return WindowSize(
+            window_rows=rows,
+            first_window_rows=first,
+            max_open_batches=batches,
+            needed_nbytes=self.fixed + plan + scratch + batches * self.slot,
+            threads=threads,
+            batch_nbytes=self.slot,
+            plan_nbytes=plan,
+            scratch_nbytes=scratch,
+            kept_nbytes=self.shape.kept_nbytes,
+            data_nbytes=self.shape.data_nbytes,
+            together=together,
+            notice=notice,
+        )

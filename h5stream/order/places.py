@@ -1,0 +1,94 @@
+"""Numbers of rows and places, one for each row of a window: as few bytes as they need, and worked on piece by piece."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Places = NDArray[np.signedinteger[Any]]
+
+_MOST_32 = (1 << 31) - 1
+
+MAPPED_NBYTES = 2 * 1024 * 1024
+"""Arrays from this size on have memory of their own."""
+
+PIECE = 1 << 18
+"""Numbers that are worked on at a time: what is only needed on the way then stays in a core's cache."""
+
+
+def place_dtype(count: int) -> type[np.int32] | type[np.int64]:
+    """Give the type of numbers below `count`.
+
+    Examples
+    --------
+    >>> place_dtype(10**9).__name__, place_dtype(10**10).__name__
+    ('int32', 'int64')
+    """
+    return np.int32 if count <= _MOST_32 else np.int64
+
+
+def place_nbytes(count: int) -> int:
+    """Give the bytes that one number below `count` takes."""
+    return np.dtype(place_dtype(count)).itemsize
+
+
+def pieces(count: int) -> Iterator[slice]:
+    """Cut `count` numbers into pieces."""
+    for start in range(0, count, PIECE):
+        yield slice(start, min(start + PIECE, count))
+
+
+def new_array(count: int, dtype: Any) -> NDArray[Any]:
+    """Give an array of numbers to be filled; a large one goes back to the system the moment it is dropped.
+
+    What the C library allocates it may keep, each thread's share apart: freed plans were still resident while the next
+    was made. Source: ``mallopt(3)``, M_MMAP_THRESHOLD, which grows to 32 MiB.
+    """
+    nbytes = count * np.dtype(dtype).itemsize
+    if nbytes < MAPPED_NBYTES:
+        return np.empty(count, dtype=dtype)
+    try:
+        mapped = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except (OSError, OverflowError, ValueError) as error:
+        raise MemoryError(f"no memory for {nbytes:,} bytes of a plan: {error}") from error
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # a kernel without huge pages: slower, not wrong
+            mapped.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(mapped, dtype=dtype)
+
+
+def is_ascending(numbers: NDArray[Any]) -> bool:
+    """Tell whether no number is less than the one before it."""
+    return all(
+        bool((numbers[piece] <= numbers[piece.start + 1 : piece.stop + 1]).all()) for piece in pieces(len(numbers) - 1)
+    )
+
+
+def less(numbers: NDArray[Any], amount: int) -> Places:
+    """Give numbers less an amount, in 32 bits where that is enough for the numbers themselves."""
+    if len(numbers) and int(numbers.max()) >= _MOST_32:
+        return narrowed(numbers - amount)
+    result = new_array(len(numbers), np.int32)
+    for piece in pieces(len(numbers)):
+        np.subtract(numbers[piece], amount, out=result[piece], casting="same_kind")
+    return result
+
+
+def narrowed(numbers: NDArray[Any]) -> Places:
+    """Give non-negative numbers as 32-bit ones where these are enough; without a copy where they are already."""
+    if numbers.dtype == np.int32 or (len(numbers) and int(numbers.max()) >= _MOST_32):
+        return numbers
+    return numbers.astype(np.int32)
+
+
+def sought(places: Places, numbers: Any) -> NDArray[np.int64]:
+    """Find where numbers would stand among ascending places, as `numpy.searchsorted` does, without widening these."""
+    found: NDArray[np.int64] = np.searchsorted(
+        places, np.minimum(numbers, np.iinfo(places.dtype).max).astype(places.dtype)
+    )
+    return found

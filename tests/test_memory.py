@@ -1,0 +1,175 @@
+"""What a loader takes of a process, and what is kept of a batch: measured on processes, not on counters."""
+
+from __future__ import annotations
+
+import gc
+import io
+import os
+import subprocess
+import sys
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from bench import memory
+from h5stream import H5Dataset, H5StreamLoader
+
+MIB = 1 << 20
+SLACK = 48 * MIB
+"""What the interpreter adds while an epoch runs: stacks of threads, and what the C library keeps."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("memory")
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows", "case"),
+    [
+        ("4 B", 12_000_000, "auto"),
+        ("4 B", 12_000_000, "subset"),
+        ("768 B", 200_000, "two epochs"),
+    ],
+)
+def test_a_loader_takes_no_more_than_its_budget(folder, kind, rows, case):
+    found = memory.measure(
+        memory.make_file(folder, kind, rows=rows), memory.CASES[case], batch_size=8192, budget=128 * MIB
+    )
+    assert found["says"] <= found["budget"]
+    assert found["grew"] <= found["budget"] + SLACK
+    assert found["resident"] <= found["budget"] + memory.SPARE_NBYTES + found["resident"] - found["grew"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", list(memory.CASES))
+@pytest.mark.parametrize("kind", list(memory.ROWS))
+def test_no_kind_of_rows_takes_more_than_the_budget(folder, kind, case):
+    options = memory.CASES[case]
+    path = memory.make_file(folder, kind, compression=bool(options.get("compression")))
+    found = memory.measure(path, options, batch_size=memory.batch_size_of(kind), budget=256 * MIB)
+    assert found["grew"] <= found["budget"] + SLACK
+
+
+def test_an_epoch_in_file_order_takes_a_few_batches(folder):
+    path = memory.make_file(folder, "768 B", rows=200_000)
+    found = memory.measure(path, memory.CASES["in file order"], batch_size=1024, budget=1 << 30)
+    assert found["grew"] <= 100 * MIB + SLACK
+
+
+def loader_of(path, *arguments, **options):
+    return H5StreamLoader(path, *arguments, fields=["x", "y"], **options)
+
+
+# --- loaders that take turns ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def wide(tmp_path):
+    with h5py.File(tmp_path / "wide.h5", "w") as file:
+        file.create_dataset("x", data=np.zeros((20_000, 784), "u1"), chunks=(100, 784))
+        file["y"] = np.arange(20_000)
+    return tmp_path / "wide.h5"
+
+
+def test_loaders_without_a_budget_share_one_as_they_take_turns(wide, monkeypatch):
+    monkeypatch.setattr("h5stream.engine.budget.DEFAULT_BUDGET", 24 * MIB)
+    train = loader_of(wide, 500, shuffle=True)
+    orders = []
+    for _ in train:
+        pass
+    held = train.held_nbytes
+    assert held > 0
+    small = loader_of(wide, 50)
+    for _ in small:
+        pass
+    assert train.is_idle
+    other = loader_of(wide, 500, shuffle=True)
+    for _, y in other:
+        orders.append(y)
+        assert train.held_nbytes + other.held_nbytes <= 24 * MIB
+    train.set_epoch(0)
+    assert torch.equal(torch.cat([y for _, y in train]), torch.cat(orders))
+
+
+def test_a_loader_that_is_under_way_keeps_what_it_has(wide, monkeypatch):
+    monkeypatch.setattr("h5stream.engine.budget.DEFAULT_BUDGET", 24 * MIB)
+    train, other = loader_of(wide, 500, shuffle=True), loader_of(wide, 500, shuffle=True)
+    batches = iter(train)
+    next(batches)
+    held = train.held_nbytes
+    for _ in other:
+        pass
+    assert train.held_nbytes >= held > 0
+    assert len(list(batches)) == 39
+
+
+def test_a_loader_with_a_budget_of_its_own_keeps_what_it_has(wide, monkeypatch):
+    monkeypatch.setattr("h5stream.engine.budget.DEFAULT_BUDGET", 24 * MIB)
+    ours = loader_of(wide, 500, shuffle=True, memory_budget="24MiB")
+    for loader in (ours, loader_of(wide, 500, shuffle=True)):
+        for _ in loader:
+            pass
+    assert ours.held_nbytes > 0
+
+
+# --- what is kept of a batch ---------------------------------------------------------------------------------
+
+
+def saved_nbytes(tensor):
+    to = io.BytesIO()
+    torch.save(tensor, to)
+    return to.tell()
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_kept_labels_do_not_keep_their_batch(wide, isolation):
+    with loader_of(wide, 500, shuffle=True, isolation=isolation) as loader:
+        kept = [y for _, y in loader]
+        assert all(y.untyped_storage().nbytes() == 4000 for y in kept)
+        assert saved_nbytes(kept[0]) < 4000 + 2000
+        if isolation == "thread":
+            slots = loader._epochs.delivery.slots
+            gc.collect()
+            assert slots.free_slots * slots.slot_nbytes >= slots.held_nbytes - 3 * slots.slot_nbytes
+    assert sorted(torch.cat(kept).tolist()) == list(range(20_000))
+
+
+def test_saving_a_field_writes_that_field(wide):
+    x, y = next(iter(loader_of(wide, 500)))
+    assert saved_nbytes(x) < x.nbytes + 2000
+    dataset = H5Dataset(wide, ["x", "y"])
+    x, y = dataset[0:1000]
+    assert saved_nbytes(y) < y.nbytes + 2000
+    assert saved_nbytes(x) < x.nbytes + 2000
+
+
+def test_a_large_field_is_not_copied_and_keeps_its_slot(wide):
+    loader = loader_of(wide, 500)
+    batches = iter(loader)
+    x, _ = next(batches)
+    before = x.clone()
+    slots = loader._epochs.delivery.slots
+    for _ in batches:
+        pass
+    assert torch.equal(x, before)
+    gc.collect()
+    free = slots.free_slots
+    del x
+    gc.collect()
+    assert slots.free_slots == free + 1
+
+
+def test_kept_labels_do_not_grow_the_process(folder):
+    path = memory.make_file(folder, "768 B", rows=400_000)
+    code = (
+        "import sys; from bench.memory import resident_nbytes, _warmed; from pathlib import Path\n"
+        "from h5stream import H5StreamLoader\n"
+        f"path = Path({str(path)!r}); base = _warmed(path.parent)\n"
+        "kept = [y for _, y in H5StreamLoader(path, 1024, True, memory_budget='64MiB', fields=['x', 'y'])]\n"
+        "print(resident_nbytes() - base)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ, check=True)
+    assert int(done.stdout) < 64 * MIB + SLACK

@@ -1,0 +1,85 @@
+"""Each value that `DataLoader` takes is taken: a swap must not fail on an argument."""
+
+from __future__ import annotations
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, RandomSampler, TensorDataset
+
+from h5stream import H5StreamLoader
+
+ARGUMENTS = [
+    {"num_workers": 8},
+    {"num_workers": np.int64(2)},
+    {"num_workers": 2, "prefetch_factor": 1},
+    {"num_workers": 2, "prefetch_factor": None},
+    {"num_workers": 2, "persistent_workers": True},
+    {"num_workers": 2, "timeout": np.float32(30.0)},
+    {"num_workers": 2, "timeout": 30},
+    {"num_workers": 2, "multiprocessing_context": "fork"},
+    {"num_workers": 2, "multiprocessing_context": torch.multiprocessing.get_context("spawn")},
+    {"num_workers": 2, "multiprocessing_context": "forkserver", "in_order": False},
+    {"num_workers": 2, "worker_init_fn": print},
+    {"num_workers": 0, "timeout": 0, "in_order": False},
+    {"pin_memory_device": ""},
+    {"shuffle": True, "generator": torch.Generator().manual_seed(3)},
+    {"shuffle": None},
+    {"shuffle": 1},
+    {"batch_size": 1000},
+    {"batch_size": None},
+    {"batch_sampler": [[0, 1], [2]]},
+    {"batch_size": 1, "batch_sampler": [[0, 1], [2]]},
+    {"sampler": [3, 1, 2], "shuffle": False},
+    {"sampler": RandomSampler(range(20), replacement=True, num_samples=7)},
+    {"sampler": range(5), "drop_last": True},
+    {"collate_fn": len},
+]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("swap") / "a.h5"
+    with h5py.File(path, "w") as file:
+        file["x"] = np.arange(20)
+    return path
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
+@pytest.mark.parametrize("arguments", ARGUMENTS, ids=str)
+def test_what_dataloader_takes_is_taken(path, arguments):
+    arguments = {"batch_size": 4, **arguments} if "batch_sampler" not in arguments else arguments
+    theirs = DataLoader(TensorDataset(torch.arange(20)), **arguments)
+    loader = H5StreamLoader(path, **arguments)
+    assert len(loader) == len(theirs)
+    assert sum(1 for _ in loader) == len(theirs)
+
+
+@pytest.mark.filterwarnings("ignore:.*pin_memory.*:UserWarning")
+def test_pinned_memory_without_a_gpu_is_plain_memory(path):
+    assert len(list(H5StreamLoader(path, 4, pin_memory=True, pin_memory_device="cuda"))) == 5
+
+
+def test_a_numpy_batch_size_is_taken_too(path):
+    assert [len(x) for x in H5StreamLoader(path, np.int32(8))] == [8, 8, 4]
+
+
+def test_threads_that_do_not_fit_do_not_fail_a_swap(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr("h5stream.engine.budget.DEFAULT_BUDGET", 64 << 20)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", data=np.zeros((1000, 3, 96, 96), "u1"), chunks=(500, 3, 96, 96), compression="lzf")
+    with H5StreamLoader(tmp_path / "a.h5", 64, shuffle=True, num_workers=8) as loader:
+        assert 1 <= loader.num_workers < 8
+        assert "num_workers=8" in caplog.text
+        assert sum(len(x) for x in loader) == 1000
+
+
+def test_a_batch_larger_than_the_default_budget_does_not_fail_a_swap(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr("h5stream.engine.budget.DEFAULT_BUDGET", 4 << 20)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", data=np.zeros((64, 1 << 18), "u1"), chunks=(1, 1 << 18))
+    with H5StreamLoader(tmp_path / "a.h5", 32, shuffle=True) as loader:
+        assert "memory_budget: " in caplog.text
+        assert loader.window_size.needed_nbytes <= loader.memory_budget
+        assert [len(x) for x in loader] == [32, 32]
