@@ -368,14 +368,18 @@ def gather(
 
 
 @_jit
-def _read(descriptor, target, nbytes, offset):
-    """Read so many bytes; tells whether they all came."""
-    done = 0
+def _read(descriptor, target, nbytes, offset, counts):
+    """Read so many bytes, and count them; tells whether they all came."""
+    began, done = now_ns(), 0
     while done < nbytes:
         count = read_at(descriptor, target + done, nbytes - done, offset + done)
         if count <= 0:
+            counts[3], counts[4] = offset, nbytes
             return False
         done += count
+    counts[0] += 1
+    counts[1] += nbytes
+    counts[2] += now_ns() - began
     return True
 
 
@@ -487,9 +491,7 @@ def read_rows(
         Whether all was read. If not, some rows are in their places and some are not.
     """
     count = extents.shape[0]
-    largest, least = extents[0, 2], extents[0, 2]
-    for e in range(count):
-        largest, least = max(largest, extents[e, 2]), min(least, extents[e, 2])
+    largest, least = extents[:, 2].max(), extents[:, 2].min()
     together = count if count * (largest + LINE) <= room else 1
     share = room // together // LINE * LINE if together > 1 else room
     sources = np.empty(together, dtype=np.int64)
@@ -504,29 +506,23 @@ def read_rows(
             begin = first_row + chunk * chunk_rows
             before = min(begin + chunk_rows, rows[low] + (share - largest) // stride + 1)
             high = low + 1 if straight else _end_of_stretch(rows, low, before, farthest)
+            target = scratch
+            if straight:
+                run = runs[chosen[0, 3]]
+                target = slots[batch[low]] + field_offsets[run[6]] + within[low] * row_nbytes[run[6]] + run[1]
+            first_chunk, skipped, more = chunk * across, rows[low] - begin, rows[high - 1] - rows[low]
             for e in range(together):
-                at = _address_of_chunk(chunk * across + chosen[e, 0], numbers, offsets)
+                at = _address_of_chunk(first_chunk + chosen[e, 0], numbers, offsets)
                 sources[e] = 0
                 if at >= 0:
-                    at += (rows[low] - begin) * stride + chosen[e, 1]
-                    nbytes = (rows[high - 1] - rows[low]) * stride + chosen[e, 2]
-                    began = now_ns()
-                    target = scratch + e * share
-                    if straight:
-                        run = runs[chosen[0, 3]]
-                        target = slots[batch[low]] + field_offsets[run[6]] + within[low] * row_nbytes[run[6]] + run[1]
-                    if not _read(descriptor, target, nbytes, at):
-                        counts[3], counts[4] = at, nbytes
+                    at += skipped * stride + chosen[e, 1]
+                    if not _read(descriptor, target + e * share, more * stride + chosen[e, 2], at, counts):
                         fence()
                         return False
-                    counts[0] += 1
-                    counts[1] += nbytes
-                    counts[2] += now_ns() - began
-                    sources[e] = scratch + e * share - chosen[e, 1] - rows[low] * stride
+                    sources[e] = target + e * share - chosen[e, 1] - rows[low] * stride
             if straight and sources[0] != 0:
-                low = high
-                continue
-            if plain and sources[0] != 0:
+                pass  # it is there
+            elif plain and sources[0] != 0:
                 _scatter(
                     sources[0], stride, runs[:, :3], rows[low:high], batch[low:high], within[low:high], slots,
                     field_offsets[runs[0, 6]], row_nbytes[runs[0, 6]],
