@@ -170,6 +170,13 @@ def test_every_page_is_in_the_navigation():
     assert sorted(listed) == [page.name for page in PAGES]
 
 
+def test_the_command_line_page_is_what_the_commands_say():
+    done = subprocess.run(
+        [sys.executable, ROOT / "tools" / "command_line_page.py", "--check"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_the_benchmark_page_is_made_from_the_committed_results():
     done = subprocess.run(
         [sys.executable, ROOT / "tools" / "bench_pages.py", "--check"], capture_output=True, text=True
