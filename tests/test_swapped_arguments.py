@@ -47,7 +47,7 @@ def path(tmp_path_factory):
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
-@pytest.mark.parametrize("arguments", ARGUMENTS, ids=str)
+@pytest.mark.parametrize("arguments", ARGUMENTS, ids=lambda arguments: "-".join(arguments))
 def test_what_dataloader_takes_is_taken(path, arguments):
     arguments = {"batch_size": 4, **arguments} if "batch_sampler" not in arguments else arguments
     theirs = DataLoader(TensorDataset(torch.arange(20)), **arguments)
