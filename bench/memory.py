@@ -188,10 +188,10 @@ def main() -> None:
                 figures = "".join(
                     f" {result[key] / MIB:7.0f}" for key in ("budget", "says", "grew", "resident", "after")
                 )
-                over = "  over" if result["resident"] > result["budget"] + SPARE_NBYTES else ""
+                over = "  over" if result["grew"] > result["budget"] + SPARE_NBYTES else ""
                 print(f"{kind:>6} {name:<14} {result['window_rows']:12,}{figures}{over}", flush=True)
-        if given.out:
-            given.out.write_text(json.dumps(found, indent=1) + "\n")
+                if given.out:
+                    given.out.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

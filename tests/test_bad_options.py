@@ -27,7 +27,7 @@ def path(tmp_path_factory):
         ),
         *(({"seed": w}, "seed= takes a non-negative integer, not") for w in (-1, 1.5, "1", True)),
         *(({"window": w}, "window= takes a number of rows, 'auto' or 'all', not") for w in (0, "full", 1.5, None)),
-        *(({"memory_budget": w}, "memory_budget= takes a positive number of bytes, not") for w in (0, "2G", 1.5)),
+        *(({"memory_budget": w}, "memory_budget= takes ") for w in (0, "much", "-2G", 1.5)),
         *(({"rank": w}, "rank= takes an integer of at least 0, not") for w in (-1, "0", 0.0)),
         *(({"world_size": w}, "world_size= takes an integer of at least 1, not") for w in (0, "2")),
         ({"rank": 1}, "rank= and world_size= belong together, not rank=1 with world_size=None"),
@@ -108,7 +108,7 @@ def test_an_empty_batch_of_a_sampler_is_refused(path):
 
 def test_an_epoch_cannot_be_larger_than_memory_allows(path):
     with pytest.raises(
-        BudgetError, match=r"memory_budget=1 bytes is too small .* Pass memory_budget=\d+ or more, fewer"
+        BudgetError, match=r"memory_budget=1 bytes is too small .* Pass memory_budget=\d+ or more, a smaller"
     ):
         H5StreamLoader(path, memory_budget=1)
 
