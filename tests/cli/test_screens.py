@@ -68,7 +68,7 @@ def test_a_screen_fits_and_no_number_is_cut(name, width, screens):
     assert ended.status in ({0, 1} if name == "doctor" else {0}), ended.text
     assert ended.out
     assert "…" not in ended.out
-    long = [line for line in ended.text.splitlines() if len(line.rstrip()) > width and not MAY_BE_LONG.search(line)]
+    long = [line for line in ended.out.splitlines() if len(line.rstrip()) > width and not MAY_BE_LONG.search(line)]
     assert long == []
 
 
