@@ -93,7 +93,7 @@ def _table(tuning: Tuning, width: int) -> Table:
     taken = sum(max(map(len, column)) + 1 for column in zip(_TITLES, *rows, strict=True))
     most = min(_BAR, width - taken - len(" <-"))
     fastest = max(attempt.rows_per_s for attempt in tuning.attempts)
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     for number, title in enumerate(_TITLES):
         table.add_column(title, justify="right" if number else "left", overflow="fold")
     table.add_column("", overflow="fold")
