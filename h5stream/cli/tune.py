@@ -78,33 +78,41 @@ def _said(attempt: Attempt) -> str:
 
 
 def _print(console: Console, tuning: Tuning) -> None:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("varied", no_wrap=True, min_width=8)
-    for name in ("threads", "window", "blocks", "rows/s", "1st batch"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    fastest = max(attempt.rows_per_s for attempt in tuning.attempts)
-    for attempt in tuning.attempts:
-        chosen = attempt == tuning.best
-        table.add_row(*_row(attempt, fastest, chosen, min(_BAR, console.width - 67)), style="green" if chosen else "")
-    console.print(table)
+    console.print(_table(tuning, console.width))
     console.print(Text(f"{tuning.title}: {tuning.answer}", style="bold"))
     for caveat in tuning.caveats:
         console.print(Padding(Text(f"note: {caveat}"), (0, 0, 0, 2), expand=False))
     console.print(Text(f"The batch size stays {tuning.profile.loader['batch_size']}.", style="dim"))
 
 
-def _row(attempt: Attempt, fastest: float, chosen: bool, bar_width: int) -> list[str]:
-    if attempt.refused:
-        return [attempt.knob, str(attempt.threads), f"{attempt.window_rows:,}", "", "", "", attempt.refused]
-    bar = "█" * max(1, round(bar_width * attempt.rows_per_s / fastest)) if fastest else ""
-    first = "" if attempt.first_batch_s is None else f"{1e3 * attempt.first_batch_s:.0f} ms"
+_TITLES = ("varied", "threads", "window", "blocks", "rows/s", "1st batch")
+
+
+def _table(tuning: Tuning, width: int) -> Table:
+    """Lay the attempts out; the bars take what the numbers leave, since those are never cut."""
+    rows = [_numbers(attempt) for attempt in tuning.attempts]
+    taken = sum(max(map(len, column)) + 1 for column in zip(_TITLES, *rows, strict=True))
+    most = min(_BAR, width - taken - len(" <-"))
+    fastest = max(attempt.rows_per_s for attempt in tuning.attempts)
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    for number, title in enumerate(_TITLES):
+        table.add_column(title, justify="right" if number else "left", overflow="fold")
+    table.add_column("", overflow="fold")
+    for attempt, numbers in zip(tuning.attempts, rows, strict=True):
+        chosen = attempt == tuning.best
+        length = max(1, round(most * attempt.rows_per_s / fastest)) if fastest and most > 0 else 0
+        said = attempt.refused or "█" * length + (" <-" if chosen else "")
+        table.add_row(*numbers, said, style="green" if chosen else "")
+    return table
+
+
+def _numbers(attempt: Attempt) -> list[str]:
+    ran = [f"{attempt.blocks:,}", f"{attempt.rows_per_s:,.0f}"]
+    first = "" if attempt.refused or attempt.first_batch_s is None else f"{1e3 * attempt.first_batch_s:.0f} ms"
     return [
         attempt.knob,
         str(attempt.threads),
         f"{attempt.window_rows:,}",
-        f"{attempt.blocks:,}",
-        f"{attempt.rows_per_s:,.0f}",
+        *(["", ""] if attempt.refused else ran),
         first,
-        bar + (" <-" if chosen else ""),
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -13,9 +14,12 @@ import h5py
 import numpy as np
 import pytest
 import typer
+from rich.console import Console
 
 from h5stream._version import __version__
+from h5stream.advice.tune import Attempt, Tuning
 from h5stream.cli.app import app
+from h5stream.cli.tune import _table
 
 SCREENS = {
     "start": [],
@@ -68,7 +72,7 @@ def test_a_screen_fits_and_no_number_is_cut(name, width, screens):
     assert ended.status in ({0, 1} if name == "doctor" else {0}), ended.text
     assert ended.out
     assert "…" not in ended.out
-    long = [line for line in ended.text.splitlines() if len(line.rstrip()) > width and not MAY_BE_LONG.search(line)]
+    long = [line for line in ended.out.splitlines() if len(line.rstrip()) > width and not MAY_BE_LONG.search(line)]
     assert long == []
 
 
@@ -77,6 +81,22 @@ def test_the_start_screen_fits_a_small_terminal(h5stream):
     assert len(lines) <= 23
     for command in ("inspect", "doctor", "bench", "diagnose", "tune", "suggest", "stage", "repack", "monitor"):
         assert any(re.search(rf"^\w*\s+{command}\b", line) for line in lines), command
+
+
+@pytest.mark.parametrize(("width", "window", "rate"), [(80, 123_456_789, 98_765_432.1), (60, 12_345_678, 9_876_543.2)])
+def test_tunes_bars_give_way_to_numbers_of_many_digits(width, window, rate):
+    slow, fast = (
+        Attempt(knob="default", threads=128, window_rows=window, blocks=12_345, rows_per_s=one, first_batch_s=12.345)
+        for one in (rate / 8, rate)
+    )
+    found = {"default": slow, "best": fast, "attempts": (slow, fast), "gain": 8.0, "profile": None}
+    console = Console(file=io.StringIO(), width=width)
+    console.print(_table(Tuning(title="", answer="", arithmetic=(), **found), width))
+    text = console.file.getvalue()
+    assert "…" not in text
+    for number in (f"{window:,}", "12,345", f"{rate:,.0f}", f"{rate / 8:,.0f}", "12345 ms"):
+        assert number in text
+    assert max(map(len, text.splitlines())) <= width
 
 
 JSON = {name: words for name, words in SCREENS.items() if words and not name.endswith("-h") and name != "help"}
