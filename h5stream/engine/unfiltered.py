@@ -209,9 +209,9 @@ class UnfilteredDatasets:
     def plan(self, part: DatasetPart, window: Window, task_nbytes: int) -> Iterator[RowsTask]:
         """Cut rows of a part, ascending, into tasks; their batches count from the window's first."""
         reach, rows = self.reach(part), window.rows
-        stretch = int(rows[-1] - rows[0]) * reach.stride // len(rows)
-        reads = len(reach.extents) if stretch - reach.row_nbytes > MAX_GAP_NBYTES else 0
-        cost = reads * READ_COST_NBYTES + min(stretch, MAX_GAP_NBYTES) * len(reach.extents) + reach.row_nbytes
+        between = max(0, int(rows[-1] - rows[0]) * reach.stride // len(rows) - reach.row_nbytes)
+        along = between <= MAX_GAP_NBYTES
+        cost = reach.row_nbytes + (between if along else len(reach.extents) * READ_COST_NBYTES)
         together = max(1, task_nbytes // max(1, cost))
         for low in range(0, len(rows), together):
             cut = slice(low, low + together)
