@@ -8,7 +8,8 @@ import torch
 
 from h5stream.device.backend import DeviceBackend
 from h5stream.device.pinning import held_by_pinning
-from h5stream.engine.slots import PAGE_NBYTES, Memory, Slot, SlotRing
+from h5stream.engine.footprint import PAGE_NBYTES
+from h5stream.engine.slots import Memory, Slot, SlotRing
 
 PINNED_ARENA_NBYTES = 128 * 1024 * 1024
 """Bytes that are pinned together. torch's pinned allocator rounds up to a power of two; in a large arena the

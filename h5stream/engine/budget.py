@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.engine.footprint import BLOCK_NBYTES, SCRATCH_SHARE, Shape, WindowSize, size_window
+from h5stream.engine.footprint import BLOCK_NBYTES, DEFAULT_BUDGET, SCRATCH_SHARE, Shape, WindowSize, size_window
 from h5stream.engine.kept import datasets_to_keep, kept_format
 from h5stream.engine.mapping import can_be_gathered
 from h5stream.engine.plan import TASK_NBYTES
@@ -16,10 +16,6 @@ from h5stream.errors import BudgetError, OptionError
 from h5stream.order.windows import first_rows
 from h5stream.storage.layout import DECODED, DIRECT, DatasetPart, SampleLayout
 from h5stream.units import as_bytes
-
-DEFAULT_BUDGET = 2 * 1024**3
-"""Bytes, or a quarter of the machine's memory if that is less: two windows of 1,024 blocks of 1 MiB. What is free
-at the moment must not matter: it would choose the window, and with it the order of the rows."""
 
 LEAST_READ_NBYTES = 256
 """Bytes of a row for each read that it takes, at least, for rows to be read one by one: shorter reads cost their

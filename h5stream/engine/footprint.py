@@ -9,10 +9,18 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from h5stream.engine.slots import FIELD_ALIGNMENT, PAGE_NBYTES
 from h5stream.errors import BudgetError
 from h5stream.order.places import place_nbytes
 from h5stream.order.windows import AUTO_BATCHES, file_order_rows, first_rows, wished_rows
+
+DEFAULT_BUDGET = 2 * 1024**3
+"""Bytes, or a quarter of the machine's memory if that is less: two windows of 1,024 blocks of 1 MiB. What is free
+at the moment must not matter: it would choose the window, and with it the order of the rows."""
+
+FIELD_ALIGNMENT = 128
+"""Bytes: two cache lines, so that neither rows of two fields nor a GPU's transactions straddle."""
+
+PAGE_NBYTES = 4096
 
 SCRATCH_SHARE = 4
 """An automatic window leaves scratch one part in so many of the budget (and one thread's scratch at least), however

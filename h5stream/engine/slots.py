@@ -20,16 +20,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from h5stream.engine.footprint import FIELD_ALIGNMENT, PAGE_NBYTES
 from h5stream.storage.layout import FieldLayout
-
-FIELD_ALIGNMENT = 128
-"""Bytes: two cache lines, so that neither rows of two fields nor a GPU's transactions straddle."""
 
 ARENA_NBYTES = 32 * 1024 * 1024
 """Bytes that are mapped together. Slots in one large mapping sit on huge pages, without which scattering over
 a large window loses a quarter or more to address translation."""
-
-PAGE_NBYTES = 4096
 
 Memory = NDArray[np.uint8]
 Allocate = Callable[[int], Memory]

@@ -20,7 +20,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from h5stream.engine.slots import ARENA_NBYTES, PAGE_NBYTES, Memory, Slot, address_of
+from h5stream.engine.footprint import PAGE_NBYTES
+from h5stream.engine.slots import ARENA_NBYTES, Memory, Slot, address_of
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p

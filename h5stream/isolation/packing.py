@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from h5stream.engine.slots import FIELD_ALIGNMENT, Slot, address_of
+from h5stream.engine.footprint import FIELD_ALIGNMENT
+from h5stream.engine.slots import Slot, address_of
 from h5stream.isolation.memory import SharedRooms, leased, offset_in
 
 IN_BAND_NBYTES = 1024

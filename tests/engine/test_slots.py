@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from h5stream.engine.slots import FIELD_ALIGNMENT, SlotFormat, SlotRing, address_of, map_memory
+from h5stream.engine.footprint import FIELD_ALIGNMENT
+from h5stream.engine.slots import SlotFormat, SlotRing, address_of, map_memory
 from h5stream.storage.layout import FieldLayout
 
 
