@@ -106,7 +106,7 @@ def test_a_loader_logs_that_its_window_was_capped(tmp_path, caplog, small_tasks)
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("x", data=np.arange(4000.0), chunks=(10,))
     with caplog.at_level("INFO", "h5stream"):
-        loader = H5StreamLoader(tmp_path / "a.h5", 10, memory_budget=200_000, num_workers=1)
+        loader = H5StreamLoader(tmp_path / "a.h5", 10, shuffle=True, memory_budget=200_000, num_workers=1)
     assert loader.window_size.notice in caplog.text
     assert loader.window_size.notice
 
