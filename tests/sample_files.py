@@ -11,6 +11,7 @@ import h5py
 import numpy as np
 
 from h5stream.engine import kept
+from h5stream.epochs import Epochs
 from h5stream.storage.source import FileBytes
 
 
@@ -41,6 +42,11 @@ def write_sample(folder, name="sample.h5", rows=1000, columns=4, chunk_rows=32, 
 def stream_all(monkeypatch) -> None:
     """Keep no dataset in memory: small test files would otherwise never be streamed."""
     monkeypatch.setattr(kept, "KEEP_NBYTES", -1)
+
+
+def one_epoch_at_a_time(monkeypatch) -> None:
+    """Read nothing of the next epoch: for tests that look at what one epoch alone does."""
+    monkeypatch.setattr(Epochs, "read_ahead", lambda *_: None)
 
 
 def reader_threads() -> list[str]:

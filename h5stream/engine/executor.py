@@ -135,9 +135,10 @@ class Run:
                         self.counters.waited(asked)
                     return batch
                 job = None if self._threads else self._take_job()
-                if job is None:  # readers, or another thread that asks, are at it
-                    self._wait(deadline, timeout_s)
-                    continue
+                if job is None:
+                    if self._threads or self._planning or self._running:  # readers, or another thread that asks
+                        self._wait(deadline, timeout_s)
+                    continue  # else what was to be done failed, which is known now
             job(self._consumer_tally)
 
     def next_if_ready(self) -> ReadyBatch | None:

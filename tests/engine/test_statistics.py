@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 from recording import record_reads
+from sample_files import one_epoch_at_a_time
 
 from h5stream import H5StreamLoader
 from h5stream.engine import kept
 from h5stream.engine.counters import KEPT_WAITS, RunCounters
 from h5stream.engine.statistics import LoaderStatistics, together
-from h5stream.epochs import Epochs
 from h5stream.storage.fallback import H5pyReader
 from h5stream.storage.source import FileBytes
 
@@ -22,7 +22,7 @@ ROWS, WIDTH = 4096, 64
 @pytest.fixture
 def reads(monkeypatch):
     """What the files were really asked for: a list of byte counts."""
-    monkeypatch.setattr(Epochs, "read_ahead", lambda *_: None)  # what it reads is counted with the next epoch
+    one_epoch_at_a_time(monkeypatch)  # what is read ahead is counted with the next
     return record_reads(monkeypatch)
 
 

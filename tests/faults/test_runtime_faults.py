@@ -20,12 +20,12 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from sample_files import gate, reader_threads, stream_all, write_sample
+from sample_files import gate, one_epoch_at_a_time, reader_threads, stream_all, write_sample
 
 from h5stream import H5StreamLoader
 from h5stream.engine import batches, carry, executor, kept, slots
 from h5stream.engine.assemble import Assembler
-from h5stream.errors import SourceError
+from h5stream.errors import LoaderClosedError, SourceError
 from h5stream.storage.filters import DecodeScratch
 from h5stream.storage.plugins import PluginBuffer
 
@@ -136,6 +136,7 @@ def test_no_memory_at_any_allocation_is_an_error_after_which_the_loader_works(
 
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, fail_once)
+        one_epoch_at_a_time(patch)  # an error there is the next epoch's
         iterator = iter(loader)
         try:
             got = list(iterator)
@@ -328,4 +329,5 @@ def test_close_comes_back_though_a_read_hangs(sample, monkeypatch):
         held = iter(loader)
         assert blocked.reached.wait(60)
         loader.close()
-        assert next(held, None) is None
+        with pytest.raises(LoaderClosedError, match="after 0 of 20 batches"):
+            next(held)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from making import flip_byte
-from sample_files import reader_threads, stream_all, write_sample
+from sample_files import one_epoch_at_a_time, reader_threads, stream_all, write_sample
 
 from h5stream import H5StreamLoader
 from h5stream.errors import CorruptChunkError, OptionError, SourceChangedError
@@ -34,8 +34,9 @@ def corrupt(path, *starts, name="x"):
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_all_rows_but_those_of_corrupt_chunks_come_once_with_their_own_bytes(
-    tmp_path, either_way, caplog, shuffle, num_workers
+    tmp_path, either_way, caplog, shuffle, num_workers, monkeypatch
 ):
+    one_epoch_at_a_time(monkeypatch)  # the next one warns when it is read
     sample = write_sample(tmp_path)
     corrupt(sample.path, 64, 320, 992)
     bad = {*range(64, 96), *range(320, 352), *range(992, 1000)}
@@ -97,6 +98,7 @@ def test_a_corrupt_chunk_of_thousands_of_single_samples_is_passed_over(tmp_path,
 def test_one_of_several_ranks_fails_rather_than_leave_out_a_batch_that_the_others_wait_for(
     tmp_path, monkeypatch, num_workers
 ):
+    one_epoch_at_a_time(monkeypatch)
     stream_all(monkeypatch)
     sample = write_sample(tmp_path, rows=1024)
     corrupt(sample.path, 576)
