@@ -122,6 +122,16 @@ def test_a_loader_that_is_under_way_keeps_what_it_has(wide, monkeypatch):
     assert len(list(batches)) == 39
 
 
+def test_a_loader_is_idle_behind_its_epoch_though_the_iterator_is_kept(wide):
+    loader = loader_of(wide, 500)
+    batches = iter(loader)
+    next(batches)
+    assert not loader.is_idle
+    for _ in batches:
+        pass
+    assert loader.is_idle
+
+
 def test_a_loader_with_a_budget_of_its_own_keeps_what_it_has(wide, monkeypatch):
     monkeypatch.setattr("h5stream.engine.budget.DEFAULT_BUDGET", 24 * MIB)
     ours = loader_of(wide, 500, shuffle=True, memory_budget="24MiB")
