@@ -252,6 +252,8 @@ class Round:
             options["isolation"] = "process"
         kind = rng.choice(["own", "own", "own", "sampler", "batches", "sizeless"])
         drawn = [rng.choices(range(count), k=rng.randint(1, 20)) for _ in range(rng.randint(1, 12))]
+        if kind == "sizeless":
+            options.pop("memory_budget", None)  # only the loader knows how much room a small one gives
         if kind in ("batches", "sizeless"):
             options |= {"batch_size": None, "batch_sampler": NoSize(drawn) if kind == "sizeless" else drawn}
             return options, [[self.chosen[k] for k in batch] for batch in drawn]
