@@ -47,9 +47,9 @@ class _Ahead:
 class Epochs:
     """Starts the runs of a loader.
 
-    # Guarantees: used by the thread that iterates, but for `drop_ahead` and `close`, which any thread may call, even
-    inside the garbage collector: they share `_ahead` alone, whose `pop` needs no lock. A run that was started ahead
-    and is never taken ends with this object.
+    # Guarantees: used by the thread that iterates, but for `drop_ahead`, `trim` and `close`, which any thread may
+    call, even inside the garbage collector: they share `_ahead` alone, whose `pop` needs no lock. A run that was
+    started ahead and is never taken ends with this object.
 
     Parameters
     ----------
@@ -142,8 +142,12 @@ class Epochs:
         self.delivery.renew()
         return True
 
-    def close(self) -> None:
-        """End what was started ahead, and let go of slots, files and processes."""
+    def trim(self) -> None:
+        """End what was started ahead, and let go of free slots: those that it filled are free then."""
         self.drop_ahead()
         self.delivery.slots.trim()
+
+    def close(self) -> None:
+        """End what was started ahead, and let go of slots, files and processes."""
+        self.trim()
         self.engine.close()

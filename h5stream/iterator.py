@@ -90,8 +90,8 @@ class LoaderIterator:
 
     @property
     def is_closed(self) -> bool:
-        """Whether nothing more comes of it."""
-        return self._closed
+        """Whether nothing more comes of it: it was closed, or has ended."""
+        return self._closed or self._over
 
     def __next__(self) -> Any:
         check_process(self._pid)  # first: a thread that stayed in the parent may hold the turn for ever

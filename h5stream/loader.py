@@ -363,11 +363,10 @@ class H5StreamLoader:
         >>> list(later)
         [tensor([4, 5, 6, 7]), tensor([8, 9])]
         """
-        settings = self._orders.restore(state_dict)
-        size = self._sizing.taken_over(self.window_size, self._kept.numbers, settings)
+        sized = functools.partial(self._sizing.taken_over, self.window_size, self._kept.numbers)
+        settings, size = self._orders.restore(state_dict, sized)
         vars(self).update(window_size=size, seed=settings.seed)
-        self._epochs.resize(self.window_size)
-        self._orders.resize(self.window_size)
+        self._epochs.resize(size)
 
     def __iter__(self) -> LoaderIterator:
         """Start an epoch; any number of iterators may be in use at once."""
@@ -423,8 +422,11 @@ class H5StreamLoader:
         return self._epochs.delivery.slots.held_nbytes
 
     def trim(self) -> None:
-        """Let go of the memory of slots that nobody looks at; the next epoch takes what it needs anew."""
-        self._epochs.delivery.slots.trim()
+        """Let go of the memory of slots that nobody looks at; the next epoch takes what it needs anew.
+
+        That goes for what was read ahead, too: until the next epoch begins, nobody looks at it.
+        """
+        self._epochs.trim()
 
     def close(self) -> None:
         """End all iterators and their threads, and let go of the slots and files."""

@@ -248,10 +248,6 @@ class Orders:
             return None
         return Start(place=self._next, ranks=self.ranks)
 
-    def resize(self, size: WindowSize) -> None:
-        """Read so much together from the next iteration on."""
-        self._size = size
-
     @property
     def position(self) -> tuple[Place, Progress | None]:
         """Where the next iteration begins and the newest one is; set it to put back what a trial moved."""
@@ -268,8 +264,10 @@ class Orders:
         place = self._next if self._running is None else self._running.place
         return state_of(place, self.ranks.rank, self._fingerprint())
 
-    def restore(self, state: Any) -> OrderSettings:
-        """Go on where a state was saved; give the settings that hold from now on.
+    def restore(self, state: Any, sized: Callable[[OrderSettings], WindowSize]) -> tuple[OrderSettings, WindowSize]:
+        """Go on where a state was saved; give the settings that hold from now on, and what `sized` gives for them.
+
+        Where anything is refused, all stays as it was.
 
         Raises
         ------
@@ -277,6 +275,8 @@ class Orders:
             If the state is none, or of other data or settings.
         OptionError
             If the rest of the epoch cannot be cut for this number of ranks.
+        BudgetError
+            From `sized`, if windows as the state has them do not fit.
         """
         place, rank, fingerprint = place_of(state)
         fingerprint = brought_up_to_date(state, place, fingerprint, self._fingerprint())
@@ -290,13 +290,14 @@ class Orders:
                 self.order_of(Start(place=place, ranks=ranks))
             else:
                 place = self._checked_listed(place, rank, ranks)
+            size = sized(self._settings)
         except BaseException:
             self._settings, self._seed_is_drawn = before
             raise
-        self._next, self._running = place, None
+        self._next, self._running, self._size = place, None, size
         if self._given is not None:
             self._given.set_epoch(place.epoch)
-        return self._settings
+        return self._settings, size
 
     def _checked_listed(self, place: Place, rank: int, ranks: Ranks) -> Place:
         if len(place.taken) > 1 or (place.taken and place.taken[0][0] != ranks.world_size):

@@ -134,7 +134,9 @@ class Sizing:
         sizing = replace(self, most_budget=self.memory_budget)
         while sizing.batch_rows > 1:
             with contextlib.suppress(BudgetError):
-                if sizing._chosen(window)[1].max_open_batches >= LEAST_OPEN:
+                _, size, budget = sizing._chosen(window)
+                # Not how many are open: fewer are where the data have fewer, or where they are gathered.
+                if size.max_open_batches + (budget - size.needed_nbytes) // size.batch_nbytes >= LEAST_OPEN:
                     break
             sizing = replace(sizing, batch_rows=sizing.batch_rows // 2)
         return sizing

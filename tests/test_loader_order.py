@@ -326,9 +326,15 @@ def test_a_batch_sampler_that_does_not_say_its_rows_gets_the_room_that_the_budge
     assert loader._epochs.delivery.slots.held_nbytes <= loader.memory_budget
 
 
+def test_unannounced_batches_have_room_however_few_rows_there_are(dataset):
+    listed = list(range(1000))
+    loader = H5StreamLoader(dataset, batch_sampler=Silent([5, 3], listed, listed * 3))
+    assert [y.tolist() for _, y in loader] == [[5, 3], listed, listed * 3]
+
+
 def test_a_batch_beyond_the_room_says_what_would_do(dataset):
     silent = Silent([1], list(range(1000)) * 5)
-    loader = H5StreamLoader(dataset, batch_sampler=silent, memory_budget=2_400_000, num_workers=1)
+    loader = H5StreamLoader(dataset, batch_sampler=silent, memory_budget=1_200_000, num_workers=1)
     with pytest.raises(OptionError, match=r"batch of 5,000 rows.*room for .* batch_size .*memory_budget="):
         list(loader)
     silent.batch_size = 5000
@@ -337,4 +343,4 @@ def test_a_batch_beyond_the_room_says_what_would_do(dataset):
 
 def test_no_room_for_a_batch_of_one_row_is_refused(dataset):
     with pytest.raises(BudgetError, match="too small"):
-        H5StreamLoader(dataset, batch_sampler=Silent([0]), memory_budget=100_000, num_workers=1)
+        H5StreamLoader(dataset, batch_sampler=Silent([0]), memory_budget=10_000, num_workers=1)

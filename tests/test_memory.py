@@ -12,6 +12,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from sample_files import reader_threads
 
 from bench import memory
 from h5stream import H5Dataset, H5StreamLoader
@@ -93,6 +94,21 @@ def test_loaders_without_a_budget_share_one_as_they_take_turns(wide, monkeypatch
     assert torch.equal(torch.cat([y for _, y in train]), torch.cat(orders))
 
 
+def test_what_an_idle_loader_has_read_ahead_goes_where_both_do_not_fit(wide, monkeypatch):
+    monkeypatch.setattr("h5stream.engine.budget.DEFAULT_BUDGET", 96 * MIB)
+    roomy = loader_of(wide, 500)
+    monkeypatch.setattr("h5stream.engine.budget.DEFAULT_BUDGET", 24 * MIB)
+    train, other = loader_of(wide, 500, shuffle=True), loader_of(wide, 500, shuffle=True)
+    for _ in train:
+        pass
+    ahead = reader_threads()
+    assert ahead != []  # of the next epoch's first window
+    next(iter(roomy))
+    assert reader_threads() == ahead
+    next(iter(other))
+    assert reader_threads() == []
+
+
 def test_a_loader_that_is_under_way_keeps_what_it_has(wide, monkeypatch):
     monkeypatch.setattr("h5stream.engine.budget.DEFAULT_BUDGET", 24 * MIB)
     train, other = loader_of(wide, 500, shuffle=True), loader_of(wide, 500, shuffle=True)
@@ -103,6 +119,16 @@ def test_a_loader_that_is_under_way_keeps_what_it_has(wide, monkeypatch):
         pass
     assert train.held_nbytes >= held > 0
     assert len(list(batches)) == 39
+
+
+def test_a_loader_is_idle_behind_its_epoch_though_the_iterator_is_kept(wide):
+    loader = loader_of(wide, 500)
+    batches = iter(loader)
+    next(batches)
+    assert not loader.is_idle
+    for _ in batches:
+        pass
+    assert loader.is_idle
 
 
 def test_a_loader_with_a_budget_of_its_own_keeps_what_it_has(wide, monkeypatch):

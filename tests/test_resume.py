@@ -364,8 +364,12 @@ def test_an_automatic_window_is_that_of_the_state_though_less_memory_is_free_now
     taken, state = stopped_after(much, 150)
     little.load_state_dict(state)
     assert [taken + rows(little), rows(little)] == whole
-    with pytest.raises(OptionError, match="memory_budget=3,500,000 bytes is too small for window="):
-        make(sample, memory_budget=3_500_000, **options).load_state_dict(state)
+    least = make(sample, memory_budget=2_500_000, **options)
+    before, size = least.state_dict(), least.window_size
+    with pytest.raises(OptionError, match="memory_budget=2,500,000 bytes is too small for window="):
+        least.load_state_dict(state)
+    assert (least.state_dict(), least.window_size) == (before, size)  # as it was
+    assert rows(least) == rows(make(sample, memory_budget=2_500_000, **options))
 
 
 def test_a_seed_that_chance_chose_is_that_of_the_state(sample):

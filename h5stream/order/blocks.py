@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,11 @@ class Blocks:
 
     edges: NDArray[np.int64]
     rows: NDArray[np.int64] | None = None
+    _largest: int = field(init=False, repr=False, default=0)
+
+    def __post_init__(self) -> None:
+        if self.rows is not None:  # in an order of the user's own it may be any of them
+            object.__setattr__(self, "_largest", int(self.rows.max(initial=0)))
 
     @property
     def count(self) -> int:
@@ -44,7 +49,7 @@ class Blocks:
         """Give the rows at places of the selection."""
         if self.rows is None:
             return places
-        rows = new_array(len(places), place_dtype(int(self.rows[-1]) + 1))
+        rows = new_array(len(places), place_dtype(self._largest + 1))
         for piece in pieces(len(places)):
             rows[piece] = self.rows[places[piece]]
         return rows

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from h5stream.errors import OptionError
-from h5stream.order.blocks import make_blocks, select_rows
+from h5stream.order.blocks import listed_blocks, make_blocks, select_rows
 
 FILES = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 50)), min_size=1, max_size=5).filter(
     lambda files: sum(rows for rows, _ in files) > 0
@@ -29,6 +29,11 @@ def test_blocks_never_cross_files_and_none_is_empty(files, data):
         assert held[-1] < starts[file + 1]
         # All from one chunk's worth of rows.
         assert (held[0] - starts[file]) // sizes[file] == (held[-1] - starts[file]) // sizes[file]
+
+
+def test_rows_beyond_32_bits_may_stand_anywhere_in_a_list():
+    rows = np.array([5, 2**31 + 7, 2**40, 3])
+    assert listed_blocks(rows, 2).rows_at(np.arange(4)).tolist() == rows.tolist()
 
 
 def test_too_many_blocks_are_refused_before_they_are_made():
