@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from h5stream.device.backend import DeviceBackend
 from h5stream.device.window import window_rows_for
-from h5stream.engine.budget import block_rows_of, first_rows_of, shape_of, size_for, threads_within
+from h5stream.engine.budget import block_rows_of, first_rows_of, gathered, shape_of, size_for, threads_within
 from h5stream.engine.footprint import WindowSize, packed_nbytes, size_window
-from h5stream.engine.kept import KEPT_TOGETHER_NBYTES
 from h5stream.errors import BudgetError
 from h5stream.order.epoch import OrderSettings
 from h5stream.order.transfer import transfer_rows
@@ -102,24 +101,14 @@ class Sizing:
                     memory_budget=budget,
                     threads=threads,
                     shuffle=self.shuffle,
+                    on_device=self.backend is not None,
                 )
             except BudgetError as error:
                 if host_window != "auto" or error.needed > self.most_budget:
                     raise
                 budget = error.needed
             else:
-                if self.backend is not None:
-                    return kept, self._on_device(size, window, self.backend), budget
-                return kept, self._gathered(size, kept), budget
-
-    def _gathered(self, size: WindowSize, kept: tuple[int, ...]) -> WindowSize:
-        """Give the size with a few batches together where all data is kept: rows cost the same wherever they lie."""
-        if size.together or len(kept) < len(self.layout.datasets):
-            return size
-        together = max(1, min(size.max_open_batches // 2, KEPT_TOGETHER_NBYTES // size.batch_nbytes))
-        batches = min(size.max_open_batches, 2 * together)
-        spared = (size.max_open_batches - batches) * size.batch_nbytes
-        return replace(size, together=together, max_open_batches=batches, needed_nbytes=size.needed_nbytes - spared)
+                return kept, size if self.backend is None else self._on_device(size, window, self.backend), budget
 
     def with_room(self, window: int | str) -> Sizing:
         """Give the sizing where nobody says how large batches are: for the largest that the budget has room for.
@@ -179,7 +168,7 @@ class Sizing:
         if (rows, first_rows) == (size.window_rows, size.first_window_rows):
             return size
         if self.backend is None:
-            size = self._gathered(self._of_rows(rows, kept, self.memory_budget, size.threads), kept)
+            size = gathered(self.layout, kept, self._of_rows(rows, kept, self.memory_budget, size.threads))
         return replace(size, window_rows=rows, first_window_rows=first_rows, notice="")
 
     def _of_rows(self, rows: int, kept: tuple[int, ...], budget: int, threads: int) -> WindowSize:

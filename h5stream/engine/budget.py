@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.engine.footprint import BLOCK_NBYTES, DEFAULT_BUDGET, SCRATCH_SHARE, Shape, WindowSize, size_window
-from h5stream.engine.kept import datasets_to_keep, kept_format
+from h5stream.engine.kept import KEPT_TOGETHER_NBYTES, datasets_to_keep, kept_format
 from h5stream.engine.mapping import can_be_gathered
 from h5stream.engine.plan import TASK_NBYTES
 from h5stream.engine.unfiltered import reach_of
@@ -127,10 +128,12 @@ def size_for(
     window: int | str,
     threads: int,
     shuffle: bool = True,
+    on_device: bool = False,
 ) -> tuple[tuple[int, ...], WindowSize]:
     """Choose the datasets that are kept, and size the windows with what is left.
 
-    Parameters are those of `shape_of` and `h5stream.engine.footprint.size_window`.
+    Parameters are those of `shape_of` and `h5stream.engine.footprint.size_window`, and whether windows lie on a
+    device, to which kept data cross like all others.
 
     Raises
     ------
@@ -139,7 +142,7 @@ def size_for(
     """
     for kept in (datasets_to_keep(layout, memory_budget), ()):
         try:
-            return kept, size_window(
+            size = size_window(
                 shape_of(layout, kept, selected),
                 batch_size=batch_size,
                 window=window,
@@ -147,10 +150,21 @@ def size_for(
                 threads=threads,
                 shuffle=shuffle,
             )
+            return kept, size if on_device else gathered(layout, kept, size)
         except BudgetError:  # keeping is only worth memory that nothing else needs
             if not kept:
                 raise
     raise AssertionError("the loop ends with nothing kept")
+
+
+def gathered(layout: SampleLayout, kept: tuple[int, ...], size: WindowSize) -> WindowSize:
+    """Give the size with a few batches together where all data is kept: rows cost the same wherever they lie."""
+    if size.together or len(kept) < len(layout.datasets):
+        return size
+    together = max(1, min(size.max_open_batches // 2, KEPT_TOGETHER_NBYTES // size.batch_nbytes))
+    batches = min(size.max_open_batches, 2 * together)
+    spared = (size.max_open_batches - batches) * size.batch_nbytes
+    return replace(size, together=together, max_open_batches=batches, needed_nbytes=size.needed_nbytes - spared)
 
 
 def _rows_anywhere(datasets: Iterable[tuple[DatasetPart, ...]]) -> bool:
