@@ -15,6 +15,10 @@ import sys
 import tempfile
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from bench.machine import describe
+
 MIB = 1 << 20
 
 SPARE_NBYTES = 300 * MIB
@@ -191,7 +195,7 @@ def main() -> None:
                 over = "  over" if result["grew"] > result["budget"] + SPARE_NBYTES else ""
                 print(f"{kind:>6} {name:<14} {result['window_rows']:12,}{figures}{over}", flush=True)
                 if given.out:
-                    given.out.write_text(json.dumps(found, indent=1) + "\n")
+                    given.out.write_text(json.dumps(describe() | {"results": found}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

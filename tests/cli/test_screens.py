@@ -89,7 +89,7 @@ def test_tunes_bars_give_way_to_numbers_of_many_digits(width, window, rate):
         Attempt(knob="default", threads=128, window_rows=window, blocks=12_345, rows_per_s=one, first_batch_s=12.345)
         for one in (rate / 8, rate)
     )
-    found = {"default": slow, "best": fast, "attempts": (slow, fast), "gain": 8.0, "profile": None}
+    found = {"default": slow, "best": fast, "attempts": (slow, fast), "gain": 8.0, "spread": 0.1, "profile": None}
     console = Console(file=io.StringIO(), width=width)
     console.print(_table(Tuning(title="", answer="", arithmetic=(), **found), width))
     text = console.file.getvalue()
