@@ -262,7 +262,8 @@ def _why_these(sample: SampleCost) -> str:
         if len(sample.fields) == 1:
             return "H5StreamLoader takes the dataset at the root by default; --fields tries others:"
         return (
-            f"H5StreamLoader takes the {count} at the root by default, as all have as many rows; --fields tries others:"
+            f"H5StreamLoader takes the {count} at the root by default, as all have as many rows, and a batch is then a "
+            "dict of them (a list with fields=); --fields tries others:"
         )
     these = "This field has" if len(sample.fields) == 1 else f"These {count} have"
     return f"H5StreamLoader has no default here, so name the fields. {these} the most data; --fields tries others:"
