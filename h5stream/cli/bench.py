@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from h5stream.cli.options import AsJson, Fields, MemoryBudget, Threads, Window, field_names, files_of, window_rows
+from h5stream.cli.options import FLAG, AsJson, Fields, MemoryBudget, Threads, Window, field_names, files_of, window_rows
 from h5stream.cli.printable import safe_console
 from h5stream.cli.showing import Bar, prose
 from h5stream.units import text_of_bytes
@@ -87,7 +87,7 @@ def bench_command(
     seconds: Annotated[
         float, typer.Option("--seconds", min=0.1, help="Longest time of each loader, and of the comparison.")
     ] = 10.0,
-    check: Annotated[bool, typer.Option(help="Compare the rows with h5py.")] = True,
+    check: Annotated[bool, typer.Option(help="Compare the rows with h5py.", metavar=FLAG)] = True,
     as_json: AsJson = False,
 ) -> None:
     """Stream shuffled epochs, then time the naive DataLoader, and compare the rows with h5py.

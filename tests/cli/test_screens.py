@@ -144,6 +144,12 @@ def test_the_same_idea_has_the_same_name_everywhere():
     assert mib == set()
 
 
+def test_help_shows_no_type_for_options_that_take_no_value(screens):
+    for name in ("inspect", "bench", "stage", "repack", "monitor"):
+        lines = [line for line in screens(name, "-h").out.splitlines() if "bool" in line.lower()]
+        assert all("--help" in line for line in lines), lines
+
+
 def test_version_and_module_are_two_more_doors():
     for words in (["-V"], ["--version"]):
         done = subprocess.run([sys.executable, "-m", "h5stream", *words], capture_output=True, text=True, check=True)
