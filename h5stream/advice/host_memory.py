@@ -169,6 +169,7 @@ def loader_memory(
     batch_size: int,
     threads: int = 1,
     chunk_bytes: int = 1 << 20,
+    block_rows: int | None = None,
     rows: int | None = None,
     window_rows: int | None = None,
     memory_budget: int | None = None,
@@ -188,6 +189,8 @@ def loader_memory(
         Reader threads.
     chunk_bytes : int, optional
         Bytes of a decoded chunk of the largest field; one chunk's rows are a block.
+    block_rows : int, optional
+        Rows of a block; by default those of a chunk of whole rows.
     rows : int, optional
         Rows of the data; by default more than any window has.
     window_rows : int, optional
@@ -206,8 +209,10 @@ def loader_memory(
     """
     at_least(1, row_bytes=row_bytes, batch_size=batch_size, chunk_bytes=chunk_bytes)
     at_least(0, threads=threads)
-    above_zero(rows=rows, window_rows=window_rows, memory_budget=memory_budget)
-    shape = shape_of_numbers(row_bytes=row_bytes, chunk_bytes=chunk_bytes, rows=rows or _MANY_ROWS)
+    above_zero(block_rows=block_rows, rows=rows, window_rows=window_rows, memory_budget=memory_budget)
+    shape = shape_of_numbers(
+        row_bytes=row_bytes, chunk_bytes=chunk_bytes, rows=rows or _MANY_ROWS, block_rows=block_rows
+    )
     given: dict[str, Any] = {"batch_size": min(batch_size, shape.rows), "threads": threads}
     given["window"] = window_rows or "auto"
     budget = DEFAULT_BUDGET if memory_budget is None else memory_budget
@@ -221,7 +226,9 @@ def loader_memory(
         answer=f"{bytes_text(size.needed_nbytes)}, window of {size.window_rows} rows"
         + ("" if fits else f": over the budget, {bytes_text(smallest)} would do"),
         arithmetic=(
-            f"block: {bytes_text(chunk_bytes)} chunk / {row_bytes} B = {shape.block_rows} rows",
+            f"block: {bytes_text(chunk_bytes)} chunk / {row_bytes} B = {shape.block_rows} rows"
+            if block_rows is None
+            else f"block: {shape.block_rows} rows, those of a chunk ({bytes_text(chunk_bytes)})",
             _window_line(asked, size.window_rows, batch_size, shape, window_rows),
             f"slots: {size.max_open_batches} batches x {bytes_text(size.batch_nbytes)} = {bytes_text(slots)} (one "
             f"window is read while one is consumed), and {bytes_text(size.batch_nbytes)} that the training loop holds",
@@ -245,16 +252,17 @@ def loader_memory(
     )
 
 
-def shape_of_numbers(*, row_bytes: int, chunk_bytes: int, rows: int) -> Shape:
+def shape_of_numbers(*, row_bytes: int, chunk_bytes: int, rows: int, block_rows: int | None = None) -> Shape:
     """Give the shape of data of which little is known: one compressed dataset, no chunk larger than it was."""
-    block_rows = max(1, chunk_bytes // row_bytes)
-    chunk = block_rows * row_bytes
+    whole = block_rows is None
+    block_rows = block_rows or max(1, chunk_bytes // row_bytes)
+    chunk = block_rows * row_bytes if whole else chunk_bytes
     return Shape(
         rows=rows,
         field_nbytes=(row_bytes,),
         block_rows=block_rows,
         scratch_nbytes=min(TASK_NBYTES, rows * row_bytes + chunk) + 4 * chunk,
-        chunks_a_row=1 / block_rows,
+        chunks_a_row=max(1.0, block_rows * row_bytes / max(1, chunk)) / block_rows,
     )
 
 

@@ -102,14 +102,16 @@ def _sparse(path: str, entries: Sequence[DatasetEntry]) -> Iterator[Kind]:
         what=f"{_named(list(found))} {'is a sparse matrix' if len(found) == 1 else 'are sparse matrices'} (CSR or "
         f"CSC). The {_count(rows, 'sample')} of {largest} are not rows of its datasets: sample i is "
         "data[indptr[i]:indptr[i+1]], at the columns indices[indptr[i]:indptr[i+1]]",
-        way_out="h5stream cannot stream sparse rows yet (no H5Dataset either). Use the library that wrote them (scipy, "
+        way_out="h5stream cannot stream sparse rows yet. Use the library that wrote them (scipy, "
         f"anndata), or write them as a dense array where that fits ({rows:,} x columns x {data.element_nbytes} bytes)",
-        lines=_dense(path, largest, rows),
+        lines=_dense(path, largest, rows, as_dataset=f"{largest}/shape".lstrip("/") in {e.path for e in entries}),
     )
 
 
-def _dense(path: str, group: str, rows: int) -> Lines:
+def _dense(path: str, group: str, rows: int, *, as_dataset: bool) -> Lines:
+    """Give the lines for one matrix; its shape is a dataset in 10x's files, an attribute in AnnData's."""
     target = _target(path)
+    stored = 'group["shape"][:]' if as_dataset else 'group.attrs.get("shape", group.attrs.get("h5sparse_shape", []))'
     return (
         "import h5py",
         "import numpy as np",
@@ -119,7 +121,14 @@ def _dense(path: str, group: str, rows: int) -> Lines:
         f"    group = f[{quoted(group)}]",
         '    data, indices = group["data"][:], group["indices"][:]',
         '    indptr = group["indptr"][:]',
-        "    rows, columns = len(indptr) - 1, int(indices.max()) + 1",
+        "    rows = len(indptr) - 1",
+        f"    shape = {stored}",
+        "    shape = [int(n) for n in shape]",
+        "    if rows in shape:",
+        "        shape.remove(rows)",
+        "        columns = shape[0]",
+        "    else:  # the file does not tell; empty columns at its end are not seen",
+        "        columns = int(indices.max()) + 1",
         "    step = min(rows, 256)",
         "    x = out.create_dataset(",
         '        "x", (rows, columns), data.dtype, chunks=(step, columns),',
@@ -170,7 +179,7 @@ def _samples(path: str, group: str, alike: dict[str, DatasetEntry]) -> Kind:
         datasets=tuple(entry.path for entry in alike.values()),
         what=f"{group or 'The root'} holds {len(alike):,} like datasets ({shape} {first.dtype}, such as {example!r}): "
         "each is a sample, or a recording, of its own",
-        way_out="h5stream cannot stream a dataset a sample yet (no H5Dataset either): its samples are the rows of a "
+        way_out="h5stream cannot stream a dataset a sample yet: its samples are the rows of a "
         "dataset. Write them into one, once"
         + ("" if len(lengths) == 1 else ", padded to the longest")
         + "; labels that are attributes of the datasets need a dataset of their own",
@@ -372,7 +381,7 @@ def _single_values(path: str, entries: Sequence[DatasetEntry]) -> Iterator[Kind]
             key="single_values",
             datasets=tuple(entry.path for entry in entries),
             what=f"It holds single values only ({_count(len(entries), 'dataset')}), and no dataset with rows",
-            way_out="There is nothing to stream (no H5Dataset either). Read them with h5py",
+            way_out="There is nothing to stream. Read them with h5py",
             lines=("import h5py", "", f"with h5py.File({quoted(path)}) as f:", f"    print(f[{quoted(first)}][()])"),
         )
 

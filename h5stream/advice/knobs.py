@@ -20,8 +20,8 @@ class LoaderKnobs:
         Reader threads, or worker processes of a stock `DataLoader`.
     prefetch_factor : int or None
         Batches ahead.
-    window_rows : int or None
-        Rows that are shuffled with one another.
+    window_rows, first_window_rows : int or None
+        Rows that are shuffled with one another, and those of an epoch's first window.
     persistent_workers, pin_memory : bool or None
         As in `DataLoader`.
     transform, collate_fn : str or None
@@ -42,6 +42,7 @@ class LoaderKnobs:
     num_workers: int | None = None
     prefetch_factor: int | None = None
     window_rows: int | None = None
+    first_window_rows: int | None = None
     persistent_workers: bool | None = None
     pin_memory: bool | None = None
     transform: str | None = None
@@ -62,6 +63,7 @@ class LoaderKnobs:
             num_workers=_number(loader, "num_workers"),
             prefetch_factor=_number(loader, "prefetch_factor"),
             window_rows=_number(ours, "window_rows"),
+            first_window_rows=_number(ours, "first_window_rows"),
             persistent_workers=getattr(loader, "persistent_workers", None),
             pin_memory=getattr(loader, "pin_memory", None),
             transform=_name(getattr(loader, "transform", None)),

@@ -238,8 +238,8 @@ def _slow_filters(one: _Stored) -> _Finding | None:
         return None
     return (
         "slow_filter",
-        f"{one.entry.filters} gives {one.rate / 1e6:,.0f} MB/s a thread here (timed on its own chunks)",
-        "lz4, which gives about 1,800 MB/s, or gzip with shuffle, about 1,300",
+        f"{one.entry.filters} gives {bytes_text(one.rate)}/s a thread here (timed on its own chunks)",
+        "lz4, which gives about 1.7 GiB/s, or gzip with shuffle, about 1.2",
         True,
     )
 

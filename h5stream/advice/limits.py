@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from h5stream.advice.knobs import LoaderKnobs, Turn
 from h5stream.advice.order_of_knobs import NOT_WAITING
 from h5stream.engine.statistics import LoaderStatistics
-from h5stream.monitor.line import scaled
+from h5stream.monitor.line import NA
+from h5stream.units import text_of_bytes
 
 STORAGE, DECODE, SCATTER, COPY, H5PY = "storage", "decode", "scatter", "copy", "h5py"
 PYTHON, PLANNING, START = "Python", "planning", "start of the epoch"
@@ -149,7 +150,7 @@ def _storage(statistics: LoaderStatistics, knobs: LoaderKnobs, cpus: int, share:
     each = statistics.read_bytes / max(1, statistics.reads)
     return Limit(
         name=STORAGE,
-        measured=f"{scaled(statistics.read_bytes_per_s, 'B/s')} a thread in reads of {scaled(each, 'B')}; "
+        measured=f"{_rate(statistics.read_bytes_per_s)} a thread in reads of {text_of_bytes(each)}; "
         f"{share:.0%} of the readers' work",
         turns=(
             _more_workers(statistics, knobs, 2 * statistics.threads, "reads that wait can wait together"),
@@ -186,13 +187,13 @@ def _decode(statistics: LoaderStatistics, knobs: LoaderKnobs, cpus: int, share: 
                 knob="filters",
                 present=knobs.filters or "as written",
                 try_next="repack with lz4",
-                why=f"a thread decodes {scaled(FAST_DECODE_BYTES_PER_S, 'B/s')} of it",
+                why=f"a thread decodes {_rate(FAST_DECODE_BYTES_PER_S)} of it",
                 speedup=_without(share * (1 - rate / FAST_DECODE_BYTES_PER_S)),
             )
         )
     return Limit(
         name=DECODE,
-        measured=f"{scaled(rate, 'B/s')} a thread ({knobs.filters or 'its filters'}, {statistics.threads} of them); "
+        measured=f"{_rate(rate)} a thread ({knobs.filters or 'its filters'}, {statistics.threads} of them); "
         f"{share:.0%} of the readers' work",
         turns=tuple(turns),
     )
@@ -209,7 +210,7 @@ def _scatter(statistics: LoaderStatistics, knobs: LoaderKnobs, cpus: int, share:
     more = (_more_workers(statistics, knobs, cpus, f"{cpus} processors are allowed"),)
     return Limit(
         name=SCATTER,
-        measured=f"{scaled(rate, 'B/s')} a thread; {share:.0%} of the readers' work",
+        measured=f"{_rate(rate)} a thread; {share:.0%} of the readers' work",
         turns=(*(more if statistics.threads < cpus else ()), repack),
     )
 
@@ -218,7 +219,7 @@ def _h5py(statistics: LoaderStatistics, knobs: LoaderKnobs, cpus: int, share: fl
     rate = statistics.h5py_bytes / statistics.h5py_s if statistics.h5py_s else None
     return Limit(
         name=H5PY,
-        measured=f"{scaled(rate, 'B/s')} under its lock; {share:.0%} of the readers' work",
+        measured=f"{_rate(rate)} under its lock; {share:.0%} of the readers' work",
         turns=(
             Turn(
                 knob="storage of the field",
@@ -294,7 +295,7 @@ def _copy(statistics: LoaderStatistics, knobs: LoaderKnobs) -> Limit:
     rate = statistics.delivered_bytes / statistics.copy_s if statistics.copy_s else None
     return Limit(
         name=COPY,
-        measured=f"{scaled(rate, 'B/s')}; under way {statistics.copy_busy:.0%} of the time",
+        measured=f"{_rate(rate)}; under way {statistics.copy_busy:.0%} of the time",
         turns=(
             Turn(
                 knob="pin_memory",
@@ -312,15 +313,42 @@ def _start(statistics: LoaderStatistics, knobs: LoaderKnobs) -> Limit:
     return Limit(
         name=START,
         measured=f"{1e3 * first_s:.0f} ms until first batches, {share:.0%} of the time",
-        turns=(
+        turns=_sooner(knobs, _without(share)),
+    )
+
+
+def _sooner(knobs: LoaderKnobs, speedup: float) -> tuple[Turn, ...]:
+    """Give what brings an epoch's first batch sooner, of that only what is not so already."""
+    turns = []
+    first_rows = knobs.window_rows if knobs.first_window_rows is None else knobs.first_window_rows
+    fewer = max(knobs.batch_size or 1, (first_rows or 0) // 4)
+    if first_rows is not None and fewer < first_rows:
+        turns.append(
             Turn(
                 knob="window",
-                present=_text(knobs.window_rows),
-                try_next="'auto', or fewer rows; num_workers of at least 1",
-                why="batches come when the first window is read, which is done during the epoch before where epochs "
-                "follow one another and no sampler= decides the order",
-                speedup=_without(share),
-            ),
+                present=f"{_text(knobs.window_rows)}, the first {first_rows}",
+                try_next=str(fewer),
+                why="batches come when the first window is read; fewer rows mix less",
+                speedup=speedup,
+            )
+        )
+    if knobs.num_workers == 0:
+        turns.append(
+            Turn(
+                knob="num_workers",
+                present="0",
+                try_next="1 or more",
+                why="an epoch's first window is then read during the epoch before",
+                speedup=speedup,
+            )
+        )
+    return tuple(turns) or (
+        Turn(
+            knob="epochs",
+            present="each starts anew",
+            try_next="several of one loader, without sampler=",
+            why="the first window of the next one is then read during the one before",
+            speedup=speedup,
         ),
     )
 
@@ -339,6 +367,10 @@ def _batch_overhead(statistics: LoaderStatistics, knobs: LoaderKnobs) -> Limit:
 def _without(share: float) -> float:
     """How many times faster it gets if that share of the work is gone."""
     return 1.0 / max(1.0 - share, 0.01)
+
+
+def _rate(bytes_per_s: float | None) -> str:
+    return NA if bytes_per_s is None else f"{text_of_bytes(bytes_per_s)}/s"
 
 
 def _text(value: object) -> str:

@@ -125,7 +125,9 @@ def what_to_try_first(
         answer=", then ".join(knob.name for knob in chosen) + " (one at a time)",
         arithmetic=(reason, *lines),
         caveats=("a larger batch changes training, not only its speed: see the learning rate",),
-        sources=("notes on 11, 70 and 83 % utilisation: one begins with the batch, one with the workers",),
+        sources=(
+            "notes of people whose GPUs were 11, 70 and 83 % busy: one begins with the batch, one with the workers",
+        ),
         knobs=chosen,
         waiting_share=waiting_share,
     )

@@ -144,7 +144,9 @@ def _caveats(card: Card | None, setting: Setting, cpus: int | None) -> tuple[str
     if card is not None and card.name == "RTX 5090":
         found.append("the notes' RTX 5090 has 24 GB (the laptop card); the desktop card has 32 GB")
     if cpus is not None and setting.workers > cpus:
-        found.append(f"{setting.workers} workers, but this process may use {cpus} processors")
+        found.append(
+            f"{setting.workers} workers want as many processors; this process may use {cpus}: take {cpus} here"
+        )
     return (*found, "a start for small rows and a small model: find_batch_size() measures yours")
 
 

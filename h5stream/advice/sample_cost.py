@@ -145,7 +145,7 @@ def cost_sample(
     order = EpochOrder(make_blocks(layout.file_starts, layout.block_rows), settings)
     batch_rows = min(batch_size, layout.rows)
     costs, rates = stream_costs(layout, order, stored, memory_budget=budget), _decode_rates(layout)
-    shuffle = _shuffle(order, layout.block_rows[0])
+    shuffle = _shuffle(order, min(layout.block_rows[0], layout.rows))
     ours, naive = batch_cost(costs, stored, batch_rows), batch_cost([naive_cost(e) for e in stored], stored, batch_rows)
     sample = SampleCost(
         fields=fields,

@@ -188,6 +188,7 @@ class _Duels:
     def __init__(self, bench: _Bench, default: Attempt) -> None:
         self._bench, self.default, self.best = bench, default, default
         self.gain, self.spread = 1.0, bench.spread
+        self.fought: list[str] = []
         self._seen = {default.setting}
 
     def challenge(self, proposed: Attempt) -> Comparison | None:
@@ -195,11 +196,27 @@ class _Duels:
         if proposed.setting in self._seen:
             return None
         self._seen.add(proposed.setting)
-        found = compare(*self._bench.in_turns(proposed, self.best))
+        ours, theirs = self._bench.in_turns(proposed, self.best)
+        found = compare(ours, theirs)
+        self.fought.append(_paired_words(proposed, self.best, ours, theirs))
         self.spread = max(self.spread, found.spread)
         if found.is_faster:
             self.best, self.gain = proposed, self.gain * found.gain
         return found
+
+
+def _paired_words(proposed: Attempt, other: Attempt, ours: list[float], theirs: list[float]) -> str:
+    """Say how the runs went that decide, since the search's table may show something else."""
+    ratios = [our_run / max(1e-9, their_run) for our_run, their_run in zip(ours, theirs, strict=True)]
+    return (
+        f"{len(ratios)} runs each in turns decide, not the search's best runs: {_setting_words(proposed)} ran at "
+        f"{min(ratios):.2f} to {max(ratios):.2f} times the rate of {_setting_words(other)}"
+    )
+
+
+def _setting_words(attempt: Attempt) -> str:
+    device = f", window_device={attempt.window_device!r}" if attempt.window_device else ""
+    return f"num_workers={attempt.threads}, window={attempt.window_rows:,} rows{device}"
 
 
 def _challenge_on_device(bench: _Bench, duels: _Duels) -> str:
@@ -383,7 +400,7 @@ def _tuning(bench: _Bench, duels: _Duels, said: str) -> Tuning:
         title="Tuning",
         answer=_answer(default, best, duels),
         arithmetic=tuple(_line(attempt) for attempt in bench.best.values()),
-        caveats=_caveats(default, best, duels.spread, said),
+        caveats=(*duels.fought, *_caveats(default, best, duels.spread, said)),
         default=default,
         best=best,
         attempts=tuple(bench.best.values()),
@@ -413,11 +430,9 @@ def _tuning(bench: _Bench, duels: _Duels, said: str) -> Tuning:
 
 
 def _answer(default: Attempt, best: Attempt, duels: _Duels) -> str:
-    setting = f"num_workers={best.threads}, window={best.window_rows:,} rows"
     if best.setting == default.setting:
-        return f"no setting is faster than the loader's own beyond the noise; keep {setting}"
-    device = f", window_device={best.window_device!r}" if best.window_device else ""
-    return f"{setting}{device}: {duels.gain:.2f} times the rate of the loader's own setting"
+        return f"no setting is faster than the loader's own beyond the noise; keep {_setting_words(best)}"
+    return f"{_setting_words(best)}: {duels.gain:.2f} times the rate of the loader's own setting"
 
 
 def _line(attempt: Attempt) -> str:

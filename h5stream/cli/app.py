@@ -17,6 +17,7 @@ from h5stream.cli.diagnose import diagnose_command
 from h5stream.cli.doctor import doctor_command
 from h5stream.cli.inspect import inspect_command
 from h5stream.cli.monitor import monitor_command
+from h5stream.cli.options import FLAG
 from h5stream.cli.printable import never_unprintable, safe_console
 from h5stream.cli.repack import repack_command
 from h5stream.cli.stage import stage_command
@@ -64,7 +65,7 @@ def _print_version(wanted: bool) -> None:
 def _root(
     context: typer.Context,
     version: bool = typer.Option(
-        False, "--version", "-V", callback=_print_version, is_eager=True, help="Print the version."
+        False, "--version", "-V", callback=_print_version, is_eager=True, help="Print the version.", metavar=FLAG
     ),
 ) -> None:
     """Train from plain HDF5 files at the speed of the hardware."""

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from h5stream.cli.options import AsJson, Fields, MemoryBudget, Threads, Window, field_names, files_of, window_rows
+from h5stream.cli.options import FLAG, AsJson, Fields, MemoryBudget, Threads, Window, field_names, files_of, window_rows
 from h5stream.cli.printable import safe_console
 from h5stream.cli.showing import Bar, prose
 from h5stream.units import text_of_bytes
@@ -87,7 +87,7 @@ def bench_command(
     seconds: Annotated[
         float, typer.Option("--seconds", min=0.1, help="Longest time of each loader, and of the comparison.")
     ] = 10.0,
-    check: Annotated[bool, typer.Option(help="Compare the rows with h5py.")] = True,
+    check: Annotated[bool, typer.Option(help="Compare the rows with h5py.", metavar=FLAG)] = True,
     as_json: AsJson = False,
 ) -> None:
     """Stream shuffled epochs, then time the naive DataLoader, and compare the rows with h5py.
@@ -257,7 +257,7 @@ def _print_row(console: Console, measured: Measurement, *, header: bool) -> None
     table.add_row(
         measured.name,
         f"{measured.rows_per_s:,.0f}",
-        f"{measured.batches_per_s:,.2f}",
+        f"{measured.batches_per_s:,.2f}" if measured.batches else "none",
         f"{text_of_bytes(measured.nbytes / measured.seconds)}/s",
         f">{measured.seconds:.1f} s" if first is None else f"{first:.2f} s",
         text_of_bytes(measured.peak_nbytes),
@@ -268,7 +268,15 @@ def _print_row(console: Console, measured: Measurement, *, header: bool) -> None
 def _print_end(console: Console, report: _Report) -> None:
     if report.naive is not None and report.naive.rows:
         ratios = (f"{_ratio(one, report.naive)} ({one.name.split(', ')[-1]})" for one in report.ours)
-        prose(console, f"h5stream gives {', '.join(ratios)} times the rows/s of the DataLoader.", style="bold")
+        if report.naive.batches:
+            said = f"h5stream gives {', '.join(ratios)} times the rows/s of the DataLoader."
+        else:
+            # Rows read are at least those delivered, so that is what ours is at the least.
+            said = (
+                f"The DataLoader finished no batch in {report.naive.seconds:.0f} s. Even if the rows that it had read "
+                f"by then all count, h5stream gives at least {', '.join(ratios)} times its rows/s."
+            )
+        prose(console, said, style="bold")
     elif report.naive is not None:
         prose(console, "The DataLoader read not one row in its time.")
     if report.naive_failed:
@@ -285,7 +293,8 @@ def _print_end(console: Console, report: _Report) -> None:
     if (checked := report.checked) is not None:
         _print_checked(console, checked)
     if report.interrupted:
-        prose(console, "Interrupted: this is what was measured until then.", style="yellow")
+        measured = "this is what was measured until then" if report.ours else "nothing was measured yet"
+        prose(console, f"Interrupted: {measured}.", style="yellow")
 
 
 def _ratio(ours: Measurement, naive: Measurement) -> str:

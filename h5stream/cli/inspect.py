@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from h5stream.cli.options import AsJson, BatchSize, Fields, Files, MemoryBudget, Threads, files_of, listed_names
+from h5stream.cli.options import FLAG, AsJson, BatchSize, Fields, Files, MemoryBudget, Threads, files_of, listed_names
 from h5stream.cli.printable import safe_console
 
 
@@ -17,9 +17,9 @@ def inspect_command(
     batch_size: BatchSize = 8192,
     threads: Threads = None,
     memory_budget: MemoryBudget = None,
-    everything: Annotated[bool, typer.Option("--all", help="List every dataset.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="List every dataset.", metavar=FLAG)] = False,
     allow_external: Annotated[
-        bool, typer.Option("--allow-external", help="Follow external storage and virtual sources.")
+        bool, typer.Option("--allow-external", help="Follow external storage and virtual sources.", metavar=FLAG)
     ] = False,
     as_json: AsJson = False,
 ) -> None:

@@ -262,7 +262,8 @@ def _why_these(sample: SampleCost) -> str:
         if len(sample.fields) == 1:
             return "H5StreamLoader takes the dataset at the root by default; --fields tries others:"
         return (
-            f"H5StreamLoader takes the {count} at the root by default, as all have as many rows; --fields tries others:"
+            f"H5StreamLoader takes the {count} at the root by default, as all have as many rows, and a batch is then a "
+            "dict of them (a list with fields=); --fields tries others:"
         )
     these = "This field has" if len(sample.fields) == 1 else f"These {count} have"
     return f"H5StreamLoader has no default here, so name the fields. {these} the most data; --fields tries others:"
@@ -316,14 +317,36 @@ def _our_words(sample: SampleCost) -> Iterator[str]:
         threads = f"{sample.threads} threads" if sample.threads > 1 else "1 thread"
         rate = float(f"{sample.decode_rows_per_s:.2g}")
         yield f"undoing filters alone allows {rate:,.0f} rows/s on {threads} (timed on chunks of this file)"
-    first = sample.first_batch
-    yield (
-        f"first batch: after {bytes_text(max(first.read_nbytes, first.decoded_nbytes))} of the file, in about "
-        f"{first.seconds:.2g} s; later epochs' first batches are read ahead"
-    )
+    yield _first_batch_words(sample)
     yield f"memory: {bytes_text(sample.memory_nbytes)} at most, of a budget of {bytes_text(sample.memory_budget)}"
     if sample.notice:
         yield sample.notice
+
+
+def _first_batch_words(sample: SampleCost) -> str:
+    """Say what comes before the first batch; its time is of that work alone, and starting up is not in it."""
+    first = sample.first_batch
+    decoded = f" ({bytes_text(first.decoded_nbytes)} decoded)" if first.decoded_nbytes else ""
+    work = "reading and decoding that" if first.decoded_nbytes else "reading that"
+    return (
+        f"first batch: after {bytes_text(first.read_nbytes)} of the file{decoded}; {work} alone takes "
+        f"{_seconds_text(first.seconds)}, and starting up comes on top; later epochs' first batches are read ahead"
+    )
+
+
+def _seconds_text(seconds: float) -> str:
+    """Give an estimated time; its second digit would mean nothing under a second.
+
+    Examples
+    --------
+    >>> _seconds_text(7.2e-05), _seconds_text(0.074), _seconds_text(0.9996), _seconds_text(2.53)
+    ('under 1 ms', 'about 70 ms', 'about 1.0 s', 'about 2.5 s')
+    """
+    if seconds < 1e-3:
+        return "under 1 ms"
+    if (ms := float(f"{1e3 * seconds:.1g}")) < 1000:
+        return f"about {ms:.0f} ms"
+    return f"about {seconds:,.1f} s"
 
 
 def _labelled(parts: Sequence[tuple[str, Iterator[str] | Sequence[str]]]) -> Iterator[RenderableType]:

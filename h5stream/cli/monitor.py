@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from h5stream.cli.options import check_writable
+from h5stream.cli.options import FLAG, check_writable
 
 if TYPE_CHECKING:
     from h5stream.monitor import SystemMonitor, SystemSample
@@ -28,8 +28,8 @@ def monitor_command(
     device: Annotated[
         list[str] | None, typer.Option(help="Only this GPU, by CUDA's number or UUID; repeatable.")
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Print one sample and end.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print samples as JSON, one a line.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print one sample and end.", metavar=FLAG)] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print samples as JSON, one a line.", metavar=FLAG)] = False,
     log: Annotated[Path | None, typer.Option(help="Write samples to this .jsonl or .csv file as well.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw their course into this image at the end.")] = None,
 ) -> None:

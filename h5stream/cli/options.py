@@ -14,6 +14,9 @@ from h5stream.units import as_bytes
 
 SIZE = "SIZE"
 
+# Of options that take no value: help would show a type, and that reads as a value to give.
+FLAG = ""
+
 
 def size(text: str | int) -> int:
     """Give the bytes of a size on the command line; typer names the option."""
@@ -55,7 +58,7 @@ MemoryBudget = Annotated[
         "--memory-budget", parser=some_size, metavar=SIZE, help="Memory that the loader may take, such as 4GiB."
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.", metavar=FLAG)]
 
 
 def field_names(text: str) -> str | list[str] | None:

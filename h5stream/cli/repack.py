@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from h5stream.cli.options import SIZE, AsJson, check_writable, files_of, listed_names, size
+from h5stream.cli.options import FLAG, SIZE, AsJson, check_writable, files_of, listed_names, size
 from h5stream.cli.printable import safe_console
 from h5stream.cli.showing import Bar, line, prose
 from h5stream.errors import OptionError
@@ -28,7 +28,9 @@ ChunkBytes = Annotated[
     typer.Option("--chunk-bytes", parser=size, metavar=SIZE, help="Decoded size of a chunk.", show_default="1MiB"),
 ]
 Compress = Annotated[str, typer.Option("--compress", help="none, lz4, zstd or gzip.")]
-Contiguous = Annotated[bool, typer.Option("--contiguous", help="No chunks at all; cannot grow or be compressed.")]
+Contiguous = Annotated[
+    bool, typer.Option("--contiguous", help="No chunks at all; cannot grow or be compressed.", metavar=FLAG)
+]
 ShuffleRows = Annotated[
     int | None, typer.Option("--shuffle-rows", min=0, metavar="SEED", help="Shuffle the samples once, for good.")
 ]
@@ -45,8 +47,10 @@ def repack_command(
     compress: Compress = "none",
     contiguous: Contiguous = False,
     shuffle_rows: ShuffleRows = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT if it exists.")] = False,
-    measure: Annotated[bool, typer.Option(help="Stream both files afterwards and compare the rates.")] = True,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT if it exists.", metavar=FLAG)] = False,
+    measure: Annotated[
+        bool, typer.Option(help="Stream both files afterwards and compare the rates.", metavar=FLAG)
+    ] = True,
     as_json: AsJson = False,
 ) -> None:
     """Rewrite IN as OUT in chunks that stream well; everything else in it is kept, and every row is verified."""

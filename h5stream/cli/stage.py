@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from h5stream.cli.options import SIZE, AsJson, files_of, size
+from h5stream.cli.options import FLAG, SIZE, AsJson, files_of, size
 from h5stream.cli.printable import safe_console
 from h5stream.cli.repack import (
     DEFAULT_CHUNK_NBYTES,
@@ -50,8 +50,12 @@ def stage_command(
     remove: Annotated[
         Path | None, typer.Option("--remove", help="Delete the copies in DIR, all or FILES.", metavar="DIR")
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Bring along the files that FILES need.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="With --remove: also what live processes use.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Bring along the files that FILES need.", metavar=FLAG)
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="With --remove: also what live processes use.", metavar=FLAG)
+    ] = False,
     threads: Annotated[int | None, typer.Option("--threads", min=1, help="Threads that copy or verify.")] = None,
     margin_bytes: Annotated[
         int | None,
@@ -59,7 +63,9 @@ def stage_command(
             "--margin-bytes", parser=size, metavar=SIZE, help="Leave this much free, in memory and in DIR: 2GiB."
         ),
     ] = None,
-    repack: Annotated[bool, typer.Option("--repack", help="Rewrite FILES for streaming on the way.")] = False,
+    repack: Annotated[
+        bool, typer.Option("--repack", help="Rewrite FILES for streaming on the way.", metavar=FLAG)
+    ] = False,
     chunk_bytes: ChunkBytes = DEFAULT_CHUNK_NBYTES,
     compress: Compress = "none",
     contiguous: Contiguous = False,

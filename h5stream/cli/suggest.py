@@ -56,6 +56,7 @@ class _Question:
     prefetch: int | None
     rows: int | None
     chunk_bytes: int
+    block_rows: int | None
     memory_budget: int | None
     parameters: int | None
     activation_bytes: float
@@ -81,12 +82,14 @@ def _asked_of(
     from h5stream.storage.opening import open_layout
 
     layout = open_layout(paths, fields)
-    lead = max((parts[0] for parts in layout.datasets), key=lambda part: part.stored_row_nbytes)
+    lead = layout.leading[0]
     return replace(
         question,
         row_bytes=question.row_bytes or layout.row_nbytes,
         rows=question.rows or layout.rows,
-        chunk_bytes=chunk_bytes or lead.chunk_rows * lead.stored_row_nbytes,
+        chunk_bytes=chunk_bytes or lead.chunk_nbytes,
+        # With a chunk of the user's own the file's no longer say how many rows it has.
+        block_rows=None if chunk_bytes else min(layout.block_rows[0], layout.rows),
     )
 
 
@@ -97,7 +100,7 @@ def suggestions_for(question: _Question, *, cpus: int, available_bytes: int | No
     found: dict[str, Suggestion] = {} if preset is None else {"preset": preset}
     found["validation_batch"] = validation_batch(setting.batch_size, rule=question.validation)
     if question.row_bytes is not None:
-        found |= _host_memory(question, question.row_bytes, setting, available_bytes)
+        found |= _host_memory(question, question.row_bytes, setting, cpus, available_bytes)
     if question.parameters is not None:
         found["gpu_memory"] = _gpu_memory(question, question.parameters, setting, preset)
     if question.target_batch is not None:
@@ -105,7 +108,7 @@ def suggestions_for(question: _Question, *, cpus: int, available_bytes: int | No
     if question.lr is not None:
         found["learning_rate"] = _learning_rate(question, question.lr, setting)
     found["what_to_try_first"] = what_to_try_first(
-        setting,
+        _here(question, setting, cpus),
         precision=question.precision,
         waiting_share=question.waiting,
         preset=preset,
@@ -134,8 +137,13 @@ def _setting(question: _Question, preset: GpuPreset | None, cpus: int) -> Settin
     )
 
 
+def _here(question: _Question, setting: Setting, cpus: int) -> Setting:
+    """Give the setting with no more workers than processors, unless the user has more: a preset's are not theirs."""
+    return setting if question.workers is not None else replace(setting, workers=min(setting.workers, cpus))
+
+
 def _host_memory(
-    question: _Question, row_bytes: int, setting: Setting, available_bytes: int | None
+    question: _Question, row_bytes: int, setting: Setting, cpus: int, available_bytes: int | None
 ) -> dict[str, Suggestion]:
     return {
         "dataloader_memory": dataloader_memory(
@@ -148,8 +156,9 @@ def _host_memory(
         "loader_memory": loader_memory(
             row_bytes=row_bytes,
             batch_size=setting.batch_size,
-            threads=question.threads or setting.workers,
+            threads=question.threads or _here(question, setting, cpus).workers,
             chunk_bytes=question.chunk_bytes,
+            block_rows=question.block_rows,
             rows=question.rows,
             memory_budget=question.memory_budget,
         ),
@@ -293,6 +302,7 @@ def suggest_command(
         prefetch=prefetch,
         rows=rows,
         chunk_bytes=chunk_bytes or _CHUNK_NBYTES,
+        block_rows=None,
         memory_budget=memory_budget,
         parameters=parameters,
         activation_bytes=activation_bytes,

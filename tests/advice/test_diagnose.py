@@ -214,6 +214,21 @@ def test_an_epoch_that_is_all_beginning_says_so():
     assert found.turns[0].knob == "window"
 
 
+@pytest.mark.parametrize(
+    ("knobs", "turns"),
+    [
+        ({"num_workers": 2, "window_rows": 20000, "first_window_rows": 20000}, {"window": "5000"}),
+        ({"num_workers": 2, "window_rows": 20000, "first_window_rows": 100}, {"epochs": None}),
+        ({"num_workers": 0, "window_rows": 20000, "first_window_rows": 100}, {"num_workers": "1 or more"}),
+    ],
+)
+def test_at_the_beginning_only_what_would_change_something_is_to_be_turned(knobs, turns):
+    statistics = LoaderStatistics(batches=2, elapsed_s=1.0, wait_s=0.9, first_batch_s=0.9, running_s=1.0, read_s=0.1)
+    found = data_limit(statistics, LoaderKnobs(batch_size=100, **knobs), cpus=4).turns
+    assert [turn.knob for turn in found] == list(turns)
+    assert all(turns[turn.knob] in (None, turn.try_next) for turn in found)
+
+
 def test_the_gain_is_capped_by_the_step(file):
     step_s = 0.05
     found = verdict(

@@ -122,6 +122,25 @@ def test_a_sparse_matrix_is_written_dense_and_streamed(tmp_path, monkeypatch):
     assert scope["loader"].dataset.layout.rows == 600
 
 
+@pytest.mark.parametrize("kept_as", ["shape", "h5sparse_shape", "dataset", "nothing"])
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_sparse_matrix_is_as_wide_as_its_file_says(kept_as, turned, tmp_path, monkeypatch):
+    path = make(tmp_path / "counts.h5", m__data=[1, 2, 3], m__indices=[0, 4, 2], m__indptr=[0, 2, 2, 3])
+    with h5py.File(path, "r+") as file:
+        shape = (9, 3) if turned else (3, 9)
+        if kept_as == "dataset":
+            file["m/shape"] = shape
+        elif kept_as != "nothing":
+            file["m"].attrs[kept_as] = shape
+    (kind,) = inspect_file(path).kinds
+    run(kind.lines, tmp_path, monkeypatch)
+    with h5py.File("counts.rows.h5") as file:
+        np.testing.assert_array_equal(
+            file["x"][:, :5], [[1, 0, 0, 0, 2], [0, 0, 0, 0, 0], [0, 0, 3, 0, 0]], strict=False
+        )
+        assert file["x"].shape == (3, 5 if kept_as == "nothing" else 9)
+
+
 def test_a_sparse_matrix_beside_rows_does_not_hide_them(tmp_path):
     path = make(
         tmp_path / "a.h5", X=np.zeros((50, 30)), raw__data=np.ones(60), raw__indices=np.zeros(60, int),

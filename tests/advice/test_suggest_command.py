@@ -2,6 +2,8 @@
 
 import json
 
+import h5py
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -78,3 +80,21 @@ def test_a_memory_serves_instead_of_a_name():
 def test_what_cannot_be_answered_says_why(options, message):
     with pytest.raises(OptionError, match=message):
         CliRunner().invoke(app, ["suggest", *options], catch_exceptions=False)
+
+
+def test_a_file_gives_its_own_chunks_and_blocks(tmp_path):
+    path = str(tmp_path / "a.h5")
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", (2000, 3, 8, 8), "u1", chunks=(500, 1, 4, 4), compression="gzip")
+        file["y"] = np.arange(2000)
+    assert "block: 500 rows, those of a chunk (7.81 KiB)" in suggest(path)
+    assert "block: 64.0 KiB chunk / 200 B = 327 rows" in suggest(path, "--chunk-bytes", "64KiB")
+
+
+def test_a_presets_workers_are_no_more_than_there_are_processors(monkeypatch):
+    monkeypatch.setattr("h5stream.allowance.cpus", lambda: 2)
+    text = " ".join(suggest("--gpu", "RTX 4090", "--row-bytes", "1024", width="200").split())
+    assert "this process may use 2: take 2 here" in text
+    assert "2. workers: 2 -> leave it: 2 processors allowed" in text
+    assert "scratch: 2 threads" in text
+    assert "workers: 8 -> 2 (no more processors" in suggest("--workers", "8")

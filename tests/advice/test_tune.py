@@ -2,6 +2,7 @@
 
 import collections
 import itertools
+import re
 from dataclasses import replace
 
 import h5py
@@ -240,6 +241,8 @@ def test_what_is_faster_beyond_the_noise_is_recommended_with_its_gain(file, monk
     assert found.best.setting != found.default.setting
     assert found.gain == pytest.approx(1.5, rel=0.15)
     assert f"{found.gain:.2f} times the rate of the loader's own setting" in found.answer
+    decided = re.search(r"in turns decide.* ran at (1\.\d\d) to (1\.\d\d) times the rate of", found.caveats[0])
+    assert float(decided[1]) <= found.gain <= float(decided[2])
     assert found.profile.loader["window"] == found.best.window_rows
 
 

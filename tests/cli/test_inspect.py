@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -190,6 +191,16 @@ def test_what_cannot_be_inspected_says_why(path, tmp_path):
 
 
 # Runs in a child: some of these files are broken, and libhdf5 might take the process with it.
+def test_no_block_has_more_rows_than_there_are_and_read_bytes_are_not_decoded_ones(here, h5stream):
+    with h5py.File("few.h5", "w") as file:
+        file.create_dataset("x", data=np.zeros((14, 8)), chunks=(1820, 8), maxshape=(None, 8), compression="gzip")
+    text = " ".join(h5stream("inspect", "few.h5").out.split())
+    assert "all rows (1 block of 14 rows) fit one window" in text
+    assert re.search(
+        r"first batch: after [\d.]+ K?i?B of the file \(114 KiB decoded\); .* takes (under|about) \d+ ms", text
+    )
+
+
 _EVERY_FILE = '''
 import sys
 from typer.testing import CliRunner

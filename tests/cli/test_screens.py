@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import h5py
 import numpy as np
@@ -18,7 +19,9 @@ from rich.console import Console
 
 from h5stream._version import __version__
 from h5stream.advice.tune import Attempt, Tuning
+from h5stream.baseline.measure import Measurement
 from h5stream.cli.app import app
+from h5stream.cli.bench import _print_end, _print_row, _Report
 from h5stream.cli.tune import _table
 
 SCREENS = {
@@ -141,6 +144,12 @@ def test_the_same_idea_has_the_same_name_everywhere():
     assert mib == set()
 
 
+def test_help_shows_no_type_for_options_that_take_no_value(screens):
+    for name in ("inspect", "bench", "stage", "repack", "monitor"):
+        lines = [line for line in screens(name, "-h").out.splitlines() if "bool" in line.lower()]
+        assert all("--help" in line for line in lines), lines
+
+
 def test_version_and_module_are_two_more_doors():
     for words in (["-V"], ["--version"]):
         done = subprocess.run([sys.executable, "-m", "h5stream", *words], capture_output=True, text=True, check=True)
@@ -151,6 +160,24 @@ def test_the_shell_can_complete_commands():
     ask = os.environ | {"_H5STREAM_COMPLETE": "complete_bash", "COMP_WORDS": "h5stream in", "COMP_CWORD": "1"}
     done = subprocess.run([sys.executable, "-m", "h5stream"], capture_output=True, text=True, check=False, env=ask)
     assert done.stdout.split() == ["inspect"]
+
+
+def test_a_rival_without_a_batch_is_no_bare_ratio(capsys):
+    ours = Measurement(
+        name="h5stream, first epoch", rows=50_000, batches=10, nbytes=1, seconds=1.0, first_batch_s=0.1, peak_nbytes=1
+    )
+    report = _Report(ours=[ours], naive=replace(ours, rows=620, batches=0, seconds=10.0, first_batch_s=None))
+    _print_row(Console(width=80), report.naive, header=True)
+    _print_end(Console(width=80), report)
+    text = " ".join(capsys.readouterr().out.split())
+    assert " 62 none " in text
+    assert "finished no batch in 10 s" in text
+    assert "at least 806 (first epoch) times" in text
+
+
+def test_interrupted_before_anything_was_measured(capsys):
+    _print_end(Console(width=80), _Report(interrupted=True))
+    assert "nothing was measured yet" in capsys.readouterr().out
 
 
 def test_ctrl_c_prints_what_was_measured_until_then(here):
