@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import h5py
 import numpy as np
 
-from h5stream.engine import kept
+from h5stream.engine import kept, kernels
 from h5stream.epochs import Epochs
 from h5stream.storage.source import FileBytes
 
@@ -59,14 +59,16 @@ class Gate:
 
     def __init__(self, monkeypatch) -> None:
         self.reached, self._open = threading.Event(), threading.Event()
-        read = FileBytes.read_into
+        for owner, name in ((FileBytes, "read_into"), (kernels, "read_rows")):
+            monkeypatch.setattr(owner, name, self._behind(getattr(owner, name)))
 
-        def read_behind_gate(source, offset, target):
+    def _behind(self, read):
+        def read_behind_gate(*arguments):
             self.reached.set()
             assert self._open.wait(60), "the gate was never opened"
-            read(source, offset, target)
+            return read(*arguments)
 
-        monkeypatch.setattr(FileBytes, "read_into", read_behind_gate)
+        return read_behind_gate
 
     def open(self) -> None:
         self._open.set()

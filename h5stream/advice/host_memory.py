@@ -8,8 +8,7 @@ from typing import Any
 
 from h5stream.advice.rules import above_zero, at_least
 from h5stream.advice.suggestion import Suggestion, bytes_text
-from h5stream.engine.footprint import DEFAULT_BUDGET, Shape, size_window
-from h5stream.engine.plan import TASK_NBYTES
+from h5stream.engine.footprint import DEFAULT_BUDGET, TASK_NBYTES, Shape, size_window
 from h5stream.errors import BudgetError
 from h5stream.order.windows import AUTO_BATCHES, AUTO_BLOCKS, AUTO_NBYTES, AUTO_ROWS
 

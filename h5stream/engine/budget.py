@@ -8,10 +8,17 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.engine.footprint import BLOCK_NBYTES, DEFAULT_BUDGET, SCRATCH_SHARE, Shape, WindowSize, size_window
+from h5stream.engine.footprint import (
+    BLOCK_NBYTES,
+    DEFAULT_BUDGET,
+    SCRATCH_SHARE,
+    TASK_NBYTES,
+    Shape,
+    WindowSize,
+    size_window,
+)
 from h5stream.engine.kept import KEPT_TOGETHER_NBYTES, datasets_to_keep, kept_format
 from h5stream.engine.mapping import can_be_gathered
-from h5stream.engine.plan import TASK_NBYTES
 from h5stream.engine.unfiltered import reach_of
 from h5stream.errors import BudgetError, OptionError
 from h5stream.order.windows import first_rows

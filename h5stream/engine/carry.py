@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from h5stream.engine.counters import Tally, clock
 from h5stream.engine.emit import Emitter, Sink
+from h5stream.engine.footprint import TASK_NBYTES
 from h5stream.engine.gathering import SideBySide, Stack
 from h5stream.engine.mapping import GatherTask, MappedDatasets
-from h5stream.engine.plan import TASK_NBYTES, Task, counted_from, plan_window, rows_of_parts
+from h5stream.engine.plan import Task, counted_from, plan_window, rows_of_parts
 from h5stream.engine.single import SingleRows
 from h5stream.engine.straight import Straight
 from h5stream.engine.unfiltered import RowsTask, UnfilteredDatasets

@@ -12,9 +12,10 @@ from h5stream.engine.batches import PlannedWindow, ReadyBatch, rows_of_batches, 
 from h5stream.engine.blame import changed_file, first_failure
 from h5stream.engine.carry import Carrier, FileTask
 from h5stream.engine.counters import RunCounters, Tally, clock
+from h5stream.engine.footprint import TASK_NBYTES
 from h5stream.engine.kept import KeptDatasets, KeptTask
 from h5stream.engine.leaving import check_process, stop_at_exit
-from h5stream.engine.plan import TASK_NBYTES, counted_from
+from h5stream.engine.plan import counted_from
 from h5stream.engine.running import STOP_S, closed, timed_out
 from h5stream.engine.skipping import close_gaps, drop_rows, hand_down, nothing_left
 from h5stream.engine.slots import SlotFormat, Slots

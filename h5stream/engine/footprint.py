@@ -22,6 +22,9 @@ FIELD_ALIGNMENT = 128
 
 PAGE_NBYTES = 4096
 
+TASK_NBYTES = 2 * 1024 * 1024
+"""Decoded bytes of one task: a few chunks, so that threads meet rarely and still share a window evenly."""
+
 SCRATCH_SHARE = 4
 """An automatic window leaves scratch one part in so many of the budget (and one thread's scratch at least), however
 many threads there are: their number must not choose the window."""

@@ -12,8 +12,8 @@ from h5stream.engine import kernels
 from h5stream.engine.carry import Carrier
 from h5stream.engine.counters import Tally
 from h5stream.engine.emit import Sink
-from h5stream.engine.footprint import FIELD_ALIGNMENT
-from h5stream.engine.plan import TASK_NBYTES, counted_from
+from h5stream.engine.footprint import FIELD_ALIGNMENT, TASK_NBYTES
+from h5stream.engine.plan import counted_from
 from h5stream.engine.slots import SlotFormat, address_of, map_memory
 from h5stream.errors import H5StreamError
 from h5stream.order.epoch import Window

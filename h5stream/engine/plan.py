@@ -10,13 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from h5stream.engine.footprint import TASK_NBYTES
 from h5stream.order.epoch import Window
 from h5stream.order.places import Places, is_ascending, less, narrowed, new_array, pieces, sought
 from h5stream.storage.index import MISSING
 from h5stream.storage.layout import DECODED, DIRECT, DatasetPart
-
-TASK_NBYTES = 2 * 1024 * 1024
-"""Decoded bytes of one task: a few chunks, so that threads meet rarely and still share a window evenly."""
 
 MAX_GAP_NBYTES = 4 * 1024
 """Bytes between two chunks that are read along rather than skipped: less than another system call costs. A page,
