@@ -157,7 +157,7 @@ def test_a_preset_needs_a_name_or_a_real_memory(bad):
 
 
 def test_more_workers_than_processors_are_noted():
-    assert any("may use 2 processors" in caveat for caveat in preset_for("RTX 4090", cpus=2).caveats)
+    assert any("may use 2: take 2 here" in caveat for caveat in preset_for("RTX 4090", cpus=2).caveats)
     assert not any("processors" in caveat for caveat in preset_for("RTX 4090", cpus=16).caveats)
 
 
