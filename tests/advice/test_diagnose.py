@@ -333,7 +333,7 @@ def test_it_can_be_interrupted_and_leaves_no_reader(file, where):
 def test_a_step_that_insists_on_its_batch_size_is_no_error(file):
     def strict(batch):
         assert len(batch) == BATCH
-        pause(0.02)
+        pause(0.05)
 
     assert verdict(file, strict, seconds=2.0).limit.name == "step"
 
