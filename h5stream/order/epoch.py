@@ -234,14 +234,20 @@ class EpochOrder:
     @functools.cached_property
     def window_edges(self) -> NDArray[np.int64]:
         """Places on the line where this rank's windows begin and end."""
-        start, stop = self.run
+        (start, stop), line, most = self.run, self._line_edges, self.settings.window_rows
         edges, size = [start], self.settings.first_window_rows
-        while edges[-1] < stop:
-            # To the next block edge, so that no chunk is read for two windows.
-            nearest = np.searchsorted(self._line_edges, min(edges[-1] + size, stop))
-            edges.append(min(int(self._line_edges[nearest]), stop))
-            size = min(size * 2, self.settings.window_rows)
-        return np.array(edges, dtype=np.int64)
+        # To the next block edge, so that no chunk is read for two windows.
+        while edges[-1] < stop and (size < most or len(edges) == 1):
+            nearest = np.searchsorted(line, min(edges[-1] + size, stop))
+            edges.append(min(int(line[nearest]), stop))
+            size = min(size * 2, most)
+        if edges[-1] == stop:
+            return np.array(edges, dtype=np.int64)
+        # From here on windows are of one size, and there may be a million of them: where each could end, at once.
+        after, places = np.searchsorted(line, np.minimum(line + most, stop)), [int(np.searchsorted(line, edges[-1]))]
+        while line[places[-1]] < stop:
+            places.append(int(after[places[-1]]))
+        return np.append(edges, np.minimum(line[places[1:]], stop))
 
     def rows_of_window(self, window: int) -> Places:
         """Give a window's rows, ascending."""
