@@ -199,11 +199,12 @@ def test_slots_are_used_again_once_batches_are_dropped(sample, monkeypatch):
     loader = shuffled(sample, window=64)
     for _ in loader:
         pass
-    held = loader._epochs.delivery.slots.held_nbytes
     for _ in range(5):
         for _ in loader:
             pass
-    assert loader._epochs.delivery.slots.held_nbytes == held
+    # Slots are mapped several at a time: once for all that may be open, and once more for the batch in the loop.
+    size = loader.window_size
+    assert loader._epochs.delivery.slots.held_nbytes <= 2 * size.max_open_batches * size.batch_nbytes
 
 
 # --- what becomes of a batch --------------------------------------------------------------------------------

@@ -104,8 +104,8 @@ def test_the_tighter_limit_counts(changes, usable_mib):
 
 def test_a_refusal_names_numbers_and_what_would_fit():
     text = refusal(space(), [("big", 390 << 20), ("small", 20 << 20)], promised_bytes=50 << 20)
-    assert "410.0 MiB (429916160 bytes) do not fit into /x (tmpfs), which can take 350.0 MiB" in text
-    assert "available memory is 500.0 MiB less a margin of 100.0 MiB" in text
+    assert "410 MiB (429916160 bytes) do not fit into /x (tmpfs), which can take 350 MiB" in text
+    assert "available memory is 500 MiB less a margin of 100 MiB" in text
     assert "50.0 MiB are promised" in text
     assert "1 of 2 would fit: small" in text
     assert refusal(space(), [("big", 390 << 20)]) == ""
