@@ -225,6 +225,8 @@ def _some_windows(order: EpochOrder, part: DatasetPart) -> tuple[list[_Ranges], 
 
 def _planned(part: DatasetPart, windows: Sequence[_Ranges], entry: DatasetEntry) -> NDArray[np.float64]:
     """Add up chunks, bytes read and bytes decoded over windows."""
+    if not part.pieces:  # rows without elements
+        return np.zeros(4)
     if part.access == DIRECT:
         return _read_in_part(part, windows)
     total = np.zeros(4)

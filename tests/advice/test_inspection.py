@@ -329,3 +329,8 @@ def test_a_filter_is_slow_by_its_measured_rate_and_not_by_its_name(tmp_path, rat
     costs = inspect_file(path, memory_budget=8 * MIB).sample.datasets
     found = layout_advice(entries, costs, [rate], block_rows=500, batch_rows=2000, blocks_per_window=4, blocks=4)
     assert [advice.key for advice in found] == (["slow_filter"] if slow else [])
+
+
+def test_rows_without_elements_cost_nothing(tmp_path):
+    path = write(tmp_path / "a.h5", x=(np.zeros((40, 0)), {}))
+    assert inspect_file(path, fields=["x"], batch_size=10).sample.row_nbytes == 0
