@@ -46,7 +46,7 @@ def warn_of_weak_shuffle(
         return
     ways = [_larger_window(weak, window, window_rows, memory_budget)]
     if layout.leading[0].pipeline.filters and layout.leading[0].chunk_nbytes >= _LARGE_CHUNK_NBYTES:
-        ways.append("a copy with smaller chunks (h5stream repack FILE NEW --chunk-mib 1)")
+        ways.append("a copy with smaller chunks (h5stream repack FILE NEW --chunk-bytes 1MiB)")
     said = "Ways out" if len(ways) > 1 else "The way out"
     warnings.warn(
         f"{_figures(weak, layout, batch_rows * ranks)} {said}: {', or '.join(ways)}. {_HARMLESS}",

@@ -139,6 +139,15 @@ def test_a_command_that_is_named_exists_with_its_options(page, line):
     assert {word for word in words[2:] if word.startswith("--")} <= options
 
 
+def test_options_that_messages_name_exist():
+    known = typer.main.get_command(app).commands
+    for path in sorted((ROOT / "h5stream").rglob("*.py")):
+        for name, words in re.findall(r"h5stream (\w+)((?: [\w./{}*-]+)* --[\w-]+)", path.read_text()):
+            options = {option for parameter in known[name].params for option in parameter.opts} if name in known else ()
+            for option in re.findall(r"--[\w-]+", words) if options else ():
+                assert option in options, f"{path.name}: h5stream {name} {option}"
+
+
 def test_files_that_are_named_exist():
     named = {
         (page.name, path)
