@@ -20,6 +20,7 @@ from h5stream.engine.slots import Memory, SlotFormat, address_of, map_memory
 from h5stream.errors import OptionError
 from h5stream.order.blocks import Blocks, listed_blocks, make_blocks, row_numbers, select_rows
 from h5stream.order.epoch import Window
+from h5stream.order.places import Places, place_dtype
 from h5stream.storage.fields import Fields, Source
 from h5stream.storage.joining import joined_layout
 from h5stream.storage.layout import DIRECT, SampleLayout
@@ -196,7 +197,8 @@ class H5Dataset(Dataset[Any]):
         if indexing.is_one(rows):
             value = self._sample(int(rows))
         else:
-            value = self.read(indexing.numbers(rows, len(self), axis=0))
+            value = self._slice(rows) if isinstance(rows, slice) else None
+            value = self.read(indexing.numbers(rows, len(self), axis=0)) if value is None else value
         value = indexing.inside(value, inside, taken=not indexing.is_one(rows)) if inside else value
         return as_numpy(value) if self._numpy else value
 
@@ -215,6 +217,14 @@ class H5Dataset(Dataset[Any]):
         """
         return Samples(self.read(np.asarray(indices, dtype=np.int64)), len(indices), self._numpy)
 
+    def _slice(self, rows: slice) -> Any:
+        """Read consecutive rows without a plan; None where that cannot be."""
+        first, stop, step = rows.indices(len(self))
+        if self._rows is not None or step != 1 or stop <= first:
+            return None
+        values = self._carrier.single.read_stretch(first, stop - first, self._carrier.scratch)
+        return None if values is None else self.layout.assemble(values)
+
     def read(self, rows: NDArray[np.int64]) -> Any:
         """Read rows as one batch of tensors, in the order given; rows may repeat.
 
@@ -225,11 +235,13 @@ class H5Dataset(Dataset[Any]):
         """
         return self._read(self._row_numbers(rows))
 
-    def _read(self, numbers: NDArray[np.int64]) -> Any:
+    def _read(self, numbers: Places) -> Any:
         """Read rows by their numbers in the files."""
         count = len(numbers)
-        by_row = np.arange(count)
-        if not (numbers[1:] >= numbers[:-1]).all():
+        # As narrow as plans want them: finding that out afterwards costs more than reading a few thousand rows.
+        numbers = numbers.astype(place_dtype(self.layout.rows), copy=False)
+        by_row: Places = np.arange(count, dtype=place_dtype(count))
+        if not _ascending(numbers):
             by_row = np.argsort(numbers, kind="stable")
             numbers = numbers[by_row]
         slot_format = SlotFormat.for_rows(self.layout.fields, count)
@@ -242,12 +254,12 @@ class H5Dataset(Dataset[Any]):
             objects=[objects],
         )
         if count:
-            window = Window(rows=numbers, batch=np.zeros(count, dtype=np.int64), within=by_row)
+            window = Window(rows=numbers, batch=np.zeros(count, dtype=np.int32), within=by_row)
             self._carrier.read(window, sink)
             self._check_unchanged(numbers)
         return self._assembler.batch(torch.from_numpy(memory), slot_format, count, objects)
 
-    def _check_unchanged(self, numbers: NDArray[np.int64]) -> None:
+    def _check_unchanged(self, numbers: Places) -> None:
         """Refuse rows of files that are not what was opened: their chunks may lie elsewhere by now."""
         for file in self.layout.files_of(numbers):
             self.layout.files[file].check_unchanged()
@@ -292,7 +304,7 @@ def _copied(tensor: torch.Tensor) -> torch.Tensor:
     return copy
 
 
-def _ascending(rows: NDArray[np.int64]) -> bool:
+def _ascending(rows: Places) -> bool:
     return bool((rows[:-1] <= rows[1:]).all())
 
 

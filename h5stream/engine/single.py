@@ -1,7 +1,8 @@
-"""One row of data that need no decoding: a read for each field, straight into its tensor.
+"""A row, or consecutive rows, of data that need no decoding: few reads, and no plan.
 
-A plan, a slot and a batch around one row cost ten times what reading it does, and who asks for single rows asks for
-many. So the common case goes without them; everything else is read as a batch of one row.
+A plan, a slot and a batch around one row cost ten times what reading it does, and twice that for some thousand rows of
+a few bytes. Who asks for single rows or slices asks for many, so the common case goes without them; everything else is
+read as a batch.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from h5stream.engine.unfiltered import Reach, UnfilteredDatasets
+from h5stream.engine.plan import MAX_GAP_NBYTES
+from h5stream.engine.unfiltered import EXTENT_NBYTES, Reach, UnfilteredDatasets
+from h5stream.storage.filters import DecodeScratch
 from h5stream.storage.layout import DatasetPart, SampleLayout
 from h5stream.storage.source import FileBytes
 
@@ -50,7 +53,7 @@ class _Reads:
 
 
 class SingleRows:
-    """Reads single rows where all that takes is plain reads.
+    """Reads single rows, and consecutive ones, where all that takes is plain reads.
 
     # Guarantees: immutable; any thread may read.
 
@@ -95,9 +98,62 @@ class SingleRows:
                 if not _read(descriptor.number, target, at, nbytes):
                     return None  # the ordinary way says why, or gets over it
             values[each.field] = torch.from_numpy(value)
+        self._check_unchanged(reads)
+        return values
+
+    def read_stretch(self, first: int, count: int, scratch: DecodeScratch) -> list[torch.Tensor] | None:
+        """Read consecutive rows, a tensor for each field; None where it is not that simple, or does not succeed.
+
+        Parameters
+        ----------
+        first, count : int
+            The number of the first row in the whole sequence of rows, and how many; at least 1.
+        scratch : DecodeScratch
+            The calling thread's buffers.
+        """
+        place = bisect.bisect_right(self._layout.file_starts, first) - 1
+        reads = self._reads[place] if self._reads else None
+        if reads is None or first + count > self._layout.file_starts[place + 1]:
+            return None
+        values: list[Any] = [None] * len(self._forms)
+        for each in reads:
+            if len(each.pieces) > 1 or each.stride - each.pieces[0][3] > MAX_GAP_NBYTES:
+                return None
+            shape, dtype = self._forms[each.field]
+            value = np.empty((count, *shape), dtype)
+            if not self._read_to(value, each, first, scratch):
+                return None
+            values[each.field] = torch.from_numpy(value)
+        self._check_unchanged(reads)
+        return values
+
+    def _read_to(self, value: Any, each: _Reads, first: int, scratch: DecodeScratch) -> bool:
+        descriptor = self._sources[each.file].descriptor()
+        ((number, begin, _, nbytes),) = each.pieces
+        # One element a row, of a width that NumPy copies fast where there is one.
+        rows = value.reshape(-1).view(_WIDTHS.get(nbytes, f"V{nbytes}"))
+        room = max(1, EXTENT_NBYTES // each.stride) if nbytes < each.stride else len(rows)
+        done = 0
+        while done < len(rows):
+            chunk, within = divmod(first + done - each.row_start, each.chunk_rows)
+            some = min(len(rows) - done, each.chunk_rows - within, room)
+            at = each.offsets[chunk * each.across + number] + within * each.stride + begin
+            span = (some - 1) * each.stride + nbytes
+            ours = rows[done : done + some]
+            target = ours.view(np.uint8) if nbytes == each.stride else scratch.buffer("read", span)
+            if not _read(descriptor.number, target, at, span):
+                return False
+            if nbytes < each.stride:
+                ours[:] = np.ndarray(some, rows.dtype, target.data, 0, (each.stride,))
+            done += some
+        return True
+
+    def _check_unchanged(self, reads: list[_Reads]) -> None:
         for file in {each.file for each in reads}:
             self._layout.files[file].check_unchanged()
-        return values
+
+
+_WIDTHS = {1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "c16"}
 
 
 def _read(descriptor: int, target: Any, offset: int, nbytes: int) -> bool:

@@ -70,8 +70,19 @@ def test_rows_columns_and_members_are_those_that_h5py_reads(tmp_path, form, data
     ours = H5Dataset(str(path), fields)
     found = ours[rows]
     one = ours[int(rows[0])]
-    for name, batch, row in zip(wanted, found, one, strict=True):
+    stretch = data.draw(st.slices(shape[0]))
+    # The same file twice, one behind the other: a stretch may begin in one and end in the next.
+    across = slice(shape[0] - 1, shape[0] + 1)
+    twice = H5Dataset([str(path)] * 2, fields)
+    for k, (name, batch, row) in enumerate(zip(wanted, found, one, strict=True)):
         oracle = expected[name] if name else expected
+        whole = values[name] if name else values
+        for rows_of, rows in ((ours, stretch), (twice, across)):
+            told = np.concatenate([whole, whole])[rows] if rows_of is twice else whole[rows]
+            told = told if columns is None else told[:, columns]
+            given = rows_of[rows][k]
+            native = told.astype(told.dtype.newbyteorder("="))
+            assert given == told.tolist() if told.dtype.kind == "S" else given.numpy().tobytes() == native.tobytes()
         if oracle.dtype.kind == "S":
             assert batch == oracle.tolist()
             continue
@@ -173,7 +184,9 @@ def test_single_rows_read_their_own_bytes_only(tmp_path):
         dataset[2000]
 
 
-@pytest.mark.parametrize("ask", [lambda d: d[1500], lambda d: d[:]], ids=["row", "batch"])
+@pytest.mark.parametrize(
+    "ask", [lambda d: d[1500], lambda d: d[:], lambda d: d[[1, 1500]]], ids=["row", "slice", "list"]
+)
 def test_a_file_that_shrank_or_changed_is_an_error(tmp_path, ask):
     path, _ = write(tmp_path / "a.h5", rows=2000)
     dataset = H5Dataset(path, "x")
