@@ -28,7 +28,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from h5stream import H5Dataset, H5StreamLoader, SystemMonitor, allowance, delivery
+from h5stream import H5Dataset, H5StreamLoader, SystemMonitor, allowance
 from h5stream.baseline.rivals import naive_loader
 from h5stream.baseline.sample_file import write_sample_file
 from h5stream.device.backend import backend_for
@@ -170,11 +170,7 @@ def batches_per_s(bench: Bench) -> dict[str, dict[str, float]]:
             if workers <= max(2, allowance.cpus()) and kind != "lz4_shuffle":
                 row[f"naive_{workers}_workers"] = _naive_rate(bench, kind, workers)
         row["host_window"] = _rate(bench, kind)
-        # Who undoes the byte shuffle of a device window: the processor, or the GPU where the decoder leaves it that.
-        for name, on_device in (("device_window_cpu_unshuffles", False), ("device_window", True)):
-            if on_device or "shuffle" in kind:
-                with _unshuffled_on_device(on_device):
-                    row[name] = _rate(bench, kind, window_device=bench.device)
+        row["device_window"] = _rate(bench, kind, window_device=bench.device)
     return figures
 
 
@@ -184,15 +180,6 @@ def _rate(bench: Bench, kind: str, **options: Any) -> float:
         count, seconds = take(loader, bench.seconds)
         bench.sync()
         return count / seconds
-
-
-@contextlib.contextmanager
-def _unshuffled_on_device(wanted: bool) -> Iterator[None]:
-    usual, delivery.device_unshuffles = delivery.device_unshuffles, lambda backend: wanted
-    try:
-        yield
-    finally:
-        delivery.device_unshuffles = usual
 
 
 def _naive_rate(bench: Bench, kind: str, workers: int) -> float:

@@ -94,13 +94,9 @@ class Delivery:
 
     Attributes
     ----------
-    takes_planar : bool
-        Whether what crosses may lie in byte planes still.
     transform_there : callable or None
         What the process that fills the slots is to do with each batch.
     """
-
-    takes_planar = False
 
     def __init__(
         self,
@@ -249,11 +245,6 @@ class DeviceDelivery(Delivery):
         return _DeviceStream(feed, run, self._finish, done_already=self._on_side_stream is not None)
 
 
-def device_unshuffles(backend: DeviceBackend[Any, Any]) -> bool:
-    """Tell whether a device window undoes byte shuffles itself: not where the device is the processor anyway."""
-    return backend.device.type != "cpu"
-
-
 class WindowDelivery(DeviceDelivery):
     """Batches that a device gathers from a window in its own memory.
 
@@ -288,7 +279,6 @@ class WindowDelivery(DeviceDelivery):
             most_slots=size.max_open_batches,
             isolated=isolated,
         )
-        self.takes_planar = device_unshuffles(backend)
 
     def engine_order(self, order: Any, first_batch: int) -> tuple[Any, int]:
         """Give the order in which slots of rows in file order are filled: from the window of the first batch on."""

@@ -50,7 +50,6 @@ def engine_for(
             threads=threads,
             on_thread_start=on_thread_start,
             skip_corrupt=skip_corrupt,
-            straight=delivery.takes_planar,
         )
     return ProcessEngine(
         carrier.layout,
@@ -60,6 +59,5 @@ def engine_for(
         on_thread_start=on_thread_start,
         transform=delivery.transform_there,
         skip_corrupt=skip_corrupt,
-        straight=delivery.takes_planar,
         pin=delivery.pin(),
     )

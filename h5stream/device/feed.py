@@ -53,15 +53,11 @@ class FeedTotals:
     waits_for_host : int
         How often the thread had to wait for a copy before its slot could go back. High: the copy is slower
         than the reading, or `prefetch_factor` is too low; low is right.
-    planar_regions : int
-        Chunks that crossed in byte planes, so that the device undid their byte shuffle; always 0 without a
-        device window. 0 with one: no field is stored with shuffle in whole rows, or slots cut its chunks.
     """
 
     copies: int = 0
     nbytes: int = 0
     waits_for_host: int = 0
-    planar_regions: int = 0
 
 
 @dataclass(slots=True)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import collections
 import weakref
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +19,6 @@ import torch
 
 from h5stream.device.backend import DeviceBackend
 from h5stream.device.feed import BatchSource, FeedTotals, HostSlots, Transform, device_tensors
-from h5stream.device.landing import pieces_of, shaped
 from h5stream.engine.assemble import Assembler
 from h5stream.engine.batches import ReadyBatch
 from h5stream.engine.counters import Tally
@@ -168,20 +166,14 @@ class WindowFeed:
         pairs: list[torch.Tensor] = []
         for number, rows in enumerate(window.fields):
             if rows is not None:
-                pairs += self._laid(ready, number, rows[window.landed : window.landed + ready.rows])
+                start, landed = (
+                    self._slot_format.offsets[number],
+                    rows[window.landed : window.landed + ready.rows].view(-1),
+                )
+                pairs += landed, self._staging[start : start + len(landed)]
         self._backend.launch(self._side, _copy_each, *pairs)
         window.landed += ready.rows
         self._next_slot = ready.number + 1
-
-    def _laid(self, ready: ReadyBatch, number: int, rows: torch.Tensor) -> Iterator[torch.Tensor]:
-        """Give, in pairs, the rows of a field in the window and where their bytes lie in the slot that was sent."""
-        assert self._staging is not None
-        start, row_nbytes = self._slot_format.offsets[number], rows.shape[1]
-        for piece in pieces_of(ready.planar, number, ready.rows):
-            low, high = piece.first_row * row_nbytes, (piece.first_row + piece.rows) * row_nbytes
-            raw = self._staging[start + low : start + high]
-            yield from shaped(rows.view(-1)[low:high], raw, piece)
-            self.totals.planar_regions += piece.chunks if piece.element_nbytes > 1 else 0
 
     def _window_for(self, number: int) -> _Window:
         for window in self._windows:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from h5stream.engine.carry import FileTask
 from h5stream.engine.emit import Sink
 from h5stream.engine.kept import KeptTask
-from h5stream.engine.slots import PlanarRegions, Slot, SlotFormat, address_of
+from h5stream.engine.slots import Slot, SlotFormat, address_of
 from h5stream.errors import CorruptChunkError
 from h5stream.order.places import Places, pieces
 
@@ -33,8 +33,6 @@ class ReadyBatch:
         Rows that are still to come; 0 once it may be handed over.
     dropped : list of ndarray
         Places of rows that cannot be had and are left out.
-    planar : PlanarRegions
-        What of its memory lies in byte planes still; empty but for a device that was to get it so.
     corrupt : CorruptChunkError or None
         Why, for one of them.
     """
@@ -45,7 +43,6 @@ class ReadyBatch:
     objects: dict[int, list[Any]]
     missing: int
     dropped: list[Places] = field(default_factory=list)
-    planar: PlanarRegions = field(default_factory=dict)
     corrupt: CorruptChunkError | None = None
 
 
@@ -76,15 +73,13 @@ def rows_of_batches(batch: Places) -> NDArray[np.int64]:
     return counts
 
 
-def sink_of(batches: list[ReadyBatch], slot_format: SlotFormat, row_nbytes: tuple[int, ...], *, straight: bool) -> Sink:
-    """Give where a window's rows go; `straight` lets chunks be decoded into the slots and left planar."""
+def sink_of(batches: list[ReadyBatch], slot_format: SlotFormat, row_nbytes: tuple[int, ...]) -> Sink:
+    """Give where a window's rows go."""
     return Sink(
         slots=np.array([address_of(batch.slot.memory) for batch in batches], dtype=np.int64),
         format=slot_format,
         row_nbytes=row_nbytes,
         objects=[batch.objects for batch in batches],
-        memories=[batch.slot.memory for batch in batches] if straight else (),
-        planar=[batch.planar for batch in batches] if straight else (),
     )
 
 

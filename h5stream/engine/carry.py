@@ -18,7 +18,6 @@ from h5stream.engine.gathering import SideBySide, Stack
 from h5stream.engine.mapping import GatherTask, MappedDatasets
 from h5stream.engine.plan import Task, counted_from, plan_window, rows_of_parts
 from h5stream.engine.single import SingleRows
-from h5stream.engine.straight import Straight
 from h5stream.engine.unfiltered import RowsTask, UnfilteredDatasets
 from h5stream.errors import CorruptChunkError
 from h5stream.order.epoch import Window
@@ -147,11 +146,10 @@ class Carrier:
             self._carry_stack(task, sink, stopped, tally)
             return
         beside = SideBySide(programs[0], task, sink, self.scratch) if SideBySide.pays(programs) else None
-        straight = Straight(programs[0], task, sink) if Straight.pays(task.part, programs, sink) else None
         for start, stop in itertools.pairwise(task.run.tolist()):
             if stopped():
                 return
-            self._carry_run(task, sink, start, stop, beside, straight, tally)
+            self._carry_run(task, sink, start, stop, beside, tally)
         if beside is not None:
             began = clock()
             beside.flush()
@@ -166,7 +164,6 @@ class Carrier:
         start: int,
         stop: int,
         beside: SideBySide | None,
-        straight: Straight | None,
         tally: Tally,
     ) -> None:
         """Fetch neighbouring chunks with one read, decode and scatter each."""
@@ -180,12 +177,9 @@ class Carrier:
         for k in range(start, stop):
             at = int(task.offset[k]) - base
             stored = fetched[at : at + int(task.nbytes[k])]
-            place = None if straight is None else straight.place_for(k)
-            data, shuffled = self._decode(task, k, stored, place) if decoded else (stored, 0)
+            data, shuffled = self._decode(task, k, stored) if decoded else (stored, 0)
             mark = tally.decoded(mark, data.nbytes)
-            if straight is not None and place is not None:
-                straight.keep(k, place, data, shuffled, scratch)
-            elif beside is None or data.nbytes != task.part.chunk_nbytes:
+            if beside is None or data.nbytes != task.part.chunk_nbytes:
                 self.emitter.emit(task, sink, k, data, shuffled, scratch)
             else:
                 beside.add(k, data, shuffled)
@@ -242,16 +236,14 @@ class Carrier:
         stack.flush()
         tally.scattered(mark)
 
-    def _decode(self, task: Task, k: int, stored: Bytes, out: Bytes | None = None) -> tuple[Bytes, int]:
+    def _decode(self, task: Task, k: int, stored: Bytes) -> tuple[Bytes, int]:
         part, index = task.part, task.part.index
         assert index is not None
         mask = int(index.filter_mask[task.place[k]])
         if stored.nbytes == part.chunk_nbytes and part.may_be_unfiltered(task.place[k : k + 1])[0]:
             return self.fallback.chunk(part, int(task.number[k])), 0
         try:
-            return part.pipeline.decode(
-                stored, filter_mask=mask, raw_nbytes=part.chunk_nbytes, scratch=self.scratch, out=out
-            )
+            return part.pipeline.decode(stored, filter_mask=mask, raw_nbytes=part.chunk_nbytes, scratch=self.scratch)
         except DecodeError as error:
             return self._ask_h5py(task, k, error), 0
 

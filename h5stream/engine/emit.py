@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from h5stream.engine import kernels
 from h5stream.engine.plan import Task
-from h5stream.engine.slots import PlanarRegions, SlotFormat, address_of
+from h5stream.engine.slots import SlotFormat, address_of
 from h5stream.storage.elements import Leaf
 from h5stream.storage.filters import DecodeScratch
 from h5stream.storage.layout import DatasetPart, SampleLayout, Target
@@ -40,18 +40,12 @@ class Sink:
         Bytes of one row, for each field.
     objects : list of dict
         For each batch, by field number, the list that its objects go into.
-    memories : list of ndarray of uint8
-        Each batch's slot as an array, if chunks may be decoded straight into it and left planar; else empty.
-    planar : list of PlanarRegions
-        For each batch, where that is noted.
     """
 
     slots: Ints
     format: SlotFormat
     row_nbytes: tuple[int, ...]
     objects: Sequence[dict[int, list[Any]]] = ()
-    memories: Sequence[Bytes] = ()
-    planar: Sequence[PlanarRegions] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,8 +55,6 @@ class Run:
         Leave the rows of corrupt chunks out, and batches of which nothing is left; `left_out` has their numbers.
     world_size : int
         Ranks that count on as many batches from each other: with several, such a batch is an error instead.
-    straight : bool
-        Decode chunks straight into slots where that can be, and leave them planar; `order` is in file order.
     """
 
     def __init__(
@@ -73,10 +71,9 @@ class Run:
         on_thread_start: Callable[[int], None] | None = None,
         skip_corrupt: bool = False,
         world_size: int = 1,
-        straight: bool = False,
     ) -> None:
         self._carrier, self._kept, self.order, self._ring = carrier, kept, order, ring
-        self._format, self._straight = slot_format, straight
+        self._format = slot_format
         self._row_nbytes = tuple(f.row_nbytes for f in carrier.layout.fields)
         self._max_open, self._passed_on = max_open_batches, 0
         self._on_thread_start, self._skip_corrupt, self._world_size = on_thread_start, skip_corrupt, world_size
@@ -301,7 +298,7 @@ class Run:
                 )
             window.batches.append(batch)
             assert rows <= batch.missing
-        window.sink = sink_of(window.batches, self._format, self._row_nbytes, straight=self._straight)
+        window.sink = sink_of(window.batches, self._format, self._row_nbytes)
         window.pending = len(window.tasks)
         self._active.append(window)
         self._jobs.extend((window, task) for task in window.tasks)

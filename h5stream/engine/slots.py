@@ -30,10 +30,6 @@ a large window loses a quarter or more to address translation."""
 Memory = NDArray[np.uint8]
 Allocate = Callable[[int], Memory]
 
-PlanarRegions = dict[tuple[int, int], tuple[int, int]]
-"""What of a slot lies in byte planes still: (field, first row in the slot) -> (rows, bytes of an element). The bytes of
-such a region are those of its rows, all first bytes of its elements first, then all second ones, and so on."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotFormat:

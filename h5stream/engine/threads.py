@@ -24,8 +24,6 @@ class ThreadEngine:
         Called with the thread's number in each of them.
     skip_corrupt : bool
         Leave out the rows of corrupt chunks.
-    straight : bool
-        Decode chunks straight into slots where that can be, and leave them in byte planes.
     """
 
     def __init__(
@@ -36,9 +34,8 @@ class ThreadEngine:
         threads: int,
         on_thread_start: Callable[[int], None] | None = None,
         skip_corrupt: bool = False,
-        straight: bool = False,
     ) -> None:
-        self.carrier, self._kept, self._straight = carrier, kept, straight
+        self.carrier, self._kept = carrier, kept
         self._threads, self._on_thread_start, self._skip_corrupt = threads, on_thread_start, skip_corrupt
 
     @property
@@ -74,7 +71,6 @@ class ThreadEngine:
             on_thread_start=self._on_thread_start,
             skip_corrupt=self._skip_corrupt,
             world_size=world_size,
-            straight=self._straight,
         )
 
     def renew(self) -> None:

@@ -154,7 +154,6 @@ class Pass:
             on_thread_start=serving.on_thread_start,
             skip_corrupt=serving.setup.skip_corrupt,
             world_size=message.world_size,
-            straight=serving.setup.straight,
         )
         with self._changed:
             self._run = run
@@ -183,9 +182,7 @@ class Pass:
                 self._serving.slots.give_back(batch.slot)
                 place = None
         report = self._report(run)
-        self._serving.send(
-            Filled(self._begin.run, batch.number, batch.rows, place, objects, batch.planar, made, report)
-        )
+        self._serving.send(Filled(self._begin.run, batch.number, batch.rows, place, objects, made, report))
 
     def _transformed(self, batch: ReadyBatch) -> Packed:
         serving = self._serving

@@ -65,8 +65,6 @@ class ProcessEngine:
         What the child is to call, at the start of each reader thread and with each batch.
     skip_corrupt : bool
         Leave out the rows of corrupt chunks.
-    straight : bool
-        Leave chunks in byte planes where that can be.
     pin : callable, optional
         Called with each piece of shared memory that batches lie in.
 
@@ -86,14 +84,12 @@ class ProcessEngine:
         on_thread_start: Callable[[int], None] | None = None,
         transform: Callable[[Any], Any] | None = None,
         skip_corrupt: bool = False,
-        straight: bool = False,
         pin: Callable[[Memory], object] | None = None,
     ) -> None:
         check_function("transform", transform)
         check_function("worker_init_fn", on_thread_start)
         self._layout, self._kept, self._blocks = layout, kept, blocks
         self._threads, self._skip_corrupt, self._pin = max(1, threads), skip_corrupt, pin
-        self._straight = straight
         self._on_thread_start, self._transform = on_thread_start, transform
         self._child: Child | None = None
         self._end: Callable[[], object] = lambda: None
@@ -143,7 +139,6 @@ class ProcessEngine:
             blocks=self._blocks,
             threads=self._threads,
             skip_corrupt=self._skip_corrupt,
-            straight=self._straight,
             functions=functions,
             main=main_module(functions),
             log_level=logging.getLogger("h5stream").getEffectiveLevel(),
@@ -275,7 +270,7 @@ class IsolatedRun:
         own = None if message.place is None else self._child.arenas.slot(message.place)
         if message.made is None:
             assert own is not None
-            return ReadyBatch(message.number, message.rows, own, message.objects, missing=0, planar=message.planar)
+            return ReadyBatch(message.number, message.rows, own, message.objects, missing=0)
         stream, pieces, place = message.made
         made = None if place is None else self._child.arenas.slot(place)
         value = unpack(stream, pieces, own, made)

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from h5stream.engine.slots import PlanarRegions
 from h5stream.isolation.failures import Failure
 from h5stream.isolation.memory import Place
 
@@ -116,8 +115,6 @@ class Filled(NamedTuple):
         Its slot; None if nothing lies there any more.
     objects : dict
         By field number, lists of what does not live in a slot.
-    planar : PlanarRegions
-        What of the slot lies in byte planes still.
     made : Made or None
         What a transform made of it.
     report : Report
@@ -129,7 +126,6 @@ class Filled(NamedTuple):
     rows: int
     place: Place | None
     objects: dict[int, list[Any]]
-    planar: PlanarRegions
     made: Made | None
     report: Report
 

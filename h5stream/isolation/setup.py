@@ -35,8 +35,6 @@ class Setup:
         Reader threads, at least 1.
     skip_corrupt : bool
         Leave out the rows of corrupt chunks.
-    straight : bool
-        Leave chunks in byte planes where that can be.
     functions : bytes
         The pickled `transform` and `worker_init_fn`, each or None.
     main : dict or None
@@ -53,7 +51,6 @@ class Setup:
     blocks: Blocks
     threads: int
     skip_corrupt: bool
-    straight: bool
     functions: bytes
     main: dict[str, Any] | None
     log_level: int

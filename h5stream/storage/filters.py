@@ -217,11 +217,6 @@ class Pipeline:
             data = out
         return data, shuffled
 
-    def fills_out(self, filter_mask: int, raw_nbytes: int) -> bool:
-        """Tell whether `decode` writes a chunk into `out` itself, and not into other memory that it copies there."""
-        steps, _ = self._compiled(filter_mask, raw_nbytes)
-        return bool(steps) and steps[-1].fills_out
-
     def _compiled(self, filter_mask: int, raw_nbytes: int) -> tuple[tuple[_Step, ...], int]:
         """Work out the steps once for each filter mask; files with small chunks have millions of them."""
         key = (filter_mask, raw_nbytes)

@@ -13,7 +13,6 @@ from toy_feed import feed_in_place, feed_owned, is_right
 
 import h5stream
 from h5stream.device.backend import CudaBackend, DeviceBackend, PinningWarning, backend_for
-from h5stream.device.landing import Piece, shaped
 from h5stream.errors import OptionError
 
 gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")]
@@ -176,16 +175,6 @@ class TestOnAGpu:
         ended = backend.record_event(side, timed=True)
         backend.synchronize(ended)
         assert 0 < backend.elapsed_ns(began, ended) < 1e9
-
-    def test_byte_planes_become_rows(self):
-        backend = CudaBackend()
-        for width in (2, 4, 8, 16):
-            planes = torch.randint(0, 256, (5, width, 1000), dtype=torch.uint8)
-            piece = Piece(first_row=0, rows=50, chunks=5, element_nbytes=width)
-            out = torch.zeros(planes.numel(), dtype=torch.uint8, device=backend.device)
-            to, of = shaped(out, planes.view(-1).to(backend.device), piece)
-            to.copy_(of)
-            assert torch.equal(out.cpu(), planes.transpose(1, 2).reshape(-1))
 
     @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU")
     def test_cuda_1_makes_no_context_on_gpu_0(self):

@@ -19,7 +19,6 @@ from torch.utils.data import RandomSampler, Subset
 
 import h5stream.delivery
 from h5stream import Field, H5Dataset, H5StreamLoader
-from h5stream.device.window import WindowFeed
 from h5stream.errors import (
     BudgetError,
     CorruptChunkError,
@@ -457,22 +456,6 @@ def test_a_device_is_fed_from_pinned_shared_memory_with_the_same_batches(sample,
     assert_same(found, expected)
     assert fake.pinned_in_place
     assert fake.counts["allocate_pinned"] == 0
-
-
-def test_what_a_child_leaves_in_byte_planes_is_unshuffled_on_the_device(tmp_path, monkeypatch):
-    path = str(tmp_path / "planes.h5")
-    with h5py.File(path, "w") as file:
-        data = np.random.default_rng(0).random((2000, 256))
-        file.create_dataset("x", data=data, chunks=(100, 256), compression="gzip", shuffle=True)
-    stream_all(monkeypatch)
-    monkeypatch.setattr(h5stream.delivery, "device_unshuffles", lambda backend: True)
-    feeds, real = [], WindowFeed.__init__
-    monkeypatch.setattr(WindowFeed, "__init__", lambda feed, *a, **k: (feeds.append(feed), real(feed, *a, **k))[1])
-    options = {"shuffle": True, "window": 800, "num_workers": 1, "memory_budget": 1 << 28}
-    expected = list(H5StreamLoader(path, 100, **options))
-    with H5StreamLoader(path, 100, isolation="process", window_device="cpu", **options) as loader:
-        assert_same(list(loader), expected)
-    assert feeds[0].totals.planar_regions == 20
 
 
 def test_pinned_batches_for_copies_of_the_users_own_are_torchs(sample, monkeypatch):
