@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from making import leave_partial_chunks_unfiltered, low_level
 from oracle import expected, same, take
 
 from h5stream import H5Dataset, H5StreamLoader
+from h5stream.errors import CorruptChunkError
 
 LIBVERS = {
     name: getattr(h5py.h5f, f"LIBVER_{name}")
@@ -86,6 +88,18 @@ class ChunkedFile:
     def grows_first(self) -> bool:
         """Whether the only unlimited axis, if there is only one, is the first."""
         return [n for n in self.maxshape if n is None] != [None] or self.maxshape[0] is None
+
+    def left_unfiltered(self, error: CorruptChunkError, path: Path) -> bool:
+        """Tell whether a chunk lies there unfiltered without a mark, since it was at the edge when it was written.
+
+        Growing a dataset, libhdf5 means to filter such chunks and does not always. It then decodes raw bytes itself,
+        and gives what lies behind the too short result in its memory: there is nothing to compare with.
+        """
+        if not self.partial_unfiltered or all(step.kind != "resize" for step in self.steps):
+            return False
+        with h5py.File(path, locking=False) as file:
+            stored = file["x"].id.get_chunk_info_by_coord(error.chunk)
+        return bool(stored.filter_mask == 0 and stored.size == math.prod(self.chunks) * self.numpy_dtype.itemsize)
 
     def prepare(self, creation: Any) -> None:
         creation.set_alloc_time(ALLOC_TIMES[self.alloc])
@@ -207,7 +221,12 @@ def check_like_h5py(case: ChunkedFile, path: Path) -> str:
     dataset = H5Dataset(path, "x")
     part = dataset.layout.datasets[0][0]
     assert part.access in ("direct", "decoded"), part.reason
-    assert same(dataset[:], theirs), "H5Dataset differs from h5py"
+    try:
+        ours = dataset[:]
+    except CorruptChunkError as error:
+        assert case.left_unfiltered(error, path), error
+        return "not decodable: libhdf5 left a chunk unfiltered and does not say so"
+    assert same(ours, theirs), "H5Dataset differs from h5py"
     some = np.random.default_rng(case.seed).integers(0, rows, 7)
     assert same(dataset[some], take(theirs, some)), "rows of H5Dataset differ from h5py"
     dataset.close()
