@@ -97,9 +97,13 @@ class ChunkedFile:
         """
         if not self.partial_unfiltered or all(step.kind != "resize" for step in self.steps):
             return False
-        with h5py.File(path, locking=False) as file:
-            stored = file["x"].id.get_chunk_info_by_coord(error.chunk)
-        return bool(stored.filter_mask == 0 and stored.size == math.prod(self.chunks) * self.numpy_dtype.itemsize)
+        found: list[Any] = []
+        with h5py.File(path, locking=False) as file:  # by its bytes: coordinates are what libhdf5 may get wrong
+            file["x"].id.chunk_iter(
+                lambda chunk: found.append(chunk) if chunk.byte_offset == error.byte_offset else None
+            )
+        raw_nbytes = math.prod(self.chunks) * self.numpy_dtype.itemsize
+        return [(chunk.filter_mask, chunk.size) for chunk in found] == [(0, raw_nbytes)]
 
     def prepare(self, creation: Any) -> None:
         creation.set_alloc_time(ALLOC_TIMES[self.alloc])
@@ -224,7 +228,8 @@ def check_like_h5py(case: ChunkedFile, path: Path) -> str:
     try:
         ours = dataset[:]
     except CorruptChunkError as error:
-        assert case.left_unfiltered(error, path), error
+        if not case.left_unfiltered(error, path):
+            raise
         return "not decodable: libhdf5 left a chunk unfiltered and does not say so"
     assert same(ours, theirs), "H5Dataset differs from h5py"
     some = np.random.default_rng(case.seed).integers(0, rows, 7)
