@@ -99,11 +99,10 @@ class ChunkedFile:
             return False
         found: list[Any] = []
         with h5py.File(path, locking=False) as file:  # by its bytes: coordinates are what libhdf5 may get wrong
-            file["x"].id.chunk_iter(
-                lambda chunk: found.append(chunk) if chunk.byte_offset == error.byte_offset else None
-            )
+            file["x"].id.chunk_iter(found.append)
         raw_nbytes = math.prod(self.chunks) * self.numpy_dtype.itemsize
-        return [(chunk.filter_mask, chunk.size) for chunk in found] == [(0, raw_nbytes)]
+        ours = [(chunk.filter_mask, chunk.size) for chunk in found if chunk.byte_offset == error.byte_offset]
+        return ours == [(0, raw_nbytes)]
 
     def prepare(self, creation: Any) -> None:
         creation.set_alloc_time(ALLOC_TIMES[self.alloc])
