@@ -29,6 +29,8 @@ def same(ours, theirs) -> bool:
     if isinstance(ours, torch.Tensor):
         theirs = np.ascontiguousarray(theirs, dtype=theirs.dtype.newbyteorder("="))
         mine = ours.numpy()
+        if mine.dtype == bool and theirs.dtype == bool:  # a stored byte above 1 is true, and a copy of it may be a 1
+            mine, theirs = mine.view("u1") != 0, theirs.view("u1") != 0
         return mine.dtype == theirs.dtype and mine.shape == theirs.shape and mine.tobytes() == theirs.tobytes()
     if isinstance(ours, list):
         if isinstance(theirs, np.ndarray) and theirs.dtype.kind == "S":
