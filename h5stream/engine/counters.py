@@ -8,11 +8,7 @@ from __future__ import annotations
 import collections
 import time
 
-from numpy import uint8
-from numpy.typing import NDArray
-
 from h5stream.engine.statistics import LoaderStatistics
-from h5stream.storage.source import FileBytes
 
 clock = time.perf_counter_ns
 """Nanoseconds; all marks and durations of this module are of this clock."""
@@ -65,24 +61,24 @@ class Tally:
         for name, count in zip(self.__slots__, totals, strict=True):
             setattr(self, name, count)
 
-    def fetch(self, source: FileBytes, offset: int, target: NDArray[uint8]) -> int:
-        """Fill `target` from a file, and give the mark of its end."""
-        began = clock()
-        source.read_into(offset, target.data)
-        ended = clock()
-        self.read_ns += ended - began
-        self.read_bytes += target.nbytes
-        self.reads += 1
-        return ended
+    def read(self, since: int, nbytes: int, reads: int = 1) -> None:
+        """Count the time since a mark as reading so many bytes."""
+        self.read_ns += clock() - since
+        self.read_bytes += nbytes
+        self.reads += reads
 
     def read_in_part(self, since: int, reads: int, nbytes: int, read_ns: int) -> None:
         """Count what was read since a mark without decoding, and the rest of the time as scattering."""
         self.reads += reads
-        self.chunks += reads
         self.read_bytes += nbytes
-        self.decoded_bytes += nbytes
         self.read_ns += read_ns
+        self.used(nbytes, reads)
         self.scatter_ns += clock() - since - read_ns
+
+    def used(self, nbytes: int, reads: int = 1) -> None:
+        """Count bytes that were read and need no decoding."""
+        self.chunks += reads
+        self.decoded_bytes += nbytes
 
     def decoded(self, since: int, nbytes: int) -> int:
         """Count a chunk that was decoded since a mark, and give the mark of its end."""

@@ -229,7 +229,7 @@ _NOT_ADDED = {
 }
 
 
-def together(snapshots: Sequence[LoaderStatistics]) -> LoaderStatistics:
+def combined(snapshots: Sequence[LoaderStatistics]) -> LoaderStatistics:
     """Give the statistics of several epochs of one loader as if they were one.
 
     Sums are added. `first_batch_s` is added too, so that its share of `elapsed_s` stays what it is;
@@ -238,7 +238,7 @@ def together(snapshots: Sequence[LoaderStatistics]) -> LoaderStatistics:
     Examples
     --------
     >>> one = LoaderStatistics(rows=10, batches=2, wait_max_s=0.1)
-    >>> two = together([one, one])
+    >>> two = combined([one, one])
     >>> two.rows, two.batches, two.wait_max_s
     (20, 4, 0.1)
     """
