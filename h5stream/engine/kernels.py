@@ -4,7 +4,7 @@ Every kernel runs without the GIL and knows rows only as (slot, place in it), so
 chunk over any number of batches. Slots are named by address: they are separate allocations, and an array of
 arrays would cost more to pass than a small chunk takes to copy.
 
-Rows go to memory that nobody reads soon, so whole cache lines are written past the cache (non-temporal
+Rows go to memory that is not read soon, so whole cache lines are written past the cache (non-temporal
 stores). Without them every line is first fetched to be overwritten, which makes scattering over a large window
 three times slower (12 against 40 GB/s with two threads on the reference machine).
 

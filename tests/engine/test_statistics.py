@@ -10,7 +10,7 @@ from recording import record_reads
 from sample_files import one_epoch_at_a_time
 
 from h5stream import H5StreamLoader
-from h5stream.engine.counters import KEPT_WAITS, RunCounters
+from h5stream.engine.counters import NEWEST_WAITS, RunCounters
 from h5stream.engine.landing import resident
 from h5stream.engine.statistics import LoaderStatistics, combined
 from h5stream.storage.fallback import H5pyReader
@@ -211,11 +211,11 @@ def test_a_snapshot_may_be_taken_from_another_thread_at_any_time(tmp_path):
 
 def test_what_is_kept_of_an_epoch_is_bounded():
     counters = RunCounters(threads=1, ready_limit=2, row_nbytes=4).begin()
-    for _ in range(2 * KEPT_WAITS):
+    for _ in range(2 * NEWEST_WAITS):
         counters.gave(1)
         counters.waited(counters.asked(0))
-    assert len(counters._waits) == KEPT_WAITS
-    assert counters.snapshot().batches == 2 * KEPT_WAITS
+    assert len(counters._waits) == NEWEST_WAITS
+    assert counters.snapshot().batches == 2 * NEWEST_WAITS
 
 
 def test_the_percentile_is_of_the_waits():

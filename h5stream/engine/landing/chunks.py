@@ -92,12 +92,12 @@ class ChunkTask:
         """Decode and scatter one chunk after the other."""
         self.fill_missing(destination, tools)
         for start, stop, group in self.groups(stored):
-            mark = clock()
+            since = clock()
             for k in range(start, stop):
                 data, shuffled = self.decode(k, self.bytes_of(k, start, group), tools)
-                mark = tools.tally.decoded(mark, data.nbytes)
+                since = tools.tally.decoded(since, data.nbytes)
                 self.scatter(k, data, shuffled, destination, tools)
-                mark = tools.tally.scattered(mark)
+                since = tools.tally.scattered(since)
 
     def groups(self, stored: Iterator[Bytes]) -> Iterator[tuple[int, int, Bytes]]:
         """Give what was read together: first chunk, last (exclusive), and their bytes with the gaps between them."""
@@ -167,13 +167,13 @@ class ChunkTask:
 
     def fill_missing(self, destination: Destination, tools: Tools) -> None:
         """Scatter the fill value to the rows of chunks that were never written."""
-        mark = clock()
+        since = clock()
         for k in range(int(self.edges[0])):
             piece, rows = int(self.piece[k]), self.rows_of(k)
             for program in self.programs:
                 fill = address_of(program.fill_rows[piece])
                 kernels.scatter(fill, 0, program.segments_nbytes[piece], *destination.of(program.field, rows))
-        tools.tally.scattered(mark)
+        tools.tally.scattered(since)
 
 
 _EACH = [field.name for field in fields(ChunkTask) if field.type == "Ints" and field.name != "edges"]

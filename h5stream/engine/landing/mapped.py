@@ -68,9 +68,9 @@ class MappedTask:
 
     def land(self, stored: Iterator[Any], destination: Destination, tools: Tools) -> None:
         """Copy the rows to their places; whether the file is what it was is looked at before it is touched."""
-        mark = clock()
+        since = clock()
         self.rows_of_part.copy(self.placement, destination)
-        tools.tally.scattered(mark)
+        tools.tally.scattered(since)
 
 
 class MappedPart:

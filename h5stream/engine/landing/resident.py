@@ -81,9 +81,9 @@ class ResidentTask:
 
     def land(self, stored: Iterator[Any], destination: Destination, tools: Tools) -> None:
         """Copy the rows to their places."""
-        mark = clock()
+        since = clock()
         self.datasets.copy(self.placement, destination)
-        tools.tally.scattered(mark)
+        tools.tally.scattered(since)
 
 
 class ResidentDatasets:

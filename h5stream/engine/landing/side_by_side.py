@@ -36,15 +36,15 @@ class SideBySideTask(ChunkTask):
         neighbours = _Neighbours(self, destination, tools)
         self.fill_missing(destination, tools)
         for start, stop, group in self.groups(stored):
-            mark = clock()
+            since = clock()
             for k in range(start, stop):
                 data, shuffled = self.decode(k, self.bytes_of(k, start, group), tools)
-                mark = tools.tally.decoded(mark, data.nbytes)
+                since = tools.tally.decoded(since, data.nbytes)
                 neighbours.add(k, data, shuffled)
-                mark = tools.tally.scattered(mark)
-        mark = clock()
+                since = tools.tally.scattered(since)
+        since = clock()
         neighbours.scatter()
-        tools.tally.scattered(mark)
+        tools.tally.scattered(since)
 
 
 class _Neighbours:

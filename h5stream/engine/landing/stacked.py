@@ -42,9 +42,9 @@ class StackedTask(ChunkTask):
             chunks += stop - start
             stack.take(start, stop, group)
         # What was not reading was decoding: the clock is not read for every small chunk.
-        mark = tally.stacked(began, chunks, chunks * raw_nbytes, tally.read_ns - before_ns)
+        since = tally.stacked(began, chunks, chunks * raw_nbytes, tally.read_ns - before_ns)
         stack.scatter()
-        tally.scattered(mark)
+        tally.scattered(since)
 
 
 class _Stack:

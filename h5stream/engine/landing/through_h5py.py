@@ -62,12 +62,12 @@ class H5pyTask:
                 return
             wanted = self.placement[int(self.edges[k]) : int(self.edges[k + 1])]
             first, last = int(wanted.rows[0]), int(wanted.rows[-1])
-            mark = clock()
+            since = clock()
             rows = tools.h5py.rows(self.part, number * self.part.chunk_rows + first, last - first + 1)
-            mark = tools.tally.via_h5py(mark, rows.nbytes)
+            since = tools.tally.via_h5py(since, rows.nbytes)
             for target in self.part.targets:
                 self._scatter(target, rows, first, wanted, destination)
-            tools.tally.scattered(mark)
+            tools.tally.scattered(since)
 
     def _scatter(self, target: Target, rows: Any, first: int, wanted: Placement, destination: Destination) -> None:
         """Put a field of rows, of which the first is row `first` of its chunk, in their places."""

@@ -268,7 +268,7 @@ class StretchesTask(RowsTask):
                     return
                 source = address_of(data) - int(reach.extents[extent, 1]) - int(rows.rows[0]) * reach.stride
                 tools.tally.used(data.nbytes)
-            mark = clock()
+            since = clock()
             kernels.place_rows(
                 np.array([source], dtype=np.int64),
                 reach.stride,
@@ -278,7 +278,7 @@ class StretchesTask(RowsTask):
                 reach.fill_nbytes,
                 *destination.of_each(reach.fields, rows),
             )
-            tools.tally.scattered(mark)
+            tools.tally.scattered(since)
 
 
 def stretches_task(part: DatasetPart, reach: Reach, placement: Placement) -> StretchesTask:
