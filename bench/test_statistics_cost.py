@@ -13,22 +13,14 @@ import statistics
 import time
 import timeit
 
-import numpy as np
 import pytest
 
 from bench import cases
 from h5stream import H5StreamLoader, SystemMonitor
-from h5stream.engine.counters import RunCounters, Tally
+from h5stream.engine.counters import RunCounters, Tally, clock
 
 PROMISE = 0.01
 PAIRS = 6
-
-
-class NoFile:
-    """A source that reads nothing, so that only the counting is left."""
-
-    def read_into(self, offset, target):
-        pass
 
 
 def seconds_a_call(call, bare=None):
@@ -40,10 +32,10 @@ def seconds_a_call(call, bare=None):
 
 def counting_s(found):
     """Give the seconds that counting took in an epoch, all threads together."""
-    tally, source, target = Tally(), NoFile(), np.zeros(1, np.uint8)
+    tally = Tally()
     counters = RunCounters(threads=2, ready_limit=8, row_nbytes=4).begin()
     chunk = seconds_a_call(lambda: tally.scattered(tally.decoded(0, 1)))
-    read = seconds_a_call(lambda: tally.fetch(source, 0, target), lambda: source.read_into(0, target.data))
+    read = seconds_a_call(lambda: tally.read(clock(), 1))
     batch = seconds_a_call(lambda: (counters.gave(1), counters.waited(counters.asked(1)), counters.finished(0)))
     # Chunks that are stacked are counted by the read; to count them one by one here errs on the safe side.
     return found.chunks * chunk + found.reads * read + found.batches * batch
@@ -65,8 +57,8 @@ def test_counting_costs_less_than_one_part_in_a_hundred(benchmark, bench_file, k
 
 def counting_of_small_chunks_s(found):
     """As `counting_s`, for chunks that are stacked: they are counted by the read and the task."""
-    source, target, tally = NoFile(), np.zeros(1, np.uint8), Tally()
-    read = seconds_a_call(lambda: tally.fetch(source, 0, target), lambda: source.read_into(0, target.data))
+    tally = Tally()
+    read = seconds_a_call(lambda: tally.read(clock(), 1))
     return found.reads * 2 * read
 
 

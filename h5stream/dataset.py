@@ -14,9 +14,9 @@ from torch.utils.data import ConcatDataset, Dataset, Subset
 from h5stream import indexing
 from h5stream.block_cache import BlockCache
 from h5stream.engine.assemble import Assembler
-from h5stream.engine.carry import Carrier
-from h5stream.engine.emit import Sink
+from h5stream.engine.reader import RowReader
 from h5stream.engine.slots import Memory, SlotFormat, address_of, map_memory
+from h5stream.engine.tasks import Destination
 from h5stream.errors import OptionError
 from h5stream.order.blocks import Blocks, listed_blocks, make_blocks, row_numbers, select_rows
 from h5stream.order.epoch import Window
@@ -110,7 +110,7 @@ class H5Dataset(Dataset[Any]):
 
     def _renew(self) -> None:
         """Make what belongs to one object over one layout."""
-        self._carrier, self._assembler, self._cache = Carrier(self.layout), Assembler(self.layout), BlockCache()
+        self._reader, self._assembler, self._cache = RowReader(self.layout), Assembler(self.layout), BlockCache()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_cache": None}
@@ -127,7 +127,7 @@ class H5Dataset(Dataset[Any]):
 
     def close(self) -> None:
         """Close the files; the next read opens them again."""
-        self._carrier.close()
+        self._reader.close()
 
     def subset(self, indices: Any) -> H5Dataset:
         """Give a dataset over some of these rows, as ``rows=`` would; the files are not opened again.
@@ -150,7 +150,7 @@ class H5Dataset(Dataset[Any]):
     def _over_rows(self, places: NDArray[np.int64]) -> H5Dataset:
         twin = H5Dataset.__new__(H5Dataset)
         rows = places if self._rows is None else self._rows[places]
-        twin.__dict__.update(self.__dict__, _carrier=Carrier(self.layout), _rows=rows)
+        twin.__dict__.update(self.__dict__, _reader=RowReader(self.layout), _rows=rows)
         return twin
 
     def over(self, layout: SampleLayout) -> H5Dataset:
@@ -222,7 +222,7 @@ class H5Dataset(Dataset[Any]):
         first, stop, step = rows.indices(len(self))
         if self._rows is not None or step != 1 or stop <= first:
             return None
-        values = self._carrier.single.read_stretch(first, stop - first, self._carrier.scratch)
+        values = self._reader.single.read_stretch(first, stop - first, self._reader.scratch)
         return None if values is None else self.layout.assemble(values)
 
     def read(self, rows: NDArray[np.int64]) -> Any:
@@ -247,7 +247,7 @@ class H5Dataset(Dataset[Any]):
         slot_format = SlotFormat.for_rows(self.layout.fields, count)
         memory = _allocate(slot_format.nbytes)
         objects = {f: [None] * count for f, field in enumerate(self.layout.fields) if field.kind == "object"}
-        sink = Sink(
+        destination = Destination(
             slots=np.array([address_of(memory)], dtype=np.int64),
             format=slot_format,
             row_nbytes=tuple(f.row_nbytes for f in self.layout.fields),
@@ -255,7 +255,7 @@ class H5Dataset(Dataset[Any]):
         )
         if count:
             window = Window(rows=numbers, batch=np.zeros(count, dtype=np.int32), within=by_row)
-            self._carrier.read(window, sink)
+            self._reader.read(window, destination)
             self._check_unchanged(numbers)
         return self._assembler.batch(torch.from_numpy(memory), slot_format, count, objects)
 
@@ -279,7 +279,7 @@ class H5Dataset(Dataset[Any]):
         """Read one row; compressed blocks are kept for a while, for neighbours that are asked for next."""
         plain = self._rows is None and 0 <= index < self.layout.rows
         row = index if plain else int(self._row_numbers(np.array([index]))[0])
-        values = self._carrier.single.read(row)
+        values = self._reader.single.read(row)
         if values is not None:
             return self.layout.assemble(values)
         part = self.layout.leading[bisect.bisect_right(self.layout.file_starts, row) - 1]

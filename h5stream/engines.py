@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from h5stream.delivery import Delivery
-from h5stream.engine.carry import Carrier
-from h5stream.engine.kept import KeptDatasets
+from h5stream.engine.landing.resident import ResidentDatasets
+from h5stream.engine.reader import RowReader
 from h5stream.engine.running import Engine
 from h5stream.engine.threads import ThreadEngine
 from h5stream.isolation.engine import ProcessEngine
@@ -14,8 +14,8 @@ from h5stream.order.blocks import Blocks
 
 
 def engine_for(
-    carrier: Carrier,
-    kept: KeptDatasets,
+    reader: RowReader,
+    kept: ResidentDatasets,
     delivery: Delivery,
     blocks: Blocks,
     *,
@@ -28,7 +28,7 @@ def engine_for(
 
     Parameters
     ----------
-    carrier, kept : Carrier, KeptDatasets
+    reader, kept : RowReader, ResidentDatasets
         What reads; a child makes its own.
     delivery : Delivery
         Where batches go.
@@ -45,14 +45,14 @@ def engine_for(
     """
     if not isolated:
         return ThreadEngine(
-            carrier,
+            reader,
             kept,
             threads=threads,
             on_thread_start=on_thread_start,
             skip_corrupt=skip_corrupt,
         )
     return ProcessEngine(
-        carrier.layout,
+        reader.layout,
         kept.numbers,
         blocks,
         threads=threads,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Container
 from typing import Any, NoReturn, Protocol
 
 from h5stream.delivery import END, Stream
-from h5stream.engine.leaving import check_process
+from h5stream.engine.executor import check_process
 from h5stream.engine.running import STOP_S, Running
 from h5stream.errors import LoaderClosedError
 

@@ -17,9 +17,9 @@ from torch.utils.data import Dataset
 from h5stream import sharing
 from h5stream.delivery import Finish, delivery_for, device_of, window_backend_for
 from h5stream.engine.assemble import Assembler
-from h5stream.engine.carry import Carrier
 from h5stream.engine.counters import RunCounters
-from h5stream.engine.kept import KeptDatasets
+from h5stream.engine.landing.resident import ResidentDatasets
+from h5stream.engine.reader import RowReader
 from h5stream.engine.slots import SlotFormat
 from h5stream.engine.statistics import LoaderStatistics
 from h5stream.engines import engine_for
@@ -213,7 +213,7 @@ class H5StreamLoader:
         self.memory_budget, most_budget = checked_budget(memory_budget)
         self.dataset, self._give_back = as_staged(self, self.dataset, stage_to)
         layout = self.dataset.layout
-        carrier, assembler = Carrier(layout), Assembler(layout, gives_lists=not takes_apart)
+        carrier, assembler = RowReader(layout), Assembler(layout, gives_lists=not takes_apart)
         window_backend = window_backend_for(window_device, device, assembler, listed=self._given is not None)
         self._sizing = Sizing(
             layout=layout,
@@ -231,7 +231,7 @@ class H5StreamLoader:
             self._given = replace(self._given, room=self._sizing.batch_rows)
         kept, self.window_size, self.memory_budget = self._sizing.choose(window)
         self.num_workers = self.window_size.threads
-        self._kept = KeptDatasets(carrier, kept)
+        self._kept = ResidentDatasets(carrier, kept)
         self.device = device_of(device) if window_backend is None else window_backend.device
         delivery = delivery_for(
             assembler,

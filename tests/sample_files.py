@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import h5py
 import numpy as np
 
-from h5stream.engine import kept, kernels
+from h5stream.engine import kernels
+from h5stream.engine.landing import resident
 from h5stream.epochs import Epochs
 from h5stream.storage.source import FileBytes
 
@@ -41,7 +42,7 @@ def write_sample(folder, name="sample.h5", rows=1000, columns=4, chunk_rows=32, 
 
 def stream_all(monkeypatch) -> None:
     """Keep no dataset in memory: small test files would otherwise never be streamed."""
-    monkeypatch.setattr(kept, "KEEP_NBYTES", -1)
+    monkeypatch.setattr(resident, "KEEP_NBYTES", -1)
 
 
 def one_epoch_at_a_time(monkeypatch) -> None:

@@ -8,13 +8,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.engine.kept import datasets_to_keep
-from h5stream.engine.plan import MAX_GAP_NBYTES, Task, plan_window
-from h5stream.engine.unfiltered import reach_of
-from h5stream.order.epoch import EpochOrder, Window
+from h5stream.engine.footprint import TASK_NBYTES
+from h5stream.engine.landing.chunks import Chunks, ChunkTask
+from h5stream.engine.landing.resident import datasets_to_keep
+from h5stream.engine.landing.unfiltered import reach_of
+from h5stream.engine.plan import Placement
+from h5stream.order.epoch import EpochOrder
 from h5stream.storage.index import MISSING
-from h5stream.storage.layout import DECODED, DIRECT, VIA_H5PY, DatasetPart, SampleLayout
+from h5stream.storage.layout import DIRECT, VIA_H5PY, DatasetPart, SampleLayout
 from h5stream.storage.listing import DatasetEntry
+from h5stream.storage.source import LOCAL_GAP_NBYTES
 
 PLANNED_CHUNKS = 400_000
 """Chunks that are planned at most, about a second of work; of longer epochs, evenly spaced windows are taken."""
@@ -233,8 +236,13 @@ def _planned(part: DatasetPart, windows: Sequence[_Ranges], entry: DatasetEntry)
     for window in windows:
         rows = _rows_at_edges(window, part)
         nothing = np.zeros_like(rows)
-        for task in plan_window(((part,),), Window(rows=rows, batch=nothing, within=nothing), first_batch=0):
-            total += _counted(task, entry)
+        placement = Placement(rows=rows, batch=nothing, within=nothing)
+        if part.access == VIA_H5PY:
+            total += _through_h5py(placement, part, entry)
+            continue
+        for task in Chunks(part, (), ChunkTask, LOCAL_GAP_NBYTES).plan(placement, TASK_NBYTES):
+            chunks, fetched = int((task.entry != MISSING).sum()), sum(task.ranges().nbytes)
+            total += chunks, fetched, chunks * part.chunk_nbytes, fetched - int(task.nbytes.sum())
     return total
 
 
@@ -243,7 +251,7 @@ def _read_in_part(part: DatasetPart, windows: Sequence[_Ranges]) -> NDArray[np.f
     reach, rows, along, stretches = reach_of(part), 0, 0, 0
     for window in windows:
         between = window.begins[1:] - window.ends[:-1]
-        near = between[(between + 1) * reach.stride - int(reach.extents[:, 2].min()) <= MAX_GAP_NBYTES]
+        near = between[(between + 1) * reach.stride - int(reach.extents[:, 2].min()) <= LOCAL_GAP_NBYTES]
         rows += int((window.ends - window.begins).sum())
         along += int(near.sum())
         stretches += len(window.begins) - len(near)
@@ -264,22 +272,13 @@ def _rows_at_edges(window: _Ranges, part: DatasetPart) -> Ints:
     return np.unique(np.concatenate([window.begins, window.ends - 1, edges, before]))
 
 
-def _counted(task: Task, entry: DatasetEntry) -> tuple[float, float, float, float]:
-    """Give chunks, bytes read, bytes decoded, and bytes between chunks of a task."""
-    part = task.part
-    if part.access == VIA_H5PY:
-        # libhdf5 decodes whole chunks; what they take in the file is known on average only.
-        raw = len(task.number) * part.chunk_nbytes if entry.filters else int(task.nbytes.sum())
-        share = entry.stored_nbytes / max(1, entry.raw_nbytes)
-        return len(task.number), raw * min(1.0, share), raw if entry.filters else 0, 0
-    chunks = int((task.place != MISSING).sum())
-    fetched = _fetched_nbytes(task)
-    decoded = chunks * part.chunk_nbytes if part.access == DECODED else 0
-    return chunks, fetched, decoded, fetched - int(task.nbytes.sum())
+def _through_h5py(placement: Placement, part: DatasetPart, entry: DatasetEntry) -> tuple[float, float, float, float]:
+    """Give chunks, bytes read, bytes decoded, and bytes between chunks of rows that h5py reads.
 
-
-def _fetched_nbytes(task: Task) -> int:
-    """Add up the reads, each from its first byte to its last."""
-    begins, ends = task.run[:-1], task.run[1:] - 1
-    spans = task.offset[ends] + task.nbytes[ends] - task.offset[begins]
-    return int(spans[task.place[begins] != MISSING].sum())
+    Libhdf5 decodes whole chunks; what they take in the file is known on average only.
+    """
+    ours, edges, numbers = placement.in_chunks(part)
+    spans = ours.rows[edges[1:] - 1] - ours.rows[edges[:-1]] + 1
+    raw = len(numbers) * part.chunk_nbytes if entry.filters else int(spans.sum()) * part.stored_row_nbytes
+    share = entry.stored_nbytes / max(1, entry.raw_nbytes)
+    return len(numbers), raw * min(1.0, share), raw if entry.filters else 0, 0

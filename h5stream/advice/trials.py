@@ -9,7 +9,7 @@ from typing import Any
 
 from h5stream.advice.waiting import rows_of
 from h5stream.device.meter import synchronize
-from h5stream.engine.statistics import LoaderStatistics, together
+from h5stream.engine.statistics import LoaderStatistics, combined
 from h5stream.errors import OptionError
 
 Step = Callable[[Any], object]
@@ -161,7 +161,7 @@ def time_loop(loader: Any, step: Step | None, seconds: float, *, step_s: float =
         epoch_batches=_length(loader),
         whole_epochs=epochs > 0,
         on_device=on_device,
-        statistics=together(kept) if kept else None,
+        statistics=combined(kept) if kept else None,
     )
 
 

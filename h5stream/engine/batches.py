@@ -1,20 +1,25 @@
-"""What is on its way through the executor: planned windows, and batches that fill."""
+"""Batches under way: what a window brings to them, what of it cannot be had, and when they are complete."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.engine.carry import FileTask
-from h5stream.engine.emit import Sink
-from h5stream.engine.kept import KeptTask
-from h5stream.engine.slots import Slot, SlotFormat, address_of
-from h5stream.errors import CorruptChunkError
-from h5stream.order.places import Places, pieces
+from h5stream.engine.counters import RunCounters
+from h5stream.engine.slots import Slot, SlotFormat, Slots, address_of
+from h5stream.engine.tasks import Destination, Task, Tools
+from h5stream.errors import CorruptChunkError, H5StreamError, SourceError
+from h5stream.order.epoch import Order
+from h5stream.order.places import Places
+from h5stream.storage.layout import FieldLayout
+from h5stream.storage.source import SourceIdentity
+
+_log = logging.getLogger("h5stream")
 
 
 @dataclass(slots=True)
@@ -45,49 +50,274 @@ class ReadyBatch:
     dropped: list[Places] = field(default_factory=list)
     corrupt: CorruptChunkError | None = None
 
+    def drop(self, within: Places, error: CorruptChunkError) -> None:
+        """Note places that stay empty, and why."""
+        self.dropped.append(within)
+        self.corrupt = error
+
+    def close_gaps(self, slot_format: SlotFormat, row_nbytes: Sequence[int]) -> int:
+        """Move the rows over the places that stayed empty, and give how many those were."""
+        if not self.dropped:
+            return 0
+        there = np.ones(self.rows, dtype=bool)
+        for places in self.dropped:
+            there[places] = False
+        rows = int(there.sum())
+        for offset, nbytes in zip(slot_format.offsets, row_nbytes, strict=True):
+            column = self.slot.memory[offset : offset + self.rows * nbytes].reshape(self.rows, nbytes)
+            column[:rows] = column[there]
+        for number, values in self.objects.items():
+            self.objects[number] = [value for value, stays in zip(values, there.tolist(), strict=True) if stays]
+        gone, self.rows = self.rows - rows, rows
+        self.dropped.clear()
+        return gone
+
+    def nothing_left(self, world_size: int) -> CorruptChunkError:
+        """Give the error for a batch that one of several ranks cannot leave out: the others would wait for it for ever.
+
+        An empty batch in its place would be worse: a mean over no rows is NaN, which every rank would then average in.
+        """
+        found = self.corrupt
+        assert found is not None
+        error = CorruptChunkError(
+            f"nothing is left of batch {self.number}, and one of {world_size} ranks cannot leave a batch out, because "
+            f"the others would wait for it: {found} (on_error='skip' leaves out rows of batches that other chunks have "
+            "a share in: shuffle=True or a larger batch_size= see to that)",
+            file=found.file,
+            field=found.field,
+            chunk=found.chunk,
+            byte_offset=found.byte_offset,
+        )
+        error.__cause__ = found
+        return error
+
 
 @dataclass(slots=True, eq=False)
 class PlannedWindow:
-    """A window whose tasks are known; once admitted it has slots, and `pending` counts the tasks to come.
+    """A window whose tasks are known; once admitted it has batches.
 
-    `dropped` names rows that cannot be had, by batch (counted from the window's first) and place in it, and why.
+    Attributes
+    ----------
+    first_batch : int
+        Its first batch.
+    rows_of_batch : ndarray of int64
+        Rows that it brings to that and each of the next.
+    tasks : list of Task
+        What brings them.
+    files : tuple of int
+        The files that its rows lie in, also those that stay in memory: all must still be what they were.
+    pending : int
+        Tasks that are still to come.
+    destination : Destination or None
+        Where its rows go.
+    batches : list of ReadyBatch
+        The batches.
+    dropped : list of (ndarray, ndarray, CorruptChunkError)
+        Rows that cannot be had, by batch (counted from the first) and place in it, and why.
     """
 
     first_batch: int
     rows_of_batch: NDArray[np.int64]
-    tasks: list[FileTask | KeptTask]
+    tasks: list[Task]
     files: tuple[int, ...]
     pending: int = 0
-    sink: Sink | None = None
+    destination: Destination | None = None
     batches: list[ReadyBatch] = field(default_factory=list)
     dropped: list[tuple[Places, Places, CorruptChunkError]] = field(default_factory=list)
 
+    @property
+    def numbers(self) -> range:
+        """The batches that it has a share in."""
+        return range(self.first_batch, self.first_batch + len(self.rows_of_batch))
 
-def rows_of_batches(batch: Places) -> NDArray[np.int64]:
-    """Count the rows of each batch, piece by piece: `numpy.bincount` makes 64-bit numbers of all that it is given."""
-    counts = np.zeros(int(batch.max()) + 1, dtype=np.int64)
-    for piece in pieces(len(batch)):
-        first = int(batch[piece].min())
-        some = np.bincount(batch[piece] - first)
-        counts[first : first + len(some)] += some
-    return counts
+    def rows_for(self, batch: int) -> int:
+        """Give the rows that it brings to a batch."""
+        return int(self.rows_of_batch[batch - self.first_batch]) if batch in self.numbers else 0
+
+    def drop(self, task: Task, error: CorruptChunkError, counters: RunCounters) -> None:
+        """Note that the rows of a task, which holds one chunk, cannot be had; the first time is worth a warning.
+
+        # Guarantees: called by any reader before the window's last task is reported; `_log` and the list are safe.
+        """
+        if counters.skip(f"{error.file}:{error.field} chunk {error.chunk}"):
+            # Its text: log records that are kept must not keep the traceback, and by it the files and buffers.
+            _log.warning("on_error='skip': rows are left out, and loader.stats() counts them, because %s", str(error))
+        self.dropped.append((task.placement.batch, task.placement.within, error))
+
+    def first_failure(
+        self,
+        task: Task,
+        error: H5StreamError,
+        tools: Tools,
+        drop: Callable[[Task, CorruptChunkError], None] | None = None,
+    ) -> tuple[int, H5StreamError] | None:
+        """Find the earliest batch that a failed task spoils, and fill what it can of the others.
+
+        A task holds many chunks, and a corrupt one must not take along the batches that never needed it.
+
+        Parameters
+        ----------
+        task : Task
+            What failed.
+        error : H5StreamError
+            What the whole task raised.
+        tools : Tools
+            The calling thread's, with counters that nothing looks at: the task was counted once.
+        drop : callable, optional
+            Takes the tasks of single chunks that are corrupt; those spoil no batch then.
+
+        Returns
+        -------
+        batch : int
+            Its number.
+        error : H5StreamError
+            Why that batch cannot be had. None in place of both if all that failed was dropped.
+        """
+        assert self.destination is not None
+        failures: list[tuple[int, H5StreamError]] = []
+        dropped = False
+        for one in task.split():
+            try:
+                one.land(tools.read(one.ranges()), self.destination, tools)
+            except H5StreamError as found:
+                if drop is not None and isinstance(found, CorruptChunkError):
+                    drop(one, found)
+                    dropped = True
+                else:
+                    failures.append((one.placement.first_batch, found))
+        if dropped and not failures:
+            return None
+        # Nothing fails the second time where the trouble was passing; the bytes are right then, but say so anyway.
+        first, why = min(failures, key=lambda failure: failure[0], default=(task.placement.first_batch, error))
+        return self.first_batch + first, why
+
+    def changed_file(self, identities: Sequence[SourceIdentity]) -> SourceError | None:
+        """Look whether one of its files changed since it was opened; what was read of it cannot be trusted then."""
+        try:
+            for number in self.files:
+                identities[number].check_unchanged()
+        except SourceError as error:
+            return error
+        return None
 
 
-def sink_of(batches: list[ReadyBatch], slot_format: SlotFormat, row_nbytes: tuple[int, ...]) -> Sink:
-    """Give where a window's rows go."""
-    return Sink(
-        slots=np.array([address_of(batch.slot.memory) for batch in batches], dtype=np.int64),
-        format=slot_format,
-        row_nbytes=row_nbytes,
-        objects=[batch.objects for batch in batches],
-    )
+class OpenBatches:
+    """The batches of one pass that fill or wait to be handed over, and the errors in their way.
 
+    # Guarantees: used under the lock of the run. `ready` is one number that any thread may read.
 
-def will_complete(batch: ReadyBatch, active: Sequence[PlannedWindow]) -> bool:
-    """Tell whether the windows that are being carried out bring all rows that a batch still lacks."""
-    coming = sum(
-        int(w.rows_of_batch[batch.number - w.first_batch])
-        for w in active
-        if 0 <= batch.number - w.first_batch < len(w.rows_of_batch)
-    )
-    return batch.missing <= coming
+    Parameters
+    ----------
+    fields : sequence of FieldLayout
+        The fields of a batch.
+    order : Order
+        Says how many rows each has.
+    slots : Slots
+        Where their memory comes from.
+    slot_format : SlotFormat
+        How a batch is packed.
+    first_batch : int
+        The first that is handed over.
+    """
+
+    def __init__(
+        self, fields: Sequence[FieldLayout], order: Order, slots: Slots, slot_format: SlotFormat, first_batch: int
+    ) -> None:
+        self._order, self._slots, self._format = order, slots, slot_format
+        self._row_nbytes = tuple(f.row_nbytes for f in fields)
+        self._object_fields = [number for number, f in enumerate(fields) if f.kind == "object"]
+        self._open: dict[int, ReadyBatch] = {}
+        self._error_at: dict[int, BaseException] = {}
+        self.next, self.ready = first_batch, 0
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @property
+    def has_next(self) -> bool:
+        """Whether the batch that is handed over next is among them."""
+        return self.next in self._open
+
+    @property
+    def any_waits(self) -> bool:
+        """Whether one of them waits to be handed over."""
+        return any(batch.missing == 0 for batch in self._open.values())
+
+    def added_by(self, window: PlannedWindow) -> int:
+        """Give how many more would be open with a window."""
+        return sum(number not in self._open for number in window.numbers)
+
+    def admit(self, window: PlannedWindow) -> None:
+        """Give a window its batches, with slots for those that were not open yet."""
+        for number in window.numbers:
+            batch = self._open.get(number)
+            if batch is None:
+                rows = self._order.batch_size_of(number)
+                objects: dict[int, list[Any]] = {f: [None] * rows for f in self._object_fields}
+                batch = ReadyBatch(number=number, rows=rows, slot=self._slots.take(), objects=objects, missing=rows)
+                self._open[number] = batch
+            window.batches.append(batch)
+            assert window.rows_for(number) <= batch.missing
+        window.pending = len(window.tasks)
+        window.destination = Destination(
+            slots=np.array([address_of(batch.slot.memory) for batch in window.batches], dtype=np.int64),
+            format=self._format,
+            row_nbytes=self._row_nbytes,
+            objects=[batch.objects for batch in window.batches],
+        )
+
+    def complete(self, window: PlannedWindow) -> None:
+        """Count what a window has brought, and tell its batches which of their places stay empty."""
+        for numbers, within, error in window.dropped:
+            for number in np.unique(numbers).tolist():
+                window.batches[number].drop(within[numbers == number], error)
+        for batch in window.batches:
+            batch.missing -= window.rows_for(batch.number)
+            self.ready += batch.missing == 0
+
+    def first_full(self, counters: RunCounters) -> ReadyBatch | None:
+        """Give the next batch if all of it is there, without gaps; it stays open until it is removed.
+
+        Raises
+        ------
+        Exception
+            What is in its way.
+        """
+        if self.next in self._error_at:
+            raise self._error_at[self.next]
+        batch = self._open.get(self.next)
+        if batch is None or batch.missing > 0:
+            return None
+        counters.skipped_rows += batch.close_gaps(self._format, self._row_nbytes)
+        return batch
+
+    def remove(self, batch: ReadyBatch) -> None:
+        """Take out the next batch."""
+        del self._open[batch.number]
+        self.next, self.ready = self.next + 1, self.ready - 1
+
+    def fail(self, number: int, error: BaseException) -> None:
+        """Note an error at the first batch that needed the data; of several the earliest counts."""
+        if number <= min(self._error_at, default=number):
+            self._error_at = {max(number, self.next): error}
+
+    def first_lacking(self, active: Iterable[PlannedWindow]) -> int:
+        """Give the first batch that lacks rows which none of the windows under way brings."""
+        windows = list(active)
+        lacking = (
+            number
+            for number, batch in self._open.items()
+            if batch.missing > sum(window.rows_for(number) for window in windows)
+        )
+        return min(lacking, default=max(self._open, default=self.next - 1) + 1)
+
+    def check_ended(self) -> None:
+        """See to it that nothing is open that no window will bring any more."""
+        batch = self._open.get(self.next)
+        if batch is not None:
+            raise AssertionError(f"batch {self.next} lacks {batch.missing} rows that no window will bring")
+
+    def clear(self) -> list[ReadyBatch]:
+        """Take out all of them."""
+        batches, self._open = list(self._open.values()), {}
+        return batches

@@ -17,9 +17,9 @@ from h5stream.engine.footprint import (
     WindowSize,
     size_window,
 )
-from h5stream.engine.kept import KEPT_TOGETHER_NBYTES, datasets_to_keep, kept_format
-from h5stream.engine.mapping import can_be_gathered
-from h5stream.engine.unfiltered import reach_of
+from h5stream.engine.landing.mapped import can_be_mapped
+from h5stream.engine.landing.resident import GATHERED_NBYTES, datasets_to_keep, resident_format
+from h5stream.engine.landing.unfiltered import reach_of
 from h5stream.errors import BudgetError, OptionError
 from h5stream.order.windows import first_rows
 from h5stream.storage.layout import DECODED, DIRECT, DatasetPart, SampleLayout
@@ -84,7 +84,7 @@ def shape_of(layout: SampleLayout, kept: tuple[int, ...] = (), selected: NDArray
     read = [
         parts
         for number, parts in enumerate(layout.datasets)
-        if number not in kept and not can_be_gathered(layout, number)
+        if number not in kept and not can_be_mapped(layout, number)
     ]
     planned = [parts for parts in read if any(part.access != DIRECT for part in parts)]
     return Shape(
@@ -94,7 +94,7 @@ def shape_of(layout: SampleLayout, kept: tuple[int, ...] = (), selected: NDArray
         scratch_nbytes=scratch_nbytes(layout),
         planned=len(planned),
         chunks_a_row=sum(min(_chunks(parts) / rows, len(parts[0].pieces)) for parts in planned),
-        kept_nbytes=kept_format(layout, kept).nbytes if kept else 0,
+        kept_nbytes=resident_format(layout, kept).nbytes if kept else 0,
         data_nbytes=_data_nbytes(layout, selected),
         largest_row=layout.rows,
         objects=sum(field.kind == "object" for field in layout.fields),
@@ -168,7 +168,7 @@ def gathered(layout: SampleLayout, kept: tuple[int, ...], size: WindowSize) -> W
     """Give the size with a few batches together where all data is kept: rows cost the same wherever they lie."""
     if size.together or len(kept) < len(layout.datasets):
         return size
-    together = max(1, min(size.max_open_batches // 2, KEPT_TOGETHER_NBYTES // size.batch_nbytes))
+    together = max(1, min(size.max_open_batches // 2, GATHERED_NBYTES // size.batch_nbytes))
     batches = min(size.max_open_batches, 2 * together)
     spared = (size.max_open_batches - batches) * size.batch_nbytes
     return replace(size, together=together, max_open_batches=batches, needed_nbytes=size.needed_nbytes - spared)

@@ -1,4 +1,4 @@
-"""Counters of a run: each thread counts for itself, and they are added up when somebody asks.
+"""Counters of a run: each thread counts for itself, and they are added up when they are asked for.
 
 Cost: two readings of the clock a chunk (for small chunks: a read), and four a batch; under 0.1 us each.
 """
@@ -8,16 +8,12 @@ from __future__ import annotations
 import collections
 import time
 
-from numpy import uint8
-from numpy.typing import NDArray
-
 from h5stream.engine.statistics import LoaderStatistics
-from h5stream.storage.source import FileBytes
 
 clock = time.perf_counter_ns
-"""Nanoseconds; all marks and durations of this module are of this clock."""
+"""Nanoseconds; all moments and durations of this module are of this clock."""
 
-KEPT_WAITS = 4096
+NEWEST_WAITS = 4096
 """Newest waits that the 95th percentile is taken of: 32 KiB, however long the epoch."""
 
 _COUNTED = ("read_bytes", "reads", "decoded_bytes", "chunks", "h5py_bytes")
@@ -65,27 +61,27 @@ class Tally:
         for name, count in zip(self.__slots__, totals, strict=True):
             setattr(self, name, count)
 
-    def fetch(self, source: FileBytes, offset: int, target: NDArray[uint8]) -> int:
-        """Fill `target` from a file, and give the mark of its end."""
-        began = clock()
-        source.read_into(offset, target.data)
-        ended = clock()
-        self.read_ns += ended - began
-        self.read_bytes += target.nbytes
-        self.reads += 1
-        return ended
+    def read(self, since: int, nbytes: int, reads: int = 1) -> None:
+        """Count the time since a moment as reading so many bytes."""
+        self.read_ns += clock() - since
+        self.read_bytes += nbytes
+        self.reads += reads
 
     def read_in_part(self, since: int, reads: int, nbytes: int, read_ns: int) -> None:
-        """Count what was read since a mark without decoding, and the rest of the time as scattering."""
+        """Count what was read since a moment without decoding, and the rest of the time as scattering."""
         self.reads += reads
-        self.chunks += reads
         self.read_bytes += nbytes
-        self.decoded_bytes += nbytes
         self.read_ns += read_ns
+        self.used(nbytes, reads)
         self.scatter_ns += clock() - since - read_ns
 
+    def used(self, nbytes: int, reads: int = 1) -> None:
+        """Count bytes that were read and need no decoding."""
+        self.chunks += reads
+        self.decoded_bytes += nbytes
+
     def decoded(self, since: int, nbytes: int) -> int:
-        """Count a chunk that was decoded since a mark, and give the mark of its end."""
+        """Count a chunk that was decoded since a moment, and give that of its end."""
         ended = clock()
         self.decode_ns += ended - since
         self.decoded_bytes += nbytes
@@ -93,7 +89,7 @@ class Tally:
         return ended
 
     def stacked(self, since: int, chunks: int, nbytes: int, other_ns: int) -> int:
-        """Count small chunks that were decoded since a mark, less time that went into other work."""
+        """Count small chunks that were decoded since a moment, less time that went into other work."""
         ended = clock()
         self.decode_ns += ended - since - other_ns
         self.decoded_bytes += nbytes
@@ -101,7 +97,7 @@ class Tally:
         return ended
 
     def via_h5py(self, since: int, nbytes: int) -> int:
-        """Count rows that h5py read since a mark, and give the mark of its end."""
+        """Count rows that h5py read since a moment, and give that of its end."""
         ended = clock()
         self.h5py_ns += ended - since
         self.h5py_bytes += nbytes
@@ -112,7 +108,7 @@ class Tally:
         self.copy_ns += ns
 
     def scattered(self, since: int) -> int:
-        """Count the time since a mark as scattering, and give the mark of its end."""
+        """Count the time since a moment as scattering, and give that of its end."""
         ended = clock()
         self.scatter_ns += ended - since
         return ended
@@ -143,7 +139,7 @@ class RunCounters:
         self._tallies: list[Tally] = []
         self._rows = self._batches = self._asks = self._starved = self._ready = 0
         self._wait_ns = self._longest_ns = self._transform_ns = 0
-        self._waits: collections.deque[int] = collections.deque(maxlen=KEPT_WAITS)
+        self._waits: collections.deque[int] = collections.deque(maxlen=NEWEST_WAITS)
         self.skipped_rows = 0
         self._skipped_chunks: dict[str, None] = {}
 
@@ -153,7 +149,7 @@ class RunCounters:
         return tally
 
     def add(self, tally: Tally | None) -> None:
-        """Take over what somebody else counted."""
+        """Take over what was counted elsewhere."""
         if tally is not None:
             self._tallies.append(tally)
 
@@ -183,7 +179,7 @@ class RunCounters:
             self._ended = clock()
 
     def asked(self, ready: int) -> int:
-        """Note how many batches are ready when one is asked for, and give the mark."""
+        """Note how many batches are ready when one is asked for, and give the moment."""
         self._asks += 1
         self._ready += ready
         self._starved += not ready
@@ -195,14 +191,14 @@ class RunCounters:
         self._batches += 1
 
     def waited(self, since: int) -> None:
-        """Count the wait for a batch since a mark."""
+        """Count the wait for a batch since a moment."""
         waited = clock() - since
         self._wait_ns += waited
         self._longest_ns = max(self._longest_ns, waited)
         self._waits.append(waited)
 
     def finished(self, since: int) -> None:
-        """Count the time since a mark as making a batch out of a filled slot."""
+        """Count the time since a moment as making a batch out of a filled slot."""
         ended = clock()
         self._transform_ns += ended - since
         if self._first is None:

@@ -2,25 +2,58 @@
 
 from __future__ import annotations
 
+import atexit
 import collections
+import contextlib
+import functools
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
 
-from h5stream.engine.batches import PlannedWindow, ReadyBatch, rows_of_batches, sink_of, will_complete
-from h5stream.engine.blame import changed_file, first_failure
-from h5stream.engine.carry import Carrier, FileTask
+from h5stream.engine.batches import OpenBatches, PlannedWindow, ReadyBatch
 from h5stream.engine.counters import RunCounters, Tally, clock
 from h5stream.engine.footprint import TASK_NBYTES
-from h5stream.engine.kept import KeptDatasets, KeptTask
-from h5stream.engine.leaving import check_process, stop_at_exit
-from h5stream.engine.plan import counted_from
-from h5stream.engine.running import STOP_S, closed, timed_out
-from h5stream.engine.skipping import close_gaps, drop_rows, hand_down, nothing_left
+from h5stream.engine.landing.resident import ResidentDatasets
+from h5stream.engine.plan import Placement
+from h5stream.engine.reader import RowReader
+from h5stream.engine.running import STOP_S, closed, made_before_fork, timed_out
 from h5stream.engine.slots import SlotFormat, Slots
+from h5stream.engine.tasks import Bytes, Ranges, Task
 from h5stream.errors import H5StreamError
 from h5stream.order.epoch import Order, Window
+
+_T = TypeVar("_T")
+
+EXIT_S = 10.0
+"""Seconds that the interpreter's exit waits for reader threads at most: one that is ended inside a decoder would take
+the process down. A thread that a file system holds up longer is left behind."""
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    """A task of a window that was admitted.
+
+    Attributes
+    ----------
+    window, task : PlannedWindow, Task
+        What is to be done.
+    ahead : Ranges or None
+        What is to be read before a thread takes it; None where nothing is, or once that was tried.
+    ahead_nbytes : int
+        Bytes of that, from when a thread begins to read them until they are let go.
+    stored : list of ndarray or None
+        What was read ahead.
+    """
+
+    window: PlannedWindow
+    task: Task
+    ahead: Ranges | None = None
+    ahead_nbytes: int = 0
+    stored: list[Bytes] | None = None
 
 
 class Run:
@@ -30,12 +63,15 @@ class Run:
     # without the lock, and report back. Only `next_batch` hands batches over, in order, to one consumer. A
     # worker never touches a slot after its window is complete. Memory that a worker may still write to is
     # referenced by its job until the job ends, so stopping early frees nothing too soon.
+    # Where a source is waited for (`ByteSource.concurrency`), as many more threads read what the first jobs need, into
+    # memory of its own, at most `TASK_NBYTES` for each of them; the others take those jobs once they are read. What
+    # cannot be read ahead is read again by the thread that takes the job, which reports what is wrong.
 
     Parameters
     ----------
-    carrier : Carrier
-        Carries tasks out.
-    kept : KeptDatasets
+    reader : RowReader
+        Plans tasks, and gives threads what they carry them out with.
+    resident : ResidentDatasets
         The small datasets.
     order : Order
         The windows.
@@ -59,8 +95,8 @@ class Run:
 
     def __init__(
         self,
-        carrier: Carrier,
-        kept: KeptDatasets,
+        reader: RowReader,
+        resident: ResidentDatasets,
         order: Order,
         ring: Slots,
         slot_format: SlotFormat,
@@ -72,9 +108,9 @@ class Run:
         skip_corrupt: bool = False,
         world_size: int = 1,
     ) -> None:
-        self._carrier, self._kept, self.order, self._ring = carrier, kept, order, ring
-        self._format = slot_format
-        self._row_nbytes = tuple(f.row_nbytes for f in carrier.layout.fields)
+        fields = reader.layout.fields
+        self._reader, self._resident, self.order, self._ring = reader, resident, order, ring
+        self._row_nbytes = sum(f.row_nbytes for f in fields)
         self._max_open, self._passed_on = max_open_batches, 0
         self._on_thread_start, self._skip_corrupt, self._world_size = on_thread_start, skip_corrupt, world_size
         # In the caller's own thread Ctrl-C is the caller's, at once; in ours everything is reported.
@@ -84,25 +120,30 @@ class Run:
         self._windows: Iterator[Window] | None = order.windows(first_batch)
         self._planning = False
         self._planned: PlannedWindow | None = None
-        self._jobs: collections.deque[tuple[PlannedWindow, FileTask | KeptTask]] = collections.deque()
+        self._jobs: collections.deque[_Job] = collections.deque()
         self._running = 0
+        self._ahead_nbytes = 0
         self._active: list[PlannedWindow] = []
-        self._open: dict[int, ReadyBatch] = {}
-        self._next = first_batch
-        self._error_at: dict[int, BaseException] = {}
+        self._open = OpenBatches(fields, order, ring, slot_format, first_batch)
         self._stopped = False
-        self._ready = 0
         self.left_out: set[int] = set()
-        self.counters = RunCounters(threads=threads, ready_limit=max_open_batches, row_nbytes=sum(self._row_nbytes))
+        self.counters = RunCounters(threads=threads, ready_limit=max_open_batches, row_nbytes=self._row_nbytes)
         self._consumer_tally = self.counters.tally()
+        self._concurrency = reader.concurrency if threads else 0
         self._threads = [
             threading.Thread(target=self._work, args=(k,), name=f"h5stream-reader-{k}", daemon=True)
             for k in range(threads)
         ]
+        self._ahead = [
+            threading.Thread(target=self._read_ahead, name=f"h5stream-source-{k}", daemon=True)
+            for k in range(self._concurrency)
+        ]
         if self._threads:
-            stop_at_exit(self)
-        for thread in self._threads:
+            _stop_at_exit(self)
+        for thread in (*self._threads, *self._ahead):
             thread.start()
+
+    # --- the consumer's side ---------------------------------------------------------------------------------
 
     def next_batch(self, timeout_s: float = 0.0) -> ReadyBatch | None:
         """Wait for the next batch; None at the end.
@@ -154,31 +195,23 @@ class Run:
         if batch is not None:
             self.counters.gave(batch.rows)
             return True, batch
-        batch = self._open.get(self._next)
-        if self._exhausted and not self._active and batch is not None:
-            raise AssertionError(f"batch {self._next} lacks {batch.missing} rows that no window will bring")
-        return self._exhausted and batch is None, None
+        if self._exhausted and not self._active:
+            self._open.check_ended()
+        return self._exhausted and not self._open.has_next, None
 
     def _take_complete(self) -> ReadyBatch | None:
         """Take the next batch if all of it is there; those of which nothing is left are passed over."""
-        while True:
-            if self._next in self._error_at:
-                raise self._error_at[self._next]
-            batch = self._open.get(self._next)
-            if batch is None or batch.missing > 0:
-                return None
-            if batch.dropped:
-                self.counters.skipped_rows += close_gaps(batch, self._format, self._row_nbytes)
+        while (batch := self._open.first_full(self.counters)) is not None:
             if batch.rows == 0 and self._world_size > 1:
-                self._fail(self._next, nothing_left(batch, self._world_size))
-                continue
-            del self._open[self._next]
-            self._next, self._ready = self._next + 1, self._ready - 1
+                self._fail(batch.number, batch.nothing_left(self._world_size))
+                continue  # which is raised now
+            self._open.remove(batch)
             if batch.rows > 0:
                 return batch
             self._ring.give_back(batch.slot)
             self.left_out.add(batch.number)
             self._changed.notify_all()  # there is room now, although nothing is handed over
+        return None
 
     @property
     def _exhausted(self) -> bool:
@@ -192,7 +225,7 @@ class Run:
     @property
     def ready(self) -> int:
         """Batches that are filled and wait; one number, read without the lock."""
-        return self._ready
+        return self._open.ready
 
     def allow(self, max_open_batches: int, passed_on: int = 0) -> None:
         """Change how many batches may be open; `passed_on` were handed over and count until they are let go."""
@@ -203,7 +236,7 @@ class Run:
     def _wait(self, deadline: float | None, timeout_s: float) -> None:
         left = None if deadline is None else deadline - time.monotonic()
         if left is not None and left <= 0:
-            raise timed_out(self._next, timeout_s)
+            raise timed_out(self._open.next, timeout_s)
         self._changed.wait(left)
 
     def stop(self, wait_s: float | None = None) -> None:
@@ -217,15 +250,17 @@ class Run:
             self._jobs.clear()
             self._changed.notify_all()
         deadline = time.monotonic() + (STOP_S if wait_s is None else wait_s)
-        for thread in self._threads:
+        for thread in (*self._threads, *self._ahead):
             if thread is not threading.current_thread():
                 thread.join(timeout=max(0.0, deadline - time.monotonic()))
         with self._changed:
-            batches, self._open = list(self._open.values()), {}
-            # Whoever still carries a job (a thread that hangs, or the consumer itself) may yet write to them.
+            batches = self._open.clear()
+            # A thread that still carries a job out (one that hangs, or the consumer itself) may yet write to them.
             unused = batches if self._running == 0 else []
         for batch in unused:
             self._ring.give_back(batch.slot)
+
+    # --- the readers' side -----------------------------------------------------------------------------------
 
     def _work(self, number: int) -> None:
         if self._on_thread_start is not None:
@@ -234,20 +269,22 @@ class Run:
             except BaseException as error:
                 self._fail_planning(error)
                 return
+        tally = self.counters.tally()
         try:
-            self._carry_jobs(self.counters.tally())
+            while (job := self._wait_for(self._take_job)) is not None:
+                job(tally)
         except BaseException as error:  # nothing ends a reader in silence: the consumer would wait for ever
             with self._changed:
-                self._fail(self._next, error)
+                self._fail(self._open.next, error)
 
-    def _carry_jobs(self, tally: Tally) -> None:
-        while True:
-            with self._changed:
-                while (job := self._take_job()) is None:
-                    if self._stopped or (self._exhausted and not self._jobs):
-                        return
-                    self._changed.wait()
-            job(tally)
+    def _wait_for(self, take: Callable[[], _T | None]) -> _T | None:
+        """Give what `take` gives under the lock, as soon as it gives anything; None once nothing more will come."""
+        with self._changed:
+            while (taken := take()) is None:
+                if self._stopped or (self._exhausted and not self._jobs):
+                    return None
+                self._changed.wait()
+            return taken
 
     def _take_job(self) -> Callable[[Tally], None] | None:
         """Choose what to do next; called under the lock."""
@@ -259,55 +296,36 @@ class Run:
                 self._admit(window)
             except self._caught as error:  # no memory for its slots: that is the consumer's to know
                 self._fail(window.first_batch, error)
+        job = next((job for job in self._jobs if job.ahead is None), None)
         may_plan = self._planned is None and not self._planning and self._windows is not None
-        if may_plan and (len(self._threads) > 1 or not self._jobs):
+        if may_plan and (len(self._threads) > 1 or job is None):
             # The next window is planned while others carry this one's tasks; one thread alone carries them first.
             self._planning = True
             return self._plan_next
-        if self._jobs:
-            window, task = self._jobs.popleft()
+        if job is not None:
+            self._jobs.remove(job)
             self._running += 1
-            return lambda tally: self._carry(window, task, tally)
+            return functools.partial(self._land, job)
         return None
 
     def _may_admit(self, window: PlannedWindow) -> bool:
-        new = sum(window.first_batch + k not in self._open for k in range(len(window.rows_of_batch)))
-        if len(self._open) + self._passed_on + new <= self._max_open:
+        if len(self._open) + self._passed_on + self._open.added_by(window) <= self._max_open:
             return True
         # Never wait for room that only this window can make: it may complete a batch that is open already.
         nothing_coming = not self._jobs and self._running == 0 and not self._passed_on
-        return nothing_coming and not any(batch.missing == 0 for batch in self._open.values())
+        return nothing_coming and not self._open.any_waits
 
     def _admit(self, window: PlannedWindow) -> None:
         """Give the window its slots and queue its tasks; called under the lock."""
-        for k, rows in enumerate(window.rows_of_batch.tolist()):
-            number = window.first_batch + k
-            batch = self._open.get(number)
-            if batch is None:
-                size = self.order.batch_size_of(number)
-                batch = self._open[number] = ReadyBatch(
-                    number=number,
-                    rows=size,
-                    slot=self._ring.take(),
-                    objects={
-                        f: [None] * size
-                        for f, layout in enumerate(self._carrier.layout.fields)
-                        if layout.kind == "object"
-                    },
-                    missing=size,
-                )
-            window.batches.append(batch)
-            assert rows <= batch.missing
-        window.sink = sink_of(window.batches, self._format, self._row_nbytes)
-        window.pending = len(window.tasks)
+        self._open.admit(window)
         self._active.append(window)
-        self._jobs.extend((window, task) for task in window.tasks)
+        self._jobs.extend(_Job(window, task, self._to_read_ahead(task)) for task in window.tasks)
         self._changed.notify_all()
 
     def _plan_next(self, tally: Tally) -> None:
         windows = self._windows
         try:
-            self.counters.add(self._kept.load())
+            self.counters.add(self._resident.load())
             began = clock()
             planned = None if windows is None else self._plan(windows)
             tally.plan_ns += clock() - began
@@ -325,63 +343,48 @@ class Run:
         window = next(windows, None)
         if window is None:
             return None
-        first = int(window.batch.min())
-        window = counted_from(window, first)
-        tasks: list[FileTask | KeptTask] = list(
-            self._carrier.plan(window, 0, self._kept.numbers, self._task_nbytes(window))
-        )
-        # Kept rows too must be those of the file that is there: all files that the window's rows lie in.
-        files = self._carrier.layout.files_of(window.rows)
-        tasks += self._kept.plan(window, 0)
-        return PlannedWindow(first_batch=first, rows_of_batch=rows_of_batches(window.batch), tasks=tasks, files=files)
+        first, placement = Placement.from_first(window)
+        # Small windows are cut finely enough that every thread gets a share.
+        share = len(placement) * self._row_nbytes // (4 * max(1, len(self._threads)))
+        task_nbytes = max(64 * 1024, min(TASK_NBYTES, share))
+        tasks: list[Task] = [*self._reader.plan(placement, task_nbytes, self._resident.numbers)]
+        tasks += self._resident.plan(placement)
+        files = placement.files_of(self._reader.layout)
+        return PlannedWindow(first, placement.rows_of_batches(), tasks, files)
 
-    def _task_nbytes(self, window: Window) -> int:
-        """Cut small windows finely enough that every thread gets a share."""
-        share = len(window.rows) * sum(self._row_nbytes) // (4 * max(1, len(self._threads)))
-        return max(64 * 1024, min(TASK_NBYTES, share))
-
-    def _carry(self, window: PlannedWindow, task: FileTask | KeptTask, tally: Tally) -> None:
-        assert window.sink is not None
+    def _land(self, job: _Job, tally: Tally) -> None:
+        window, task = job.window, job.task
+        assert window.destination is not None
         failed: tuple[int, BaseException] | None = None
         try:
-            if isinstance(task, KeptTask):
-                began = clock()
-                self._kept.carry(task, window.sink)
-                tally.scattered(began)
-            else:
-                self._carrier.carry(task, window.sink, stopped=lambda: self._stopped, tally=tally)
+            tools = self._reader.tools(tally, lambda: self._stopped)
+            stored = tools.read(task.ranges()) if job.stored is None else iter(job.stored)
+            task.land(stored, window.destination, tools)
         except H5StreamError as error:
-            drop = (lambda one, why: drop_rows(window, one, why, self.counters)) if self._skip_corrupt else None
-            failed = first_failure(self._carrier, task, window.sink, error, drop)
+            drop = (lambda one, why: window.drop(one, why, self.counters)) if self._skip_corrupt else None
+            failed = window.first_failure(task, error, self._reader.tools(), drop)
         except self._caught as error:
-            failed = task.first_batch, error
+            failed = window.first_batch + task.placement.first_batch, error
         with self._changed:
-            # In one step with the count: whoever completes the window must know of every error in it.
+            # In one step with the count: what completes the window must know of every error in it.
             if failed is not None:
-                self._fail(window.first_batch + failed[0], failed[1])
+                self._fail(*failed)
             window.pending -= 1
             last = window.pending == 0
-        changed = changed_file(self._carrier.layout.files, window.files) if last else None
+        changed = window.changed_file(self._reader.layout.files) if last else None
         with self._changed:
             self._running -= 1
+            self._ahead_nbytes -= job.ahead_nbytes
             if changed is not None:
                 self._fail(window.first_batch, changed)
             if last:
-                self._complete(window)
+                self._active.remove(window)
+                self._open.complete(window)
             self._changed.notify_all()
-
-    def _complete(self, window: PlannedWindow) -> None:
-        self._active.remove(window)
-        hand_down(window)
-        for batch, rows in zip(window.batches, window.rows_of_batch.tolist(), strict=True):
-            batch.missing -= rows
-            self._ready += batch.missing == 0
 
     def _fail(self, batch: int, error: BaseException) -> None:
         """Note an error at the first batch that needed the data; nothing after it is planned. Called under the lock."""
-        earliest = min(self._error_at, default=batch)
-        if batch <= earliest:
-            self._error_at = {max(batch, self._next): error}
+        self._open.fail(batch, error)
         self._windows = None
         self._planned = None
         self._changed.notify_all()
@@ -389,5 +392,66 @@ class Run:
     def _fail_planning(self, error: BaseException) -> None:
         with self._changed:
             self._planning = False
-            incomplete = [number for number, batch in self._open.items() if not will_complete(batch, self._active)]
-            self._fail(min(incomplete, default=max(self._open, default=self._next - 1) + 1), error)
+            self._fail(self._open.first_lacking(self._active), error)
+
+    # --- reading ahead of the decoders -----------------------------------------------------------------------
+
+    def _to_read_ahead(self, task: Task) -> Ranges | None:
+        """Give what is read of a task before a thread takes it; None where threads read what they decode."""
+        if not self._concurrency:
+            return None
+        ranges = task.ranges()
+        waits = self._reader.sources[ranges.file].concurrency > 0
+        return ranges if waits and len(ranges.offsets) else None
+
+    def _read_ahead(self) -> None:
+        tally = self.counters.tally()
+        while (job := self._wait_for(self._take_to_read)) is not None:
+            assert job.ahead is not None
+            stored = None
+            # What fails is read again by the thread that takes the job, which reports what is wrong.
+            with contextlib.suppress(BaseException):
+                stored = self._reader.tools(tally).read_ahead(job.ahead)
+            with self._changed:
+                job.stored, job.ahead = stored, None
+                self._changed.notify_all()
+
+    def _take_to_read(self) -> _Job | None:
+        """Choose the first job that is to be read ahead, if there is room for its bytes; called under the lock."""
+        job = next((job for job in self._jobs if job.ahead is not None and not job.ahead_nbytes), None)
+        if job is None or job.ahead is None:
+            return None
+        nbytes = sum(job.ahead.nbytes)
+        if self._ahead_nbytes and self._ahead_nbytes + nbytes > self._concurrency * TASK_NBYTES:
+            return None
+        job.ahead_nbytes = nbytes
+        self._ahead_nbytes += nbytes
+        return job
+
+
+# --- where a run ends: in a forked child, and with the interpreter ---------------------------------------------
+
+_running: weakref.WeakSet[Run] = weakref.WeakSet()
+
+
+def _stop_at_exit(run: Run) -> None:
+    """Stop a run before the interpreter ends, if it lives that long."""
+    _register()
+    _running.add(run)
+
+
+@functools.cache
+def _register() -> None:
+    """Register once, however many runs; what is unregistered keeps its place in CPython's list for ever."""
+    atexit.register(_stop_all)
+
+
+def _stop_all() -> None:
+    for run in list(_running):
+        run.stop(EXIT_S)
+
+
+def check_process(pid: int) -> None:
+    """Refuse to go on in another process than the one that threads were started in."""
+    if os.getpid() != pid:
+        raise made_before_fork()

@@ -4,7 +4,7 @@ Every kernel runs without the GIL and knows rows only as (slot, place in it), so
 chunk over any number of batches. Slots are named by address: they are separate allocations, and an array of
 arrays would cost more to pass than a small chunk takes to copy.
 
-Rows go to memory that nobody reads soon, so whole cache lines are written past the cache (non-temporal
+Rows go to memory that is not read soon, so whole cache lines are written past the cache (non-temporal
 stores). Without them every line is first fetched to be overwritten, which makes scattering over a large window
 three times slower (12 against 40 GB/s with two threads on the reference machine).
 
@@ -46,8 +46,8 @@ if logging.getLogger("numba").level == logging.NOTSET:
     # At the root's level DEBUG, as of `logging.basicConfig(level=DEBUG)`, numba tells every bytecode that it compiles.
     logging.getLogger("numba").setLevel(logging.WARNING)
 
-STRAIGHT_NBYTES = 64 * 1024
-"""Runs of this many bytes are read to their places; shorter ones together, and copied from the cache."""
+UNCOPIED_NBYTES = 64 * 1024
+"""Runs of this many bytes are read to their places; shorter ones several at a time, and copied from the cache."""
 
 _PREFETCHED_LINES = 16
 """Cache lines of a coming row that are asked for. Rows of 1 KiB in random order, two threads, milliseconds of
@@ -430,10 +430,25 @@ def _place_rows(sources, stride, extents, runs, fills, fill_nbytes, rows, batch,
 
 
 @_jit
-def _is_straight(extent, runs):
+def place_rows(sources, stride, extents, runs, fills, fill_nbytes, rows, batch, within, slots, offsets, row_nbytes):
+    """Put rows of one stretch, each extent of which was read, in their places.
+
+    Parameters
+    ----------
+    sources : int64 array
+        For each extent, where row 0 would begin if all rows were there; 0 stands for the fill value.
+    stride, extents, runs, fills, fill_nbytes, rows, batch, within, slots, offsets, row_nbytes
+        As for `read_rows`.
+    """
+    _place_rows(sources, stride, extents, runs, fills, fill_nbytes, rows, batch, within, slots, offsets, row_nbytes)
+    fence()
+
+
+@_jit
+def _goes_to_its_place(extent, runs):
     """Tell whether what is read of a row is one run, so long that it is best read to its place without a copy."""
     run = runs[extent[3]]
-    return extent[4] - extent[3] == 1 and run[3] == 1 and run[5] == 1 and run[2] >= STRAIGHT_NBYTES
+    return extent[4] - extent[3] == 1 and run[3] == 1 and run[5] == 1 and run[2] >= UNCOPIED_NBYTES
 
 
 @_jit
@@ -452,7 +467,7 @@ def _end_of_stretch(rows, low, before, farthest):
 @_jit
 def read_rows(
     descriptor, numbers, offsets, across, chunk_rows, first_row, stride, extents, runs, fills, fill_nbytes,
-    rows, batch, within, slots, field_offsets, row_nbytes, scratch, room, gap, counts,
+    scratch, room, gap, counts, rows, batch, within, slots, field_offsets, row_nbytes,
 ):  # fmt: skip
     """Read rows that need no decoding, no bytes but those of `extents`, and put them in their places.
 
@@ -474,16 +489,16 @@ def read_rows(
         them, bytes from one to the next, bytes that are to be reversed together (1: none), field.
     fills, fill_nbytes : int64 arrays
         For each field, address and length of the fill value.
-    rows : int32 or int64 array
-        Row numbers, ascending; `batch` and `within` say where each goes.
-    field_offsets, row_nbytes : int64 arrays
-        For each field, where it begins in a slot, and bytes of its rows.
     scratch, room : int
         Memory to read into, and its bytes; no extent has more.
     gap : int
         Bytes that are read along rather than skipped.
     counts : int64 array, shape (5,)
         Added to: reads, their bytes, nanoseconds in them; set: offset and length of a read that failed.
+    rows : int32 or int64 array
+        Row numbers, ascending; `batch` and `within` say where each goes.
+    field_offsets, row_nbytes : int64 arrays
+        For each field, where it begins in a slot, and bytes of its rows.
 
     Returns
     -------
@@ -492,26 +507,26 @@ def read_rows(
     """
     count = extents.shape[0]
     largest, least = extents[:, 2].max(), extents[:, 2].min()
-    together = count if count * (largest + LINE) <= room else 1
-    share = room // together // LINE * LINE if together > 1 else room
-    sources = np.empty(together, dtype=np.int64)
+    at_once = count if count * (largest + LINE) <= room else 1
+    share = room // at_once // LINE * LINE if at_once > 1 else room
+    sources = np.empty(at_once, dtype=np.int64)
     farthest = (gap + least) // stride
-    plain = together == 1 and runs.shape[0] == 1 and runs[0, 3] == 1 and runs[0, 5] == 1
-    for first in range(0, count, together):
-        chosen = extents[first : first + together]
-        straight = together == 1 and _is_straight(chosen[0], runs)
+    plain = at_once == 1 and runs.shape[0] == 1 and runs[0, 3] == 1 and runs[0, 5] == 1
+    for first in range(0, count, at_once):
+        chosen = extents[first : first + at_once]
+        uncopied = at_once == 1 and _goes_to_its_place(chosen[0], runs)
         low = 0
         while low < rows.shape[0]:
             chunk = (rows[low] - first_row) // chunk_rows
             begin = first_row + chunk * chunk_rows
             before = min(begin + chunk_rows, rows[low] + (share - largest) // stride + 1)
-            high = low + 1 if straight else _end_of_stretch(rows, low, before, farthest)
+            high = low + 1 if uncopied else _end_of_stretch(rows, low, before, farthest)
             target = scratch
-            if straight:
+            if uncopied:
                 run = runs[chosen[0, 3]]
                 target = slots[batch[low]] + field_offsets[run[6]] + within[low] * row_nbytes[run[6]] + run[1]
             first_chunk, skipped, more = chunk * across, rows[low] - begin, rows[high - 1] - rows[low]
-            for e in range(together):
+            for e in range(at_once):
                 at = _address_of_chunk(first_chunk + chosen[e, 0], numbers, offsets)
                 sources[e] = 0
                 if at >= 0:
@@ -520,7 +535,7 @@ def read_rows(
                         fence()
                         return False
                     sources[e] = target + e * share - chosen[e, 1] - rows[low] * stride
-            if straight and sources[0] != 0:
+            if uncopied and sources[0] != 0:
                 pass  # it is there
             elif plain and sources[0] != 0:
                 _scatter(
@@ -572,6 +587,6 @@ def warm_up() -> None:
     extents, runs = np.array([[0, 0, 1, 0, 1]], dtype=np.int64), np.array([[0, 0, 1, 1, 0, 1, 0]], dtype=np.int64)
     counts, none = np.zeros(5, dtype=np.int64), zero[:0]
     read_rows(
-        -1, none, zero, 1, 1, 0, 8, extents, runs, zero, zero, rows, rows, rows, slots, zero, zero,
-        data.ctypes.data, 8, 0, counts,
+        -1, none, zero, 1, 1, 0, 8, extents, runs, zero, zero, data.ctypes.data, 8, 0, counts,
+        rows, rows, rows, slots, zero, zero,
     )  # fmt: skip

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import bisect
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from h5stream.engine.plan import MAX_GAP_NBYTES
-from h5stream.engine.unfiltered import EXTENT_NBYTES, Reach, UnfilteredDatasets
+from h5stream.engine.landing.unfiltered import EXTENT_NBYTES, Reach, UnfilteredRows
 from h5stream.storage.filters import DecodeScratch
 from h5stream.storage.layout import DatasetPart, SampleLayout
-from h5stream.storage.source import FileBytes
+from h5stream.storage.source import ByteSource, Descriptor
 
 MOST_READS = 64
 """Reads of a row, at most, that are done one by one from Python."""
@@ -32,7 +31,7 @@ class _Reads:
 
     Attributes
     ----------
-    file, field, row_start, chunk_rows, stride : int
+    file, field, row_start, chunk_rows, stride, gap_nbytes : int
         As in the part and its `Reach`.
     offsets : memoryview of int64
         Where each chunk begins; quicker to look into than an array.
@@ -47,6 +46,7 @@ class _Reads:
     row_start: int
     chunk_rows: int
     stride: int
+    gap_nbytes: int
     offsets: Any
     across: int
     pieces: tuple[tuple[int, int, int, int], ...]
@@ -61,18 +61,22 @@ class SingleRows:
     ----------
     layout : SampleLayout
         The fields and their files.
-    sources : sequence of FileBytes
+    sources : sequence of ByteSource
         The files' bytes.
-    unfiltered : UnfilteredDatasets
-        What knows how rows lie.
+    rows_of : callable or None
+        Gives what is known of a dataset's part, by the numbers of both; None where not all data are unfiltered, or not
+        all files have a descriptor.
     """
 
-    def __init__(self, layout: SampleLayout, sources: Sequence[FileBytes], unfiltered: UnfilteredDatasets) -> None:
+    def __init__(
+        self, layout: SampleLayout, sources: Sequence[ByteSource], rows_of: Callable[[int, int], UnfilteredRows] | None
+    ) -> None:
         self._layout, self._sources = layout, sources
         self._forms = [(field.row_shape, field.dtype) for field in layout.fields]
-        plain = unfiltered.has_all and all(field.kind == "array" and field.cast is None for field in layout.fields)
-        in_turn = zip(*layout.datasets, strict=True) if plain else ()
-        self._reads = [_reads_of(parts, unfiltered) for parts in in_turn]
+        self._reads: list[list[_Reads] | None] = []
+        if rows_of is not None and all(field.kind == "array" and field.cast is None for field in layout.fields):
+            in_turn = enumerate(zip(*layout.datasets, strict=True))
+            self._reads = [_reads_of(parts, number, rows_of) for number, parts in in_turn]
 
     def read(self, row: int) -> list[torch.Tensor] | None:
         """Read a row, a tensor for each field; None where it is not that simple, or does not succeed.
@@ -88,7 +92,7 @@ class SingleRows:
             return None
         values: list[Any] = [None] * len(self._forms)
         for each in reads:
-            descriptor = self._sources[each.file].descriptor()
+            descriptor = self._descriptor(each)
             chunk, within = divmod(row - each.row_start, each.chunk_rows)
             value: Any = np.empty(*self._forms[each.field])
             memory = value.reshape(-1).view(np.uint8) if len(each.pieces) > 1 else value
@@ -117,7 +121,7 @@ class SingleRows:
             return None
         values: list[Any] = [None] * len(self._forms)
         for each in reads:
-            if len(each.pieces) > 1 or each.stride - each.pieces[0][3] > MAX_GAP_NBYTES:
+            if len(each.pieces) > 1 or each.stride - each.pieces[0][3] > each.gap_nbytes:
                 return None
             shape, dtype = self._forms[each.field]
             value = np.empty((count, *shape), dtype)
@@ -128,7 +132,7 @@ class SingleRows:
         return values
 
     def _read_to(self, value: Any, each: _Reads, first: int, scratch: DecodeScratch) -> bool:
-        descriptor = self._sources[each.file].descriptor()
+        descriptor = self._descriptor(each)
         ((number, begin, _, nbytes),) = each.pieces
         # One element a row, of a width that NumPy copies fast where there is one.
         rows = value.reshape(-1).view(_WIDTHS.get(nbytes, f"V{nbytes}"))
@@ -148,6 +152,11 @@ class SingleRows:
             done += some
         return True
 
+    def _descriptor(self, each: _Reads) -> Descriptor:
+        descriptor = self._sources[each.file].descriptor()
+        assert descriptor is not None  # else there were no reads to choose from
+        return descriptor
+
     def _check_unchanged(self, reads: list[_Reads]) -> None:
         for file in {each.file for each in reads}:
             self._layout.files[file].check_unchanged()
@@ -163,10 +172,13 @@ def _read(descriptor: int, target: Any, offset: int, nbytes: int) -> bool:
         return False
 
 
-def _reads_of(parts: Sequence[DatasetPart], unfiltered: UnfilteredDatasets) -> list[_Reads] | None:
+def _reads_of(
+    parts: Sequence[DatasetPart], number: int, rows_of: Callable[[int, int], UnfilteredRows]
+) -> list[_Reads] | None:
+    """Give what is read of a row of part `number` of all datasets; None where it is not that simple."""
     found = []
-    for part in parts:
-        reach = unfiltered.reach(part) if part.pieces else None
+    for dataset, part in enumerate(parts):
+        reach = rows_of(dataset, number).reach if part.pieces else None
         if reach is None or not _is_plain(reach):
             return None
         _, begins, spans, first, _ = reach.extents.T
@@ -177,6 +189,7 @@ def _reads_of(parts: Sequence[DatasetPart], unfiltered: UnfilteredDatasets) -> l
                 row_start=part.row_start,
                 chunk_rows=part.chunk_rows,
                 stride=reach.stride,
+                gap_nbytes=reach.gap_nbytes,
                 offsets=memoryview(reach.offsets),  # type: ignore[arg-type]
                 across=reach.across,
                 pieces=tuple(

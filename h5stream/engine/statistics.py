@@ -123,8 +123,8 @@ class LoaderStatistics(ShownAsText):
     def read_amplification(self) -> float | None:
         """Bytes decoded for each byte handed over; None before there is one.
 
-        1 is right. High: chunks are decoded for few of their rows (an order of somebody else's, wide chunks
-        across columns), or a window was read that nobody took. Below 1: small fields were kept in memory.
+        1 is right. High: chunks are decoded for few of their rows (a sampler of the user's own, wide chunks
+        across columns), or a window was read that was not taken. Below 1: small fields were kept in memory.
         """
         decoded = self.decoded_bytes + self.h5py_bytes
         return decoded / self.delivered_bytes if self.delivered_bytes else None
@@ -229,7 +229,7 @@ _NOT_ADDED = {
 }
 
 
-def together(snapshots: Sequence[LoaderStatistics]) -> LoaderStatistics:
+def combined(snapshots: Sequence[LoaderStatistics]) -> LoaderStatistics:
     """Give the statistics of several epochs of one loader as if they were one.
 
     Sums are added. `first_batch_s` is added too, so that its share of `elapsed_s` stays what it is;
@@ -238,7 +238,7 @@ def together(snapshots: Sequence[LoaderStatistics]) -> LoaderStatistics:
     Examples
     --------
     >>> one = LoaderStatistics(rows=10, batches=2, wait_max_s=0.1)
-    >>> two = together([one, one])
+    >>> two = combined([one, one])
     >>> two.rows, two.batches, two.wait_max_s
     (20, 4, 0.1)
     """

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from h5stream.engine.carry import Carrier
 from h5stream.engine.executor import Run
-from h5stream.engine.kept import KeptDatasets
+from h5stream.engine.landing.resident import ResidentDatasets
+from h5stream.engine.reader import RowReader
 from h5stream.engine.slots import SlotFormat, Slots
 from h5stream.order.epoch import Order
 
@@ -16,7 +16,7 @@ class ThreadEngine:
 
     Parameters
     ----------
-    carrier, kept : Carrier, KeptDatasets
+    reader, kept : RowReader, ResidentDatasets
         What reads.
     threads : int
         Reader threads; 0 reads in the thread that asks for batches.
@@ -28,14 +28,14 @@ class ThreadEngine:
 
     def __init__(
         self,
-        carrier: Carrier,
-        kept: KeptDatasets,
+        reader: RowReader,
+        kept: ResidentDatasets,
         *,
         threads: int,
         on_thread_start: Callable[[int], None] | None = None,
         skip_corrupt: bool = False,
     ) -> None:
-        self.carrier, self._kept = carrier, kept
+        self.reader, self._kept = reader, kept
         self._threads, self._on_thread_start, self._skip_corrupt = threads, on_thread_start, skip_corrupt
 
     @property
@@ -60,7 +60,7 @@ class ThreadEngine:
     ) -> Run:
         """Begin a pass over an order."""
         return Run(
-            self.carrier,
+            self.reader,
             self._kept,
             order,
             slots,
@@ -75,9 +75,9 @@ class ThreadEngine:
 
     def renew(self) -> None:
         """Make anew what the parent's threads may have held locked."""
-        self.carrier = Carrier(self.carrier.layout)
-        self._kept = KeptDatasets(self.carrier, self._kept.numbers)
+        self.reader = RowReader(self.reader.layout)
+        self._kept = ResidentDatasets(self.reader, self._kept.numbers)
 
     def close(self) -> None:
         """Close the files."""
-        self.carrier.close()
+        self.reader.close()

@@ -21,9 +21,9 @@ import torch
 
 from h5stream.engine.assemble import Assembler
 from h5stream.engine.batches import ReadyBatch
-from h5stream.engine.carry import Carrier
 from h5stream.engine.executor import Run
-from h5stream.engine.kept import KeptDatasets
+from h5stream.engine.landing.resident import ResidentDatasets
+from h5stream.engine.reader import RowReader
 from h5stream.errors import LoaderClosedError, OptionError
 from h5stream.isolation.failures import Failure
 from h5stream.isolation.fed import FedOrder
@@ -54,8 +54,8 @@ class Serving:
     def __init__(self, end: socket.socket, setup: Setup, file: SharedFile) -> None:
         self._end, self._sending = end, threading.Lock()
         self.setup, self.file = setup, file
-        self.carrier = Carrier(setup.layout)
-        self.kept = KeptDatasets(self.carrier, setup.kept)
+        self.carrier = RowReader(setup.layout)
+        self.kept = ResidentDatasets(self.carrier, setup.kept)
         self.slots = SharedRing(file, setup.slot_format.nbytes)
         self.rooms = SharedRooms(file)
         self.assembler = Assembler(setup.layout, gives_lists=True)  # transforms get what the parent would give them

@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream import allowance
-from h5stream.engine.carry import Carrier
 from h5stream.engine.executor import Run
-from h5stream.engine.kept import KeptDatasets
+from h5stream.engine.landing.resident import ResidentDatasets
+from h5stream.engine.reader import RowReader
 from h5stream.engine.slots import Slot, SlotFormat, SlotRing
 from h5stream.errors import FieldLengthError, H5StreamError, StagedFileDamagedError
 from h5stream.order.listed import ListedOrder
@@ -300,13 +300,13 @@ def _decoded(
     """Give the new chunks in their order: number, rows, the slot that holds them, and what to store."""
     assert dataset.layout is not None
     threads, together = allowance.cpus(), _chunks_together(dataset, chunk_rows, order)
-    carrier, slot_format = Carrier(dataset.layout), SlotFormat.for_rows(dataset.layout.fields, chunk_rows)
+    carrier, slot_format = RowReader(dataset.layout), SlotFormat.for_rows(dataset.layout.fields, chunk_rows)
     ring, nbytes = SlotRing(slot_format.nbytes), chunk_rows * dataset.row_nbytes
     starts = range(0, dataset.rows, chunk_rows)
     rows_of = (_rows(dataset, start, chunk_rows, order) for start in starts)
     run = Run(
         carrier,
-        KeptDatasets(carrier, ()),
+        ResidentDatasets(carrier, ()),
         ListedOrder(rows_of, together=together, total_rows=dataset.rows, count=len(starts)),
         ring,
         slot_format,

@@ -8,7 +8,7 @@ from typing import Any
 from h5stream.errors import FieldLengthError
 from h5stream.storage.layout import VIA_H5PY, DatasetPart, FieldLayout
 from h5stream.storage.rowbox import column_pieces
-from h5stream.storage.source import FileIdentity
+from h5stream.storage.source import SourceIdentity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class FileParts:
     entries: tuple[Any, ...]
 
 
-def check_alike(files: list[FileParts], identities: tuple[FileIdentity, ...]) -> None:
+def check_alike(files: list[FileParts], identities: tuple[SourceIdentity, ...]) -> None:
     """Refuse files whose rows differ in shape or type.
 
     Raises

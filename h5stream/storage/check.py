@@ -19,7 +19,7 @@ from h5stream.storage.codecs import DecodeError, NotAskedError, unshuffle
 from h5stream.storage.filters import DecodeScratch
 from h5stream.storage.index import COMPARED_NBYTES, ChunkIndex, read_stored_chunk
 from h5stream.storage.layout import DIRECT, DatasetPart
-from h5stream.storage.source import FileBytes, FileIdentity
+from h5stream.storage.source import SourceIdentity
 
 _SLAB_NBYTES = 8 * 1024 * 1024
 
@@ -65,7 +65,7 @@ def fill_element(dataset: Any, index: ChunkIndex) -> NDArray[np.uint8] | None:
     return one.reshape(-1).view(np.uint8)
 
 
-def why_not_decoded_here(dataset: Any, part: DatasetPart, identity: FileIdentity) -> str:
+def why_not_decoded_here(dataset: Any, part: DatasetPart, identity: SourceIdentity) -> str:
     """Say why a dataset's chunks should be left to h5py; empty if those that are looked at show no reason."""
     if part.access != DIRECT and part.chunk_nbytes > COMPARED_NBYTES:
         return f"its chunks have {part.chunk_nbytes:,} bytes each, too many to compare one with h5py's"
@@ -76,7 +76,7 @@ def why_not_decoded_here(dataset: Any, part: DatasetPart, identity: FileIdentity
     return ""
 
 
-def _lies_elsewhere(dataset: Any, index: ChunkIndex | None, identity: FileIdentity) -> bool:
+def _lies_elsewhere(dataset: Any, index: ChunkIndex | None, identity: SourceIdentity) -> bool:
     """Tell whether chunks are not where the index says: the last and some others, as they are stored.
 
     Libhdf5 looks each up, which is another way than the one by which it lists them. A chunk that either side cannot
@@ -84,7 +84,7 @@ def _lies_elsewhere(dataset: Any, index: ChunkIndex | None, identity: FileIdenti
     """
     assert index is not None
     count, left = len(index.numbers), _LOOKED_UP_NBYTES
-    source = FileBytes(identity)
+    source = identity.open()
     try:
         # The last always, the others while they are small; the first was compared decoded.
         for place in dict.fromkeys(count - 1 - k * count // _LOOKED_UP for k in range(min(count, _LOOKED_UP))):
@@ -94,7 +94,7 @@ def _lies_elsewhere(dataset: Any, index: ChunkIndex | None, identity: FileIdenti
                 break
             stored = bytearray(nbytes)
             with contextlib.suppress(OSError, RuntimeError, H5StreamError):
-                source.read_into(int(index.offset[place]), memoryview(stored))
+                source.read_many((int(index.offset[place]),), (memoryview(stored),))
                 start = index.coordinates(int(index.numbers[place]))
                 if _looked_up(dataset, start, nbytes) != (int(index.filter_mask[place]), stored):
                     return True
@@ -110,7 +110,7 @@ def _looked_up(dataset: Any, start: tuple[int, ...], nbytes: int) -> tuple[int, 
         return None
 
 
-def _differs(dataset: Any, part: DatasetPart, identity: FileIdentity) -> bool:
+def _differs(dataset: Any, part: DatasetPart, identity: SourceIdentity) -> bool:
     """Tell whether the first stored chunk decodes to something else than h5py reads.
 
     A chunk that neither side can read is not a difference: it is an error for whoever asks for its rows.
@@ -146,13 +146,13 @@ def _differs(dataset: Any, part: DatasetPart, identity: FileIdentity) -> bool:
     )
 
 
-def _decode_stored(part: DatasetPart, identity: FileIdentity, *, place: int) -> NDArray[np.uint8]:
+def _decode_stored(part: DatasetPart, identity: SourceIdentity, *, place: int) -> NDArray[np.uint8]:
     index = part.index
     assert index is not None
     stored = np.empty(int(index.nbytes[place]), dtype=np.uint8)
-    source = FileBytes(identity)
+    source = identity.open()
     try:
-        source.read_into(int(index.offset[place]), stored.data)
+        source.read_many((int(index.offset[place]),), (stored.data,))
     finally:
         source.close()
     if part.access == DIRECT:

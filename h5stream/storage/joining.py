@@ -8,7 +8,7 @@ from dataclasses import replace
 from h5stream.errors import OptionError
 from h5stream.storage.agreement import FileParts, check_alike, with_like_strings
 from h5stream.storage.layout import DatasetPart, SampleLayout
-from h5stream.storage.source import FileIdentity
+from h5stream.storage.source import SourceIdentity
 
 
 def joined_layout(layouts: Sequence[SampleLayout]) -> SampleLayout:
@@ -28,7 +28,7 @@ def joined_layout(layouts: Sequence[SampleLayout]) -> SampleLayout:
         _check_structure(first, other, number)
     firsts = tuple(layout.files[layout.datasets[0][0].file] for layout in layouts)
     check_alike([_parts_of(layout, 0, range(len(layout.files)), 0) for layout in layouts], firsts)
-    files: dict[FileIdentity, int] = {}
+    files: dict[SourceIdentity, int] = {}
     parts: list[FileParts] = []
     starts, grouped = [0], len({_grouping(layout) for layout in layouts}) == 1
     for layout in layouts:

@@ -18,7 +18,7 @@ from h5stream.storage.fields import SampleShape
 from h5stream.storage.filters import Pipeline
 from h5stream.storage.index import ChunkIndex
 from h5stream.storage.rowbox import ColumnPiece, Columns
-from h5stream.storage.source import FileIdentity
+from h5stream.storage.source import SourceIdentity
 
 DIRECT = "direct"
 """Stored without filters: bytes go from the file straight to the batch."""
@@ -182,7 +182,7 @@ class SampleLayout:
 
     Attributes
     ----------
-    files : tuple of FileIdentity
+    files : tuple of SourceIdentity
         In the order in which their first rows follow one another; behind them those that only links lead to.
     file_starts : tuple of int
         Number of each part's first row, and at the end the number of all rows. A part is a file, or one of several
@@ -202,7 +202,7 @@ class SampleLayout:
         truncated ends the process. Copies that `h5stream stage` made are of that kind.
     """
 
-    files: tuple[FileIdentity, ...]
+    files: tuple[SourceIdentity, ...]
     file_starts: tuple[int, ...]
     fields: tuple[FieldLayout, ...]
     datasets: tuple[tuple[DatasetPart, ...], ...]

@@ -20,7 +20,7 @@ from h5stream.storage.external import Guard
 from h5stream.storage.filters import DecodeScratch, pipeline_of
 from h5stream.storage.layout import DECODED, DatasetPart
 from h5stream.storage.opening import open_layout
-from h5stream.storage.source import FileBytes, FileIdentity
+from h5stream.storage.source import FileIdentity, SourceIdentity
 
 REFUSED = "refused"
 """h5stream does not read it; the reason says why. Stands beside `DIRECT`, `DECODED` and `VIA_H5PY`."""
@@ -376,14 +376,14 @@ def _object_text(dtype: np.dtype[Any]) -> str:
     return "string of any length"
 
 
-def decode_rate(part: DatasetPart, identity: FileIdentity, *, chunks: int = 8, seconds: float = 0.05) -> float | None:
+def decode_rate(part: DatasetPart, identity: SourceIdentity, *, chunks: int = 8, seconds: float = 0.05) -> float | None:
     """Time how fast one thread undoes the filters of a dataset, on some of its own chunks.
 
     Parameters
     ----------
     part : DatasetPart
         Read as `DECODED`; for others there is nothing to time.
-    identity : FileIdentity
+    identity : SourceIdentity
         Its file.
     chunks : int
         Chunks to take, spread over the dataset.
@@ -399,7 +399,7 @@ def decode_rate(part: DatasetPart, identity: FileIdentity, *, chunks: int = 8, s
     index = part.index
     if part.access != DECODED or index is None or len(index.numbers) == 0:
         return None
-    source, scratch = FileBytes(identity), DecodeScratch()
+    source, scratch = identity.open(), DecodeScratch()
     spent = done = 0.0
     try:
         # The first is not timed: a running epoch has its buffers and its code in place.
@@ -407,7 +407,7 @@ def decode_rate(part: DatasetPart, identity: FileIdentity, *, chunks: int = 8, s
             # This thread's own time: what else runs here says nothing about the file.
             begin = time.thread_time()
             stored = scratch.buffer("read", int(index.nbytes[place]))
-            source.read_into(int(index.offset[place]), stored.data)
+            source.read_many((int(index.offset[place]),), (stored.data,))
             mask = int(index.filter_mask[place])
             part.pipeline.decode(stored, filter_mask=mask, raw_nbytes=part.chunk_nbytes, scratch=scratch)
             if turn:

@@ -37,7 +37,7 @@ from h5stream.storage.layout import (
     Target,
 )
 from h5stream.storage.rowbox import Columns, column_pieces, selected_shape
-from h5stream.storage.source import FileIdentity
+from h5stream.storage.source import SourceIdentity, identity_of
 
 READ_TOGETHER_NBYTES = 256 * 1024
 """Bytes of unchunked data that count as one block.
@@ -109,7 +109,7 @@ class _Files:
     """The files that were named, and behind them those that links of theirs lead to."""
 
     def __init__(self, paths: tuple[str, ...]) -> None:
-        self.identities = [FileIdentity.of(path) for path in paths]
+        self.identities = [identity_of(path) for path in paths]
         self._numbers: dict[tuple[int, int], int] = {}
 
     def number_of(self, path: str) -> int:
@@ -118,7 +118,7 @@ class _Files:
             self._numbers = {_inode(identity.path): n for n, identity in reversed([*enumerate(self.identities)])}
         number = self._numbers.setdefault(_inode(path), len(self.identities))
         if number == len(self.identities):
-            self.identities.append(FileIdentity.of(path))
+            self.identities.append(identity_of(path))
         return number
 
 
@@ -135,7 +135,7 @@ class _Place:
     """
 
     number: int
-    identity: FileIdentity
+    identity: SourceIdentity
     dataset: Any
     path: str
     unresolved: str = ""

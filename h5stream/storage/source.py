@@ -1,4 +1,8 @@
-"""Bytes of a file by offset, and the identity that tells whether it is still the same file."""
+"""Bytes by offset, wherever they are, and the identity that tells whether they are still the same.
+
+A layout knows its files by their identities, and an identity opens its source: what reads asks `SourceIdentity.open`
+and nothing else. `identity_of` is the one place that chooses, by the path.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +10,111 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from stat import S_ISDIR, S_ISREG
-from typing import Any
+from typing import Any, Protocol
 
 from h5stream.errors import H5StreamError, SourceChangedError, SourceError, SourceNotFoundError, TruncatedFileError
 from h5stream.storage.handles import flush_written
 
 _log = logging.getLogger("h5stream")
+
+LOCAL_GAP_NBYTES = 4 * 1024
+"""Bytes between two reads of a local file that are read along rather than skipped: less than another system call
+costs. A page, so that small chunks that lie scattered do not drag the whole file in."""
+
+
+class SourceIdentity(Protocol):
+    """What a file was when it was opened, wherever it lies.
+
+    # Guarantees: immutable, hashable and pickled: it travels to other processes and opens its source there.
+
+    Attributes
+    ----------
+    path : str
+        The path as it was given.
+    size : int
+        Bytes.
+    """
+
+    @property
+    def path(self) -> str:
+        """The path as it was given."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        ...
+
+    def check_unchanged(self) -> None:
+        """Raise `SourceChangedError` if the path no longer leads to the same bytes."""
+
+    def open(self) -> ByteSource:
+        """Give the bytes; they may be opened only when they are first read."""
+        ...
+
+
+class ByteSource(Protocol):
+    """The bytes of one file. Local files are one kind (`FileBytes`).
+
+    # Guarantees: any thread may read, at any time, also after `close`, which lets go of what is open until then. Memory
+    to be filled belongs to the caller; the source keeps nothing of it.
+
+    Attributes
+    ----------
+    identity : SourceIdentity
+        What the file was when it was opened.
+    gap_nbytes : int
+        Bytes between two reads that are better read along than skipped.
+    concurrency : int
+        Calls of `read_many` that may wait at a time, beside the threads that decode. 0 where a read takes less than
+        decoding what it brings: the threads that decode then read as well.
+    has_descriptor : bool
+        Whether `descriptor` gives one.
+    """
+
+    gap_nbytes: int
+    concurrency: int
+    has_descriptor: bool
+
+    @property
+    def identity(self) -> SourceIdentity:
+        """What the file was when it was opened."""
+        ...
+
+    def read_many(self, offsets: Sequence[int], targets: Sequence[memoryview]) -> None:
+        """Fill each target with the bytes that start at its offset.
+
+        Raises
+        ------
+        TruncatedFileError
+            If the file ends before a target is full.
+        SourceChangedError
+            If that is because the file is no longer the one that was opened.
+        SourceError
+            If the bytes cannot be had.
+        """
+
+    def descriptor(self) -> Descriptor | None:
+        """Give an open descriptor of a local file, for reads of the caller's own; it is open as long as it is held."""
+
+    def close(self) -> None:
+        """Let go of what is open; a later read opens it again."""
+
+
+def identity_of(path: str) -> SourceIdentity:
+    """Give the identity of a path, which says what kind of source its bytes come from.
+
+    Raises
+    ------
+    SourceNotFoundError
+        If there is no such file.
+    SourceError
+        If it is none, or cannot be examined.
+    """
+    return FileIdentity.of(path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +166,10 @@ class FileIdentity:
             raise SourceError(f"{path!r} is a pipe or a device, not an HDF5 file", file=path)
         return cls(path=path, size=stat.st_size, mtime_ns=stat.st_mtime_ns, inode=stat.st_ino)
 
+    def open(self) -> FileBytes:
+        """Give the file's bytes; it is opened when they are first read."""
+        return FileBytes(self)
+
     def check_unchanged(self) -> None:
         """Raise `SourceChangedError` if the path no longer leads to this very file."""
         with contextlib.suppress(OSError):
@@ -98,8 +202,11 @@ def _difference(before: FileIdentity, now: FileIdentity) -> str:
     return ", ".join(parts)
 
 
-class _Descriptor:
-    """An open descriptor; closed when the last reference to it goes, so that no reader's number changes its meaning."""
+class Descriptor:
+    """An open descriptor.
+
+    It is closed when the last reference to it goes, so that no reader's number changes its meaning.
+    """
 
     __slots__ = ("number",)
 
@@ -116,11 +223,20 @@ class FileBytes:
     # Guarantees: `pread` has no shared position, so readers need no lock; the descriptor is opened once
     # under `_lock` and stays open until `close`. A forked child may go on using the inherited descriptor
     # for the same reason. Pickling carries the identity only, and the copy opens the file itself.
+
+    Parameters
+    ----------
+    identity : FileIdentity
+        The file.
     """
+
+    gap_nbytes = LOCAL_GAP_NBYTES
+    concurrency = 0
+    has_descriptor = True
 
     def __init__(self, identity: FileIdentity) -> None:
         self.identity = identity
-        self._held: _Descriptor | None = None
+        self._held: Descriptor | None = None
         self._lock = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -133,14 +249,14 @@ class FileBytes:
         """Let go of the descriptor, which is closed with the last read that uses it; a later read opens another."""
         self._held = None
 
-    def descriptor(self) -> _Descriptor:
+    def descriptor(self) -> Descriptor:
         """Give the open descriptor, for reads of the caller's own; it stays open as long as it is held."""
         return self._held or self._open()
 
-    def _open(self) -> _Descriptor:
+    def _open(self) -> Descriptor:
         with self._lock:
             if self._held is None:
-                self._held = _Descriptor(self._opened())
+                self._held = Descriptor(self._opened())
             return self._held
 
     def _opened(self) -> int:
@@ -152,13 +268,18 @@ class FileBytes:
                 f"{self.identity.path!r} cannot be opened: {error.strerror}", file=self.identity.path
             ) from error
 
-    def _open_again(self, held: _Descriptor) -> _Descriptor:
+    def _open_again(self, held: Descriptor) -> Descriptor:
         """Open the file afresh, for everyone who reads from now on."""
-        fresh = _Descriptor(self._opened())
+        fresh = Descriptor(self._opened())
         with self._lock:
             if self._held is held:
                 self._held = fresh
         return fresh
+
+    def read_many(self, offsets: Sequence[int], targets: Sequence[memoryview]) -> None:
+        """Fill each target with the bytes that start at its offset; raises what `read_into` does."""
+        for offset, target in zip(offsets, targets, strict=True):
+            self.read_into(offset, target)
 
     def read_into(self, offset: int, target: memoryview) -> None:
         """Fill `target` with the bytes that start at `offset`.
@@ -172,7 +293,7 @@ class FileBytes:
         SourceError
             If the system reports an error twice, the second time on a fresh descriptor.
         """
-        held = self.descriptor()  # kept here until the read is over, whoever calls `close` meanwhile
+        held = self.descriptor()  # held until the read is over, also if `close` is called meanwhile
         try:
             self._fill(held.number, offset, target)
         except OSError as error:
@@ -188,7 +309,7 @@ class FileBytes:
                 self._explain_short_read(offset, wanted, done)
             done += count
 
-    def _read_again(self, held: _Descriptor, offset: int, target: memoryview, first: OSError) -> None:
+    def _read_again(self, held: Descriptor, offset: int, target: memoryview, first: OSError) -> None:
         """Read once more through a fresh descriptor: network storage gets over an error or a stale handle so."""
         what = f"reading {target.nbytes} bytes at byte {offset} of {self.identity.path!r} failed: {first.strerror}"
         _log.warning("%s; trying once more with the file opened afresh", what)

@@ -20,7 +20,7 @@ from h5stream.advice.knobs import LoaderKnobs, Turn
 from h5stream.advice.limits import data_limit
 from h5stream.advice.trials import Trial, time_loop, time_step
 from h5stream.cli.app import app
-from h5stream.engine import kept
+from h5stream.engine.landing import resident
 from h5stream.engine.statistics import LoaderStatistics
 from h5stream.errors import OptionError
 from h5stream.storage import filters
@@ -38,7 +38,7 @@ def pause(seconds):
 def four_processors(monkeypatch):
     """What advice on threads depends on is the same everywhere; and nothing is read just once and kept."""
     monkeypatch.setattr(allowance, "cpus", lambda: 4)
-    monkeypatch.setattr(kept, "KEEP_NBYTES", -1)
+    monkeypatch.setattr(resident, "KEEP_NBYTES", -1)
 
 
 @pytest.fixture

@@ -15,14 +15,16 @@ from h5stream import H5StreamLoader
 from h5stream.advice.batch_cost import _planned, _Ranges
 from h5stream.advice.inspection import inspect_file
 from h5stream.advice.layout_advice import layout_advice
-from h5stream.engine.plan import plan_window
+from h5stream.engine.footprint import TASK_NBYTES
+from h5stream.engine.landing.chunks import Chunks, ChunkTask
+from h5stream.engine.plan import Placement
 from h5stream.errors import FieldNotFoundError, OptionError, SourceNotFoundError
-from h5stream.order.epoch import Window
 from h5stream.storage import filters
 from h5stream.storage.filters import Pipeline
 from h5stream.storage.index import MISSING
 from h5stream.storage.listing import list_datasets
 from h5stream.storage.opening import open_layout
+from h5stream.storage.source import LOCAL_GAP_NBYTES
 
 MIB = 1 << 20
 
@@ -211,9 +213,10 @@ def test_first_and_last_rows_of_chunks_plan_what_all_rows_plan(tmp_path_factory,
     ranges = _Ranges(begins=np.array(edges[::2]), ends=np.array(edges[1::2]))
     rows = np.concatenate([np.arange(a, b) for a, b in zip(ranges.begins, ranges.ends, strict=True)])
     nothing = np.zeros_like(rows)
-    tasks = plan_window(((part,),), Window(rows=rows, batch=nothing, within=nothing), first_batch=0)
+    chunks = Chunks(part, (), ChunkTask, LOCAL_GAP_NBYTES)
+    tasks = list(chunks.plan(Placement(rows=rows, batch=nothing, within=nothing), TASK_NBYTES))
     chunks, _, _, _ = _planned(part, [ranges], entry)
-    assert chunks == sum(int((task.place != MISSING).sum()) for task in tasks)
+    assert chunks == sum(int((task.entry != MISSING).sum()) for task in tasks)
     fetched = sum(task.nbytes.sum() for task in tasks)
     assert _planned(part, [ranges], entry)[1] - _planned(part, [ranges], entry)[3] == fetched
 

@@ -16,9 +16,9 @@ from h5stream import H5StreamLoader
 from h5stream.device.cpu import CpuBackend
 from h5stream.device.pinned_slots import PinnedRing
 from h5stream.device.window import AHEAD, WindowFeed
-from h5stream.engine import gathering, kept
 from h5stream.engine.assemble import Assembler
 from h5stream.engine.batches import ReadyBatch
+from h5stream.engine.landing import resident, stacked
 from h5stream.engine.slots import SlotFormat
 from h5stream.errors import CorruptChunkError
 from h5stream.order import transfer
@@ -38,8 +38,8 @@ PAIR = np.dtype([("a", "<f4"), ("b", "<i4")])
 @pytest.fixture(autouse=True)
 def small_data_like_large(monkeypatch):
     """Let small files go the way of large ones: nothing kept or stacked, slots of few blocks."""
-    monkeypatch.setattr(kept, "KEEP_NBYTES", 0)
-    monkeypatch.setattr(gathering, "SMALL_CHUNK_NBYTES", 0)
+    monkeypatch.setattr(resident, "KEEP_NBYTES", 0)
+    monkeypatch.setattr(stacked, "SMALL_CHUNK_NBYTES", 0)
     monkeypatch.setattr(transfer, "TRANSFER_NBYTES", 1)
 
 
@@ -298,7 +298,6 @@ def test_a_chunk_that_h5py_reads_in_place_of_the_codec_is_not_taken_for_planes(t
 @pytest.mark.parametrize("budget", [30_000, 200_000, 10_000_000])
 def test_slots_of_whole_blocks_take_no_more_memory_than_batches_would(tmp_path, monkeypatch, budget):
     monkeypatch.setattr(transfer, "TRANSFER_NBYTES", 24 * 200)
-    monkeypatch.setattr("h5stream.engine.plan.TASK_NBYTES", 1)
     monkeypatch.setattr("h5stream.engine.budget.TASK_NBYTES", 1)
     path = made(tmp_path / "a.h5", numbers("f4", (ROWS, 6)), shuffle=True, compression="gzip")
     sizes = []

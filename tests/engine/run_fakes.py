@@ -1,4 +1,4 @@
-"""Fakes around a `Run`: they carry nothing and record everything."""
+"""Fakes around a `Run`: they read nothing and record everything."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from h5stream.engine import kept
 from h5stream.engine.executor import Run
+from h5stream.engine.plan import Placement
 from h5stream.engine.slots import SlotFormat, SlotRing
 from h5stream.errors import SourceChangedError
 from h5stream.order.epoch import Window
@@ -29,29 +29,53 @@ class FileStub:
 
 
 @dataclass
-class Carrier:
-    """Carries nothing; notes which tasks it was given, after running what the test hooked in."""
+class Reader:
+    """Reads nothing; notes which tasks were carried out, after running what the test hooked in."""
 
     hook: object = None
     carried: list = field(default_factory=list)
     file: FileStub = field(default_factory=FileStub)
+    concurrency: int = 0
 
     @property
     def layout(self):
         return SimpleNamespace(fields=(), datasets=(), files=(self.file,), files_of=lambda rows: (0,))
 
-    def plan(self, window, first_batch, skip, task_nbytes):
+    def plan(self, placement, task_nbytes, without):
         return []
 
-    def carry(self, task, sink, *, stopped=lambda: False):
-        raise AssertionError("the fakes have kept tasks only")
+    def tools(self, tally=None, stopped=None):
+        return SimpleNamespace(read=iter)
 
 
 @dataclass
-class Kept:
-    """Every task is one of kept rows: the executor's business ends where a task is carried out."""
+class Task:
+    """Some rows, which land by being noted."""
 
-    carrier: Carrier
+    reader: Reader
+    placement: Placement
+
+    @property
+    def rows(self):
+        return self.placement.rows
+
+    def ranges(self):
+        return ()
+
+    def split(self):
+        yield self
+
+    def land(self, stored, destination, tools):
+        if self.reader.hook is not None:
+            self.reader.hook(self)
+        self.reader.carried.append(self)
+
+
+@dataclass
+class Resident:
+    """Makes all tasks: the executor's business ends where one is carried out."""
+
+    reader: Reader
     numbers: tuple = ()
     load_error: BaseException | None = None
     tasks_of_a_window: int = 1
@@ -60,15 +84,9 @@ class Kept:
         if self.load_error is not None:
             raise self.load_error
 
-    def plan(self, window, first_batch):
-        cuts = np.array_split(np.arange(len(window.rows)), min(self.tasks_of_a_window, len(window.rows)))
-        batch = window.batch - first_batch
-        return [kept.KeptTask(rows=window.rows[c], batch=batch[c], within=window.within[c]) for c in cuts]
-
-    def carry(self, task, sink):
-        if self.carrier.hook is not None:
-            self.carrier.hook(task)
-        self.carrier.carried.append(task)
+    def plan(self, placement):
+        for cut in np.array_split(np.arange(len(placement)), min(self.tasks_of_a_window, len(placement))):
+            yield Task(self.reader, placement[cut])
 
 
 class Windows:
@@ -142,11 +160,11 @@ def starting():
     """Give a function that starts runs; they are stopped at the end, and no thread may be left."""
     runs = []
 
-    def start(order, *, hook=None, threads=2, max_open=4, ring=None, kept_options=None, **options):
-        carrier = Carrier(hook)
+    def start(order, *, hook=None, threads=2, max_open=4, ring=None, resident_options=None, **options):
+        reader = Reader(hook)
         run = Run(
-            carrier,
-            Kept(carrier, **(kept_options or {})),
+            reader,
+            Resident(reader, **(resident_options or {})),
             order,
             ring or Ring(),
             SlotFormat(rows=BATCH, offsets=(), nbytes=128),
@@ -154,7 +172,7 @@ def starting():
             max_open_batches=max_open,
             **options,
         )
-        run.test_carrier = carrier
+        run.test_reader = reader
         runs.append(run)
         return run
 

@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from h5stream import H5StreamLoader
-from h5stream.engine import budget, kept
+from h5stream.engine import budget
 from h5stream.engine.budget import check_budget, shape_of
 from h5stream.engine.executor import Run
 from h5stream.engine.footprint import size_window
+from h5stream.engine.landing import resident
 from h5stream.engine.slots import SlotFormat
 from h5stream.errors import BudgetError, OptionError
 from h5stream.storage.opening import open_layout
@@ -138,7 +139,7 @@ def test_the_number_that_a_loader_names_does(tmp_path, small_tasks, window, num_
 
 
 def test_the_slots_that_are_open_stay_within_what_was_promised(tmp_path, small_tasks, monkeypatch):
-    monkeypatch.setattr(kept, "KEEP_NBYTES", -1)
+    monkeypatch.setattr(resident, "KEEP_NBYTES", -1)
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("x", data=np.arange(20_000.0), chunks=(300,), compression="gzip")
     most = []

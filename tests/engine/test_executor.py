@@ -28,7 +28,7 @@ def test_batches_come_in_order_whatever_the_windows(start, threads, lengths):
     run = start(order, threads=threads)
     assert numbers(run) == [(k, order.batch_size_of(k)) for k in range(order.batches)]
     assert run.next_batch() is None
-    assert sum(len(task.rows) for task in run.test_carrier.carried) == order.rows
+    assert sum(len(task.rows) for task in run.test_reader.carried) == order.rows
 
 
 @THREADS

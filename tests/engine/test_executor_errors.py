@@ -8,8 +8,9 @@ import traceback
 import pytest
 from run_fakes import Ring, Windows, failing_at, numbers, starting, until_error
 
-from h5stream.engine import executor, kept
+from h5stream.engine import executor
 from h5stream.engine.executor import Run
+from h5stream.engine.plan import Placement
 from h5stream.errors import LoaderClosedError, LoaderTimeoutError, SourceChangedError
 
 THREADS = pytest.mark.parametrize("threads", [0, 1, 3])
@@ -36,7 +37,7 @@ def test_of_several_errors_the_earliest_batch_has_its_own(start, threads):
 
 
 def test_inside_a_window_the_batches_before_the_error_come(start):
-    run = start(Windows(24), hook=failing_at(13), kept_options={"tasks_of_a_window": 6})
+    run = start(Windows(24), hook=failing_at(13), resident_options={"tasks_of_a_window": 6})
     assert until_error(run, ZeroDivisionError)[0] == [0, 1, 2]
 
 
@@ -49,20 +50,20 @@ def test_an_error_comes_again_when_asked_again(start):
 def test_a_window_is_not_handed_over_before_its_errors_are_known(start, monkeypatch):
     # One thread has failed and is about to say so while the other finishes the window.
     failing, handed_over = threading.Event(), threading.Event()
-    look, first_batch = Run._try_next, kept.KeptTask.first_batch
+    look, first_batch = Run._try_next, Placement.first_batch
 
-    def slow_to_say(task):
-        if task.rows[0] == 0:
+    def slow_to_say(placement):
+        if placement.rows[0] == 0:
             failing.set()
             handed_over.wait(0.2)  # as long as the others may need; it must not come to pass
-        return first_batch.fget(task)
+        return first_batch.fget(placement)
 
     def hook(task):
         if task.rows[0] == 0:
             raise ZeroDivisionError
         assert failing.wait(30)
 
-    monkeypatch.setattr(kept.KeptTask, "first_batch", property(slow_to_say))
+    monkeypatch.setattr(Placement, "first_batch", property(slow_to_say))
 
     def try_next(run):
         done, batch = look(run)
@@ -71,7 +72,7 @@ def test_a_window_is_not_handed_over_before_its_errors_are_known(start, monkeypa
         return done, batch
 
     monkeypatch.setattr(Run, "_try_next", try_next)
-    run = start(Windows(8), hook=hook, kept_options={"tasks_of_a_window": 2})
+    run = start(Windows(8), hook=hook, resident_options={"tasks_of_a_window": 2})
     assert until_error(run, ZeroDivisionError)[0] == []
 
 
@@ -83,7 +84,7 @@ def test_a_planning_error_arrives_after_the_batches_planned_before(start, thread
 
 @THREADS
 def test_an_error_of_the_first_plan_arrives_at_once(start, threads):
-    run = start(Windows(4), threads=threads, kept_options={"load_error": MemoryError()})
+    run = start(Windows(4), threads=threads, resident_options={"load_error": MemoryError()})
     assert until_error(run, MemoryError)[0] == []
 
 
@@ -131,12 +132,12 @@ def test_no_memory_for_a_window_wakes_a_consumer_that_waits_already(start, monke
     assert got == [MemoryError]
 
 
-@pytest.mark.parametrize("name", ["_may_admit", "_complete", "_plan_next"])
+@pytest.mark.parametrize("name", ["Run._may_admit", "OpenBatches.complete", "Run._plan_next"])
 def test_a_reader_that_breaks_anywhere_is_an_error_and_not_a_hang(start, monkeypatch, name):
     def broken(*given):
         raise ZeroDivisionError("a defect of ours")
 
-    monkeypatch.setattr(Run, name, broken)
+    monkeypatch.setattr(f"h5stream.engine.executor.{name}", broken)
     with pytest.raises(ZeroDivisionError):
         start(Windows(4, 4), threads=2).next_batch(20)
 
@@ -145,7 +146,7 @@ def test_a_reader_that_breaks_anywhere_is_an_error_and_not_a_hang(start, monkeyp
 def test_a_file_that_changed_meanwhile_spoils_the_window_that_was_read(start, threads):
     def change_at_second(task):
         if task.rows[0] == 8:
-            run.test_carrier.file.changed = True
+            run.test_reader.file.changed = True
 
     ready = threading.Event()
 
@@ -160,7 +161,7 @@ def test_a_file_that_changed_meanwhile_spoils_the_window_that_was_read(start, th
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
 def test_in_the_callers_thread_ctrl_c_is_not_kept_for_a_later_batch(start, error):
-    run = start(Windows(40), threads=0, hook=failing_at(39, error=error), kept_options={"tasks_of_a_window": 10})
+    run = start(Windows(40), threads=0, hook=failing_at(39, error=error), resident_options={"tasks_of_a_window": 10})
     with pytest.raises(error):
         run.next_batch()
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from h5stream import H5Dataset, H5StreamLoader
-from h5stream.engine.carry import Carrier
-from h5stream.engine.mapping import can_be_gathered
+from h5stream.engine.landing.mapped import can_be_mapped
+from h5stream.engine.reader import RowReader
 from h5stream.errors import BudgetError, H5StreamError, SourceChangedError, TruncatedFileError
 from h5stream.storage.fields import Field
 
@@ -54,7 +54,7 @@ FIELDS = ["chunked", "contiguous", "cube", "label", "text", "sparse"]
 
 @pytest.fixture(autouse=True)
 def nothing_is_kept(monkeypatch):
-    monkeypatch.setattr("h5stream.engine.kept.KEEP_NBYTES", 0)
+    monkeypatch.setattr("h5stream.engine.landing.resident.KEEP_NBYTES", 0)
 
 
 def small_budget(dataset):
@@ -69,7 +69,7 @@ def small_budget(dataset):
 def test_batches_are_those_that_reading_gives(path, window, threads):
     expected = streamed(H5Dataset(path, FIELDS), window=window, num_workers=2)
     dataset = mapped(path, FIELDS)
-    assert Carrier(dataset.layout).mapped.numbers == tuple(range(len(FIELDS)))
+    assert RowReader(dataset.layout).mapped == tuple(range(len(FIELDS)))
     assert streamed(dataset, window=window, num_workers=threads) == expected
 
 
@@ -105,14 +105,14 @@ def test_columns_and_several_files_take_part(path, tmp_path):
 @pytest.mark.parametrize("name", ["packed", "swapped", "pair"])
 def test_what_must_be_decoded_is_read(path, name):
     dataset = mapped(path, [name, "label"])
-    assert not can_be_gathered(dataset.layout, 0)
-    assert can_be_gathered(dataset.layout, 1)
+    assert not can_be_mapped(dataset.layout, 0)
+    assert can_be_mapped(dataset.layout, 1)
     if name != "pair":
         assert streamed(dataset, window="all") == streamed(H5Dataset(path, [name, "label"]), window="all")
 
 
 def test_nothing_is_mapped_unless_it_is_said_to_be_safe(path):
-    assert Carrier(H5Dataset(path, FIELDS).layout).mapped.numbers == ()
+    assert RowReader(H5Dataset(path, FIELDS).layout).mapped == ()
 
 
 def test_a_file_that_was_truncated_is_an_error_before_it_is_touched(path):
@@ -136,8 +136,7 @@ def test_a_file_that_was_truncated_before_it_is_mapped_is_an_error(path):
 
 def test_a_file_that_was_deleted_can_still_be_read_to_the_end_of_a_window(path):
     dataset = mapped(path, ["contiguous", "label"])
-    carrier = Carrier(dataset.layout)
-    mapping = carrier.mapped._mapping(0)
+    mapping = RowReader(dataset.layout).mapped_files.mapping(0)
     os.unlink(path)
     mapping.check()
-    assert mapping._memory[:4].tobytes() == b"\x89HDF"
+    assert mapping.memory[:4].tobytes() == b"\x89HDF"

@@ -9,15 +9,20 @@ from hypothesis import strategies as st
 from making import make_file, numbers
 
 from h5stream import H5Dataset
-from h5stream.engine.plan import MAX_GAP_NBYTES, plan_window
+from h5stream.engine.footprint import TASK_NBYTES
+from h5stream.engine.landing.chunks import Chunks, ChunkTask
+from h5stream.engine.plan import Placement
+from h5stream.engine.reader import RowReader
 from h5stream.order.epoch import Window
 from h5stream.storage.filters import Filter, Pipeline
 from h5stream.storage.index import MISSING, ChunkIndex
-from h5stream.storage.layout import DECODED, DIRECT, DatasetPart
+from h5stream.storage.layout import DECODED, DatasetPart
 from h5stream.storage.rowbox import column_pieces
 
+GAP_NBYTES = 4096
 
-def make_part(rows=100, chunk_rows=8, *, columns=1, stored=None, offset=None, nbytes=40, access=DECODED, row_start=0):
+
+def make_part(rows=100, chunk_rows=8, *, columns=1, stored=None, offset=None, nbytes=40, row_start=0):
     """Make a dataset part that lies nowhere: chunks of `chunk_rows` rows, `columns` of them across a row."""
     grid = (-(-rows // chunk_rows), columns)
     numbers_ = np.arange(grid[0] * columns) if stored is None else np.asarray(stored)
@@ -27,7 +32,7 @@ def make_part(rows=100, chunk_rows=8, *, columns=1, stored=None, offset=None, nb
         path="x",
         rows=rows,
         row_start=row_start,
-        access=access,
+        access=DECODED,
         reason="",
         chunk_rows=chunk_rows,
         index=ChunkIndex(
@@ -39,7 +44,7 @@ def make_part(rows=100, chunk_rows=8, *, columns=1, stored=None, offset=None, nb
             nbytes=np.full(len(numbers_), nbytes, dtype=np.int64),
             filter_mask=np.zeros(len(numbers_), dtype=np.uint32),
         ),
-        pipeline=Pipeline(filters=(Filter(id=1),) if access == DECODED else ()),
+        pipeline=Pipeline(filters=(Filter(id=1),)),
         columns=None,
         pieces=column_pieces((columns,), (1,)),
         targets=(),
@@ -54,8 +59,9 @@ def window_of(rows, batch=None):
     return Window(rows=rows, batch=batch, within=np.arange(len(rows), dtype=np.int64))
 
 
-def plan(part, rows, **options):
-    return plan_window(((part,),), window_of(rows), first_batch=0, **options)
+def plan(part, rows, *, task_nbytes=TASK_NBYTES):
+    chunks = Chunks(part, (), ChunkTask, GAP_NBYTES)
+    return list(chunks.plan(Placement.of(window_of(rows)), task_nbytes))
 
 
 @settings(deadline=None, max_examples=200)
@@ -65,7 +71,6 @@ def test_every_row_of_a_window_is_placed_once_for_each_piece(data):
     columns = data.draw(st.integers(1, 3))
     count = -(-rows // chunk_rows) * columns
     stored = sorted(data.draw(st.sets(st.integers(0, count - 1))))
-    access = data.draw(st.sampled_from([DIRECT, DECODED]))
     offset = data.draw(st.permutations(range(len(stored))))
     part = make_part(
         rows,
@@ -74,30 +79,27 @@ def test_every_row_of_a_window_is_placed_once_for_each_piece(data):
         stored=stored,
         offset=1000 + np.array(offset, dtype=np.int64) * chunk_rows * 4,
         nbytes=chunk_rows * 4,
-        access=access,
     )
     wanted = sorted(data.draw(st.lists(st.integers(0, rows - 1), min_size=1, max_size=40)))
     seen = []
     for task in plan(part, wanted, task_nbytes=data.draw(st.integers(1, 1000))):
-        assert task.run[0] == 0
-        assert task.run[-1] == len(task.number)
-        for start, stop in itertools.pairwise(task.run):
+        assert task.edges[0] == (task.entry == MISSING).sum()
+        assert task.edges[-1] == len(task.number)
+        for start, stop in itertools.pairwise(task.edges):
             ends = task.offset[start:stop] + task.nbytes[start:stop]
             gaps = task.offset[start + 1 : stop] - ends[:-1]
-            assert ((gaps >= 0) & (gaps <= MAX_GAP_NBYTES)).all()
+            assert ((gaps >= 0) & (gaps <= GAP_NBYTES)).all()
         for k in range(len(task.number)):
-            low, high = task.low[k], task.high[k]
+            rows_of = task.rows_of(k)
             chunk, column = divmod(int(task.number[k]), columns)
             assert part.pieces[task.piece[k]].number == column
-            assert (task.place[k] == MISSING) == (int(task.number[k]) not in stored)
-            in_rows = task.placement.in_rows[low:high]
-            if task.place[k] != MISSING:
-                begin = part.index.offset[task.place[k]]
-                assert task.offset[k] == begin + task.first_row[k] * 4
-                assert task.first_row[k] == (in_rows.min() if access == DIRECT else 0)
-                assert task.nbytes[k] == (in_rows.max() - in_rows.min() + 1 if access == DIRECT else chunk_rows) * 4
-            places = task.placement.within[low:high]
-            seen += [(column, chunk * chunk_rows + int(r), int(w)) for r, w in zip(in_rows, places, strict=True)]
+            assert (task.entry[k] == MISSING) == (int(task.number[k]) not in stored)
+            assert (task.entry[k] == MISSING) == (k < task.edges[0])
+            if task.entry[k] != MISSING:
+                assert task.offset[k] == part.index.offset[task.entry[k]]
+                assert task.nbytes[k] == chunk_rows * 4
+            in_turn = zip(rows_of.rows, rows_of.within, strict=True)
+            seen += [(column, chunk * chunk_rows + int(r), int(w)) for r, w in in_turn]
     assert sorted(seen) == sorted((c, row, place) for c in range(columns) for place, row in enumerate(wanted))
 
 
@@ -114,23 +116,23 @@ def test_a_chunk_that_holds_several_rows_is_read_once():
 
 
 def test_neighbours_are_fetched_together_and_what_lies_far_apart_is_not():
-    gap = MAX_GAP_NBYTES
+    gap = GAP_NBYTES
     offset = [0, 40, 80 + gap, 120 + gap + gap + 1]
     (task,) = plan(make_part(32, 8, offset=offset), range(32))
-    assert task.run.tolist() == [0, 3, 4]
+    assert task.edges.tolist() == [0, 3, 4]
 
 
 def test_chunks_that_overlap_in_a_strange_file_are_fetched_apart():
     (task,) = plan(make_part(24, 8, offset=[100, 120, 130]), range(24))
-    assert task.run.tolist() == [0, 1, 2, 3]
+    assert task.edges.tolist() == [0, 1, 2, 3]
 
 
 def test_a_task_never_spans_more_of_the_file_than_its_share():
     # 10,000 chunks of 8 bytes, nearly as far apart as is still read along: 160 MB if taken together.
-    part = make_part(10_000, 1, offset=np.arange(10_000) * MAX_GAP_NBYTES, nbytes=8)
+    part = make_part(10_000, 1, offset=np.arange(10_000) * GAP_NBYTES, nbytes=8)
     tasks = plan(part, range(10_000), task_nbytes=1 << 20)
     spans = [int(task.offset[-1] + task.nbytes[-1] - task.offset[0]) for task in tasks]
-    assert max(spans) <= (1 << 20) + MAX_GAP_NBYTES
+    assert max(spans) <= (1 << 20) + GAP_NBYTES
     assert sum(len(task.number) for task in tasks) == 10_000
 
 
@@ -141,32 +143,27 @@ def test_tasks_are_cut_by_decoded_bytes():
 
 def test_missing_chunks_come_without_a_read():
     (task,) = plan(make_part(40, 8, stored=[1, 3]), range(40))
-    assert task.number[task.place == MISSING].tolist() == [0, 2, 4]
-    assert (task.nbytes[task.place == MISSING] == 0).all()
+    assert task.number[task.entry == MISSING].tolist() == [0, 2, 4]
+    assert (task.nbytes[task.entry == MISSING] == 0).all()
 
 
 def test_batches_count_from_the_windows_first():
     window = window_of([0, 8, 16], batch=[7, 5, 6])
-    tasks = plan_window(((make_part(24, 8),),), window, first_batch=5, task_nbytes=1)
-    assert [task.first_batch for task in tasks] == [2, 0, 1]
+    first, placement = Placement.from_first(window)
+    tasks = Chunks(make_part(24, 8), (), ChunkTask, GAP_NBYTES).plan(placement, 1)
+    assert (first, [task.placement.first_batch for task in tasks]) == (5, [2, 0, 1])
 
 
 def test_rows_of_several_files_go_to_their_parts():
     parts = (make_part(10, 8), make_part(5, 2, row_start=10), make_part(10, 4, row_start=15))
-    tasks = plan_window((parts,), window_of([0, 9, 14, 15, 24]), first_batch=0)
-    found = {
-        (task.part.row_start, task.part.row_start + int(n) * task.part.chunk_rows + int(r))
-        for task in tasks
-        for n, low, high in zip(task.number, task.low, task.high, strict=True)
-        for r in task.placement.in_rows[low:high]
-    }
-    assert found == {(0, 0), (0, 9), (10, 14), (15, 15), (15, 24)}
+    of_parts = Placement.of(window_of([0, 9, 14, 15, 24])).of_parts(parts)
+    assert {number: ours.rows.tolist() for number, ours in of_parts} == {0: [0, 9], 1: [14], 2: [15, 24]}
 
 
 def test_rows_without_elements_need_no_task(tmp_path):
     path = make_file(tmp_path / "a.h5", shape=(4, 0), dtype="f4")
-    layout = H5Dataset(path, "x").layout
-    assert plan_window(layout.datasets, window_of(range(4)), first_batch=0) == []
+    reader = RowReader(H5Dataset(path, "x").layout)
+    assert list(reader.plan(Placement.of(window_of(range(4))), TASK_NBYTES)) == []
 
 
 @settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -175,8 +172,7 @@ def test_how_a_window_is_cut_into_tasks_does_not_change_what_is_read(tmp_path, t
     path = tmp_path / "a.h5"
     if not path.exists():
         make_file(path, data=numbers(100, 9), chunks=(7, 4), compression="gzip", shuffle=True)
-    layout = H5Dataset(path, "x").layout
-    tasks = plan_window(layout.datasets, window_of(sorted(rows)), first_batch=0, task_nbytes=task_nbytes)
+    tasks = RowReader(H5Dataset(path, "x").layout).plan(Placement.of(window_of(sorted(rows))), task_nbytes)
     chunks = [int(n) for task in tasks for n in task.number]
     assert len(set(chunks)) == len(chunks) == 3 * len({row // 7 for row in rows})
 

@@ -10,9 +10,9 @@ from recording import record_reads
 from sample_files import one_epoch_at_a_time
 
 from h5stream import H5StreamLoader
-from h5stream.engine import kept
-from h5stream.engine.counters import KEPT_WAITS, RunCounters
-from h5stream.engine.statistics import LoaderStatistics, together
+from h5stream.engine.counters import NEWEST_WAITS, RunCounters
+from h5stream.engine.landing import resident
+from h5stream.engine.statistics import LoaderStatistics, combined
 from h5stream.storage.fallback import H5pyReader
 from h5stream.storage.source import FileBytes
 
@@ -58,7 +58,7 @@ KINDS = {
 @pytest.mark.parametrize("keep", [False, True])
 def test_what_is_counted_is_what_the_files_were_asked_for(tmp_path, reads, monkeypatch, kind, threads, keep):
     if not keep:
-        monkeypatch.setattr(kept, "KEEP_NBYTES", -1)
+        monkeypatch.setattr(resident, "KEEP_NBYTES", -1)
     path = write(tmp_path / "a.h5", **KINDS[kind])
     found = epoch(path, reads, num_workers=threads)
     assert (found.read_bytes, found.reads) == (sum(reads), len(reads))
@@ -69,14 +69,14 @@ def test_what_is_counted_is_what_the_files_were_asked_for(tmp_path, reads, monke
 
 
 def test_chunks_are_counted_one_by_one_also_where_they_are_stacked(tmp_path, monkeypatch):
-    monkeypatch.setattr(kept, "KEEP_NBYTES", -1)
+    monkeypatch.setattr(resident, "KEEP_NBYTES", -1)
     for rows in (256, 8):
         path = write(tmp_path / f"{rows}.h5", compression="gzip", chunks=(rows, WIDTH))
         assert epoch(path).chunks == ROWS // rows
 
 
 def test_an_order_that_tears_chunks_apart_shows_as_amplification(tmp_path, monkeypatch):
-    monkeypatch.setattr(kept, "KEEP_NBYTES", -1)
+    monkeypatch.setattr(resident, "KEEP_NBYTES", -1)
     path = write(tmp_path / "a.h5", compression="gzip")
     rows = np.arange(ROWS).reshape(256, 16).T.reshape(-1).tolist()  # each batch has one row of every 16
     found = epoch(path, batch_size=64, shuffle=None, sampler=rows)
@@ -95,7 +95,7 @@ def test_a_kept_dataset_is_read_in_the_first_epoch_only(tmp_path):
 
 
 def test_rows_through_h5py_are_counted_apart(tmp_path, monkeypatch):
-    monkeypatch.setattr(kept, "KEEP_NBYTES", -1)
+    monkeypatch.setattr(resident, "KEEP_NBYTES", -1)
     path = write(tmp_path / "a.h5", dtype="i4", scaleoffset=0)
     entered = []
     rows = H5pyReader.rows
@@ -108,7 +108,7 @@ def test_rows_through_h5py_are_counted_apart(tmp_path, monkeypatch):
 
 
 def test_chunks_that_were_never_written_cost_nothing_to_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(kept, "KEEP_NBYTES", -1)
+    monkeypatch.setattr(resident, "KEEP_NBYTES", -1)
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("x", (ROWS, WIDTH), "f4", chunks=(256, WIDTH), compression="gzip")
     found = epoch(str(tmp_path / "a.h5"))
@@ -117,7 +117,7 @@ def test_chunks_that_were_never_written_cost_nothing_to_read(tmp_path, monkeypat
 
 
 def test_time_goes_to_the_work_that_takes_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(kept, "KEEP_NBYTES", -1)
+    monkeypatch.setattr(resident, "KEEP_NBYTES", -1)
     never = threading.Event()
     read = FileBytes.read_into
 
@@ -211,11 +211,11 @@ def test_a_snapshot_may_be_taken_from_another_thread_at_any_time(tmp_path):
 
 def test_what_is_kept_of_an_epoch_is_bounded():
     counters = RunCounters(threads=1, ready_limit=2, row_nbytes=4).begin()
-    for _ in range(2 * KEPT_WAITS):
+    for _ in range(2 * NEWEST_WAITS):
         counters.gave(1)
         counters.waited(counters.asked(0))
-    assert len(counters._waits) == KEPT_WAITS
-    assert counters.snapshot().batches == 2 * KEPT_WAITS
+    assert len(counters._waits) == NEWEST_WAITS
+    assert counters.snapshot().batches == 2 * NEWEST_WAITS
 
 
 def test_the_percentile_is_of_the_waits():
@@ -227,7 +227,7 @@ def test_the_percentile_is_of_the_waits():
 def test_epochs_add_up(tmp_path):
     path = write(tmp_path / "a.h5")
     one, two = epoch(path), epoch(path)
-    both = together([one, two])
+    both = combined([one, two])
     assert (both.rows, both.batches, both.read_bytes) == (2 * ROWS, 16, one.read_bytes + two.read_bytes)
     assert both.elapsed_s == one.elapsed_s + two.elapsed_s
     assert both.read_busy == pytest.approx((one.read_s + two.read_s) / (2 * (one.running_s + two.running_s)), rel=1)

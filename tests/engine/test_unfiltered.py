@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from recording import record_reads
 
 from h5stream import Field, H5Dataset, H5StreamLoader
-from h5stream.engine import kept
-from h5stream.engine.unfiltered import EXTENT_NBYTES, MAX_GAP_NBYTES, reach_of
+from h5stream.engine.landing import resident
+from h5stream.engine.landing.unfiltered import EXTENT_NBYTES, reach_of
 from h5stream.errors import SourceChangedError, TruncatedFileError
-from h5stream.storage.source import _Descriptor
+from h5stream.storage.source import LOCAL_GAP_NBYTES, Descriptor
 
 MEMBERS = np.dtype(
     {"names": ["a", "b", "c"], "formats": ["<i2", (">f4", (3,)), "<u8"], "offsets": [1, 4, 16], "itemsize": 27}
@@ -23,7 +23,7 @@ MEMBERS = np.dtype(
 
 @pytest.fixture(autouse=True)
 def nothing_is_kept(monkeypatch):
-    monkeypatch.setattr(kept, "KEEP_NBYTES", -1)
+    monkeypatch.setattr(resident, "KEEP_NBYTES", -1)
 
 
 def values_of(shape, dtype, seed=0):
@@ -169,7 +169,7 @@ def test_rows_of_a_large_chunk_are_read_alone(tmp_path, monkeypatch, kind):
         reads.clear()
         found = torch.cat(list(loader)).numpy()
     assert (found[np.argsort(found[:, 0])] == x[np.sort(wanted)]).all()
-    assert sum(reads) <= 1.01 * x[wanted].nbytes + 256 * MAX_GAP_NBYTES // 8
+    assert sum(reads) <= 1.01 * x[wanted].nbytes + 256 * LOCAL_GAP_NBYTES // 8
 
 
 def test_single_rows_read_their_own_bytes_only(tmp_path):
@@ -207,8 +207,8 @@ def test_what_is_read_at_once_has_a_bound_however_long_rows_are(tmp_path):
 def test_a_descriptor_that_went_bad_is_replaced(tmp_path):
     path, x = write(tmp_path / "a.h5", rows=2000, columns=30)
     dataset = H5Dataset(path, "x")
-    source = dataset._carrier.sources[0]
-    source._held = _Descriptor(os.open(path, os.O_WRONLY))  # reading from it fails
+    source = dataset._reader.sources[0]
+    source._held = Descriptor(os.open(path, os.O_WRONLY))  # reading from it fails
     assert (dataset[100:1500].numpy() == x[100:1500]).all()
-    source._held = _Descriptor(os.open(path, os.O_WRONLY))
+    source._held = Descriptor(os.open(path, os.O_WRONLY))
     assert (dataset[7].numpy() == x[7]).all()

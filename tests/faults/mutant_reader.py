@@ -28,7 +28,8 @@ import torch
 from oracle import expected, same
 
 from h5stream import H5Dataset, H5StreamLoader
-from h5stream.engine import kept, kernels
+from h5stream.engine import kernels
+from h5stream.engine.landing import resident
 from h5stream.errors import H5StreamError
 from h5stream.storage.listing import list_datasets
 from h5stream.storage.plugins import PluginBuffer
@@ -291,7 +292,7 @@ def _plain(value):
 
 def main() -> None:
     kernels.warm_up()
-    kept.KEEP_NBYTES = -1  # small files would otherwise be read once and kept
+    resident.KEEP_NBYTES = -1  # small files would otherwise be read once and kept
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # some codecs print to standard output
     gc.collect()

@@ -23,8 +23,10 @@ import torch
 from sample_files import gate, one_epoch_at_a_time, reader_threads, stream_all, write_sample
 
 from h5stream import H5StreamLoader
-from h5stream.engine import batches, carry, executor, kept, slots
+from h5stream.engine import batches, executor, slots
 from h5stream.engine.assemble import Assembler
+from h5stream.engine.landing import resident, stacked
+from h5stream.engine.plan import Placement
 from h5stream.errors import LoaderClosedError, SourceError
 from h5stream.storage.filters import DecodeScratch
 from h5stream.storage.plugins import PluginBuffer
@@ -106,10 +108,10 @@ def test_sigterm_in_any_state_ends_the_process_or_does_what_a_handler_of_the_use
 ALLOCATIONS = {
     "slots": (slots.SlotRing, "_map_arena"),
     "scratch": (DecodeScratch, "buffer"),
-    "plan": (carry, "plan_window"),
-    "sink": (batches, "Sink"),
-    "kept": (kept, "map_memory"),
-    "small chunks": (carry.Stack, "flush"),
+    "plan": (Placement, "in_chunks"),
+    "destination": (batches, "Destination"),
+    "kept": (resident, "map_memory"),
+    "small chunks": (stacked._Stack, "scatter"),
     "batch": (Assembler, "batch"),
 }
 

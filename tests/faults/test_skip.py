@@ -80,7 +80,7 @@ def test_readers_go_on_when_all_that_filled_their_room_is_passed_over(tmp_path, 
     loader = H5StreamLoader(sample.path, 32, num_workers=num_workers, on_error="skip", window=32, timeout=30)
     iterator = iter(loader)
     run = iterator._run
-    while run._max_open > len(run._open) or any(batch.missing for batch in run._open.values()):
+    while run.ready < run._max_open:
         threading.Event().wait(0.01)
     # They wait for room; nothing of what they hold will be handed over.
     assert [batch["y"].tolist() for batch in iterator] == [list(range(960, 992)), list(range(992, 1000))]

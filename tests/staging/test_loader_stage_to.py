@@ -130,7 +130,7 @@ def test_whatever_a_loader_takes_is_staged(source, ram, kind):
 
 
 def test_an_exact_global_shuffle_of_a_staged_file_needs_little_memory(source, ram, monkeypatch):
-    monkeypatch.setattr("h5stream.engine.kept.KEEP_NBYTES", 0)
+    monkeypatch.setattr("h5stream.engine.landing.resident.KEEP_NBYTES", 0)
     options = {"fields": "x", "shuffle": True, "window": "all"}
     expected = [batch.numpy().tobytes() for batch in H5StreamLoader(source, 16, **options)]
     budget = 5_000_000

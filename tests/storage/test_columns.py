@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from making import make_file, numbers
 
 from h5stream import Field, H5Dataset
-from h5stream.engine.plan import plan_window
+from h5stream.engine.footprint import TASK_NBYTES
+from h5stream.engine.plan import Placement
+from h5stream.engine.reader import RowReader
 from h5stream.errors import OptionError
-from h5stream.order.epoch import Window
 from h5stream.storage.rowbox import column_pieces, selected_shape
 
 SELECTIONS = [
@@ -92,7 +93,7 @@ def test_only_the_chunks_that_hold_the_columns_are_read(tmp_path):
     path = make_file(tmp_path / "a.h5", data=numbers(40, 30), chunks=(10, 5), compression="gzip")
     layout = H5Dataset(path, Field("x", columns=[29, 6])).layout
     rows = np.arange(40)
-    tasks = plan_window(layout.datasets, Window(rows=rows, batch=np.zeros_like(rows), within=rows), first_batch=0)
+    tasks = RowReader(layout).plan(Placement(rows=rows, batch=np.zeros_like(rows), within=rows), TASK_NBYTES)
     read = sorted(int(n) for task in tasks for n in task.number)
     assert read == [k * 6 + column for k in range(4) for column in (1, 5)]
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from h5stream import H5StreamLoader
-from h5stream.engine import gathering, kernels
+from h5stream.engine import kernels
 from h5stream.engine.slots import address_of
 from h5stream.errors import CorruptChunkError
 from h5stream.storage import filters, libdeflate
@@ -76,9 +76,7 @@ def test_small_chunks_are_inflated_by_it_and_give_h5pys_bytes(decompressor, smal
     path, x = small_chunks
     inflated = []
     real = kernels.inflate_each
-    monkeypatch.setattr(
-        gathering.kernels, "inflate_each", lambda *given: inflated.append(len(given[3])) or real(*given)
-    )
+    monkeypatch.setattr(kernels, "inflate_each", lambda *given: inflated.append(len(given[3])) or real(*given))
     rows = np.concatenate([batch.numpy() for batch in H5StreamLoader(path, 500, fields="x")])
     assert (rows == x).all()
     assert sum(inflated) == ROWS - 100

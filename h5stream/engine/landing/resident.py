@@ -1,40 +1,42 @@
-"""Small datasets, such as labels, are read once and kept: their chunks rarely line up with the blocks."""
+"""Small datasets, such as labels, are read once and stay in memory: their chunks rarely line up with the blocks."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.engine import kernels
-from h5stream.engine.carry import Carrier
-from h5stream.engine.counters import Tally
-from h5stream.engine.emit import Sink
+from h5stream.engine.counters import Tally, clock
 from h5stream.engine.footprint import FIELD_ALIGNMENT, TASK_NBYTES
-from h5stream.engine.plan import counted_from
+from h5stream.engine.plan import Placement
+from h5stream.engine.reader import RowReader
 from h5stream.engine.slots import SlotFormat, address_of, map_memory
+from h5stream.engine.tasks import Destination, Ranges, Tools
 from h5stream.errors import H5StreamError
-from h5stream.order.epoch import Window
-from h5stream.order.places import Places
+from h5stream.order.places import Places, place_dtype
 from h5stream.storage.layout import SampleLayout
 
 KEEP_NBYTES = 16 * 1024 * 1024
-"""Largest dataset that is kept, in bytes as the batches hold it: two million int64 labels, or a small file in whole."""
+"""Largest dataset that stays in memory, in bytes as the batches hold it: two million int64 labels, or a small file in
+whole."""
 
 KEEP_SHARE = 8
-"""Kept datasets take at most one part in this many of the memory budget."""
+"""Such datasets take at most one part in this many of the memory budget."""
 
-ROWS_TOGETHER = 65_536
-"""Rows of one task over kept data."""
+TASK_ROWS = 65_536
+"""Rows of one task."""
 
-KEPT_TOGETHER_NBYTES = 1024 * 1024
-"""Bytes of batches that are gathered together where all data is kept: enough to share the cost of a window, few enough
-to come at once and to stay in the cache until they are used."""
+GATHERED_NBYTES = 1024 * 1024
+"""Bytes of batches that are gathered at a time where all data is in memory: enough to share the cost of a window, few
+enough to come at once and to stay in the cache until they are used."""
 
 ASKING_ROWS = 65_536
-"""Rows of an epoch that the asking thread gathers by itself where all data is kept: waking another costs more. The
+"""Rows of an epoch that the asking thread gathers by itself where all data is in memory: waking another costs more. The
 order of more rows takes milliseconds, which readers work out ahead."""
 
 
@@ -45,56 +47,72 @@ def datasets_to_keep(layout: SampleLayout, memory_budget: int) -> tuple[int, ...
         fields = [layout.fields[target.field] for target in parts[0].targets]
         if all(field.kind != "object" for field in fields):
             sizes.append((layout.rows * sum(field.row_nbytes for field in fields), number))
-    kept, left = [], memory_budget // KEEP_SHARE
+    chosen, left = [], memory_budget // KEEP_SHARE
     for nbytes, number in sorted(sizes):
         if nbytes > min(KEEP_NBYTES, left):
             break
-        kept.append(number)
+        chosen.append(number)
         left -= nbytes
-    return tuple(kept)
+    return tuple(chosen)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptTask:
-    """Rows of the kept datasets and where they go; shaped like a `Task` where the executor looks."""
+class ResidentTask:
+    """Rows of the datasets in memory, in any order.
 
-    rows: Places
-    batch: Places
-    within: Places
+    Attributes
+    ----------
+    datasets : ResidentDatasets
+        Where they are.
+    placement : Placement
+        The rows, and where they go.
+    """
 
-    @property
-    def first_batch(self) -> int:
-        """The earliest batch that needs it, counted from the window's first."""
-        return int(self.batch.min())
+    datasets: ResidentDatasets
+    placement: Placement
+
+    def ranges(self) -> Ranges:
+        """Give nothing: the rows are in memory."""
+        return Ranges(file=0)
+
+    def split(self) -> Iterator[ResidentTask]:
+        """Give itself: nothing in it can fail alone."""
+        yield self
+
+    def land(self, stored: Iterator[Any], destination: Destination, tools: Tools) -> None:
+        """Copy the rows to their places."""
+        since = clock()
+        self.datasets.copy(self.placement, destination)
+        tools.tally.scattered(since)
 
 
-class KeptDatasets:
+class ResidentDatasets:
     """The rows of small datasets, in memory, as the batches hold them.
 
-    # Guarantees: `load` reads once, under `_lock`, whoever calls first; afterwards everything is read-only.
+    # Guarantees: `load` reads once, under `_lock`, by whichever thread calls first; afterwards everything is read-only.
 
     Parameters
     ----------
-    carrier : Carrier
+    reader : RowReader
         Reads them.
     numbers : tuple of int
         Which datasets of its layout.
     """
 
-    def __init__(self, carrier: Carrier, numbers: tuple[int, ...]) -> None:
+    def __init__(self, reader: RowReader, numbers: tuple[int, ...]) -> None:
         self.numbers = numbers
-        self._carrier = carrier
+        self._reader = reader
         self._lock = threading.Lock()
         self._memory: NDArray[np.uint8] | None = None
-        self._fields = _fields_of(carrier.layout, numbers)
-        self._row_nbytes = _row_nbytes(carrier.layout, numbers)
+        self._fields = _fields_of(reader.layout, numbers)
+        self._row_nbytes = _row_nbytes(reader.layout, numbers)
         # Packed as one batch of all rows, so that the ordinary plan fills it.
-        self._format = kept_format(carrier.layout, numbers)
+        self._format = resident_format(reader.layout, numbers)
 
     @property
     def whole(self) -> bool:
-        """Whether nothing but kept rows is ever read."""
-        return len(self.numbers) == len(self._carrier.layout.datasets)
+        """Whether nothing else is ever read."""
+        return len(self.numbers) == len(self._reader.layout.datasets)
 
     @property
     def needs_no_reader(self) -> bool:
@@ -104,7 +122,7 @@ class KeptDatasets:
     def load(self) -> Tally | None:
         """Read the rows, once; gives what that took, and None once they are there.
 
-        What cannot be read in whole is not kept but streamed, so that an error finds the batches it concerns.
+        What cannot be read in whole is streamed instead, so that an error finds the batches it concerns.
         """
         with self._lock:
             if self._memory is not None or not self.numbers:
@@ -117,49 +135,37 @@ class KeptDatasets:
             return tally
 
     def _read(self, tally: Tally) -> NDArray[np.uint8]:
-        layout = self._carrier.layout
+        layout = self._reader.layout
         memory = map_memory(self._format.nbytes)
-        rows = np.arange(layout.rows, dtype=np.int64)
-        window = Window(rows=rows, batch=np.zeros_like(rows), within=rows)
-        sink = Sink(
+        rows: Places = np.arange(layout.rows, dtype=place_dtype(layout.rows))
+        placement = Placement(rows=rows, batch=np.zeros_like(rows), within=rows)
+        destination = Destination(
             slots=np.array([address_of(memory)], dtype=np.int64),
             format=self._format,
             row_nbytes=self._row_nbytes,
         )
         others = tuple(n for n in range(len(layout.datasets)) if n not in self.numbers)
-        for task in self._carrier.plan(window, 0, others, TASK_NBYTES):
-            self._carrier.carry(task, sink, tally=tally)
+        tools = self._reader.tools(tally)
+        for task in self._reader.plan(placement, TASK_NBYTES, without=others):
+            task.land(tools.read(task.ranges()), destination, tools)
         return memory
 
-    def plan(self, window: Window, first_batch: int) -> list[KeptTask]:
+    def plan(self, placement: Placement) -> Iterator[ResidentTask]:
         """Cut a window's rows into tasks."""
-        if not self.numbers:
-            return []
-        window = counted_from(window, first_batch)
-        return [
-            KeptTask(rows=window.rows[k:stop], batch=window.batch[k:stop], within=window.within[k:stop])
-            for k in range(0, len(window.rows), ROWS_TOGETHER)
-            for stop in (k + ROWS_TOGETHER,)
-        ]
+        if self.numbers:
+            for some in placement.in_steps(TASK_ROWS):
+                yield ResidentTask(datasets=self, placement=some)
 
-    def carry(self, task: KeptTask, sink: Sink) -> None:
-        """Copy kept rows to their places."""
+    def copy(self, placement: Placement, destination: Destination) -> None:
+        """Copy rows to their places."""
         assert self._memory is not None
         base = address_of(self._memory)
         for field in self._fields:
             nbytes = self._row_nbytes[field]
             if nbytes:
-                kernels.scatter(
-                    base + self._format.offsets[field],
-                    nbytes,
-                    np.array([[0, 0, nbytes]], dtype=np.int64),
-                    task.rows,
-                    task.batch,
-                    task.within,
-                    sink.slots,
-                    sink.format.offsets[field],
-                    sink.row_nbytes[field],
-                )
+                whole = np.array([[0, 0, nbytes]], dtype=np.int64)
+                source = base + self._format.offsets[field]
+                kernels.scatter(source, nbytes, whole, *destination.of(field, placement))
 
 
 def _fields_of(layout: SampleLayout, numbers: tuple[int, ...]) -> tuple[int, ...]:
@@ -171,7 +177,7 @@ def _row_nbytes(layout: SampleLayout, numbers: tuple[int, ...]) -> tuple[int, ..
     return tuple(f.row_nbytes if number in fields else 0 for number, f in enumerate(layout.fields))
 
 
-def kept_format(layout: SampleLayout, numbers: tuple[int, ...]) -> SlotFormat:
+def resident_format(layout: SampleLayout, numbers: tuple[int, ...]) -> SlotFormat:
     """Give how all rows of some datasets are packed."""
     offsets, end = [], 0
     for nbytes in _row_nbytes(layout, numbers):

@@ -1,0 +1,139 @@
+"""What is known of a field before a row is read: which bytes of a decoded chunk it takes, where in a row they go."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h5stream.engine import kernels
+from h5stream.storage.elements import Leaf
+from h5stream.storage.filters import DecodeScratch
+from h5stream.storage.layout import DatasetPart, Target
+
+Bytes = NDArray[np.uint8]
+Ints = NDArray[np.int64]
+
+FUSE_ELEMENTS = 16
+"""Shortest run of elements in a row for which unshuffling and scattering in one pass pays; below it the vector
+loop is mostly overhead, and the chunk is unshuffled into cache first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """What is worked out once for a target of a dataset part.
+
+    Attributes
+    ----------
+    field : int
+        The number of the field.
+    leaf : Leaf
+        Where its bytes lie in a stored element.
+    bytes_in_element : ndarray of int64
+        Bytes of the leaf inside a stored element, least significant first for a number.
+    planes : ndarray of int64
+        Where the plane of each of those bytes begins in a shuffled chunk.
+    segments, segments_nbytes : tuple of ndarray
+        For each piece, its stretches in elements, and in bytes of the leaf.
+    fused : tuple of bool
+        For each piece, whether unshuffle and scatter are done as one.
+    all_segments, segment_edges : ndarray of int64
+        The stretches of all pieces in bytes, one after the other, and where each piece's begin.
+    strides : ndarray of int64
+        For each piece, bytes of one row of a chunk, once it holds this leaf alone.
+    continues : tuple of bool
+        For each piece, whether it goes on where the piece before it ends, with a stretch of the same length.
+    fill_rows : tuple of ndarray of uint8
+        For each piece, one row of the fill value.
+    """
+
+    field: int
+    leaf: Leaf
+    bytes_in_element: Ints
+    planes: Ints
+    segments: tuple[Ints, ...]
+    segments_nbytes: tuple[Ints, ...]
+    all_segments: Ints
+    segment_edges: Ints
+    strides: Ints
+    fused: tuple[bool, ...]
+    continues: tuple[bool, ...]
+    fill_rows: tuple[Bytes, ...]
+
+
+def programs_of(part: DatasetPart) -> tuple[Program, ...]:
+    """Give the programs of a part's targets."""
+    return tuple(_program(part, target) for target in part.targets)
+
+
+def _program(part: DatasetPart, target: Target) -> Program:
+    leaf = target.leaf
+    assert leaf is not None
+    assert part.index is not None
+    bytes_in_element = leaf.places
+    may_fuse = leaf.units == 1 and leaf.unit_nbytes in kernels.scatter_planes
+    segments = tuple(piece.segments for piece in part.pieces)
+    in_bytes = tuple(np.ascontiguousarray(each * leaf.nbytes) for each in segments)
+    return Program(
+        field=target.field,
+        leaf=leaf,
+        bytes_in_element=bytes_in_element,
+        planes=bytes_in_element * math.prod(part.index.chunk_shape),
+        segments=segments,
+        segments_nbytes=in_bytes,
+        all_segments=np.concatenate(in_bytes),
+        segment_edges=np.cumsum([0] + [len(each) for each in segments], dtype=np.int64),
+        strides=np.array([piece.row_elements * leaf.nbytes for piece in part.pieces], dtype=np.int64),
+        fused=tuple(may_fuse and int(each[:, 2].min()) >= FUSE_ELEMENTS for each in segments),
+        continues=tuple(k > 0 and _goes_on(segments[k - 1], segments[k]) for k in range(len(segments))),
+        fill_rows=tuple(np.tile(target.fill, piece.row_elements) for piece in part.pieces),
+    )
+
+
+def _goes_on(before: Ints, after: Ints) -> bool:
+    if len(before) != 1 or len(after) != 1:
+        return False
+    (from_a, into_a, count_a), (from_b, into_b, count_b) = before[0].tolist(), after[0].tolist()
+    return bool(from_a == from_b and count_a == count_b and into_b == into_a + count_a)
+
+
+def dense_leaf(program: Program, data: Bytes, shuffled: int, scratch: DecodeScratch, out: Bytes | None = None) -> Bytes:
+    """Give a leaf's bytes of every element of a chunk, one after the other, in native byte order.
+
+    Parameters
+    ----------
+    program : Program
+        The field.
+    data : ndarray of uint8
+        The decoded chunk.
+    shuffled : int
+        Element size of a byte shuffle that is still to be undone, or 0.
+    scratch : DecodeScratch
+        The calling thread's buffers.
+    out : ndarray of uint8, optional
+        Where to put them; without it they may be `data` itself, or lie in scratch.
+    """
+    leaf = program.leaf
+    if shuffled and shuffled != leaf.stored_nbytes:  # its elements are not the dataset's own
+        data, shuffled = _unshuffled(data, shuffled, scratch), 0
+    if not shuffled and leaf.is_whole:
+        if out is None:
+            return data
+        out[:] = data
+        return out
+    count = data.nbytes // leaf.stored_nbytes
+    dense = scratch.buffer("dense", leaf.nbytes * count) if out is None else out
+    if shuffled:
+        kernels.gather_planes(data, program.planes, count, dense)
+    else:
+        kernels.gather_leaf(data, leaf.stored_nbytes, program.bytes_in_element, count, dense)
+    return dense
+
+
+def _unshuffled(data: Bytes, width: int, scratch: DecodeScratch) -> Bytes:
+    count = data.nbytes // width
+    out = scratch.buffer("unshuffled", data.nbytes)
+    kernels.gather_planes(data, np.arange(width, dtype=np.int64) * count, count, out)
+    return out

@@ -1,0 +1,178 @@
+"""Small chunks are decoded one behind the other, and one kernel call scatters the whole stack."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h5stream.engine import kernels
+from h5stream.engine.counters import clock
+from h5stream.engine.landing.chunks import ChunkTask
+from h5stream.engine.landing.programs import Program, dense_leaf
+from h5stream.engine.slots import address_of
+from h5stream.engine.tasks import Destination, Tools
+from h5stream.storage.codecs import DecodeError, most_nbytes
+from h5stream.storage.index import MISSING
+from h5stream.storage.layout import DatasetPart
+
+Bytes = NDArray[np.uint8]
+
+SMALL_CHUNK_NBYTES = 32 * 1024
+"""Decoded chunks up to this many bytes are stacked: for larger ones a kernel call is lost in the decoding."""
+
+
+def is_small(part: DatasetPart) -> bool:
+    """Tell whether a part's chunks are small enough to be stacked."""
+    return part.chunk_nbytes <= SMALL_CHUNK_NBYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackedTask(ChunkTask):
+    """Small chunks of one dataset part."""
+
+    def land(self, stored: Iterator[Bytes], destination: Destination, tools: Tools) -> None:
+        """Decode the chunks into a stack, and scatter that."""
+        stack, tally, raw_nbytes = _Stack(self, destination, tools), tools.tally, self.part.chunk_nbytes
+        self.fill_missing(destination, tools)
+        began, before_ns, chunks = clock(), tally.read_ns, 0
+        for start, stop, group in self.groups(stored):
+            chunks += stop - start
+            stack.take(start, stop, group)
+        # What was not reading was decoding: the clock is not read for every small chunk.
+        since = tally.stacked(began, chunks, chunks * raw_nbytes, tally.read_ns - before_ns)
+        stack.scatter()
+        tally.scattered(since)
+
+
+class _Stack:
+    """Decoded chunks of one task, one behind the other, until they are scattered with one call a field."""
+
+    def __init__(self, task: StackedTask, destination: Destination, tools: Tools) -> None:
+        self._task, self._destination, self._tools = task, destination, tools
+        self._chunk_nbytes = task.part.chunk_nbytes
+        self._region = tools.scratch.buffer("stack", len(task.number) * self._chunk_nbytes)
+        self._held: list[int] = []
+        self._shuffled = 0
+        self._inflatable = _inflatable(task)
+        self._offset, self._nbytes = task.offset.tolist(), task.nbytes.tolist()
+        index = task.part.index
+        assert index is not None
+        # The mask of a missing chunk is never looked at; a dataset of which nothing was written has none at all.
+        self._masks = index.filter_mask[task.entry].tolist() if len(index.numbers) else []
+
+    def take(self, start: int, stop: int, group: Bytes) -> None:
+        """Decode the chunks `start` to `stop`, which were read together."""
+        for k in self._not_inflated(start, stop, group):
+            at = self._offset[k] - self._offset[start]
+            stored = group[at : at + self._nbytes[k]]
+            if len(stored) == self._chunk_nbytes:  # perhaps an edge chunk that was left unfiltered
+                self._add(k, *self._task.decode(k, stored, self._tools))
+                continue
+            try:
+                _, shuffled = self._task.part.pipeline.decode(
+                    stored,
+                    filter_mask=self._masks[k],
+                    raw_nbytes=self._chunk_nbytes,
+                    scratch=self._tools.scratch,
+                    out=self._top(),
+                )
+            except DecodeError as error:
+                self._add(k, self._task.ask_h5py(k, error, self._tools), 0)
+            else:
+                self._hold(k, shuffled)
+
+    def _not_inflated(self, start: int, stop: int, group: Bytes) -> list[int]:
+        """Inflate those of the chunks `start` to `stop` that need nothing else, with one call; give the others.
+
+        Also given are all chunks if one of them does not inflate: what is wrong with it is found out one by one.
+        """
+        all_of_them = list(range(start, stop))
+        decompressor = self._tools.scratch.decompressor if self._inflatable is not None else None
+        if self._inflatable is None or decompressor is None:
+            return all_of_them
+        easy, shuffled = self._inflatable
+        chosen = np.flatnonzero(easy[start:stop]) + start
+        if self._held and shuffled != self._shuffled:
+            self.scatter()
+        right = kernels.inflate_each(
+            decompressor.function,
+            decompressor.address,
+            address_of(group),
+            self._task.offset[chosen] - self._offset[start],
+            self._task.nbytes[chosen],
+            address_of(self._region) + len(self._held) * self._chunk_nbytes,
+            self._chunk_nbytes,
+        )
+        if right < len(chosen):
+            return all_of_them
+        self._shuffled = shuffled
+        self._held += chosen.tolist()
+        return [k for k in all_of_them if not easy[k]]
+
+    def _top(self) -> Bytes:
+        """Give the memory that the next chunk is decoded into."""
+        at = len(self._held) * self._chunk_nbytes
+        return self._region[at : at + self._chunk_nbytes]
+
+    def _hold(self, k: int, shuffled: int) -> None:
+        """Hold chunk `k`, which lies on top; scatters first what is shuffled unlike it."""
+        if self._held and shuffled != self._shuffled:
+            last = self._top().copy()
+            self.scatter()
+            self._top()[:] = last
+        self._shuffled = shuffled
+        self._held.append(k)
+
+    def _add(self, k: int, data: Bytes, shuffled: int) -> None:
+        """Hold chunk `k`, which was decoded elsewhere."""
+        self._top()[:] = data
+        self._hold(k, shuffled)
+
+    def scatter(self) -> None:
+        """Scatter what is held."""
+        held, self._held = self._held, []
+        if not held:
+            return
+        task, chosen = self._task, np.array(held, dtype=np.int64)
+        data = self._region[: len(held) * self._chunk_nbytes]
+        for program in task.programs:
+            kernels.scatter_stack(
+                address_of(self._dense(program, data, len(held))),
+                self._chunk_nbytes // program.leaf.stored_nbytes * program.leaf.nbytes,
+                program.strides,
+                program.all_segments,
+                program.segment_edges,
+                task.piece[chosen],
+                task.low[chosen],
+                task.high[chosen],
+                *self._destination.of(program.field, task.shared),
+            )
+
+    def _dense(self, program: Program, data: Bytes, chunks: int) -> Bytes:
+        leaf, shuffled, scratch = program.leaf, self._shuffled, self._tools.scratch
+        if not shuffled:
+            return dense_leaf(program, data, 0, scratch)
+        count = self._chunk_nbytes // shuffled
+        if shuffled == leaf.stored_nbytes:
+            out = scratch.buffer("dense", chunks * count * leaf.nbytes)
+            kernels.gather_planes_stack(data, program.planes, count, self._chunk_nbytes, chunks, out)
+            return out
+        planes = np.arange(shuffled, dtype=np.int64) * count
+        unshuffled = scratch.buffer("unshuffled", data.nbytes)
+        kernels.gather_planes_stack(data, planes, count, self._chunk_nbytes, chunks, unshuffled)
+        return dense_leaf(program, unshuffled, 0, scratch)
+
+
+def _inflatable(task: StackedTask) -> tuple[NDArray[np.bool_], int] | None:
+    """Tell which chunks of a task need inflating and nothing else, and the shuffle that is then still to be undone."""
+    part, index = task.part, task.part.index
+    assert index is not None
+    alone, shuffled = part.pipeline.only_inflates(part.chunk_nbytes)
+    if not alone or not len(index.numbers):
+        return None
+    # One that is as long as a decoded chunk may be an edge chunk that was left unfiltered.
+    plausible = (task.nbytes != part.chunk_nbytes) & (task.nbytes <= most_nbytes(part.chunk_nbytes))
+    return plausible & (task.entry != MISSING) & (index.filter_mask[task.entry] == 0), shuffled

@@ -1,0 +1,340 @@
+"""Rows that need no decoding, read as they lie: only the bytes that are wanted, and only of the wanted rows.
+
+A filter makes the chunk the least that can be read. Without one any stretch of bytes can be: two channels of twenty,
+eight rows of a chunk of 24 MiB. What is skipped must be worth a read of its own, so gaps that a source would rather
+read along are read; everything larger is not.
+
+Of a local file nothing is planned for each chunk or row: a task is a stretch of a window's rows, and one kernel
+(`kernels.read_rows`) finds their bytes, reads them and puts them in their places, all without the GIL. Other sources
+have no descriptor that a kernel could read from; for them each read is planned, and another kernel places what came.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h5stream.engine import kernels
+from h5stream.engine.counters import clock
+from h5stream.engine.plan import Placement
+from h5stream.engine.slots import address_of
+from h5stream.engine.tasks import Destination, Ranges, Tools
+from h5stream.errors import SourceError
+from h5stream.storage.filters import DecodeScratch
+from h5stream.storage.index import MISSING
+from h5stream.storage.layout import DatasetPart, Target
+from h5stream.storage.source import LOCAL_GAP_NBYTES, ByteSource
+
+EXTENT_NBYTES = 512 * 1024
+"""Bytes of a row that are read at once, at most, unless one element has more; and scratch of a reader thread.
+As much as a core's own cache holds, so that rows are copied from there to their places."""
+
+FILL_NBYTES = 4096
+"""The fill value is laid out this often beforehand, so that filling a row is few copies."""
+
+READ_COST_NBYTES = 8 * 1024
+"""What another read costs, as bytes that could be read meanwhile: for cutting tasks that take alike."""
+
+ATTEMPTS = 10
+"""Times that a task is carried out where reads fail and then succeed."""
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """What is read of each row of a part; see `kernels.read_rows`.
+
+    Attributes
+    ----------
+    stride : int
+        Bytes of a row in a chunk.
+    gap_nbytes : int
+        Bytes that are read along rather than skipped.
+    extents, runs : ndarray of int64
+        What is read at once, and what is wanted of it.
+    fields : tuple of int
+        The field number of each target.
+    fills : tuple of ndarray of uint8
+        For each target, its fill value, laid out often.
+    fill_places, fill_nbytes : ndarray of int64
+        Their addresses and lengths.
+    numbers, offsets : ndarray of int64
+        The chunks.
+    across : int
+        Chunks that a row crosses.
+    row_nbytes : int
+        Bytes that are read of a row, if each is read by itself.
+    scratch_nbytes : int
+        Bytes to read into.
+    """
+
+    stride: int
+    gap_nbytes: int
+    extents: Ints
+    runs: Ints
+    fields: tuple[int, ...]
+    fills: tuple[NDArray[np.uint8], ...]
+    fill_places: Ints
+    fill_nbytes: Ints
+    numbers: Ints
+    offsets: Ints
+    across: int
+    row_nbytes: int
+    scratch_nbytes: int
+
+    def nbytes_of(self, rows: int, stretches: int) -> int:
+        """Give the bytes that are read for so many rows, which lie in so many stretches without gaps."""
+        spans = self.extents[:, 2]
+        along = self.stride - spans <= self.gap_nbytes
+        return int(np.where(along, (rows - stretches) * self.stride + stretches * spans, rows * spans).sum())
+
+
+def reach_of(part: DatasetPart, gap_nbytes: int = LOCAL_GAP_NBYTES) -> Reach:
+    """Work out what is read of each row of a part that nothing has to be decoded of."""
+    index = part.index
+    assert index is not None
+    runs = np.concatenate([_runs(part, number, target) for number, target in enumerate(part.targets)])
+    by_place = np.lexsort((runs[:, 1], runs[:, 0]))
+    runs = runs[by_place]
+    piece, begins = runs[:, 0], runs[:, 1]
+    ends = begins + (runs[:, 4] - 1) * runs[:, 5] + runs[:, 3]
+    shift = piece * (int(ends.max(initial=0)) + 1)  # so that the farthest end so far is one of the same piece
+    farthest = np.maximum.accumulate(ends + shift) - shift
+    apart = (np.diff(piece) != 0) | (begins[1:] - farthest[:-1] > gap_nbytes)
+    apart |= np.diff(begins // EXTENT_NBYTES) != 0
+    edges = np.concatenate([[0], np.flatnonzero(apart) + 1, [len(runs)]])
+    first, last = edges[:-1], edges[1:]
+    across = np.array([each.number for each in part.pieces], dtype=np.int64)[piece[first]]
+    spans = np.maximum.reduceat(ends, first) - begins[first]
+    whole = len(index.numbers) == index.chunks
+    fills = tuple(np.tile(target.fill, max(1, FILL_NBYTES // max(1, target.fill.nbytes))) for target in part.targets)
+    return Reach(
+        stride=part.pieces[0].row_elements * part.stored_element_nbytes,
+        gap_nbytes=gap_nbytes,
+        extents=np.ascontiguousarray(np.stack([across, begins[first], spans, first, last], axis=1)),
+        runs=np.ascontiguousarray(runs[:, 1:]),
+        fields=tuple(target.field for target in part.targets),
+        fills=fills,
+        fill_places=np.array([address_of(fill) for fill in fills], dtype=np.int64),
+        fill_nbytes=np.array([fill.nbytes for fill in fills], dtype=np.int64),
+        numbers=index.numbers[:0] if whole else index.numbers,
+        offsets=index.offset,
+        across=index.columns,
+        row_nbytes=int(spans.sum()),
+        scratch_nbytes=max(EXTENT_NBYTES, int(spans.max())),
+    )
+
+
+def _runs(part: DatasetPart, number: int, target: Target) -> Ints:
+    """Give what a target wants of a row: piece, and the columns of `kernels.read_rows`' runs."""
+    leaf = target.leaf
+    assert leaf is not None
+    stored, unit = leaf.stored_nbytes, leaf.unit_nbytes if leaf.swapped else 1
+    dense = leaf.nbytes == stored
+    most = max(1, EXTENT_NBYTES // stored)
+    found = []
+    for piece, each in enumerate(part.pieces):
+        for first, into, elements in _cut(each.segments, most):
+            width, repeat = (elements * stored, np.ones_like(elements)) if dense else (leaf.nbytes, elements)
+            columns = (piece, first * stored + leaf.offset, into * leaf.nbytes, width, repeat, stored, unit, number)
+            found.append(np.stack(np.broadcast_arrays(*columns), axis=1))
+    return np.concatenate(found).astype(np.int64)
+
+
+def _cut(segments: Ints, most: int) -> Iterator[tuple[Ints, Ints, Ints]]:
+    """Cut runs of elements into ones of at most so many; gives columns."""
+    counts = -(-segments[:, 2] // most)
+    first, into, elements = np.repeat(segments, counts, axis=0).T
+    done = (np.arange(len(first)) - np.repeat(np.cumsum(counts) - counts, counts)) * most
+    yield first + done, into + done, np.minimum(most, elements - done)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsTask:
+    """Some rows of one dataset part, ascending, that a kernel reads and places.
+
+    Attributes
+    ----------
+    part : DatasetPart
+        The dataset.
+    reach : Reach
+        What is read of each row.
+    placement : Placement
+        The rows, and where they go.
+    """
+
+    part: DatasetPart
+    reach: Reach
+    placement: Placement
+
+    def ranges(self) -> Ranges:
+        """Give nothing: the kernel finds out what to read."""
+        return Ranges(file=self.part.file)
+
+    def split(self) -> Iterator[RowsTask]:
+        """Give one task for each chunk."""
+        _, edges, _ = self.placement.in_chunks(self.part)
+        for low, high in itertools.pairwise(edges.tolist()):
+            yield RowsTask(part=self.part, reach=self.reach, placement=self.placement[low:high])
+
+    def land(self, stored: Iterator[Any], destination: Destination, tools: Tools) -> None:
+        """Read the rows and put them in their places."""
+        began, counts = clock(), np.zeros(5, dtype=np.int64)
+        source = tools.sources[self.part.file]
+        for _ in range(ATTEMPTS):
+            if self._read(destination, source, tools.scratch, counts):
+                tools.tally.read_in_part(began, *counts[:3].tolist())
+                return
+            # Once more in the ordinary way, which says what is wrong; or gets over it, with a fresh descriptor.
+            offset, nbytes = counts[3:].tolist()
+            source.read_many((offset,), (tools.scratch.buffer("read", nbytes).data,))
+        path = source.identity.path
+        raise SourceError(
+            f"{path!r}: reads fail again and again, the last time of {nbytes} bytes at byte {offset}, "
+            "and succeed when they are done once more; see whether the storage is sound",
+            file=path,
+        )
+
+    def _read(self, destination: Destination, source: ByteSource, scratch: DecodeScratch, counts: Ints) -> bool:
+        part, reach, room = self.part, self.reach, self.reach.scratch_nbytes
+        descriptor = source.descriptor()
+        assert descriptor is not None  # else the rows were planned otherwise
+        return bool(
+            kernels.read_rows(
+                descriptor.number,
+                reach.numbers,
+                reach.offsets,
+                reach.across,
+                part.chunk_rows,
+                part.row_start,
+                reach.stride,
+                reach.extents,
+                reach.runs,
+                reach.fill_places,
+                reach.fill_nbytes,
+                address_of(scratch.buffer("read", room)),
+                room,
+                reach.gap_nbytes,
+                counts,
+                *destination.of_each(reach.fields, self.placement),
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StretchesTask(RowsTask):
+    """Some rows of one dataset part, ascending, each stretch of which was read before it is placed.
+
+    Attributes
+    ----------
+    low, high : ndarray of int64, shape (n,)
+        For each read, its rows, as a range of the placement.
+    extent : ndarray of int64, shape (n,)
+        What it reads of each row: a number of ``reach.extents``.
+    offset, nbytes : ndarray of int64, shape (n,)
+        Where it begins in the file (`MISSING` for the fill value), and how many bytes it has.
+    """
+
+    low: Ints
+    high: Ints
+    extent: Ints
+    offset: Ints
+    nbytes: Ints
+
+    def ranges(self) -> Ranges:
+        """Give what is read, stretch by stretch."""
+        there = self.offset != MISSING
+        return Ranges(file=self.part.file, offsets=self.offset[there].tolist(), nbytes=self.nbytes[there].tolist())
+
+    def split(self) -> Iterator[RowsTask]:
+        """Give one task for each chunk."""
+        for one in RowsTask.split(self):
+            yield stretches_task(self.part, self.reach, one.placement)
+
+    def land(self, stored: Iterator[Any], destination: Destination, tools: Tools) -> None:
+        """Put the rows of one stretch after the other in their places."""
+        reach, columns = self.reach, (self.low, self.high, self.extent, self.offset)
+        for low, high, extent, offset in zip(*(each.tolist() for each in columns), strict=True):
+            rows, source = self.placement[low:high], 0
+            if offset != MISSING:
+                data = next(stored, None)
+                if data is None:  # it is to stop
+                    return
+                source = address_of(data) - int(reach.extents[extent, 1]) - int(rows.rows[0]) * reach.stride
+                tools.tally.used(data.nbytes)
+            since = clock()
+            kernels.place_rows(
+                np.array([source], dtype=np.int64),
+                reach.stride,
+                reach.extents[extent : extent + 1],
+                reach.runs,
+                reach.fill_places,
+                reach.fill_nbytes,
+                *destination.of_each(reach.fields, rows),
+            )
+            tools.tally.scattered(since)
+
+
+def stretches_task(part: DatasetPart, reach: Reach, placement: Placement) -> StretchesTask:
+    """Plan each read of some rows of a part, ascending: of neighbours in a chunk together, extent by extent."""
+    index, extents = part.index, reach.extents
+    assert index is not None
+    rows = placement.rows.astype(np.int64) - part.row_start
+    chunk = rows // part.chunk_rows
+    farthest = (reach.gap_nbytes + int(extents[:, 2].min())) // reach.stride
+    edges = np.flatnonzero((np.diff(chunk) != 0) | (np.diff(rows) > farthest)) + 1
+    low, high = np.concatenate([[0], edges]), np.concatenate([edges, [len(rows)]])
+    count = len(extents)
+    extent = np.tile(np.arange(count), len(low))
+    low, high = np.repeat(low, count), np.repeat(high, count)
+    entry = index.find(chunk[low] * index.columns + extents[extent, 0])
+    skipped = (rows[low] - chunk[low] * part.chunk_rows) * reach.stride + extents[extent, 1]
+    return StretchesTask(
+        part=part,
+        reach=reach,
+        placement=placement,
+        low=low,
+        high=high,
+        extent=extent,
+        offset=np.where(entry == MISSING, MISSING, index.offset[np.maximum(entry, 0)] + skipped)
+        if len(index.offset)
+        else np.full(len(entry), MISSING),
+        nbytes=(rows[high - 1] - rows[low]) * reach.stride + extents[extent, 2],
+    )
+
+
+class UnfilteredRows:
+    """The rows of a dataset part that nothing has to be decoded of.
+
+    Parameters
+    ----------
+    part : DatasetPart
+        The part.
+    source : ByteSource
+        Its file's bytes.
+    """
+
+    def __init__(self, part: DatasetPart, source: ByteSource) -> None:
+        self.part, self.reach = part, reach_of(part, source.gap_nbytes)
+        self._has_descriptor = source.has_descriptor
+
+    def plan(self, placement: Placement, task_nbytes: int) -> Iterator[RowsTask]:
+        """Cut rows of the part, ascending, into tasks of about as many bytes."""
+        reach, rows = self.reach, placement.rows
+        between = max(0, int(rows[-1] - rows[0]) * reach.stride // len(rows) - reach.row_nbytes)
+        along = between <= reach.gap_nbytes
+        cost = reach.row_nbytes + (between if along else len(reach.extents) * READ_COST_NBYTES)
+        for some in placement.in_steps(max(1, task_nbytes // max(1, cost))):
+            yield self.task(some)
+
+    def task(self, placement: Placement) -> RowsTask:
+        """Give one task for some rows of the part, ascending."""
+        if not self._has_descriptor:
+            return stretches_task(self.part, self.reach, placement)
+        return RowsTask(part=self.part, reach=self.reach, placement=placement)

@@ -1,0 +1,179 @@
+"""Reads rows of a layout: chooses for each part how its rows land, plans windows, and holds what is open."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol, cast
+
+from h5stream.engine.counters import Tally
+from h5stream.engine.footprint import TASK_NBYTES
+from h5stream.engine.landing.chunks import Chunks, ChunkTask
+from h5stream.engine.landing.mapped import MappedFiles, MappedRows, can_be_mapped
+from h5stream.engine.landing.programs import Program, programs_of
+from h5stream.engine.landing.side_by_side import SideBySideTask, lie_side_by_side
+from h5stream.engine.landing.stacked import StackedTask, is_small
+from h5stream.engine.landing.through_h5py import RowsThroughH5py
+from h5stream.engine.landing.unfiltered import UnfilteredRows
+from h5stream.engine.plan import Placement
+from h5stream.engine.single import SingleRows
+from h5stream.engine.tasks import Destination, Task, Tools
+from h5stream.order.epoch import Window
+from h5stream.storage.fallback import H5pyReader
+from h5stream.storage.filters import DecodeScratch
+from h5stream.storage.layout import DIRECT, VIA_H5PY, DatasetPart, FieldLayout, SampleLayout
+from h5stream.storage.source import ByteSource
+
+
+class Way(Protocol):
+    """A way in which rows of a dataset part land. Any thread may plan."""
+
+    def plan(self, placement: Placement, task_nbytes: int) -> Iterable[Task]:
+        """Cut rows of the part, ascending, into tasks of about as many bytes."""
+        ...
+
+
+def way_of(part: DatasetPart, fields: tuple[FieldLayout, ...], source: ByteSource) -> Way:
+    """Choose how the rows of a part land, once: after this nothing asks what kind of data they are.
+
+    Parameters
+    ----------
+    part : DatasetPart
+        The part.
+    fields : tuple of FieldLayout
+        All fields of a batch.
+    source : ByteSource
+        Its file's bytes.
+    """
+    if part.access == VIA_H5PY:
+        return RowsThroughH5py(part, fields)
+    if part.access == DIRECT:
+        return UnfilteredRows(part, source)
+    programs = programs_of(part)
+    return Chunks(part, programs, _kind_of(part, programs), source.gap_nbytes)
+
+
+def _kind_of(part: DatasetPart, programs: tuple[Program, ...]) -> type[ChunkTask]:
+    if is_small(part):
+        return StackedTask
+    return SideBySideTask if lie_side_by_side(programs) else ChunkTask
+
+
+class RowReader:
+    """Plans tasks over a layout's datasets, and gives threads what they carry them out with.
+
+    # Guarantees: any number of threads may plan and carry tasks out. The layout is immutable; how a part lands may be
+    worked out twice, with the same result; scratch belongs to the calling thread. Pickling carries the layout only.
+
+    Parameters
+    ----------
+    layout : SampleLayout
+        The fields and their files.
+    """
+
+    def __init__(self, layout: SampleLayout) -> None:
+        self.layout = layout
+        self.sources: tuple[ByteSource, ...] = tuple(identity.open() for identity in layout.files)
+        self.mapped_files = MappedFiles(layout.files)
+        self._h5py = H5pyReader(layout)
+        # Rows without elements need no task.
+        self._datasets = [n for n, parts in enumerate(layout.datasets) if any(part.pieces for part in parts)]
+        self._mapped = {
+            n: MappedRows(layout.datasets[n], self.mapped_files) for n in self._datasets if can_be_mapped(layout, n)
+        }
+        self._ways: list[list[Way | None]] = [[None] * len(parts) for parts in layout.datasets]
+        self._unfiltered = all(
+            part.access == DIRECT and self.sources[part.file].has_descriptor
+            for parts in layout.datasets
+            for part in parts
+        )
+        self.single = SingleRows(layout, self.sources, self._unfiltered_rows if self._unfiltered else None)
+        self._thread = threading.local()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"layout": self.layout}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["layout"])  # type: ignore[misc]
+
+    def close(self) -> None:
+        """Close the files; a later task opens them again."""
+        for source in self.sources:
+            source.close()
+        self.mapped_files.close()
+        self._h5py.close()
+
+    @property
+    def mapped(self) -> tuple[int, ...]:
+        """The datasets whose rows are gathered from mappings."""
+        return tuple(self._mapped)
+
+    @property
+    def concurrency(self) -> int:
+        """Reads that may wait at a time, beside the threads that decode; 0 where those read as well."""
+        return max((source.concurrency for source in self.sources), default=0)
+
+    def plan(self, placement: Placement, task_nbytes: int, without: tuple[int, ...] = ()) -> Iterator[Task]:
+        """Plan the reads of a window.
+
+        Parameters
+        ----------
+        placement : Placement
+            The rows, and where they go.
+        task_nbytes : int
+            Bytes of one task, about.
+        without : tuple of int
+            Datasets that are left out.
+        """
+        datasets = [n for n in self._datasets if n not in without]
+        for dataset in datasets:
+            if dataset in self._mapped:
+                yield from self._mapped[dataset].plan(placement, task_nbytes)
+        others = [n for n in datasets if n not in self._mapped]
+        if others:
+            placement = placement.ascending()
+        for dataset in others:
+            for part, ours in placement.of_parts(self.layout.datasets[dataset]):
+                yield from self._way(dataset, part).plan(ours, task_nbytes)
+
+    def _way(self, dataset: int, part: int) -> Way:
+        way = self._ways[dataset][part]
+        if way is None:
+            one = self.layout.datasets[dataset][part]
+            way = self._ways[dataset][part] = way_of(one, self.layout.fields, self.sources[one.file])
+        return way
+
+    def _unfiltered_rows(self, dataset: int, part: int) -> UnfilteredRows:
+        return cast(UnfilteredRows, self._way(dataset, part))
+
+    def tools(self, tally: Tally | None = None, stopped: Callable[[], bool] = lambda: False) -> Tools:
+        """Give the calling thread what it carries tasks out with; parameters are those of `Tools`."""
+        return Tools(self.sources, self._h5py, self.scratch, tally, stopped)
+
+    @property
+    def scratch(self) -> DecodeScratch:
+        """The calling thread's buffers."""
+        try:
+            return self._thread.scratch  # type: ignore[no-any-return]
+        except AttributeError:
+            self._thread.scratch = DecodeScratch()
+            return self._thread.scratch  # type: ignore[no-any-return]
+
+    def read(self, window: Window, destination: Destination) -> None:
+        """Plan the reads of one window, its rows ascending, and carry them out in the calling thread.
+
+        Raises
+        ------
+        H5StreamError
+            As tasks do.
+        """
+        placement, tools = Placement.of(window), self.tools()
+        plain = self._unfiltered and not self._mapped
+        for task in self._in_turn(placement) if plain else self.plan(placement, TASK_NBYTES):
+            task.land(tools.read(task.ranges()), destination, tools)
+
+    def _in_turn(self, placement: Placement) -> Iterator[Task]:
+        """Give one task for each part: one thread alone has nothing of smaller ones."""
+        for dataset in self._datasets:
+            for part, ours in placement.of_parts(self.layout.datasets[dataset]):
+                yield self._unfiltered_rows(dataset, part).task(ours)

@@ -1,0 +1,166 @@
+"""What a reader thread carries out: a task, what it is given for that, and where its rows go.
+
+The ways in which rows land are files of `h5stream.engine.landing`, each with its plan and its task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h5stream.engine.counters import Tally, clock
+from h5stream.engine.plan import Placement
+from h5stream.engine.slots import SlotFormat
+from h5stream.storage.fallback import H5pyReader
+from h5stream.storage.filters import DecodeScratch
+from h5stream.storage.source import ByteSource
+
+Bytes = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Destination:
+    """Where a window's rows go.
+
+    Attributes
+    ----------
+    slots : ndarray of int64
+        Address of each batch's slot, counted from the window's first batch.
+    format : SlotFormat
+        Where the fields begin in a slot.
+    row_nbytes : tuple of int
+        Bytes of one row, for each field.
+    objects : sequence of dict
+        For each batch, by field number, the list that its objects go into.
+    """
+
+    slots: NDArray[np.int64]
+    format: SlotFormat
+    row_nbytes: tuple[int, ...]
+    objects: Sequence[dict[int, list[Any]]] = ()
+
+    def of(self, field: int, placement: Placement) -> tuple[Any, ...]:
+        """Give the arguments that all scattering kernels end with: the rows of a field, and where each goes."""
+        offset, row_nbytes = self.format.offsets[field], self.row_nbytes[field]
+        return placement.rows, placement.batch, placement.within, self.slots, offset, row_nbytes
+
+    def of_each(self, fields: Sequence[int], placement: Placement) -> tuple[Any, ...]:
+        """Give the same for several fields at once: their offsets and row lengths are arrays then."""
+        offsets = np.array([self.format.offsets[field] for field in fields], dtype=np.int64)
+        row_nbytes = np.array([self.row_nbytes[field] for field in fields], dtype=np.int64)
+        return placement.rows, placement.batch, placement.within, self.slots, offsets, row_nbytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranges:
+    """Bytes of a file that are read, one range after the other.
+
+    Attributes
+    ----------
+    file : int
+        Its number in the layout.
+    offsets, nbytes : sequence of int
+        Where each range begins, and how many bytes it has.
+    """
+
+    file: int
+    offsets: Sequence[int] = ()
+    nbytes: Sequence[int] = ()
+
+
+class Tools:
+    """What a task is carried out with.
+
+    # Guarantees: belongs to one thread, as its scratch and its counters do; sources and h5py's files are shared.
+
+    Parameters
+    ----------
+    sources : sequence of ByteSource
+        The bytes of each file.
+    h5py : H5pyReader
+        Rows and chunks through h5py.
+    scratch : DecodeScratch
+        Buffers.
+    tally : Tally, optional
+        The thread's counters.
+    stopped : callable, optional
+        Asked between reads; once it says True the rest is left undone.
+    """
+
+    __slots__ = ("h5py", "scratch", "sources", "stopped", "tally")
+
+    def __init__(
+        self,
+        sources: Sequence[ByteSource],
+        h5py: H5pyReader,
+        scratch: DecodeScratch,
+        tally: Tally | None = None,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.sources, self.h5py, self.scratch = sources, h5py, scratch
+        self.tally, self.stopped = Tally() if tally is None else tally, stopped
+
+    def read(self, ranges: Ranges) -> Iterator[Bytes]:
+        """Give the bytes of one range after the other, each read when it is asked for and good until the next."""
+        source = self.sources[ranges.file]
+        for offset, nbytes in zip(ranges.offsets, ranges.nbytes, strict=True):
+            if self.stopped():
+                return
+            target = self.scratch.buffer("read", nbytes)
+            began = clock()
+            source.read_many((offset,), (target.data,))
+            self.tally.read(began, nbytes)
+            yield target
+
+    def read_ahead(self, ranges: Ranges) -> list[Bytes]:
+        """Read all ranges, into memory of their own: for a source that is waited for."""
+        targets = [np.empty(nbytes, dtype=np.uint8) for nbytes in ranges.nbytes]
+        began = clock()
+        self.sources[ranges.file].read_many(ranges.offsets, [target.data for target in targets])
+        self.tally.read(began, sum(ranges.nbytes), len(targets))
+        return targets
+
+
+class Task(Protocol):
+    """Some rows of a window that one thread brings: first their bytes are read, then what was read lands in slots.
+
+    What it does was decided when it was planned; it differs by its class alone.
+
+    # Guarantees: immutable, and rows are written to the places that they were meant for: any thread may carry it out,
+    and more than once.
+    """
+
+    @property
+    def placement(self) -> Placement:
+        """Its rows, and where they go."""
+        ...
+
+    def ranges(self) -> Ranges:
+        """Give what is read for it; nothing where it does not read from a source, or reads while it lands."""
+        ...
+
+    def land(self, stored: Iterator[Bytes], destination: Destination, tools: Tools) -> None:
+        """Bring the rows to their places.
+
+        Parameters
+        ----------
+        stored : iterator of ndarray of uint8
+            The bytes of its ranges, each good until the next is asked for; ends early once it is to stop.
+        destination : Destination
+            Where the rows go.
+        tools : Tools
+            What the calling thread has for it.
+
+        Raises
+        ------
+        CorruptChunkError, TruncatedFileError, SourceChangedError, SourceError
+            Named by file, dataset, chunk and byte.
+        """
+
+    def split(self) -> Iterator[Task]:
+        """Give the smallest tasks that it can be cut into, each of which may fail alone."""
+        ...

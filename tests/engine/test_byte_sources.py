@@ -1,0 +1,184 @@
+"""Bytes from elsewhere than a local file: the same rows, read ahead of the decoders, errors where they belong."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, replace
+
+import h5py
+import numpy as np
+import pytest
+
+from h5stream import Field, H5Dataset, H5StreamLoader
+from h5stream.engine.footprint import TASK_NBYTES
+from h5stream.engine.landing import resident
+from h5stream.errors import SourceError, TruncatedFileError
+from h5stream.storage.source import FileIdentity
+
+ROWS = 3000
+BLOCKED: dict[str, Gate] = {}
+
+
+class Gate:
+    """Lets reads through once so many of them wait beside one another."""
+
+    def __init__(self, waiting):
+        self.waiting, self.now, self.opened, self.changed = waiting, 0, False, threading.Condition()
+
+    def __enter__(self):
+        with self.changed:
+            self.now += 1
+            self.opened |= self.now >= self.waiting
+            self.changed.notify_all()
+            assert self.changed.wait_for(lambda: self.opened, 30), f"{self.now} of {self.waiting} reads wait"
+
+    def __exit__(self, *error):
+        with self.changed:
+            self.now -= 1
+
+
+@dataclass(frozen=True)
+class MemoryIdentity:
+    """A file whose bytes are held in memory, as those of another storage would be fetched from there."""
+
+    path: str
+    size: int
+    concurrency: int = 0
+    gap_nbytes: int = 0
+    fails_at: int = -1
+
+    def check_unchanged(self):
+        pass
+
+    def open(self):
+        return MemoryBytes(self)
+
+
+class MemoryBytes:
+    """The bytes of such a file; `BLOCKED` may hold a gate that its reads pass."""
+
+    has_descriptor = False
+
+    def __init__(self, identity):
+        self.identity, self.concurrency, self.gap_nbytes = identity, identity.concurrency, identity.gap_nbytes
+        self.asked = []
+        with open(identity.path, "rb") as file:
+            self.content = file.read()
+
+    def read_many(self, offsets, targets):
+        with BLOCKED.get(self.identity.path, threading.Lock()):
+            for offset, target in zip(offsets, targets, strict=True):
+                self.asked.append((offset, target.nbytes))
+                if offset <= self.identity.fails_at < offset + target.nbytes:
+                    raise SourceError(f"{self.identity.path!r}: the storage does not answer", file=self.identity.path)
+                found = self.content[offset : offset + target.nbytes]
+                if len(found) < target.nbytes:
+                    raise TruncatedFileError(f"{self.identity.path!r} ends early", file=self.identity.path)
+                target[:] = found
+
+    def descriptor(self):
+        return None
+
+    def close(self):
+        pass
+
+
+def elsewhere(dataset, **options):
+    """Give the dataset with its files' bytes in memory."""
+    files = tuple(MemoryIdentity(each.path, each.size, **options) for each in dataset.layout.files)
+    return dataset.over(replace(dataset.layout, files=files))
+
+
+@pytest.fixture(autouse=True)
+def all_is_streamed(monkeypatch):
+    monkeypatch.setattr(resident, "KEEP_NBYTES", -1)
+
+
+@pytest.fixture
+def path(tmp_path):
+    rng = np.random.default_rng(0)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        x = rng.integers(0, 99, (ROWS, 24)).astype("f4")
+        file.create_dataset("gzip", data=x, chunks=(64, 24), compression="gzip", shuffle=True)
+        file.create_dataset("large", data=np.repeat(x, 20, axis=1), chunks=(100, 480), compression="lzf")
+        file.create_dataset("side", data=x, chunks=(1000, 12), compression="gzip")
+        file.create_dataset("plain", data=x, chunks=(70, 9))
+        file["contiguous"] = x.astype(">f8")
+        file.create_dataset("sparse", (ROWS, 3), "i2", chunks=(50, 2), fillvalue=-7)
+        file["sparse"][120:130] = 1
+        file["pair"] = np.zeros(ROWS, dtype=[("a", "i4"), ("b", "<f4")])
+        file["row"] = np.arange(ROWS)
+    return str(tmp_path / "a.h5")
+
+
+FIELDS = ["gzip", "large", "side", "plain", "contiguous", "sparse", "pair:b", "row"]
+
+
+def epoch(dataset, threads, **options):
+    with H5StreamLoader(dataset, 128, shuffle=True, seed=1, window=600, num_workers=threads, **options) as loader:
+        return list(loader)
+
+
+@pytest.mark.parametrize("concurrency", [0, 4])
+@pytest.mark.parametrize("threads", [0, 1, 3])
+def test_batches_are_those_of_the_local_file(path, threads, concurrency):
+    dataset = H5Dataset(path, FIELDS)
+    expected = epoch(dataset, threads)
+    found = epoch(elsewhere(dataset, concurrency=concurrency), threads)
+    for ours, local in zip(found, expected, strict=True):
+        for a, b in zip(ours, local, strict=True):
+            assert a.numpy().tobytes() == b.numpy().tobytes()
+
+
+@pytest.mark.parametrize("gap_nbytes", [0, 100, 1 << 20])
+@pytest.mark.parametrize("field", [*FIELDS, Field("contiguous", columns=slice(2, 9)), Field("plain", columns=[20, 3])])
+def test_rows_and_slices_are_those_of_the_local_file(path, field, gap_nbytes):
+    local = H5Dataset(path, field)
+    ours = elsewhere(local, gap_nbytes=gap_nbytes)
+    for rows in (7, slice(60, 400), [5, 1, 2999, 131, 131], slice(0, ROWS, 7)):
+        assert ours[rows].numpy().tobytes() == local[rows].numpy().tobytes()
+
+
+@pytest.mark.parametrize("field", ["gzip", "contiguous"])
+def test_how_much_is_read_along_is_the_sources_to_say(path, field):
+    reads = []
+    for gap_nbytes in (0, 1 << 20):
+        dataset = elsewhere(H5Dataset(path, field), gap_nbytes=gap_nbytes)
+        dataset[[0, 300, 600, 900]]
+        (source,) = dataset._reader.sources
+        reads.append(len(source.asked))
+    assert reads == [4, 1]
+
+
+def test_a_source_that_is_waited_for_is_read_ahead_of_the_decoders(path):
+    """One thread decodes; only reads that wait beside one another get through the gate."""
+    gate = BLOCKED[path] = Gate(waiting=3)
+    try:
+        batches = epoch(elsewhere(H5Dataset(path, ["large", "row"]), concurrency=3), 1)
+    finally:
+        del BLOCKED[path]
+    assert sorted(row for batch in batches for row in batch[1].tolist()) == list(range(ROWS))
+    assert gate.opened
+
+
+@pytest.mark.parametrize("concurrency", [0, 3])
+def test_an_error_of_the_source_arrives_at_the_batch_that_needed_the_bytes(path, concurrency):
+    dataset = H5Dataset(path, "large")
+    index = dataset.layout.datasets[0][0].index
+    failing = elsewhere(dataset, concurrency=concurrency, fails_at=int(index.offset[20]) + 1)
+    loader = H5StreamLoader(failing, 50, num_workers=2, window=100)
+    taken = []
+    with pytest.raises(SourceError, match="does not answer"):
+        taken.extend(loader)
+    assert len(taken) == 40
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("h5stream-source")]
+
+
+def test_a_local_file_is_one_of_its_kind(path):
+    source = FileIdentity.of(path).open()
+    assert (source.concurrency, source.has_descriptor) == (0, True)
+    assert 0 < source.gap_nbytes < TASK_NBYTES
+    targets = [bytearray(8), bytearray(4)]
+    source.read_many((0, 1), [memoryview(target) for target in targets])
+    assert targets == [b"\x89HDF\r\n\x1a\n", b"HDF\r"]
+    source.close()
