@@ -17,7 +17,8 @@ from isolated import assert_same, children_are_threads, eventually
 from sample_files import stream_all, write_sample
 from torch.utils.data import RandomSampler, Subset
 
-import h5stream.delivery
+import h5stream.routes.choice
+import h5stream.routes.pinned
 from h5stream import Field, H5Dataset, H5StreamLoader
 from h5stream.errors import (
     BudgetError,
@@ -342,7 +343,7 @@ def test_an_exception_between_two_words_costs_the_child_and_nothing_else(sample,
     with H5StreamLoader(sample.path, 50, isolation="process") as loader:
         iterator = iter(loader)
         next(iterator)
-        link = loader._epochs.engine._child._link
+        link = loader._iterations.engine._child._link
         frames, link._frames = link._frames, None  # whoever reads next fails in the middle
         with pytest.raises(AttributeError):
             list(iterator)
@@ -380,7 +381,7 @@ def test_closing_the_loader_elsewhere_ends_a_wait(sample):
     iterator = iter(loader)
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(next, iterator)
-        eventually(lambda: loader._epochs.engine._child._link.reading.locked())
+        eventually(lambda: loader._iterations.engine._child._link.reading.locked())
         loader.close()
         with pytest.raises(LoaderClosedError, match="loader was closed"):
             waiting.result(10)
@@ -392,7 +393,7 @@ def test_iterators_that_are_dropped_leave_nothing_open_in_the_child(sample, chil
             iterator = iter(loader)
             for _ in range(k % 3):
                 next(iterator)
-            link = loader._epochs.engine._child._link._socket
+            link = loader._iterations.engine._child._link._socket
             assert select.select([link], [], [], 30)[0], "more has come, which nobody will ask for"
             del iterator
         last = list(loader)  # said after all the others were stopped
@@ -444,8 +445,7 @@ def test_a_child_whose_parent_hangs_up_while_the_end_is_told_says_nothing(sample
 @pytest.mark.parametrize("seed", range(3))
 def test_a_device_is_fed_from_pinned_shared_memory_with_the_same_batches(sample, monkeypatch, kind, seed):
     fake = FakeBackend(seed)
-    monkeypatch.setattr(h5stream.delivery, "backend_for", lambda device: fake)
-    monkeypatch.setattr(h5stream.delivery, "device_of", lambda device: device and fake.device)
+    monkeypatch.setattr(h5stream.routes.choice, "backend_for", lambda device: fake)
     options = {"shuffle": True, "window": 200, "fields": ["x", "y"], "transform": lambda batch: batch}
     expected = list(H5StreamLoader(sample.path, 64, **options))
     with H5StreamLoader(sample.path, 64, isolation="process", **{kind: "cuda:0"}, **options) as loader:
@@ -461,7 +461,7 @@ def test_a_device_is_fed_from_pinned_shared_memory_with_the_same_batches(sample,
 def test_pinned_batches_for_copies_of_the_users_own_are_torchs(sample, monkeypatch):
     """Slots of a child cannot be: torch would not know that a copy from them still runs."""
     pinned = []
-    monkeypatch.setattr(h5stream.delivery, "is_cuda_available", lambda: True)
-    monkeypatch.setattr(h5stream.delivery, "pinned_copy", lambda batch: pinned.append(batch) or batch)
+    monkeypatch.setattr(h5stream.routes.choice, "is_cuda_available", lambda: True)
+    monkeypatch.setattr(h5stream.routes.pinned, "pinned_copy", lambda batch: pinned.append(batch) or batch)
     with H5StreamLoader(sample.path, 100, isolation="process", pin_memory=True) as loader:
         assert len(list(loader)) == len(pinned) == 10
