@@ -147,8 +147,12 @@ class Cursor:
         return self._next.epoch
 
     def __len__(self) -> int:
-        """Batches of a whole epoch."""
+        """Batches of a whole epoch, the next one."""
         return self.order(self._next.epoch).batches if self._given is None else len(self._given)
+
+    def batches_of(self, progress: Progress) -> int:
+        """Give the batches of the whole epoch that an iteration is of."""
+        return len(self) if self._asked.order is None else progress.order.batches or 0
 
     def check(self) -> None:
         """Refuse what gives no order, and warn the caller's caller of one that mixes too little."""

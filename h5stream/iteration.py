@@ -50,9 +50,6 @@ class Owner(Protocol):
 
     timeout: float
 
-    def __len__(self) -> int:
-        """Batches of an epoch."""
-
 
 class Iterations:
     """The iterations of a loader: one after the other, perhaps one ahead, and afresh after a fork.
@@ -74,7 +71,7 @@ class Iterations:
     """
 
     def __init__(self, engine: Engine, route: Route, cursor: Cursor, footprint: Footprint) -> None:
-        self.engine, self.route, self._cursor, self.footprint = engine, route, cursor, footprint
+        self.engine, self.route, self.cursor, self.footprint = engine, route, cursor, footprint
         self._pid = os.getpid()
         self._ahead: dict[int, Iteration] = {}  # by epoch; at most one
         self._expected: Start | None = None
@@ -82,13 +79,13 @@ class Iterations:
 
     def begin(self, owner: Owner) -> LoaderIterator:
         """Begin the next iteration: with what was begun ahead for it, or anew."""
-        start = self._cursor.next_start()
+        start = self.cursor.next_start()
         # Where epochs do not follow one another, as with `set_epoch(0)` each time, reading ahead is work for nothing.
         self._follows = self._expected in (None, start)
         self._expected = replace(start, place=Place(epoch=start.place.epoch + 1))
         iteration = self._taken_ahead(start) or self._begun(start, self.footprint.max_open_batches)
         iterator = LoaderIterator(owner, self, iteration)
-        self._cursor.move_to(iteration.progress, iterator)
+        self.cursor.move_to(iteration.progress, iterator)
         return iterator
 
     def _taken_ahead(self, start: Start) -> Iteration | None:
@@ -102,7 +99,7 @@ class Iterations:
         return ahead
 
     def _begun(self, start: Start, max_open_batches: int) -> Iteration:
-        order, first_batch, slots_order, first_slot = self._cursor.engine_order(start)
+        order, first_batch, slots_order, first_slot = self.cursor.engine_order(start)
         run = self.engine.begin(
             slots_order, first_slot, max_open_batches=max_open_batches, world_size=start.ranks.world_size
         )
@@ -118,7 +115,7 @@ class Iterations:
         needed = min(size.first_slots, size.max_open_batches)
         if self._ahead or not self._follows or not self.engine.reads_ahead or taken + needed > size.max_open_batches:
             return
-        if (start := self._cursor.start_after(epoch)) is None:
+        if (start := self.cursor.start_after(epoch)) is None:
             return
         with contextlib.suppress(Exception):  # what is wrong is said when the iteration begins
             iteration = self._begun(start, needed)
@@ -195,7 +192,7 @@ class LoaderIterator:
         return self
 
     def __len__(self) -> int:
-        return len(self._owner)
+        return self._iterations.cursor.batches_of(self._progress)
 
     @property
     def is_closed(self) -> bool:

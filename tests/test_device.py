@@ -223,7 +223,7 @@ def test_a_device_window_refuses_strings_samplers_and_another_device(path):
 @pytest.mark.parametrize("options", [{"collate_fn": torch.utils.data.default_collate}, {"transform": dict}, {}])
 def test_pin_memory_pins_what_the_user_gets_also_behind_collate_fn_and_casts(path, monkeypatch, options):
     fake, pinned = FakeBackend(0), []
-    monkeypatch.setattr(h5stream.routes.choice, "backend_for", lambda device: fake)
+    monkeypatch.setattr(h5stream.routes.pinned, "backend_for", lambda device: fake)
     monkeypatch.setattr(h5stream.routes.choice, "is_cuda_available", lambda: True)
     monkeypatch.setattr(h5stream.routes.pinned, "pinned_copy", lambda batch: pinned.append(batch) or batch)
     given = list(H5StreamLoader(path, BATCH, fields=FIELDS, pin_memory=True, **options))

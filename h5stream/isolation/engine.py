@@ -104,8 +104,12 @@ class ProcessEngine:
 
     @property
     def reads_ahead(self) -> bool:
-        """Whether a pass reads by itself: not where a transform runs there: it would mix two epochs' batches."""
-        return self._transform is None
+        """Whether a pass reads by itself.
+
+        Not where a transform runs there: it would mix two epochs' batches. Nor where the child is gone, of which the
+        pass that is under way is still to be told: another would take its place.
+        """
+        return self._transform is None and (self._child is None or self._child.usable)
 
     @property
     def pid(self) -> int | None:

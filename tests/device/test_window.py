@@ -304,8 +304,8 @@ def test_slots_of_whole_blocks_take_no_more_memory_than_batches_would(tmp_path, 
     sizes = []
     for options in ({}, {"window_device": "cpu"}):
         with H5StreamLoader(path, 20, fields="x", memory_budget=budget, num_workers=0, **options) as loader:
-            delivery, size = loader._iterations.route, loader.window_size
-            sizes.append((delivery.slot_format.rows, delivery.slots.slot_nbytes * size.max_open_batches))
+            engine, size = loader._iterations.engine, loader.window_size
+            sizes.append((size.slot_rows, engine.slots.slot_nbytes * size.max_open_batches))
     assert sizes[0][0] == 20
     assert sizes[1][0] == (20 if budget == 30_000 else 200)
     assert sizes[1][1] <= sizes[0][1] <= budget

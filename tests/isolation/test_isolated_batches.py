@@ -29,7 +29,6 @@ from h5stream.errors import (
     OptionError,
 )
 from h5stream.isolation.child import Serving
-from h5stream.isolation.memory import SharedSlots
 from h5stream.isolation.messages import Ended
 from tests.device.fake_backend import FakeBackend
 
@@ -195,11 +194,6 @@ def test_large_fields_of_a_batch_are_views_of_one_slot(tmp_path):
     with H5StreamLoader(tmp_path / "a.h5", 50, isolation="process") as loader:
         batch = next(iter(loader))
     assert batch["y"].data_ptr() - batch["x"].data_ptr() == batch["x"].nbytes
-
-
-def test_the_parent_takes_no_slots():
-    with pytest.raises(AssertionError):
-        SharedSlots().take()
 
 
 @pytest.mark.parametrize("transform", [None, isolated.rows_and_more])
