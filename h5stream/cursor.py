@@ -55,7 +55,7 @@ class Progress:
     order: Order
     first_batch: int
     batch: int
-    mark: int = 0
+    checksum: int = 0
     ended: bool = False
 
     def advance(self, left_out: Container[int]) -> None:
@@ -65,7 +65,7 @@ class Progress:
             passed = self.batch not in left_out
             self.batch += 1
             if isinstance(self.order, ListedOrder):
-                self.mark = self.order.take_mark(self.batch)
+                self.checksum = self.order.take_checksum(self.batch)
 
     @property
     def given(self) -> tuple[int, int | None]:
@@ -85,7 +85,7 @@ class Progress:
             return Place(epoch=epoch + 1)
         if self.untouched:
             return self.start.place
-        return Place(epoch=epoch, taken=(*self._before, (ranks.world_size, self.batch)), mark=self.mark)
+        return Place(epoch=epoch, taken=(*self._before, (ranks.world_size, self.batch)), checksum=self.checksum)
 
     @property
     def _before(self) -> Taken:
@@ -195,7 +195,7 @@ class Cursor:
             count=self._given.count,
             most_rows=self._given.most_rows,
             rows=self._given.rows,
-            mark=place.mark,
+            checksum=place.checksum,
         )
         return order, first_batch
 
@@ -344,7 +344,7 @@ class Cursor:
                 "batch_sampler= and order="
             )
         # Another rank's sampler gives other indices, so its checksum says nothing here.
-        return place if rank == ranks.rank else dataclasses.replace(place, mark=0)
+        return place if rank == ranks.rank else dataclasses.replace(place, checksum=0)
 
     def _fingerprint(self) -> dict[str, int | str]:
         if self._data is None:

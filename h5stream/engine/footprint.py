@@ -33,7 +33,7 @@ SCRATCH_SHARE = 4
 """An automatic window leaves scratch one part in so many of the budget (and one thread's scratch at least), however
 many threads there are: their number must not choose the window."""
 
-TOGETHER_NBYTES = 8 * 1024 * 1024
+AT_ONCE_NBYTES = 8 * 1024 * 1024
 """Bytes of batches that are read together where rows cost the same wherever they lie, if that is more."""
 
 CHUNK_PLAN_NBYTES = 160
@@ -243,7 +243,7 @@ class DeviceWindow(Footprint):
 
     def engine_order(self, order: CutOrder, first_batch: int) -> tuple[Order, int]:
         """Give slots of rows as the file has them, from the window of the first batch on."""
-        transfer = TransferOrder(order, slot_rows=self.slot_rows, together=self.slots_at_once)
+        transfer = TransferOrder(order, slot_rows=self.slot_rows, slots_at_once=self.slots_at_once)
         return transfer, transfer.first_slot(first_batch)
 
 
@@ -424,7 +424,7 @@ class _Sizer:
             return None
         threads = min(self.threads, 1 + spare // shape.scratch_nbytes)
         affordable = (self.budget - self.fixed - plan - max(1, threads) * shape.scratch_nbytes) // slot
-        at_once = min(affordable // 2, max(AUTO_BATCHES, TOGETHER_NBYTES // slot))
+        at_once = min(affordable // 2, max(AUTO_BATCHES, AT_ONCE_NBYTES // slot))
         rows, taken = shape.rows, self._taken(2 * at_once, threads, plan)
         return GatheredBatches(
             window_rows=rows, first_window_rows=rows, wished_rows=rows, batches_at_once=at_once, **taken

@@ -114,7 +114,7 @@ class ListedOrder(UsersOrder):
         Rows that a batch may have; a longer one is an error.
     rows : ndarray of int64, optional
         The row that each index stands for; by default itself.
-    mark : int
+    checksum : int
         Checksum of the indices before the first batch that is asked for; 0 takes any.
 
     Examples
@@ -134,7 +134,7 @@ class ListedOrder(UsersOrder):
         count: int | None = None,
         most_rows: int | None = None,
         rows: NDArray[np.int64] | None = None,
-        mark: int = 0,
+        checksum: int = 0,
     ) -> None:
         self._batches = batches
         self._together = together
@@ -143,8 +143,8 @@ class ListedOrder(UsersOrder):
         self._most_rows = most_rows
         self._rows = rows
         self._sizes: dict[int, int] = {}
-        self._expected_mark, self._checksum = mark, 0
-        self._marks: dict[int, int] = {}
+        self._expected, self._checksum = checksum, 0
+        self._checksums: dict[int, int] = {}
 
     @property
     def batches(self) -> int | None:
@@ -155,9 +155,9 @@ class ListedOrder(UsersOrder):
         """Give the rows of a batch that a window has named."""
         return self._sizes.pop(batch)
 
-    def take_mark(self, batches: int) -> int:
+    def take_checksum(self, batches: int) -> int:
         """Give the checksum of the indices of the first `batches` batches; once, after a window named the last."""
-        return self._marks.pop(batches)
+        return self._checksums.pop(batches)
 
     def windows(self, first_batch: int = 0) -> Iterator[Window]:
         """Give windows of `together` batches each; the batches before the first are asked for, but not read."""
@@ -201,7 +201,7 @@ class ListedOrder(UsersOrder):
         self._checksum = 0
         for batch in itertools.islice(batches, count):
             self._add_to_checksum(self._checked(batch))
-        if self._expected_mark not in (0, self._checksum):
+        if self._expected not in (0, self._checksum):
             raise StateError(
                 f"the sampler gives other indices than when the state was saved, {count:,} batches into its epoch; "
                 "rows would be repeated and others left out. Give it the same seed (generator=), or a set_epoch"
@@ -233,7 +233,7 @@ class ListedOrder(UsersOrder):
     def _window(self, held: list[NDArray[np.int64]], number: int) -> Window:
         for k, rows in enumerate(held, number):
             self._sizes[k] = len(rows)
-            self._marks[k + 1] = self._add_to_checksum(rows)
+            self._checksums[k + 1] = self._add_to_checksum(rows)
         return Window.of_batches(number, held)
 
 

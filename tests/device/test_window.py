@@ -413,7 +413,7 @@ class Rows:
 def fed_with_row_numbers(path, backend, window):
     layout = open_layout(path, "x")
     settings = OrderSettings(batch_size=10, window_rows=window, first_window_rows=window)
-    order = TransferOrder(EpochOrder(make_blocks((0, ROWS), (10,)), settings), slot_rows=10, together=1)
+    order = TransferOrder(EpochOrder(make_blocks((0, ROWS), (10,)), settings), slot_rows=10, slots_at_once=1)
     slot_format = SlotFormat.for_rows(layout.fields, 10)
     ring = Counting(backend, slot_format.nbytes)
     feed = WindowFeed(backend, Rows(order, ring), Assembler(layout), order, slot_format, slot_format)
