@@ -152,7 +152,7 @@ def _feed_alone(bench: Bench) -> float:
     slot_format = SlotFormat.for_rows(layout.fields, bench.batch)
     backend = backend_for(bench.device)
     slots = PinnedRing(backend, slot_format.nbytes)
-    feed = DeviceFeed(backend, _AlwaysReady(slots, bench.batch), slots, Assembler(layout), slot_format, depth=2)
+    feed = DeviceFeed(backend, _AlwaysReady(slots, bench.batch), Assembler(layout), slot_format, depth=2)
     repeat = 10 if bench.quick else 500
     for _ in range(5):
         feed.next_batch()
@@ -306,7 +306,7 @@ def steady_state(bench: Bench) -> dict[str, float]:
             for _ in range(3 if bench.quick else 6):
                 for _batch in loader:
                     pass
-                slots = loader._epochs.delivery.slots
+                slots = loader._iterations.engine.slots
                 held.append(getattr(slots, "really_held_nbytes", slots.held_nbytes))
                 resident.append(_resident_bytes())
                 pinned.append(torch.cuda.host_memory_stats()["num_host_alloc"] if bench.cuda else 0)

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from h5stream.errors import H5StreamError
     from h5stream.loader import H5StreamLoader
     from h5stream.monitor import SystemMonitor
+    from h5stream.order.blocks import Blocks
+    from h5stream.order.epoch import Order, Window
+    from h5stream.order.users import Ranks
     from h5stream.sampler import ChunkBatchSampler
     from h5stream.staging import StagedFiles, stage, staged
     from h5stream.staging.repacking import repack
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from h5stream.storage.fields import Field
 
 _HOMES = {
+    "Blocks": "h5stream.order.blocks",
     "ChunkBatchSampler": "h5stream.sampler",
     "Diagnosis": "h5stream.advice.diagnose",
     "EpochSummary": "h5stream.advice.epoch_summary",
@@ -39,10 +43,13 @@ _HOMES = {
     "H5StreamError": "h5stream.errors",
     "H5StreamLoader": "h5stream.loader",
     "LoaderStatistics": "h5stream.engine.statistics",
+    "Order": "h5stream.order.epoch",
+    "Ranks": "h5stream.order.users",
     "RepackResult": "h5stream.staging.rewrite",
     "StagedFiles": "h5stream.staging",
     "SystemMonitor": "h5stream.monitor",
     "Tuning": "h5stream.advice.tune",
+    "Window": "h5stream.order.epoch",
     "collate": "h5stream.dataset",
     "diagnose": "h5stream.advice.diagnose",
     "preset_for": "h5stream.advice.presets",
@@ -54,6 +61,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "Blocks",
     "ChunkBatchSampler",
     "Diagnosis",
     "EpochSummary",
@@ -63,10 +71,13 @@ __all__ = [
     "H5StreamError",
     "H5StreamLoader",
     "LoaderStatistics",
+    "Order",
+    "Ranks",
     "RepackResult",
     "StagedFiles",
     "SystemMonitor",
     "Tuning",
+    "Window",
     "__version__",
     "collate",
     "diagnose",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -32,6 +32,24 @@ REUSED_NBYTES = 32 * 1024 * 1024
 Source: ``mallopt(3)``, M_MMAP_THRESHOLD, whose limit this is."""
 
 _CACHED_BLOCK_NBYTES = 8 * 1024 * 1024
+
+
+class _Known(NamedTuple):
+    """What makes a dataset of files that are open: their layout, which rows, whether it gives arrays, known blocks."""
+
+    layout: SampleLayout
+    rows: NDArray[np.int64] | None
+    numpy: bool
+    cache: BlockCache
+
+    @property
+    def total(self) -> int:
+        """How many rows."""
+        return self.layout.rows if self.rows is None else len(self.rows)
+
+    def chosen(self, places: NDArray[np.int64] | None) -> NDArray[np.int64] | None:
+        """Give the rows at places among these; None for all of the files'."""
+        return self.rows if places is None else places if self.rows is None else self.rows[places]
 
 
 class H5Dataset(Dataset[Any]):
@@ -94,23 +112,16 @@ class H5Dataset(Dataset[Any]):
         allow_external: bool = False,
         numpy: bool = False,
     ) -> None:
-        given = opened(source, fields)
-        if given is None:
-            paths = cast(Source, source)
-            self.layout: SampleLayout = open_layout(paths, fields, allow_external=allow_external)
-            self._rows = select_rows(rows, self.layout.rows)
-        else:
-            self.layout = given.layout
-            self._rows = given._rows if rows is None else given.subset(rows)._rows
-            numpy = numpy or given._numpy
-        self._numpy: bool = numpy
-        if numpy:
+        known = source if isinstance(source, _Known) else _known(source, fields)
+        if known is None:
+            layout = open_layout(cast(Source, source), fields, allow_external=allow_external)
+            known = _Known(layout, None, numpy, BlockCache())
+        self.layout: SampleLayout = known.layout
+        self._rows = known.rows if rows is None else known.chosen(select_rows(rows, known.total))
+        self._numpy: bool = numpy or known.numpy
+        if self._numpy:
             _check_numpy_has(self.layout)
-        self._renew()
-
-    def _renew(self) -> None:
-        """Make what belongs to one object over one layout."""
-        self._reader, self._assembler, self._cache = RowReader(self.layout), Assembler(self.layout), BlockCache()
+        self._reader, self._assembler, self._cache = RowReader(self.layout), Assembler(self.layout), known.cache
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_cache": None}
@@ -148,17 +159,15 @@ class H5Dataset(Dataset[Any]):
         return self._over_rows(row_numbers(indices, len(self)))
 
     def _over_rows(self, places: NDArray[np.int64]) -> H5Dataset:
-        twin = H5Dataset.__new__(H5Dataset)
-        rows = places if self._rows is None else self._rows[places]
-        twin.__dict__.update(self.__dict__, _reader=RowReader(self.layout), _rows=rows)
-        return twin
+        return _dataset(self._known._replace(rows=self._known.chosen(places)))
 
     def over(self, layout: SampleLayout) -> H5Dataset:
         """Give the same rows of the same files elsewhere: of byte for byte copies, for instance staged ones."""
-        twin = H5Dataset.__new__(H5Dataset)
-        twin.__dict__.update(self.__dict__, layout=layout)
-        twin._renew()
-        return twin
+        return _dataset(self._known._replace(layout=layout, cache=BlockCache()))
+
+    @property
+    def _known(self) -> _Known:
+        return _Known(self.layout, self._rows, self._numpy, self._cache)
 
     @property
     def rows(self) -> NDArray[np.int64] | None:
@@ -319,6 +328,15 @@ def _check_numpy_has(layout: SampleLayout) -> None:
             ) from None
 
 
+def _dataset(known: _Known) -> H5Dataset:
+    return H5Dataset(cast(Any, known))
+
+
+def _known(source: Any, fields: Fields) -> _Known | None:
+    given = opened(source, fields)
+    return None if given is None else given._known
+
+
 def opened(source: Any, fields: Fields = None) -> H5Dataset | None:
     """Give the dataset that `H5Dataset` objects are, alone, chosen from or joined; None for what names files.
 
@@ -359,14 +377,12 @@ def _joined(sources: Sequence[Any], fields: Fields) -> H5Dataset:
     if len(known) == 1:
         return known[0]
     layout = joined_layout([part.layout for part in known])
-    twin = H5Dataset.__new__(H5Dataset)
-    twin.layout, twin._rows, twin._numpy = layout, None, all(part._numpy for part in known)
+    chosen = None
     if any(part._rows is not None for part in known):
         starts = np.cumsum([0] + [part.layout.rows for part in known])
         own = (np.arange(part.layout.rows) if part._rows is None else part._rows for part in known)
-        twin._rows = np.concatenate([rows + start for rows, start in zip(own, starts, strict=False)])
-    twin._renew()
-    return twin
+        chosen = np.concatenate([rows + start for rows, start in zip(own, starts, strict=False)])
+    return _dataset(_Known(layout, chosen, all(part._numpy for part in known), BlockCache()))
 
 
 class Samples(list[Any]):

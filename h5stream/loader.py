@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,41 +13,15 @@ import torch
 from torch.utils.data import Dataset
 
 from h5stream import sharing
-from h5stream.delivery import Finish, delivery_for, device_of, window_backend_for
-from h5stream.engine.assemble import Assembler
+from h5stream.cursor import Cursor
 from h5stream.engine.counters import RunCounters
-from h5stream.engine.landing.resident import ResidentDatasets
-from h5stream.engine.reader import RowReader
-from h5stream.engine.slots import SlotFormat
+from h5stream.engine.footprint import Footprint
 from h5stream.engine.statistics import LoaderStatistics
-from h5stream.engines import engine_for
-from h5stream.epochs import Epochs
-from h5stream.isolation.guard import opened_by_child
-from h5stream.isolation.setup import checked_isolation
-from h5stream.iterator import LoaderIterator
-from h5stream.mixing import warn_of_weak_shuffle
-from h5stream.options import (
-    DEFAULT_BATCH_ROWS,
-    arguments_of,
-    as_dataset,
-    as_staged,
-    check_callables,
-    check_samplers,
-    checked_budget,
-    checked_epoch,
-    checked_on_error,
-    checked_seed,
-    checked_timeout,
-    checked_workers,
-    given_order,
-    refuse_rebuilding,
-    remade,
-)
-from h5stream.order.epoch import EpochOrder, OrderSettings
-from h5stream.orders import Orders
+from h5stream.iteration import Iterations, LoaderIterator, engine_for
+from h5stream.order.users import OrderFactory
 from h5stream.profiles import arguments_from
-from h5stream.ranks import checked_ranks
-from h5stream.sizing import Sizing
+from h5stream.routes.choice import backend_of, route_for, sizing_for
+from h5stream.settings import DEFAULT_BATCH_ROWS, Settings, checked_epoch, remade
 from h5stream.storage.fields import Fields, Source
 from h5stream.structure import copy_batch
 
@@ -132,6 +104,10 @@ class H5StreamLoader:
         Where is read: here, or in one spawned process that fills memory both map, for transforms that hold the GIL.
         Batches and order are the same. `transform` runs there too, unless `device`, `collate_fn` or single samples
         need it here; functions that run there must be picklable. Needs Linux.
+    order : callable, optional
+        An order of your own: called as ``order(blocks, epoch, ranks)`` for each epoch, it returns an `h5stream.Order`,
+        which names rows by their places in the dataset. No batch may have more than `batch_size` rows, nor a window
+        more than `window`. It takes no `shuffle` or sampler, nor `window_device`. See `h5stream.Order`.
 
     Raises
     ------
@@ -149,6 +125,21 @@ class H5StreamLoader:
     >>> [len(y) for x, y in loader]
     [4, 4, 2]
     """
+
+    # Arguments that are attributes as they were given, as in DataLoader.
+    shuffle: bool
+    collate_fn: Callable[[list[Any]], Any] | None
+    pin_memory: bool
+    drop_last: bool
+    timeout: float
+    worker_init_fn: Callable[[int], None] | None
+    multiprocessing_context: Any
+    generator: torch.Generator | None
+    prefetch_factor: int | None
+    persistent_workers: bool
+    pin_memory_device: str
+    in_order: bool
+    transform: Callable[[Any], Any] | None
 
     _made = False
 
@@ -186,97 +177,26 @@ class H5StreamLoader:
         stage_to: str | os.PathLike[str] | None = None,
         on_error: str = "raise",
         isolation: str = "thread",
+        order: OrderFactory | None = None,
     ) -> None:
-        given = dict(locals())
-        isolated = checked_isolation(isolation)
-        if isolated:
-            dataset, fields = opened_by_child(dataset, fields, allow_external)
-        self.dataset = as_dataset(dataset, fields, allow_external)
-        self._arguments = arguments_of(given, self.dataset)
-        self.shuffle = bool(shuffle)
-        self.num_workers, self.timeout = checked_workers(num_workers), checked_timeout(timeout)
-        self.collate_fn, self.transform, self.pin_memory, self.drop_last = collate_fn, transform, pin_memory, drop_last
-        self.worker_init_fn, self.multiprocessing_context = worker_init_fn, multiprocessing_context
-        self.generator = generator
-        self.prefetch_factor, self.persistent_workers = prefetch_factor, persistent_workers
-        self.pin_memory_device, self.in_order = pin_memory_device, in_order
-        self.seed = checked_seed(seed, generator)
-        check_callables(collate_fn=collate_fn, worker_init_fn=worker_init_fn, transform=transform)
-        batch_size = check_samplers(batch_size, shuffle, sampler, batch_sampler, drop_last)
-        self.batch_size = None if batch_sampler is not None else batch_size
-        self._given = given_order(self.dataset, self.batch_size, sampler, batch_sampler, drop_last)
-        ranks = checked_ranks(rank, world_size, listed=self._given is not None)
-        gives_samples = self.batch_size is None and (self._given is None or self._given.gives_samples)
-        batched = self.batch_size is not None or batch_sampler is not None
-        takes_apart = gives_samples or (batched and collate_fn is not None)
-        slot_rows = min(batch_size or 1, len(self.dataset)) if self._given is None else self._given.said_rows
-        self.memory_budget, most_budget = checked_budget(memory_budget)
-        self.dataset, self._give_back = as_staged(self, self.dataset, stage_to)
+        settings = Settings.of(locals()).opened()
+        self.dataset, self._give_back = settings.staged(self)
         layout = self.dataset.layout
-        carrier, assembler = RowReader(layout), Assembler(layout, gives_lists=not takes_apart)
-        window_backend = window_backend_for(window_device, device, assembler, listed=self._given is not None)
-        self._sizing = Sizing(
-            layout=layout,
-            selected=self.dataset.rows,
-            batch_rows=slot_rows or DEFAULT_BATCH_ROWS,
-            memory_budget=self.memory_budget,
-            most_budget=most_budget,
-            threads=self.num_workers,
-            threads_asked=num_workers is not None,
-            shuffle=self.shuffle or not self.dataset.is_in_file_order,  # rows that lie scattered want a large window
-            backend=window_backend,
-        )
-        if self._given is not None and self._given.said_rows is None:
-            self._sizing = self._sizing.with_room(window)
-            self._given = replace(self._given, room=self._sizing.batch_rows)
-        kept, self.window_size, self.memory_budget = self._sizing.choose(window)
-        self.num_workers = self.window_size.threads
-        self._kept = ResidentDatasets(carrier, kept)
-        self.device = device_of(device) if window_backend is None else window_backend.device
-        delivery = delivery_for(
-            assembler,
-            SlotFormat.for_rows(layout.fields, self._sizing.batch_rows),
-            Finish(takes_apart=takes_apart, gives_samples=gives_samples, collate_fn=collate_fn, transform=transform),
-            device=self.device,
-            window_backend=window_backend,
-            pin_memory=pin_memory,
-            depth=prefetch_factor,
-            reuse_buffers=reuse_device_buffers,
-            size=self.window_size,
-            isolated=isolated,
-        )
-        self._orders = Orders(
-            self.dataset,
-            self._given,
-            ranks,
-            OrderSettings(
-                batch_size=self.batch_size or 1,
-                window_rows=self.window_size.window_rows,
-                first_window_rows=self.window_size.first_window_rows,
-                shuffle=self.shuffle,
-                drop_last=drop_last,
-                seed=self.seed,
-            ),
-            self.window_size,
-            batch_size=self.batch_size,
-            fixed=frozenset(["window"] * (window != "auto") + ["seed"] * (seed is not None or generator is None)),
-        )
-        engine = engine_for(
-            carrier,
-            self._kept,
-            delivery,
-            self._orders.blocks,
-            isolated=isolated,
-            threads=self.num_workers,
-            on_thread_start=worker_init_fn,
-            skip_corrupt=checked_on_error(on_error, window_device) == "skip",
-        )
-        self._epochs = Epochs(engine, delivery, self.window_size, self._orders.order_of)
-        self._counters: RunCounters | None = None
+        backend = backend_of(settings, layout)
+        self._sizing, given = sizing_for(settings, self.dataset, settings.given_order(self.dataset), backend)
+        footprint = self._sizing.choose(settings.window)
+        route = route_for(settings, layout, footprint, self._sizing.batch_rows, backend)
+        self._cursor = Cursor(settings, self.dataset, given, footprint)
+        engine = engine_for(settings, layout, footprint, route, self._cursor)
+        self._iterations = Iterations(engine, route, self._cursor, footprint)
         self._iterators: weakref.WeakSet[LoaderIterator] = weakref.WeakSet()
+        self._counters: RunCounters | None = None
+        self._settings, self.batch_size = settings, settings.batch_rows
+        vars(self).update({name: getattr(settings, name) for name in _AS_GIVEN})
+        self.num_workers, self.memory_budget = footprint.threads, footprint.memory_budget
+        self.device = None if backend is None else backend.device
         self._sharing = sharing.DEFAULT.joined(self) if memory_budget is None else None
-        if self._given is None:
-            self._check_order(window, slot_rows or 1)  # complains now, not in the first epoch
+        self._cursor.check()  # complains now, not in the first epoch
         self._made = True
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -293,39 +213,48 @@ class H5StreamLoader:
 
         An iterator that is under way stays behind, and so does what a state brought back within an epoch.
         """
-        return remade, (type(self), self._arguments, self.seed, self._orders.next_epoch)
+        return remade, (type(self), self._settings.travelling(self.seed), self._cursor.next_epoch)
 
     def __len__(self) -> int:
         """Batches of an epoch; the same on every rank."""
-        return len(self._orders)
+        return len(self._cursor)
+
+    @property
+    def seed(self) -> int:
+        """The seed of the shuffle."""
+        return self._cursor.seed
+
+    @property
+    def window_size(self) -> Footprint:
+        """How much is read together, and what that takes."""
+        return self._iterations.footprint
 
     @property
     def rank(self) -> int:
         """Which part of each epoch is ours."""
-        return self._orders.ranks.rank
+        return self._cursor.ranks.rank
 
     @property
     def world_size(self) -> int:
         """How many parts there are."""
-        return self._orders.ranks.world_size
+        return self._cursor.ranks.world_size
 
     @property
     def sampler(self) -> Any:
         """The sampler that was given, or the loader's own order of batches."""
-        return self._orders.sampler
+        return self._cursor.sampler
 
     @property
     def batch_sampler(self) -> Any:
         """What gives the indices of each batch; None where samples come singly, as in DataLoader."""
-        refuse_rebuilding()
-        return self._orders.batch_sampler
+        return self._cursor.batch_sampler
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next iteration.
 
         Without it the first iteration is epoch 0 and each one adds one, so that every epoch is shuffled anew.
         """
-        self._orders.set_epoch(checked_epoch(epoch))
+        self._cursor.set_epoch(checked_epoch(epoch))
 
     def state_dict(self) -> dict[str, Any]:
         """Give where the newest iteration is: a few numbers and a fingerprint of the data and settings.
@@ -334,7 +263,7 @@ class H5StreamLoader:
         an epoch is the beginning of the next. All ranks' states are alike, so one of them is enough. It is a dict
         of numbers, texts and lists, for JSON or ``torch.save``.
         """
-        return self._orders.state()
+        return self._cursor.state()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on where a state was saved: the next iteration begins with the batch after it, without replay.
@@ -363,26 +292,17 @@ class H5StreamLoader:
         >>> list(later)
         [tensor([4, 5, 6, 7]), tensor([8, 9])]
         """
-        sized = functools.partial(self._sizing.taken_over, self.window_size, self._kept.numbers)
-        settings, size = self._orders.restore(state_dict, sized)
-        vars(self).update(window_size=size, seed=settings.seed)
-        self._epochs.resize(size)
+        self._iterations.resize(self._cursor.restore(state_dict, self._sizing.taken_over))
 
     def __iter__(self) -> LoaderIterator:
         """Start an epoch; any number of iterators may be in use at once."""
-        if self._epochs.renew_after_fork():
+        if self._iterations.renew_after_fork():
             self._iterators = weakref.WeakSet()
         if self._sharing is not None:
             self._sharing.make_room(self, self.window_size.needed_nbytes, self.memory_budget)
-        start = self._orders.next_start()
-        begun = self._epochs.begin(start)
-        count = self._orders.begin(start, begun.order, begun.first_batch)
-        self._counters = begun.run.counters.begin()
-        epoch = start.place.epoch
-        cut_short = functools.partial(self._epochs.drop_ahead, epoch + 1)
-        iterator = LoaderIterator(self, begun.run, self._epochs.stream(begun), epoch, count, cut_short)
+        iterator = self._iterations.begin(self)
+        self._counters = iterator.counters
         self._iterators.add(iterator)
-        self._orders.watch(iterator)
         return iterator
 
     def copy_into(self, static: Any) -> Iterator[int]:
@@ -419,20 +339,20 @@ class H5StreamLoader:
     @property
     def held_nbytes(self) -> int:
         """Bytes of the slots that this loader has, filled or free; without those that were given back."""
-        return self._epochs.delivery.slots.held_nbytes
+        return self._iterations.engine.held_nbytes
 
     def trim(self) -> None:
         """Let go of the memory of slots that nobody looks at; the next epoch takes what it needs anew.
 
         That goes for what was read ahead, too: until the next epoch begins, nobody looks at it.
         """
-        self._epochs.trim()
+        self._iterations.trim()
 
     def close(self) -> None:
         """End all iterators and their threads, and let go of the slots and files."""
         for iterator in list(self._iterators):
             iterator.close()
-        self._epochs.close()
+        self._iterations.close()
         self._give_back()
 
     def __enter__(self) -> H5StreamLoader:
@@ -448,29 +368,23 @@ class H5StreamLoader:
             f"window_rows={self.window_size.window_rows:,}, num_workers={self.num_workers})"
         )
 
-    def _order(self, epoch: int) -> EpochOrder:
-        return self._orders.order(epoch)
 
-    def _check_order(self, window: int | str, batch_rows: int) -> None:
-        """Refuse what gives no order, and warn of one that mixes too little."""
-        self._order(0)
-        if self.shuffle:
-            warn_of_weak_shuffle(
-                self.dataset.layout,
-                self._orders.blocks,
-                window=window,
-                window_rows=self.window_size.window_rows,
-                batch_rows=batch_rows,
-                memory_budget=self.memory_budget if self._sizing.backend is None else None,
-                ranks=self.world_size,
-                stacklevel=4,
-            )
-
-    def read_ahead(self, epoch: int, taken: int) -> None:
-        """Start the epoch after `epoch` while `taken` of its batches are to be consumed; iterators call this."""
-        if (start := self._orders.start_after(epoch)) is not None:
-            self._epochs.read_ahead(start, taken)
-
+_AS_GIVEN = (
+    "shuffle",
+    "collate_fn",
+    "pin_memory",
+    "drop_last",
+    "timeout",
+    "worker_init_fn",
+    "multiprocessing_context",
+    "generator",
+    "prefetch_factor",
+    "persistent_workers",
+    "pin_memory_device",
+    "in_order",
+    "transform",
+)
+"""Arguments that are attributes as they were given."""
 
 _FIXED = frozenset(inspect.signature(H5StreamLoader.__init__).parameters) - {"self", "timeout"}
 """What cannot be changed once a loader is made: all arguments but `timeout`, which is looked at for each batch."""

@@ -2,28 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch.distributed
 
 from h5stream.errors import OptionError
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ranks:
-    """A rank among others.
-
-    Attributes
-    ----------
-    rank : int
-        From 0.
-    world_size : int
-        How many ranks there are.
-    """
-
-    rank: int = 0
-    world_size: int = 1
+from h5stream.order.users import Ranks
 
 
 def current_ranks() -> Ranks:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch.utils.data import Sampler
 
 from h5stream.dataset import H5Dataset
@@ -15,7 +16,7 @@ from h5stream.engine.budget import shape_of
 from h5stream.engine.footprint import size_order
 from h5stream.errors import OptionError, StateError
 from h5stream.mixing import warn_of_weak_shuffle
-from h5stream.order.epoch import EpochOrder, OrderSettings
+from h5stream.order.epoch import EpochOrder, Order, OrderSettings
 from h5stream.order.quality import Quality, forecast
 
 
@@ -81,16 +82,16 @@ class ChunkBatchSampler(Sampler[list[int]]):
         scattered = shuffle or not dataset.is_in_file_order
         window_rows, first_rows = size_order(shape, batch_size=batch_size, window=window, shuffle=scattered)
         self._chose_window = shuffle and window != "auto"
-        self._settings: dict[str, Any] = {
-            "batch_size": batch_size,
-            "window_rows": window_rows,
-            "first_window_rows": first_rows,
-            "shuffle": shuffle,
-            "drop_last": drop_last,
-            "seed": seed,
-            "rank": rank,
-            "world_size": world_size,
-        }
+        self._settings = OrderSettings(
+            batch_size=batch_size,
+            window_rows=window_rows,
+            first_window_rows=first_rows,
+            shuffle=shuffle,
+            drop_last=drop_last,
+            seed=seed,
+            rank=rank,
+            world_size=world_size,
+        )
         blocks = dataset.blocks_for(shuffle)
         self._blocks = replace(blocks, rows=None)  # an order of places in the dataset, whatever rows they are
         # Where the dataset has an order of its own: the place of each of its rows, these in the order of the file.
@@ -111,7 +112,12 @@ class ChunkBatchSampler(Sampler[list[int]]):
             )
 
     def _order(self, epoch: int) -> EpochOrder:
-        return EpochOrder(self._blocks, OrderSettings(**self._settings, epoch=epoch))
+        return EpochOrder(self._blocks, replace(self._settings, epoch=epoch))
+
+    def take_over(self, settings: OrderSettings) -> None:
+        """Give the order of these settings from now on, beginning with their epoch: a loader's own."""
+        self._settings, self.drop_last = settings, settings.drop_last
+        self.set_epoch(settings.epoch)
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next iteration; without it the first is 0, and each adds one.
@@ -198,42 +204,67 @@ class ChunkBatchSampler(Sampler[list[int]]):
                     "the epoch with it, or begin one with set_epoch()"
                 )
             raise StateError(f"the state is of other rows or settings: {listed}{why}", changed=changed)
-        self._settings |= {name: ours[name] for name in ("window_rows", "first_window_rows")}
+        self._settings = replace(
+            self._settings, window_rows=ours["window_rows"], first_window_rows=ours["first_window_rows"]
+        )
         self.epoch, self._first_batch, self._given = epoch, batch, None
 
     def _description(self) -> dict[str, Any]:
-        settings = {name: value for name, value in self._settings.items() if name != "rank"}
+        settings = {name: value for name, value in asdict(self._settings).items() if name not in ("rank", "epoch")}
         return {"rows": self._blocks.total_rows, "blocks": self._blocks.count, **settings}
 
     def __iter__(self) -> Iterator[list[int]]:
         epoch, first_batch = self.epoch, self._first_batch
         order = self._order(epoch)
         self.epoch, self._first_batch = epoch + 1, 0
-        for number, rows in enumerate(self._batches(order, first_batch), first_batch + 1):
+        for number, rows in enumerate(_listed(order, first_batch, self._places), first_batch + 1):
             self._given = (epoch, number)
             yield rows
 
-    def _batches(self, order: EpochOrder, first_batch: int) -> Iterator[list[int]]:
-        pending: dict[int, list[Any]] = {}
-        for window in order.windows(first_batch):
-            places = window.rows if self._places is None else self._places[window.rows]
-            by_batch = window.batch.argsort(kind="stable")
-            edges = (window.batch[by_batch][1:] != window.batch[by_batch][:-1]).nonzero()[0] + 1
-            for part in _split(by_batch, edges):
-                pending.setdefault(int(window.batch[part[0]]), []).append((window.within[part], places[part]))
-            yield from self._complete(order, pending)
 
-    @staticmethod
-    def _complete(order: EpochOrder, pending: dict[int, list[Any]]) -> Iterator[list[int]]:
-        for number in sorted(pending):
-            size = order.batch_size_of(number)
-            if sum(len(within) for within, _ in pending[number]) < size:
-                return
-            rows = [0] * size
-            for within, places in pending.pop(number):
-                for k, row in zip(within.tolist(), places.tolist(), strict=True):
-                    rows[k] = row
-            yield rows
+class OrderSampler:
+    """Lists the rows of the batches of one epoch's order, as a batch sampler of torch.
+
+    Parameters
+    ----------
+    order : Order
+        The order.
+    batch_size : int
+        Rows of a batch, at most.
+    """
+
+    def __init__(self, order: Order, batch_size: int) -> None:
+        self._order, self.batch_size = order, batch_size
+
+    def __len__(self) -> int:
+        return self._order.batches or 0
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return _listed(self._order, 0, None)
+
+
+def _listed(order: Order, first_batch: int, places: NDArray[np.int64] | None) -> Iterator[list[int]]:
+    """List the rows of batch after batch; with `places`, those that the rows have there."""
+    pending: dict[int, list[Any]] = {}
+    for window in order.windows(first_batch):
+        rows = window.rows if places is None else places[window.rows]
+        by_batch = window.batch.argsort(kind="stable")
+        edges = (window.batch[by_batch][1:] != window.batch[by_batch][:-1]).nonzero()[0] + 1
+        for part in _split(by_batch, edges):
+            pending.setdefault(int(window.batch[part[0]]), []).append((window.within[part], rows[part]))
+        yield from _complete(order, pending)
+
+
+def _complete(order: Order, pending: dict[int, list[Any]]) -> Iterator[list[int]]:
+    for number in sorted(pending):
+        size = order.batch_size_of(number)
+        if sum(len(within) for within, _ in pending[number]) < size:
+            return
+        rows = [0] * size
+        for within, places in pending.pop(number):
+            for k, row in zip(within.tolist(), places.tolist(), strict=True):
+                rows[k] = row
+        yield rows
 
 
 def _split(array: Any, edges: Any) -> list[Any]:

@@ -30,13 +30,13 @@ class Place:
         The epoch.
     taken : Taken
         What was taken of it; empty at its beginning.
-    mark : int
+    checksum : int
         Checksum of the indices that a sampler gave for the batches taken; 0 where no sampler decides.
     """
 
     epoch: int
     taken: Taken = ()
-    mark: int = 0
+    checksum: int = 0
 
 
 def state_of(place: Place, rank: int, fingerprint: dict[str, int | str]) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def state_of(place: Place, rank: int, fingerprint: dict[str, int | str]) -> dict
         "format": FORMAT,
         "epoch": place.epoch,
         "taken": [list(pair) for pair in place.taken],
-        "sampler_mark": place.mark,
+        "sampler_mark": place.checksum,
         "rank": rank,
         "fingerprint": fingerprint,
     }
@@ -74,7 +74,7 @@ def place_of(state: Any) -> tuple[Place, int, dict[str, int | str]]:
     wrong = [n for n in (*numbers, *(n for pair in taken for n in pair)) if not _is_count(n)]
     if wrong or any(not 1 <= ranks <= _MOST_RANKS for ranks, _ in taken):
         raise StateError(f"the state is damaged: {_short(wrong or state['taken'])} are no counts")
-    return Place(epoch=numbers[0], taken=taken, mark=numbers[1]), numbers[2], fingerprint
+    return Place(epoch=numbers[0], taken=taken, checksum=numbers[1]), numbers[2], fingerprint
 
 
 def brought_up_to_date(

@@ -12,7 +12,7 @@ import numpy as np
 
 from h5stream.engine import kernels
 from h5stream.engine.landing import resident
-from h5stream.epochs import Epochs
+from h5stream.iteration import Iterations
 from h5stream.storage.source import FileBytes
 
 
@@ -47,7 +47,7 @@ def stream_all(monkeypatch) -> None:
 
 def one_epoch_at_a_time(monkeypatch) -> None:
     """Read nothing of the next epoch: for tests that look at what one epoch alone does."""
-    monkeypatch.setattr(Epochs, "read_ahead", lambda *_: None)
+    monkeypatch.setattr(Iterations, "read_ahead", lambda *_: None)
 
 
 def reader_threads() -> list[str]:

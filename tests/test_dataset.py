@@ -141,8 +141,8 @@ def test_writing_into_a_sample_of_strings_or_ragged_rows_changes_no_later_one(tm
 
 def test_neighbours_are_served_from_one_decoded_block(dataset, monkeypatch):
     reads = []
-    read = dataset._read
-    monkeypatch.setattr(dataset, "_read", lambda rows: (reads.append(len(rows)), read(rows))[1])
+    read = H5Dataset._read
+    monkeypatch.setattr(H5Dataset, "_read", lambda self, rows: (reads.append(len(rows)), read(self, rows))[1])
     for i in range(16, 48):
         dataset[i]
     assert reads == [16, 16]

@@ -204,7 +204,7 @@ def test_slots_are_used_again_once_batches_are_dropped(sample, monkeypatch):
             pass
     # Slots are mapped several at a time: once for all that may be open, and once more for the batch in the loop.
     size = loader.window_size
-    assert loader._epochs.delivery.slots.held_nbytes <= 2 * size.max_open_batches * size.batch_nbytes
+    assert loader.held_nbytes <= 2 * size.max_open_batches * size.batch_nbytes
 
 
 # --- what becomes of a batch --------------------------------------------------------------------------------

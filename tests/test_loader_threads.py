@@ -144,12 +144,12 @@ def test_two_hundred_dropped_iterators_leave_nothing(sample):
     loader = loader_of(sample)
     for _ in loader:
         break
-    before, held = open_descriptors(), loader._epochs.delivery.slots.held_nbytes
+    before, held = open_descriptors(), loader.held_nbytes
     for _ in range(200):
         next(iter(loader))
     assert reader_threads() == []
     assert open_descriptors() == before
-    assert loader._epochs.delivery.slots.held_nbytes == held
+    assert loader.held_nbytes == held
 
 
 def test_dropping_the_loader_lets_go_of_its_files(sample):
@@ -343,9 +343,9 @@ def test_the_next_epoch_is_read_before_it_is_asked_for(sample, options):
     with loader_of(sample, **options) as loader:
         for _ in loader:
             pass
-        (ahead,) = loader._epochs._ahead.values()
-        assert ahead.start.place.epoch == 1
-        assert ahead.begun.run.next_batch(60).number == 0  # it comes without anybody calling iter
+        (ahead,) = loader._iterations._ahead.values()
+        assert ahead.progress.start.place.epoch == 1
+        assert ahead.run.next_batch(60).number == 0  # it comes without anybody calling iter
 
 
 def test_no_more_than_a_first_window_is_held_for_an_epoch_that_may_never_come(sample):
@@ -353,7 +353,7 @@ def test_no_more_than_a_first_window_is_held_for_an_epoch_that_may_never_come(sa
         rows = loader.window_size.first_window_rows
         for _ in loader:
             pass
-        run = loader._epochs._ahead[1].begun.run
+        run = loader._iterations._ahead[1].run
         while run.ready < rows // 50:  # the window is read; the next one is planned, and waits
             with run._changed:
                 run._changed.wait(1)
@@ -364,16 +364,16 @@ def test_no_more_than_a_first_window_is_held_for_an_epoch_that_may_never_come(sa
 def test_the_epoch_before_it_ends_does_not_wait_for_the_one_read_ahead(sample):
     with loader_of(sample) as loader:
         list(loader)
-        begun = loader._epochs._ahead[1].begun
+        begun = loader._iterations._ahead[1]
         assert iter(loader)._run is begun.run
 
 
 def test_nothing_is_read_ahead_after_a_break(sample):
     loader = loader_of(sample)
     for number, _ in enumerate(loader):
-        if number == 78 or loader._epochs._ahead:  # in the last window the next epoch is under way
+        if number == 78 or loader._iterations._ahead:  # in the last window the next epoch is under way
             break
-    assert loader._epochs._ahead == {}
+    assert loader._iterations._ahead == {}
     assert reader_threads() == []
     assert sum(len(y) for _, y in loader) == 4000
     loader.close()
@@ -390,12 +390,12 @@ def test_nothing_is_read_ahead_after_an_error_or_close(sample):
     loader = loader_of(sample, transform=fail_at_the_last)
     with pytest.raises(BoomError):
         list(loader)
-    assert loader._epochs._ahead == {}
+    assert loader._iterations._ahead == {}
     iterator = iter(loader)
     for _ in range(79):
         next(iterator)
     iterator.close()
-    assert loader._epochs._ahead == {}
+    assert loader._iterations._ahead == {}
     assert reader_threads() == []
 
 
@@ -412,8 +412,8 @@ def test_a_new_epoch_before_the_old_one_ends_takes_what_was_read_ahead(sample):
 def test_epochs_that_do_not_follow_each_other_are_not_read_ahead_for_long(sample, monkeypatch):
     begun = []
     loader = loader_of(sample)
-    begin = loader._epochs.engine.begin
-    monkeypatch.setattr(loader._epochs.engine, "begin", lambda *a, **k: (begun.append(1), begin(*a, **k))[1])
+    begin = loader._iterations.engine.begin
+    monkeypatch.setattr(loader._iterations.engine, "begin", lambda *a, **k: (begun.append(1), begin(*a, **k))[1])
     for _ in range(5):
         loader.set_epoch(0)
         list(loader)
@@ -426,13 +426,13 @@ def test_epochs_that_do_not_follow_each_other_are_not_read_ahead_for_long(sample
 
 def test_an_error_in_reading_ahead_belongs_to_the_epoch_that_begins_there(sample, monkeypatch):
     loader = loader_of(sample)
-    begin = loader._epochs.engine.begin
+    begin = loader._iterations.engine.begin
     iterator = iter(loader)
-    monkeypatch.setattr(loader._epochs.engine, "begin", fail)
+    monkeypatch.setattr(loader._iterations.engine, "begin", fail)
     assert len(list(iterator)) == 80
     with pytest.raises(BoomError):
         iter(loader)
-    monkeypatch.setattr(loader._epochs.engine, "begin", begin)
+    monkeypatch.setattr(loader._iterations.engine, "begin", begin)
     assert len(list(loader)) == 80
 
 
@@ -443,7 +443,7 @@ def test_two_epochs_together_stay_within_the_open_batches(sample):
         for _ in range(3):
             iterator = iter(loader)
             for _ in iterator:
-                ahead = [ahead.begun.run._open for ahead in loader._epochs._ahead.values()]
+                ahead = [ahead.run._open for ahead in loader._iterations._ahead.values()]
                 most = max(most, len(iterator._run._open) + sum(map(len, ahead)))
     assert 0 < most <= limit
 

@@ -156,7 +156,7 @@ def test_kept_labels_do_not_keep_their_batch(wide, isolation):
         assert all(y.untyped_storage().nbytes() == 4000 for y in kept)
         assert saved_nbytes(kept[0]) < 4000 + 2000
         if isolation == "thread":
-            slots = loader._epochs.delivery.slots
+            slots = loader._iterations.engine.slots
             gc.collect()
             assert slots.free_slots * slots.slot_nbytes >= slots.held_nbytes - 3 * slots.slot_nbytes
     assert sorted(torch.cat(kept).tolist()) == list(range(20_000))
@@ -176,7 +176,7 @@ def test_a_large_field_is_not_copied_and_keeps_its_slot(wide):
     batches = iter(loader)
     x, _ = next(batches)
     before = x.clone()
-    slots = loader._epochs.delivery.slots
+    slots = loader._iterations.engine.slots
     for _ in batches:
         pass
     assert torch.equal(x, before)

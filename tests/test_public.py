@@ -10,6 +10,7 @@ import pytest
 import h5stream
 
 PUBLIC = [
+    "Blocks",
     "ChunkBatchSampler",
     "Diagnosis",
     "EpochSummary",
@@ -19,10 +20,13 @@ PUBLIC = [
     "H5StreamError",
     "H5StreamLoader",
     "LoaderStatistics",
+    "Order",
+    "Ranks",
     "RepackResult",
     "StagedFiles",
     "SystemMonitor",
     "Tuning",
+    "Window",
     "__version__",
     "collate",
     "diagnose",

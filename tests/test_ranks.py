@@ -16,7 +16,8 @@ from sample_files import stream_all, write_sample
 from torch.utils.data import SequentialSampler
 
 from h5stream import ChunkBatchSampler, H5Dataset, H5StreamLoader
-from h5stream.ranks import Ranks, current_ranks
+from h5stream.order.users import Ranks
+from h5stream.ranks import current_ranks
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 EXAMPLE = REPOSITORY / "examples" / "ddp.py"

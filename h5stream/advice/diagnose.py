@@ -130,11 +130,11 @@ def _epoch_put_back(loader: Any) -> Iterator[None]:
     if not isinstance(loader, H5StreamLoader):
         yield
         return
-    position = loader._orders.position
+    position = loader._cursor.position
     try:
         yield
     finally:
-        loader._orders.position = position  # not `set_epoch`, which would move the user's own sampler
+        loader._cursor.position = position  # not `set_epoch`, which would move the user's own sampler
 
 
 def _waiting_share(ceiling: Trial, both: Trial) -> float:

@@ -12,7 +12,7 @@ from h5stream.advice.cost_in_words import naive_in_words, ours_in_words
 from h5stream.advice.first_batch import FirstBatch, predict_first_batch
 from h5stream.advice.layout_advice import Advice, budget_advice, layout_advice
 from h5stream.engine.budget import size_for
-from h5stream.engine.footprint import WindowSize
+from h5stream.engine.footprint import Footprint
 from h5stream.errors import BudgetError
 from h5stream.order.blocks import make_blocks
 from h5stream.order.epoch import EpochOrder, OrderSettings
@@ -196,13 +196,13 @@ def _stored_as(layout: SampleLayout, entries: Sequence[DatasetEntry]) -> tuple[D
 
 def _window_size(
     layout: SampleLayout, batch_size: int, budget: int, threads: int
-) -> tuple[WindowSize, BudgetError | None]:
+) -> tuple[Footprint, BudgetError | None]:
     """Size the window as the loader would; where the budget is too small, with the one that would do."""
     error, batch_size = None, min(batch_size, layout.rows)  # as the loader has slots
     while True:
         # With more memory more is kept, so what a refusal names is asked for again.
         try:
-            _, size = size_for(layout, batch_size=batch_size, window="auto", memory_budget=budget, threads=threads)
+            size = size_for(layout, batch_size=batch_size, window="auto", memory_budget=budget, threads=threads)
         except BudgetError as refused:
             error = BudgetError(str(refused), needed=refused.needed, budget=error.budget if error else budget)
             budget = refused.needed

@@ -200,7 +200,7 @@ def check_epoch(
     progress : callable, optional
         Called with the number of rows of each batch.
     """
-    layout, epoch = loader.dataset.layout, loader._orders.next_epoch
+    layout, epoch = loader.dataset.layout, loader._cursor.next_epoch
     total = layout.rows
     # Of a long file only the pages of rows that came are ever touched.
     seen = np.zeros(total, dtype=np.uint8)
@@ -226,7 +226,7 @@ def check_epoch(
 
 def _rows_of_batches(loader: H5StreamLoader, epoch: int) -> Iterator[NDArray[np.int64]]:
     """Give the rows of one batch after the other; a batch may lie in two windows."""
-    order, begun = loader._order(epoch), dict[int, tuple[NDArray[np.int64], int]]()
+    order, begun = loader._cursor.order(epoch), dict[int, tuple[NDArray[np.int64], int]]()
     for window in order.windows():
         for k in np.unique(window.batch).tolist():
             rows, known = begun.pop(k, (np.empty(order.batch_size_of(k), dtype=np.int64), 0))

@@ -13,6 +13,7 @@ The tests take each of these waits out, on a device that does everything as late
 
 from __future__ import annotations
 
+import abc
 import collections
 import weakref
 from collections.abc import Callable, Mapping
@@ -26,7 +27,7 @@ from h5stream.device.backend import DeviceBackend
 from h5stream.engine.assemble import Assembler
 from h5stream.engine.batches import ReadyBatch
 from h5stream.engine.counters import Tally
-from h5stream.engine.slots import Slot, SlotFormat, Slots, packed_closer
+from h5stream.engine.slots import Slot, SlotFormat, packed_closer
 from h5stream.errors import DeviceMemoryError
 
 Transform = Callable[[Any], Any]
@@ -87,8 +88,8 @@ class HostSlots:
     # after its event is done, so that nobody fills it while the device still reads it.
     """
 
-    def __init__(self, backend: DeviceBackend[Any, Any], slots: Slots, totals: FeedTotals, tally: Tally) -> None:
-        self._backend, self._slots, self._totals, self._tally = backend, slots, totals, tally
+    def __init__(self, backend: DeviceBackend[Any, Any], totals: FeedTotals, tally: Tally) -> None:
+        self._backend, self._totals, self._tally = backend, totals, tally
         self._side = backend.side_stream()
         self._copying: collections.deque[_Copying] = collections.deque()
 
@@ -136,11 +137,11 @@ class HostSlots:
         done = self._copying.popleft()
         self._tally.copied(self._backend.elapsed_ns(done.began, done.copied))
         if done.slot is not None:
-            self._slots.give_back(done.slot)
+            done.slot.give_back()
 
 
-class DeviceFeed:
-    """Yields batches on a device.
+class Feed(abc.ABC):
+    """What feeds have in common: copies that are under way, and batches over device memory.
 
     # Guarantees: used by one thread, the consumer's. `close` waits for copies that are under way, no longer.
 
@@ -150,15 +151,8 @@ class DeviceFeed:
         The device.
     source : BatchSource
         Gives filled host slots, in order.
-    slots : Slots
-        Where they go back to.
-    assembler, slot_format : Assembler, SlotFormat
-        How a slot becomes a batch.
-    depth : int
-        Batches that are on the device or on their way there, ahead of the consumer.
-    reuse_buffers : bool
-        Write batches into ``depth + 1`` device buffers in turn. A batch is then valid only until the next
-        one is asked for; by default each batch owns its memory for as long as it is kept.
+    assembler : Assembler
+        How packed bytes become a batch.
     transform : callable, optional
         Applied to each batch on the side stream.
     tally : Tally, optional
@@ -169,7 +163,106 @@ class DeviceFeed:
         self,
         backend: DeviceBackend[Any, Any],
         source: BatchSource,
-        slots: Slots,
+        assembler: Assembler,
+        *,
+        transform: Transform | None = None,
+        tally: Tally | None = None,
+    ) -> None:
+        self._backend, self._source, self._assembler, self._transform = backend, source, assembler, transform
+        self._side = backend.side_stream()
+        self.totals = FeedTotals()
+        self._host = HostSlots(backend, self.totals, Tally() if tally is None else tally)
+        # Dropping the feed must not let a slot be filled again that is still being read.
+        self._finalizer = weakref.finalize(self, self._host.drain)
+
+    @abc.abstractmethod
+    def next_batch(self, timeout_s: float = 0.0) -> tuple[Any, int] | None:
+        """Give the next batch and its rows, ready for the consumer's current stream; None at the end.
+
+        Raises
+        ------
+        DeviceMemoryError
+            If the device has no room.
+        Exception
+            Whatever went wrong while reading; see `Run.next_batch`.
+        """
+
+    def _batch_over(
+        self,
+        packed: torch.Tensor,
+        packed_as: SlotFormat,
+        rows: int,
+        held: list[torch.Tensor],
+        objects: dict[int, list[Any]],
+        host: torch.Tensor | None = None,
+    ) -> Any:
+        """Give the batch that lies in device memory, cast and transformed; what it stands on is added to `held`."""
+        batch = self._assembler.batch(
+            packed,
+            packed_as,
+            rows,
+            objects,
+            host=host,
+            cast=lambda raw, dtype: self._cast(raw, dtype, held),
+            apart=False,
+        )
+        if self._transform is not None:
+            batch = self._backend.call(self._side, self._transform, batch)
+            held += device_tensors(batch, self._backend.device)
+        return batch
+
+    def _cast(self, raw: torch.Tensor, dtype: torch.dtype, held: list[torch.Tensor]) -> torch.Tensor:
+        """Cast on the device, after the raw bytes have crossed: they are fewer, as a rule."""
+        out = self._allocate(raw.numel() * dtype.itemsize).view(dtype).view(raw.shape)
+        self._backend.launch(self._side, _copy, out, raw)
+        held.append(out)
+        return out
+
+    def _allocate(self, nbytes: int) -> torch.Tensor:
+        try:
+            return self._backend.allocate_device(nbytes, self._side)
+        except torch.OutOfMemoryError as error:
+            raise DeviceMemoryError(
+                f"{self._backend.device} has no room for {self._no_room_for(nbytes)}, or free memory "
+                f"({str(error).splitlines()[0]})"
+            ) from error
+
+    @abc.abstractmethod
+    def _no_room_for(self, nbytes: int) -> str:
+        """Say what so many bytes were for, and which argument makes them fewer."""
+
+    def _wait_and_hold(self, ready: Any, held: list[torch.Tensor]) -> None:
+        """Let the consumer's stream wait for an event, and keep memory from reuse until its work is done."""
+        consumer = self._backend.current_stream()
+        self._backend.wait(consumer, ready)
+        for tensor in held:
+            self._backend.hold(tensor, consumer)
+
+    def close(self) -> None:
+        """Wait for the copies under way and give their slots back."""
+        self._finalizer()
+
+
+class DeviceFeed(Feed):
+    """Yields batches on a device, each in one copy.
+
+    Parameters
+    ----------
+    backend, source, assembler, transform, tally
+        See `Feed`.
+    slot_format : SlotFormat
+        How a slot is packed.
+    depth : int
+        Batches that are on the device or on their way there, ahead of the consumer.
+    reuse_buffers : bool
+        Write batches into ``depth + 1`` device buffers in turn. A batch is then valid only until the next
+        one is asked for; by default each batch owns its memory for as long as it is kept.
+    """
+
+    def __init__(
+        self,
+        backend: DeviceBackend[Any, Any],
+        source: BatchSource,
         assembler: Assembler,
         slot_format: SlotFormat,
         *,
@@ -178,28 +271,14 @@ class DeviceFeed:
         transform: Transform | None = None,
         tally: Tally | None = None,
     ) -> None:
-        self._backend, self._source = backend, source
-        self._assembler, self._format = assembler, slot_format
-        self._depth, self._transform = depth, transform
-        self._side = backend.side_stream()
+        super().__init__(backend, source, assembler, transform=transform, tally=tally)
+        self._format, self._depth = slot_format, depth
         self._flights: collections.deque[_Flight] = collections.deque()
         self._exhausted = False
         self._reused = _ReusedBuffers(backend, depth + 1) if reuse_buffers else None
-        self.totals = FeedTotals()
-        self._host = HostSlots(backend, slots, self.totals, Tally() if tally is None else tally)
-        # Dropping the feed must not let the ring refill a slot that is still being read.
-        self._finalizer = weakref.finalize(self, self._host.drain)
 
     def next_batch(self, timeout_s: float = 0.0) -> tuple[Any, int] | None:
-        """Give the next batch and its rows, ready for the consumer's current stream; None at the end.
-
-        Raises
-        ------
-        DeviceMemoryError
-            If the device has no room for the batches ahead.
-        Exception
-            Whatever went wrong while reading; see `Run.next_batch`.
-        """
+        """Give the next batch and its rows; see `Feed`."""
         if self._reused is not None:
             self._reused.consumed()
         if not self._flights and not self._exhausted:
@@ -222,10 +301,7 @@ class DeviceFeed:
             return None
 
     def _hand_over(self, flight: _Flight) -> tuple[Any, int]:
-        consumer = self._backend.current_stream()
-        self._backend.wait(consumer, flight.ready)
-        for tensor in flight.held:
-            self._backend.hold(tensor, consumer)
+        self._wait_and_hold(flight.ready, flight.held)
         if self._reused is not None:
             self._reused.hand_over()
         return flight.batch, flight.rows
@@ -235,53 +311,30 @@ class DeviceFeed:
         if ready is None:
             self._exhausted = True
             return
-        backend = self._backend
         packed = packed_closer(ready.slot.memory, self._assembler.layout.fields, self._format, ready.rows)
-        there = self._allocate(packed.nbytes)
+        there = self._memory_for(packed.nbytes)
         host = self._host.send(ready.slot, there)
         held = [there]  # what is reused as well: it is dropped with the feed, when the epoch is over
-        batch = self._assembler.batch(
-            there,
-            packed,
-            ready.rows,
-            ready.objects,
-            host=host,
-            cast=lambda raw, dtype: self._cast(raw, dtype, held),
-            apart=False,
-        )
-        if self._transform is not None:
-            batch = backend.call(self._side, self._transform, batch)
-            held += device_tensors(batch, backend.device)
-        self._flights.append(_Flight(batch=batch, rows=ready.rows, ready=backend.record_event(self._side), held=held))
+        batch = self._batch_over(there, packed, ready.rows, held, ready.objects, host)
+        event = self._backend.record_event(self._side)
+        self._flights.append(_Flight(batch=batch, rows=ready.rows, ready=event, held=held))
 
-    def _allocate(self, nbytes: int) -> torch.Tensor:
+    def _memory_for(self, nbytes: int) -> torch.Tensor:
         if self._reused is not None:
             return self._reused.take(self._format.nbytes, self._side)[:nbytes]
-        return self._allocate_owned(nbytes)
+        return self._allocate(nbytes)
 
-    def _allocate_owned(self, nbytes: int) -> torch.Tensor:
-        try:
-            return self._backend.allocate_device(nbytes, self._side)
-        except torch.OutOfMemoryError as error:
-            raise DeviceMemoryError(
-                f"{self._backend.device} has no room for another batch of {nbytes:,} bytes: prefetch_factor="
-                f"{self._depth} batches are held ready there. Lower prefetch_factor= or batch_size=, or free memory "
-                f"({str(error).splitlines()[0]})"
-            ) from error
-
-    def _cast(self, raw: torch.Tensor, dtype: torch.dtype, held: list[torch.Tensor]) -> torch.Tensor:
-        """Cast on the device, after the raw bytes have crossed: they are fewer, as a rule."""
-        nbytes = raw.numel() * dtype.itemsize
-        out = self._allocate_owned(nbytes).view(dtype).view(raw.shape)
-        self._backend.launch(self._side, _copy, out, raw)
-        held.append(out)
-        return out
+    def _no_room_for(self, nbytes: int) -> str:
+        return (
+            f"another batch of {nbytes:,} bytes: prefetch_factor={self._depth} batches are held ready there. Lower "
+            "prefetch_factor= or batch_size="
+        )
 
     def close(self) -> None:
         """Wait for the copies under way and give their slots back."""
         self._exhausted = True
         self._flights.clear()
-        self._finalizer()
+        super().close()
 
 
 class _ReusedBuffers:

@@ -69,7 +69,7 @@ class PinnedSlots:
     def take(self) -> Slot:
         """Take memory from the allocator, which has kept what was dropped."""
         tensor = self._backend.allocate_pinned(self.slot_nbytes).tensor
-        return Slot(tensor.numpy(), tensor)
+        return Slot(tensor.numpy(), self, tensor)
 
     def give_back(self, slot: Slot) -> None:
         """Let go of it."""

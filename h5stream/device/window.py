@@ -11,20 +11,20 @@ waits for its batch alone.
 from __future__ import annotations
 
 import collections
-import weakref
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from h5stream.device.backend import DeviceBackend
-from h5stream.device.feed import BatchSource, FeedTotals, HostSlots, Transform, device_tensors
+from h5stream.device.feed import BatchSource, Feed, Transform
 from h5stream.engine.assemble import Assembler
 from h5stream.engine.batches import ReadyBatch
 from h5stream.engine.counters import Tally
-from h5stream.engine.slots import SlotFormat, Slots
-from h5stream.errors import DeviceMemoryError, OptionError
+from h5stream.engine.slots import SlotFormat
+from h5stream.errors import OptionError
 from h5stream.order.transfer import TransferOrder
+from h5stream.storage.layout import SampleLayout
 
 AHEAD = 4
 """Batches' worth of slots that may be sent for each batch that is taken. Over 2, because an epoch's first windows
@@ -53,39 +53,27 @@ class _Output:
     held: list[torch.Tensor] = field(default_factory=list)
 
 
-class WindowFeed:
+class WindowFeed(Feed):
     """Yields batches that a device gathers from windows in its own memory.
 
-    # Guarantees: used by one thread, the consumer's. `close` waits for copies that are under way, no longer.
-    # At most two windows are on the device: the one that batches are taken from and the one that fills.
+    # Guarantees: at most two windows are on the device: the one that batches are taken from and the one that fills.
 
     Parameters
     ----------
-    backend : DeviceBackend
-        The device.
-    source : BatchSource
-        Gives slots of rows in file order, as `transfer` cuts them.
-    slots : Slots
-        Where the slots go back to.
-    assembler : Assembler
-        How a packed batch becomes tensors.
+    backend, source, assembler, transform, tally
+        See `h5stream.device.feed.Feed`; the source gives slots of rows in file order, as `transfer` cuts them.
     transfer : TransferOrder
         The epoch.
     slot_format, batch_format : SlotFormat
         How slots and batches are packed.
     first_batch : int
         The batch to begin with; the source begins with its window.
-    transform : callable, optional
-        Applied to each batch on the side stream.
-    tally : Tally, optional
-        Where the time of the copies is counted.
     """
 
     def __init__(
         self,
         backend: DeviceBackend[Any, Any],
         source: BatchSource,
-        slots: Slots,
         assembler: Assembler,
         transfer: TransferOrder,
         slot_format: SlotFormat,
@@ -95,21 +83,16 @@ class WindowFeed:
         transform: Transform | None = None,
         tally: Tally | None = None,
     ) -> None:
-        self._backend, self._source, self._assembler = backend, source, assembler
+        super().__init__(backend, source, assembler, transform=transform, tally=tally)
         self._transfer, self._cut = transfer, transfer.order.cut
         self._slot_format, self._batch_format = slot_format, batch_format
-        self._transform = transform
-        self._side = backend.side_stream()
         self._windows: collections.deque[_Window] = collections.deque()
         self._next_slot, self._next_batch = transfer.first_slot(first_batch), first_batch
-        self._staging: torch.Tensor | None = None
+        self._landing: torch.Tensor | None = None
         self._most_ahead = max(AHEAD, -(-AHEAD * batch_format.rows // slot_format.rows))
-        self.totals = FeedTotals()
-        self._host = HostSlots(backend, slots, self.totals, Tally() if tally is None else tally)
-        self._finalizer = weakref.finalize(self, self._host.drain)
 
     def next_batch(self, timeout_s: float = 0.0) -> tuple[Any, int] | None:
-        """Give the next batch and its rows, ready for the consumer's current stream; None at the end."""
+        """Give the next batch and its rows; see `h5stream.device.feed.Feed`."""
         if self._next_batch == self._cut.batches:
             self._host.drain()
             return None
@@ -160,9 +143,9 @@ class WindowFeed:
         """Send a slot across and lay its rows into its window."""
         assert ready is not None, "the source ended before the windows were full"
         window = self._window_for(self._transfer.window_of(ready.number))
-        if self._staging is None:
-            self._staging = self._allocate(self._slot_format.nbytes)
-        self._host.send(ready.slot, self._staging)
+        if self._landing is None:
+            self._landing = self._allocate(self._slot_format.nbytes)
+        self._host.send(ready.slot, self._landing)
         pairs: list[torch.Tensor] = []
         for number, rows in enumerate(window.fields):
             if rows is not None:
@@ -170,7 +153,7 @@ class WindowFeed:
                     self._slot_format.offsets[number],
                     rows[window.landed : window.landed + ready.rows].view(-1),
                 )
-                pairs += landed, self._staging[start : start + len(landed)]
+                pairs += landed, self._landing[start : start + len(landed)]
         self._backend.launch(self._side, _copy_each, *pairs)
         window.landed += ready.rows
         self._next_slot = ready.number + 1
@@ -219,65 +202,30 @@ class WindowFeed:
         output.filled += count
 
     def _hand_over(self, output: _Output) -> tuple[Any, int]:
-        backend, consumer = self._backend, self._backend.current_stream()
-        batch = self._assembler.batch(
-            output.packed,
-            self._batch_format,
-            output.rows,
-            {},
-            cast=lambda raw, dtype: self._cast(raw, dtype, output.held),
-            apart=False,
-        )
-        if self._transform is not None:
-            batch = backend.call(self._side, self._transform, batch)
-            output.held += device_tensors(batch, backend.device)
-        backend.wait(consumer, backend.record_event(self._side))
-        for tensor in output.held:
-            backend.hold(tensor, consumer)
+        batch = self._batch_over(output.packed, self._batch_format, output.rows, output.held, {})
+        self._wait_and_hold(self._backend.record_event(self._side), output.held)
         return batch, output.rows
 
-    def _cast(self, raw: torch.Tensor, dtype: torch.dtype, held: list[torch.Tensor]) -> torch.Tensor:
-        out = self._allocate(raw.numel() * dtype.itemsize).view(dtype).view(raw.shape)
-        self._backend.launch(self._side, _copy, out, raw)
-        held.append(out)
-        return out
-
-    def _allocate(self, nbytes: int) -> torch.Tensor:
-        try:
-            return self._backend.allocate_device(nbytes, self._side)
-        except torch.OutOfMemoryError as error:
-            raise DeviceMemoryError(
-                f"{self._backend.device} has no room for {nbytes:,} bytes of the device window: two windows of window= "
-                f"rows are held there. Pass a smaller window=, or free memory ({str(error).splitlines()[0]})"
-            ) from error
+    def _no_room_for(self, nbytes: int) -> str:
+        return (
+            f"{nbytes:,} bytes of the device window: two windows of window= rows are held there. Pass a smaller window="
+        )
 
     def close(self) -> None:
         """Wait for the copies under way and give their slots back."""
         self._next_batch = self._cut.batches
         self._windows.clear()
-        self._finalizer()
+        super().close()
 
 
-def check_fields(assembler: Assembler) -> None:
+def check_fields(layout: SampleLayout) -> None:
     """Refuse fields that cannot live in a device window."""
-    for f in assembler.layout.fields:
+    for f in layout.fields:
         if f.kind != "array":
             raise OptionError(
                 f"window_device= holds tensors, and field {f.name!r} is a list of "
                 f"{'strings' if f.kind == 'bytes' else 'objects'}; leave window_device= or the field out"
             )
-
-
-def window_rows_for(backend: DeviceBackend[Any, Any], row_nbytes: int, rows: int) -> int:
-    """Give the rows of an automatic device window: two of them in a quarter of the device's memory.
-
-    Of all of it, because what is free at the moment must not choose the order.
-    """
-    return max(1, min(rows, backend.total_nbytes() // 8 // max(1, row_nbytes + 8)))
-
-
-def _copy(out: torch.Tensor, raw: torch.Tensor) -> None:
-    out.copy_(raw)
 
 
 def _copy_each(*pairs: torch.Tensor) -> None:

@@ -1,9 +1,12 @@
-"""What a layout needs of memory, and what of it is kept: the numbers that `h5stream.engine.footprint` reckons with."""
+"""What streaming a layout takes of memory: its numbers for `h5stream.engine.footprint`, and what gives way to what."""
 
 from __future__ import annotations
 
+import contextlib
+import logging
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,17 +16,25 @@ from h5stream.engine.footprint import (
     DEFAULT_BUDGET,
     SCRATCH_SHARE,
     TASK_NBYTES,
+    DeviceWindow,
+    Footprint,
+    GatheredBatches,
     Shape,
-    WindowSize,
+    changed_into,
+    packed_nbytes,
     size_window,
 )
 from h5stream.engine.landing.mapped import can_be_mapped
 from h5stream.engine.landing.resident import GATHERED_NBYTES, datasets_to_keep, resident_format
 from h5stream.engine.landing.unfiltered import reach_of
 from h5stream.errors import BudgetError, OptionError
+from h5stream.order.epoch import OrderSettings
+from h5stream.order.transfer import transfer_rows
 from h5stream.order.windows import first_rows
 from h5stream.storage.layout import DECODED, DIRECT, DatasetPart, SampleLayout
 from h5stream.units import as_bytes
+
+_log = logging.getLogger("h5stream")
 
 LEAST_READ_NBYTES = 256
 """Bytes of a row for each read that it takes, at least, for rows to be read one by one: shorter reads cost their
@@ -57,6 +68,14 @@ def block_rows_of(layout: SampleLayout) -> int:
 def first_rows_of(layout: SampleLayout, batch_size: int) -> int:
     """Give the rows of an epoch's first window, where windows are not smaller anyway."""
     return first_rows(batch_size=batch_size, block_rows=block_rows_of(layout), row_nbytes=layout.row_nbytes)
+
+
+def device_window_rows(device_nbytes: int, row_nbytes: int) -> int:
+    """Give the rows of an automatic device window: two of them in a quarter of the device's memory.
+
+    Of all of it, because what is free at the moment must not choose the order.
+    """
+    return max(1, device_nbytes // 8 // max(1, row_nbytes + 8))
 
 
 def threads_within(layout: SampleLayout, threads: int, memory_budget: int) -> int:
@@ -135,12 +154,12 @@ def size_for(
     window: int | str,
     threads: int,
     shuffle: bool = True,
-    on_device: bool = False,
-) -> tuple[tuple[int, ...], WindowSize]:
+    whole_windows: bool = False,
+) -> Footprint:
     """Choose the datasets that are kept, and size the windows with what is left.
 
-    Parameters are those of `shape_of` and `h5stream.engine.footprint.size_window`, and whether windows lie on a
-    device, to which kept data cross like all others.
+    Parameters are those of `shape_of` and `h5stream.engine.footprint.size_window`, and whether windows are read whole
+    whatever rows cost.
 
     Raises
     ------
@@ -157,21 +176,23 @@ def size_for(
                 threads=threads,
                 shuffle=shuffle,
             )
-            return kept, size if on_device else gathered(layout, kept, size)
+            return _with_kept(layout, kept, size, whole_windows)
         except BudgetError:  # keeping is only worth memory that nothing else needs
             if not kept:
                 raise
     raise AssertionError("the loop ends with nothing kept")
 
 
-def gathered(layout: SampleLayout, kept: tuple[int, ...], size: WindowSize) -> WindowSize:
-    """Give the size with a few batches together where all data is kept: rows cost the same wherever they lie."""
-    if size.together or len(kept) < len(layout.datasets):
-        return size
-    together = max(1, min(size.max_open_batches // 2, GATHERED_NBYTES // size.batch_nbytes))
-    batches = min(size.max_open_batches, 2 * together)
-    spared = (size.max_open_batches - batches) * size.batch_nbytes
-    return replace(size, together=together, max_open_batches=batches, needed_nbytes=size.needed_nbytes - spared)
+def _with_kept(layout: SampleLayout, kept: tuple[int, ...], size: Footprint, whole_windows: bool) -> Footprint:
+    """Note what is kept; where that is all data, a few batches are gathered at a time: rows cost the same anywhere."""
+    if whole_windows or isinstance(size, GatheredBatches) or len(kept) < len(layout.datasets):
+        return replace(size, kept=kept)
+    at_once = max(1, min(size.max_open_batches // 2, GATHERED_NBYTES // size.batch_nbytes))
+    batches = min(size.max_open_batches, 2 * at_once)
+    needed = size.needed_nbytes - (size.max_open_batches - batches) * size.batch_nbytes
+    return changed_into(
+        GatheredBatches, size, kept=kept, batches_at_once=at_once, max_open_batches=batches, needed_nbytes=needed
+    )
 
 
 def _rows_anywhere(datasets: Iterable[tuple[DatasetPart, ...]]) -> bool:
@@ -200,3 +221,185 @@ def check_budget(memory_budget: int | str) -> int:
     if nbytes < 1:
         raise OptionError(f"memory_budget= takes at least a byte, not {memory_budget!r}")
     return nbytes
+
+
+LEAST_SLOTS = 6
+"""Slots of a device window, at least: two that are read together while two cross and two are ready."""
+
+
+LEAST_OPEN = 8
+"""Batches that must fit where their size is not known, so that reading ahead is worth its name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizing:
+    """What the size of windows depends on.
+
+    Attributes
+    ----------
+    layout : SampleLayout
+        The fields.
+    selected : ndarray of int64 or None
+        The rows of an epoch, if not all.
+    batch_rows : int
+        Rows of a batch.
+    memory_budget : int
+        Bytes for slots, windows, plans and scratch.
+    most_budget : int
+        Bytes that may be taken instead where an automatic window does not fit: more than `memory_budget` only where
+        nobody chose that.
+    threads : int
+        Reader threads.
+    threads_asked : bool
+        Whether the user gave their number.
+    shuffle : bool
+        Whether windows are shuffled.
+    device_nbytes : int or None
+        Memory of the device that holds the windows; None where they lie on the host.
+    whole_windows : bool
+        Whether windows are read whole, whatever rows cost.
+    """
+
+    layout: SampleLayout
+    selected: NDArray[np.int64] | None
+    batch_rows: int
+    memory_budget: int
+    most_budget: int
+    threads: int
+    threads_asked: bool
+    shuffle: bool
+    device_nbytes: int | None = None
+    whole_windows: bool = False
+
+    @property
+    def rows(self) -> int:
+        """Rows of an epoch."""
+        return self.layout.rows if self.selected is None else len(self.selected)
+
+    def choose(self, window: int | str) -> Footprint:
+        """Size the windows that were asked for, and say what came out unlike it.
+
+        A batch that `DataLoader` would take must not fail for a budget that nobody chose: there an automatic window
+        takes what it needs at least.
+
+        Raises
+        ------
+        BudgetError
+            If it does not fit.
+        """
+        size = self._chosen(window)
+        self._say_what_was_chosen(size)
+        return size
+
+    def _chosen(self, window: int | str) -> Footprint:
+        host_window = window if self.device_nbytes is None else "auto"
+        budget = self.memory_budget
+        while True:
+            # A machine of 200 processors must not need 200 threads' scratch.
+            threads = self.threads if self.threads_asked else threads_within(self.layout, self.threads, budget)
+            try:
+                size = size_for(
+                    self.layout,
+                    selected=self.selected,
+                    batch_size=self.batch_rows,
+                    window=host_window,
+                    memory_budget=budget,
+                    threads=threads,
+                    shuffle=self.shuffle,
+                    whole_windows=self.whole_windows or self.device_nbytes is not None,
+                )
+            except BudgetError as error:
+                if host_window != "auto" or error.needed > self.most_budget:
+                    raise
+                budget = error.needed
+            else:
+                return size if self.device_nbytes is None else self._on_device(size, window, self.device_nbytes)
+
+    def with_room(self, window: int | str) -> Sizing:
+        """Give the sizing where nobody says how large batches are: for the largest that the budget has room for.
+
+        Slots are mapped, and what no row is written to takes no memory: room costs nothing but the budget's account.
+
+        Raises
+        ------
+        BudgetError
+            If there is not even room for batches of one row.
+        """
+        sizing = replace(self, most_budget=self.memory_budget)
+        while sizing.batch_rows > 1:
+            with contextlib.suppress(BudgetError):
+                size = sizing._chosen(window)
+                # Not how many are open: fewer are where the data have fewer, or where they are gathered.
+                if size.max_open_batches + (size.memory_budget - size.needed_nbytes) // size.batch_nbytes >= LEAST_OPEN:
+                    break
+            sizing = replace(sizing, batch_rows=sizing.batch_rows // 2)
+        return sizing
+
+    def _on_device(self, size: Footprint, window: int | str, device_nbytes: int) -> DeviceWindow:
+        """Size a device window: by its own rows, or by what the device could give."""
+        layout = self.layout
+        wished = self.rows if window == "all" else window if isinstance(window, int) else None
+        window_rows = min(self.rows, wished or device_window_rows(device_nbytes, layout.row_nbytes))
+        # As for a host window of so many rows, so that the order is the same.
+        first = window_rows if window == "all" else min(window_rows, first_rows_of(layout, self.batch_rows))
+        slots, slot_rows = self._slots_in(size.max_open_batches, block_rows_of(layout))
+        rows = {"window_rows": window_rows, "first_window_rows": first, "wished_rows": window_rows}
+        return changed_into(DeviceWindow, size, max_open_batches=slots, slot_rows=slot_rows, **rows)
+
+    def _slots_in(self, batches: int, block_rows: int) -> tuple[int, int]:
+        """Cut the memory of so many batches into slots of whole blocks, if that gives enough; say of how many rows."""
+        layout = self.layout
+        slot_rows = transfer_rows(self.batch_rows, block_rows, layout.row_nbytes, self.rows)
+        row_nbytes = [field.row_nbytes for field in layout.fields]
+        batch_nbytes, slot_nbytes = (packed_nbytes(row_nbytes, rows) for rows in (self.batch_rows, slot_rows))
+        slots = batches * batch_nbytes // slot_nbytes
+        return (batches, self.batch_rows) if slots < min(batches, LEAST_SLOTS) else (slots, slot_rows)
+
+    def taken_over(self, size: Footprint, settings: OrderSettings) -> Footprint:
+        """Give the size of windows for settings that a state brought, where they are not those of `size`.
+
+        Raises
+        ------
+        BudgetError
+            If they do not fit.
+        """
+        rows, first_rows = settings.window_rows, settings.first_window_rows
+        if (rows, first_rows) == (size.window_rows, size.first_window_rows):
+            return size
+        if self.device_nbytes is None:
+            size = _with_kept(self.layout, size.kept, self._of_rows(rows, size), self.whole_windows)
+        return replace(size, window_rows=rows, first_window_rows=first_rows, wished_rows=rows)
+
+    def _of_rows(self, rows: int, size: Footprint) -> Footprint:
+        shape = shape_of(self.layout, size.kept, self.selected)
+        given: dict[str, Any] = {"batch_size": self.batch_rows, "window": rows, "threads": size.threads}
+        given["shuffle"] = self.shuffle
+        try:
+            return size_window(shape, memory_budget=self.memory_budget, **given)
+        except BudgetError as error:
+            if error.needed > self.most_budget:
+                raise
+            return size_window(shape, memory_budget=error.needed, **given)
+
+    def _say_what_was_chosen(self, size: Footprint) -> None:
+        """Log what is unlike what was asked for: a smaller window, fewer threads, more memory than by default."""
+        budget = size.memory_budget
+        if size.notice:
+            _log.info("%s", size.notice)
+        if self.threads_asked and size.threads < self.threads:
+            _log.warning(
+                "num_workers=%d: %d reader thread(s), since each needs %s bytes of scratch within memory_budget=%s; "
+                "the order of the rows does not depend on it, and a larger budget gives more",
+                self.threads,
+                size.threads,
+                f"{size.scratch_nbytes // max(1, size.threads):,}",
+                f"{budget:,}",
+            )
+        if budget > self.memory_budget:
+            _log.warning(
+                "memory_budget: %s bytes instead of the default of %s, since batches of %s bytes and what reads them "
+                "need as much. Pass memory_budget= to say so, or take a smaller batch_size",
+                f"{budget:,}",
+                f"{self.memory_budget:,}",
+                f"{size.batch_nbytes:,}",
+            )

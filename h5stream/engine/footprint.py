@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
 
 from h5stream.errors import BudgetError
+from h5stream.order.epoch import CutOrder, Order
 from h5stream.order.places import place_nbytes
+from h5stream.order.regrouped import RegroupedOrder
+from h5stream.order.transfer import TransferOrder
 from h5stream.order.windows import AUTO_BATCHES, file_order_rows, first_rows, wished_rows
 
 DEFAULT_BUDGET = 2 * 1024**3
@@ -29,7 +33,7 @@ SCRATCH_SHARE = 4
 """An automatic window leaves scratch one part in so many of the budget (and one thread's scratch at least), however
 many threads there are: their number must not choose the window."""
 
-TOGETHER_NBYTES = 8 * 1024 * 1024
+AT_ONCE_NBYTES = 8 * 1024 * 1024
 """Bytes of batches that are read together where rows cost the same wherever they lie, if that is more."""
 
 CHUNK_PLAN_NBYTES = 160
@@ -141,49 +145,119 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WindowSize:
-    """How much is read together, and what that takes.
+class Footprint:
+    """How much is read together, and what that takes; a kind for each way of reading.
 
     Attributes
     ----------
     window_rows, first_window_rows : int
         Rows of a window, and of an epoch's first.
+    wished_rows : int
+        Rows that a window would have if the budget had room for them.
+    slot_rows : int
+        Rows of a slot: those of a batch, unless slots cross to a device's window.
     max_open_batches : int
-        Batches that the engine may fill or hold ready at a time.
-    needed_nbytes : int
-        Bytes that this takes at most: all of those below.
+        Slots that the engine may fill or hold ready at a time.
+    memory_budget, needed_nbytes : int
+        Bytes that were allowed, and those that this takes at most: all of those below.
     threads : int
         Reader threads: those that were asked for, or as many as there is scratch for.
     batch_nbytes : int
         One batch. One more than `max_open_batches` is counted: the one that the training loop holds.
     plan_nbytes, scratch_nbytes, kept_nbytes, data_nbytes : int
         Plans of two windows; scratch of all threads; kept datasets; what is known of the data while it is open.
-    together : int
-        Batches of a window where rows cost the same wherever they lie; 0 where windows are read whole.
-    slot_rows : int
-        Rows of a slot where it does not hold a batch, but crosses to a device window; else 0.
-    notice : str
-        Says so if the budget made the window smaller than wished; else empty.
+    kept : tuple of int
+        Which datasets are kept in memory.
     """
 
     window_rows: int
     first_window_rows: int
+    wished_rows: int
+    slot_rows: int
     max_open_batches: int
+    memory_budget: int
     needed_nbytes: int
-    threads: int = 1
-    batch_nbytes: int = 0
-    plan_nbytes: int = 0
-    scratch_nbytes: int = 0
-    kept_nbytes: int = 0
-    data_nbytes: int = 0
-    together: int = 0
-    slot_rows: int = 0
-    notice: str = ""
+    threads: int
+    batch_nbytes: int
+    plan_nbytes: int
+    scratch_nbytes: int
+    kept_nbytes: int
+    data_nbytes: int
+    kept: tuple[int, ...] = ()
+
+    @property
+    def notice(self) -> str:
+        """Says so if the budget made the window smaller than wished; else empty."""
+        if self.window_rows >= self.wished_rows:
+            return ""
+        return (
+            f"window: {self.window_rows:,} rows instead of {self.wished_rows:,}, so that two windows and their plans "
+            f"fit memory_budget={self.memory_budget:,} bytes"
+        )
+
+    @property
+    def first_slots(self) -> int:
+        """Slots that an epoch's first window fills."""
+        return self.first_window_rows // self.slot_rows + 2
+
+    def engine_order(self, order: CutOrder, first_batch: int) -> tuple[Order, int]:
+        """Give the order in which the engine fills slots, and the slot that `first_batch` needs first."""
+        return order, first_batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostWindow(Footprint):
+    """Windows are read whole, and shuffled on their way into the batches' slots."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatheredBatches(Footprint):
+    """A few batches are read at a time, since rows cost the same wherever they lie.
+
+    Attributes
+    ----------
+    batches_at_once : int
+        How many.
+    """
+
+    batches_at_once: int
+
+    @property
+    def first_slots(self) -> int:
+        """Slots that are read together at first."""
+        return self.batches_at_once
+
+    def engine_order(self, order: CutOrder, first_batch: int) -> tuple[Order, int]:
+        """Give the same batches, a few at a time."""
+        return RegroupedOrder(order, self.batches_at_once), first_batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceWindow(Footprint):
+    """Windows lie on a device, which shuffles; slots bring them there in the order of the file."""
+
+    @property
+    def slots_at_once(self) -> int:
+        """Slots that are read together."""
+        return max(1, min(4, self.max_open_batches // 3))
+
+    def engine_order(self, order: CutOrder, first_batch: int) -> tuple[Order, int]:
+        """Give slots of rows as the file has them, from the window of the first batch on."""
+        transfer = TransferOrder(order, slot_rows=self.slot_rows, slots_at_once=self.slots_at_once)
+        return transfer, transfer.first_slot(first_batch)
+
+
+Kind = TypeVar("Kind", bound=Footprint)
+
+
+def changed_into(kind: type[Kind], footprint: Footprint, **changes: Any) -> Kind:
+    """Give a footprint of another kind that is alike but for some changes."""
+    return kind(**{field.name: getattr(footprint, field.name) for field in fields(Footprint)} | changes)
 
 
 def size_window(
     shape: Shape, *, batch_size: int, window: int | str, memory_budget: int, threads: int, shuffle: bool = True
-) -> WindowSize:
+) -> Footprint:
     """Size the windows so that everything fits the budget.
 
     The number of threads, and what memory is free, have no say in the size of an automatic window: it is part of the
@@ -264,26 +338,22 @@ class _Sizer:
         """Bytes that are taken whatever the windows are, with the batch that the training loop holds."""
         return self.shape.kept_nbytes + self.shape.data_nbytes + self.slot
 
-    def automatic(self, wished: int) -> WindowSize:
+    def automatic(self, wished: int) -> Footprint:
         """Size windows of as many rows as are wished for, or as fit twice."""
-        shape, notice, rows = self.shape, "", wished
-        share = self.budget - max(self.budget // SCRATCH_SHARE, shape.scratch_nbytes) - self.fixed
+        rows = wished
+        share = self.budget - max(self.budget // SCRATCH_SHARE, self.shape.scratch_nbytes) - self.fixed
         if self._twice(wished) > share:
             rows = self._most_rows(share, wished)
-            if rows < wished and self.shuffle:
-                notice = (
-                    f"window: {rows:,} rows instead of {wished:,}, so that two windows and their plans fit "
-                    f"memory_budget={self.budget:,} bytes"
-                )
-        return self._sized(rows, rows, "auto", min(rows, self._first_rows()), notice)
+        # In the order of the file the size of a window is of no interest to anyone.
+        return self._sized(rows, rows, "auto", min(rows, self._first_rows()), wished if self.shuffle else rows)
 
-    def as_asked(self, wished: int, window: int | str) -> WindowSize:
+    def as_asked(self, wished: int, window: int | str) -> Footprint:
         """Size windows of exactly so many rows; a global shuffle of rows that lie anywhere needs its order alone."""
         # A window ends at a block's edge, and its last batch may go on in the next.
         must_hold = min(wished + self.shape.block_rows, self.shape.rows)
         first = wished if window == "all" else min(wished, self._first_rows())
         try:
-            return self._sized(wished, must_hold, window, first, "")
+            return self._sized(wished, must_hold, window, first, wished)
         except BudgetError:
             if window == "all" and self.shape.anywhere and (size := self._piecewise()):
                 return size
@@ -311,7 +381,7 @@ class _Sizer:
             low = 1  # two windows of a batch each, if they do not begin inside one
         return max(min(block_rows, wished), low * self.batch_size // block_rows * block_rows)
 
-    def _sized(self, rows: int, must_hold: int, window: int | str, first: int, notice: str) -> WindowSize:
+    def _sized(self, rows: int, must_hold: int, window: int | str, first: int, wished: int) -> Footprint:
         shape, slot = self.shape, self.slot
         plan = shape.plan_nbytes(must_hold)
         least = self._least_slots(must_hold)
@@ -323,7 +393,8 @@ class _Sizer:
         affordable = (self.budget - self.fixed - plan - scratch) // slot
         # The end of one epoch and the beginning of the next, at most.
         most = max(least, min(2 * (math.ceil(rows / self.batch_size) + 2), 2 * math.ceil(shape.rows / self.batch_size)))
-        return self._result(rows, first, int(min(affordable, most)), threads, plan, notice=notice)
+        taken = self._taken(int(min(affordable, most)), threads, plan)
+        return HostWindow(window_rows=rows, first_window_rows=first, wished_rows=wished, **taken)
 
     def _threads_in(self, spare: int, window: int | str) -> int:
         """Give as many of the threads as have scratch beside what is needed with one."""
@@ -343,7 +414,7 @@ class _Sizer:
             budget=self.budget,
         )
 
-    def _piecewise(self) -> WindowSize | None:
+    def _piecewise(self) -> GatheredBatches | None:
         """Size an exact global shuffle that reads a few batches at a time; None if not even that fits."""
         shape, slot = self.shape, self.slot
         # What is read in file order is faster by half; this is for what does not fit so.
@@ -353,24 +424,24 @@ class _Sizer:
             return None
         threads = min(self.threads, 1 + spare // shape.scratch_nbytes)
         affordable = (self.budget - self.fixed - plan - max(1, threads) * shape.scratch_nbytes) // slot
-        together = min(affordable // 2, max(AUTO_BATCHES, TOGETHER_NBYTES // slot))
-        return self._result(shape.rows, shape.rows, 2 * together, threads, plan, together=together)
-
-    def _result(
-        self, rows: int, first: int, batches: int, threads: int, plan: int, *, together: int = 0, notice: str = ""
-    ) -> WindowSize:
-        scratch = max(1, threads) * self.shape.scratch_nbytes
-        return WindowSize(
-            window_rows=rows,
-            first_window_rows=first,
-            max_open_batches=batches,
-            needed_nbytes=self.fixed + plan + scratch + batches * self.slot,
-            threads=threads,
-            batch_nbytes=self.slot,
-            plan_nbytes=plan,
-            scratch_nbytes=scratch,
-            kept_nbytes=self.shape.kept_nbytes,
-            data_nbytes=self.shape.data_nbytes,
-            together=together,
-            notice=notice,
+        at_once = min(affordable // 2, max(AUTO_BATCHES, AT_ONCE_NBYTES // slot))
+        rows, taken = shape.rows, self._taken(2 * at_once, threads, plan)
+        return GatheredBatches(
+            window_rows=rows, first_window_rows=rows, wished_rows=rows, batches_at_once=at_once, **taken
         )
+
+    def _taken(self, batches: int, threads: int, plan: int) -> dict[str, Any]:
+        """Give what of a footprint says what is taken."""
+        scratch = max(1, threads) * self.shape.scratch_nbytes
+        return {
+            "slot_rows": self.batch_size,
+            "max_open_batches": batches,
+            "memory_budget": self.budget,
+            "needed_nbytes": self.fixed + plan + scratch + batches * self.slot,
+            "threads": threads,
+            "batch_nbytes": self.slot,
+            "plan_nbytes": plan,
+            "scratch_nbytes": scratch,
+            "kept_nbytes": self.shape.kept_nbytes,
+            "data_nbytes": self.shape.data_nbytes,
+        }

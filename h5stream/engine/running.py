@@ -6,7 +6,6 @@ from typing import Protocol
 
 from h5stream.engine.batches import ReadyBatch
 from h5stream.engine.counters import RunCounters
-from h5stream.engine.slots import SlotFormat, Slots
 from h5stream.errors import LoaderClosedError, LoaderTimeoutError
 from h5stream.order.epoch import Order
 
@@ -56,38 +55,36 @@ class Running(Protocol):
 
 
 class Engine(Protocol):
-    """Fills slots with the batches of orders.
+    """Fills slots, which are its own, with the batches of orders; a batch's slot knows the way back.
 
-    # Guarantees: used by the thread that iterates.
+    # Guarantees: used by the thread that iterates, but for `trim`, which any thread may call.
     """
+
+    @property
+    def held_nbytes(self) -> int:
+        """Bytes of its slots here, filled or free; without those that were given back."""
+        ...
 
     @property
     def reads_ahead(self) -> bool:
         """Whether a pass that was begun reads by itself, before a batch is asked for."""
         ...
 
-    def begin(
-        self,
-        order: Order,
-        first_batch: int,
-        *,
-        slots: Slots,
-        slot_format: SlotFormat,
-        max_open_batches: int,
-        world_size: int = 1,
-    ) -> Running:
+    def begin(self, order: Order, first_batch: int, *, max_open_batches: int, world_size: int = 1) -> Running:
         """Begin a pass over an order at a batch.
 
-        `slots` is where batch buffers come from and go back to, `slot_format` how each is packed,
-        `max_open_batches` how many may be filled or waiting at a time, and `world_size` how many ranks count on as
+        `max_open_batches` is how many may be filled or waiting at a time, and `world_size` how many ranks count on as
         many batches from each other.
         """
+
+    def trim(self) -> None:
+        """Let go of the memory of free slots."""
 
     def renew(self) -> None:
         """Make anew what a fork has left unusable, in the child."""
 
     def close(self) -> None:
-        """Let go of files and processes; a later pass opens or starts them again."""
+        """Let go of free slots, files and processes; a later pass takes, opens or starts them again."""
 
 
 def timed_out(batch: int, timeout_s: float) -> LoaderTimeoutError:

@@ -100,21 +100,43 @@ class Slot:
     ----------
     memory : ndarray of uint8
         Its bytes.
+    lender : Lender or None
+        Where it goes back to; None where it holds nothing.
     owner : object
-        Whatever must live as long as the memory; the ring's own business.
+        Whatever must live as long as the memory; the lender's own business.
     """
 
-    __slots__ = ("memory", "owner")
+    __slots__ = ("lender", "memory", "owner")
 
-    def __init__(self, memory: Memory, owner: object = None) -> None:
-        self.memory, self.owner = memory, owner
+    def __init__(self, memory: Memory, lender: Lender | None = None, owner: object = None) -> None:
+        self.memory, self.lender, self.owner = memory, lender, owner
+
+    def give_back(self) -> None:
+        """Let it be filled again: nothing looks at it any more."""
+        if self.lender is not None:
+            self.lender.give_back(self)
+
+    def lease(self) -> torch.Tensor:
+        """Give its bytes as a tensor; it goes back when the last tensor over it is dropped."""
+        assert self.lender is not None
+        return self.lender.lease(self)
 
 
-class Slots(Protocol):
-    """Where batch buffers come from and go back to.
+class Lender(Protocol):
+    """What a slot goes back to. Any thread may call; none of the calls waits."""
 
-    Two kinds: `SlotRing`, and pinned slots for batches that the user copies to a GPU himself
-    (`h5stream.device.feed.PinnedSlots`). Any thread may call; none of the calls waits.
+    def give_back(self, slot: Slot) -> None:
+        """Return a slot that nothing looks at any more."""
+
+    def lease(self, slot: Slot) -> torch.Tensor:
+        """Give a slot's bytes as a tensor; the slot comes back when the last tensor over it is dropped."""
+
+
+class Slots(Lender, Protocol):
+    """Where an engine takes batch buffers from. Any thread may call; none of the calls waits.
+
+    `SlotRing`; pinned slots for batches that the user copies to a GPU (`h5stream.device.pinned_slots.PinnedSlots`);
+    and those that two processes map (`h5stream.isolation.memory.SharedRing`).
     """
 
     slot_nbytes: int
@@ -122,12 +144,6 @@ class Slots(Protocol):
 
     def take(self) -> Slot:
         """Take a slot; its content is undefined."""
-
-    def give_back(self, slot: Slot) -> None:
-        """Return a slot that nobody looks at any more."""
-
-    def lease(self, slot: Slot) -> torch.Tensor:
-        """Give a slot's bytes as a tensor; the slot comes back when the last tensor over it is dropped."""
 
     def trim(self) -> None:
         """Let go of all free slots."""
@@ -178,7 +194,7 @@ class SlotRing:
                 self._free.popleft()
         while True:
             try:
-                return Slot(self._free.pop())
+                return Slot(self._free.pop(), self)
             except IndexError:
                 with self._lock:
                     if not self._free:

@@ -18,6 +18,10 @@ class ThreadEngine:
     ----------
     reader, kept : RowReader, ResidentDatasets
         What reads.
+    slot_format : SlotFormat
+        How slots are packed.
+    new_slots : callable
+        Gives the slots to fill; asked again in a forked child.
     threads : int
         Reader threads; 0 reads in the thread that asks for batches.
     on_thread_start : callable or None
@@ -30,12 +34,15 @@ class ThreadEngine:
         self,
         reader: RowReader,
         kept: ResidentDatasets,
+        slot_format: SlotFormat,
+        new_slots: Callable[[], Slots],
         *,
         threads: int,
         on_thread_start: Callable[[int], None] | None = None,
         skip_corrupt: bool = False,
     ) -> None:
-        self.reader, self._kept = reader, kept
+        self.reader, self._kept, self._format = reader, kept, slot_format
+        self.slots, self._new_slots = new_slots(), new_slots
         self._threads, self._on_thread_start, self._skip_corrupt = threads, on_thread_start, skip_corrupt
 
     @property
@@ -48,23 +55,19 @@ class ThreadEngine:
         # What the user wants called in reader threads needs them.
         return 0 if self._kept.needs_no_reader and self._on_thread_start is None else self._threads
 
-    def begin(
-        self,
-        order: Order,
-        first_batch: int,
-        *,
-        slots: Slots,
-        slot_format: SlotFormat,
-        max_open_batches: int,
-        world_size: int = 1,
-    ) -> Run:
+    @property
+    def held_nbytes(self) -> int:
+        """Bytes of the slots, filled or free."""
+        return self.slots.held_nbytes
+
+    def begin(self, order: Order, first_batch: int, *, max_open_batches: int, world_size: int = 1) -> Run:
         """Begin a pass over an order."""
         return Run(
             self.reader,
             self._kept,
             order,
-            slots,
-            slot_format,
+            self.slots,
+            self._format,
             threads=self._readers,
             max_open_batches=max_open_batches,
             first_batch=first_batch,
@@ -73,11 +76,17 @@ class ThreadEngine:
             world_size=world_size,
         )
 
+    def trim(self) -> None:
+        """Let go of free slots."""
+        self.slots.trim()
+
     def renew(self) -> None:
-        """Make anew what the parent's threads may have held locked."""
+        """Make anew what the parent's threads may have held locked or be writing to."""
+        self.slots = self._new_slots()
         self.reader = RowReader(self.reader.layout)
         self._kept = ResidentDatasets(self.reader, self._kept.numbers)
 
     def close(self) -> None:
-        """Close the files."""
+        """Let go of free slots, and close the files."""
+        self.trim()
         self.reader.close()

@@ -19,9 +19,8 @@ import torch
 from h5stream.engine.batches import ReadyBatch
 from h5stream.engine.counters import RunCounters
 from h5stream.engine.running import closed, made_before_fork, timed_out
-from h5stream.engine.slots import Memory, Slot, SlotFormat, Slots
+from h5stream.engine.slots import Memory, Slot, SlotFormat
 from h5stream.isolation.fed import Feeder
-from h5stream.isolation.memory import SharedSlots
 from h5stream.isolation.messages import Allow, Ended, Filled, Report
 from h5stream.isolation.packing import unpack
 from h5stream.isolation.parent import Child
@@ -45,6 +44,12 @@ class MadeBatch(ReadyBatch):
     value: Any = None
 
 
+def made_value(batch: ReadyBatch) -> Any:
+    """Give what the child's transform made of a batch, for engines that were given one."""
+    assert isinstance(batch, MadeBatch)
+    return batch.value
+
+
 class ProcessEngine:
     """Begins passes in a child process, which is started at the first and serves all of them.
 
@@ -59,6 +64,8 @@ class ProcessEngine:
         Which small datasets are read once.
     blocks : Blocks
         What orders are made of.
+    slot_format : SlotFormat
+        How the slots are packed that the child fills.
     threads : int
         Reader threads; 0 is one, since the thread that asks is in another process.
     on_thread_start, transform : callable or None
@@ -79,6 +86,7 @@ class ProcessEngine:
         layout: SampleLayout,
         kept: tuple[int, ...],
         blocks: Blocks,
+        slot_format: SlotFormat,
         *,
         threads: int,
         on_thread_start: Callable[[int], None] | None = None,
@@ -88,7 +96,7 @@ class ProcessEngine:
     ) -> None:
         check_function("transform", transform)
         check_function("worker_init_fn", on_thread_start)
-        self._layout, self._kept, self._blocks = layout, kept, blocks
+        self._layout, self._kept, self._blocks, self._format = layout, kept, blocks, slot_format
         self._threads, self._skip_corrupt, self._pin = max(1, threads), skip_corrupt, pin
         self._on_thread_start, self._transform = on_thread_start, transform
         self._child: Child | None = None
@@ -96,28 +104,27 @@ class ProcessEngine:
 
     @property
     def reads_ahead(self) -> bool:
-        """Whether a pass reads by itself: not where a transform runs there: it would mix two epochs' batches."""
-        return self._transform is None
+        """Whether a pass reads by itself.
+
+        Not where a transform runs there: it would mix two epochs' batches. Nor where the child is gone, of which the
+        pass that is under way is still to be told: another would take its place.
+        """
+        return self._transform is None and (self._child is None or self._child.usable)
 
     @property
     def pid(self) -> int | None:
         """The child's process; None while there is none."""
         return None if self._child is None else self._child.pid
 
-    def begin(
-        self,
-        order: Order,
-        first_batch: int,
-        *,
-        slots: Slots,
-        slot_format: SlotFormat,
-        max_open_batches: int,
-        world_size: int = 1,
-    ) -> IsolatedRun:
+    @property
+    def held_nbytes(self) -> int:
+        """Slots are the child's, and not counted here."""
+        return 0
+
+    def begin(self, order: Order, first_batch: int, *, max_open_batches: int, world_size: int = 1) -> IsolatedRun:
         """Begin a pass over an order; the child is started if there is none."""
-        assert isinstance(slots, SharedSlots)
         if self._child is None or not self._child.usable:
-            self._start(slot_format)
+            self._start()
         assert self._child is not None
         counters = RunCounters(
             threads=self._threads,
@@ -128,14 +135,14 @@ class ProcessEngine:
         sent = None if isinstance(order, ListedOrder) else _pickled(order, self._blocks)
         return IsolatedRun(self._child, order, sent, counters, first_batch, max_open_batches, world_size)
 
-    def _start(self, slot_format: SlotFormat) -> None:
+    def _start(self) -> None:
         check_main_guard()
         self.close()
         functions = pickle.dumps((self._transform, self._on_thread_start))
         setup = Setup(
             layout=self._layout,
             kept=self._kept,
-            slot_format=slot_format,
+            slot_format=self._format,
             blocks=self._blocks,
             threads=self._threads,
             skip_corrupt=self._skip_corrupt,
@@ -146,6 +153,9 @@ class ProcessEngine:
         )
         self._child = Child(setup, self._pin)
         self._end = weakref.finalize(self, self._child.end)
+
+    def trim(self) -> None:
+        """Do nothing: free slots are the child's."""
 
     def renew(self) -> None:
         """Leave the child to the process that this one was forked from; the next pass starts another."""

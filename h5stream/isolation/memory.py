@@ -158,7 +158,7 @@ class SharedRing:
         arena, memory = self._file.grow(self._arena_slots * size, self)
         for k in range(self._arena_slots):
             place = Place(arena, memory.nbytes, arena + k * size, size)
-            self._free.append(Slot(memory[k * size : (k + 1) * size], place))
+            self._free.append(Slot(memory[k * size : (k + 1) * size], self, place))
 
 
 class SharedRooms:
@@ -180,49 +180,28 @@ class SharedRooms:
         return ring.take()
 
 
-class SharedSlots:
-    """The parent's side of `h5stream.engine.slots.Slots`: takes none, and lets the child know what it let go.
-
-    A slot's `owner` is the `Lender` that it came from, which may be gone by then: its memory is not.
-
-    # Guarantees: stateless.
-    """
-
-    slot_nbytes = held_nbytes = 0
-
-    def take(self) -> Slot:
-        """Refuse: the child fills the slots."""
-        raise AssertionError("slots are taken by the process that fills them")
-
-    def give_back(self, slot: Slot) -> None:
-        """Let the child fill it again."""
-        assert isinstance(slot.owner, Loan)
-        slot.owner.end()
-
-    def lease(self, slot: Slot) -> torch.Tensor:
-        """Give a slot's bytes as a tensor; the child may fill it again when the last tensor over it is dropped."""
-        return torch.from_numpy(leased(slot))
-
-    def trim(self) -> None:
-        """Do nothing: free slots are the child's."""
-
-
 class Loan(NamedTuple):
-    """A slot that the child gave to the parent; ending it is one append, so any thread may, at any time."""
+    """A slot that the child gave to the parent, which may outlive the child; ending it is one append.
+
+    # Guarantees: so any thread may end it, at any time.
+    """
 
     place: Place
     returned: collections.deque[Place]
 
-    def end(self) -> None:
-        """Note that nobody here looks at the slot any more."""
+    def give_back(self, slot: Slot) -> None:
+        """Let the child fill the slot again."""
         self.returned.append(self.place)
+
+    def lease(self, slot: Slot) -> torch.Tensor:
+        """Give the slot's bytes as a tensor; the child may fill it again when the last tensor over it is dropped."""
+        return torch.from_numpy(leased(slot))
 
 
 def leased(slot: Slot) -> Memory:
-    """Give a slot's bytes; its loan ends when the last array or tensor over them is dropped."""
-    assert isinstance(slot.owner, Loan)
+    """Give a slot's bytes; it goes back when the last array or tensor over them is dropped."""
     view = slot.memory.view()
-    weakref.finalize(view, slot.owner.end).atexit = False
+    weakref.finalize(view, slot.give_back).atexit = False
     return view
 
 

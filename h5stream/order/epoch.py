@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,11 +41,72 @@ class Window:
     batch: Places
     within: Places
 
+    @classmethod
+    def of_batches(cls, first_batch: int, rows: Sequence[NDArray[np.integer[Any]]]) -> Window:
+        """Give the window of whole batches that follow one another.
+
+        Parameters
+        ----------
+        first_batch : int
+            The number of the first of them.
+        rows : sequence of ndarray of int
+            The rows of each, in its order.
+
+        Returns
+        -------
+        Window
+            Its rows ascend; a row that is named twice comes twice.
+
+        Examples
+        --------
+        >>> window = Window.of_batches(3, [np.array([7, 2]), np.array([5])])
+        >>> window.rows.tolist(), window.batch.tolist(), window.within.tolist()
+        ([2, 5, 7], [3, 4, 3], [1, 0, 0])
+        """
+        sizes = [len(some) for some in rows]
+        numbers = np.concatenate(rows)
+        batch = np.repeat(np.arange(first_batch, first_batch + len(rows), dtype=np.int64), sizes)
+        within = np.concatenate([np.arange(size, dtype=np.int64) for size in sizes])
+        by_row = np.argsort(numbers, kind="stable")
+        return cls(rows=numbers[by_row], batch=batch[by_row], within=within[by_row])
+
 
 class Order(Protocol):
-    """What the engine needs to know: windows of rows, batch by batch.
+    """Which rows come when: windows of rows, batch by batch; what ``order=`` gives, and what the engine reads by.
 
-    Implementations are immutable or used by one thread at a time; `windows` may be called again at any time.
+    Implementations are immutable or used by one thread at a time, any thread; `windows` may be called again at any
+    time, and gives the same. An order that depends on nothing but the epoch and the ranks can be resumed, and gives
+    each rank its part; every rank must have as many batches, since they wait for one another.
+
+    Examples
+    --------
+    A curriculum, hardest samples last, each rank with a share of the easy and the hard ones:
+
+    >>> import h5py, tempfile, os
+    >>> from h5stream import H5StreamLoader, Window
+    >>> path = os.path.join(tempfile.mkdtemp(), "a.h5")
+    >>> with h5py.File(path, "w") as f:
+    ...     f["x"] = np.arange(12)
+    >>> class Curriculum:
+    ...     def __init__(self, score, batch_size):
+    ...         self.rows, self.batch_size = np.argsort(score, kind="stable"), batch_size
+    ...         self.batches = len(self.rows) // batch_size
+    ...     def batch_size_of(self, batch):
+    ...         return self.batch_size
+    ...     def rows_of(self, batch):
+    ...         return self.rows[batch * self.batch_size : (batch + 1) * self.batch_size]
+    ...     def windows(self, first_batch=0):  # a few batches at a time: rows that share a chunk are read together
+    ...         for first in range(first_batch, self.batches, 2):
+    ...             few = range(first, min(first + 2, self.batches))
+    ...             yield Window.of_batches(first, [self.rows_of(batch) for batch in few])
+    >>> score = np.array([5, 1, 9, 3, 7, 2, 8, 0, 6, 4, 11, 10])
+    >>> def hardest_last(blocks, epoch, ranks):
+    ...     order = Curriculum(score, 4)
+    ...     order.rows = order.rows[ranks.rank :: ranks.world_size]
+    ...     order.batches = blocks.total_rows // ranks.world_size // 4
+    ...     return order
+    >>> [batch.tolist() for batch in H5StreamLoader(path, 4, order=hardest_last)]
+    [[7, 1, 5, 3], [9, 0, 8, 4], [6, 2, 11, 10]]
     """
 
     @property
@@ -60,6 +121,10 @@ class Order(Protocol):
     def windows(self, first_batch: int = 0) -> Iterator[Window]:
         """Give the windows in order, without the rows of batches before `first_batch`."""
         ...
+
+
+class UsersOrder:
+    """An order that the user's code decides, batch by batch: it stays in the process where that code is."""
 
 
 class CutOrder(Order, Protocol):

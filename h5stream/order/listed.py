@@ -1,19 +1,103 @@
-"""An order that somebody else decided: the indices of a sampler, batch by batch."""
+"""An order that a sampler of the user's decides: its indices, batch by batch."""
 
 from __future__ import annotations
 
 import itertools
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import OptionError, StateError
-from h5stream.order.epoch import Window
+from h5stream.order.epoch import UsersOrder, Window
 
 
-class ListedOrder:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenOrder:
+    """The batches that a sampler decides.
+
+    Attributes
+    ----------
+    sampler, batch_sampler : iterable
+        As for DataLoader; one of them is None.
+    batch_size : int or None
+        Rows of a batch that a sampler's indices are gathered into; None takes them as they come.
+    drop_last : bool
+        Leave out the last batch if it is not full.
+    rows : ndarray of int64 or None
+        The file's row for each index, where that is not the index itself.
+    room : int
+        Rows that a slot holds where the sampler does not say; as many as the memory budget has room for.
+    """
+
+    sampler: Any
+    batch_sampler: Any
+    batch_size: int | None
+    drop_last: bool
+    rows: Any = None
+    room: int = 0
+
+    @property
+    def gives_samples(self) -> bool:
+        """Whether each index gives one sample, without an axis of rows."""
+        return self.batch_sampler is None and self.batch_size is None and not hasattr(self.sampler, "batch_size")
+
+    @property
+    def said_rows(self) -> int | None:
+        """Rows of a batch, at most: as asked for, or as the sampler says by its attribute; None if it does not."""
+        if self.batch_sampler is None and (self.batch_size is not None or self.gives_samples):
+            return self.batch_size or 1
+        source = self.sampler if self.batch_sampler is None else self.batch_sampler
+        if isinstance(source, (list, tuple)):
+            return max((1, *(len(batch) for batch in source)))
+        said = getattr(source, "batch_size", None)
+        return said if isinstance(said, int) and said > 0 else None
+
+    @property
+    def most_rows(self) -> int:
+        """Rows that a slot must hold."""
+        return self.said_rows or self.room
+
+    def __len__(self) -> int:
+        if self.batch_sampler is not None or self.batch_size is None:
+            return len(self.sampler if self.batch_sampler is None else self.batch_sampler)
+        count = len(self.sampler)
+        return count // self.batch_size if self.drop_last else -(-count // self.batch_size)
+
+    @property
+    def count(self) -> int | None:
+        """Batches of an epoch, where the sampler can tell."""
+        try:
+            return len(self)
+        except TypeError:
+            return None
+
+    def batches(self) -> Iterator[Any]:
+        """Give the indices of each batch."""
+        if self.batch_sampler is not None:
+            return iter(self.batch_sampler)
+        if self.batch_size is None:
+            return ([index] if np.ndim(index) == 0 else index for index in self.sampler)
+        return _batched(iter(self.sampler), self.batch_size, self.drop_last)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Tell the sampler, if it wants to know."""
+        for sampler in (self.sampler, self.batch_sampler):
+            move = getattr(sampler, "set_epoch", None)
+            if move is not None:
+                move(epoch)
+
+
+def _batched(indices: Iterator[Any], size: int, drop_last: bool) -> Iterator[list[int]]:
+    while batch := list(itertools.islice(indices, size)):
+        if len(batch) == size or not drop_last:
+            yield batch
+
+
+class ListedOrder(UsersOrder):
     """Batches of given rows; consecutive batches are read together.
 
     Parameters
@@ -30,7 +114,7 @@ class ListedOrder:
         Rows that a batch may have; a longer one is an error.
     rows : ndarray of int64, optional
         The row that each index stands for; by default itself.
-    mark : int
+    checksum : int
         Checksum of the indices before the first batch that is asked for; 0 takes any.
 
     Examples
@@ -50,7 +134,7 @@ class ListedOrder:
         count: int | None = None,
         most_rows: int | None = None,
         rows: NDArray[np.int64] | None = None,
-        mark: int = 0,
+        checksum: int = 0,
     ) -> None:
         self._batches = batches
         self._together = together
@@ -59,8 +143,8 @@ class ListedOrder:
         self._most_rows = most_rows
         self._rows = rows
         self._sizes: dict[int, int] = {}
-        self._expected_mark, self._checksum = mark, 0
-        self._marks: dict[int, int] = {}
+        self._expected, self._checksum = checksum, 0
+        self._checksums: dict[int, int] = {}
 
     @property
     def batches(self) -> int | None:
@@ -71,9 +155,9 @@ class ListedOrder:
         """Give the rows of a batch that a window has named."""
         return self._sizes.pop(batch)
 
-    def take_mark(self, batches: int) -> int:
+    def take_checksum(self, batches: int) -> int:
         """Give the checksum of the indices of the first `batches` batches; once, after a window named the last."""
-        return self._marks.pop(batches)
+        return self._checksums.pop(batches)
 
     def windows(self, first_batch: int = 0) -> Iterator[Window]:
         """Give windows of `together` batches each; the batches before the first are asked for, but not read."""
@@ -117,7 +201,7 @@ class ListedOrder:
         self._checksum = 0
         for batch in itertools.islice(batches, count):
             self._add_to_checksum(self._checked(batch))
-        if self._expected_mark not in (0, self._checksum):
+        if self._expected not in (0, self._checksum):
             raise StateError(
                 f"the sampler gives other indices than when the state was saved, {count:,} batches into its epoch; "
                 "rows would be repeated and others left out. Give it the same seed (generator=), or a set_epoch"
@@ -149,13 +233,8 @@ class ListedOrder:
     def _window(self, held: list[NDArray[np.int64]], number: int) -> Window:
         for k, rows in enumerate(held, number):
             self._sizes[k] = len(rows)
-            self._marks[k + 1] = self._add_to_checksum(rows)
-        rows = np.concatenate(held)
-        sizes = [len(r) for r in held]
-        batch = np.repeat(np.arange(number, number + len(held), dtype=np.int64), sizes)
-        within = np.concatenate([np.arange(n, dtype=np.int64) for n in sizes])
-        by_row = np.argsort(rows, kind="stable")
-        return Window(rows=rows[by_row], batch=batch[by_row], within=within[by_row])
+            self._checksums[k + 1] = self._add_to_checksum(rows)
+        return Window.of_batches(number, held)
 
 
 def _failing(error: Exception) -> Iterator[NDArray[np.int64]]:

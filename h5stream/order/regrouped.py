@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from h5stream.order.epoch import CutOrder, Order, Window
+from h5stream.order.epoch import CutOrder, Window
 from h5stream.order.places import Places
 
 
@@ -21,7 +21,7 @@ class RegroupedOrder:
     ----------
     order : CutOrder
         The order; its batches are not changed.
-    together : int
+    batches_at_once : int
         Batches of a window.
 
     Examples
@@ -29,13 +29,13 @@ class RegroupedOrder:
     >>> from h5stream.order.blocks import make_blocks
     >>> from h5stream.order.epoch import EpochOrder, OrderSettings
     >>> settings = OrderSettings(batch_size=4, window_rows=10, first_window_rows=10, seed=1)
-    >>> order = RegroupedOrder(EpochOrder(make_blocks((0, 10), (2,)), settings), together=1)
+    >>> order = RegroupedOrder(EpochOrder(make_blocks((0, 10), (2,)), settings), batches_at_once=1)
     >>> [window.rows.tolist() for window in order.windows()]
     [[3, 8, 0, 9], [1, 6, 5, 7], [2, 4]]
     """
 
-    def __init__(self, order: CutOrder, together: int) -> None:
-        self._order, self._together = order, together
+    def __init__(self, order: CutOrder, batches_at_once: int) -> None:
+        self._order, self._at_once = order, batches_at_once
 
     @property
     def batches(self) -> int:
@@ -68,7 +68,7 @@ class RegroupedOrder:
         order = self._order
         while begin < stop:
             first = int(order.cut.locate(np.array([begin]))[0][0])
-            after = first + self._together
+            after = first + self._at_once
             end = min(stop, order.cut.start_of(after) if after < self.batches else order.cut.rows)
             batch, within = self._places(begin, end, first)
             yield Window(rows=by_output[begin - base : end - base], batch=batch, within=within)
@@ -84,8 +84,3 @@ class RegroupedOrder:
             within.append(np.arange(begin - start, stop - start, dtype=np.int64))
             begin, batch = stop, batch + 1
         return np.concatenate(batches), np.concatenate(within)
-
-
-def regrouped(order: CutOrder, together: int) -> Order:
-    """Give the order in windows of `together` batches; with 0, as it is."""
-    return RegroupedOrder(order, together) if together else order

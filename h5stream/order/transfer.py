@@ -44,7 +44,7 @@ class TransferOrder:
         The epoch.
     slot_rows : int
         Rows of a slot.
-    together : int
+    slots_at_once : int
         Slots that are read together.
 
     Examples
@@ -52,15 +52,15 @@ class TransferOrder:
     >>> from h5stream.order.blocks import make_blocks
     >>> from h5stream.order.epoch import EpochOrder, OrderSettings
     >>> settings = OrderSettings(batch_size=4, window_rows=6, first_window_rows=6)
-    >>> order = TransferOrder(EpochOrder(make_blocks((0, 10), (2,)), settings), slot_rows=4, together=2)
+    >>> order = TransferOrder(EpochOrder(make_blocks((0, 10), (2,)), settings), slot_rows=4, slots_at_once=2)
     >>> order.slot_edges.tolist(), [order.batch_size_of(k) for k in range(order.batches)]
     ([0, 2, 3], [4, 2, 4])
     """
 
-    def __init__(self, order: CutOrder, *, slot_rows: int, together: int) -> None:
+    def __init__(self, order: CutOrder, *, slot_rows: int, slots_at_once: int) -> None:
         self.order = order
         self.slot_rows = slot_rows
-        self._together = together
+        self._slots_at_once = slots_at_once
         self.window_rows: NDArray[np.int64] = np.diff(order.window_edges)
         self.slot_edges: NDArray[np.int64] = np.append(0, np.cumsum(-(-self.window_rows // slot_rows)))
         self._worked_out: dict[int, Places] = {}
@@ -96,7 +96,7 @@ class TransferOrder:
             # Here, where a reader plans, and not in the consumer's thread when the window's first slot is there.
             self._worked_out[number] = self._sources(number)
             rows = self.order.rows_of_window(number)
-            step = self.slot_rows * self._together
+            step = self.slot_rows * self._slots_at_once
             for start in range(0, len(rows), step):
                 part = rows[start : start + step]
                 place = np.arange(start, start + len(part), dtype=np.int64)

@@ -43,9 +43,21 @@ def wished_rows(window: int | str, *, rows: int, batch_size: int, block_rows: in
     if window == "auto":
         in_bytes = min(AUTO_ROWS, AUTO_NBYTES // max(1, row_nbytes))
         return min(rows, max(AUTO_BATCHES * batch_size, AUTO_BLOCKS * block_rows, in_bytes))
-    if isinstance(window, bool) or not isinstance(window, int) or window < 1:
+    check_window(window)
+    return min(rows, int(window))
+
+
+def check_window(window: object) -> None:
+    """Refuse what is no size of a window.
+
+    Raises
+    ------
+    OptionError
+        If it is neither a number of rows nor ``"auto"`` nor ``"all"``.
+    """
+    number = isinstance(window, int) and not isinstance(window, bool) and window > 0
+    if not number and window not in ("auto", "all"):
         raise OptionError(f"window= takes a number of rows, 'auto' or 'all', not {window!r}")
-    return min(rows, window)
 
 
 FILE_ORDER_NBYTES = 32 * 1024 * 1024

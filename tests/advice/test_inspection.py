@@ -225,7 +225,7 @@ def test_windows_blocks_and_memory_are_the_loaders(tmp_path):
     path = write(tmp_path / "a.h5", x=(noise(100_000, 16), {"chunks": (500, 16), "compression": "gzip"}))
     sample = inspect_file(path, batch_size=1000, memory_budget=8 * MIB, threads=1).sample
     loader = H5StreamLoader(path, batch_size=1000, shuffle=True, num_workers=1, memory_budget=8 * MIB)
-    order = loader._order(0)
+    order = loader._cursor.order(0)
     windows = [order.outputs(k)[0] for k in range(len(order.window_edges) - 1)]
     assert sample.shuffle.windows == len(windows)
     assert sample.shuffle.window_rows == max(map(len, windows))

@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 from h5stream import H5StreamLoader
 from h5stream.advice.tune import AS_FAST, WORTH_MIXING, Attempt, _Bench, search, thread_counts, tune, window_sizes
 from h5stream.cli.app import app
-from h5stream.delivery import WindowDelivery
 from h5stream.engine.statistics import LoaderStatistics
 from h5stream.errors import OptionError
 from h5stream.profiles import Profile, read_profile, write_profile
+from h5stream.routes.device_window import DeviceWindowRoute
 
 ROWS, BATCH, CHUNK = 20_000, 100, 10
 
@@ -188,8 +188,8 @@ def test_a_device_window_that_is_faster_is_written_into_the_profile_and_used(fil
         H5StreamLoader.from_profile(tmp_path / "p.toml", shuffle=True, seed=7) as there,
         H5StreamLoader.from_profile(tmp_path / "p.toml", shuffle=True, seed=7, window_device=None) as host,
     ):
-        assert isinstance(there._epochs.delivery, WindowDelivery)
-        assert not isinstance(host._epochs.delivery, WindowDelivery)
+        assert isinstance(there._iterations.route, DeviceWindowRoute)
+        assert not isinstance(host._iterations.route, DeviceWindowRoute)
         assert [batch.tolist() for batch in there] == [batch.tolist() for batch in host]
 
 

@@ -78,7 +78,7 @@ def run_feed(layout, backend, *, depth=2, keep=False, room=ROWS, **options):
     slot_format = SlotFormat.for_rows(layout.fields, room)
     ring = PinnedRing(backend, slot_format.nbytes)
     source = Filled(layout, ring, slot_format)
-    feed = DeviceFeed(backend, source, ring, Assembler(layout), slot_format, depth=depth, **options)
+    feed = DeviceFeed(backend, source, Assembler(layout), slot_format, depth=depth, **options)
     consumer, seen, kept = backend.current_stream(), [], []
     while (given := feed.next_batch()) is not None:
         batch, rows = given
@@ -166,9 +166,7 @@ def _without(method):
         "give_back_done": (
             "HostSlots",
             "give_back_done",
-            lambda self, keep_at_most: [
-                self._slots.give_back(self._copying.popleft().slot) for _ in list(self._copying)
-            ],
+            lambda self, keep_at_most: [self._copying.popleft().slot.give_back() for _ in list(self._copying)],
         ),
         "hand_over": ("DeviceFeed", "_hand_over", lambda self, flight: (flight.batch, flight.rows)),
     }[method]
@@ -193,7 +191,7 @@ def test_reused_memory_that_ends_with_the_feed_is_held_for_what_the_consumer_que
         slot_format = SlotFormat.for_rows(layout.fields, ROWS)
         ring = PinnedRing(backend, slot_format.nbytes)
         source = Filled(layout, ring, slot_format)
-        feed = DeviceFeed(backend, source, ring, Assembler(layout), slot_format, depth=2, reuse_buffers=True)
+        feed = DeviceFeed(backend, source, Assembler(layout), slot_format, depth=2, reuse_buffers=True)
         seen = []
         while (given := feed.next_batch()) is not None:
             out = torch.zeros(ROWS, 3)
@@ -241,7 +239,7 @@ def test_an_error_arrives_at_its_batch_and_not_at_one_ahead_of_it(layout):
     slot_format = SlotFormat.for_rows(layout.fields, ROWS)
     ring = PinnedRing(backend, slot_format.nbytes)
     source = Filled(layout, ring, slot_format, fail_at=3)
-    feed = DeviceFeed(backend, source, ring, Assembler(layout), slot_format, depth=8)
+    feed = DeviceFeed(backend, source, Assembler(layout), slot_format, depth=8)
     assert [feed.next_batch()[0]["x"][0, 0].item() for _ in range(3)] == [1.0, 2.0, 3.0]
     with pytest.raises(ValueError, match="batch 3"):
         feed.next_batch()
@@ -251,7 +249,7 @@ def test_dropping_the_feed_waits_for_its_copies_and_gives_the_slots_back(layout)
     backend = FakeBackend(5)
     slot_format = SlotFormat.for_rows(layout.fields, ROWS)
     ring = PinnedRing(backend, slot_format.nbytes)
-    feed = DeviceFeed(backend, Filled(layout, ring, slot_format), ring, Assembler(layout), slot_format, depth=4)
+    feed = DeviceFeed(backend, Filled(layout, ring, slot_format), Assembler(layout), slot_format, depth=4)
     feed.next_batch()
     del feed
     gc.collect()
@@ -267,6 +265,6 @@ def test_no_room_on_the_device_names_the_knob(layout):
 
     slot_format = SlotFormat.for_rows(layout.fields, ROWS)
     ring = PinnedRing(Full(), slot_format.nbytes)
-    feed = DeviceFeed(Full(), Filled(layout, ring, slot_format), ring, Assembler(layout), slot_format, depth=6)
+    feed = DeviceFeed(Full(), Filled(layout, ring, slot_format), Assembler(layout), slot_format, depth=6)
     with pytest.raises(DeviceMemoryError, match="prefetch_factor=6"):
         feed.next_batch()

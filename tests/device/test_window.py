@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-import h5stream.delivery
+import h5stream.routes.choice
 from h5stream import H5StreamLoader
 from h5stream.device.cpu import CpuBackend
 from h5stream.device.pinned_slots import PinnedRing
@@ -303,8 +303,8 @@ def test_slots_of_whole_blocks_take_no_more_memory_than_batches_would(tmp_path, 
     sizes = []
     for options in ({}, {"window_device": "cpu"}):
         with H5StreamLoader(path, 20, fields="x", memory_budget=budget, num_workers=0, **options) as loader:
-            delivery, size = loader._epochs.delivery, loader.window_size
-            sizes.append((delivery.slot_format.rows, delivery.slots.slot_nbytes * size.max_open_batches))
+            engine, size = loader._iterations.engine, loader.window_size
+            sizes.append((size.slot_rows, engine.slots.slot_nbytes * size.max_open_batches))
     assert sizes[0][0] == 20
     assert sizes[1][0] == (20 if budget == 30_000 else 200)
     assert sizes[1][1] <= sizes[0][1] <= budget
@@ -322,7 +322,7 @@ class Seeded:
 
 
 def seen_by_a_late_consumer(path, monkeypatch, backend, transform=None):
-    monkeypatch.setattr(h5stream.delivery, "backend_for", Seeded(backend))
+    monkeypatch.setattr(h5stream.routes.choice, "backend_for", Seeded(backend))
     loader = H5StreamLoader(
         path, BATCH, shuffle=True, fields="x", seed=3, window=WINDOW, window_device="cuda", transform=transform
     )
@@ -412,10 +412,10 @@ class Rows:
 def fed_with_row_numbers(path, backend, window):
     layout = open_layout(path, "x")
     settings = OrderSettings(batch_size=10, window_rows=window, first_window_rows=window)
-    order = TransferOrder(EpochOrder(make_blocks((0, ROWS), (10,)), settings), slot_rows=10, together=1)
+    order = TransferOrder(EpochOrder(make_blocks((0, ROWS), (10,)), settings), slot_rows=10, slots_at_once=1)
     slot_format = SlotFormat.for_rows(layout.fields, 10)
     ring = Counting(backend, slot_format.nbytes)
-    feed = WindowFeed(backend, Rows(order, ring), ring, Assembler(layout), order, slot_format, slot_format)
+    feed = WindowFeed(backend, Rows(order, ring), Assembler(layout), order, slot_format, slot_format)
     consumer, seen = backend.current_stream(), []
     while (given := feed.next_batch()) is not None:
         out = torch.zeros(given[1], dtype=torch.int64)
@@ -451,7 +451,7 @@ def test_a_slot_that_went_back_before_its_copy_was_done_gives_wrong_rows(row_num
 def test_the_time_of_the_copies_is_counted(tmp_path, monkeypatch, seed, options):
     path = made(tmp_path / "a.h5", numbers("f4", (ROWS, 6)), shuffle=True, compression="gzip")
     fake = FakeBackend(seed)
-    monkeypatch.setattr(h5stream.delivery, "backend_for", Seeded(fake))
+    monkeypatch.setattr(h5stream.routes.choice, "backend_for", Seeded(fake))
     with H5StreamLoader(path, BATCH, fields="x", **options) as loader:
         stream = iter(loader)
         copies = sum(1 for _ in stream) and stream._stream._feed.totals.copies
@@ -463,7 +463,7 @@ def test_the_time_of_the_copies_is_counted(tmp_path, monkeypatch, seed, options)
 @pytest.mark.parametrize("options", [{"device": "cuda"}, {"window_device": "cuda"}])
 def test_copies_take_time_on_the_processor_too_and_none_without_a_device(tmp_path, monkeypatch, options):
     path = made(tmp_path / "a.h5", numbers("f4", (ROWS, 6)), shuffle=True, compression="gzip")
-    monkeypatch.setattr(h5stream.delivery, "backend_for", lambda device: CpuBackend())
+    monkeypatch.setattr(h5stream.routes.choice, "backend_for", lambda device: CpuBackend())
     for arguments, least in ((options, 1e-9), ({}, 0.0)):
         with H5StreamLoader(path, BATCH, fields="x", **arguments) as loader:
             list(loader)

@@ -79,7 +79,7 @@ def test_an_exact_global_shuffle_needs_room_for_a_few_batches_only(path, threads
     dataset = mapped(path, FIELDS)
     budget = small_budget(dataset)
     loader = H5StreamLoader(dataset, 256, True, window="all", memory_budget=budget, num_workers=threads)
-    assert 0 < loader.window_size.together < 6
+    assert 0 < loader.window_size.batches_at_once < 6
     assert loader.window_size.needed_nbytes <= budget
     assert streamed(dataset, window="all", memory_budget=budget, num_workers=threads) == expected
 

@@ -99,7 +99,7 @@ def eventually(holds, limit_s=30):
 
 
 def child_of(loader):
-    return loader._epochs.engine.pid
+    return loader._iterations.engine.pid
 
 
 # --- functions that a child imports -------------------------------------------------------------------------

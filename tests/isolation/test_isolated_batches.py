@@ -17,7 +17,8 @@ from isolated import assert_same, children_are_threads, eventually
 from sample_files import stream_all, write_sample
 from torch.utils.data import RandomSampler, Subset
 
-import h5stream.delivery
+import h5stream.routes.choice
+import h5stream.routes.pinned
 from h5stream import Field, H5Dataset, H5StreamLoader
 from h5stream.errors import (
     BudgetError,
@@ -28,7 +29,6 @@ from h5stream.errors import (
     OptionError,
 )
 from h5stream.isolation.child import Serving
-from h5stream.isolation.memory import SharedSlots
 from h5stream.isolation.messages import Ended
 from tests.device.fake_backend import FakeBackend
 
@@ -196,11 +196,6 @@ def test_large_fields_of_a_batch_are_views_of_one_slot(tmp_path):
     assert batch["y"].data_ptr() - batch["x"].data_ptr() == batch["x"].nbytes
 
 
-def test_the_parent_takes_no_slots():
-    with pytest.raises(AssertionError):
-        SharedSlots().take()
-
-
 @pytest.mark.parametrize("transform", [None, isolated.rows_and_more])
 def test_what_is_open_on_both_sides_stays_within_the_least_that_the_budget_may_be(sample, children, transform):
     """Counted where slots are taken, so that batches on their way are in it."""
@@ -342,7 +337,7 @@ def test_an_exception_between_two_words_costs_the_child_and_nothing_else(sample,
     with H5StreamLoader(sample.path, 50, isolation="process") as loader:
         iterator = iter(loader)
         next(iterator)
-        link = loader._epochs.engine._child._link
+        link = loader._iterations.engine._child._link
         frames, link._frames = link._frames, None  # whoever reads next fails in the middle
         with pytest.raises(AttributeError):
             list(iterator)
@@ -380,7 +375,7 @@ def test_closing_the_loader_elsewhere_ends_a_wait(sample):
     iterator = iter(loader)
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(next, iterator)
-        eventually(lambda: loader._epochs.engine._child._link.reading.locked())
+        eventually(lambda: loader._iterations.engine._child._link.reading.locked())
         loader.close()
         with pytest.raises(LoaderClosedError, match="loader was closed"):
             waiting.result(10)
@@ -392,7 +387,7 @@ def test_iterators_that_are_dropped_leave_nothing_open_in_the_child(sample, chil
             iterator = iter(loader)
             for _ in range(k % 3):
                 next(iterator)
-            link = loader._epochs.engine._child._link._socket
+            link = loader._iterations.engine._child._link._socket
             assert select.select([link], [], [], 30)[0], "more has come, which nobody will ask for"
             del iterator
         last = list(loader)  # said after all the others were stopped
@@ -444,8 +439,7 @@ def test_a_child_whose_parent_hangs_up_while_the_end_is_told_says_nothing(sample
 @pytest.mark.parametrize("seed", range(3))
 def test_a_device_is_fed_from_pinned_shared_memory_with_the_same_batches(sample, monkeypatch, kind, seed):
     fake = FakeBackend(seed)
-    monkeypatch.setattr(h5stream.delivery, "backend_for", lambda device: fake)
-    monkeypatch.setattr(h5stream.delivery, "device_of", lambda device: device and fake.device)
+    monkeypatch.setattr(h5stream.routes.choice, "backend_for", lambda device: fake)
     options = {"shuffle": True, "window": 200, "fields": ["x", "y"], "transform": lambda batch: batch}
     expected = list(H5StreamLoader(sample.path, 64, **options))
     with H5StreamLoader(sample.path, 64, isolation="process", **{kind: "cuda:0"}, **options) as loader:
@@ -461,7 +455,7 @@ def test_a_device_is_fed_from_pinned_shared_memory_with_the_same_batches(sample,
 def test_pinned_batches_for_copies_of_the_users_own_are_torchs(sample, monkeypatch):
     """Slots of a child cannot be: torch would not know that a copy from them still runs."""
     pinned = []
-    monkeypatch.setattr(h5stream.delivery, "is_cuda_available", lambda: True)
-    monkeypatch.setattr(h5stream.delivery, "pinned_copy", lambda batch: pinned.append(batch) or batch)
+    monkeypatch.setattr(h5stream.routes.choice, "is_cuda_available", lambda: True)
+    monkeypatch.setattr(h5stream.routes.pinned, "pinned_copy", lambda batch: pinned.append(batch) or batch)
     with H5StreamLoader(sample.path, 100, isolation="process", pin_memory=True) as loader:
         assert len(list(loader)) == len(pinned) == 10

@@ -164,7 +164,7 @@ if "fork" in sys.argv and os.fork() == 0:
     os.close(1), os.close(2)
     signal.pause()  # a process that holds all that its parent held
 """
-SAY = "print(loader._epochs.engine.pid, flush=True)\n"
+SAY = "print(loader._iterations.engine.pid, flush=True)\n"
 
 
 @pytest.mark.parametrize("fork", [False, True])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from h5stream.order.blocks import make_blocks, select_rows
 from h5stream.order.epoch import EpochOrder, OrderSettings
-from h5stream.order.regrouped import RegroupedOrder, regrouped
+from h5stream.order.regrouped import RegroupedOrder
 from h5stream.order.rest import order_after
 
 
@@ -65,17 +65,11 @@ def test_a_window_holds_a_few_batches_only(together):
     assert sorted(np.concatenate([window.rows for window in windows]).tolist()) == list(range(1000))
 
 
-def test_nothing_is_regrouped_where_nothing_is_asked():
-    settings = OrderSettings(batch_size=10, window_rows=1000, first_window_rows=1000)
-    order = EpochOrder(make_blocks((0, 1000), (50,)), settings)
-    assert regrouped(order, 0) is order
-
-
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_what_other_ranks_left_of_an_epoch_is_regrouped_as_well(ranks):
     blocks = make_blocks((0, 1000), (50,))
     settings = OrderSettings(batch_size=10, window_rows=1000, first_window_rows=1000, rank=ranks - 1, world_size=ranks)
     order, first = order_after(blocks, settings, ((5, 3),))
     assert batches_of(RegroupedOrder(order, 4), first) == batches_of(order, first)
-    windows = list(regrouped(order, 4).windows(first))
+    windows = list(RegroupedOrder(order, 4).windows(first))
     assert max(len(window.rows) for window in windows) <= 40

@@ -81,7 +81,7 @@ def test_windows_and_batch_rows_and_device_windows_agree(case, took, first_batch
         (k, i): row for k in range(first_batch, order.batches) for i, row in enumerate(order.batch_rows(k).tolist())
     }
     assert found == expected
-    transfer = TransferOrder(order, slot_rows=chosen.batch_size, together=2)
+    transfer = TransferOrder(order, slot_rows=chosen.batch_size, slots_at_once=2)
     by_place = {}
     for number in range(len(order.window_edges) - 1):
         rows = order.rows_of_window(number)[transfer.sources(number)]
@@ -93,7 +93,7 @@ def test_windows_and_batch_rows_and_device_windows_agree(case, took, first_batch
 def test_a_device_begins_with_the_window_of_the_first_batch():
     chosen = OrderSettings(batch_size=8, window_rows=40, first_window_rows=10)
     order = EpochOrder(make_blocks((0, 200), (5,)), chosen)
-    transfer = TransferOrder(order, slot_rows=8, together=2)
+    transfer = TransferOrder(order, slot_rows=8, slots_at_once=2)
     for batch in range(order.batches):
         slot = transfer.first_slot(batch)
         window = transfer.window_of(slot)

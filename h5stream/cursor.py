@@ -1,0 +1,385 @@
+"""Where a loader is: which order each epoch has, which epoch comes next, and how far the newest iteration got."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import weakref
+from collections.abc import Callable, Container
+from dataclasses import dataclass
+from typing import Any
+
+from torch.utils.data import BatchSampler
+
+from h5stream.dataset import H5Dataset
+from h5stream.engine.footprint import Footprint
+from h5stream.errors import OptionError, StateError
+from h5stream.mixing import warn_of_weak_shuffle
+from h5stream.order.epoch import EpochOrder, Order, OrderSettings
+from h5stream.order.listed import GivenOrder, ListedOrder
+from h5stream.order.rest import Taken, order_after
+from h5stream.order.users import CheckedOrder, Ranks, Room
+from h5stream.ranks import current_ranks
+from h5stream.sampler import ChunkBatchSampler, OrderSampler
+from h5stream.settings import Settings
+from h5stream.state import Place, brought_up_to_date, check_fingerprint, data_fingerprint, place_of, state_of
+
+_LISTED_AT_ONCE = 4
+"""Batches of a sampler that are read as one window; chunks that they share are decoded once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """Where an iteration begins; equal starts give equal batches.
+
+    Attributes
+    ----------
+    place : Place
+        The epoch, and what was taken of it before.
+    ranks : Ranks
+        Which part is ours.
+    """
+
+    place: Place
+    ranks: Ranks
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far an iteration is.
+
+    # Guarantees: written by the thread that iterates; any may read, and sees one batch more or less.
+    """
+
+    start: Start
+    order: Order
+    first_batch: int
+    batch: int
+    checksum: int = 0
+    ended: bool = False
+
+    def advance(self, left_out: Container[int]) -> None:
+        """Count a batch that is given to the user, and those before it that were left out."""
+        passed = False
+        while not passed:
+            passed = self.batch not in left_out
+            self.batch += 1
+            if isinstance(self.order, ListedOrder):
+                self.checksum = self.order.take_checksum(self.batch)
+
+    @property
+    def given(self) -> tuple[int, int | None]:
+        """Batches of the epoch that were given, and how many it has; None where that is not known."""
+        return self.batch, self.order.batches
+
+    @property
+    def untouched(self) -> bool:
+        """Whether no batch was given."""
+        return self.batch == self.first_batch and not self.ended
+
+    @property
+    def place(self) -> Place:
+        """The place behind the last batch that was given; the end of an epoch is the beginning of the next."""
+        epoch, ranks = self.start.place.epoch, self.start.ranks
+        if self.ended or self.batch == self.order.batches:
+            return Place(epoch=epoch + 1)
+        if self.untouched:
+            return self.start.place
+        return Place(epoch=epoch, taken=(*self._before, (ranks.world_size, self.batch)), checksum=self.checksum)
+
+    @property
+    def _before(self) -> Taken:
+        taken = self.start.place.taken
+        return taken[:-1] if self.first_batch else taken
+
+
+class Cursor:
+    """The place of a loader in its orders.
+
+    # Guarantees: used by the thread that iterates.
+
+    Parameters
+    ----------
+    settings : Settings
+        The loader's arguments.
+    dataset : H5Dataset
+        The rows.
+    given : GivenOrder or None
+        The batches that a sampler decides.
+    footprint : Footprint
+        How much is read together.
+    """
+
+    def __init__(self, settings: Settings, dataset: H5Dataset, given: GivenOrder | None, footprint: Footprint) -> None:
+        self._asked, self._dataset, self._given, self._footprint = settings, dataset, given, footprint
+        self.blocks = dataset.blocks_for(settings.shuffle)
+        self._settings = OrderSettings(
+            batch_size=settings.batch_rows or 1,
+            window_rows=footprint.window_rows,
+            first_window_rows=footprint.first_window_rows,
+            shuffle=settings.shuffle,
+            drop_last=settings.drop_last,
+            seed=settings.first_seed(),
+        )
+        self._seed_is_drawn = settings.seed is None and settings.generator is not None
+        self._next = Place(epoch=0)
+        self._newest: Progress | None = None
+        self._iterator: Callable[[], object] = lambda: None
+        self._data: dict[str, int | str] | None = None
+        self._users: tuple[tuple[int, Ranks], CheckedOrder] | None = None
+
+    @property
+    def ranks(self) -> Ranks:
+        """Which part is ours; unless it was given, `torch.distributed` is asked each time.
+
+        Loaders are often made before the process group is.
+        """
+        return self._asked.ranks or current_ranks()
+
+    @property
+    def seed(self) -> int:
+        """The seed of the shuffle."""
+        return self._settings.seed
+
+    @property
+    def next_epoch(self) -> int:
+        """The epoch of the next iteration."""
+        return self._next.epoch
+
+    def __len__(self) -> int:
+        """Batches of a whole epoch, the next one."""
+        return self.order(self._next.epoch).batches if self._given is None else len(self._given)
+
+    def batches_of(self, progress: Progress) -> int:
+        """Give the batches of the whole epoch that an iteration is of."""
+        return len(self) if self._asked.order is None else progress.order.batches or 0
+
+    def check(self) -> None:
+        """Refuse what gives no order, and warn the caller's caller of one that mixes too little."""
+        if self._given is not None:
+            return
+        self.order(0)
+        if self._settings.shuffle:
+            warn_of_weak_shuffle(
+                self._dataset.layout,
+                self.blocks,
+                window=self._asked.window,
+                window_rows=self._settings.window_rows,
+                batch_rows=min(self._settings.batch_size, len(self._dataset)),
+                memory_budget=self._footprint.memory_budget if self._asked.window_device is None else None,
+                ranks=self.ranks.world_size,
+                stacklevel=4,
+            )
+
+    # --- orders -------------------------------------------------------------------------------------------
+
+    def order(self, epoch: int) -> EpochOrder | CheckedOrder:
+        """Give the order of a whole epoch that no sampler decides."""
+        ranks = self.ranks
+        if self._asked.order is not None:
+            return self._users_order(epoch, ranks)
+        return EpochOrder(self.blocks, self._settings_of(epoch, ranks))
+
+    def order_of(self, start: Start) -> tuple[Order, int]:
+        """Give the order of an iteration, and the batch to begin with."""
+        place = start.place
+        if self._asked.order is None and self._given is None:
+            return order_after(self.blocks, self._settings_of(place.epoch, start.ranks), place.taken)
+        first_batch = place.taken[0][1] if place.taken else 0
+        if self._given is None:
+            return self._users_order(place.epoch, start.ranks), first_batch
+        order = ListedOrder(
+            self._given.batches(),
+            together=min(_LISTED_AT_ONCE, max(1, self._footprint.max_open_batches // 2)),
+            total_rows=self._dataset.layout.rows,
+            count=self._given.count,
+            most_rows=self._given.most_rows,
+            rows=self._given.rows,
+            checksum=place.checksum,
+        )
+        return order, first_batch
+
+    def engine_order(self, start: Start) -> tuple[Order, int, Order, int]:
+        """Give the order of an iteration and its first batch, and then the engine's, and its first slot."""
+        order, first_batch = self.order_of(start)
+        if self._asked.order is not None or self._given is not None:
+            return order, first_batch, order, first_batch
+        return order, first_batch, *self._footprint.engine_order(order, first_batch)  # type: ignore[arg-type]
+
+    def _users_order(self, epoch: int, ranks: Ranks) -> CheckedOrder:
+        """Give what ``order=`` makes; the newest is kept, since it is asked for its length as well."""
+        if self._users is None or self._users[0] != (epoch, ranks):
+            assert self._asked.order is not None
+            given, size = self._asked.order(self.blocks, epoch, ranks), self._footprint
+            rows = self._settings.batch_size
+            room = Room(batch_rows=rows, window_rows=size.window_rows, window_batches=-(-size.window_rows // rows) + 1)
+            self._users = (epoch, ranks), CheckedOrder(given, self.blocks, room)
+        return self._users[1]
+
+    def _settings_of(self, epoch: int, ranks: Ranks) -> OrderSettings:
+        if ranks.world_size > 1 and self._settings.shuffle and self._seed_is_drawn:
+            raise OptionError(
+                f"generator= draws a seed of its own on each of {ranks.world_size} ranks, and with unlike seeds rows "
+                "would be lost and repeated; pass the same seed= on all of them"
+            )
+        return dataclasses.replace(self._settings, epoch=epoch, rank=ranks.rank, world_size=ranks.world_size)
+
+    # --- as samplers of torch -----------------------------------------------------------------------------
+
+    @property
+    def sampler(self) -> Any:
+        """The sampler that was given, or the loader's own."""
+        if self._given is None:
+            return self._own_sampler()
+        return self._given.batch_sampler if self._given.sampler is None else self._given.sampler
+
+    @property
+    def batch_sampler(self) -> Any:
+        """What gives the indices of each batch; None where samples come singly."""
+        _refuse_rebuilding()
+        if self._given is not None and self._given.batch_sampler is not None:
+            return self._given.batch_sampler
+        if self._asked.batch_rows is None:
+            return None
+        if self._given is None:
+            return self._own_sampler()
+        return BatchSampler(self._given.sampler, self._asked.batch_rows, self._settings.drop_last)
+
+    def _own_sampler(self) -> ChunkBatchSampler | OrderSampler:
+        if self._asked.order is not None:
+            return OrderSampler(self._users_order(self._next.epoch, self.ranks).of_places(), self._settings.batch_size)
+        ours = self._settings_of(self._next.epoch, self.ranks)
+        sampler = ChunkBatchSampler(self._dataset, ours.batch_size, shuffle=ours.shuffle)
+        sampler.take_over(ours)
+        return sampler
+
+    # --- going on -----------------------------------------------------------------------------------------
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of the next iteration; one that goes on in that very epoch still does."""
+        if self._newest is not None or epoch != self._next.epoch:
+            self._next, self._newest = Place(epoch=epoch), None
+        if self._given is not None:
+            self._given.set_epoch(epoch)
+
+    def next_start(self) -> Start:
+        """Give the start of the next iteration.
+
+        Trainers make an iterator only to see whether that can be done. One that is gone before it gave a batch
+        did not use its epoch up, nor the place of a state.
+        """
+        newest = self._newest
+        if newest is not None and newest.untouched and self._iterator() is None:
+            self._next = newest.start.place
+        return Start(place=self._next, ranks=self.ranks)
+
+    def move_to(self, progress: Progress, iterator: object) -> None:
+        """Note that an iteration begins, and which object it is; the next one is of the next epoch."""
+        self._next = Place(epoch=progress.start.place.epoch + 1)
+        self._newest, self._iterator = progress, weakref.ref(iterator)
+
+    def start_after(self, epoch: int) -> Start | None:
+        """Give the start of the epoch after `epoch`; None where something else comes next, or it cannot be known."""
+        if self._given is not None or self._next != Place(epoch=epoch + 1):
+            return None
+        return Start(place=self._next, ranks=self.ranks)
+
+    @property
+    def position(self) -> tuple[Place, Progress | None]:
+        """Where the next iteration begins and the newest one is; set it to put back what a trial moved."""
+        return self._next, self._newest
+
+    @position.setter
+    def position(self, position: tuple[Place, Progress | None]) -> None:
+        self._next, self._newest = position
+
+    # --- state --------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """Give where the newest iteration is, or where the next will begin."""
+        place = self._next if self._newest is None else self._newest.place
+        return state_of(place, self.ranks.rank, self._fingerprint())
+
+    def restore(self, state: Any, sized: Callable[[Footprint, OrderSettings], Footprint]) -> Footprint:
+        """Go on where a state was saved; give what `sized` gives for the settings that hold from now on.
+
+        Where anything is refused, all stays as it was.
+
+        Raises
+        ------
+        StateError
+            If the state is none, or of other data or settings.
+        OptionError
+            If the rest of the epoch cannot be cut for this number of ranks.
+        BudgetError
+            From `sized`, if windows as the state has them do not fit.
+        """
+        place, rank, fingerprint = place_of(state)
+        fingerprint = brought_up_to_date(state, place, fingerprint, self._fingerprint())
+        before = self._settings, self._seed_is_drawn
+        try:
+            self._settings = self._taken_over(fingerprint)
+            self._seed_is_drawn = False  # it is the state's, on every rank
+            check_fingerprint(fingerprint, self._fingerprint())
+            ranks = self.ranks
+            if self._given is None and self._asked.order is None:
+                self.order_of(Start(place=place, ranks=ranks))
+            else:
+                place = self._checked_users(place, rank, ranks)
+            size = sized(self._footprint, self._settings)
+        except BaseException:
+            self._settings, self._seed_is_drawn = before
+            raise
+        self._next, self._newest, self._footprint = place, None, size
+        if self._given is not None:
+            self._given.set_epoch(place.epoch)
+        return size
+
+    def _checked_users(self, place: Place, rank: int, ranks: Ranks) -> Place:
+        """Refuse to go on with other ranks in an order of the user's, which cannot be cut anew."""
+        if len(place.taken) > 1 or (place.taken and place.taken[0][0] != ranks.world_size):
+            raise StateError(
+                f"the state is of {place.taken[0][0]} ranks and there are {ranks.world_size}: what a sampler has left "
+                "cannot be cut anew, nor what an order= has. Resume with as many ranks, or without sampler=, "
+                "batch_sampler= and order="
+            )
+        # Another rank's sampler gives other indices, so its checksum says nothing here.
+        return place if rank == ranks.rank else dataclasses.replace(place, checksum=0)
+
+    def _fingerprint(self) -> dict[str, int | str]:
+        if self._data is None:
+            self._data = data_fingerprint(self._dataset, self.blocks)
+        ours = self._settings
+        settings: dict[str, int | str] = {
+            "batch_size": ours.batch_size,
+            "drop_last": int(ours.drop_last),
+            "order": self._asked.order_text,
+        }
+        if ours.shuffle:
+            settings |= {"seed": ours.seed, "window": ours.window_rows, "first_window": ours.first_window_rows}
+        return {**self._data, **settings}
+
+    def _taken_over(self, saved: dict[str, int | str]) -> OrderSettings:
+        """Give the settings with those of a state that the user did not choose: free memory did, or chance."""
+        chosen = {"first_window_rows": saved.get("first_window")}
+        if self._asked.window == "auto":
+            chosen["window_rows"] = saved.get("window")
+        if self._asked.seed is None and self._asked.generator is not None:
+            chosen["seed"] = saved.get("seed")
+        valid: dict[str, Any] = {name: value for name, value in chosen.items() if isinstance(value, int)}
+        return dataclasses.replace(self._settings, **valid)
+
+
+def _refuse_rebuilding() -> None:
+    """Refuse to be taken apart by Accelerate, whose answer would be a stock DataLoader of our dataset and order.
+
+    It would leave out `transform`, and no rows would be wrong otherwise, so nothing would tell. Called by a property
+    that `skip_first_batches` reads; that it is the one who reads shows in its frame alone.
+    """
+    if sys._getframe(3).f_code.co_name == "skip_first_batches":
+        raise OptionError(
+            "skip_first_batches would read the rest of this epoch through a stock DataLoader, without reader threads, "
+            "device= and transform=. An H5StreamLoader goes on by itself: loader.load_state_dict(state), with the "
+            "state that loader.state_dict() gave at the checkpoint; under transformers.Trainer with "
+            "TrainingArguments(ignore_data_skip=True)"
+        )

@@ -1,0 +1,276 @@
+"""One epoch that is under way: begun, perhaps ahead of time, counted, and ended; and the user's iterator over it."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn, Protocol
+
+from h5stream.cursor import Cursor, Progress, Start
+from h5stream.engine.reader import RowReader
+from h5stream.engine.footprint import Footprint
+from h5stream.engine.landing.resident import ResidentDatasets
+from h5stream.engine.executor import check_process
+from h5stream.engine.running import STOP_S, Engine, Running
+from h5stream.engine.threads import ThreadEngine
+from h5stream.errors import LoaderClosedError
+from h5stream.isolation.engine import ProcessEngine
+from h5stream.routes.route import END, Route, Stream
+from h5stream.settings import Settings
+from h5stream.state import Place
+from h5stream.storage.layout import SampleLayout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Iteration:
+    """An iteration that was begun.
+
+    Attributes
+    ----------
+    run : Running
+        What reads.
+    progress : Progress
+        Where it began, in which order, and how far it is.
+    unwatch : callable
+        Forgets that it ends with `Iterations`, if it was begun ahead.
+    """
+
+    run: Running
+    progress: Progress
+    unwatch: Callable[[], object] = lambda: None
+
+
+class Owner(Protocol):
+    """What an iterator needs of its loader."""
+
+    timeout: float
+
+
+class Iterations:
+    """The iterations of a loader: one after the other, perhaps one ahead, and afresh after a fork.
+
+    # Guarantees: used by the thread that iterates, but for `drop_ahead`, `trim` and `close`, which any thread may
+    call, even inside the garbage collector: they share `_ahead` alone, whose `pop` needs no lock. What was begun
+    ahead and is never taken ends with this object.
+
+    Parameters
+    ----------
+    engine : Engine
+        What reads.
+    route : Route
+        How batches reach the user.
+    cursor : Cursor
+        Which order each iteration has.
+    footprint : Footprint
+        How much may be read together.
+    """
+
+    def __init__(self, engine: Engine, route: Route, cursor: Cursor, footprint: Footprint) -> None:
+        self.engine, self.route, self.cursor, self.footprint = engine, route, cursor, footprint
+        self._pid = os.getpid()
+        self._ahead: dict[int, Iteration] = {}  # by epoch; at most one
+        self._expected: Start | None = None
+        self._follows = True
+
+    def begin(self, owner: Owner) -> LoaderIterator:
+        """Begin the next iteration: with what was begun ahead for it, or anew."""
+        start = self.cursor.next_start()
+        # Where epochs do not follow one another, as with `set_epoch(0)` each time, reading ahead is work for nothing.
+        self._follows = self._expected in (None, start)
+        self._expected = replace(start, place=Place(epoch=start.place.epoch + 1))
+        iteration = self._taken_ahead(start) or self._begun(start, self.footprint.max_open_batches)
+        iterator = LoaderIterator(owner, self, iteration)
+        self.cursor.move_to(iteration.progress, iterator)
+        return iterator
+
+    def _taken_ahead(self, start: Start) -> Iteration | None:
+        """Take what was begun ahead, if it begins there; what begins elsewhere ends."""
+        ahead = self._ahead.pop(start.place.epoch, None) if self._follows else None
+        self.drop_ahead()
+        if ahead is None or ahead.progress.start != start:
+            return None
+        ahead.unwatch()
+        ahead.run.allow(self.footprint.max_open_batches)
+        return ahead
+
+    def _begun(self, start: Start, max_open_batches: int) -> Iteration:
+        order, first_batch, slots_order, first_slot = self.cursor.engine_order(start)
+        run = self.engine.begin(
+            slots_order, first_slot, max_open_batches=max_open_batches, world_size=start.ranks.world_size
+        )
+        progress = Progress(start=start, order=order, first_batch=first_batch, batch=first_batch)
+        return Iteration(run=run, progress=progress)
+
+    def read_ahead(self, epoch: int, taken: int) -> None:
+        """Read the first window of the epoch after `epoch` while `taken` batches of that are to be consumed.
+
+        No more than that: it is held until the iteration begins, which may be never.
+        """
+        size = self.footprint
+        needed = min(size.first_slots, size.max_open_batches)
+        if self._ahead or not self._follows or not self.engine.reads_ahead or taken + needed > size.max_open_batches:
+            return
+        if (start := self.cursor.start_after(epoch)) is None:
+            return
+        with contextlib.suppress(Exception):  # what is wrong is said when the iteration begins
+            iteration = self._begun(start, needed)
+            unwatch = weakref.finalize(self, iteration.run.stop).detach
+            self._ahead[start.place.epoch] = replace(iteration, unwatch=unwatch)
+
+    def drop_ahead(self, epoch: int | None = None) -> None:
+        """End what was begun ahead for an epoch, or for any."""
+        for number in list(self._ahead) if epoch is None else [epoch]:
+            if (ahead := self._ahead.pop(number, None)) is not None:
+                ahead.unwatch()
+                ahead.run.stop()
+
+    def resize(self, footprint: Footprint) -> None:
+        """Read so much together from the next iteration on, wherever that begins."""
+        self.drop_ahead()
+        self.footprint, self._expected = footprint, None
+
+    def renew_after_fork(self) -> bool:
+        """In a forked child, make anew what the parent's threads may have held locked or be writing to."""
+        if self._pid == os.getpid():
+            return False
+        self._pid, self._ahead = os.getpid(), {}
+        self.engine.renew()
+        return True
+
+    def trim(self) -> None:
+        """End what was begun ahead, and let go of free slots: those that it filled are free then."""
+        self.drop_ahead()
+        self.engine.trim()
+
+    def close(self) -> None:
+        """End what was begun ahead, and let go of slots, files and processes."""
+        self.drop_ahead()
+        self.engine.close()
+
+
+class LoaderIterator:
+    """One epoch of a loader; an iterator over its batches.
+
+    # Guarantees: any number of threads may share it: they take turns, each batch is given once, and each of them
+    sees the end. `close` may be called by any thread at any time. Its threads, and those that read ahead behind it,
+    end when it is closed, dropped or fails; at its end only what was read ahead stays.
+
+    Parameters
+    ----------
+    owner : Owner
+        The loader.
+    iterations : Iterations
+        Where the epoch after it is begun.
+    iteration : Iteration
+        What it is over.
+    """
+
+    def __init__(self, owner: Owner, iterations: Iterations, iteration: Iteration) -> None:
+        self._owner, self._iterations = owner, iterations
+        self._run, self._progress = iteration.run, iteration.progress
+        self._stream: Stream = iterations.route.stream(iteration.run, iteration.progress.first_batch)
+        self._epoch = iteration.progress.start.place.epoch
+        self.counters = iteration.run.counters.begin()
+        self._pid = os.getpid()
+        self._turns = threading.RLock()
+        self._over = self._closed = False
+        self._cut_short = functools.partial(iterations.drop_ahead, self._epoch + 1)
+        # Dropping the iterator (`break`, an exception) must end its threads, so nothing here may refer to it.
+        self._finalizer = weakref.finalize(self, _stop, self._run.stop, self._cut_short)
+
+    def __reduce__(self) -> NoReturn:
+        raise NotImplementedError(
+            "an epoch that is under way stays in its process; pickle the loader, not its iterator"
+        )
+
+    def __iter__(self) -> LoaderIterator:
+        return self
+
+    def __len__(self) -> int:
+        return self._iterations.cursor.batches_of(self._progress)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing more comes of it: it was closed, or has ended."""
+        return self._closed or self._over
+
+    def __next__(self) -> Any:
+        check_process(self._pid)  # first: a thread that stayed in the parent may hold the turn for ever
+        with self._turns:
+            if self._over:
+                raise StopIteration
+            try:
+                return self._next()
+            except BaseException:
+                self._over = self._over or not self._closed
+                self._finalizer()
+                self._stream.close()
+                raise
+
+    def _next(self) -> Any:
+        if self._closed:
+            raise self._closed_early()
+        try:
+            value = self._stream.next_batch(self._owner.timeout)
+        except StopIteration as error:  # must not pass for the end of the epoch
+            raise RuntimeError("transform or collate_fn raised StopIteration") from error
+        except LoaderClosedError:
+            if self._closed:  # by another thread, while this one waited
+                raise self._closed_early() from None
+            raise
+        if (taken := self._run.left_to_hand_over()) is not None:
+            self._iterations.read_ahead(self._epoch, taken)
+        if value is END:
+            self._over = self._progress.ended = True
+            self._run.stop()
+            self._finalizer.detach()  # what was read ahead is for the epoch that follows
+            raise StopIteration
+        self._progress.advance(self._run.left_out)
+        return value
+
+    def _closed_early(self) -> Exception:
+        """Say that the epoch was closed before its end; where every batch had been given, that was the end."""
+        given, batches = self._progress.given
+        if given == batches:
+            return StopIteration()
+        return LoaderClosedError(
+            f"the loader was closed after {given:,} {'batches' if batches is None else f'of {batches:,} batches'} of "
+            "this epoch. To end an epoch early leave the loop with break, and call close() behind it; "
+            "iter(loader) begins another"
+        )
+
+    def close(self) -> None:
+        """End the epoch here; its threads are gone when this returns. Who asks for a batch then is told so."""
+        self._closed = True
+        self._finalizer()
+        if os.getpid() == self._pid and self._turns.acquire(timeout=STOP_S):  # one that waited was woken
+            try:
+                self._cut_short()  # it may have begun to read ahead meanwhile
+                self._stream.close()
+            finally:
+                self._turns.release()
+
+
+def _stop(stop: Callable[[], object], cut_short: Callable[[], object]) -> None:
+    stop()
+    cut_short()
+
+
+def engine_for(settings: Settings, layout: SampleLayout, footprint: Footprint, route: Route, cursor: Cursor) -> Engine:
+    """Make what fills a loader's slots: threads of this process, or those of a child."""
+    given: dict[str, Any] = {
+        "threads": footprint.threads,
+        "on_thread_start": settings.worker_init_fn,
+        "skip_corrupt": settings.on_error == "skip",
+    }
+    if not settings.is_isolated:
+        reader = RowReader(layout)
+        kept = ResidentDatasets(reader, footprint.kept)
+        return ThreadEngine(reader, kept, route.slot_format, route.new_slots, **given)
+    given |= {"transform": route.transform_there, "pin": route.pin_in_place}
+    return ProcessEngine(layout, footprint.kept, cursor.blocks, route.slot_format, **given)

@@ -1,0 +1,234 @@
+"""Orders that functions of the user's make: what ``order=`` takes, and what it gives is checked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h5stream.errors import OptionError
+from h5stream.order.blocks import Blocks
+from h5stream.order.epoch import Order, UsersOrder, Window
+from h5stream.order.places import is_ascending, narrowed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranks:
+    """A rank among others.
+
+    Attributes
+    ----------
+    rank : int
+        From 0.
+    world_size : int
+        How many ranks there are.
+    """
+
+    rank: int = 0
+    world_size: int = 1
+
+
+OrderFactory = Callable[[Blocks, int, Ranks], Order]
+"""Makes the order of an epoch on a rank, of the blocks, the number of the epoch, and the ranks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """What an order may ask to be in memory together.
+
+    Attributes
+    ----------
+    batch_rows : int
+        Rows of a batch, at most.
+    window_rows, window_batches : int
+        Rows of a window, and batches that these belong to, at most.
+    """
+
+    batch_rows: int
+    window_rows: int
+    window_batches: int
+
+
+class CheckedOrder(UsersOrder):
+    """An order of the user's, of which each window is checked as it comes, and put into the numbers of the files' rows.
+
+    Parameters
+    ----------
+    order : Order
+        What the function gave.
+    blocks : Blocks
+        The rows that it names, each by its place.
+    room : Room
+        What it may ask for.
+
+    Raises
+    ------
+    OptionError
+        If it is no order. Its windows are checked when they come: the error is raised at the first batch that is not
+        right.
+
+    Examples
+    --------
+    >>> from h5stream.order.blocks import make_blocks
+    >>> class Backwards:
+    ...     batches = 2
+    ...     def batch_size_of(self, batch):
+    ...         return 2
+    ...     def windows(self, first_batch=0):
+    ...         for k in range(first_batch, 2):
+    ...             yield Window.of_batches(k, [np.array([3 - 2 * k, 2 - 2 * k])])
+    >>> room = Room(batch_rows=2, window_rows=4, window_batches=3)
+    >>> order = CheckedOrder(Backwards(), make_blocks((0, 4), (2,)), room)
+    >>> [(window.rows.tolist(), window.within.tolist()) for window in order.windows()]
+    [([2, 3], [1, 0]), ([0, 1], [1, 0])]
+    """
+
+    def __init__(self, order: Any, blocks: Blocks, room: Room) -> None:
+        missing = [name for name in ("batches", "batch_size_of", "windows") if not hasattr(order, name)]
+        if missing:
+            raise OptionError(
+                f"order= gave {_short(order)}, which has no {', '.join(missing)}: a function for order= returns an "
+                "h5stream.Order"
+            )
+        if not _is_count(order.batches):
+            raise OptionError(f"order= gave an order with batches={order.batches!r}: it says how many, 0 or more")
+        self._order, self._blocks, self._room = order, blocks, room
+
+    @property
+    def batches(self) -> int:
+        """How many batches."""
+        return int(self._order.batches)
+
+    def of_places(self) -> CheckedOrder:
+        """Give the same order of the rows' places, whatever rows of the files these are."""
+        return CheckedOrder(self._order, replace(self._blocks, rows=None), self._room)
+
+    def batch_size_of(self, batch: int) -> int:
+        """Give the rows of a batch."""
+        size = self._order.batch_size_of(batch)
+        if not _is_count(size) or not 1 <= size <= self._room.batch_rows:
+            raise OptionError(
+                f"order= says that batch {batch} has {size!r} rows; a batch has 1 to batch_size={self._room.batch_rows}"
+            )
+        return int(size)
+
+    def windows(self, first_batch: int = 0) -> Iterator[Window]:
+        """Give the windows as the engine wants them, without the rows of batches before `first_batch`."""
+        filling = _Filling(first_batch, self)
+        for given in self._order.windows(first_batch):
+            window = self._checked(given, first_batch)
+            if window is not None:
+                filling.add(window)
+                yield self._of_files(window)
+        filling.end()
+
+    def _checked(self, window: Any, first_batch: int) -> Window | None:
+        """Give what of a window was not taken before; None where that is nothing."""
+        if not isinstance(window, Window):
+            raise OptionError(f"order= gave {_short(window)} for a window; its windows are h5stream.Window")
+        rows, batch, within = (_numbers(window, name) for name in ("rows", "batch", "within"))
+        if not len(rows) == len(batch) == len(within):
+            raise OptionError(
+                f"order= gave a window of {len(rows)} rows, {len(batch)} batches and {len(within)} places in these; it "
+                "has as many of each"
+            )
+        _check_range(rows, self._blocks.total_rows, "row", "rows")
+        _check_range(batch, self.batches, "a row of batch", "batches")
+        if len(batch) and int(batch.min()) < first_batch:
+            keep = batch >= first_batch
+            rows, batch, within = rows[keep], batch[keep], within[keep]
+        if not len(rows):
+            return None
+        self._check_room(len(rows), int(batch.max()) - int(batch.min()) + 1)
+        return Window(rows=rows, batch=batch, within=within)
+
+    def _check_room(self, rows: int, batches: int) -> None:
+        room = self._room
+        if rows > room.window_rows or batches > room.window_batches:
+            raise OptionError(
+                f"order= gave a window of {rows:,} rows of {batches:,} batches, and there is room for "
+                f"{room.window_rows:,} rows of {room.window_batches:,}: give smaller windows, or the rows of the "
+                "largest as window=, or more memory_budget="
+            )
+
+    def _of_files(self, window: Window) -> Window:
+        rows = narrowed(self._blocks.rows_at(window.rows))
+        if is_ascending(rows):
+            return Window(rows=rows, batch=window.batch, within=window.within)
+        by_row = np.argsort(rows, kind="stable")
+        return Window(rows=rows[by_row], batch=window.batch[by_row], within=window.within[by_row])
+
+
+class _Filling:
+    """Watches that each place of each batch is given once, and every batch is complete in the end."""
+
+    def __init__(self, first_batch: int, order: CheckedOrder) -> None:
+        self._order, self._next = order, first_batch
+        self._filled: dict[int, NDArray[np.bool_]] = {}
+        self._complete: set[int] = set()
+
+    def add(self, window: Window) -> None:
+        """Note the places of a window."""
+        by_batch = np.argsort(window.batch, kind="stable")
+        numbers, starts = np.unique(window.batch[by_batch], return_index=True)
+        for number, places in zip(numbers.tolist(), np.split(window.within[by_batch], starts[1:]), strict=True):
+            self._fill(number, places)
+
+    def _fill(self, number: int, places: NDArray[Any]) -> None:
+        size = self._order.batch_size_of(number)
+        wrong = places[(places < 0) | (places >= size)]
+        if len(wrong):
+            raise OptionError(
+                f"order= says that batch {number} has {size} rows, and gave it a row at place {wrong[0]}; places are 0 "
+                f"to {size - 1}"
+            )
+        filled = self._filled.setdefault(number, np.zeros(size, dtype=np.bool_))
+        before = int(np.count_nonzero(filled))
+        filled[places] = True
+        after = int(np.count_nonzero(filled))
+        if number < self._next or number in self._complete or after - before != len(places):
+            raise OptionError(f"order= gave two rows for one place of batch {number}; each place has one")
+        if after == size:
+            self._complete.add(number)
+            del self._filled[number]
+        while self._next in self._complete:
+            self._complete.discard(self._next)
+            self._next += 1
+
+    def end(self) -> None:
+        """Refuse that a batch lacks rows."""
+        if self._next < self._order.batches:
+            number = self._next
+            size, have = self._order.batch_size_of(number), int(np.count_nonzero(self._filled.get(number, ())))
+            raise OptionError(
+                f"order= says that there are {self._order.batches} batches and that batch {number} has {size} rows, "
+                f"but its windows gave {have} of them"
+            )
+
+
+def _numbers(window: Window, name: str) -> NDArray[Any]:
+    numbers = np.asarray(getattr(window, name))
+    if numbers.ndim != 1 or not np.issubdtype(numbers.dtype, np.integer):
+        raise OptionError(
+            f"order= gave a window whose {name} are {numbers.dtype} of shape {numbers.shape}; they are one-dimensional "
+            "arrays of integers"
+        )
+    return numbers.astype(np.int64, copy=False)
+
+
+def _check_range(numbers: NDArray[Any], count: int, what: str, all_of_them: str) -> None:
+    wrong = numbers[(numbers < 0) | (numbers >= count)]
+    if len(wrong):
+        raise OptionError(f"order= gave {what} {wrong[0]}, but there are {count:,} {all_of_them}, 0 to {count - 1:,}")
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= 0)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 100 else f"{text[:100]}..."

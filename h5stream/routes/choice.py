@@ -1,0 +1,127 @@
+"""Which way a loader's arguments ask for, and how much may be read together on it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from h5stream.dataset import H5Dataset
+from h5stream.device.backend import DeviceBackend, backend_for
+from h5stream.device.cuda import is_cuda_available
+from h5stream.device.window import check_fields
+from h5stream.engine.assemble import Assembler
+from h5stream.engine.budget import Sizing
+from h5stream.engine.footprint import Footprint
+from h5stream.engine.slots import SlotFormat
+from h5stream.errors import OptionError
+from h5stream.isolation.engine import made_value
+from h5stream.order.listed import GivenOrder
+from h5stream.routes.device import DeviceRoute
+from h5stream.routes.device_window import DeviceWindowRoute
+from h5stream.routes.host import HostRoute, LeasedTensors
+from h5stream.routes.pinned import PinnedRoute
+from h5stream.routes.route import Handover, Route
+from h5stream.settings import DEFAULT_BATCH_ROWS, Settings
+from h5stream.storage.layout import SampleLayout
+
+DEFAULT_PREFETCH = 2
+"""Batches ahead on a device: one is copied while one is consumed; more only helps where steps vary."""
+
+
+def backend_of(settings: Settings, layout: SampleLayout) -> DeviceBackend[Any, Any] | None:
+    """Give the backend of the device that batches go to; None for the host, where there is nothing to feed.
+
+    Raises
+    ------
+    OptionError
+        If there is no such device, batches are to go elsewhere than their window lies, or a field is no tensor there.
+    """
+    asked, device = settings.window_device, settings.device
+    if asked is None:
+        return None if device is None or str(device) == "cpu" else backend_for(device)
+    backend = backend_for(asked)
+    if device is not None and torch.device(device) not in (backend.device, torch.device(backend.device.type)):
+        raise OptionError(
+            f"window_device={str(asked)!r} gives batches on that device, but device={str(device)!r} was asked for; "
+            "name one"
+        )
+    check_fields(layout)
+    return backend
+
+
+def sizing_for(
+    settings: Settings, dataset: H5Dataset, given: GivenOrder | None, backend: DeviceBackend[Any, Any] | None
+) -> tuple[Sizing, GivenOrder | None]:
+    """Give what the size of windows depends on, and the sampler's batches with the room that there is for each."""
+    rows = given.said_rows if given is not None else min(settings.batch_rows or 1, len(dataset))
+    budget, most_budget = settings.budget()
+    sizing = Sizing(
+        layout=dataset.layout,
+        selected=dataset.rows,
+        batch_rows=rows or DEFAULT_BATCH_ROWS,
+        memory_budget=budget,
+        most_budget=most_budget,
+        threads=settings.threads,
+        threads_asked=settings.num_workers is not None,
+        # Rows that lie scattered want a large window.
+        shuffle=settings.shuffle or settings.order is not None or not dataset.is_in_file_order,
+        device_nbytes=None if settings.window_device is None or backend is None else backend.total_nbytes(),
+        whole_windows=settings.order is not None,
+    )
+    if given is None or rows is not None:
+        return sizing, given
+    sizing = sizing.with_room(settings.window)
+    return sizing, replace(given, room=sizing.batch_rows)
+
+
+def route_for(
+    settings: Settings,
+    layout: SampleLayout,
+    footprint: Footprint,
+    batch_rows: int,
+    backend: DeviceBackend[Any, Any] | None,
+) -> Route:
+    """Make the route that a loader's arguments ask for.
+
+    Parameters
+    ----------
+    settings : Settings
+        The arguments.
+    layout : SampleLayout
+        The fields.
+    footprint : Footprint
+        How much is read together.
+    batch_rows : int
+        Rows of a batch, at most.
+    backend : DeviceBackend or None
+        Of the device that batches go to.
+
+    Raises
+    ------
+    OptionError
+        If a field cannot be cast as it asks for.
+    """
+    handover = Handover(
+        takes_apart=settings.takes_apart,
+        gives_samples=settings.gives_samples,
+        collate_fn=settings.collate_fn,
+        transform=settings.transform,
+    )
+    assembler = Assembler(layout, gives_lists=not settings.takes_apart)
+    slot_format = SlotFormat.for_rows(layout.fields, footprint.slot_rows)
+    elsewhere, rest = handover.split()
+    ways: dict[str, Any] = {"slot_format": slot_format, "most_slots": footprint.max_open_batches}
+    if backend is not None:
+        ways |= {"backend": backend, "assembler": assembler, "on_side_stream": elsewhere, "handover": rest}
+        if settings.window_device is not None:
+            return DeviceWindowRoute(batch_format=SlotFormat.for_rows(layout.fields, batch_rows), **ways)
+        depth = DEFAULT_PREFETCH if settings.prefetch_factor is None else settings.prefetch_factor
+        return DeviceRoute(depth=depth, reuse_buffers=settings.reuse_device_buffers, **ways)
+    is_pinned = settings.pin_memory and is_cuda_available()
+    kind = PinnedRoute if is_pinned else HostRoute
+    if settings.is_isolated and elsewhere is not None:
+        return kind(to_tensors=made_value, handover=rest, transform_there=elsewhere, **ways)
+    to_tensors = LeasedTensors(assembler=assembler, slot_format=slot_format, apart=not is_pinned)
+    return kind(to_tensors=to_tensors, handover=handover, **ways)

@@ -1,0 +1,106 @@
+"""Batches on a device: each slot crosses in one copy, some batches ahead."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from h5stream.device.backend import DeviceBackend
+from h5stream.device.feed import DeviceFeed, Feed
+from h5stream.device.pinned_slots import PinnedRing
+from h5stream.engine.assemble import Assembler
+from h5stream.engine.counters import clock
+from h5stream.engine.running import Running
+from h5stream.engine.slots import Memory, SlotFormat, Slots
+from h5stream.routes.route import END, Function, Handover, Stream
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToDevice:
+    """What the ways onto a device have in common.
+
+    Attributes
+    ----------
+    backend : DeviceBackend
+        The device.
+    assembler, slot_format : Assembler, SlotFormat
+        How packed bytes become a batch, and how a slot is packed.
+    most_slots : int
+        Slots that are filled or waiting at a time, at most.
+    on_side_stream : callable or None
+        What is done to each batch beside the consumer's work.
+    handover : Handover
+        What is done to it then.
+    """
+
+    backend: DeviceBackend[Any, Any]
+    assembler: Assembler
+    slot_format: SlotFormat
+    most_slots: int
+    on_side_stream: Function | None
+    handover: Handover
+
+    @property
+    def transform_there(self) -> None:
+        """Nothing: a transform gets batches on the device."""
+
+    def new_slots(self) -> Slots:
+        """Give a ring of pinned memory."""
+        return PinnedRing(self.backend, self.slot_format.nbytes, most_slots=self.most_slots)
+
+    def pin_in_place(self, memory: Memory) -> None:
+        """Pin it, as the device wants it."""
+        self.backend.pin_in_place(memory)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceRoute(ToDevice):
+    """Gives batches on a device, `depth` of them ahead; see `h5stream.routes.route.Route`.
+
+    Attributes
+    ----------
+    depth : int
+        Batches ahead.
+    reuse_buffers : bool
+        Write into the same device buffers in turn.
+    """
+
+    depth: int
+    reuse_buffers: bool
+
+    def stream(self, run: Running, first_batch: int) -> Stream:
+        """Give the stream of an epoch."""
+        feed = DeviceFeed(
+            self.backend,
+            run,
+            self.assembler,
+            self.slot_format,
+            depth=self.depth,
+            reuse_buffers=self.reuse_buffers,
+            transform=self.on_side_stream,
+            tally=run.counters.tally(),
+        )
+        return DeviceStream(feed, run, self.handover)
+
+
+@dataclass(slots=True)
+class DeviceStream:
+    """Batches of a feed, handed over."""
+
+    _feed: Feed
+    _run: Running
+    _handover: Handover
+
+    def next_batch(self, timeout_s: float) -> Any:
+        """Wait for the next batch, and finish it."""
+        given = self._feed.next_batch(timeout_s)
+        if given is None:
+            return END
+        began = clock()
+        value = self._handover(*given)
+        self._run.counters.finished(began)
+        return value
+
+    def close(self) -> None:
+        """Wait for the copies under way."""
+        self._feed.close()

@@ -1,0 +1,96 @@
+"""Batches on the host: tensors over slots that are leased to the user."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from h5stream.engine.assemble import Assembler
+from h5stream.engine.batches import ReadyBatch
+from h5stream.engine.counters import clock
+from h5stream.engine.running import Running
+from h5stream.engine.slots import Memory, SlotFormat, SlotRing, Slots
+from h5stream.routes.route import END, Function, Handover, Stream
+
+ToTensors = Callable[[ReadyBatch], Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeasedTensors:
+    """Makes tensors over a batch's slot, which goes back when the last of them is dropped.
+
+    Attributes
+    ----------
+    assembler, slot_format : Assembler, SlotFormat
+        How a slot becomes a batch.
+    apart : bool
+        See `Assembler.batch`.
+    """
+
+    assembler: Assembler
+    slot_format: SlotFormat
+    apart: bool = True
+
+    def __call__(self, batch: ReadyBatch) -> Any:
+        """Make them."""
+        leased = batch.slot.lease()
+        return self.assembler.batch(leased, self.slot_format, batch.rows, batch.objects, apart=self.apart)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostRoute:
+    """Gives batches in ordinary memory; see `h5stream.routes.route.Route`.
+
+    Attributes
+    ----------
+    slot_format : SlotFormat
+        How a slot is packed.
+    most_slots : int
+        Slots that are filled or waiting at a time, at most.
+    to_tensors : callable
+        Makes tensors of a filled slot.
+    handover : Handover
+        What is done to each batch.
+    transform_there : callable or None
+        What the process that fills the slots does to each batch before.
+    """
+
+    slot_format: SlotFormat
+    most_slots: int
+    to_tensors: ToTensors
+    handover: Handover
+    transform_there: Function | None = None
+
+    def new_slots(self) -> Slots:
+        """Give a ring of private memory."""
+        return SlotRing(self.slot_format.nbytes, most_slots=self.most_slots)
+
+    def pin_in_place(self, memory: Memory) -> None:
+        """Do nothing: nothing copies from it by itself."""
+
+    def stream(self, run: Running, first_batch: int) -> Stream:
+        """Give the stream of an epoch."""
+        return HostStream(run, self.to_tensors, self.handover)
+
+
+@dataclass(slots=True)
+class HostStream:
+    """Leases slots to the user."""
+
+    _run: Running
+    _to_tensors: ToTensors
+    _handover: Callable[[Any, int], Any]
+
+    def next_batch(self, timeout_s: float) -> Any:
+        """Wait for the next batch, and finish it."""
+        batch = self._run.next_batch(timeout_s)
+        if batch is None:
+            return END
+        began = clock()
+        value = self._handover(self._to_tensors(batch), batch.rows)
+        self._run.counters.finished(began)
+        return value
+
+    def close(self) -> None:
+        """Do nothing: nothing is under way here."""

@@ -1,0 +1,317 @@
+"""Every argument of `H5StreamLoader`, checked once; a refusal names argument, rule, value and way out."""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+import os
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from h5stream import allowance
+from h5stream.dataset import H5Dataset, opened
+from h5stream.engine.budget import check_budget, default_budget
+from h5stream.errors import OptionError
+from h5stream.isolation.guard import opened_by_child
+from h5stream.isolation.setup import checked_isolation
+from h5stream.order.listed import GivenOrder
+from h5stream.order.users import OrderFactory, Ranks
+from h5stream.order.windows import check_window
+from h5stream.ranks import checked_ranks
+from h5stream.staging.loading import stage_layout, with_mapped_files
+
+DEFAULT_BATCH_ROWS = 8192
+"""Large enough that nothing is done per row that could be done per batch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The arguments of a loader; see `H5StreamLoader` for what each means. Made by `Settings.of`.
+
+    All are as they were given, but for numbers, which are plain ones, and `shuffle`, which is never None.
+    """
+
+    dataset: Any
+    batch_size: int | None
+    shuffle: bool
+    sampler: Iterable[Any] | None
+    batch_sampler: Iterable[Any] | None
+    num_workers: int | None
+    collate_fn: Callable[[list[Any]], Any] | None
+    pin_memory: bool
+    drop_last: bool
+    timeout: float
+    worker_init_fn: Callable[[int], None] | None
+    multiprocessing_context: Any
+    generator: torch.Generator | None
+    prefetch_factor: int | None
+    persistent_workers: bool
+    pin_memory_device: str
+    in_order: bool
+    device: torch.device | str | None
+    reuse_device_buffers: bool
+    window_device: torch.device | str | None
+    fields: Any
+    seed: int | None
+    window: int | str
+    memory_budget: int | str | None
+    transform: Callable[[Any], Any] | None
+    rank: int | None
+    world_size: int | None
+    allow_external: bool
+    stage_to: str | os.PathLike[str] | None
+    on_error: str
+    isolation: str
+    order: OrderFactory | None
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Settings:
+        """Check arguments, of which none may be missing; what is no argument is passed over.
+
+        Raises
+        ------
+        OptionError
+            If one is wrong, or two contradict each other.
+        """
+        settings = cls(**{field.name: given[field.name] for field in fields(cls)})
+        for name in ("collate_fn", "worker_init_fn", "transform", "order"):
+            _check_callable(name, given[name])
+        settings._check_order_is_decided_once()
+        settings._check_device_window()
+        check_window(settings.window)
+        checked_ranks(settings.rank, settings.world_size, listed=settings.is_listed)
+        if settings.memory_budget is not None:
+            check_budget(settings.memory_budget)
+        checked_isolation(settings.isolation)
+        generator = settings.generator
+        if generator is not None and not isinstance(generator, torch.Generator):
+            raise OptionError(f"generator= takes a torch.Generator, not {generator!r}")
+        return replace(
+            settings,
+            batch_size=_count("batch_size", settings.batch_size, 1, "a positive number of rows"),
+            num_workers=_count("num_workers", settings.num_workers, 0, "a non-negative number of reader threads"),
+            seed=_count("seed", settings.seed, 0, "a non-negative integer"),
+            timeout=_checked_timeout(settings.timeout),
+            shuffle=bool(settings.shuffle),
+        )
+
+    def _check_order_is_decided_once(self) -> None:
+        """Refuse what contradicts itself, by the same rules as DataLoader."""
+        others = self.shuffle or self.sampler is not None or self.drop_last
+        if self.order is not None and (others or self.batch_sampler is not None):
+            raise OptionError(
+                "order= decides which samples come when and in which batches, so shuffle=, sampler=, batch_sampler= "
+                "and drop_last= must be left out"
+            )
+        if self.sampler is not None and self.shuffle:
+            raise OptionError("sampler= decides the order, so shuffle= must be left out")
+        if self.batch_sampler is not None and (others or self.batch_size not in (None, 1, DEFAULT_BATCH_ROWS)):
+            raise OptionError(
+                "batch_sampler= decides everything, so batch_size=, shuffle=, sampler= and drop_last= must be left out"
+            )
+        if self.batch_size is None and self.drop_last:
+            raise OptionError("batch_size=None gives single samples, so drop_last= must be left out")
+
+    def _check_device_window(self) -> None:
+        if self.on_error not in ("raise", "skip"):
+            raise OptionError(f"on_error= takes 'raise' or 'skip', not {self.on_error!r}")
+        if self.window_device is None:
+            return
+        if self.is_listed:
+            raise OptionError("window_device= shuffles on the device, so sampler= and batch_sampler= must be left out")
+        if self.order is not None:
+            raise OptionError(
+                "window_device= shuffles on the device by the loader's own order, so order= must be left out; device= "
+                "takes batches of any order there"
+            )
+        if self.on_error == "skip":
+            raise OptionError(
+                "window_device= gathers whole windows, so on_error='skip' cannot leave rows out; drop one"
+            )
+
+    # --- what follows from them -------------------------------------------------------------------------
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether a sampler lists the rows of each batch."""
+        return self.sampler is not None or self.batch_sampler is not None
+
+    @property
+    def is_isolated(self) -> bool:
+        """Whether a process of its own reads."""
+        return self.isolation == "process"
+
+    @property
+    def batch_rows(self) -> int | None:
+        """Rows of a batch; None where samples come singly, or a `batch_sampler` says."""
+        return None if self.batch_sampler is not None else self.batch_size
+
+    @property
+    def gives_samples(self) -> bool:
+        """Whether each sample comes singly, without an axis of rows."""
+        return self.batch_rows is None and not hasattr(self.sampler, "batch_size") and self.batch_sampler is None
+
+    @property
+    def takes_apart(self) -> bool:
+        """Whether batches become lists of samples."""
+        is_batched = self.batch_sampler is not None or self.batch_rows is not None
+        return self.gives_samples or (is_batched and self.collate_fn is not None)
+
+    @property
+    def threads(self) -> int:
+        """Reader threads, as far as they fit."""
+        return allowance.cpus() if self.num_workers is None else self.num_workers
+
+    @property
+    def ranks(self) -> Ranks | None:
+        """Which part of each epoch was asked for; None leaves it to `torch.distributed`."""
+        return checked_ranks(self.rank, self.world_size, listed=self.is_listed)
+
+    @property
+    def order_text(self) -> str:
+        """Which kind of order it is, as a state tells it."""
+        if self.is_listed:
+            return "sampler"
+        if self.order is not None:
+            return qualified_name(self.order)
+        return "shuffled" if self.shuffle else "file"
+
+    def budget(self) -> tuple[int, int]:
+        """Give the bytes that a loader may take, and those that it may take where an automatic window needs more.
+
+        The latter are more only where no budget was given: half of the machine's memory.
+        """
+        total = allowance.memory_total_bytes()
+        if self.memory_budget is None:
+            budget = check_budget(default_budget(total))
+            return budget, max(budget, total // 2)
+        return (budget := check_budget(self.memory_budget)), budget
+
+    def first_seed(self) -> int:
+        """Give the seed; drawn from the generator, anew each time, if only that was given."""
+        if self.seed is not None:
+            return self.seed
+        return 0 if self.generator is None else int(torch.randint(0, 2**62, (), generator=self.generator).item())
+
+    def given_order(self, dataset: H5Dataset) -> GivenOrder | None:
+        """Give the order that a sampler decides; None where there is none.
+
+        A sampler's indices are places in the dataset, as in a Subset of torch.
+        """
+        if not self.is_listed:
+            return None
+        return GivenOrder(
+            sampler=self.sampler,
+            batch_sampler=self.batch_sampler,
+            batch_size=self.batch_rows,
+            drop_last=self.drop_last,
+            rows=dataset.rows,
+        )
+
+    # --- the data, and other processes ------------------------------------------------------------------
+
+    def opened(self) -> Settings:
+        """Give the settings with the dataset open: of files, or `H5Dataset`, chosen from and joined as torch does."""
+        given, asked = self.dataset, self.fields
+        if self.is_isolated:
+            given, asked = opened_by_child(given, asked, self.allow_external)
+        known = opened(given, asked)
+        if known is None:
+            known = H5Dataset(given, asked, allow_external=self.allow_external)
+        return replace(self, dataset=known, fields=None)
+
+    def staged(self, owner: object) -> tuple[H5Dataset, Callable[[], Any]]:
+        """Give the dataset over staged copies, and what gives their lease back: when called, or with `owner`'s end.
+
+        Without `stage_to` it stays where it is; copies that were staged before are recognised in any case.
+        """
+        dataset: H5Dataset = self.dataset
+        if self.stage_to is None:
+            layout = with_mapped_files(dataset.layout)
+            return (dataset if layout is dataset.layout else dataset.over(layout)), _nothing
+        if not isinstance(self.stage_to, str | os.PathLike):
+            raise OptionError(f"stage_to= takes a folder, not {self.stage_to!r}")
+        layout, release = stage_layout(dataset.layout, self.stage_to)
+        return dataset.over(layout), weakref.finalize(owner, release)
+
+    def travelling(self, seed: int) -> dict[str, Any]:
+        """Give the arguments that make a loader like this one in another process, of the same seed if it was drawn.
+
+        Of settings that are `opened`: open h5py files do not travel, and a pattern could mean other files there.
+        """
+        drawn = {} if self.generator is None else {"generator": None, "seed": seed}
+        arguments = {field.name: getattr(self, field.name) for field in fields(self)}
+        return arguments | {"multiprocessing_context": None} | drawn
+
+
+def remade(kind: Any, arguments: dict[str, Any], epoch: int) -> Any:
+    """Make a loader in another process, whose next epoch is this one."""
+    loader = kind(**arguments)
+    if epoch:
+        loader.set_epoch(epoch)
+    return loader
+
+
+def checked_epoch(epoch: int) -> int:
+    """Give the number of an epoch.
+
+    Raises
+    ------
+    OptionError
+        If it is none.
+    """
+    if (number := _integer(epoch)) is None or number < 0:
+        raise OptionError(f"set_epoch takes a non-negative integer, not {epoch!r}")
+    return number
+
+
+def qualified_name(function: Any) -> str:
+    """Give the name by which a function can be found again; of an object that is called, its type's.
+
+    Examples
+    --------
+    >>> qualified_name(functools.partial(math.hypot, 3)), qualified_name(print)
+    ('math.hypot', 'builtins.print')
+    """
+    while isinstance(function, functools.partial):
+        function = function.func
+    named = function if hasattr(function, "__qualname__") else type(function)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
+def _nothing() -> None:
+    """Have nothing to give back."""
+
+
+def _check_callable(name: str, value: Any) -> None:
+    if value is not None and not callable(value):
+        raise OptionError(f"{name}= takes a callable or None, not {value!r}")
+
+
+def _count(name: str, value: Any, least: int, rule: str) -> int | None:
+    if value is None:
+        return None
+    if (number := _integer(value)) is None or number < least:
+        raise OptionError(f"{name}= takes {rule}, not {value!r}")
+    return number
+
+
+def _checked_timeout(timeout: Any) -> float:
+    number = isinstance(timeout, (int, float, np.integer, np.floating)) and not isinstance(timeout, bool)
+    if not number or not 0 <= timeout < math.inf:
+        raise OptionError(f"timeout= takes seconds, 0 or more, not {timeout!r}")
+    return timeout  # type: ignore[no-any-return]
+
+
+def _integer(value: Any) -> int | None:
+    """Give a whole number of whatever type, NumPy's as well; None for what is none, and for a bool."""
+    try:
+        return None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return None

@@ -1,0 +1,297 @@
+"""`order=`: orders as a user would write them, and what one that is wrong is told."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+import torch
+from sample_files import write_sample
+from torch.utils.data import DataLoader
+
+from h5stream import Blocks, H5Dataset, H5StreamLoader, Order, Ranks, Window
+from h5stream.errors import OptionError, StateError
+
+ROWS, BATCH = 1000, 50
+SCORE = np.random.default_rng(0).permutation(ROWS)
+CLASS = np.arange(ROWS) * 4 // ROWS  # sorted by class, as files are
+
+
+class Listed:
+    """Rows one after the other, in batches of one size, a few batches a window."""
+
+    def __init__(self, rows, batch_size=BATCH, together=3):
+        self.rows, self.batch_size, self.together = rows, batch_size, together
+
+    @property
+    def batches(self):
+        return len(self.rows) // self.batch_size
+
+    def batch_size_of(self, batch):
+        return self.batch_size
+
+    def windows(self, first_batch=0):
+        for first in range(first_batch, self.batches, self.together):
+            few = range(first, min(first + self.together, self.batches))
+            yield Window.of_batches(first, [self.rows[k * self.batch_size :][: self.batch_size] for k in few])
+
+
+def curriculum(blocks: Blocks, epoch: int, ranks: Ranks) -> Order:
+    """Give the easiest samples first, and each epoch some more of the hard ones."""
+    share = min(ROWS, ROWS // 2 * (epoch + 1))
+    return Listed(np.argsort(SCORE)[:share][ranks.rank :: ranks.world_size])
+
+
+class Balanced:
+    """Blocks in turn from each class, so that every batch has as many rows of each; rare classes come again."""
+
+    def __init__(self, blocks, epoch, ranks):
+        rng = np.random.default_rng((epoch, 7))
+        starts = blocks.edges[:-1]
+        self._queues = []
+        for label in np.unique(CLASS):
+            mine = rng.permutation(np.flatnonzero(CLASS[starts] == label))
+            rows = [np.arange(blocks.edges[k], blocks.edges[k + 1]) for k in mine]
+            self._queues.append(np.concatenate(rows)[ranks.rank :: ranks.world_size])
+        self.each = 10
+        self.batches = 100 // ranks.world_size
+
+    def batch_size_of(self, batch):
+        return self.each * len(self._queues)
+
+    def windows(self, first_batch=0):
+        for batch in range(first_batch, self.batches):
+            places = np.arange(batch * self.each, (batch + 1) * self.each)
+            yield Window.of_batches(batch, [np.concatenate([queue[places % len(queue)] for queue in self._queues])])
+
+
+ORDERS = {"curriculum": curriculum, "balanced": Balanced}
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory):
+    return write_sample(tmp_path_factory.mktemp("order"), rows=ROWS)
+
+
+def named(order):
+    """Give the rows of each batch of an order, by the rules of its windows alone."""
+    found = [np.full(order.batch_size_of(k), -1) for k in range(order.batches)]
+    for window in order.windows():
+        for row, batch, within in zip(window.rows, window.batch, window.within, strict=True):
+            found[batch][within] = row
+    return [rows.tolist() for rows in found]
+
+
+def loader_of(sample, order, **options):
+    options = {"num_workers": 2, "fields": ["x", "y"], **options}
+    return H5StreamLoader(sample.path, options.pop("batch_size", BATCH), order=order, **options)
+
+
+def rows_of(sample, batches):
+    found = []
+    for x, y in batches:
+        assert sample.matches(x, y)
+        found.append(y.tolist())
+    return found
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 0}, {"isolation": "process"}, {"memory_budget": "2MiB"}])
+@pytest.mark.parametrize("name", ORDERS)
+def test_batches_are_those_of_the_order_epoch_after_epoch(sample, name, options):
+    order = ORDERS[name]
+    with loader_of(sample, order, **options) as loader:
+        for epoch in range(2):
+            expected = named(order(loader.dataset.blocks, epoch, Ranks()))
+            assert len(loader) == len(expected)
+            batches = iter(loader)
+            assert len(batches) == len(expected)  # and not that of the epoch after it
+            assert rows_of(sample, batches) == expected
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_each_rank_has_its_part(sample, name):
+    order = ORDERS[name]
+    for rank in range(2):
+        with loader_of(sample, order, rank=rank, world_size=2) as loader:
+            ranks = Ranks(rank=rank, world_size=2)
+            assert rows_of(sample, loader) == named(order(loader.dataset.blocks, 0, ranks))
+
+
+@pytest.mark.parametrize("name", ORDERS)
+@pytest.mark.parametrize("taken", [0, 1, 4])
+def test_it_goes_on_where_a_state_was_saved_without_asking_for_what_was_taken(sample, name, taken):
+    order = ORDERS[name]
+    with loader_of(sample, order) as loader:
+        list(loader)
+        batches = iter(loader)
+        for _ in range(taken):
+            next(batches)
+        state = loader.state_dict()
+    with loader_of(sample, order) as later:
+        later.load_state_dict(state)
+        assert rows_of(sample, later) == named(order(later.dataset.blocks, 1, Ranks()))[taken:]
+        assert later.state_dict()["epoch"] == 2
+
+
+def test_a_state_names_the_function_and_refuses_another(sample):
+    with loader_of(sample, curriculum) as loader:
+        state = loader.state_dict()
+    assert state["fingerprint"]["order"].endswith("test_users_order.curriculum")
+    for other in ({"order": Balanced}, {"shuffle": True}, {}):
+        loader = H5StreamLoader(sample.path, BATCH, fields=["x", "y"], **other)
+        with loader, pytest.raises(StateError, match=r"order was .*curriculum and is now"):
+            loader.load_state_dict(state)
+    with loader_of(sample, functools.partial(curriculum)) as loader:
+        loader.load_state_dict(state)
+
+
+def test_another_number_of_ranks_is_refused(sample):
+    with loader_of(sample, curriculum) as loader:
+        next(iter(loader))
+        state = loader.state_dict()
+    loader = loader_of(sample, curriculum, rank=0, world_size=2)
+    with loader, pytest.raises(StateError, match=r"the state is of 1 ranks and there are 2: .* order="):
+        loader.load_state_dict(state)
+
+
+def test_rows_are_places_in_the_dataset(sample):
+    chosen = np.random.default_rng(1).permutation(ROWS)[:200]
+    dataset = H5Dataset(sample.path, ["x", "y"]).listed(chosen)
+    with H5StreamLoader(dataset, BATCH, order=lambda blocks, epoch, ranks: Listed(np.arange(199, -1, -1))) as loader:
+        assert np.concatenate(rows_of(sample, loader)).tolist() == chosen[::-1].tolist()
+        stock = DataLoader(dataset, batch_sampler=loader.batch_sampler)
+        assert torch.cat([y for _, y in stock]).tolist() == chosen[::-1].tolist()
+        assert len(stock) == 4
+
+
+def test_a_device_gets_the_same_batches_and_a_device_window_is_refused(sample):
+    with loader_of(sample, curriculum) as loader:
+        expected = rows_of(sample, loader)
+    with loader_of(sample, curriculum, device="cpu", transform=lambda batch: batch) as loader:
+        assert rows_of(sample, loader) == expected
+    with pytest.raises(OptionError, match="order= must be left out; device= takes batches of any order"):
+        loader_of(sample, curriculum, window_device="cpu")
+
+
+def test_what_is_open_stays_within_the_budget(sample):
+    with loader_of(sample, lambda *_: Listed(SCORE, together=20), window=ROWS) as loader:
+        list(loader)
+        assert loader.held_nbytes <= loader.memory_budget
+
+
+@pytest.mark.parametrize(
+    "options", [{"shuffle": True}, {"sampler": [0]}, {"batch_sampler": [[0]]}, {"drop_last": True}]
+)
+def test_one_argument_decides_the_order(sample, options):
+    with pytest.raises(OptionError, match="order= decides which samples come when"):
+        loader_of(sample, curriculum, **options)
+
+
+@pytest.mark.parametrize(
+    ("order", "message"),
+    [
+        (3, "order= takes a callable or None, not 3"),
+        (lambda *_: None, "order= gave None, which has no batches, batch_size_of, windows: .* h5stream.Order"),
+        (lambda *_: [[0, 1]], r"order= gave \[\[0, 1\]\], which has no batches"),
+    ],
+)
+def test_what_gives_no_order_is_refused_at_once(sample, order, message):
+    with pytest.raises(OptionError, match=message):
+        loader_of(sample, order)
+
+
+def window(rows, batch, within):
+    return Window(rows=np.asarray(rows), batch=np.asarray(batch), within=np.asarray(within))
+
+
+class Says:
+    """Two batches of two rows, and windows of whatever is given."""
+
+    batches = 2
+
+    def __init__(self, *windows, sizes=(2, 2)):
+        self.given, self.sizes = windows, sizes
+
+    def batch_size_of(self, batch):
+        return self.sizes[batch]
+
+    def windows(self, first_batch=0):
+        return iter(self.given)
+
+
+FIRST, SECOND = window([0, 1], [0, 0], [0, 1]), window([2, 3], [1, 1], [0, 1])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ([window([0, ROWS], [0, 0], [0, 1])], "gave row 1000, but there are 1,000 rows, 0 to 999"),
+        ([window([0, -1], [0, 0], [0, 1])], "gave row -1, but there are"),
+        ([window([0, 1], [0, 2], [0, 1])], "gave a row of batch 2, but there are 2 batches, 0 to 1"),
+        ([window([0, 1], [0, 0], [0, 2])], "batch 0 has 2 rows, and gave it a row at place 2; places are 0 to 1"),
+        ([window([0, 1], [0, 0], [1, 1])], "two rows for one place of batch 0"),
+        ([FIRST, FIRST], "two rows for one place of batch 0"),
+        ([window([0, 1], [0], [0, 1])], "a window of 2 rows, 1 batches and 2 places"),
+        ([window([0.5, 1], [0, 0], [0, 1])], "whose rows are float64 of shape"),
+        ([FIRST], "batch 1 has 2 rows, but its windows gave 0 of them"),
+        ([FIRST, window([2], [1], [0])], "batch 1 has 2 rows, but its windows gave 1 of them"),
+        ([], "batch 0 has 2 rows, but its windows gave 0 of them"),
+        ([[0, 1]], r"gave \[0, 1\] for a window; its windows are h5stream.Window"),
+    ],
+)
+def test_a_window_that_is_wrong_is_refused_at_its_batch(sample, wrong, message):
+    with loader_of(sample, lambda *_: Says(*wrong)) as loader, pytest.raises(OptionError, match=message):
+        list(loader)
+
+
+@pytest.mark.parametrize("size", [0, -1, 2.5, BATCH + 1, None])
+def test_the_size_of_a_batch_is_a_number_that_fits(sample, size):
+    loader = loader_of(sample, lambda *_: Says(FIRST, SECOND, sizes=(size, 2)))
+    with loader, pytest.raises(OptionError, match=rf"batch 0 has {size!r} rows; a batch has 1 to batch_size=50"):
+        list(loader)
+
+
+def test_what_is_wrong_is_told_where_another_process_reads(sample):
+    loader = loader_of(sample, lambda *_: Says(FIRST, FIRST), isolation="process")
+    with loader, pytest.raises(OptionError, match="two rows for one place of batch 0"):
+        list(loader)
+
+
+def test_what_comes_before_a_wrong_window_is_given(sample):
+    with loader_of(sample, lambda *_: Says(FIRST, window([2, ROWS], [1, 1], [0, 1]))) as loader:
+        batches = iter(loader)
+        assert next(batches)[1].tolist() == [0, 1]
+        with pytest.raises(OptionError, match="gave row 1000"):
+            next(batches)
+
+
+def test_a_window_that_does_not_fit_is_refused_with_the_ways_out(sample):
+    loader = loader_of(sample, lambda *_: Listed(SCORE, together=20), window=300)
+    message = "a window of 1,000 rows of 20 batches, and there is room for 300 rows"
+    with loader, pytest.raises(OptionError, match=message):
+        list(loader)
+    with loader_of(sample, lambda *_: Listed(SCORE, together=20), window=ROWS) as loader:
+        assert rows_of(sample, loader) == named(Listed(SCORE))
+
+
+def test_windows_that_give_what_was_taken_again_are_passed_over(sample):
+    order = Says(FIRST, SECOND)
+    with loader_of(sample, lambda *_: order) as loader:
+        batches = iter(loader)
+        next(batches)
+        state = loader.state_dict()
+        loader.load_state_dict(state)
+        assert rows_of(sample, loader) == [[2, 3]]
+
+
+def test_an_error_of_the_functions_own_reaches_the_loop(sample):
+    def broken(blocks, epoch, ranks):
+        if epoch:
+            raise ZeroDivisionError
+        return Listed(SCORE)
+
+    with loader_of(sample, broken) as loader:
+        assert sum(1 for _ in loader) == 20
+        with pytest.raises(ZeroDivisionError):
+            iter(loader)
