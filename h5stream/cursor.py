@@ -17,7 +17,7 @@ from h5stream.errors import OptionError, StateError
 from h5stream.mixing import warn_of_weak_shuffle
 from h5stream.order.epoch import EpochOrder, Order, OrderSettings
 from h5stream.order.listed import GivenOrder, ListedOrder
-from h5stream.order.rest import Taken, order_after
+from h5stream.order.rest import RestOrder, Taken, order_after
 from h5stream.order.users import CheckedOrder, Ranks, Room
 from h5stream.ranks import current_ranks
 from h5stream.sampler import ChunkBatchSampler, OrderSampler
@@ -180,7 +180,7 @@ class Cursor:
             return self._users_order(epoch, ranks)
         return EpochOrder(self.blocks, self._settings_of(epoch, ranks))
 
-    def order_of(self, start: Start) -> tuple[Order, int]:
+    def order_of(self, start: Start) -> tuple[EpochOrder | RestOrder | CheckedOrder | ListedOrder, int]:
         """Give the order of an iteration, and the batch to begin with."""
         place = start.place
         if self._asked.order is None and self._given is None:
@@ -198,13 +198,6 @@ class Cursor:
             checksum=place.checksum,
         )
         return order, first_batch
-
-    def engine_order(self, start: Start) -> tuple[Order, int, Order, int]:
-        """Give the order of an iteration and its first batch, and then the engine's, and its first slot."""
-        order, first_batch = self.order_of(start)
-        if self._asked.order is not None or self._given is not None:
-            return order, first_batch, order, first_batch
-        return order, first_batch, *self._footprint.engine_order(order, first_batch)  # type: ignore[arg-type]
 
     def _users_order(self, epoch: int, ranks: Ranks) -> CheckedOrder:
         """Give what ``order=`` makes; the newest is kept, since it is asked for its length as well."""

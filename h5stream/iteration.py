@@ -20,6 +20,7 @@ from h5stream.engine.running import STOP_S, Engine, Running
 from h5stream.engine.threads import ThreadEngine
 from h5stream.errors import LoaderClosedError
 from h5stream.isolation.engine import ProcessEngine
+from h5stream.order.epoch import UsersOrder
 from h5stream.routes.route import END, Route, Stream
 from h5stream.settings import Settings
 from h5stream.state import Place
@@ -99,10 +100,12 @@ class Iterations:
         return ahead
 
     def _begun(self, start: Start, max_open_batches: int) -> Iteration:
-        order, first_batch, slots_order, first_slot = self.cursor.engine_order(start)
-        run = self.engine.begin(
-            slots_order, first_slot, max_open_batches=max_open_batches, world_size=start.ranks.world_size
+        order, first_batch = self.cursor.order_of(start)
+        # What the user's code decides is read as it comes.
+        filled = (
+            (order, first_batch) if isinstance(order, UsersOrder) else self.footprint.engine_order(order, first_batch)
         )
+        run = self.engine.begin(*filled, max_open_batches=max_open_batches, world_size=start.ranks.world_size)
         progress = Progress(start=start, order=order, first_batch=first_batch, batch=first_batch)
         return Iteration(run=run, progress=progress)
 

@@ -26,8 +26,7 @@ from h5stream.isolation.packing import unpack
 from h5stream.isolation.parent import Child
 from h5stream.isolation.setup import Setup, check_function, check_main_guard, main_module
 from h5stream.order.blocks import Blocks
-from h5stream.order.epoch import Order
-from h5stream.order.listed import ListedOrder
+from h5stream.order.epoch import Order, UsersOrder
 from h5stream.storage.layout import SampleLayout
 
 
@@ -131,8 +130,8 @@ class ProcessEngine:
             ready_limit=max_open_batches,
             row_nbytes=sum(f.row_nbytes for f in self._layout.fields),
         )
-        # The windows of a sampler are fed: it is the user's, and cannot be sent.
-        sent = None if isinstance(order, ListedOrder) else _pickled(order, self._blocks)
+        # The windows of a sampler, or of an order of the user's, are sent one by one: that code stays here.
+        sent = None if isinstance(order, UsersOrder) else _pickled(order, self._blocks)
         return IsolatedRun(self._child, order, sent, counters, first_batch, max_open_batches, world_size)
 
     def _start(self) -> None:

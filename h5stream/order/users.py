@@ -69,21 +69,6 @@ class CheckedOrder(UsersOrder):
     OptionError
         If it is no order. Its windows are checked when they come: the error is raised at the first batch that is not
         right.
-
-    Examples
-    --------
-    >>> from h5stream.order.blocks import make_blocks
-    >>> class Backwards:
-    ...     batches = 2
-    ...     def batch_size_of(self, batch):
-    ...         return 2
-    ...     def windows(self, first_batch=0):
-    ...         for k in range(first_batch, 2):
-    ...             yield Window.of_batches(k, [np.array([3 - 2 * k, 2 - 2 * k])])
-    >>> room = Room(batch_rows=2, window_rows=4, window_batches=3)
-    >>> order = CheckedOrder(Backwards(), make_blocks((0, 4), (2,)), room)
-    >>> [(window.rows.tolist(), window.within.tolist()) for window in order.windows()]
-    [([2, 3], [1, 0]), ([0, 1], [1, 0])]
     """
 
     def __init__(self, order: Any, blocks: Blocks, room: Room) -> None:
