@@ -162,8 +162,8 @@ def test_a_damaged_manifest_is_named_and_nothing_is_lost(write, ram, text):
 def test_a_manifest_of_a_newer_version_is_left_alone(write, ram):
     stage(write("a.h5", 10), to=ram, lease=False)
     path = ram / ".h5stream" / "manifest.json"
-    path.write_text(path.read_text().replace('"version": 1', '"version": 2'))
-    with pytest.raises(ManifestError, match="has version 2, this h5stream knows 1"):
+    path.write_text(path.read_text().replace('"version": 2', '"version": 3'))
+    with pytest.raises(ManifestError, match="has version 3, this h5stream knows 2"):
         list_staged(ram)
 
 
