@@ -10,15 +10,15 @@ from typing import Any
 from h5stream import allowance
 from h5stream.advice.knobs import LoaderKnobs, Turn
 from h5stream.advice.limits import BATCH_TOO_SMALL, PYTHON, STEP, Limit, data_limit, larger_batch, step_turns
-from h5stream.advice.order_of_knobs import NOT_WAITING, WAITING
 from h5stream.advice.rules import above_zero
 from h5stream.advice.suggestion import Suggestion
 from h5stream.advice.trials import Step, Trial, first_batch, time_loop, time_step
-from h5stream.advice.waiting import rows_of
+from h5stream.advice.waiting import NOT_WAITING, WAITING
 from h5stream.engine.statistics import LoaderStatistics
 from h5stream.loader import H5StreamLoader
 from h5stream.monitor.line import percent
 from h5stream.monitor.system import MIN_INTERVAL_S, SystemMonitor
+from h5stream.structure import first_rows, rows_of
 
 TRIAL_S = 5.0
 """Seconds of each of the three runs."""
@@ -193,17 +193,7 @@ def _half(batch: Any, rows: int | None) -> Any:
     if rows is None or rows < 2:
         # Of one row there is no half; twice that row is as good a comparison, but not all batches can be joined.
         return None
-    return _first_rows(batch, rows // 2)
-
-
-def _first_rows(batch: Any, count: int) -> Any:
-    if isinstance(batch, (dict, tuple)):
-        parts = batch.items() if isinstance(batch, dict) else enumerate(batch)
-        cut = {key: _first_rows(value, count) for key, value in parts}
-        return cut if isinstance(batch, dict) else tuple(cut.values())
-    if isinstance(batch, list) and any(getattr(value, "shape", None) is not None for value in batch):
-        return [_first_rows(value, count) for value in batch]
-    return batch[:count] if rows_of(batch) is not None else batch
+    return first_rows(batch, rows // 2)
 
 
 def _verdict(

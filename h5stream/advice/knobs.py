@@ -89,7 +89,9 @@ class Turn:
     why : str
         Why that helps.
     speedup : float or None
-        How many times faster the limiting part becomes, at best; None where nobody can say.
+        How many times faster the limiting part becomes, at best; None where that is not known.
+    stop : str
+        When to leave it; empty where nothing is to be tried step by step.
     """
 
     knob: str
@@ -97,6 +99,7 @@ class Turn:
     try_next: str
     why: str
     speedup: float | None = None
+    stop: str = ""
 
     def __str__(self) -> str:
         return f"{self.knob}: {self.present} -> {self.try_next} ({self.why})"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from h5stream.advice.knobs import LoaderKnobs, Turn
-from h5stream.advice.order_of_knobs import NOT_WAITING
+from h5stream.advice.waiting import NOT_WAITING
 from h5stream.engine.statistics import LoaderStatistics
-from h5stream.monitor.line import NA
+from h5stream.monitor.line import size
 from h5stream.units import text_of_bytes
 
 STORAGE, DECODE, SCATTER, COPY, H5PY = "storage", "decode", "scatter", "copy", "h5py"
@@ -150,7 +150,7 @@ def _storage(statistics: LoaderStatistics, knobs: LoaderKnobs, cpus: int, share:
     each = statistics.read_bytes / max(1, statistics.reads)
     return Limit(
         name=STORAGE,
-        measured=f"{_rate(statistics.read_bytes_per_s)} a thread in reads of {text_of_bytes(each)}; "
+        measured=f"{size(statistics.read_bytes_per_s, '/s')} a thread in reads of {text_of_bytes(each)}; "
         f"{share:.0%} of the readers' work",
         turns=(
             _more_workers(statistics, knobs, 2 * statistics.threads, "reads that wait can wait together"),
@@ -187,13 +187,13 @@ def _decode(statistics: LoaderStatistics, knobs: LoaderKnobs, cpus: int, share: 
                 knob="filters",
                 present=knobs.filters or "as written",
                 try_next="repack with lz4",
-                why=f"a thread decodes {_rate(FAST_DECODE_BYTES_PER_S)} of it",
+                why=f"a thread decodes {size(FAST_DECODE_BYTES_PER_S, '/s')} of it",
                 speedup=_without(share * (1 - rate / FAST_DECODE_BYTES_PER_S)),
             )
         )
     return Limit(
         name=DECODE,
-        measured=f"{_rate(rate)} a thread ({knobs.filters or 'its filters'}, {statistics.threads} of them); "
+        measured=f"{size(rate, '/s')} a thread ({knobs.filters or 'its filters'}, {statistics.threads} of them); "
         f"{share:.0%} of the readers' work",
         turns=tuple(turns),
     )
@@ -210,7 +210,7 @@ def _scatter(statistics: LoaderStatistics, knobs: LoaderKnobs, cpus: int, share:
     more = (_more_workers(statistics, knobs, cpus, f"{cpus} processors are allowed"),)
     return Limit(
         name=SCATTER,
-        measured=f"{_rate(rate)} a thread; {share:.0%} of the readers' work",
+        measured=f"{size(rate, '/s')} a thread; {share:.0%} of the readers' work",
         turns=(*(more if statistics.threads < cpus else ()), repack),
     )
 
@@ -219,7 +219,7 @@ def _h5py(statistics: LoaderStatistics, knobs: LoaderKnobs, cpus: int, share: fl
     rate = statistics.h5py_bytes / statistics.h5py_s if statistics.h5py_s else None
     return Limit(
         name=H5PY,
-        measured=f"{_rate(rate)} under its lock; {share:.0%} of the readers' work",
+        measured=f"{size(rate, '/s')} under its lock; {share:.0%} of the readers' work",
         turns=(
             Turn(
                 knob="storage of the field",
@@ -295,7 +295,7 @@ def _copy(statistics: LoaderStatistics, knobs: LoaderKnobs) -> Limit:
     rate = statistics.delivered_bytes / statistics.copy_s if statistics.copy_s else None
     return Limit(
         name=COPY,
-        measured=f"{_rate(rate)}; under way {statistics.copy_busy:.0%} of the time",
+        measured=f"{size(rate, '/s')}; under way {statistics.copy_busy:.0%} of the time",
         turns=(
             Turn(
                 knob="pin_memory",
@@ -367,10 +367,6 @@ def _batch_overhead(statistics: LoaderStatistics, knobs: LoaderKnobs) -> Limit:
 def _without(share: float) -> float:
     """How many times faster it gets if that share of the work is gone."""
     return 1.0 / max(1.0 - share, 0.01)
-
-
-def _rate(bytes_per_s: float | None) -> str:
-    return NA if bytes_per_s is None else f"{text_of_bytes(bytes_per_s)}/s"
 
 
 def _text(value: object) -> str:

@@ -17,7 +17,7 @@ from h5stream.errors import OptionError
 from h5stream.units import text_of_bytes
 
 if TYPE_CHECKING:
-    from h5stream.staging.rewrite import RepackProgress, RepackResult
+    from h5stream.repacking.rewrite import RepackProgress, RepackResult
 
 _SHOWN = 5
 
@@ -54,7 +54,7 @@ def repack_command(
     as_json: AsJson = False,
 ) -> None:
     """Rewrite IN as OUT in chunks that stream well; everything else in it is kept, and every row is verified."""
-    from h5stream.staging.repacking import repack
+    from h5stream.repacking.repack import repack
 
     given = files_of([str(source)])
     if len(given) > 1:

@@ -19,10 +19,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from h5stream.errors import NotEnoughSpaceError, StagingError
+from h5stream.filesystem import MEMORY_FILESYSTEMS
+from h5stream.space import Space, measure, pages, refusal
 from h5stream.staging.folder import StagingFolder, begin_session, is_alive, is_ours, unusable
 from h5stream.staging.layout import Group, Member, Standing, choose_prefix, known_prefixes
 from h5stream.staging.manifest import Entry, Files
-from h5stream.staging.space import MEMORY_FILESYSTEMS, Space, measure, pages, refusal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

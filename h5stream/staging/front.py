@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from h5stream.errors import OptionError, StagingError
+from h5stream.repacking.recipe import Recipe
 from h5stream.staging.claims import Claimant
 from h5stream.staging.copying import default_threads
 from h5stream.staging.folder import StagingFolder, new_session
 from h5stream.staging.progress import ProgressCallback
-from h5stream.staging.recipe import Recipe
 from h5stream.staging.remaking import Remaking
 from h5stream.staging.run import StagedFiles, StagingRun
 

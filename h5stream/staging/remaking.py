@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from h5stream.errors import SourceChangedError
+from h5stream.repacking.recipe import Recipe
 from h5stream.staging.blocks import PIECE_BYTES
 from h5stream.staging.checksum import BLOCK_BYTES, Checksum, block_hash, combine
 from h5stream.staging.claims import is_of
 from h5stream.staging.copying import CopiedFile, CopyJob, dress, open_part
 from h5stream.staging.folder import StagingFolder
 from h5stream.staging.layout import Member, version_from
-from h5stream.staging.recipe import Recipe
 
 if TYPE_CHECKING:
-    from h5stream.staging.rewrite import RepackProgress, RewritePlan
+    from h5stream.repacking.rewrite import RepackProgress, RewritePlan
 
 
 class Remaking:
@@ -42,7 +42,7 @@ class Remaking:
                 self._plan(member.source)
 
     def _plan(self, source: str) -> RewritePlan:
-        from h5stream.staging.rewrite import plan_rewrite
+        from h5stream.repacking.rewrite import plan_rewrite
 
         if source not in self._plans:
             self._plans[source] = plan_rewrite(source, self.recipe)
@@ -50,7 +50,7 @@ class Remaking:
 
     def estimate(self, member: Member) -> int:
         """Give about how many bytes a file will take."""
-        from h5stream.staging.rewrite import estimate_nbytes
+        from h5stream.repacking.rewrite import estimate_nbytes
 
         return estimate_nbytes(self._plan(member.source))
 
@@ -64,8 +64,8 @@ class Remaking:
         progress : callable
             Told how far it is, in bytes of the estimated size.
         """
-        from h5stream.staging.repacking import explained
-        from h5stream.staging.rewrite import estimate_nbytes, rewrite
+        from h5stream.repacking.repack import explained
+        from h5stream.repacking.rewrite import estimate_nbytes, rewrite
 
         plan = self._plan(job.source)
         estimated = estimate_nbytes(plan)

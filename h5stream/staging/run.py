@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from h5stream.errors import H5StreamError, StagingError
+from h5stream.filesystem import resident_bytes
 from h5stream.staging.claims import (
     Claim,
     Claimant,
@@ -31,12 +32,11 @@ from h5stream.staging.claims import (
 from h5stream.staging.copying import CopiedFile, CopyJob, ParallelCopy
 from h5stream.staging.folder import StagingFolder, end_session, is_held, pid_of
 from h5stream.staging.follow import gather
-from h5stream.staging.gain import Place, little_gain, place_of, resident_bytes
+from h5stream.staging.gain import Place, little_gain, place_of
 from h5stream.staging.layout import Group
 from h5stream.staging.manifest import CONTROL, Entry
 from h5stream.staging.progress import ProgressCallback, StagingProgress
 from h5stream.staging.remaking import Remaking
-from h5stream.staging.space import MEMORY_FILESYSTEMS
 
 TICK_S = 0.1
 _MOST_NOTICES = 3
@@ -206,7 +206,7 @@ class StagingRun:
                     part=self._folder.part_path(name, files[name]),
                     part_inode=inode,
                     # In memory, reading and writing by hand is faster (docs/notes-staging.md).
-                    in_kernel=member.version.device == target.device and target.filesystem not in MEMORY_FILESYSTEMS,
+                    in_kernel=member.version.device == target.device and not target.mount.in_memory,
                 )
             )
         return jobs

@@ -112,9 +112,9 @@ def child():
 @pytest.fixture
 def ram():
     """A fresh folder on a tmpfs."""
-    from h5stream.staging.space import filesystem_type
+    from h5stream.filesystem import mount_of
 
-    if not os.access("/dev/shm", os.W_OK) or filesystem_type(Path("/dev/shm")) != "tmpfs":
+    if not os.access("/dev/shm", os.W_OK) or mount_of(Path("/dev/shm")).kind != "tmpfs":
         pytest.skip("/dev/shm is no tmpfs that may be written to")
     folder = Path("/dev/shm") / f"h5stream-test-{uuid.uuid4().hex[:8]}"
     folder.mkdir()

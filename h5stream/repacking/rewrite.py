@@ -26,7 +26,7 @@ from h5stream.engine.slots import Slot, SlotFormat, SlotRing
 from h5stream.errors import FieldLengthError, H5StreamError, StagedFileDamagedError
 from h5stream.order.listed import ListedOrder
 from h5stream.order.permutation import permutation
-from h5stream.staging.recipe import Recipe
+from h5stream.repacking.recipe import Recipe
 from h5stream.storage.compare import difference
 from h5stream.storage.encode import Compression, Encoder, encoder_for
 from h5stream.storage.raw import RawDataset, resolve_datasets, survey

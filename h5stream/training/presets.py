@@ -11,10 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from h5stream.advice.gpu_names import Card, find_card, memory_of
 from h5stream.advice.rules import above_zero, at_least
 from h5stream.advice.suggestion import Suggestion
 from h5stream.errors import OptionError
+from h5stream.training.gpu_names import Card, find_card, memory_of
 
 _HDF5_NOTES = "notes of an HDF5 trainer at batch 8192 on 24 GB, 11 % -> 70 to 85 % GPU utilisation expected"
 

@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from h5stream.errors import H5StreamError, NotEnoughSpaceError, OptionError, StagingError
-from h5stream.staging.recipe import Recipe
-from h5stream.staging.rewrite import RepackProgressCallback, RepackResult, estimate_nbytes, plan_rewrite, rewrite
-from h5stream.staging.space import measure, refusal
+from h5stream.repacking.recipe import Recipe
+from h5stream.repacking.rewrite import RepackProgressCallback, RepackResult, estimate_nbytes, plan_rewrite, rewrite
+from h5stream.space import measure, refusal
 from h5stream.storage.tree import is_full
 
 PathLike = str | os.PathLike[str]
