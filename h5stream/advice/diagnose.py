@@ -9,7 +9,16 @@ from typing import Any
 
 from h5stream import allowance
 from h5stream.advice.knobs import LoaderKnobs, Turn
-from h5stream.advice.limits import BATCH_TOO_SMALL, PYTHON, STEP, Limit, data_limit, larger_batch, step_turns
+from h5stream.advice.limits import (
+    BATCH_TOO_SMALL,
+    PYTHON,
+    STEP,
+    Limit,
+    data_limit,
+    larger_batch,
+    least_amplification,
+    step_turns,
+)
 from h5stream.advice.rules import above_zero
 from h5stream.advice.suggestion import Suggestion
 from h5stream.advice.trials import Step, Trial, first_batch, time_loop, time_step
@@ -121,7 +130,8 @@ def diagnose(
         limit = _data_limit(alone, both, knobs)
     else:
         limit = _step_limit(step, batch, ceiling, seconds, knobs) if probe_batch else _step(ceiling, knobs)
-    return _verdict(alone, ceiling, both, waiting, limit, _gpu_ratio(monitor))
+    found = _verdict(alone, ceiling, both, waiting, limit, _gpu_ratio(monitor))
+    return replace(found, caveats=(*found.caveats, *_ahead_in_words(alone, knobs)))
 
 
 @contextlib.contextmanager
@@ -145,9 +155,9 @@ def _waiting_share(ceiling: Trial, both: Trial) -> float:
 
 
 def _data_limit(alone: Trial, both: Trial, knobs: LoaderKnobs) -> Limit:
-    statistics = alone.statistics or both.statistics
-    if statistics is not None:
-        return data_limit(statistics, knobs, cpus=allowance.cpus())
+    trial = alone if alone.statistics is not None else both
+    if trial.statistics is not None:
+        return data_limit(trial.statistics, knobs, cpus=allowance.cpus(), rows_ahead=_rows_ahead(trial, knobs))
     return Limit(
         name=PYTHON,
         measured=f"{1e3 * alone.batch_s:.1f} ms a batch; this loader keeps no statistics",
@@ -160,6 +170,12 @@ def _data_limit(alone: Trial, both: Trial, knobs: LoaderKnobs) -> Limit:
             ),
         ),
     )
+
+
+def _rows_ahead(trial: Trial, knobs: LoaderKnobs) -> int:
+    """Give how many rows at most had been read, and were not taken, when a run was cut off: those of two windows."""
+    left = -trial.batches % trial.epoch_batches if trial.epoch_batches else 0
+    return min(2 * (knobs.window_rows or 0), left * (knobs.batch_size or 0))
 
 
 def _step(ceiling: Trial, knobs: LoaderKnobs) -> Limit:
@@ -254,6 +270,18 @@ def _caveats(waiting: float, both: Trial, step_s: float, together_s: float) -> t
             "(fewer num_workers, or torch.set_num_threads)",
         )
     return ()
+
+
+def _ahead_in_words(alone: Trial, knobs: LoaderKnobs) -> tuple[str, ...]:
+    ahead, statistics = _rows_ahead(alone, knobs), alone.statistics
+    found = statistics.read_amplification if statistics is not None else None
+    if statistics is None or found is None or ahead <= statistics.rows / 10:
+        return ()
+    return (
+        f"the loader's amplification of {found:.2f} counts what it had read ahead when it was stopped, up to {ahead:,} "
+        f"rows beside {statistics.rows:,} taken: of the rows that were read it is "
+        f"{least_amplification(statistics, ahead):.2f} or more",
+    )
 
 
 def _gpu_ratio(monitor: SystemMonitor) -> float | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from h5stream.advice.knobs import LoaderKnobs, Turn
 from h5stream.advice.waiting import NOT_WAITING
@@ -56,7 +58,19 @@ class Limit:
         return f"{self.name}: {self.measured}"
 
 
-def data_limit(statistics: LoaderStatistics, knobs: LoaderKnobs, *, cpus: int) -> Limit:
+def least_amplification(statistics: LoaderStatistics, rows_ahead: int) -> float:
+    """Give the bytes decoded for each byte used at the least: as if all rows that may have been read ahead had been.
+
+    Examples
+    --------
+    >>> least_amplification(LoaderStatistics(rows=100, delivered_bytes=400, decoded_bytes=1200), 200)
+    1.0
+    """
+    taken = statistics.rows / (statistics.rows + rows_ahead) if rows_ahead else 1.0
+    return (statistics.read_amplification or 0.0) * taken
+
+
+def data_limit(statistics: LoaderStatistics, knobs: LoaderKnobs, *, cpus: int, rows_ahead: int = 0) -> Limit:
     """Name what limits the loader while somebody waits for it.
 
     Parameters
@@ -67,6 +81,8 @@ def data_limit(statistics: LoaderStatistics, knobs: LoaderKnobs, *, cpus: int) -
         What the loader is set to.
     cpus : int
         Processors that may be used.
+    rows_ahead : int
+        Rows at most that had been read ahead, and were not taken, when a run was cut off.
 
     Examples
     --------
@@ -85,9 +101,9 @@ def data_limit(statistics: LoaderStatistics, knobs: LoaderKnobs, *, cpus: int) -
     if statistics.idle > IDLE:
         first_s = statistics.first_batch_s or 0.0
         return _start(statistics, knobs) if 2 * first_s > statistics.wait_s else _batch_overhead(statistics, knobs)
-    parts = {
+    parts: dict[Callable[[LoaderStatistics, LoaderKnobs, int, float], Limit], float] = {
         _storage: statistics.read_s,
-        _decode: statistics.decode_s,
+        partial(_decode, torn=least_amplification(statistics, rows_ahead)): statistics.decode_s,
         _scatter: statistics.scatter_s,
         _h5py: statistics.h5py_s,
         _planning: statistics.plan_s,
@@ -165,10 +181,9 @@ def _storage(statistics: LoaderStatistics, knobs: LoaderKnobs, cpus: int, share:
     )
 
 
-def _decode(statistics: LoaderStatistics, knobs: LoaderKnobs, cpus: int, share: float) -> Limit:
+def _decode(statistics: LoaderStatistics, knobs: LoaderKnobs, cpus: int, share: float, *, torn: float) -> Limit:
     rate = statistics.decode_bytes_per_s
     turns = []
-    torn = statistics.read_amplification or 0.0
     if torn > TORN:
         turns.append(
             Turn(

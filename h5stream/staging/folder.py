@@ -124,11 +124,16 @@ class StagingFolder:
             raise unusable(self, error) from error
 
     def _tidy(self) -> None:
-        for path in (self.control / "manifest.json.new", *self.control.glob("*.session"), self.control / "lock"):
+        made = 0
+        with contextlib.suppress(OSError, ValueError):
+            made = int((self.control / "made").read_text())
+        ours = (self.control / name for name in ("manifest.json.new", "made", "lock"))
+        for path in (*self.control.glob("*.session"), *ours):
             with contextlib.suppress(OSError):
                 path.unlink()
         with contextlib.suppress(OSError):  # not empty: something that is not ours
-            self.control.rmdir()
+            for path in (self.control, self.path, *self.path.parents)[: made + 1]:
+                path.rmdir()
 
 
 def _wait_for_lock(folder: StagingFolder, key: str, tick: Callable[[], None]) -> None:
@@ -169,8 +174,12 @@ def _unlock(key: str) -> None:
 
 
 def _make_control(folder: StagingFolder) -> None:
+    made = [path for path in (folder.path, *folder.path.parents) if not path.exists()]
     try:
         folder.control.mkdir(mode=0o755, parents=True, exist_ok=True)
+        if made:
+            with contextlib.suppress(FileExistsError), (folder.control / "made").open("x") as out:
+                out.write(str(len(made)))  # folders that go with the last copy, if nothing else has come into them
     except OSError as error:
         raise unusable(folder, error) from error
     if folder.control.is_symlink():

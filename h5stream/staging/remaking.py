@@ -34,12 +34,14 @@ class Remaking:
         self.recipe = recipe
         self._plans: dict[str, RewritePlan] = {}
 
-    def look_at(self, folder: StagingFolder, members: Sequence[Member]) -> None:
-        """Plan what seems to be missing, before the folder is locked: it may mean to read a long index."""
+    def look_at(self, folder: StagingFolder, members: Sequence[Member]) -> list[str]:
+        """Plan what seems to be missing, before the folder is locked: it may mean to read a long index.
+
+        Gives what is to be said before anything is written.
+        """
         whole = [entry for entry in folder.load().values() if entry.whole]
-        for member in members:
-            if not any(is_of(entry, member, self.recipe.to_text()) for entry in whole):
-                self._plan(member.source)
+        missing = [each for each in members if not any(is_of(entry, each, self.recipe.to_text()) for entry in whole)]
+        return [f"{each.source}: {notice}" for each in missing for notice in self._plan(each.source).notices]
 
     def _plan(self, source: str) -> RewritePlan:
         from h5stream.repacking.rewrite import plan_rewrite
@@ -75,7 +77,7 @@ class Remaking:
 
         os.close(open_part(job))  # complains if it is gone
         result = explained(Path(job.source), Path(job.folder, job.name), lambda: rewrite(plan, job.part, show))
-        notices = tuple(f"{job.source}: {notice}" for notice in result.notices)
+        notices = tuple(f"{job.source}: {notice}" for notice in result.notices if notice not in plan.notices)
         target = open_part(job)
         try:
             facts = os.stat(job.source)

@@ -122,7 +122,7 @@ class StagingRun:
             self._notices += gathered.notices
         self._notices += [f"{path} lies in the folder already" for path in in_place if in_place[path]]
         if self._remaking is not None:
-            self._remaking.look_at(self._folder, [group.members[0] for group in groups])
+            self._notices += self._remaking.look_at(self._folder, [group.members[0] for group in groups])
         names = self._until_all_are_there(groups) if groups else ()
         return self._result(paths, dict(zip(wanted, names, strict=True)))
 

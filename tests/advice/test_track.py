@@ -20,6 +20,7 @@ from h5stream.advice.limits import loop_limit
 from h5stream.advice.waiting import WaitClock
 from h5stream.device import meter
 from h5stream.errors import OptionError
+from h5stream.structure import rows_of
 
 
 class Loader:
