@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from h5stream import allowance
-from h5stream.advice.knobs import LoaderKnobs, Turn
+from h5stream.advice.knobs import LoaderKnobs
 from h5stream.advice.limits import (
     BATCH_TOO_SMALL,
     PYTHON,
@@ -22,6 +22,7 @@ from h5stream.advice.limits import (
 from h5stream.advice.rules import above_zero
 from h5stream.advice.suggestion import Suggestion
 from h5stream.advice.trials import Step, Trial, first_batch, time_loop, time_step
+from h5stream.advice.turn import Turn
 from h5stream.advice.waiting import NOT_WAITING, WAITING
 from h5stream.engine.statistics import LoaderStatistics
 from h5stream.loader import H5StreamLoader

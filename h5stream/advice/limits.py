@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from h5stream.advice.knobs import LoaderKnobs, Turn
+from h5stream.advice.knobs import LoaderKnobs
+from h5stream.advice.turn import Turn
 from h5stream.advice.waiting import NOT_WAITING
 from h5stream.engine.statistics import LoaderStatistics
 from h5stream.monitor.line import size

@@ -168,7 +168,7 @@ def _pointers(datasets: tuple[RawDataset, ...], rows: int) -> tuple[str, ...]:
 
 def _undone(plan: RewritePlan) -> Iterator[str]:
     """Say that what is compressed will not be, before it is written: the default is made for reading, not for size."""
-    if plan.recipe.compress != "none":
+    if plan.recipe.compress != "none" or plan.recipe.contiguous:
         return
     filters: dict[str, None] = {}
     for each in plan.datasets:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from h5stream.advice.knobs import Turn
 from h5stream.advice.rules import at_least
 from h5stream.advice.suggestion import Suggestion
+from h5stream.advice.turn import Turn
 from h5stream.advice.waiting import NOT_WAITING, WAITING
 from h5stream.errors import OptionError
 from h5stream.training.presets import GpuPreset, Setting
