@@ -73,6 +73,33 @@ def existing_parent(path: Path) -> Path:
     return path
 
 
+def give_name(part: Path, name: Path) -> None:
+    """Rename a file to a name that must be free.
+
+    Raises
+    ------
+    OSError
+        As the system says it; `FileExistsError` where the name was taken meanwhile.
+    """
+    try:
+        os.link(part, name)  # unlike rename, it fails where the name is taken
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without hard links
+        part.rename(name)
+    else:
+        part.unlink()
+
+
+def flush_folder(folder: Path) -> None:
+    """Wait until the names in a folder are on its storage."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def rotates(device: int) -> bool | None:
     """Say whether a device, by its number (``st_dev``), is a rotating disk; None where that is not known."""
     block = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}")

@@ -55,7 +55,7 @@ def measure(folder: Path, margin_bytes: int | None = None) -> Space:
     mount, facts = mount_of(place), os.statvfs(place)
     memory = allowance.memory_available_bytes() if mount.in_memory else None
     memory_margin = max(LEAST_MEMORY_MARGIN, int(MEMORY_MARGIN_SHARE * (memory or 0)))
-    # The size of a tmpfs is a limit that somebody set on purpose: it may be used up. Nearly full disks grow
+    # The size of a tmpfs is a limit that was set on purpose: it may be used up. Nearly full disks grow
     # slow.
     free_margin = 0 if mount.in_memory else int(DISK_MARGIN_SHARE * facts.f_blocks * facts.f_frsize)
     return Space(

@@ -72,7 +72,7 @@ def least_amplification(statistics: LoaderStatistics, rows_ahead: int) -> float:
 
 
 def data_limit(statistics: LoaderStatistics, knobs: LoaderKnobs, *, cpus: int, rows_ahead: int = 0) -> Limit:
-    """Name what limits the loader while somebody waits for it.
+    """Name what limits the loader while it is waited for.
 
     Parameters
     ----------

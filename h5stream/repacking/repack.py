@@ -1,7 +1,7 @@
 """`repack`: a file rewritten for streaming, verified row by row, in one step from absent to whole.
 
 # Guarantees:
-# - Until it is verified, the copy lies under a name that nobody takes for a whole file, in the target's folder;
+# - Until it is verified, the copy lies under a name that nothing takes for a whole file, in the target's folder;
 #   its writer holds a flock on it. What an error or Ctrl-C interrupts is deleted, and what a kill -9 leaves is
 #   deleted by the next call for the same target, which finds no lock on it.
 # - The target's name is given with `link`, which fails where the name is taken, or with `replace` where the
@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from h5stream.errors import H5StreamError, NotEnoughSpaceError, OptionError, StagingError
+from h5stream.filesystem import flush_folder, give_name
 from h5stream.repacking.recipe import Recipe
 from h5stream.repacking.rewrite import (
     RepackProgressCallback,
@@ -220,22 +221,9 @@ def _give_name(part: Path, target: Path, *, overwrite: bool) -> None:
         if overwrite:
             part.replace(target)
         else:
-            _link(part, target)
-        descriptor = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+            give_name(part, target)
+        flush_folder(target.parent)
     except OSError as error:
         raise StagingError(
             f"cannot name the finished file {target}: {error.strerror or error}. It was deleted", file=str(target)
         ) from error
-
-
-def _link(part: Path, target: Path) -> None:
-    try:
-        os.link(part, target)  # unlike rename, it fails where the name was taken meanwhile
-    except FileExistsError:
-        raise
-    except OSError:  # a file system without hard links
-        part.rename(target)

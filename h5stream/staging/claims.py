@@ -35,7 +35,7 @@ class Claimant:
     hold: bool
     """Whether the session goes on with the copies, as their user."""
     keep: bool
-    """Whether the copies stay when nobody uses them any more."""
+    """Whether the copies stay when nothing uses them any more."""
     margin_bytes: int | None
     """What is to stay free; None for the defaults."""
     recipe: str = ""
@@ -237,7 +237,7 @@ def _users(old: Entry | None, who: Claimant) -> tuple[str, ...]:
 
 
 def _retire_outdated(folder: StagingFolder, draft: _Draft, groups: Sequence[Group], who: Claimant) -> None:
-    """Retire stale copies of the same sources under other names, left while somebody still used them."""
+    """Retire stale copies of the same sources under other names, left while they were still used."""
     standing = standing_in(folder, draft.files, who)
     chosen = {name for names in draft.names for name in names}
     members = {member.source: member for group in groups for member in group.members}
@@ -307,7 +307,7 @@ def delete_copy(folder: StagingFolder, name: str, entry: Entry) -> bool:
         return False
     path.unlink()
     for parent in list(path.relative_to(folder.path).parents)[:-1]:
-        with contextlib.suppress(OSError):  # not empty: somebody else's
+        with contextlib.suppress(OSError):  # not empty: another's
             (folder.path / parent).rmdir()
     return True
 

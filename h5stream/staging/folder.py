@@ -197,7 +197,7 @@ def _make_control(folder: StagingFolder) -> None:
 
 
 def is_ours(facts: os.stat_result) -> bool:
-    """Say whether a file was made by this user or by root, and by nobody else."""
+    """Say whether a file was made by this user or by root."""
     return facts.st_uid in (0, os.geteuid())
 
 

@@ -71,5 +71,5 @@ def _manifest(folder: Path) -> dict[str, object]:
     place = StagingFolder(path=folder)
     try:
         return {name: entry.whole and is_intact(place, name, entry) for name, entry in place.load().items()}
-    except (H5StreamError, OSError):  # a folder of somebody else's, or one that may not be looked into
+    except (H5StreamError, OSError):  # a folder of another user's, or one that may not be looked into
         return {}

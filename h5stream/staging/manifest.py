@@ -47,7 +47,7 @@ class Entry:
     checksum: Checksum | None = None
     """Checksum of the bytes; None while it is being copied."""
     copy_inode: int = 0
-    """Inode of the copy, by which a file that somebody put in its place is told apart; 0 while unknown."""
+    """Inode of the copy, by which a file that was put in its place is told apart; 0 while unknown."""
     copy_mtime_ns: int = 0
     """Modification time of the copy in nanoseconds, as its file system keeps it."""
     staged_at: float = 0.0

@@ -83,7 +83,7 @@ class Remaking:
             facts = os.stat(job.source)
             if version_from(facts) != job.version:
                 raise SourceChangedError(
-                    f"{job.source} changed while it was repacked. The copy was not kept; stage again when nobody "
+                    f"{job.source} changed while it was repacked. The copy was not kept; stage again when nothing "
                     "writes to it",
                     file=job.source,
                 )

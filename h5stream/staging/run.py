@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from h5stream.errors import H5StreamError, StagingError
-from h5stream.filesystem import resident_bytes
+from h5stream.filesystem import flush_folder, give_name, resident_bytes
 from h5stream.staging.claims import (
     Claim,
     Claimant,
@@ -65,7 +65,7 @@ class StagedFiles:
     """Names this call's lease: the session whose lock the process holds; empty where none was taken."""
 
     def release(self) -> None:
-        """Give the lease back; copies that were made by `staged` and that nobody uses any more are deleted.
+        """Give the lease back; copies that were made by `staged` and are not used any more are deleted.
 
         Nothing happens the second time, in a forked child, or where the folder is gone.
         """
@@ -224,7 +224,7 @@ class StagingRun:
                     copy_bytes=copied.repacked_bytes,
                     staged_at=time.time(),
                 )
-            _flush_folder(self._folder.path)
+            flush_folder(self._folder.path)
             self._folder.save(files)
         self._copied.update({copied.job.name: copied.size_bytes for copied in finished})
 
@@ -329,32 +329,17 @@ def _lies_in(path: Path, folder: str) -> bool:
 
 
 def _give_name(job: CopyJob, folder: StagingFolder) -> None:
-    """Rename a copy to its own name, never over a file that somebody else has put there."""
+    """Rename a copy to its own name, never over another file that was put there."""
     path = folder.copy_path(job.name)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            os.link(job.part, path)  # unlike rename, it fails where the name is taken
-        except FileExistsError:
-            raise
-        except OSError:  # a file system without hard links
-            job.part.rename(path)
-        else:
-            job.part.unlink()
+        give_name(job.part, path)
     except OSError as error:
         raise StagingError(
             f"cannot give the copy of {job.source} its name {path}: {error.strerror or error}. Its copy was not kept",
             file=job.source,
             folder=job.folder,
         ) from error
-
-
-def _flush_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _gain_notices(jobs: Sequence[CopyJob], folder: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""Where to start on a GPU: settings that people wrote down, and a rule for the cards that nobody wrote about.
+"""Where to start on a GPU: settings that people wrote down, and a rule for the cards that have none.
 
 Two kinds of notes stand behind this. One is about training from HDF5 with small rows, where a batch is
 thousands of rows: its settings are the presets. The others are about fine-tuning large models, where a batch
@@ -43,7 +43,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """A setting that somebody used on the card for another kind of work.
+    """A setting that was used on the card for another kind of work.
 
     Attributes
     ----------
