@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from h5stream import errors
     from h5stream.advice.diagnose import Diagnosis, diagnose
     from h5stream.advice.epoch_summary import EpochSummary
-    from h5stream.advice.presets import GpuPreset, preset_for
     from h5stream.advice.track import track
     from h5stream.advice.tune import Tuning, tune
     from h5stream.dataset import H5Dataset, collate
@@ -26,11 +25,12 @@ if TYPE_CHECKING:
     from h5stream.order.blocks import Blocks
     from h5stream.order.epoch import Order, Window
     from h5stream.order.users import Ranks
+    from h5stream.repacking.repack import repack
+    from h5stream.repacking.rewrite import RepackResult
     from h5stream.sampler import ChunkBatchSampler
     from h5stream.staging import StagedFiles, stage, staged
-    from h5stream.staging.repacking import repack
-    from h5stream.staging.rewrite import RepackResult
     from h5stream.storage.fields import Field
+    from h5stream.training.presets import GpuPreset, preset_for
 
 _HOMES = {
     "Blocks": "h5stream.order.blocks",
@@ -38,22 +38,22 @@ _HOMES = {
     "Diagnosis": "h5stream.advice.diagnose",
     "EpochSummary": "h5stream.advice.epoch_summary",
     "Field": "h5stream.storage.fields",
-    "GpuPreset": "h5stream.advice.presets",
+    "GpuPreset": "h5stream.training.presets",
     "H5Dataset": "h5stream.dataset",
     "H5StreamError": "h5stream.errors",
     "H5StreamLoader": "h5stream.loader",
     "LoaderStatistics": "h5stream.engine.statistics",
     "Order": "h5stream.order.epoch",
     "Ranks": "h5stream.order.users",
-    "RepackResult": "h5stream.staging.rewrite",
+    "RepackResult": "h5stream.repacking.rewrite",
     "StagedFiles": "h5stream.staging",
     "SystemMonitor": "h5stream.monitor",
     "Tuning": "h5stream.advice.tune",
     "Window": "h5stream.order.epoch",
     "collate": "h5stream.dataset",
     "diagnose": "h5stream.advice.diagnose",
-    "preset_for": "h5stream.advice.presets",
-    "repack": "h5stream.staging.repacking",
+    "preset_for": "h5stream.training.presets",
+    "repack": "h5stream.repacking.repack",
     "stage": "h5stream.staging",
     "staged": "h5stream.staging",
     "track": "h5stream.advice.track",

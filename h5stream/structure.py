@@ -41,7 +41,7 @@ def with_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
     if isinstance(value, dict):
         return {key: with_tensors(inner, change) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value)(with_tensors(inner, change) for inner in value)
+        return _rebuilt(value, [with_tensors(inner, change) for inner in value])
     return change(value) if isinstance(value, torch.Tensor) else value
 
 
@@ -77,3 +77,70 @@ def copy_batch(batch: Any, static: Any) -> int:
     raise OptionError(
         f"copy_into needs tensors in the structure of a batch, {type(batch).__name__}, not {type(static)}"
     )
+
+
+def _rebuilt(like: Any, parts: list[Any]) -> Any:
+    """Give a list or tuple of the same kind as another one; a named tuple takes its parts one by one."""
+    return type(like)(*parts) if hasattr(like, "_fields") else type(like)(parts)
+
+
+def tensors_of(batch: Any) -> list[torch.Tensor]:
+    """List the tensors of a structure, in its order.
+
+    Examples
+    --------
+    >>> [len(tensor) for tensor in tensors_of({"a": (torch.zeros(3), "text"), "b": [torch.zeros(2)]})]
+    [3, 2]
+    """
+    found: list[torch.Tensor] = []
+    with_tensors(batch, found.append)
+    return found
+
+
+def leaves(batch: Any) -> list[Any]:
+    """List what a batch of ours holds for each field: a tensor, or a list of strings or ragged rows."""
+    if isinstance(batch, (dict, tuple)):
+        return [leaf for value in (batch.values() if isinstance(batch, dict) else batch) for leaf in leaves(value)]
+    return [batch]
+
+
+def rows_of(batch: Any) -> int | None:
+    """Give the rows of a batch, by the first thing in it that has a length; None if nothing has.
+
+    Examples
+    --------
+    >>> import torch
+    >>> rows_of({"x": torch.zeros(3, 2), "y": torch.zeros(3)}), rows_of((["a", "b"], 1)), rows_of(5)
+    (3, 2, None)
+    """
+    if isinstance(batch, dict):
+        batch = tuple(batch.values())
+    if isinstance(batch, tuple):
+        return next((rows for rows in map(rows_of, batch) if rows is not None), None)
+    shape = getattr(batch, "shape", None)
+    if shape is not None:
+        return int(shape[0]) if len(shape) else None
+    if isinstance(batch, list):
+        # Tuples are collated into lists, in which something is a tensor; strings come as a list of their own.
+        inner = next((rows_of(value) for value in batch if getattr(value, "shape", None) is not None), None)
+        return len(batch) if inner is None else inner
+    return None
+
+
+def first_rows(batch: Any, count: int) -> Any:
+    """Give the first rows of a batch, whoever made it; what has no rows stays as it is.
+
+    Examples
+    --------
+    >>> first_rows({"x": torch.arange(4), "names": ["a", "b", "c", "d"], "scale": 2.0}, 2)
+    {'x': tensor([0, 1]), 'names': ['a', 'b'], 'scale': 2.0}
+    """
+    if isinstance(batch, dict):
+        return {key: first_rows(value, count) for key, value in batch.items()}
+    if isinstance(batch, tuple) or (isinstance(batch, list) and any(map(_has_parts, batch))):
+        return _rebuilt(batch, [first_rows(value, count) for value in batch])
+    return batch[:count] if rows_of(batch) is not None else batch
+
+
+def _has_parts(value: Any) -> bool:
+    return isinstance(value, (dict, list, tuple)) or getattr(value, "shape", None) is not None

@@ -1,5 +1,4 @@
-"""Advice that shows its working: each function returns a `Suggestion` and none of them changes anything.
+"""Advice about files and the loader, which shows its working and changes nothing: inspect, diagnose, tune, doctor.
 
-What stands here is arithmetic (`presets`, `host_memory`, `gpu_memory`, `accumulation`, `learning_rate`,
-`order_of_knobs`) and two measurements that the user starts on purpose (`activations`, `batch_search`).
+Its results are kinds of `Suggestion`. Advice about the training itself stands in `h5stream.training`.
 """

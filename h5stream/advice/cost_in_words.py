@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from h5stream.advice.batch_cost import DatasetCost, cached_share
-from h5stream.advice.suggestion import bytes_text
 from h5stream.order.epoch import EpochOrder
 from h5stream.storage.listing import DatasetEntry
+from h5stream.units import text_of_bytes
 
 NAMED = 3
 """Datasets that a sentence names before it counts."""
@@ -67,7 +67,7 @@ def _alike(sentences: Iterable[tuple[str, str]]) -> list[tuple[str, list[str]]]:
 def _naive(entry: DatasetEntry) -> str:
     if not entry.chunks:
         return "not chunked, so a row is read by itself"
-    across, chunk, row = entry.chunks_across, bytes_text(entry.chunk_nbytes), bytes_text(entry.row_nbytes)
+    across, chunk, row = entry.chunks_across, text_of_bytes(entry.chunk_nbytes), text_of_bytes(entry.row_nbytes)
     if not entry.filters and entry.chunk_nbytes > entry.cache_nbytes:
         return "chunks without a filter and larger than h5py's cache, so a row is read by itself"
     verb = "decoded" if entry.filters else "read"
@@ -78,7 +78,7 @@ def _naive(entry: DatasetEntry) -> str:
 
 
 def _cache(entry: DatasetEntry) -> str:
-    share, cache = cached_share(entry), bytes_text(entry.cache_nbytes)
+    share, cache = cached_share(entry), text_of_bytes(entry.cache_nbytes)
     if share == 1:
         held = "it, so it" if entry.chunks == 1 else f"all {entry.chunks:,} of them, so each"
         return f"but h5py's chunk cache ({cache}) holds {held} is fetched once in each worker"

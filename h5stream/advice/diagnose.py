@@ -8,17 +8,27 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from h5stream import allowance
-from h5stream.advice.knobs import LoaderKnobs, Turn
-from h5stream.advice.limits import BATCH_TOO_SMALL, PYTHON, STEP, Limit, data_limit, larger_batch, step_turns
-from h5stream.advice.order_of_knobs import NOT_WAITING, WAITING
+from h5stream.advice.knobs import LoaderKnobs
+from h5stream.advice.limits import (
+    BATCH_TOO_SMALL,
+    PYTHON,
+    STEP,
+    Limit,
+    data_limit,
+    larger_batch,
+    least_amplification,
+    step_turns,
+)
 from h5stream.advice.rules import above_zero
 from h5stream.advice.suggestion import Suggestion
 from h5stream.advice.trials import Step, Trial, first_batch, time_loop, time_step
-from h5stream.advice.waiting import rows_of
+from h5stream.advice.turn import Turn
+from h5stream.advice.waiting import NOT_WAITING, WAITING
 from h5stream.engine.statistics import LoaderStatistics
 from h5stream.loader import H5StreamLoader
 from h5stream.monitor.line import percent
 from h5stream.monitor.system import MIN_INTERVAL_S, SystemMonitor
+from h5stream.structure import first_rows, rows_of
 
 TRIAL_S = 5.0
 """Seconds of each of the three runs."""
@@ -121,7 +131,8 @@ def diagnose(
         limit = _data_limit(alone, both, knobs)
     else:
         limit = _step_limit(step, batch, ceiling, seconds, knobs) if probe_batch else _step(ceiling, knobs)
-    return _verdict(alone, ceiling, both, waiting, limit, _gpu_ratio(monitor))
+    found = _verdict(alone, ceiling, both, waiting, limit, _gpu_ratio(monitor))
+    return replace(found, caveats=(*found.caveats, *_ahead_in_words(alone, knobs)))
 
 
 @contextlib.contextmanager
@@ -145,9 +156,9 @@ def _waiting_share(ceiling: Trial, both: Trial) -> float:
 
 
 def _data_limit(alone: Trial, both: Trial, knobs: LoaderKnobs) -> Limit:
-    statistics = alone.statistics or both.statistics
-    if statistics is not None:
-        return data_limit(statistics, knobs, cpus=allowance.cpus())
+    trial = alone if alone.statistics is not None else both
+    if trial.statistics is not None:
+        return data_limit(trial.statistics, knobs, cpus=allowance.cpus(), rows_ahead=_rows_ahead(trial, knobs))
     return Limit(
         name=PYTHON,
         measured=f"{1e3 * alone.batch_s:.1f} ms a batch; this loader keeps no statistics",
@@ -160,6 +171,12 @@ def _data_limit(alone: Trial, both: Trial, knobs: LoaderKnobs) -> Limit:
             ),
         ),
     )
+
+
+def _rows_ahead(trial: Trial, knobs: LoaderKnobs) -> int:
+    """Give how many rows at most had been read, and were not taken, when a run was cut off: those of two windows."""
+    left = -trial.batches % trial.epoch_batches if trial.epoch_batches else 0
+    return min(2 * (knobs.window_rows or 0), left * (knobs.batch_size or 0))
 
 
 def _step(ceiling: Trial, knobs: LoaderKnobs) -> Limit:
@@ -193,17 +210,7 @@ def _half(batch: Any, rows: int | None) -> Any:
     if rows is None or rows < 2:
         # Of one row there is no half; twice that row is as good a comparison, but not all batches can be joined.
         return None
-    return _first_rows(batch, rows // 2)
-
-
-def _first_rows(batch: Any, count: int) -> Any:
-    if isinstance(batch, (dict, tuple)):
-        parts = batch.items() if isinstance(batch, dict) else enumerate(batch)
-        cut = {key: _first_rows(value, count) for key, value in parts}
-        return cut if isinstance(batch, dict) else tuple(cut.values())
-    if isinstance(batch, list) and any(getattr(value, "shape", None) is not None for value in batch):
-        return [_first_rows(value, count) for value in batch]
-    return batch[:count] if rows_of(batch) is not None else batch
+    return first_rows(batch, rows // 2)
 
 
 def _verdict(
@@ -264,6 +271,18 @@ def _caveats(waiting: float, both: Trial, step_s: float, together_s: float) -> t
             "(fewer num_workers, or torch.set_num_threads)",
         )
     return ()
+
+
+def _ahead_in_words(alone: Trial, knobs: LoaderKnobs) -> tuple[str, ...]:
+    ahead, statistics = _rows_ahead(alone, knobs), alone.statistics
+    found = statistics.read_amplification if statistics is not None else None
+    if statistics is None or found is None or ahead <= statistics.rows / 10:
+        return ()
+    return (
+        f"the loader's amplification of {found:.2f} counts what it had read ahead when it was stopped, up to {ahead:,} "
+        f"rows beside {statistics.rows:,} taken: of the rows that were read it is "
+        f"{least_amplification(statistics, ahead):.2f} or more",
+    )
 
 
 def _gpu_ratio(monitor: SystemMonitor) -> float | None:

@@ -8,10 +8,9 @@ from h5stream.advice.knobs import LoaderKnobs
 from h5stream.advice.limits import Limit
 from h5stream.device.meter import DeviceMemory
 from h5stream.engine.statistics import LoaderStatistics
-from h5stream.monitor.line import NA, percent
+from h5stream.monitor.line import NA, percent, size
 from h5stream.monitor.summary import SystemSummary
 from h5stream.notebook import ShownAsText
-from h5stream.units import text_of_bytes
 
 LOW_UTILIZATION = 0.30
 """Mean GPU utilisation under which the summary warns."""
@@ -116,8 +115,8 @@ class EpochSummary(ShownAsText):
             f"{self.description or 'epoch'}: {self.epoch_s:.1f}s | {samples} samples/s | "
             f"{self.batches_per_s:.1f} batches/s{early}",
             f"Batch size: {_count(self.batch_size)} (expected: {_count(self.expected_batch_size)})",
-            f"GPU memory: {_gib(self.memory.allocated_bytes if self.memory else None)} allocated, "
-            f"{_gib(self.memory.peak_bytes if self.memory else None)} peak",
+            f"GPU memory: {size(self.memory.allocated_bytes if self.memory else None)} allocated, "
+            f"{size(self.memory.peak_bytes if self.memory else None)} peak",
             f"DataLoader avg: {_ms(self.wait_mean_s)}, max: {_ms(self.wait_max_s)} "
             f"(first batch: {_ms(self.wait_first_s)})",
             f"Waiting for data: {percent(self.waiting_share)} of the time",
@@ -155,10 +154,6 @@ class EpochSummary(ShownAsText):
 
 def _count(value: int | None) -> str:
     return NA if value is None else str(value)
-
-
-def _gib(value: int | None) -> str:
-    return NA if value is None else text_of_bytes(value)
 
 
 def _ms(seconds: float | None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 import os
 import time
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from h5stream.advice.check import Check, failed, passed, warned
 from h5stream.errors import H5StreamError
+from h5stream.filesystem import mount_of, resident_bytes
 from h5stream.storage.listing import list_datasets
 from h5stream.units import text_of_bytes
 
@@ -20,22 +20,7 @@ SLOW_BYTES_PER_S = 500e6
 TRIAL_BYTES = 256 << 20
 TRIAL_S = 1.0
 _READ_BYTES = 4 << 20
-_STRETCH_BYTES = 1 << 30  # mapped at a time, so that a terabyte needs no terabyte of addresses
 MOST_DATASETS = 2000  # A second's work; what cuts a file off is seen when it is opened.
-_NETWORK = (
-    "nfs",
-    "cifs",
-    "smb",
-    "fuse",
-    "lustre",
-    "gpfs",
-    "beegfs",
-    "ceph",
-    "glusterfs",
-    "9p",
-    "virtiofs",
-    "afs",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,70 +84,20 @@ def check_filesystem(path: Path, mounts: str | None = None) -> Check:
     mounts : str, optional
         Text of ``/proc/self/mountinfo``, for tests.
     """
-    kind, point = filesystem(path, mounts)
-    found = f"{kind}, mounted at {point}"
-    if kind.startswith(_NETWORK):
+    mount = mount_of(path, mounts)
+    found = f"{mount.kind or 'unknown'}, mounted at {mount.point}"
+    if mount.on_network:
         return warned("filesystem", found + ": every read crosses a network", f"h5stream stage {path}")
     return passed("filesystem", found)
 
 
-def filesystem(path: Path, mounts: str | None = None) -> tuple[str, str]:
-    """Give type and mount point of the filesystem under `path`; ``unknown`` where the system does not say.
-
-    Source: ``proc_pid_mountinfo(5)``.
-    """
-    text = Path("/proc/self/mountinfo").read_text() if mounts is None else mounts
-    real = path.resolve()
-    best = ("unknown", "/")
-    for line in text.splitlines():
-        fields, _, tail = line.partition(" - ")
-        point = fields.split()[4].replace("\\040", " ")
-        # Of several mounts on one another the last one counts, hence "at least as long".
-        if real.is_relative_to(point) and (best[0] == "unknown" or len(point) >= len(best[1])):
-            best = (tail.split()[0], point)
-    return best
-
-
 def check_residency(path: Path) -> Check:
     """Tell how much of the file is in the page cache; that is neither good nor bad."""
-    try:
-        resident, size = resident_bytes(path), path.stat().st_size
-    except OSError as error:
-        return passed("page cache", f"the system does not say: {error}")
+    resident = resident_bytes(path)
+    if resident is None:
+        return passed("page cache", "the system does not say")
+    size = path.stat().st_size
     return passed("page cache", f"{resident / max(size, 1):.0%} of {text_of_bytes(size)} is in memory")
-
-
-def resident_bytes(path: Path) -> int:
-    """Give how many bytes of a file are in the page cache, in whole pages, at most the file's size.
-
-    The kernel answers only for files that the caller owns or may write to, and says "all" for others.
-
-    Source: ``mincore(2)``.
-
-    Raises
-    ------
-    OSError
-        If the file cannot be mapped.
-    """
-    size, pages = path.stat().st_size, 0
-    with path.open("rb") as file:
-        for start in range(0, size, _STRETCH_BYTES):
-            pages += _resident_pages(file.fileno(), start, min(_STRETCH_BYTES, size - start))
-    return min(size, pages * mmap.PAGESIZE)
-
-
-def _resident_pages(descriptor: int, start: int, length: int) -> int:
-    libc = ctypes.CDLL(None, use_errno=True)
-    # A private writable mapping: only such a one lets ctypes have its address. Nothing is written, no page
-    # is touched.
-    with mmap.mmap(descriptor, length, access=mmap.ACCESS_COPY, offset=start) as mapped:
-        first = ctypes.c_char.from_buffer(mapped)
-        answer = ctypes.create_string_buffer(-(-length // mmap.PAGESIZE))
-        failure = libc.mincore(ctypes.c_void_p(ctypes.addressof(first)), ctypes.c_size_t(length), answer)
-        del first  # A mapping cannot be closed while ctypes holds on to it.
-    if failure:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    return sum(byte & 1 for byte in answer.raw[: -(-length // mmap.PAGESIZE)])
 
 
 def check_read_rate(path: Path) -> Check:
@@ -171,7 +106,7 @@ def check_read_rate(path: Path) -> Check:
         trial = read_trial(path)
     except OSError as error:
         return failed("read rate", f"{path}: {error.strerror}", "check the storage; dmesg may say more")
-    if filesystem(path)[0] in {"tmpfs", "ramfs"}:
+    if mount_of(path).in_memory:
         trial = replace(trial, direct=False)  # Direct reads are taken there, and there is nothing but the cache.
     return judge_read_rate(path, trial)
 

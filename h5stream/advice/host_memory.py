@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from h5stream.advice.rules import above_zero, at_least
-from h5stream.advice.suggestion import Suggestion, bytes_text
+from h5stream.advice.suggestion import Suggestion
 from h5stream.engine.footprint import DEFAULT_BUDGET, TASK_NBYTES, Shape, size_window
 from h5stream.errors import BudgetError
 from h5stream.order.windows import AUTO_BATCHES, AUTO_BLOCKS, AUTO_NBYTES, AUTO_ROWS
+from h5stream.units import text_of_bytes
 
 # What a worker process adds by itself. Noted with a PyTorch image pipeline: 4 workers about 2 GB, 12 about
 # 6 GB, 16 about 8 GB. A process forked late from a small parent adds less.
@@ -91,14 +92,14 @@ def dataloader_memory(
     total = batch + queued * batch + collating + workers * worker_bytes
     return DataLoaderMemory(
         title="Host memory, stock DataLoader",
-        answer=f"{bytes_text(queued * batch)} queued, about {bytes_text(total)} in all",
+        answer=f"{text_of_bytes(queued * batch)} queued, about {text_of_bytes(total)} in all",
         arithmetic=(
-            f"batch: {batch_size} rows x {row_bytes} B = {bytes_text(batch)}",
+            f"batch: {batch_size} rows x {row_bytes} B = {text_of_bytes(batch)}",
             f"queued: {workers} workers x {prefetch_factor} batches = {queued} batches x "
-            f"{bytes_text(batch)} = {bytes_text(queued * batch)}",
-            f"rows on their way into a batch: {max(workers, 1)} x {bytes_text(batch)} = {bytes_text(collating)}",
-            f"worker processes: {workers} x {bytes_text(worker_bytes)} = {bytes_text(workers * worker_bytes)}",
-            f"and the batch in use: {bytes_text(batch)}; together {bytes_text(total)}",
+            f"{text_of_bytes(batch)} = {text_of_bytes(queued * batch)}",
+            f"rows on their way into a batch: {max(workers, 1)} x {text_of_bytes(batch)} = {text_of_bytes(collating)}",
+            f"worker processes: {workers} x {text_of_bytes(worker_bytes)} = {text_of_bytes(workers * worker_bytes)}",
+            f"and the batch in use: {text_of_bytes(batch)}; together {text_of_bytes(total)}",
         ),
         caveats=_against_available(total, available_bytes),
         sources=("DataLoader keeps at most prefetch_factor x num_workers batches outstanding (torch docs)",),
@@ -115,7 +116,7 @@ def dataloader_memory(
 def _against_available(total: int, available_bytes: int | None) -> tuple[str, ...]:
     if available_bytes is None:
         return ()
-    share = f"{bytes_text(total)} of {bytes_text(available_bytes)} that can be taken here now"
+    share = f"{text_of_bytes(total)} of {text_of_bytes(available_bytes)} that can be taken here now"
     return (f"more than there is: {share}" if total > available_bytes else f"fits: {share}",)
 
 
@@ -222,18 +223,19 @@ def loader_memory(
     slots = size.max_open_batches * size.batch_nbytes
     return LoaderMemory(
         title="Host memory, h5stream",
-        answer=f"{bytes_text(size.needed_nbytes)}, window of {size.window_rows} rows"
-        + ("" if fits else f": over the budget, {bytes_text(smallest)} would do"),
+        answer=f"{text_of_bytes(size.needed_nbytes)}, window of {size.window_rows} rows"
+        + ("" if fits else f": over the budget, {text_of_bytes(smallest)} would do"),
         arithmetic=(
-            f"block: {bytes_text(chunk_bytes)} chunk / {row_bytes} B = {shape.block_rows} rows"
+            f"block: {text_of_bytes(chunk_bytes)} chunk / {row_bytes} B = {shape.block_rows} rows"
             if block_rows is None
-            else f"block: {shape.block_rows} rows, those of a chunk ({bytes_text(chunk_bytes)})",
+            else f"block: {shape.block_rows} rows, those of a chunk ({text_of_bytes(chunk_bytes)})",
             _window_line(asked, size.window_rows, batch_size, shape, window_rows),
-            f"slots: {size.max_open_batches} batches x {bytes_text(size.batch_nbytes)} = {bytes_text(slots)} (one "
-            f"window is read while one is consumed), and {bytes_text(size.batch_nbytes)} that the training loop holds",
-            f"plans: {shape.plan_row_nbytes:.0f} B a row of two windows = {bytes_text(size.plan_nbytes)}",
-            f"scratch: {max(size.threads, 1)} threads x {bytes_text(shape.scratch_nbytes)} = "
-            f"{bytes_text(size.scratch_nbytes)}",
+            f"slots: {size.max_open_batches} batches x {text_of_bytes(size.batch_nbytes)} = {text_of_bytes(slots)} "
+            f"(one window is read while one is consumed), and {text_of_bytes(size.batch_nbytes)} that the training "
+            "loop holds",
+            f"plans: {shape.plan_row_nbytes:.0f} B a row of two windows = {text_of_bytes(size.plan_nbytes)}",
+            f"scratch: {max(size.threads, 1)} threads x {text_of_bytes(shape.scratch_nbytes)} = "
+            f"{text_of_bytes(size.scratch_nbytes)}",
         ),
         caveats=_budget_caveats(asked, size.window_rows, shape.block_rows, memory_budget, smallest, fits),
         sources=("h5stream's design: one budget over slots, windows, plans and scratch; loader.stats() measures",),
@@ -277,8 +279,8 @@ def _window_line(asked: int, rows: int, batch_size: int, shape: Shape, given: in
         line = f"window: {given} rows, as given"
     else:
         line = (
-            f"window: max({AUTO_BATCHES} x {batch_size}, {AUTO_BLOCKS} x {shape.block_rows}, {bytes_text(AUTO_NBYTES)} "
-            f"of at most {AUTO_ROWS} rows) = {asked} rows"
+            f"window: max({AUTO_BATCHES} x {batch_size}, {AUTO_BLOCKS} x {shape.block_rows}, "
+            f"{text_of_bytes(AUTO_NBYTES)} of at most {AUTO_ROWS} rows) = {asked} rows"
         )
         line = line if asked < shape.rows else f"window: all {asked} rows"
     return line if rows == asked else f"{line}, cut to {rows} by the budget"
@@ -292,4 +294,4 @@ def _budget_caveats(
     if rows < asked:
         blocks = math.ceil(rows / block_rows)
         return (f"the shuffle mixes {blocks} blocks at a time instead of {math.ceil(asked / block_rows)}",)
-    return (f"the least that would do, with a weaker shuffle: {bytes_text(smallest)}",)
+    return (f"the least that would do, with a weaker shuffle: {text_of_bytes(smallest)}",)

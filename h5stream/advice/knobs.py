@@ -1,4 +1,4 @@
-"""The settings of a loader as they are, read from whatever loader it is, and what turning one would do."""
+"""The settings of a loader as they are, read from whatever loader it is."""
 
 from __future__ import annotations
 
@@ -72,34 +72,6 @@ class LoaderKnobs:
             filters=filters,
             via_h5py=via_h5py,
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
-    """One knob to turn, with what to expect.
-
-    Attributes
-    ----------
-    knob : str
-        What it is called.
-    present : str
-        Its value now.
-    try_next : str
-        What to try.
-    why : str
-        Why that helps.
-    speedup : float or None
-        How many times faster the limiting part becomes, at best; None where nobody can say.
-    """
-
-    knob: str
-    present: str
-    try_next: str
-    why: str
-    speedup: float | None = None
-
-    def __str__(self) -> str:
-        return f"{self.knob}: {self.present} -> {self.try_next} ({self.why})"
 
 
 def _number(owner: Any, name: str) -> int | None:

@@ -9,11 +9,11 @@ from pathlib import PurePath
 
 from h5stream.advice.batch_cost import DatasetCost
 from h5stream.advice.cost_in_words import count_text
-from h5stream.advice.suggestion import bytes_text
 from h5stream.errors import BudgetError
 from h5stream.order.quality import is_weak
 from h5stream.storage.layout import VIA_H5PY
 from h5stream.storage.listing import DatasetEntry
+from h5stream.units import text_of_bytes
 
 TINY_CHUNK_NBYTES = 64 * 1024
 """Below this, finding, fetching and handing over a chunk costs more than undoing its filters (50 us at 1.3 GB/s)."""
@@ -174,7 +174,7 @@ def _row_per_chunk(one: _Stored) -> _Finding | None:
         return None
     return (
         "row_per_chunk",
-        f"every row is a chunk of its own ({bytes_text(entry.chunk_nbytes)}), so a batch takes "
+        f"every row is a chunk of its own ({text_of_bytes(entry.chunk_nbytes)}), so a batch takes "
         f"{one.batch_rows * entry.chunks_across:,} separate chunks; what each costs beside its bytes outweighs them",
         "chunks of about 1 MiB",
         True,
@@ -188,8 +188,8 @@ def _tiny_chunks(one: _Stored) -> _Finding | None:
     a_batch = one.cost.chunks * one.batch_rows / max(1, entry.rows or 0)
     return (
         "tiny_chunks",
-        f"{entry.chunks:,} chunks of {bytes_text(entry.chunk_nbytes)}, {count_text(a_batch)} a batch; below "
-        f"{bytes_text(TINY_CHUNK_NBYTES)} finding and fetching a chunk costs as much as decoding it",
+        f"{entry.chunks:,} chunks of {text_of_bytes(entry.chunk_nbytes)}, {count_text(a_batch)} a batch; below "
+        f"{text_of_bytes(TINY_CHUNK_NBYTES)} finding and fetching a chunk costs as much as decoding it",
         "chunks of about 1 MiB",
         True,
     )
@@ -201,8 +201,8 @@ def _huge_chunks(one: _Stored) -> _Finding | None:
         return None
     return (
         "huge_chunks",
-        f"chunks of {bytes_text(entry.chunk_nbytes)}: one thread decodes each, {entry.chunk_rows or 0:,} rows have to "
-        "be in memory for any one of them, and few fit a window",
+        f"chunks of {text_of_bytes(entry.chunk_nbytes)}: one thread decodes each, {entry.chunk_rows or 0:,} rows have "
+        "to be in memory for any one of them, and few fit a window",
         "chunks of about 1 MiB",
         True,
     )
@@ -238,7 +238,7 @@ def _slow_filters(one: _Stored) -> _Finding | None:
         return None
     return (
         "slow_filter",
-        f"{one.entry.filters} gives {bytes_text(one.rate)}/s a thread here (timed on its own chunks)",
+        f"{one.entry.filters} gives {text_of_bytes(one.rate)}/s a thread here (timed on its own chunks)",
         "lz4, which gives about 1.7 GiB/s, or gzip with shuffle, about 1.2",
         True,
     )
@@ -267,7 +267,7 @@ def _few_blocks(stored: Sequence[_Stored], blocks_per_window: int, blocks: int) 
         Advice(
             key="few_blocks",
             fields=(leading.path,),
-            problem=f"a window holds {blocks_per_window:,} of {blocks:,} blocks (chunks of {bytes_text(chunk)}), so "
+            problem=f"a window holds {blocks_per_window:,} of {blocks:,} blocks (chunks of {text_of_bytes(chunk)}), so "
             "the rows of a batch come from few stretches of the file",
             way_out="a larger memory_budget, or smaller chunks",
             repack=leading.chunk_nbytes > HUGE_CHUNK_NBYTES,
@@ -283,8 +283,8 @@ def budget_advice(error: BudgetError | None) -> tuple[Advice, ...]:
         Advice(
             key="budget_too_small",
             fields=(),
-            problem=f"the loader may take {bytes_text(error.budget)} here and would refuse: it needs "
-            f"{bytes_text(error.needed)}",
+            problem=f"the loader may take {text_of_bytes(error.budget)} here and would refuse: it needs "
+            f"{text_of_bytes(error.needed)}",
             way_out=f"pass memory_budget={error.needed} or more, or a smaller batch_size",
         ),
     )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
-from h5stream.advice.knobs import LoaderKnobs, Turn
-from h5stream.advice.order_of_knobs import NOT_WAITING
+from h5stream.advice.knobs import LoaderKnobs
+from h5stream.advice.turn import Turn
+from h5stream.advice.waiting import NOT_WAITING
 from h5stream.engine.statistics import LoaderStatistics
-from h5stream.monitor.line import NA
+from h5stream.monitor.line import size
 from h5stream.units import text_of_bytes
 
 STORAGE, DECODE, SCATTER, COPY, H5PY = "storage", "decode", "scatter", "copy", "h5py"
@@ -56,8 +59,20 @@ class Limit:
         return f"{self.name}: {self.measured}"
 
 
-def data_limit(statistics: LoaderStatistics, knobs: LoaderKnobs, *, cpus: int) -> Limit:
-    """Name what limits the loader while somebody waits for it.
+def least_amplification(statistics: LoaderStatistics, rows_ahead: int) -> float:
+    """Give the bytes decoded for each byte used at the least: as if all rows that may have been read ahead had been.
+
+    Examples
+    --------
+    >>> least_amplification(LoaderStatistics(rows=100, delivered_bytes=400, decoded_bytes=1200), 200)
+    1.0
+    """
+    taken = statistics.rows / (statistics.rows + rows_ahead) if rows_ahead else 1.0
+    return (statistics.read_amplification or 0.0) * taken
+
+
+def data_limit(statistics: LoaderStatistics, knobs: LoaderKnobs, *, cpus: int, rows_ahead: int = 0) -> Limit:
+    """Name what limits the loader while it is waited for.
 
     Parameters
     ----------
@@ -67,6 +82,8 @@ def data_limit(statistics: LoaderStatistics, knobs: LoaderKnobs, *, cpus: int) -
         What the loader is set to.
     cpus : int
         Processors that may be used.
+    rows_ahead : int
+        Rows at most that had been read ahead, and were not taken, when a run was cut off.
 
     Examples
     --------
@@ -85,9 +102,9 @@ def data_limit(statistics: LoaderStatistics, knobs: LoaderKnobs, *, cpus: int) -
     if statistics.idle > IDLE:
         first_s = statistics.first_batch_s or 0.0
         return _start(statistics, knobs) if 2 * first_s > statistics.wait_s else _batch_overhead(statistics, knobs)
-    parts = {
+    parts: dict[Callable[[LoaderStatistics, LoaderKnobs, int, float], Limit], float] = {
         _storage: statistics.read_s,
-        _decode: statistics.decode_s,
+        partial(_decode, torn=least_amplification(statistics, rows_ahead)): statistics.decode_s,
         _scatter: statistics.scatter_s,
         _h5py: statistics.h5py_s,
         _planning: statistics.plan_s,
@@ -150,7 +167,7 @@ def _storage(statistics: LoaderStatistics, knobs: LoaderKnobs, cpus: int, share:
     each = statistics.read_bytes / max(1, statistics.reads)
     return Limit(
         name=STORAGE,
-        measured=f"{_rate(statistics.read_bytes_per_s)} a thread in reads of {text_of_bytes(each)}; "
+        measured=f"{size(statistics.read_bytes_per_s, '/s')} a thread in reads of {text_of_bytes(each)}; "
         f"{share:.0%} of the readers' work",
         turns=(
             _more_workers(statistics, knobs, 2 * statistics.threads, "reads that wait can wait together"),
@@ -165,10 +182,9 @@ def _storage(statistics: LoaderStatistics, knobs: LoaderKnobs, cpus: int, share:
     )
 
 
-def _decode(statistics: LoaderStatistics, knobs: LoaderKnobs, cpus: int, share: float) -> Limit:
+def _decode(statistics: LoaderStatistics, knobs: LoaderKnobs, cpus: int, share: float, *, torn: float) -> Limit:
     rate = statistics.decode_bytes_per_s
     turns = []
-    torn = statistics.read_amplification or 0.0
     if torn > TORN:
         turns.append(
             Turn(
@@ -187,13 +203,13 @@ def _decode(statistics: LoaderStatistics, knobs: LoaderKnobs, cpus: int, share: 
                 knob="filters",
                 present=knobs.filters or "as written",
                 try_next="repack with lz4",
-                why=f"a thread decodes {_rate(FAST_DECODE_BYTES_PER_S)} of it",
+                why=f"a thread decodes {size(FAST_DECODE_BYTES_PER_S, '/s')} of it",
                 speedup=_without(share * (1 - rate / FAST_DECODE_BYTES_PER_S)),
             )
         )
     return Limit(
         name=DECODE,
-        measured=f"{_rate(rate)} a thread ({knobs.filters or 'its filters'}, {statistics.threads} of them); "
+        measured=f"{size(rate, '/s')} a thread ({knobs.filters or 'its filters'}, {statistics.threads} of them); "
         f"{share:.0%} of the readers' work",
         turns=tuple(turns),
     )
@@ -210,7 +226,7 @@ def _scatter(statistics: LoaderStatistics, knobs: LoaderKnobs, cpus: int, share:
     more = (_more_workers(statistics, knobs, cpus, f"{cpus} processors are allowed"),)
     return Limit(
         name=SCATTER,
-        measured=f"{_rate(rate)} a thread; {share:.0%} of the readers' work",
+        measured=f"{size(rate, '/s')} a thread; {share:.0%} of the readers' work",
         turns=(*(more if statistics.threads < cpus else ()), repack),
     )
 
@@ -219,7 +235,7 @@ def _h5py(statistics: LoaderStatistics, knobs: LoaderKnobs, cpus: int, share: fl
     rate = statistics.h5py_bytes / statistics.h5py_s if statistics.h5py_s else None
     return Limit(
         name=H5PY,
-        measured=f"{_rate(rate)} under its lock; {share:.0%} of the readers' work",
+        measured=f"{size(rate, '/s')} under its lock; {share:.0%} of the readers' work",
         turns=(
             Turn(
                 knob="storage of the field",
@@ -295,7 +311,7 @@ def _copy(statistics: LoaderStatistics, knobs: LoaderKnobs) -> Limit:
     rate = statistics.delivered_bytes / statistics.copy_s if statistics.copy_s else None
     return Limit(
         name=COPY,
-        measured=f"{_rate(rate)}; under way {statistics.copy_busy:.0%} of the time",
+        measured=f"{size(rate, '/s')}; under way {statistics.copy_busy:.0%} of the time",
         turns=(
             Turn(
                 knob="pin_memory",
@@ -367,10 +383,6 @@ def _batch_overhead(statistics: LoaderStatistics, knobs: LoaderKnobs) -> Limit:
 def _without(share: float) -> float:
     """How many times faster it gets if that share of the work is gone."""
     return 1.0 / max(1.0 - share, 0.01)
-
-
-def _rate(bytes_per_s: float | None) -> str:
-    return NA if bytes_per_s is None else f"{text_of_bytes(bytes_per_s)}/s"
 
 
 def _text(value: object) -> str:

@@ -6,9 +6,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from h5stream.notebook import ShownAsText
-from h5stream.units import text_of_bytes as bytes_text
-
-__all__ = ["Suggestion", "bytes_text"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,12 +12,13 @@ from h5stream.advice.epoch_summary import EpochSummary
 from h5stream.advice.knobs import LoaderKnobs
 from h5stream.advice.limits import Limit, loop_limit
 from h5stream.advice.progress import Advance, Display, display_for
-from h5stream.advice.waiting import WaitClock, rows_of
+from h5stream.advice.waiting import WaitClock
 from h5stream.device.meter import DeviceMemory, device_memory
 from h5stream.engine.statistics import LoaderStatistics
 from h5stream.errors import OptionError
 from h5stream.monitor.summary import GpuSummary, SystemSummary, summarize
 from h5stream.monitor.system import SystemMonitor
+from h5stream.structure import rows_of
 from h5stream.units import text_of_bytes
 
 if TYPE_CHECKING:

@@ -6,6 +6,10 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+# Share of step time spent waiting for data: under the first a job is not input-bound, over the second it strongly is.
+NOT_WAITING = 0.05
+WAITING = 0.20
+
 clock = time.perf_counter
 
 
@@ -66,26 +70,3 @@ class WaitClock:
         self._seen_s, self._seen_at_s = waited_s, now_s
         # The wait may have ended between the two readings, and is then counted a moment early or late.
         return min(1.0, max(0.0, new_s / passed_s)) if passed_s > 0 else 0.0
-
-
-def rows_of(batch: Any) -> int | None:
-    """Give the rows of a batch, by the first thing in it that has a length; None if nothing has.
-
-    Examples
-    --------
-    >>> import torch
-    >>> rows_of({"x": torch.zeros(3, 2), "y": torch.zeros(3)}), rows_of((["a", "b"], 1)), rows_of(5)
-    (3, 2, None)
-    """
-    if isinstance(batch, dict):
-        batch = tuple(batch.values())
-    if isinstance(batch, tuple):
-        return next((rows for rows in map(rows_of, batch) if rows is not None), None)
-    shape = getattr(batch, "shape", None)
-    if shape is not None:
-        return int(shape[0]) if len(shape) else None
-    if isinstance(batch, list):
-        # Tuples are collated into lists, in which something is a tensor; strings come as a list of their own.
-        inner = next((rows_of(value) for value in batch if getattr(value, "shape", None) is not None), None)
-        return len(batch) if inner is None else inner
-    return None

@@ -21,6 +21,7 @@ from h5stream.dataset import H5Dataset
 from h5stream.loader import H5StreamLoader
 from h5stream.storage.handles import open_file
 from h5stream.storage.layout import DatasetPart, SampleLayout
+from h5stream.structure import leaves
 
 Progress = Callable[[int], None]
 
@@ -78,15 +79,6 @@ def batches_of(loader: Any) -> Iterator[Any]:
     lists = isinstance(dataset, H5Dataset) and dataset.layout.shape.kind == "tuple"
     for batch in loader:
         yield tuple(batch) if lists else batch
-
-
-def leaves(batch: Any) -> list[Any]:
-    """List the tensors and lists of a batch, whatever structure it has."""
-    if isinstance(batch, dict):
-        return [leaf for value in batch.values() for leaf in leaves(value)]
-    if isinstance(batch, tuple):
-        return [leaf for value in batch for leaf in leaves(value)]
-    return [batch]
 
 
 def batch_nbytes(batch: Any) -> int:

@@ -6,8 +6,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from h5stream.baseline.measure import batches_of, leaves
+from h5stream.baseline.measure import batches_of
 from h5stream.loader import H5StreamLoader
+from h5stream.structure import leaves
 
 _ROUNDS = 5
 _SECONDS = 3.0

@@ -77,7 +77,7 @@ def diagnose_command(
 
 def pause(seconds_a_row: float) -> Callable[[Any], None]:
     """Give a step that does nothing for a time in proportion to the rows."""
-    from h5stream.advice.waiting import rows_of
+    from h5stream.structure import rows_of
 
     return lambda batch: time.sleep(seconds_a_row * (rows_of(batch) or 0))
 

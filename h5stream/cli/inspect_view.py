@@ -15,9 +15,9 @@ from h5stream.advice.inspection import Inspection, RowGroup
 from h5stream.advice.kinds import Kind
 from h5stream.advice.layout_advice import EVERY_EPOCH, Advice
 from h5stream.advice.sample_cost import SampleCost
-from h5stream.advice.suggestion import bytes_text
 from h5stream.storage.layout import DECODED, DIRECT, VIA_H5PY
 from h5stream.storage.listing import DAMAGED, REFUSED, DatasetEntry
+from h5stream.units import text_of_bytes
 
 # Unless --all is given: datasets of one length, members of one compound, and lengths, that are listed.
 _LISTED = 12
@@ -153,9 +153,9 @@ class _Table:
         return [
             Text(_row_text(entry, _WIDE_TYPE if self._wide else _NARROW_TYPE)),
             Text(chunk),
-            Text(bytes_text(entry.chunk_nbytes) if shape else "-"),
+            Text(text_of_bytes(entry.chunk_nbytes) if shape else "-"),
             Text((entry.filters if self._wide else entry.filters.replace(" + ", "+")) or "none"),
-            *([Text(bytes_text(entry.stored_nbytes))] if self._wide else []),
+            *([Text(text_of_bytes(entry.stored_nbytes))] if self._wide else []),
             Text(f"{entry.ratio:,.1f}" if entry.ratio and entry.filters else "-"),
             Text(entry.access, style=_ACCESS_STYLES.get(entry.access, "green")) if _is_shown(entry) else Text("-"),
         ]
@@ -275,7 +275,7 @@ def _why_these(sample: SampleCost) -> str:
 def _cost(sample: SampleCost) -> Iterator[RenderableType]:
     fewer = f" (there are no {sample.batch_size:,})" if sample.batch_rows < sample.batch_size else ""
     yield _heading(f"A shuffled batch of {_rows_text(sample.batch_rows)}")
-    one, together = bytes_text(sample.row_nbytes), bytes_text(sample.batch_nbytes)
+    one, together = text_of_bytes(sample.row_nbytes), text_of_bytes(sample.batch_nbytes)
     size = f"of {one} make {together}" if sample.row_nbytes else "of no fixed size"
     yield Text(f"{_rows_text(sample.batch_rows)}{fewer} {size}.")
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
@@ -285,14 +285,14 @@ def _cost(sample: SampleCost) -> Iterator[RenderableType]:
     naive, ours = sample.naive, sample.ours
     table.add_row(
         "read from the file",
-        bytes_text(sample.needed_read_nbytes),
+        text_of_bytes(sample.needed_read_nbytes),
         _amplified(naive.read_nbytes, naive.read_amplification),
         _amplified(ours.read_nbytes, ours.read_amplification),
     )
     if sample.needed_decoded_nbytes:
         table.add_row(
             "decoded",
-            bytes_text(sample.needed_decoded_nbytes),
+            text_of_bytes(sample.needed_decoded_nbytes),
             _amplified(naive.decoded_nbytes, naive.decode_amplification),
             _amplified(ours.decoded_nbytes, ours.decode_amplification),
         )
@@ -303,8 +303,8 @@ def _cost(sample: SampleCost) -> Iterator[RenderableType]:
 
 def _amplified(nbytes: float, amplification: float | None) -> str:
     if amplification is None:
-        return bytes_text(nbytes)
-    return f"{bytes_text(nbytes)}  {_times(amplification):>7}"
+        return text_of_bytes(nbytes)
+    return f"{text_of_bytes(nbytes)}  {_times(amplification):>7}"
 
 
 def _times(amplification: float) -> str:
@@ -318,7 +318,7 @@ def _our_words(sample: SampleCost) -> Iterator[str]:
         rate = float(f"{sample.decode_rows_per_s:.2g}")
         yield f"undoing filters alone allows {rate:,.0f} rows/s on {threads} (timed on chunks of this file)"
     yield _first_batch_words(sample)
-    yield f"memory: {bytes_text(sample.memory_nbytes)} at most, of a budget of {bytes_text(sample.memory_budget)}"
+    yield f"memory: {text_of_bytes(sample.memory_nbytes)} at most, of a budget of {text_of_bytes(sample.memory_budget)}"
     if sample.notice:
         yield sample.notice
 
@@ -326,10 +326,10 @@ def _our_words(sample: SampleCost) -> Iterator[str]:
 def _first_batch_words(sample: SampleCost) -> str:
     """Say what comes before the first batch; its time is of that work alone, and starting up is not in it."""
     first = sample.first_batch
-    decoded = f" ({bytes_text(first.decoded_nbytes)} decoded)" if first.decoded_nbytes else ""
+    decoded = f" ({text_of_bytes(first.decoded_nbytes)} decoded)" if first.decoded_nbytes else ""
     work = "reading and decoding that" if first.decoded_nbytes else "reading that"
     return (
-        f"first batch: after {bytes_text(first.read_nbytes)} of the file{decoded}; {work} alone takes "
+        f"first batch: after {text_of_bytes(first.read_nbytes)} of the file{decoded}; {work} alone takes "
         f"{_seconds_text(first.seconds)}, and starting up comes on top; later epochs' first batches are read ahead"
     )
 
@@ -425,7 +425,7 @@ def _one_advice(number: int, advice: Advice) -> RenderableType:
 def print_all(console: Console, found: Inspection, *, everything: bool) -> None:
     """Print everything that was found about a file."""
     count = sum(len(group.datasets) for group in found.groups) + found.left_out
-    facts = f"{bytes_text(found.file_nbytes)}, {_datasets_text(count)}"
+    facts = f"{text_of_bytes(found.file_nbytes)}, {_datasets_text(count)}"
     apart = "  " if len(found.file) + len(facts) + 2 <= console.width else "\n"
     console.print(Text.assemble((found.file, "bold"), f"{apart}{facts}"), soft_wrap=True)
     parts: list[Iterator[RenderableType]] = []

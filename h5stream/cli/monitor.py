@@ -119,7 +119,7 @@ def _show_screen(monitor: SystemMonitor, arrivals: _Arrivals, pid: int | None) -
         Live(console=console, screen=True, auto_refresh=False) as live,
     ):
         for _ in arrivals:
-            # Without --pid the watched process is this command, which nobody asked about.
+            # Without --pid the watched process is this command, which was not asked about.
             picture = render_screen(
                 monitor.history, console.width, title=title, note=monitor.note, with_process=pid is not None
             )

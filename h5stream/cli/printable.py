@@ -20,8 +20,8 @@ _IN_ASCII = dict(
 )
 
 
-def printable(text: str) -> str:
-    r"""Replace what is not printable, but for line breaks.
+def printable(text: str, kept: str = "\n") -> str:
+    r"""Replace what is not printable, but for line breaks; without ``kept`` also those, as in names that are one line.
 
     Examples
     --------
@@ -31,7 +31,7 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     valid = text.encode("utf-8", "replace").decode()
-    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in valid)
+    return "".join(c if c.isprintable() or c in kept else "\N{REPLACEMENT CHARACTER}" for c in valid)
 
 
 class _Cleaned:

@@ -12,12 +12,12 @@ from rich.console import Console
 
 from h5stream.cli.options import FLAG, SIZE, AsJson, check_writable, files_of, listed_names, size
 from h5stream.cli.printable import safe_console
-from h5stream.cli.showing import Bar, line, prose
+from h5stream.cli.showing import Bar, Notices, line, prose
 from h5stream.errors import OptionError
 from h5stream.units import text_of_bytes
 
 if TYPE_CHECKING:
-    from h5stream.staging.rewrite import RepackProgress, RepackResult
+    from h5stream.repacking.rewrite import RepackProgress, RepackResult
 
 _SHOWN = 5
 
@@ -54,7 +54,8 @@ def repack_command(
     as_json: AsJson = False,
 ) -> None:
     """Rewrite IN as OUT in chunks that stream well; everything else in it is kept, and every row is verified."""
-    from h5stream.staging.repacking import repack
+    from h5stream.repacking.recipe import Recipe
+    from h5stream.repacking.repack import carry_out, plan_repack
 
     given = files_of([str(source)])
     if len(given) > 1:
@@ -64,21 +65,19 @@ def repack_command(
         )
     if not target.exists():
         check_writable(target, "OUT")
+    recipe = Recipe.of(**recipe_options(chunk_bytes, compress, contiguous, shuffle_rows, fields))
+    plan = plan_repack(given[0], target, recipe, overwrite=overwrite)
+    if not as_json:
+        Notices(safe_console())(plan.notices)
     with Bar(safe_console(stderr=True), "repacking") as bar:
 
         def show(now: RepackProgress) -> None:
             bar.show(now.bytes_done, now.bytes_total, f"{now.step} {now.dataset}")
 
-        result = repack(
-            given[0],
-            target,
-            **recipe_options(chunk_bytes, compress, contiguous, shuffle_rows, fields),
-            overwrite=overwrite,
-            progress=show,
-        )
+        result = carry_out(plan, target, overwrite, show)
     rates = None
     if not as_json:
-        _print(safe_console(), result)
+        _print(safe_console(), result, plan.notices)
     if measure and result.samples:
         from h5stream.baseline.rates import fresh_rates
 
@@ -107,15 +106,16 @@ def recipe_options(
     }
 
 
-def _print(console: Console, result: RepackResult) -> None:
+def _print(console: Console, result: RepackResult, said: tuple[str, ...]) -> None:
     for path, why in result.copied[:_SHOWN]:
         line(console, f"  copied as it is: {path} ({why})")
     if len(result.copied) > _SHOWN:
         line(console, f"  ... and {len(result.copied) - _SHOWN} more copied as they are")
-    for notice in result.notices[:_SHOWN]:
+    notices = [notice for notice in result.notices if notice not in said]
+    for notice in notices[:_SHOWN]:
         prose(console, f"note: {notice}")
-    if len(result.notices) > _SHOWN:
-        prose(console, f"note: ... and {len(result.notices) - _SHOWN} more")
+    if len(notices) > _SHOWN:
+        prose(console, f"note: ... and {len(notices) - _SHOWN} more")
     shuffled = f", {len(result.shuffled)} of them shuffled" if result.shuffled else ""
     prose(
         console,

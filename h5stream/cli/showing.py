@@ -17,6 +17,7 @@ from rich.progress import (
 )
 from rich.table import Column
 
+from h5stream.cli.printable import printable
 from h5stream.units import text_of_bytes
 
 if TYPE_CHECKING:
@@ -28,20 +29,14 @@ if TYPE_CHECKING:
 _PLAIN_LINE_S = 5.0
 
 
-def clean(*texts: str) -> tuple[str, ...]:
-    """Make file names printable that are no valid text, or that hold line breaks and the like."""
-    valid = (text.encode("utf-8", "replace").decode() for text in texts)
-    return tuple("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text) for text in valid)
-
-
 def line(console: Console, text: str) -> None:
     """Print one line, as it is: file names are no markup, and only the terminal may break it."""
-    console.print(clean(text)[0], markup=False, highlight=False, soft_wrap=True)
+    console.print(printable(text, kept=""), markup=False, highlight=False, soft_wrap=True)
 
 
 def prose(console: Console, text: str, style: str = "") -> None:
     """Print a sentence, broken at the console's width; what is in it is no markup."""
-    console.print(clean(text)[0], style=style, markup=False, highlight=False)
+    console.print(printable(text, kept=""), style=style, markup=False, highlight=False)
 
 
 class Notices:
@@ -136,7 +131,7 @@ class Steps:
 
     def show(self, text: str) -> None:
         """Show what has just been done."""
-        said = clean(f"{self._title}: {text}")[0]
+        said = printable(f"{self._title}: {text}", kept="")
         now = time.monotonic()
         if self._console.is_terminal:
             self._status.update(escape(said))

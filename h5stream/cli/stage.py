@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from h5stream.cli.options import FLAG, SIZE, AsJson, files_of, size
-from h5stream.cli.printable import safe_console
+from h5stream.cli.printable import printable, safe_console
 from h5stream.cli.repack import (
     DEFAULT_CHUNK_NBYTES,
     ChunkBytes,
@@ -24,7 +24,7 @@ from h5stream.cli.repack import (
     ShuffleRows,
     recipe_options,
 )
-from h5stream.cli.showing import Bar, Notices, clean, line, prose
+from h5stream.cli.showing import Bar, Notices, line, prose
 from h5stream.errors import OptionError, StagingError
 from h5stream.units import text_of_bytes
 
@@ -206,7 +206,7 @@ def _print_files(console: Console, files: tuple[StagedFile, ...]) -> None:
         table.add_column(title, justify="right" if title == "size" else "left", overflow="fold")
     for file in files:
         _, size_text, state, users, *_ = _cells(file)
-        table.add_row(*map(Text, (*clean(file.path.name), size_text, state, users)))
+        table.add_row(*map(Text, (printable(file.path.name, kept=""), size_text, state, users)))
     console.print(table)
     for file in files:
         path, _, _, _, digest, source = _cells(file)
@@ -218,7 +218,8 @@ def _cells(file: StagedFile) -> tuple[str, ...]:
     digest = file.checksum.digest if file.checksum else "-"
     users = ", ".join(map(str, file.used_by)) or "-"
     state = f"{file.state}, repacked" if file.recipe else str(file.state)
-    return clean(str(file.path), text_of_bytes(file.size_bytes), state, users, digest, str(file.source))
+    cells = (str(file.path), text_of_bytes(file.size_bytes), state, users, digest, str(file.source))
+    return tuple(printable(cell, kept="") for cell in cells)
 
 
 def _verify(folder: Path, threads: int | None, as_json: bool) -> None:

@@ -14,12 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from h5stream import allowance
-from h5stream.advice.accumulation import accumulation_for
-from h5stream.advice.gpu_memory import gpu_memory, parameter_count
 from h5stream.advice.host_memory import dataloader_memory, loader_memory
-from h5stream.advice.learning_rate import learning_rate_for
-from h5stream.advice.order_of_knobs import what_to_try_first
-from h5stream.advice.presets import GpuPreset, Setting, preset_for, validation_batch
 from h5stream.advice.suggestion import Suggestion
 from h5stream.cli.options import (
     SIZE,
@@ -34,6 +29,11 @@ from h5stream.cli.options import (
 )
 from h5stream.cli.printable import safe_console
 from h5stream.errors import OptionError
+from h5stream.training.accumulation import accumulation_for
+from h5stream.training.gpu_memory import gpu_memory, parameter_count
+from h5stream.training.learning_rate import learning_rate_for
+from h5stream.training.order_of_knobs import what_to_try_first
+from h5stream.training.presets import GpuPreset, Setting, preset_for, validation_batch
 
 # Without a GPU's preset: the loader's own default batch, and the DataLoader's default prefetch.
 _DEFAULT_BATCH = 8192

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from h5stream.monitor.sample import SystemSample
+from h5stream.units import text_of_bytes
 
 NA = "n/a"
 _GIB = 1 << 30
@@ -30,6 +31,17 @@ def amount(used: int | None, total: int | None) -> str:
     if used is None or not total:
         return NA
     return f"{used / _GIB:.1f}/{total / _GIB:.1f}GiB({percent(used / total)})"
+
+
+def size(nbytes: float | None, per: str = "") -> str:
+    """Give bytes, or bytes a second with ``"/s"``, or ``n/a``.
+
+    Examples
+    --------
+    >>> size(3 << 20), size(1e9, "/s"), size(None)
+    ('3.00 MiB', '954 MiB/s', 'n/a')
+    """
+    return NA if nbytes is None else text_of_bytes(nbytes) + per
 
 
 def scaled(value: float | None, unit: str) -> str:

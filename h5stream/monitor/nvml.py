@@ -5,7 +5,7 @@ on; a driver that goes away raises `DriverGone`, once, with its reason.
 
 Guarantees:
     An `NvmlReader` belongs to one thread: the one that opens it reads and closes it.
-    NVML itself may block while the driver recovers; nobody may hold a lock over a call into it.
+    NVML itself may block while the driver recovers; no lock may be held over a call into it.
 """
 
 from __future__ import annotations

@@ -164,7 +164,7 @@ def _panel(
     axis.spines[["top", "right"]].set_visible(False)
     marker = "o" if len(times) < 3 else None
     for curve in curves:
-        # What has no value keeps its place in the legend, so that nobody looks for it in vain.
+        # What has no value keeps its place in the legend, so that it is not looked for in vain.
         shown = curve.label if curve.known else f"{curve.label}: n/a"
         axis.plot(
             times,

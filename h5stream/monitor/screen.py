@@ -10,9 +10,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from h5stream.monitor.line import NA, amount, percent, scaled
+from h5stream.monitor.line import NA, amount, percent, scaled, size
 from h5stream.monitor.sample import GpuSample, SystemSample
-from h5stream.units import text_of_bytes
 
 _BARS = "▁▂▃▄▅▆▇█"
 _MIN_COURSE = 10  # columns
@@ -132,7 +131,7 @@ def _gpu_rows(position: int, gpu: GpuSample) -> list[_Row]:
         _Row(label="Utilisation", get=of("utilization_ratio"), show=percent, top=1.0, colour="green"),
         _Row(label="SM activity", get=of("sm_activity_ratio"), show=percent, top=1.0, colour="green"),
         _Row(label="VRAM", get=of("memory_ratio"), show=percent, top=1.0, now=vram, colour="blue"),
-        _Row(label="PCIe in", get=of("pcie_receive_bytes_per_s"), show=_bytes_per_s, colour="magenta"),
+        _Row(label="PCIe in", get=of("pcie_receive_bytes_per_s"), show=_rate, colour="magenta"),
         _Row(label="Power", get=of("power_w"), show=_watts, top=gpu.power_limit_w, colour="yellow"),
     ]
 
@@ -154,7 +153,7 @@ def _host_rows(last: SystemSample) -> list[_Row]:
         _Row(
             label="Disk read",
             get=lambda s: s.host.disk_read_bytes_per_s,
-            show=_bytes_per_s,
+            show=_rate,
             colour="magenta",
         ),
     ]
@@ -164,8 +163,8 @@ def _process_rows(last: SystemSample) -> list[_Row]:
     allowed = last.process.cpus_allowed if last.process else None
     return [
         _Row(label="CPU", get=_process("cpu_cores"), show=_cores, top=allowed, colour="green"),
-        _Row(label="Memory", get=_process_memory, show=_bytes, colour="blue"),
-        _Row(label="Disk read", get=_process("disk_read_bytes_per_s"), show=_bytes_per_s, colour="magenta"),
+        _Row(label="Memory", get=_process_memory, show=size, colour="blue"),
+        _Row(label="Disk read", get=_process("disk_read_bytes_per_s"), show=_rate, colour="magenta"),
         _Row(label="Data wait", get=lambda s: s.data_wait_ratio, show=percent, top=1.0, colour="red"),
     ]
 
@@ -195,12 +194,8 @@ def _footer(samples: Sequence[SystemSample]) -> str:
     return f"{last.elapsed_s:.0f} s, {len(samples)} samples; the monitor takes {cost} of one processor"
 
 
-def _bytes_per_s(value: float | None) -> str:
-    return NA if value is None else f"{text_of_bytes(value)}/s"
-
-
-def _bytes(value: float | None) -> str:
-    return NA if value is None else text_of_bytes(value)
+def _rate(value: float | None) -> str:
+    return size(value, "/s")
 
 
 def _watts(value: float | None) -> str:

@@ -76,7 +76,7 @@ def copy_block(block: BlockCopy, buffers: Buffers, progress: Callable[[int], Non
         if count == 0:
             raise SourceChangedError(
                 f"{block.name} changed while it was copied: it ends at byte {at}, {end} were expected. "
-                f"Its copy was not kept; stage again when nobody writes to it",
+                f"Its copy was not kept; stage again when nothing writes to it",
                 file=block.name,
             )
         read.update(buffers.read[:count])

@@ -4,7 +4,7 @@
 # - Everything here runs under `StagingFolder.locked`; nothing here copies data.
 # - A name is written to the manifest before a file of that name exists, and taken from it after the file is
 #   gone: whatever moment a kill -9 picks, the manifest names every copy that is ours, by its inode. What lies
-#   in the control folder belongs to the session that its name begins with.
+#   in the control folder belongs to the session that its name begins with, and is swept away with it.
 # - A process claims all that it will copy at once, copies it, and only then waits for what others copy. So
 #   no two processes wait for each other.
 """
@@ -14,30 +14,28 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from h5stream.errors import NotEnoughSpaceError, StagingError
-from h5stream.staging.folder import StagingFolder, copier_is_alive, is_ours, session_is_locked, unusable
+from h5stream.filesystem import MEMORY_FILESYSTEMS
+from h5stream.space import Space, measure, pages, refusal
+from h5stream.staging.folder import StagingFolder, begin_session, is_alive, is_ours, unusable
 from h5stream.staging.layout import Group, Member, Standing, choose_prefix, known_prefixes
-from h5stream.staging.leases import Lease
 from h5stream.staging.manifest import Entry, Files
-from h5stream.staging.space import MEMORY_FILESYSTEMS, Space, measure, pages, refusal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claimant:
     """Who asks, and what for."""
 
-    lease: Lease
-    """The process, with the token of this call."""
     session: str
-    """Name of the lock that is held while copying."""
+    """Name of the call's session."""
     hold: bool
-    """Whether the files are to be leased to the process."""
+    """Whether the session goes on with the copies, as their user."""
     keep: bool
-    """Whether the copies stay when nobody uses them any more."""
+    """Whether the copies stay when nothing uses them any more."""
     margin_bytes: int | None
     """What is to stay free; None for the defaults."""
     recipe: str = ""
@@ -108,7 +106,7 @@ def standing_in(folder: StagingFolder, files: Files, who: Claimant) -> Callable[
         if entry.source != member.source:
             return Standing.TAKEN
         if not entry.whole:
-            return Standing.OURS if entry.session == who.session else Standing.COPYING
+            return Standing.OURS if entry.owner == who.session else Standing.COPYING
         return _standing_of_copy(folder, name, entry, member, who)
 
     return standing
@@ -120,7 +118,7 @@ def _standing_of_copy(folder: StagingFolder, name: str, entry: Entry, member: Me
         return Standing.STALE if _is_free(folder, name) else Standing.TAKEN
     if intact and is_of(entry, member, who.recipe):
         return Standing.FRESH
-    return Standing.TAKEN if entry.live_leases() else Standing.STALE
+    return Standing.TAKEN if entry.users else Standing.STALE
 
 
 def is_of(entry: Entry, member: Member, recipe: str) -> bool:
@@ -129,14 +127,8 @@ def is_of(entry: Entry, member: Member, recipe: str) -> bool:
     return (entry.source, entry.size_bytes, entry.mtime_ns, entry.recipe) == now
 
 
-def make_claim(
-    folder: StagingFolder,
-    groups: Sequence[Group],
-    who: Claimant,
-    tick: Callable[[], None],
-    open_session: Callable[[], None],
-) -> Claim:
-    """Decide what to copy, and write the claim to the manifest; `open_session` locks the session of `who`.
+def make_claim(folder: StagingFolder, groups: Sequence[Group], who: Claimant, tick: Callable[[], None]) -> Claim:
+    """Decide what to copy and what to use, and write both to the manifest, in the session of `who`.
 
     Raises
     ------
@@ -144,16 +136,17 @@ def make_claim(
         If what is to be copied does not fit; nothing was changed then.
     """
     with folder.locked(tick) as files:
-        dead = reclaim(folder, files)
+        before = dict(files)
+        reclaim(folder, files)
         draft = _draft(folder, groups, files, who)
         if draft.to_copy:
             _check_space(folder, files, draft, who)
-            # Before the manifest speaks of it: a copier without a session counts as dead.
-            open_session()
+        if draft.to_copy or who.hold:
+            begin_session(folder, who.session)  # before the manifest speaks of it: without a lock it counts as dead
         for name in draft.to_retire:
             delete_copy(folder, name, files[name])
         parts = _make_parts(folder, draft)
-        if dead or draft.files != files:
+        if draft.files != before:
             _save_or_delete(folder, draft, parts)
     to_copy = tuple((name, member, draft.files[name].copy_inode) for name, member in draft.to_copy)
     return Claim(names=tuple(draft.names), to_copy=to_copy, to_wait_for=tuple(draft.to_wait_for))
@@ -215,8 +208,7 @@ def _draft(folder: StagingFolder, groups: Sequence[Group], files: Files, who: Cl
 def _take(draft: _Draft, name: str, member: Member, standing: Standing, who: Claimant) -> None:
     old = draft.files.get(name)
     if standing is Standing.FRESH and old is not None:
-        held = old.with_lease(who.lease) if who.hold else old
-        draft.files[name] = replace(held, keep=old.keep or who.keep)
+        draft.files[name] = replace(old, users=_users(old, who), keep=old.keep or who.keep)
     elif standing is Standing.COPYING:
         draft.to_wait_for.append(name)
     elif standing in {Standing.FREE, Standing.STALE}:
@@ -227,22 +219,25 @@ def _take(draft: _Draft, name: str, member: Member, standing: Standing, who: Cla
 
 
 def _copying_entry(member: Member, old: Entry | None, who: Claimant) -> Entry:
-    before = old.live_leases() if old else ()
     return Entry(
         source=member.source,
         size_bytes=member.version.size_bytes,
         mtime_ns=member.version.mtime_ns,
-        owner=who.lease,
+        owner=who.session,
         keep=who.keep or bool(old and old.keep),
-        session=who.session,
-        leases=(*before, who.lease) if who.hold else before,
+        users=_users(old, who),
         recipe=who.recipe,
         copy_bytes=-1 if who.estimate is None else who.estimate(member),
     )
 
 
+def _users(old: Entry | None, who: Claimant) -> tuple[str, ...]:
+    """Give the users of a copy, with this session where it is to be one."""
+    return tuple(dict.fromkeys([*(old.users if old else ()), *([who.session] if who.hold else [])]))
+
+
 def _retire_outdated(folder: StagingFolder, draft: _Draft, groups: Sequence[Group], who: Claimant) -> None:
-    """Retire stale copies of the same sources under other names, left while somebody still used them."""
+    """Retire stale copies of the same sources under other names, left while they were still used."""
     standing = standing_in(folder, draft.files, who)
     chosen = {name for names in draft.names for name in names}
     members = {member.source: member for group in groups for member in group.members}
@@ -312,7 +307,7 @@ def delete_copy(folder: StagingFolder, name: str, entry: Entry) -> bool:
         return False
     path.unlink()
     for parent in list(path.relative_to(folder.path).parents)[:-1]:
-        with contextlib.suppress(OSError):  # not empty: somebody else's
+        with contextlib.suppress(OSError):  # not empty: another's
             (folder.path / parent).rmdir()
     return True
 
@@ -324,21 +319,27 @@ def drop_unfinished(folder: StagingFolder, name: str, entry: Entry) -> None:
     if entry.copy_inode:
         # Its name was given but not yet confirmed. It is ours by its inode only.
         delete_copy(folder, name, entry)
-    with contextlib.suppress(FileNotFoundError):
-        (folder.control / f"{entry.session}.session").unlink()
 
 
-def reclaim(folder: StagingFolder, files: dict[str, Entry]) -> list[str]:
-    """Take the unfinished copies of dead processes from the folder and from `files`; give their names."""
-    dead = [name for name, entry in files.items() if not entry.whole and not copier_is_alive(folder, entry)]
-    for name in dead:
-        drop_unfinished(folder, name, files.pop(name))
-    _sweep(folder, {entry.session for entry in files.values()})
-    return dead
+def sessions_of(entry: Entry) -> set[str]:
+    """Give the sessions that need a copy: those that use it, and the one that makes it."""
+    return {*entry.users, *([] if entry.whole else [entry.owner])}
 
 
-def _sweep(folder: StagingFolder, known: set[str]) -> None:
-    """Delete what a process left in the control folder that died before the manifest spoke of it."""
-    for session in folder.control.glob("*.session"):
-        if session.stem not in known and not session_is_locked(folder, session.stem):
-            _delete_parts([*folder.control.glob(f"{session.stem}.*.part"), session])
+def alive_among(folder: StagingFolder, entries: Iterable[Entry]) -> set[str]:
+    """Give those sessions of some copies whose processes still run."""
+    named = {session for entry in entries for session in sessions_of(entry)}
+    return {session for session in named if is_alive(folder, session)}
+
+
+def reclaim(folder: StagingFolder, files: dict[str, Entry]) -> None:
+    """Take the unfinished copies of dead sessions, and their uses, from the folder and from `files`."""
+    alive = alive_among(folder, files.values())
+    for name, entry in list(files.items()):
+        if entry.whole or entry.owner in alive:
+            files[name] = replace(entry, users=tuple(user for user in entry.users if user in alive))
+        else:
+            drop_unfinished(folder, name, files.pop(name))
+    for path in folder.control.glob("*.session"):  # of the dead, also of those of whom the manifest never spoke
+        if path.stem not in alive:
+            _delete_parts([*folder.control.glob(f"{path.stem}.*.part"), path])

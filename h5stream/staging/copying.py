@@ -1,4 +1,4 @@
-"""Copying several files at once, each in blocks, to names that nobody takes for whole files.
+"""Copying several files at once, each in blocks, to names that nothing takes for whole files.
 
 # Guarantees:
 # - `ParallelCopy` starts its threads in `start` and has joined them when `close` returns. The threads read
@@ -89,7 +89,7 @@ class _OpenFile:
         self.job = job
         count = block_count(job.version.size_bytes)
         self.digests = [b""] * count
-        # A file of zero bytes has no block, but somebody must make it.
+        # A file of zero bytes has no block, but must be made.
         self.blocks = self.untaken = self.unfinished = max(1, count)
 
 
@@ -325,7 +325,7 @@ def check_unchanged(descriptor: int, job: CopyJob) -> None:
             f"{job.source} changed while it was copied: it had {job.version.size_bytes} bytes and "
             f"modification time {job.version.mtime_ns} ns, now {now.size_bytes} bytes and {now.mtime_ns} "
             f"ns{'' if now.inode == job.version.inode else ', and is another file'}. Its copy was not kept; "
-            "stage again when nobody writes to it",
+            "stage again when nothing writes to it",
             file=job.source,
         )
 

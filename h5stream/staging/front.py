@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from h5stream.errors import OptionError, StagingError
+from h5stream.repacking.recipe import Recipe
 from h5stream.staging.claims import Claimant
 from h5stream.staging.copying import default_threads
-from h5stream.staging.folder import StagingFolder
-from h5stream.staging.leases import new_lease
+from h5stream.staging.folder import StagingFolder, new_session
 from h5stream.staging.progress import ProgressCallback
-from h5stream.staging.recipe import Recipe
 from h5stream.staging.remaking import Remaking
 from h5stream.staging.run import StagedFiles, StagingRun
 
@@ -146,10 +145,8 @@ def _stage(
     if folder.path.exists() and not folder.path.is_dir():
         raise StagingError(f"{folder.path} is no folder", folder=str(folder.path))
     paths = [files] if isinstance(files, str | os.PathLike) else list(files)
-    lease = new_lease()
     who = Claimant(
-        lease=lease,
-        session=f"{lease.pid}-{lease.token}",
+        session=new_session(),
         hold=hold,
         keep=keep,
         margin_bytes=margin_bytes,

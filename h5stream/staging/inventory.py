@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from enum import StrEnum
@@ -19,9 +20,9 @@ from pathlib import Path
 from h5stream.errors import StagedFileInUseError, StagingError
 from h5stream.staging.blocks import PIECE_BYTES
 from h5stream.staging.checksum import Checksum, block_count, block_hash, combine
-from h5stream.staging.claims import delete_copy, drop_unfinished, is_intact, reclaim
+from h5stream.staging.claims import alive_among, delete_copy, drop_unfinished, is_intact, reclaim, sessions_of
 from h5stream.staging.copying import default_threads
-from h5stream.staging.folder import StagingFolder, copier_is_alive
+from h5stream.staging.folder import StagingFolder, pid_of
 from h5stream.staging.manifest import Entry
 from h5stream.staging.run import TICK_S
 
@@ -114,35 +115,37 @@ def list_staged(folder: PathLike) -> tuple[StagedFile, ...]:
     ()
     """
     place = _folder(folder)
-    return tuple(_staged_file(place, name, entry) for name, entry in sorted(place.load().items()))
+    listed = place.load()
+    alive = alive_among(place, listed.values())
+    return tuple(_staged_file(place, name, entry, alive) for name, entry in sorted(listed.items()))
 
 
 def _folder(folder: PathLike) -> StagingFolder:
     return StagingFolder(path=Path(os.path.abspath(os.path.expanduser(folder))))
 
 
-def _staged_file(place: StagingFolder, name: str, entry: Entry) -> StagedFile:
+def _staged_file(place: StagingFolder, name: str, entry: Entry, alive: AbstractSet[str]) -> StagedFile:
     return StagedFile(
         path=place.copy_path(name),
         source=Path(entry.source),
         size_bytes=entry.bytes_of_copy,
         recipe=entry.recipe,
-        state=_state(place, name, entry),
+        state=_state(place, name, entry, alive),
         checksum=entry.checksum,
         staged_at=entry.staged_at,
-        owner_pid=entry.owner.pid,
+        owner_pid=pid_of(entry.owner),
         keep=entry.keep,
-        used_by=_users(entry),
+        used_by=_pids(alive & set(entry.users)),
     )
 
 
-def _users(entry: Entry) -> tuple[int, ...]:
-    return tuple(sorted({lease.pid for lease in entry.live_leases()}))
+def _pids(sessions: AbstractSet[str]) -> tuple[int, ...]:
+    return tuple(sorted({pid_of(session) for session in sessions}))
 
 
-def _state(place: StagingFolder, name: str, entry: Entry) -> StagedState:
+def _state(place: StagingFolder, name: str, entry: Entry, alive: AbstractSet[str]) -> StagedState:
     if not entry.whole:
-        return StagedState.COPYING if copier_is_alive(place, entry) else StagedState.UNFINISHED
+        return StagedState.COPYING if entry.owner in alive else StagedState.UNFINISHED
     intact = is_intact(place, name, entry)
     if not intact:
         return StagedState.MISSING if intact is None else StagedState.CHANGED
@@ -309,8 +312,8 @@ def remove_staged(
         raise StagingError(f"nothing was staged to {place.path}", folder=str(place.path))
     with place.locked() as listed:
         names = list(listed) if files is None else _names(place, listed, files)
-        gone = reclaim(place, listed)
-        names = [name for name in names if name not in gone]
+        reclaim(place, listed)
+        names = [name for name in names if name in listed]
         if not force:
             _check_unused(place, listed, names)
         try:
@@ -348,11 +351,7 @@ def _name(place: StagingFolder, listed: dict[str, Entry], path: PathLike) -> str
 
 
 def _check_unused(place: StagingFolder, listed: dict[str, Entry], names: Iterable[str]) -> None:
-    used = {name: _users(listed[name]) for name in names}
-    for name in names:
-        if not listed[name].whole:
-            used[name] = tuple(sorted({*used[name], listed[name].owner.pid}))
-    busy = {name: pids for name, pids in used.items() if pids}
+    busy = {name: pids for name in names if (pids := _pids(sessions_of(listed[name])))}
     if busy:
         lines = ", ".join(f"{name} (process {', '.join(map(str, pids))})" for name, pids in busy.items())
         raise StagedFileInUseError(

@@ -14,7 +14,6 @@ from h5stream.staging.claims import is_intact
 from h5stream.staging.folder import StagingFolder
 from h5stream.staging.front import stage
 from h5stream.staging.manifest import CONTROL
-from h5stream.staging.run import StagedFiles
 from h5stream.storage.layout import SampleLayout
 from h5stream.storage.source import FileIdentity
 
@@ -41,21 +40,15 @@ def stage_layout(layout: SampleLayout, to: PathLike) -> tuple[SampleLayout, Call
     staged = stage([identity.path for identity in layout.files], to=to, follow=follow)
     for notice in staged.notices:
         _log.info("%s", notice)
-    release = functools.partial(_release, staged, os.getpid())
     try:
         for identity in layout.files:
             identity.check_unchanged()
         copies = tuple(FileIdentity.of(str(path)) for path in staged.paths)
     except BaseException:
-        release()
+        staged.release()
         raise
     # Not simply all of them: what lay in the folder before need not be a copy of ours.
-    return with_mapped_files(replace(layout, files=copies)), release
-
-
-def _release(staged: StagedFiles, pid: int) -> None:
-    if os.getpid() == pid:  # a forked child has not leased anything
-        staged.release()
+    return with_mapped_files(replace(layout, files=copies)), staged.release
 
 
 def with_mapped_files(layout: SampleLayout) -> SampleLayout:
@@ -78,5 +71,5 @@ def _manifest(folder: Path) -> dict[str, object]:
     place = StagingFolder(path=folder)
     try:
         return {name: entry.whole and is_intact(place, name, entry) for name, entry in place.load().items()}
-    except (H5StreamError, OSError):  # a folder of somebody else's, or one that may not be looked into
+    except (H5StreamError, OSError):  # a folder of another user's, or one that may not be looked into
         return {}

@@ -2,11 +2,11 @@
 
 The manifest is JSON (``.h5stream/manifest.json`` in the folder)::
 
-    {"format": "h5stream-staging", "version": 1,
+    {"format": "h5stream-staging", "version": 2,
      "files": {"a.h5": {"source": "/data/a.h5", "size_bytes": 10, "mtime_ns": 1, "state": "whole",
                         "checksum": {"algorithm": "xxh3_128", "block_bytes": 16777216, "digest": "..."},
-                        "copy_inode": 5, "copy_mtime_ns": 1, "owner": {...}, "staged_at": 1700000000.0,
-                        "keep": true, "session": "", "leases": [...], "recipe": "", "copy_bytes": -1}}}
+                        "copy_inode": 5, "copy_mtime_ns": 1, "owner": "4711-0a1b2c3d4e5f", "staged_at": 1700000000.0,
+                        "keep": true, "users": [...], "recipe": "", "copy_bytes": -1}}}
 
 Names are relative to the folder, with ``/`` between folders, and never leave it: whoever deletes by this list
 must not be led elsewhere by a damaged or forged one.
@@ -15,17 +15,17 @@ must not be led elsewhere by a damaged or forged one.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from pathlib import PurePosixPath
 from typing import Any
 
 from h5stream.errors import ManifestError
 from h5stream.staging.checksum import Checksum
-from h5stream.staging.leases import Lease, is_alive
 
 FORMAT = "h5stream-staging"
-VERSION = 1
+VERSION = 2
 CONTROL = ".h5stream"
 """Folder inside the staging folder that holds the manifest, its lock and unfinished copies."""
 
@@ -40,22 +40,20 @@ class Entry:
     """Size of the source when it was copied, in bytes."""
     mtime_ns: int
     """Modification time of the source when it was copied, in nanoseconds; the copy is given the same."""
-    owner: Lease
-    """The process that made, or makes, the copy."""
+    owner: str
+    """The session that made, or makes, the copy."""
     keep: bool
     """False where the last `staged` block that uses the copy deletes it."""
-    session: str = ""
-    """While it is being copied: the name of the lock that its copier holds, in the control folder."""
     checksum: Checksum | None = None
     """Checksum of the bytes; None while it is being copied."""
     copy_inode: int = 0
-    """Inode of the copy, by which a file that somebody put in its place is told apart; 0 while unknown."""
+    """Inode of the copy, by which a file that was put in its place is told apart; 0 while unknown."""
     copy_mtime_ns: int = 0
     """Modification time of the copy in nanoseconds, as its file system keeps it."""
     staged_at: float = 0.0
     """When the copy was finished, in seconds since 1970."""
-    leases: tuple[Lease, ...] = ()
-    """Who uses the copy."""
+    users: tuple[str, ...] = ()
+    """The sessions that use the copy; one whose lock is not held any more does not count."""
     recipe: str = ""
     """How it was repacked (`Recipe.to_text`); empty for a copy of the source's own bytes."""
     copy_bytes: int = -1
@@ -70,18 +68,6 @@ class Entry:
     def bytes_of_copy(self) -> int:
         """Size of the copy in bytes."""
         return self.size_bytes if self.copy_bytes < 0 else self.copy_bytes
-
-    def live_leases(self) -> tuple[Lease, ...]:
-        """Give the leases whose processes still run."""
-        return tuple(lease for lease in self.leases if is_alive(lease))
-
-    def with_lease(self, lease: Lease) -> Entry:
-        """Give the entry with one more lease, and without those of dead processes."""
-        return replace(self, leases=(*self.without_lease(lease.token).leases, lease))
-
-    def without_lease(self, token: str) -> Entry:
-        """Give the entry without the lease of that token, and without those of dead processes."""
-        return replace(self, leases=tuple(use for use in self.live_leases() if use.token != token))
 
 
 Files = Mapping[str, Entry]
@@ -121,8 +107,6 @@ def _entry_to_json(entry: Entry) -> dict[str, Any]:
         **flat,
         "state": "whole" if entry.whole else "copying",
         "checksum": asdict(entry.checksum) if entry.checksum else None,
-        "owner": asdict(entry.owner),
-        "leases": [asdict(lease) for lease in entry.leases],
     }
 
 
@@ -157,6 +141,13 @@ def from_json(text: str, *, where: str) -> dict[str, Entry]:
     )
 
 
+def _check_session(name: str) -> str:
+    """Give the name of a session back; as it becomes part of paths, it must be one that was made here."""
+    if not re.fullmatch("[0-9]+-[0-9a-f]{12}", name):
+        raise ValueError(f"session {name!r}")
+    return name
+
+
 def _entry_from_json(listed: Mapping[str, Any]) -> Entry:
     values = {key: value for key, value in listed.items() if key != "state"}
     checksum = values.pop("checksum")
@@ -164,7 +155,7 @@ def _entry_from_json(listed: Mapping[str, Any]) -> Entry:
         **{
             **values,
             "checksum": None if checksum is None else Checksum(**checksum),
-            "owner": Lease(**values["owner"]),
-            "leases": tuple(Lease(**lease) for lease in values["leases"]),
+            "owner": _check_session(values["owner"]),
+            "users": tuple(map(_check_session, values["users"])),
         }
     )

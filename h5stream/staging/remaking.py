@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from h5stream.errors import SourceChangedError
+from h5stream.repacking.recipe import Recipe
 from h5stream.staging.blocks import PIECE_BYTES
 from h5stream.staging.checksum import BLOCK_BYTES, Checksum, block_hash, combine
 from h5stream.staging.claims import is_of
 from h5stream.staging.copying import CopiedFile, CopyJob, dress, open_part
 from h5stream.staging.folder import StagingFolder
 from h5stream.staging.layout import Member, version_from
-from h5stream.staging.recipe import Recipe
 
 if TYPE_CHECKING:
-    from h5stream.staging.rewrite import RepackProgress, RewritePlan
+    from h5stream.repacking.rewrite import RepackProgress, RewritePlan
 
 
 class Remaking:
@@ -34,15 +34,17 @@ class Remaking:
         self.recipe = recipe
         self._plans: dict[str, RewritePlan] = {}
 
-    def look_at(self, folder: StagingFolder, members: Sequence[Member]) -> None:
-        """Plan what seems to be missing, before the folder is locked: it may mean to read a long index."""
+    def look_at(self, folder: StagingFolder, members: Sequence[Member]) -> list[str]:
+        """Plan what seems to be missing, before the folder is locked: it may mean to read a long index.
+
+        Gives what is to be said before anything is written.
+        """
         whole = [entry for entry in folder.load().values() if entry.whole]
-        for member in members:
-            if not any(is_of(entry, member, self.recipe.to_text()) for entry in whole):
-                self._plan(member.source)
+        missing = [each for each in members if not any(is_of(entry, each, self.recipe.to_text()) for entry in whole)]
+        return [f"{each.source}: {notice}" for each in missing for notice in self._plan(each.source).notices]
 
     def _plan(self, source: str) -> RewritePlan:
-        from h5stream.staging.rewrite import plan_rewrite
+        from h5stream.repacking.rewrite import plan_rewrite
 
         if source not in self._plans:
             self._plans[source] = plan_rewrite(source, self.recipe)
@@ -50,7 +52,7 @@ class Remaking:
 
     def estimate(self, member: Member) -> int:
         """Give about how many bytes a file will take."""
-        from h5stream.staging.rewrite import estimate_nbytes
+        from h5stream.repacking.rewrite import estimate_nbytes
 
         return estimate_nbytes(self._plan(member.source))
 
@@ -64,8 +66,8 @@ class Remaking:
         progress : callable
             Told how far it is, in bytes of the estimated size.
         """
-        from h5stream.staging.repacking import explained
-        from h5stream.staging.rewrite import estimate_nbytes, rewrite
+        from h5stream.repacking.repack import explained
+        from h5stream.repacking.rewrite import estimate_nbytes, rewrite
 
         plan = self._plan(job.source)
         estimated = estimate_nbytes(plan)
@@ -75,13 +77,13 @@ class Remaking:
 
         os.close(open_part(job))  # complains if it is gone
         result = explained(Path(job.source), Path(job.folder, job.name), lambda: rewrite(plan, job.part, show))
-        notices = tuple(f"{job.source}: {notice}" for notice in result.notices)
+        notices = tuple(f"{job.source}: {notice}" for notice in result.notices if notice not in plan.notices)
         target = open_part(job)
         try:
             facts = os.stat(job.source)
             if version_from(facts) != job.version:
                 raise SourceChangedError(
-                    f"{job.source} changed while it was repacked. The copy was not kept; stage again when nobody "
+                    f"{job.source} changed while it was repacked. The copy was not kept; stage again when nothing "
                     "writes to it",
                     file=job.source,
                 )

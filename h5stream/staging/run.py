@@ -18,23 +18,25 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from h5stream.errors import H5StreamError, StagingError
+from h5stream.filesystem import flush_folder, give_name, resident_bytes
 from h5stream.staging.claims import (
     Claim,
     Claimant,
+    alive_among,
     copied_bytes,
     delete_copy,
     drop_unfinished,
     make_claim,
+    reclaim,
 )
 from h5stream.staging.copying import CopiedFile, CopyJob, ParallelCopy
-from h5stream.staging.folder import CopySession, StagingFolder, copier_is_alive
+from h5stream.staging.folder import StagingFolder, end_session, is_held, pid_of
 from h5stream.staging.follow import gather
-from h5stream.staging.gain import Place, little_gain, place_of, resident_bytes
+from h5stream.staging.gain import Place, little_gain, place_of
 from h5stream.staging.layout import Group
 from h5stream.staging.manifest import CONTROL, Entry
 from h5stream.staging.progress import ProgressCallback, StagingProgress
 from h5stream.staging.remaking import Remaking
-from h5stream.staging.space import MEMORY_FILESYSTEMS
 
 TICK_S = 0.1
 _MOST_NOTICES = 3
@@ -60,24 +62,30 @@ class StagedFiles:
     notices: tuple[str, ...]
     """Lines for people: why staging gains little, which files are needed but were not staged."""
     token: str = field(repr=False)
-    """Names the lease of this call in the manifest; empty where none was taken."""
+    """Names this call's lease: the session whose lock the process holds; empty where none was taken."""
 
     def release(self) -> None:
-        """Give the lease back; copies that were made by `staged` and that nobody uses any more are deleted.
+        """Give the lease back; copies that were made by `staged` and are not used any more are deleted.
 
-        Nothing happens the second time, or where the folder is gone.
+        Nothing happens the second time, in a forked child, or where the folder is gone.
         """
-        folder = StagingFolder(path=self.folder)
-        if not self.token or not folder.control.exists():
-            return
-        with folder.locked() as files:
-            held = [name for name, entry in files.items() if any(use.token == self.token for use in entry.leases)]
-            for name in held:
-                files[name] = files[name].without_lease(self.token)
-                if not files[name].keep and files[name].whole and not files[name].leases:
-                    delete_copy(folder, name, files.pop(name))
-            if held:
-                folder.save(files)
+        _release(StagingFolder(path=self.folder), self.token)
+
+
+def _release(folder: StagingFolder, session: str) -> None:
+    if not is_held(session):
+        return
+    if not folder.control.exists():
+        end_session(folder, session)
+        return
+    with folder.locked() as files:
+        used = [name for name, entry in files.items() if session in entry.users]
+        end_session(folder, session)
+        reclaim(folder, files)
+        for name in used:
+            if name in files and not files[name].keep and files[name].whole and not files[name].users:
+                delete_copy(folder, name, files.pop(name))
+        folder.save(files)
 
 
 class StagingRun:
@@ -114,7 +122,7 @@ class StagingRun:
             self._notices += gathered.notices
         self._notices += [f"{path} lies in the folder already" for path in in_place if in_place[path]]
         if self._remaking is not None:
-            self._remaking.look_at(self._folder, [group.members[0] for group in groups])
+            self._notices += self._remaking.look_at(self._folder, [group.members[0] for group in groups])
         names = self._until_all_are_there(groups) if groups else ()
         return self._result(paths, dict(zip(wanted, names, strict=True)))
 
@@ -122,14 +130,9 @@ class StagingRun:
         done = False
         try:
             while True:
-                with contextlib.ExitStack() as session:
-
-                    def open_session() -> None:
-                        session.callback(CopySession(self._folder, self._who.session).close)
-
-                    claim = make_claim(self._folder, groups, self._who, self._tick, open_session)
-                    if claim.to_copy:
-                        self._copy(claim)
+                claim = make_claim(self._folder, groups, self._who, self._tick)
+                if claim.to_copy:
+                    self._copy(claim)
                 if not claim.to_wait_for:
                     done = True
                     return claim.names
@@ -137,6 +140,8 @@ class StagingRun:
         finally:
             if not done:
                 self._give_back()
+            elif not self._who.hold:
+                end_session(self._folder, self._who.session)
 
     def _copy(self, claim: Claim) -> None:
         copy: ParallelCopy | None = None
@@ -201,7 +206,7 @@ class StagingRun:
                     part=self._folder.part_path(name, files[name]),
                     part_inode=inode,
                     # In memory, reading and writing by hand is faster (docs/notes-staging.md).
-                    in_kernel=member.version.device == target.device and target.filesystem not in MEMORY_FILESYSTEMS,
+                    in_kernel=member.version.device == target.device and not target.mount.in_memory,
                 )
             )
         return jobs
@@ -218,15 +223,14 @@ class StagingRun:
                     copy_mtime_ns=copied.mtime_ns,
                     copy_bytes=copied.repacked_bytes,
                     staged_at=time.time(),
-                    session="",
                 )
-            _flush_folder(self._folder.path)
+            flush_folder(self._folder.path)
             self._folder.save(files)
         self._copied.update({copied.job.name: copied.size_bytes for copied in finished})
 
     def _own_entry(self, files: dict[str, Entry], job: CopyJob) -> Entry:
         entry = files.get(job.name)
-        if entry is None or entry.session != self._who.session:
+        if entry is None or not self._is_unfinished(entry):
             raise StagingError(
                 f"{job.name} was removed from {self._folder.path} while it was copied there. Its copy was "
                 f"not kept; stage again",
@@ -240,7 +244,7 @@ class StagingRun:
         # Out of space or out of reach: the next call that takes the lock sees a dead session and does the
         # same.
         with contextlib.suppress(H5StreamError, OSError):
-            own = {name: entry for name, entry in self._folder.load().items() if entry.session == self._who.session}
+            own = {name: entry for name, entry in self._folder.load().items() if self._is_unfinished(entry)}
             for name, entry in own.items():  # first, so that there is room for the manifest
                 self._folder.part_path(name, entry).unlink(missing_ok=True)
             if own:
@@ -249,14 +253,17 @@ class StagingRun:
     def _forget(self, own: dict[str, Entry]) -> None:
         with self._folder.locked() as files:
             for name in own:
-                if name in files and files[name].session == self._who.session:
+                if name in files and self._is_unfinished(files[name]):
                     drop_unfinished(self._folder, name, files.pop(name))
             self._folder.save(files)
 
+    def _is_unfinished(self, entry: Entry) -> bool:
+        return not entry.whole and entry.owner == self._who.session
+
     def _give_back(self) -> None:
-        """Release leases that a failed call has taken."""
+        """End the session of a call that has failed, and with it the uses that it has begun."""
         with contextlib.suppress(H5StreamError, OSError):
-            self._result([], {}).release()
+            _release(self._folder, self._who.session)
 
     def _announce(self, claim: Claim) -> None:
         files = self._folder.load()
@@ -278,11 +285,9 @@ class StagingRun:
         before, count = self._now, len(claim.to_wait_for)
         while True:
             files = self._folder.load()
-            copying = {
-                name: files[name]
-                for name in claim.to_wait_for
-                if name in files and not files[name].whole and copier_is_alive(self._folder, files[name])
-            }
+            unfinished = {n: files[n] for n in claim.to_wait_for if n in files and not files[n].whole}
+            alive = alive_among(self._folder, unfinished.values())
+            copying = {name: entry for name, entry in unfinished.items() if entry.owner in alive}
             if not copying:
                 self._tell(waiting_for=())
                 return
@@ -291,7 +296,7 @@ class StagingRun:
             self._tell(
                 bytes_done=before.bytes_done + there + whole,
                 files_done=before.files_done + count - len(copying),
-                waiting_for=tuple(sorted({entry.owner.pid for entry in copying.values()})),
+                waiting_for=tuple(sorted({pid_of(entry.owner) for entry in copying.values()})),
             )
             time.sleep(TICK_S)
 
@@ -314,7 +319,7 @@ class StagingRun:
             reused=tuple(where(name) for name in all_names if name not in self._copied),
             bytes_copied=sum(self._copied.values()),
             notices=tuple(self._notices),
-            token=self._who.lease.token if self._who.hold else "",
+            token=self._who.session if self._who.hold else "",
         )
 
 
@@ -324,32 +329,17 @@ def _lies_in(path: Path, folder: str) -> bool:
 
 
 def _give_name(job: CopyJob, folder: StagingFolder) -> None:
-    """Rename a copy to its own name, never over a file that somebody else has put there."""
+    """Rename a copy to its own name, never over another file that was put there."""
     path = folder.copy_path(job.name)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            os.link(job.part, path)  # unlike rename, it fails where the name is taken
-        except FileExistsError:
-            raise
-        except OSError:  # a file system without hard links
-            job.part.rename(path)
-        else:
-            job.part.unlink()
+        give_name(job.part, path)
     except OSError as error:
         raise StagingError(
             f"cannot give the copy of {job.source} its name {path}: {error.strerror or error}. Its copy was not kept",
             file=job.source,
             folder=job.folder,
         ) from error
-
-
-def _flush_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _gain_notices(jobs: Sequence[CopyJob], folder: Path) -> list[str]:

@@ -5,8 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from h5stream.advice.accumulation import accumulation_for
 from h5stream.errors import OptionError
+from h5stream.training.accumulation import accumulation_for
 
 
 @given(target=st.integers(1, 100_000), batch=st.integers(1, 10_000), ranks=st.integers(1, 64))

@@ -5,9 +5,9 @@ from collections import namedtuple
 import pytest
 import torch
 
-from h5stream.advice.activations import measure_activations
-from h5stream.advice.gpu_memory import count_parameters, gpu_memory
 from h5stream.errors import OptionError
+from h5stream.training.activations import measure_activations
+from h5stream.training.gpu_memory import count_parameters, gpu_memory
 
 
 def mlp():

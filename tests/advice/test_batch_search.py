@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from h5stream.advice import batch_search
-from h5stream.advice.batch_search import find_batch_size, is_out_of_memory
 from h5stream.errors import OptionError
+from h5stream.training.batch_search import find_batch_size, is_out_of_memory
 
 
 @contextlib.contextmanager

@@ -16,9 +16,10 @@ from typer.testing import CliRunner
 import h5stream
 from h5stream import H5StreamLoader, allowance, diagnose
 from h5stream.advice import trials
-from h5stream.advice.knobs import LoaderKnobs, Turn
+from h5stream.advice.knobs import LoaderKnobs
 from h5stream.advice.limits import data_limit
 from h5stream.advice.trials import Trial, time_loop, time_step
+from h5stream.advice.turn import Turn
 from h5stream.cli.app import app
 from h5stream.engine.landing import resident
 from h5stream.engine.statistics import LoaderStatistics
@@ -211,6 +212,29 @@ def test_an_order_that_tears_chunks_apart_is_what_to_change_first():
     )
     turn = data_limit(statistics, LoaderKnobs(num_workers=1), cpus=4).turns[0]
     assert (turn.knob, turn.speedup) == ("order", 16.0)
+
+
+def test_what_was_read_ahead_is_no_torn_chunk():
+    statistics = LoaderStatistics(
+        rows=100,
+        batches=10,
+        elapsed_s=1.0,
+        wait_s=1.0,
+        running_s=1.0,
+        decode_s=0.9,
+        decoded_bytes=900,
+        delivered_bytes=300,
+    )
+    assert data_limit(statistics, LoaderKnobs(), cpus=4).turns[0].knob == "order"
+    assert data_limit(statistics, LoaderKnobs(), cpus=4, rows_ahead=200).turns[0].knob != "order"
+
+
+def test_a_run_that_is_cut_off_says_that_it_had_read_ahead(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", data=np.zeros((100_000, 64), "f4"), chunks=(1000, 64), compression="gzip")
+    with H5StreamLoader(tmp_path / "a.h5", 10, shuffle=True, fields="x", window=20_000) as loader:
+        found = diagnose(loader, lambda batch: batch.sum(), seconds=0.05, probe_batch=False)
+    assert any("had read ahead when it was stopped" in caveat for caveat in found.caveats)
 
 
 def test_an_epoch_that_is_all_beginning_says_so():

@@ -14,11 +14,13 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from h5stream import filesystem
 from h5stream.advice import doctor, file_checks, machine_checks
 from h5stream.advice.check import Check, passed, worst
 from h5stream.advice.file_checks import ReadTrial
 from h5stream.cli.app import app
 from h5stream.device.facts import CudaFacts, cuda_facts, pin_error, started_cuda_uuids
+from h5stream.filesystem import Mount, mount_of, resident_bytes
 from h5stream.monitor.driver import DriverFacts, driver_facts
 from h5stream.monitor.visible import DeviceName
 from h5stream.storage.versions import FilterFact, StorageVersions, storage_versions
@@ -247,7 +249,8 @@ class TestFile:
         ],
     )
     def test_the_filesystem_is_that_of_the_innermost_mount(self, path, expected):
-        assert file_checks.filesystem(Path(path), MOUNTS) == expected
+        mount = mount_of(Path(path), MOUNTS)
+        assert (mount.kind, mount.point) == expected
 
     def test_a_network_filesystem_is_slow_and_a_local_one_fine(self):
         assert verdict(file_checks.check_filesystem(Path("/data/a.h5"), MOUNTS)) == "warn"
@@ -255,30 +258,25 @@ class TestFile:
         assert file_checks.check_filesystem(Path("/a"), "").found == "unknown, mounted at /"
 
     def test_this_machines_filesystem_is_found(self, path):
-        assert file_checks.filesystem(path)[0] != "unknown"
+        assert mount_of(path).kind
 
     @pytest.mark.parametrize("size", [1, 4096, 5000, 10_000_000])
     def test_a_file_just_written_is_in_the_page_cache(self, tmp_path, size):
         (tmp_path / "x").write_bytes(b"x" * size)
-        assert file_checks.resident_bytes(tmp_path / "x") == size
-
-    def test_the_page_cache_is_counted_in_stretches(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(file_checks, "_STRETCH_BYTES", 1 << 16)
-        (tmp_path / "x").write_bytes(b"x" * 1_000_000)
-        assert file_checks.resident_bytes(tmp_path / "x") == 1_000_000
+        assert resident_bytes(tmp_path / "x") == size
 
     @pytest.mark.skipif(sys.platform != "linux", reason="posix_fadvise drops pages only on Linux")
     def test_pages_that_were_dropped_are_not_counted(self, tmp_path):
         path = tmp_path / "x"
         path.write_bytes(b"x" * (8 << 20))
-        if file_checks.filesystem(path)[0] in {"tmpfs", "overlay"}:
+        if mount_of(path).kind in {"tmpfs", "overlay"}:
             pytest.skip("pages of this filesystem cannot be dropped")
         with path.open("rb+") as file:
             os.fsync(file.fileno())
             os.posix_fadvise(file.fileno(), 0, 4 << 20, os.POSIX_FADV_DONTNEED)
-        assert 3 << 20 <= file_checks.resident_bytes(path) <= 5 << 20
+        assert 3 << 20 <= resident_bytes(path) <= 5 << 20
         file_checks.read_trial(path)
-        assert file_checks.resident_bytes(path) <= 5 << 20, "measuring filled the page cache"
+        assert resident_bytes(path) <= 5 << 20, "measuring filled the page cache"
 
     def test_an_empty_file_has_no_pages(self, tmp_path):
         (tmp_path / "x").touch()
@@ -290,10 +288,10 @@ class TestFile:
     def test_a_kernel_without_mincore_is_told(self, path, monkeypatch):
         class Libc:
             def mincore(self, *arguments):
-                file_checks.ctypes.set_errno(38)
+                filesystem.ctypes.set_errno(38)
                 return -1
 
-        monkeypatch.setattr(file_checks.ctypes, "CDLL", lambda *a, **k: Libc())
+        monkeypatch.setattr(filesystem.ctypes, "CDLL", lambda *a, **k: Libc())
         assert "does not say" in file_checks.check_residency(path).found
 
     def test_a_trial_reads_whole_pieces_up_to_its_limit(self, tmp_path):
@@ -323,7 +321,7 @@ class TestFile:
 
     def test_a_file_in_memory_is_not_said_to_be_read_past_the_cache(self, tmp_path, monkeypatch):
         (tmp_path / "x").write_bytes(b"x" * (4 << 20))
-        monkeypatch.setattr(file_checks, "filesystem", lambda path: ("tmpfs", "/dev/shm"))
+        monkeypatch.setattr(file_checks, "mount_of", lambda path: Mount(kind="tmpfs", point="/dev/shm"))
         assert "through the page cache" in file_checks.check_read_rate(tmp_path / "x").found
 
     @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from h5stream.advice.gpu_memory import count_parameters, gpu_memory, parameter_count
-from h5stream.advice.optimizer_states import OPTIMIZERS, find_optimizer, optimizer_state_bytes
 from h5stream.errors import OptionError
+from h5stream.training.gpu_memory import count_parameters, gpu_memory, parameter_count
+from h5stream.training.optimizer_states import OPTIMIZERS, find_optimizer, optimizer_state_bytes
 
 TORCH = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.1),

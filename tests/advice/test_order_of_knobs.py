@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from h5stream.advice.order_of_knobs import what_to_try_first
-from h5stream.advice.presets import Setting, preset_for
 from h5stream.errors import OptionError
+from h5stream.training.order_of_knobs import what_to_try_first
+from h5stream.training.presets import Setting, preset_for
 
 
 def setting(batch_size=8192, workers=8, prefetch_factor=16):
@@ -14,7 +14,7 @@ def setting(batch_size=8192, workers=8, prefetch_factor=16):
 
 
 def names(**options):
-    return [knob.name for knob in what_to_try_first(setting(), **options).knobs]
+    return [knob.knob for knob in what_to_try_first(setting(), **options).knobs]
 
 
 def test_without_a_measurement_it_is_batch_workers_prefetch_precision():
@@ -64,7 +64,7 @@ def test_workers_never_exceed_the_processors(workers, cpus, preset):
 def test_every_knob_says_why_and_when_to_stop():
     advice = what_to_try_first(setting(), precision="bf16")
     for knob in advice.knobs:
-        assert f"{knob.name}: {knob.present} -> {knob.try_next}" in str(advice)
+        assert f"{knob.knob}: {knob.present} -> {knob.try_next}" in str(advice)
         assert f"{knob.why}; stop {knob.stop}" in str(advice)
     assert advice.knobs[3].try_next == "leave it"
 

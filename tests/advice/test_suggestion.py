@@ -12,20 +12,18 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 import h5stream.advice
-from h5stream.advice.accumulation import accumulation_for
-from h5stream.advice.batch_search import find_batch_size
 from h5stream.advice.diagnose import diagnose
-from h5stream.advice.gpu_memory import gpu_memory, parameter_count
 from h5stream.advice.host_memory import dataloader_memory, loader_memory
-from h5stream.advice.learning_rate import learning_rate_for
-from h5stream.advice.order_of_knobs import what_to_try_first
-from h5stream.advice.presets import preset_for, validation_batch
-from h5stream.advice.suggestion import Suggestion, bytes_text
+from h5stream.advice.suggestion import Suggestion
 from h5stream.advice.tune import tune
+from h5stream.training.accumulation import accumulation_for
+from h5stream.training.batch_search import find_batch_size
+from h5stream.training.gpu_memory import gpu_memory, parameter_count
+from h5stream.training.learning_rate import learning_rate_for
+from h5stream.training.order_of_knobs import what_to_try_first
+from h5stream.training.presets import preset_for, validation_batch
 
 
 def tuning():
@@ -78,27 +76,6 @@ def test_every_kind_of_suggestion_is_tried_here():
     missing = {kind.__name__ for kind in Suggestion.__subclasses__()} - {kind.__name__ for kind in tried}
     # Measured on a model, in test_activations.py.
     assert missing <= {"ActivationMemory"}
-
-
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [
-        (0, "0 B"),
-        (1023, "1023 B"),
-        (1024, "1.00 KiB"),
-        (1024**2 - 1, "1.00 MiB"),
-        (3 * 1024**6, "3072 PiB"),
-    ],
-)
-def test_bytes_are_printed_in_powers_of_1024(count, text):
-    assert bytes_text(count) == text
-
-
-@given(count=st.integers(0, 1 << 59))
-def test_printed_bytes_are_within_a_percent(count):
-    number, unit = bytes_text(count).split()
-    size = float(number) * 1024 ** ["B", "KiB", "MiB", "GiB", "TiB", "PiB"].index(unit)
-    assert size == pytest.approx(count, rel=0.01)
 
 
 def test_the_arithmetic_needs_no_torch():

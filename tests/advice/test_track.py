@@ -17,9 +17,10 @@ from h5stream import H5StreamLoader, LoaderStatistics, SystemMonitor, track
 from h5stream.advice.epoch_summary import EpochSummary
 from h5stream.advice.knobs import LoaderKnobs
 from h5stream.advice.limits import loop_limit
-from h5stream.advice.waiting import WaitClock, rows_of
+from h5stream.advice.waiting import WaitClock
 from h5stream.device import meter
 from h5stream.errors import OptionError
+from h5stream.structure import rows_of
 
 
 class Loader:

@@ -3,27 +3,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 
 import pytest
 
 from h5stream.errors import StagingError
 from h5stream.staging import blocks, folder, stage
-from h5stream.staging.folder import CopySession, StagingFolder, copier_is_alive
-from h5stream.staging.leases import new_lease
-from h5stream.staging.manifest import Entry
-
-
-def entry(**changes):
-    values = {
-        "source": "/a",
-        "size_bytes": 1,
-        "mtime_ns": 1,
-        "owner": new_lease(),
-        "keep": True,
-        "session": "s",
-    }
-    return Entry(**{**values, **changes})
+from h5stream.staging.folder import StagingFolder
 
 
 def test_who_wants_the_lock_waits_for_it_and_calls_back_meanwhile(child, write, ram, left):
@@ -67,22 +52,6 @@ def test_a_lock_without_a_name_is_not_the_lock(ram):
         assert not folder._is_same(descriptor, path)
     finally:
         os.close(descriptor)
-
-
-def test_a_copier_needs_a_process_and_a_locked_session(ram):
-    place = StagingFolder(path=ram)
-    with place.locked() as files:
-        session = CopySession(place, "s")
-        place.save({"a.h5": entry()})
-        assert files == {}
-    dead = replace(new_lease(), started=1)
-    elsewhere = replace(new_lease(), namespace="pid:[1]")
-    assert copier_is_alive(place, entry())
-    assert copier_is_alive(place, entry(owner=elsewhere))
-    assert not copier_is_alive(place, entry(owner=dead))  # a forked child of it may hold the lock
-    session.close()
-    assert not copier_is_alive(place, entry())
-    assert not copier_is_alive(place, entry(owner=elsewhere))
 
 
 def test_a_part_that_was_exchanged_in_mid_copy_is_never_given_the_name(write, ram, monkeypatch, left):

@@ -87,6 +87,18 @@ def test_remove_deletes_only_what_was_staged(write, ram, left):
     assert left(ram) == ["mine.h5"]
 
 
+def test_folders_that_were_made_for_copies_go_with_the_last_one(write, ram):
+    source, folder = write("a.h5", 10), ram / "one" / "two"
+    stage(source, to=folder, lease=False)
+    remove_staged(folder)
+    assert not (ram / "one").exists()
+    assert ram.exists()
+    stage(source, to=folder, lease=False)
+    (ram / "one" / "mine").touch()
+    remove_staged(folder)
+    assert [path.name for path in (ram / "one").iterdir()] == ["mine"]
+
+
 def test_remove_leaves_a_file_that_took_the_place_of_a_copy(write, ram, left):
     stage(write("a.h5", 10), to=ram, lease=False)
     (ram / "mine").write_bytes(b"mine")
@@ -162,8 +174,8 @@ def test_a_damaged_manifest_is_named_and_nothing_is_lost(write, ram, text):
 def test_a_manifest_of_a_newer_version_is_left_alone(write, ram):
     stage(write("a.h5", 10), to=ram, lease=False)
     path = ram / ".h5stream" / "manifest.json"
-    path.write_text(path.read_text().replace('"version": 1', '"version": 2'))
-    with pytest.raises(ManifestError, match="has version 2, this h5stream knows 1"):
+    path.write_text(path.read_text().replace('"version": 2', '"version": 3'))
+    with pytest.raises(ManifestError, match="has version 3, this h5stream knows 2"):
         list_staged(ram)
 
 

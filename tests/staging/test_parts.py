@@ -1,4 +1,4 @@
-"""The small parts: leases, space, residency, checksum, layout, each by itself."""
+"""The small parts: space, residency, checksum, layout, each by itself."""
 
 from __future__ import annotations
 
@@ -11,41 +11,17 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
+from h5stream.filesystem import Mount, mount_of, resident_bytes
+from h5stream.space import Space, measure, refusal, what_fits
 from h5stream.staging import stage
 from h5stream.staging.checksum import block_count, combine
-from h5stream.staging.gain import Place, little_gain, resident_bytes
+from h5stream.staging.folder import new_session
+from h5stream.staging.gain import Place, little_gain
 from h5stream.staging.layout import Group, Member, SourceVersion, Standing, choose_prefix, prefixes
-from h5stream.staging.leases import is_alive, new_lease, start_ticks
 from h5stream.staging.manifest import Entry, from_json, to_json
-from h5stream.staging.space import Space, filesystem_type, measure, refusal, what_fits
 
-DISK = Place(device=1, filesystem="ext4", rotates=False)
-RAM = Place(device=2, filesystem="tmpfs", rotates=None)
-
-
-def test_a_lease_of_this_process_is_alive_and_of_a_reused_number_is_not():
-    lease = new_lease()
-    assert is_alive(lease)
-    assert not is_alive(replace(lease, started=lease.started - 1))
-    assert not is_alive(replace(lease, pid=2**22 + 1))
-
-
-def test_a_lease_from_before_the_last_start_of_the_machine_is_dead():
-    assert not is_alive(replace(new_lease(), boot="another"))
-
-
-@pytest.mark.parametrize("where", [{"host": "another"}, {"namespace": "pid:[1]"}])
-def test_a_lease_that_cannot_be_looked_at_counts_as_alive(where):
-    assert is_alive(replace(new_lease(), pid=2**22 + 1, **where))
-
-
-def test_a_process_that_nobody_has_waited_for_is_dead():
-    child = os.fork()
-    if child == 0:
-        os._exit(0)
-    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
-    assert start_ticks(child) is None
-    os.waitpid(child, 0)
+DISK = Place(device=1, mount=Mount(kind="ext4", point="/"), rotates=False)
+RAM = Place(device=2, mount=Mount(kind="tmpfs", point="/x"), rotates=None)
 
 
 def test_the_checksum_can_be_made_by_anybody_with_xxhash(write, ram):
@@ -75,12 +51,11 @@ def test_the_order_of_blocks_matters():
             source=st.text(),
             size_bytes=st.integers(0),
             mtime_ns=st.integers(),
-            owner=st.just(new_lease()),
+            owner=st.just(new_session()),
             keep=st.booleans(),
-            session=st.text(),
             checksum=st.none() | st.just(combine([b"x"])),
             copy_inode=st.integers(0),
-            leases=st.lists(st.just(new_lease())).map(tuple),
+            users=st.lists(st.just(new_session())).map(tuple),
         ),
         max_size=5,
     )
@@ -123,7 +98,7 @@ def test_what_fits_does_fit_and_nothing_smaller_was_left_out(sizes, usable):
 
 
 def test_the_type_of_a_file_system_is_found_and_a_tmpfs_is_measured_in_memory_too(ram, small_tmpfs):
-    assert filesystem_type(ram) == "tmpfs"
+    assert mount_of(ram).kind == "tmpfs"
     folder = small_tmpfs("8m")
     found = measure(folder / "not" / "there", margin_bytes=0)
     assert found.free_bytes == 8 << 20
@@ -152,9 +127,9 @@ def test_resident_bytes_are_counted_page_by_page(ram):
         (DISK, RAM, None, ""),
         (DISK, RAM, 950, "in the page cache already"),
         (RAM, replace(RAM, device=3), 0, "in memory already"),
-        (DISK, replace(DISK, filesystem="xfs"), 0, "same file system"),
+        (DISK, replace(DISK, mount=Mount(kind="xfs", point="/")), 0, "same file system"),
         (DISK, replace(DISK, device=3), 0, ""),
-        (DISK, replace(DISK, device=3, filesystem="nfs4"), 0, "on the network"),
+        (DISK, replace(DISK, device=3, mount=Mount(kind="nfs4", point="/")), 0, "on the network"),
         (DISK, replace(DISK, device=3, rotates=True), 0, "rotating disk"),
         (replace(DISK, rotates=None), replace(DISK, device=3, rotates=True), 0, ""),
     ],

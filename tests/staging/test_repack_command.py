@@ -37,6 +37,17 @@ def test_it_says_what_it_did_and_what_it_gained(source, tmp_path):
     assert "x), opened anew and shuffled: x, y" in output
 
 
+def test_it_says_what_compression_is_undone_before_it_writes(source, tmp_path):
+    with h5py.File(source, "a") as file:
+        file.create_dataset("z", data=np.zeros(1 << 20), chunks=True, compression="gzip")
+    output = run(source, tmp_path / "b.h5", "--no-measure")
+    assert "gzip-4 is undone and not replaced: " in output
+    assert "MiB; compress=" in output
+    assert output.index("is undone") < output.index("copied as it is: words")
+    assert output.count("is undone") == 1
+    assert "undone" not in run(source, tmp_path / "c.h5", "--no-measure", "--compress", "lz4")
+
+
 def test_every_option_reaches_repack(source, tmp_path):
     options = ["--contiguous", "--shuffle-rows", "5", "--fields", "x, y", "--no-measure"]
     output = run(source, tmp_path / "b.h5", *options)

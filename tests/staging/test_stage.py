@@ -10,6 +10,7 @@ from itertools import pairwise
 
 import pytest
 
+from h5stream import space
 from h5stream.errors import (
     NotEnoughSpaceError,
     OptionError,
@@ -19,7 +20,8 @@ from h5stream.errors import (
     StagedFileDamagedError,
     StagingError,
 )
-from h5stream.staging import blocks, list_staged, remove_staged, run, space, stage, staged
+from h5stream.filesystem import mount_of
+from h5stream.staging import blocks, list_staged, remove_staged, run, stage, staged
 from h5stream.staging.checksum import BLOCK_BYTES
 
 MIB = 1 << 20
@@ -316,7 +318,7 @@ def test_memory_limits_a_tmpfs_and_leaves_a_margin(write, ram, monkeypatch, left
 
 
 def test_memory_does_not_limit_a_disk(write, tmp_path, monkeypatch):
-    if space.filesystem_type(tmp_path) in space.MEMORY_FILESYSTEMS:
+    if mount_of(tmp_path).in_memory:
         pytest.skip("the temporary folder lies in memory")
     monkeypatch.setattr(space.allowance, "memory_available_bytes", lambda: 0)
     assert stage(write("a.h5", 1000), to=tmp_path / "disk", margin_bytes=0).copied
@@ -335,7 +337,7 @@ def test_one_file_system_copies_in_the_kernel_and_falls_back(write, tmp_path, mo
 
     monkeypatch.setattr(os, "copy_file_range", counting)
     result = stage(source, to=tmp_path / "near")
-    if space.filesystem_type(tmp_path) not in space.MEMORY_FILESYSTEMS:
+    if not mount_of(tmp_path).in_memory:
         assert len(calls) > 2
         assert "on the same file system" in result.notices[-1]
     assert result.paths[0].read_bytes() == source.read_bytes()

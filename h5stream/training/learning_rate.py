@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from h5stream.advice.optimizer_states import find_optimizer
 from h5stream.advice.rules import above_zero, at_least
 from h5stream.advice.suggestion import Suggestion
 from h5stream.errors import OptionError
+from h5stream.training.optimizer_states import find_optimizer
 
 # Goyal et al. ramp over 5 epochs.
 _WARMUP_EPOCHS = 5.0

@@ -26,12 +26,13 @@ from h5stream.engine.slots import Slot, SlotFormat, SlotRing
 from h5stream.errors import FieldLengthError, H5StreamError, StagedFileDamagedError
 from h5stream.order.listed import ListedOrder
 from h5stream.order.permutation import permutation
-from h5stream.staging.recipe import Recipe
+from h5stream.repacking.recipe import Recipe
 from h5stream.storage.compare import difference
 from h5stream.storage.encode import Compression, Encoder, encoder_for
 from h5stream.storage.raw import RawDataset, resolve_datasets, survey
 from h5stream.storage.source import FileIdentity
 from h5stream.storage.writer import NewShape, Rebuild, rebuilding
+from h5stream.units import text_of_bytes
 
 TOGETHER_NBYTES = 16 * 1024 * 1024
 """Decoded bytes that are read together, at least: enough for every thread to have a share."""
@@ -42,6 +43,9 @@ MOST_TOGETHER_NBYTES = 128 * 1024 * 1024
 MEMORY_SHARE = 4
 """A shuffle may hold one part in this many of the available memory; the source is read once for each time that
 the rows do not fit."""
+
+WORTH_SAYING = 1.1
+"""Growth of the file from which it is said that its compression is undone."""
 
 Order = NDArray[np.int64]
 
@@ -129,7 +133,7 @@ def plan_rewrite(source: str, recipe: Recipe) -> RewritePlan:
         chosen = set(resolve_datasets(source, recipe.fields))
     rows = 0 if recipe.shuffle_rows is None else _sample_rows(source, recipe, datasets)
     shuffled = frozenset(each.address for each in datasets if rows and each.rows == rows)
-    return RewritePlan(
+    plan = RewritePlan(
         source=source,
         recipe=recipe,
         datasets=datasets,
@@ -139,6 +143,7 @@ def plan_rewrite(source: str, recipe: Recipe) -> RewritePlan:
         sample_rows=rows,
         notices=_pointers(datasets, rows),
     )
+    return replace(plan, notices=(*plan.notices, *_undone(plan)))
 
 
 def _sample_rows(source: str, recipe: Recipe, datasets: tuple[RawDataset, ...]) -> int:
@@ -159,6 +164,24 @@ def _pointers(datasets: tuple[RawDataset, ...], rows: int) -> tuple[str, ...]:
     if not names:
         return ()
     return (f"{', '.join(names)} has one row more than the samples (row pointers?) and was not shuffled",)
+
+
+def _undone(plan: RewritePlan) -> Iterator[str]:
+    """Say that what is compressed will not be, before it is written: the default is made for reading, not for size."""
+    if plan.recipe.compress != "none" or plan.recipe.contiguous:
+        return
+    filters: dict[str, None] = {}
+    for each in plan.datasets:
+        part = each.layout.datasets[0][0] if each.layout is not None and each.address in plan.rewritten else None
+        if part is not None and part.pipeline.filters and each.stored_nbytes < each.nbytes and not each.is_sparse:
+            filters[part.pipeline.describe()] = None
+    now, then = os.path.getsize(plan.source), estimate_nbytes(plan)
+    if filters and then > WORTH_SAYING * now:
+        yield (
+            f"{', '.join(filters)} is undone and not replaced: {text_of_bytes(now)} become about "
+            f"{text_of_bytes(then)}; "
+            'compress="lz4" (--compress lz4) keeps it compressed, and quick to read'
+        )
 
 
 def estimate_nbytes(plan: RewritePlan) -> int:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from h5stream.advice.presets import GpuPreset, Setting
 from h5stream.advice.rules import at_least
 from h5stream.advice.suggestion import Suggestion
+from h5stream.advice.turn import Turn
+from h5stream.advice.waiting import NOT_WAITING, WAITING
 from h5stream.errors import OptionError
-
-# Share of step time spent waiting for data: under the first a job is not input-bound, over the second it
-# strongly is.
-NOT_WAITING = 0.05
-WAITING = 0.20
+from h5stream.training.presets import GpuPreset, Setting
 
 _FASTER_PRECISION = {
     "fp32": "tf32, then bf16 autocast",
@@ -23,46 +20,18 @@ _FASTER_PRECISION = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Knob:
-    """One setting to try.
-
-    Attributes
-    ----------
-    name : str
-        What it is called.
-    present : str
-        Its value now.
-    try_next : str
-        What to try.
-    why : str
-        What it does.
-    stop : str
-        When to leave it.
-    """
-
-    name: str
-    present: str
-    try_next: str
-    why: str
-    stop: str
-
-    def __str__(self) -> str:
-        return f"{self.name}: {self.present} -> {self.try_next}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class OrderOfKnobs(Suggestion):
     """What to try first.
 
     Attributes
     ----------
-    knobs : tuple of Knob
+    knobs : tuple of Turn
         In the order to try them, one at a time.
     waiting_share : float or None
         The measured share that the order follows; None where nothing was measured.
     """
 
-    knobs: tuple[Knob, ...]
+    knobs: tuple[Turn, ...]
     waiting_share: float | None
 
 
@@ -97,9 +66,9 @@ def what_to_try_first(
     Examples
     --------
     >>> now = Setting(batch_size=64, workers=2, prefetch_factor=2)
-    >>> [knob.name for knob in what_to_try_first(now).knobs]
+    >>> [turn.knob for turn in what_to_try_first(now).knobs]
     ['batch size', 'workers', 'prefetch', 'precision']
-    >>> [knob.name for knob in what_to_try_first(now, waiting_share=0.5).knobs]
+    >>> [turn.knob for turn in what_to_try_first(now, waiting_share=0.5).knobs]
     ['workers', 'prefetch', 'batch size', 'precision']
     """
     at_least(1, cpus=cpus)
@@ -117,12 +86,15 @@ def what_to_try_first(
     chosen = tuple(knobs[name] for name in order)
     lines = [
         line
-        for place, knob in enumerate(chosen, 1)
-        for line in (f"{place}. {knob}", f"   {knob.why}; stop {knob.stop}")
+        for place, turn in enumerate(chosen, 1)
+        for line in (
+            f"{place}. {turn.knob}: {turn.present} -> {turn.try_next}",
+            f"   {turn.why}; stop {turn.stop}",
+        )
     ]
     return OrderOfKnobs(
         title="What to try first",
-        answer=", then ".join(knob.name for knob in chosen) + " (one at a time)",
+        answer=", then ".join(turn.knob for turn in chosen) + " (one at a time)",
         arithmetic=(reason, *lines),
         caveats=("a larger batch changes training, not only its speed: see the learning rate",),
         sources=(
@@ -148,7 +120,7 @@ def _order(waiting_share: float | None) -> tuple[tuple[str, ...], str]:
     return ("batch", "workers", "prefetch", "precision"), f"{share}: neither side is clearly the limit"
 
 
-def _batch_knob(setting: Setting, preset: GpuPreset | None) -> Knob:
+def _batch_knob(setting: Setting, preset: GpuPreset | None) -> Turn:
     now = setting.batch_size
     if preset is None:
         try_next = f"{2 * now} (double)"
@@ -159,8 +131,8 @@ def _batch_knob(setting: Setting, preset: GpuPreset | None) -> Knob:
     else:
         # The one step beyond a preset that the notes know is 8192 to 10240.
         try_next = f"{now + max(1, now // 4)} (a quarter more than now)"
-    return Knob(
-        name="batch size",
+    return Turn(
+        knob="batch size",
         present=str(now),
         try_next=try_next,
         why="more work for each launch and each copy",
@@ -168,7 +140,7 @@ def _batch_knob(setting: Setting, preset: GpuPreset | None) -> Knob:
     )
 
 
-def _workers_knob(setting: Setting, preset: GpuPreset | None, cpus: int | None) -> Knob:
+def _workers_knob(setting: Setting, preset: GpuPreset | None, cpus: int | None) -> Turn:
     now = setting.workers
     wanted = _beyond(now, [known.workers for known in _known(preset)])
     if cpus is not None and now > cpus:
@@ -179,8 +151,8 @@ def _workers_knob(setting: Setting, preset: GpuPreset | None, cpus: int | None) 
         try_next = f"{cpus} (all processors allowed)"
     else:
         try_next = str(wanted)
-    return Knob(
-        name="workers",
+    return Turn(
+        knob="workers",
         present=str(now),
         try_next=try_next,
         why="more rows decoded at a time (num_workers=)",
@@ -188,10 +160,10 @@ def _workers_knob(setting: Setting, preset: GpuPreset | None, cpus: int | None) 
     )
 
 
-def _prefetch_knob(setting: Setting, preset: GpuPreset | None) -> Knob:
+def _prefetch_knob(setting: Setting, preset: GpuPreset | None) -> Turn:
     now = setting.prefetch_factor
-    return Knob(
-        name="prefetch",
+    return Turn(
+        knob="prefetch",
         present=str(now),
         try_next=str(_beyond(now, [known.prefetch_factor for known in _known(preset)])),
         why="a longer queue evens out slow batches; it adds memory, not throughput (prefetch_factor=; H5StreamLoader "
@@ -209,10 +181,10 @@ def _beyond(now: int, known: list[int]) -> int:
     return next((value for value in known if value > now), max(1, 2 * now))
 
 
-def _precision_knob(precision: str) -> Knob:
+def _precision_knob(precision: str) -> Turn:
     faster = _FASTER_PRECISION[precision]
-    return Knob(
-        name="precision",
+    return Turn(
+        knob="precision",
         present=precision,
         try_next="leave it" if faster == precision else faster,
         why="faster matrix products and smaller activations",

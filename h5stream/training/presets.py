@@ -1,4 +1,4 @@
-"""Where to start on a GPU: settings that people wrote down, and a rule for the cards that nobody wrote about.
+"""Where to start on a GPU: settings that people wrote down, and a rule for the cards that have none.
 
 Two kinds of notes stand behind this. One is about training from HDF5 with small rows, where a batch is
 thousands of rows: its settings are the presets. The others are about fine-tuning large models, where a batch
@@ -11,10 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from h5stream.advice.gpu_names import Card, find_card, memory_of
 from h5stream.advice.rules import above_zero, at_least
 from h5stream.advice.suggestion import Suggestion
 from h5stream.errors import OptionError
+from h5stream.training.gpu_names import Card, find_card, memory_of
 
 _HDF5_NOTES = "notes of an HDF5 trainer at batch 8192 on 24 GB, 11 % -> 70 to 85 % GPU utilisation expected"
 
@@ -43,7 +43,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """A setting that somebody used on the card for another kind of work.
+    """A setting that was used on the card for another kind of work.
 
     Attributes
     ----------

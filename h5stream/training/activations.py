@@ -11,8 +11,10 @@ from typing import Any
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
-from h5stream.advice.suggestion import Suggestion, bytes_text
+from h5stream.advice.suggestion import Suggestion
 from h5stream.errors import OptionError
+from h5stream.structure import first_rows, tensors_of
+from h5stream.units import text_of_bytes
 
 # Two points make a line, and batch normalisation needs two rows in the smaller.
 _LEAST_ROWS = 4
@@ -83,15 +85,16 @@ def measure_activations(
     half = rows // 2
     run = forward or (lambda part: _call(model, part))
     with _unchanged(model):
-        kept_half = _kept_bytes(model, _first_rows(batch, half), run)
+        kept_half = _kept_bytes(model, first_rows(batch, half), run)
         kept_whole = _kept_bytes(model, batch, run)
     per_row = max(0, math.ceil((kept_whole - kept_half) / (rows - half)))
     fixed = max(0, kept_half - per_row * half)
     return ActivationMemory(
         title="Activations",
-        answer=f"{bytes_text(per_row)} a row and {bytes_text(fixed)} whatever the batch",
+        answer=f"{text_of_bytes(per_row)} a row and {text_of_bytes(fixed)} whatever the batch",
         arithmetic=(
-            f"kept for the backward pass: {half} rows {bytes_text(kept_half)}, {rows} rows {bytes_text(kept_whole)}",
+            f"kept for the backward pass: {half} rows {text_of_bytes(kept_half)}, {rows} rows "
+            f"{text_of_bytes(kept_whole)}",
             f"a row: ({kept_whole} - {kept_half}) / ({rows} - {half}) = {per_row} B",
             f"the rest: {kept_half} - {half} x {per_row} = {fixed} B",
         ),
@@ -104,34 +107,11 @@ def measure_activations(
     )
 
 
-def _tensors(batch: Any) -> Iterator[torch.Tensor]:
-    if isinstance(batch, torch.Tensor):
-        yield batch
-    elif isinstance(batch, dict):
-        for value in batch.values():
-            yield from _tensors(value)
-    elif isinstance(batch, (tuple, list)):
-        for value in batch:
-            yield from _tensors(value)
-
-
 def _rows_of(batch: Any) -> int:
-    lengths = {tensor.shape[0] for tensor in _tensors(batch) if tensor.ndim}
+    lengths = {tensor.shape[0] for tensor in tensors_of(batch) if tensor.ndim}
     if len(lengths) != 1:
         raise OptionError(f"the batch's tensors must agree in rows, and there must be one: {sorted(lengths)}")
     return int(lengths.pop())
-
-
-def _first_rows(batch: Any, count: int) -> Any:
-    if isinstance(batch, torch.Tensor):
-        return batch[:count] if batch.ndim else batch
-    if isinstance(batch, dict):
-        return {name: _first_rows(value, count) for name, value in batch.items()}
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(_first_rows(value, count) for value in batch))
-    if isinstance(batch, (tuple, list)):
-        return type(batch)(_first_rows(value, count) for value in batch)
-    return batch
 
 
 def _call(model: torch.nn.Module, batch: Any) -> Any:
@@ -147,7 +127,7 @@ def _storage_key(tensor: torch.Tensor) -> int:
 
 
 def _kept_bytes(model: torch.nn.Module, batch: Any, forward: Callable[[Any], Any]) -> int:
-    not_counted = [*model.parameters(), *model.buffers(), *_tensors(batch)]
+    not_counted = [*model.parameters(), *model.buffers(), *tensors_of(batch)]
     known = {_storage_key(tensor) for tensor in not_counted}
     # The storages are held until the sum is made, so that no address is given out twice.
     kept: dict[int, torch.UntypedStorage] = {}

@@ -11,12 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from h5stream import allowance
+from h5stream.filesystem import existing_parent, mount_of
 from h5stream.units import text_of_bytes
 
-MEMORY_FILESYSTEMS = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"})
-NETWORK_FILESYSTEMS = frozenset(
-    {"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "ceph", "beegfs", "9p", "fuse.sshfs", "fuse.glusterfs"}
-)
 # What stays free unless the caller says otherwise. A training process needs memory of its own and grows
 # while it runs; the kernel starts to reclaim and to swap well before the last page is gone.
 MEMORY_MARGIN_SHARE = 0.05
@@ -52,49 +49,18 @@ class Space:
         return max(0, min(limits))
 
 
-def filesystem_type(path: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:
-    """Give the type of the file system that a path lies on; empty where it is not known.
-
-    Source: field 3 (major:minor) and the first field after ``-`` of ``proc_pid_mountinfo(5)``.
-
-    Examples
-    --------
-    >>> filesystem_type(Path("/proc"))
-    'proc'
-    """
-    device = path.stat().st_dev
-    wanted = f"{os.major(device)}:{os.minor(device)}"
-    try:
-        lines = mounts.read_text(errors="replace").splitlines()
-    except OSError:
-        return ""
-    for line in lines:
-        before, _, after = line.partition(" - ")
-        if before.split()[2] == wanted:
-            return after.split()[0]
-    return ""
-
-
-def existing_parent(path: Path) -> Path:
-    """Give the folder itself, or the nearest one above it that exists."""
-    while not path.exists():
-        path = path.parent
-    return path
-
-
 def measure(folder: Path, margin_bytes: int | None = None) -> Space:
     """Give what a folder can take now; `margin_bytes` replaces both margins."""
     place = existing_parent(folder)
-    kind, facts = filesystem_type(place), os.statvfs(place)
-    in_memory = kind in MEMORY_FILESYSTEMS
-    memory = allowance.memory_available_bytes() if in_memory else None
+    mount, facts = mount_of(place), os.statvfs(place)
+    memory = allowance.memory_available_bytes() if mount.in_memory else None
     memory_margin = max(LEAST_MEMORY_MARGIN, int(MEMORY_MARGIN_SHARE * (memory or 0)))
-    # The size of a tmpfs is a limit that somebody set on purpose: it may be used up. Nearly full disks grow
+    # The size of a tmpfs is a limit that was set on purpose: it may be used up. Nearly full disks grow
     # slow.
-    free_margin = 0 if in_memory else int(DISK_MARGIN_SHARE * facts.f_blocks * facts.f_frsize)
+    free_margin = 0 if mount.in_memory else int(DISK_MARGIN_SHARE * facts.f_blocks * facts.f_frsize)
     return Space(
         folder=str(folder),
-        filesystem=kind,
+        filesystem=mount.kind,
         free_bytes=facts.f_bavail * facts.f_frsize if facts.f_blocks else None,
         memory_bytes=memory,
         free_margin_bytes=free_margin if margin_bytes is None else margin_bytes,

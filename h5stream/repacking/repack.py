@@ -1,7 +1,7 @@
 """`repack`: a file rewritten for streaming, verified row by row, in one step from absent to whole.
 
 # Guarantees:
-# - Until it is verified, the copy lies under a name that nobody takes for a whole file, in the target's folder;
+# - Until it is verified, the copy lies under a name that nothing takes for a whole file, in the target's folder;
 #   its writer holds a flock on it. What an error or Ctrl-C interrupts is deleted, and what a kill -9 leaves is
 #   deleted by the next call for the same target, which finds no lock on it.
 # - The target's name is given with `link`, which fails where the name is taken, or with `replace` where the
@@ -18,9 +18,17 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from h5stream.errors import H5StreamError, NotEnoughSpaceError, OptionError, StagingError
-from h5stream.staging.recipe import Recipe
-from h5stream.staging.rewrite import RepackProgressCallback, RepackResult, estimate_nbytes, plan_rewrite, rewrite
-from h5stream.staging.space import measure, refusal
+from h5stream.filesystem import flush_folder, give_name
+from h5stream.repacking.recipe import Recipe
+from h5stream.repacking.rewrite import (
+    RepackProgressCallback,
+    RepackResult,
+    RewritePlan,
+    estimate_nbytes,
+    plan_rewrite,
+    rewrite,
+)
+from h5stream.space import measure, refusal
 from h5stream.storage.tree import is_full
 
 PathLike = str | os.PathLike[str]
@@ -55,7 +63,8 @@ def repack(
     chunk_nbytes : int
         Decoded bytes of a chunk, as near as whole rows come to it. Default 1 MiB.
     compress : {"none", "lz4", "zstd", "gzip"}
-        With numbers of 2, 4 or 8 bytes a byte shuffle comes first.
+        With numbers of 2, 4 or 8 bytes a byte shuffle comes first. By default nothing is compressed, whatever the
+        source does: such rows are read fastest, and the command says beforehand what it will take.
     contiguous : bool
         Store without chunks; such datasets cannot grow and cannot be compressed.
     shuffle_rows : int, optional
@@ -104,14 +113,31 @@ def repack(
         contiguous=contiguous,
         shuffle_rows=shuffle_rows,
     )
-    old, new = (Path(os.path.abspath(os.path.expanduser(path))) for path in (source, target))
+    return carry_out(plan_repack(source, target, recipe, overwrite=overwrite), target, overwrite, progress)
+
+
+def plan_repack(source: PathLike, target: PathLike, recipe: Recipe, *, overwrite: bool) -> RewritePlan:
+    """Decide what becomes of each dataset; refuse a target that may not be written or does not fit."""
+    old, new = _absolute(source), _absolute(target)
     check_target(old, new, overwrite=overwrite)
     plan = plan_rewrite(str(old), recipe)
     _check_space(plan.source, new, estimate_nbytes(plan))
+    return plan
+
+
+def carry_out(
+    plan: RewritePlan, target: PathLike, overwrite: bool, progress: RepackProgressCallback | None
+) -> RepackResult:
+    """Write and verify the new file beside the target, and give it its name."""
+    new = _absolute(target)
     with _part_of(new) as part:
-        result = explained(old, new, lambda: rewrite(plan, part, progress))
+        result = explained(Path(plan.source), new, lambda: rewrite(plan, part, progress))
         _give_name(part, new, overwrite=overwrite)
     return result.named(new)
+
+
+def _absolute(path: PathLike) -> Path:
+    return Path(os.path.abspath(os.path.expanduser(path)))
 
 
 def check_target(source: Path, target: Path, *, overwrite: bool) -> None:
@@ -195,22 +221,9 @@ def _give_name(part: Path, target: Path, *, overwrite: bool) -> None:
         if overwrite:
             part.replace(target)
         else:
-            _link(part, target)
-        descriptor = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+            give_name(part, target)
+        flush_folder(target.parent)
     except OSError as error:
         raise StagingError(
             f"cannot name the finished file {target}: {error.strerror or error}. It was deleted", file=str(target)
         ) from error
-
-
-def _link(part: Path, target: Path) -> None:
-    try:
-        os.link(part, target)  # unlike rename, it fails where the name was taken meanwhile
-    except FileExistsError:
-        raise
-    except OSError:  # a file system without hard links
-        part.rename(target)

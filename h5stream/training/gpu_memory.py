@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from h5stream.advice.optimizer_states import Shape, find_optimizer, optimizer_state_bytes
 from h5stream.advice.rules import at_least
-from h5stream.advice.suggestion import Suggestion, bytes_text
+from h5stream.advice.suggestion import Suggestion
 from h5stream.errors import OptionError
+from h5stream.training.optimizer_states import Shape, find_optimizer, optimizer_state_bytes
+from h5stream.units import text_of_bytes
 
 # The CUDA context with the kernels of torch and its libraries; several hundred MiB on every recent card.
 CONTEXT_BYTES = 512 << 20
@@ -176,13 +177,13 @@ def gpu_memory(
     model : ParameterCount
         From `count_parameters` or `parameter_count`.
     optimizer : str
-        Its kind, a name of `h5stream.advice.optimizer_states.OPTIMIZERS`.
+        Its kind, a name of `h5stream.training.optimizer_states.OPTIMIZERS`.
     batch_size : int
         Rows. Only compared with what fits.
     memory_gib : float
         The card's memory in GiB.
     activation_bytes_per_row, activation_fixed_bytes : float, int, optional
-        From `h5stream.advice.activations.measure_activations`.
+        From `h5stream.training.activations.measure_activations`.
     row_bytes : int, optional
         Bytes of a row on the device.
     batches_on_device : int, optional
@@ -236,14 +237,14 @@ def gpu_memory(
         answer=_memory_answer(total, capacity, largest),
         arithmetic=(
             *_model_lines(model, optimizer, parts, master),
-            f"activations: {bytes_text(activation_fixed_bytes)} + {batch_size} rows x "
-            f"{bytes_text(activation_bytes_per_row)} = {bytes_text(activations)}",
-            f"optimizer step's temporaries: {bytes_text(step)}; the larger of the two counts: "
-            f"{bytes_text(max(activations, step))}",
-            f"batches: {batches_on_device} x {batch_size} rows x {row_bytes} B = {bytes_text(batches)}",
-            f"CUDA context {bytes_text(context_bytes)}, safety {safety_share:.0%} of the card "
-            f"{bytes_text(parts['safety_bytes'])}",
-            f"together {bytes_text(total)} of {bytes_text(capacity)}",
+            f"activations: {text_of_bytes(activation_fixed_bytes)} + {batch_size} rows x "
+            f"{text_of_bytes(activation_bytes_per_row)} = {text_of_bytes(activations)}",
+            f"optimizer step's temporaries: {text_of_bytes(step)}; the larger of the two counts: "
+            f"{text_of_bytes(max(activations, step))}",
+            f"batches: {batches_on_device} x {batch_size} rows x {row_bytes} B = {text_of_bytes(batches)}",
+            f"CUDA context {text_of_bytes(context_bytes)}, safety {safety_share:.0%} of the card "
+            f"{text_of_bytes(parts['safety_bytes'])}",
+            f"together {text_of_bytes(total)} of {text_of_bytes(capacity)}",
         ),
         caveats=_memory_caveats(activations),
         sources=(_ZERO,) if master else (),
@@ -256,18 +257,18 @@ def gpu_memory(
 
 
 def _memory_answer(total: int, capacity: int, largest: int | None) -> str:
-    verdict = "fits" if total <= capacity else f"{bytes_text(total - capacity)} too much"
+    verdict = "fits" if total <= capacity else f"{text_of_bytes(total - capacity)} too much"
     rows = "" if largest is None else f"; {largest} rows would fit"
-    return f"{bytes_text(total)} of {bytes_text(capacity)}: {verdict}{rows}"
+    return f"{text_of_bytes(total)} of {text_of_bytes(capacity)}: {verdict}{rows}"
 
 
 def _model_lines(model: ParameterCount, optimizer: str, parts: dict[str, int], master: int) -> tuple[str, ...]:
     kind = find_optimizer(optimizer)
     copied = " with a 32-bit master copy" if master else ""
     return (
-        f"weights: {model.parameters:,} parameters and buffers{copied} = {bytes_text(parts['weight_bytes'])}",
-        f"gradients: {model.trainable_elements:,} trained parameters = {bytes_text(parts['gradient_bytes'])}",
-        f"optimizer, {kind.name}: keeps {kind.keeps} = {bytes_text(parts['optimizer_bytes'])}",
+        f"weights: {model.parameters:,} parameters and buffers{copied} = {text_of_bytes(parts['weight_bytes'])}",
+        f"gradients: {model.trainable_elements:,} trained parameters = {text_of_bytes(parts['gradient_bytes'])}",
+        f"optimizer, {kind.name}: keeps {kind.keeps} = {text_of_bytes(parts['optimizer_bytes'])}",
     )
 
 

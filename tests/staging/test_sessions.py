@@ -1,0 +1,279 @@
+"""A session is alive as long as its process: killed processes, forked children, other users, other containers."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+
+import pytest
+
+from h5stream.errors import ManifestError, StagedFileInUseError, StagingError
+from h5stream.staging import StagedState, list_staged, remove_staged, stage, staged
+from h5stream.staging.folder import StagingFolder, begin_session, end_session, is_alive, new_session, pid_of
+
+MIB = 1 << 20
+NOBODY = 65534
+
+USE = """
+result = stage(sys.argv[1:-1], to=sys.argv[-1], threads=1)
+say("using", pid=os.getpid(), copied=len(result.copied))
+hear()
+"""
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
+
+
+def users(folder):
+    return {file.path.name: file.used_by for file in list_staged(folder)}
+
+
+def test_a_session_is_alive_from_its_beginning_to_its_end(ram):
+    place, session = StagingFolder(path=ram), new_session()
+    with place.locked():
+        assert not is_alive(place, session)
+        begin_session(place, session)
+        assert is_alive(place, session)
+        assert is_alive(place, session), "to ask is no lock that the next one meets"
+        end_session(place, session)
+        assert not is_alive(place, session)
+    assert pid_of(session) == os.getpid()
+
+
+def test_a_killed_user_is_gone_even_if_nothing_waits_for_it(child, write, ram, left):
+    user = child(USE, write("a.h5", 1000), ram)
+    user.hear("using")
+    user.kill(signal.SIGKILL)
+    os.waitid(os.P_PID, user.pid, os.WEXITED | os.WNOWAIT)  # it stays a zombie
+    assert users(ram) == {"a.h5": ()}
+    assert remove_staged(ram).bytes_freed == 1000
+    assert left(ram) == []
+
+
+def test_one_killed_of_several_users_leaves_the_others_theirs(child, write, ram):
+    source = write("a.h5", 1000)
+    one, two = child(USE, source, ram), child(USE, source, ram)
+    for each in (one, two):
+        each.hear("using")
+    one.kill(signal.SIGKILL)
+    one.end()
+    assert users(ram) == {"a.h5": (two.pid,)}
+    with pytest.raises(StagedFileInUseError) as caught:
+        remove_staged(ram)
+    assert caught.value.pids == (two.pid,)
+
+
+def test_a_forked_child_keeps_no_lease_of_its_killed_parent(child, write, ram):
+    script = """
+    result = stage(sys.argv[1], to=sys.argv[2])
+    if os.fork() == 0:
+        result.release()  # not its own to give back
+        say("forked", pid=os.getpid())
+        hear()
+        os._exit(0)
+    os.wait()
+    """
+    parent = child(script, write("a.h5", 1000), ram)
+    grandchild = parent.hear("forked")["pid"]
+    assert users(ram) == {"a.h5": (parent.pid,)}
+    parent.kill(signal.SIGKILL)
+    parent.process.wait()
+    assert users(ram) == {"a.h5": ()}
+    os.kill(grandchild, signal.SIGKILL)
+
+
+def test_a_forked_child_keeps_no_copy_of_its_killed_parent_in_the_making(child, write, ram):
+    script = """
+    pause_after(3)
+    children = []
+    def fork_once(now):
+        if now.bytes_done and not children:
+            children.append(os.fork())
+            if children == [0]:
+                import signal
+                say("forked", pid=os.getpid())
+                signal.pause()
+    stage(sys.argv[1], to=sys.argv[2], threads=1, progress=fork_once)
+    """
+    source = write("a.h5", 4 * MIB)
+    parent = child(script, source, ram)
+    parent.hear("half")
+    grandchild = parent.hear("forked")["pid"]
+    assert [file.state for file in list_staged(ram)] == [StagedState.COPYING]
+    parent.kill(signal.SIGKILL)
+    parent.process.wait()
+    assert [file.state for file in list_staged(ram)] == [StagedState.UNFINISHED]
+    assert len(stage(source, to=ram).copied) == 1
+    os.kill(grandchild, signal.SIGKILL)
+
+
+def test_several_leases_of_one_process_are_given_back_one_by_one(write, ram):
+    source = write("a.h5", 10)
+    first, second = stage(source, to=ram), stage(source, to=ram)
+    first.release()
+    first.release()
+    with pytest.raises(StagedFileInUseError):
+        remove_staged(ram)
+    second.release()
+    assert users(ram) == {"a.h5": ()}
+
+
+def test_a_lease_on_many_files_takes_one_descriptor(child, write, ram):
+    script = """
+    import resource
+    resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))
+    before = len(os.listdir("/proc/self/fd"))
+    result = stage(sys.argv[1:-1], to=sys.argv[-1], threads=1)
+    say("using", more=len(os.listdir("/proc/self/fd")) - before)
+    hear()
+    """
+    user = child(script, *(write(f"{n}.h5", 10) for n in range(100)), ram)
+    assert user.hear("using") == {"more": 1}
+    assert set(users(ram).values()) == {(user.pid,)}
+
+
+def test_the_lease_on_a_copy_that_was_removed_is_none_on_the_one_that_was_made_anew(child, write, ram):
+    source = write("a.h5", 10)
+    with staged(source, to=ram) as (path,):
+        remove_staged(ram, force=True)
+        user = child(USE, source, ram)
+        assert user.hear("using")["copied"] == 1
+        assert users(ram) == {"a.h5": (user.pid,)}
+    assert path.exists(), "the copy of another process is not ours to delete"
+    user.tell()
+    user.end()
+
+
+def test_who_waits_for_a_copy_uses_it_in_the_end_whatever_was_swept_meanwhile(child, write, ram):
+    script = """
+    told = []
+    def show(now):
+        if now.waiting_for and not told:
+            told.append(now)
+            say("waiting")
+    """ + USE.replace("threads=1", "progress=show").replace("\n", "\n    ")
+    source = write("a.h5", 4 * MIB)
+    copier = child("pause_after(3)\n" + USE, source, ram)
+    copier.hear("half")
+    waiting = child(script, source, ram)
+    waiting.hear("waiting")
+    stage(write("b.h5", 10), to=ram, lease=False)  # sweeps: the manifest does not name who only waits
+    copier.tell()
+    copier.hear("using")
+    waiting.hear("using")
+    assert users(ram)["a.h5"] == tuple(sorted([copier.pid, waiting.pid]))
+
+
+def test_a_user_in_another_namespace_is_seen_and_seen_to_die(child, write, ram):
+    script = """
+    import ctypes
+    CLONE_NEWPID = 0x20000000
+    if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWPID):
+        say("refused")
+        sys.exit()
+    pid = os.fork()
+    if pid == 0:
+        result = stage(sys.argv[1], to=sys.argv[2])
+        say("using", pid=os.getpid())
+        hear()
+        os._exit(0)
+    say("outside", pid=pid)
+    os.wait()
+    """
+    user = child(script, write("a.h5", 10), ram)
+    told = {}
+    for _ in range(2):
+        line = user.hear()
+        told[line.pop("word")] = line
+        if "refused" in told:
+            pytest.skip("namespaces may not be made here")
+    assert told["using"] == {"pid": 1}
+    with pytest.raises(StagedFileInUseError, match=r"process 1\)"):
+        remove_staged(ram)
+    os.kill(told["outside"]["pid"], signal.SIGKILL)
+    user.end()
+    assert remove_staged(ram).bytes_freed == 10
+
+
+@as_root
+def test_another_user_can_neither_hold_nor_end_a_session(child, write, ram):
+    script = f"""
+    import glob
+    import h5stream.storage.references  # while it may still be read
+    from h5stream.errors import StagingError
+    os.setuid({NOBODY})
+    for path in (*glob.glob(sys.argv[1] + "/.h5stream/*.session"), sys.argv[1] + "/.h5stream/lock"):
+        for action in (lambda: os.open(path, os.O_RDONLY), lambda: os.unlink(path)):
+            try:
+                action()
+            except PermissionError:
+                say("refused")
+    try:
+        stage("/etc/passwd", to=sys.argv[1])
+    except StagingError as error:
+        say("not ours", message=str(error))
+    """
+    ram.chmod(0o755)
+    held = stage(write("a.h5", 10), to=ram)
+    stranger = child(script, ram)
+    for _ in range(4):
+        stranger.hear("refused")
+    assert "Permission denied" in stranger.hear("not ours")["message"]
+    assert users(ram) == {"a.h5": (os.getpid(),)}
+    held.release()
+
+
+@as_root
+def test_another_users_lock_on_a_copy_keeps_nothing_waiting(child, write, ram, left):
+    script = f"""
+    import fcntl
+    os.setuid({NOBODY})
+    fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_EX)
+    say("locked")
+    hear()
+    """
+    source = write("a.h5", 10)
+    ram.chmod(0o755)
+    (copy,) = stage(source, to=ram, lease=False).paths
+    copy.chmod(0o644)
+    stranger = child(script, copy)
+    stranger.hear("locked")
+    assert stage(source, to=ram, lease=False).reused == (copy,)
+    assert users(ram) == {"a.h5": ()}
+    assert remove_staged(ram).bytes_freed == 10
+    assert left(ram) == []
+
+
+def test_a_reader_that_locks_a_copy_as_libhdf5_does_is_not_disturbed(write, ram):
+    """libhdf5 takes a lock of this kind with every file that it opens, and fails where it meets another."""
+    (copy,) = stage(write("a.h5", 10), to=ram).paths
+    with copy.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # not held by the lease
+        list_staged(ram)
+        with pytest.raises(StagedFileInUseError):
+            remove_staged(ram)
+
+
+@pytest.mark.parametrize("session", ["../../x", "4711", "4711-xyz", ""])
+@pytest.mark.parametrize("key", ["owner", "users"])
+def test_a_session_that_leads_out_of_the_folder_is_refused(write, ram, session, key):
+    stage(write("a.h5", 10), to=ram, lease=False)
+    path = ram / ".h5stream" / "manifest.json"
+    document = json.loads(path.read_text())
+    document["files"]["a.h5"][key] = session if key == "owner" else [session]
+    path.write_text(json.dumps(document))
+    for action in (list_staged, remove_staged):
+        with pytest.raises(ManifestError, match="ValueError: session"):
+            action(ram)
+
+
+def test_a_folder_that_is_gone_ends_its_session(write, tmp_path):
+    folder = tmp_path / "fast"
+    result = stage(write("a.h5", 10), to=folder)
+    subprocess.run(["rm", "-r", folder], check=True)
+    result.release()
+    assert not folder.exists()
+    with pytest.raises(StagingError):
+        remove_staged(folder, "a.h5")
