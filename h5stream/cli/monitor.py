@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 
 from h5stream.cli.options import FLAG, check_writable
+from h5stream.cli.showing import line
 
 if TYPE_CHECKING:
     from h5stream.monitor import SystemMonitor, SystemSample
@@ -61,7 +62,7 @@ def monitor_command(
         raise typer.Exit(2)
     if plot is not None:
         save_plot(monitor.history, plot)
-        Console(stderr=True).print(f"plot: {plot}", highlight=False, markup=False)
+        line(Console(stderr=True), f"plot: {plot}")
 
 
 class _Arrivals:
