@@ -28,7 +28,9 @@ def crossed(*axes):
     are given as ``(value, ...)``; one argument of the test takes each.
     """
     length = max(map(len, axes))
-    diagonal = {tuple((k + k // len(axis) * shift) % len(axis) for shift, axis in enumerate(axes)) for k in range(length)}
+    diagonal = {
+        tuple((k + k // len(axis) * shift) % len(axis) for shift, axis in enumerate(axes)) for k in range(length)
+    }
     return [
         pytest.param(
             *(axis[place] for axis, place in zip(axes, places, strict=True)),

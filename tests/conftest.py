@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import gc
+import signal
 
 import hypothesis
 import pytest
+import typer.testing
 from amounts import FULL
+
+# Typer would build all commands anew for each that a test runs, in a tenth of a second.
+typer.main.get_command = typer.testing._get_command = functools.cache(typer.main.get_command)
 
 
 def _is_full(config):
@@ -15,6 +21,9 @@ def _is_full(config):
 
 def pytest_configure(config):
     hypothesis.settings.load_profile(FULL if _is_full(config) else "a share")
+    # In the background a shell lets it be ignored, and every process that a test interrupts would inherit that.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)
