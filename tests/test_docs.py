@@ -186,13 +186,6 @@ def test_the_command_line_page_is_what_the_commands_say():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_benchmark_page_is_made_from_the_committed_results():
-    done = subprocess.run(
-        [sys.executable, ROOT / "tools" / "bench_pages.py", "--check"], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 def test_the_site_is_built_without_anything_from_elsewhere(tmp_path):
     pytest.importorskip("mkdocstrings", reason="the extra 'docs' is not installed; CI builds the site")
     done = subprocess.run(

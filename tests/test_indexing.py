@@ -11,7 +11,8 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given, settings
+from amounts import examples
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
@@ -55,7 +56,7 @@ def both(path):
         yield {name: (H5Dataset(path, name), file[name]) for name in SHAPES}
 
 
-@settings(max_examples=600, deadline=None)
+@examples(600)
 @given(index=indices, name=st.sampled_from(sorted(SHAPES)))
 @example(index=(3, 0), name="table")
 @example(index=(), name="table")

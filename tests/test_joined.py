@@ -9,7 +9,8 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from amounts import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from sample_files import stream_all
 from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
@@ -182,7 +183,7 @@ def test_paths_among_datasets_and_fields_besides_are_refused(folder):
 
 
 @pytest.mark.parametrize("streamed", [True, False])
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(data=st.data())
 def test_a_subset_without_shuffle_comes_as_dataloader_gives_it(folder, streamed, data):
     with pytest.MonkeyPatch.context() as patch:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import pickle
-import threading
-import traceback
-import warnings
 
 import pytest
 import torch
+from forking import in_forked_child
 from sample_files import gate, stream_all, write_sample
 from torch.utils.data import DataLoader
 
@@ -23,35 +20,6 @@ from h5stream.errors import LoaderClosedError
 def sample(tmp_path, monkeypatch):
     stream_all(monkeypatch)
     return write_sample(tmp_path)
-
-
-def in_forked_child(work, limit_s=30):
-    """Run `work` in a forked child; give what it returned, or fail with its traceback."""
-    reading, writing = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads alive is what is tested
-        child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            answer = (True, work())
-            status = 0
-        except BaseException:
-            answer = (False, traceback.format_exc())
-        os.write(writing, pickle.dumps(answer))
-        os._exit(status)
-    os.close(writing)
-    killer = threading.Timer(limit_s, os.kill, (child, 9))  # a deadlock in the child must not hang the tests
-    killer.start()
-    with os.fdopen(reading, "rb") as pipe:
-        sent = pipe.read()
-    os.waitpid(child, 0)
-    killer.cancel()
-    killer.join()
-    assert sent, "the child hung and was killed"
-    well, answer = pickle.loads(sent)
-    assert well, answer
-    return answer
 
 
 # --- datasets in workers ------------------------------------------------------------------------------------

@@ -5,8 +5,9 @@ import dataclasses
 import h5py
 import numpy as np
 import pytest
+from amounts import examples
 from chunked_files import check_like_h5py, chunked_files
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from making import index_type, make_file, numbers
 from oracle import assert_like_h5py
 
@@ -22,7 +23,7 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("maxshape")
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@examples(150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(case=chunked_files())
 def test_what_can_grow_is_what_h5py_reads(folder, case):
     check_like_h5py(case, folder / "case.h5")

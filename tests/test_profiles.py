@@ -5,7 +5,8 @@ import tomllib
 import h5py
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from amounts import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from h5stream import H5Dataset, H5StreamLoader
@@ -34,7 +35,7 @@ def written(tmp_path, **parts):
     workers=st.integers(0, 10**6),
     rate=st.floats(allow_nan=False, allow_infinity=False),
 )
-@settings(deadline=None)
+@examples(100)
 def test_what_is_written_is_what_is_read(dataset, fields, workers, rate, tmp_path_factory):
     profile = Profile(
         dataset=dataset,

@@ -10,7 +10,8 @@ import hdf5plugin
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from amounts import examples
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from h5stream import H5Dataset, H5StreamLoader
@@ -175,7 +176,7 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("property")
 
 
-@settings(max_examples=700, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@examples(700, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(case=cases())
 def test_each_row_comes_once_in_the_computed_order_with_h5pys_bytes_for_any_threads(folder, case):
     path = folder / "case.h5"

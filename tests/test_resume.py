@@ -8,14 +8,12 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
 import torch
+from forking import Forked
 from sample_files import reader_threads, stream_all, write_sample
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
@@ -220,16 +218,13 @@ while len(seen) < 63:
 
 def test_a_run_that_is_killed_goes_on_exactly(sample, tmp_path):
     log = tmp_path / "log.json"
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parent.parent)}
     for kill_at in (5, 21, 40, None):  # in the first epoch, at its end, in the second, not at all
-        command = [sys.executable, "-c", TRAINING, sample.path, str(log), str(kill_at or 0)]
-        child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
-        for line in child.stdout:
-            if int(line) == kill_at:
-                child.send_signal(signal.SIGKILL)
-                break
-        child.stdout.close()
-        assert child.wait(60) == (-signal.SIGKILL if kill_at else 0)
+        with Forked(TRAINING, sample.path, log, kill_at or 0) as child:
+            for line in child.stdout:
+                if int(line) == kill_at:
+                    child.kill()
+                    break
+        assert child.returncode == (-signal.SIGKILL if kill_at else 0)
     seen = json.loads(log.read_text())["seen"]
     assert seen == list(itertools.chain(*epochs(make(sample), 3)))
 

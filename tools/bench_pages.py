@@ -201,11 +201,11 @@ def draw() -> None:
         figure.savefig(IMAGES / f"{name}.svg", metadata={"Date": None})
 
 
-def main() -> int:
+def main(words: list[str] | None = None) -> int:
     """Write, or check."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true")
-    given = parser.parse_args()
+    given = parser.parse_args(words)
     made = pages()
     if given.check:
         stale = [path.name for path, text in made.items() if not path.exists() or path.read_text() != text]

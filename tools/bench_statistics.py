@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 
+@functools.cache
 def t_quantile(probability: float, freedom: int) -> float:
     """Give the quantile of Student's t above a half, by adding up its density.
 

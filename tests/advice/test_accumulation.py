@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from amounts import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from h5stream.errors import OptionError
@@ -22,7 +23,7 @@ def test_all_rows_are_there_and_the_weights_sum_to_one(target, batch, ranks):
     assert plan.even_batch_size <= batch
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(target=st.integers(1, 40), batch=st.integers(1, 40))
 def test_weighted_microbatches_give_the_whole_batchs_gradient(target, batch):
     rows = torch.randn(target, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(target))

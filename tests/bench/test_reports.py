@@ -204,9 +204,16 @@ def test_every_figure_can_be_drawn(tmp_path):
         assert (tmp_path / f"{number}.svg").stat().st_size > 1000
 
 
-def test_the_committed_pages_are_those_of_the_committed_results():
-    for path, text in bench_pages.pages().items():
-        assert path.read_text() == text, f"{path.name}: run python tools/bench_pages.py"
+def test_the_committed_pages_and_the_readme_are_those_of_the_committed_results(capsys):
+    assert bench_pages.main(["--check"]) == 0, f"{capsys.readouterr().out}: run python tools/bench_pages.py"
+    assert {"README.md", "benchmarks.md"} <= {path.name for path in bench_pages.pages()}
+
+
+def test_a_page_of_other_results_is_named(tmp_path, monkeypatch, capsys):
+    (tmp_path / "page.md").write_text("of yesterday")
+    monkeypatch.setattr(bench_pages, "pages", lambda: {tmp_path / "page.md": "of today"})
+    assert bench_pages.main(["--check"]) == 1
+    assert "page.md" in capsys.readouterr().out
 
 
 def test_committed_results_are_json_with_machine_versions_and_date():

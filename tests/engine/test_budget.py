@@ -7,7 +7,8 @@ import dataclasses
 import h5py
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from amounts import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from h5stream import H5StreamLoader
@@ -50,7 +51,7 @@ def size(layout, memory_budget, **options):
     return size_window(shape, memory_budget=memory_budget, **given)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(
     which=st.integers(0, 3),
     batch_size=st.integers(1, 1200),

@@ -5,7 +5,8 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from amounts import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from h5stream.engine import kernels
@@ -55,7 +56,7 @@ def segments_of(draw, most_elements=600, most_segments=4):
     return np.array(list(zip(source, target, counts, strict=True)), dtype=np.int64), in_chunk, in_batch
 
 
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(segments_of(), st.integers(1, 12), st.integers(1, 12), st.integers(1, 3), st.integers(0, 9), st.data())
 def test_scatter_copies_runs_of_bytes_to_their_places_and_nothing_else(shape, chunk_rows, rows, batches, offset, data):
     segments, in_chunk, in_batch = shape
@@ -102,7 +103,7 @@ def test_scatter_with_a_stride_of_zero_repeats_one_row():
 
 
 @pytest.mark.parametrize("width", [2, 4, 8])
-@settings(deadline=None, max_examples=100)
+@examples(100)
 @given(shape=segments_of(), chunk_rows=st.integers(1, 9), rows=st.integers(1, 9), seed=st.integers(0, 2**32))
 @pytest.mark.parametrize("swapped", [False, True])
 def test_planes_are_joined_and_scattered_in_one_pass(width, swapped, shape, chunk_rows, rows, seed):
@@ -127,7 +128,7 @@ def test_planes_are_joined_and_scattered_in_one_pass(width, swapped, shape, chun
     slots.check()
 
 
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(st.integers(1, 17), st.integers(0, 70), st.integers(0, 2**32))
 def test_gathering_planes_undoes_a_shuffle_of_any_width(width, count, seed):
     elements = np.random.default_rng(seed).integers(0, 256, (count, width), dtype=np.uint8)
@@ -137,7 +138,7 @@ def test_gathering_planes_undoes_a_shuffle_of_any_width(width, count, seed):
     np.testing.assert_array_equal(out, elements.reshape(-1))
 
 
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(st.integers(1, 20), st.integers(0, 50), st.data())
 def test_gathering_a_leaf_takes_its_bytes_in_the_order_named(stride, count, data):
     places = np.array(data.draw(st.lists(st.integers(0, stride - 1), min_size=1, max_size=20)), dtype=np.int64)
@@ -147,7 +148,7 @@ def test_gathering_a_leaf_takes_its_bytes_in_the_order_named(stride, count, data
     np.testing.assert_array_equal(out, elements[:, places].reshape(-1))
 
 
-@settings(deadline=None, max_examples=100)
+@examples(100)
 @given(
     pieces=st.lists(segments_of(most_elements=100, most_segments=2), min_size=1, max_size=3),
     chunks=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 4)), min_size=1, max_size=8),

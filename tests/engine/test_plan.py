@@ -4,7 +4,8 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from amounts import examples
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from making import make_file, numbers
 
@@ -64,7 +65,7 @@ def plan(part, rows, *, task_nbytes=TASK_NBYTES):
     return list(chunks.plan(Placement.of(window_of(rows)), task_nbytes))
 
 
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(st.data())
 def test_every_row_of_a_window_is_placed_once_for_each_piece(data):
     rows, chunk_rows = data.draw(st.integers(1, 60)), data.draw(st.integers(1, 20))
@@ -166,7 +167,7 @@ def test_rows_without_elements_need_no_task(tmp_path):
     assert list(reader.plan(Placement.of(window_of(range(4))), TASK_NBYTES)) == []
 
 
-@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(task_nbytes=st.integers(1, 5000), rows=st.lists(st.integers(0, 99), min_size=1, max_size=50))
 def test_how_a_window_is_cut_into_tasks_does_not_change_what_is_read(tmp_path, task_nbytes, rows):
     path = tmp_path / "a.h5"

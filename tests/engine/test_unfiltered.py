@@ -6,7 +6,8 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from amounts import examples
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from recording import record_reads
 
@@ -51,7 +52,7 @@ def stored(draw):
     return shape, dtype, chunks, draw(st.booleans())
 
 
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(form=stored(), data=st.data())
 def test_rows_columns_and_members_are_those_that_h5py_reads(tmp_path, form, data):
     shape, dtype, chunks, sparse = form

@@ -8,14 +8,13 @@ import logging
 import os
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
 import torch
+from forking import Forked
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
@@ -175,30 +174,34 @@ def test_resume_without_a_checkpoint_begins(train, file, tmp_path):
     assert not (tmp_path / "none.pt.part").exists()
 
 
-def test_a_run_killed_within_an_epoch_ends_with_the_same_loss(file, tmp_path):
-    def command(name, *more):
-        options = ["--data", file, "--y", "label", *SMALL, "--epochs", 3, "--batch-size", 8, "--log-every", 10]
-        files = ["--checkpoint", tmp_path / f"{name}.pt", "--report", tmp_path / f"{name}.json"]
-        return [
-            sys.executable,
-            "-u",
-            EXAMPLES / "train.py",
-            *map(str, [*options, *files, "--checkpoint-every", 7, *more]),
-        ]
+SCRIPT = """
+import runpy, sys, torch
+torch.set_num_threads(1)
+sys.stdout.reconfigure(line_buffering=True)
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    subprocess.run(command("whole"), env=environment, check=True, capture_output=True, timeout=120)
-    with subprocess.Popen(command("killed"), env=environment, stdout=subprocess.PIPE, text=True) as killed:
+
+def test_a_run_killed_within_an_epoch_ends_with_the_same_loss(file, tmp_path):
+    def start(name, *more):
+        options = ["--data", file, "--y", "label", *SMALL, "--epochs", 3, "--batch-size", 32, "--log-every", 10]
+        files = ["--checkpoint", tmp_path / f"{name}.pt", "--report", tmp_path / f"{name}.json"]
+        return Forked(SCRIPT, *options, *files, "--checkpoint-every", 7, *more, path=EXAMPLES / "train.py")
+
+    with start("whole") as whole:
+        whole.communicate()
+    assert whole.returncode == 0
+    with start("killed") as killed:
         for line in killed.stdout:
-            if line.startswith("step 250"):  # within the second epoch, which has 200
-                killed.send_signal(signal.SIGKILL)
+            if line.startswith("step 60"):  # within the second epoch, which has 50
+                killed.kill()
                 break
     assert killed.returncode == -signal.SIGKILL
     assert not (tmp_path / "killed.json").exists()
-    resumed = subprocess.run(
-        command("killed", "--resume"), env=environment, check=True, capture_output=True, text=True, timeout=120
-    )
-    assert re.search(r"Resumed after 1 epochs and [1-9]\d* batches", resumed.stdout)
+    with start("killed", "--resume") as resumed:
+        said, _ = resumed.communicate()
+    assert resumed.returncode == 0
+    assert re.search(r"Resumed after 1 epochs and [1-9]\d* batches", said)
     reports = [json.loads((tmp_path / f"{name}.json").read_text()) for name in ("whole", "killed")]
     for figure in ("steps", "training_loss", "validation_loss"):
         assert reports[1][figure] == reports[0][figure]

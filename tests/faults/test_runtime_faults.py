@@ -16,6 +16,7 @@ import threading
 import traceback
 from pathlib import Path
 
+import forking
 import numpy as np
 import psutil
 import pytest
@@ -273,13 +274,7 @@ def test_a_consumer_that_never_comes_back_holds_little_and_ends_with_the_process
         assert run._changed.wait_for(lambda: not run._jobs and run._running == 0 and not run._planning, 60)
         assert len(run._open) <= loader.window_size.max_open_batches < 400
     script = "import sys, h5stream; i = iter(h5stream.H5StreamLoader(sys.argv[1], 50, num_workers=2)); next(i)"
-    done = subprocess.run(
-        [sys.executable, "-c", script, sample.path],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0
+    assert forking.run(script, sample.path, whole_end=True).returncode == 0
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

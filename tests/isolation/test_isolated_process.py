@@ -8,20 +8,19 @@ import logging
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 
+import forking
 import h5py
 import isolated
 import psutil
 import pytest
 import torch
+from forking import Forked, in_forked_child
 from isolated import child_of, eventually
 from sample_files import stream_all, write_sample
-from test_loader_processes import in_forked_child
 
 from h5stream import H5StreamLoader
 from h5stream.errors import IsolatedProcessError, LoaderClosedError
@@ -47,14 +46,7 @@ def script(tmp_path, text, *arguments, name="script.py", **options):
     """Start a script; its standard output and error are pipes."""
     path = tmp_path / name
     path.write_text(text)
-    return subprocess.Popen(
-        [sys.executable, str(path), *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'isolation'}"},
-        **options,
-    )
+    return Forked(text, *arguments, path=path, **options)
 
 
 def test_functions_run_there_and_what_they_log_is_heard_here(tmp_path, sample, caplog):
@@ -187,7 +179,7 @@ def test_ctrl_c_in_a_terminal_is_the_parents_alone(tmp_path, sample):
     wait = (
         f"try:\n    {SAY}    signal.pause()\nexcept KeyboardInterrupt:\n    print(sum(1 for _ in iterator))\n    raise"
     )
-    parent = script(tmp_path, USE + wait, sample.path, process_group=0)
+    parent = script(tmp_path, USE + wait, sample.path, own_group=True)
     with parent:
         child = int(parent.stdout.readline())
         os.killpg(parent.pid, signal.SIGINT)
@@ -198,7 +190,7 @@ def test_ctrl_c_in_a_terminal_is_the_parents_alone(tmp_path, sample):
 
 
 def test_the_interpreters_exit_ends_the_child(tmp_path, sample):
-    parent = script(tmp_path, USE + SAY, sample.path)
+    parent = script(tmp_path, USE + SAY, sample.path, whole_end=True)
     out, err = parent.communicate(timeout=60)
     assert (parent.returncode, err) == (0, "")
     assert is_gone(int(out))
@@ -242,9 +234,7 @@ def test_a_script_without_the_guard_that_it_needs_is_told_so(tmp_path, sample):
 
 def test_a_function_from_a_prompt_is_refused_at_once(sample):
     text = WITH_A_FUNCTION + "\nmain()"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", text, sample.path]
-    ran = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=60)
+    ran = forking.run(text, sample.path)
     assert "OptionError: transform=<function labels" in ran.stderr
     assert "put it into a module of its own" in ran.stderr
 

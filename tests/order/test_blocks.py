@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from amounts import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from h5stream.errors import OptionError
@@ -13,7 +14,7 @@ FILES = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 50)), min_size=1, 
 )
 
 
-@settings(deadline=None)
+@examples(100)
 @given(FILES, st.data())
 def test_blocks_never_cross_files_and_none_is_empty(files, data):
     starts = tuple(np.cumsum([0, *(rows for rows, _ in files)]).tolist())

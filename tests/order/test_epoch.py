@@ -4,7 +4,8 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from amounts import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from h5stream.errors import OptionError
@@ -57,14 +58,14 @@ def all_rows(order):
     return order.blocks.rows_at(np.arange(order.blocks.total_rows)).tolist()
 
 
-@settings(deadline=None, max_examples=300)
+@examples(300)
 @given(orders(drop_last=False))
 def test_each_row_comes_exactly_once_an_epoch_over_all_ranks(ranks):
     seen = sorted(row for order in ranks for rows in rows_of_windows(order).values() for row in rows)
     assert not ranks or seen == all_rows(ranks[0])
 
 
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(orders(drop_last=True))
 def test_with_drop_last_every_batch_of_every_rank_is_full_and_no_row_comes_twice(ranks):
     seen = []
@@ -78,7 +79,7 @@ def test_with_drop_last_every_batch_of_every_rank_is_full_and_no_row_comes_twice
         assert 0 <= left_out < ranks[0].settings.batch_size * len(ranks)
 
 
-@settings(deadline=None, max_examples=300)
+@examples(300)
 @given(orders())
 def test_every_rank_has_as_many_batches_and_none_is_empty_or_too_large(ranks):
     assert len({order.batches for order in ranks}) <= 1
@@ -93,7 +94,7 @@ def test_every_rank_has_as_many_batches_and_none_is_empty_or_too_large(ranks):
         assert all(full) or (sizes[-2:] == [order.settings.batch_size - 1, 1] and len(ranks) > 1)
 
 
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(orders())
 def test_a_batchs_rows_are_known_without_replaying_what_came_before(ranks):
     for order in ranks:
@@ -101,7 +102,7 @@ def test_a_batchs_rows_are_known_without_replaying_what_came_before(ranks):
             assert order.batch_rows(batch).tolist() == rows
 
 
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(orders(), st.integers(0, 200))
 def test_resuming_at_a_batch_gives_the_tail_of_the_epoch(ranks, first):
     for order in ranks:
@@ -110,14 +111,14 @@ def test_resuming_at_a_batch_gives_the_tail_of_the_epoch(ranks, first):
         assert rows_of_windows(order, first_batch) == tail
 
 
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(orders(shuffle=False, drop_last=False))
 def test_without_shuffling_the_rows_come_in_file_order(ranks):
     rows = [row for order in ranks for batch in range(order.batches) for row in order.batch_rows(batch).tolist()]
     assert not ranks or rows == all_rows(ranks[0])
 
 
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(orders())
 def test_a_window_holds_whole_blocks_but_at_the_ends_of_a_ranks_run(ranks):
     for order in ranks:
@@ -135,7 +136,7 @@ def test_a_window_holds_whole_blocks_but_at_the_ends_of_a_ranks_run(ranks):
             assert len(cut) <= (0 if inner else 2)
 
 
-@settings(deadline=None, max_examples=100)
+@examples(100)
 @given(orders())
 def test_the_first_windows_double_until_they_have_the_size_that_was_asked_for(ranks):
     for order in ranks:
@@ -146,7 +147,7 @@ def test_the_first_windows_double_until_they_have_the_size_that_was_asked_for(ra
             size = min(2 * size, chosen.window_rows)
 
 
-@settings(deadline=None, max_examples=100)
+@examples(100)
 @given(orders(shuffle=True), st.integers(1, 50))
 def test_another_batch_size_cuts_the_same_line_of_rows(ranks, batch_size):
     if len(ranks) != 1 or ranks[0].settings.drop_last:
@@ -226,7 +227,7 @@ def test_settings_that_break_a_rule_are_named(wrong):
         OrderSettings(**{"batch_size": 4, "window_rows": 4, "first_window_rows": 4, **wrong})
 
 
-@settings(deadline=None, max_examples=300)
+@examples(300)
 @given(st.integers(1, 500), st.integers(1, 40), st.booleans())
 def test_a_cut_locates_every_row_where_its_batch_says(rows, batch_size, another_has_more):
     batches = -(-(rows + another_has_more) // batch_size)

@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from amounts import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from h5stream.errors import OptionError
@@ -11,7 +12,7 @@ from h5stream.order.listed import ListedOrder
 BATCHES = st.lists(st.lists(st.integers(-30, 29), min_size=1, max_size=9), max_size=12)
 
 
-@settings(deadline=None)
+@examples(100)
 @given(BATCHES, st.integers(1, 5), st.integers(0, 12))
 def test_windows_put_every_row_where_the_sampler_said(batches, together, first_batch):
     order = ListedOrder(batches, together=together, total_rows=30)

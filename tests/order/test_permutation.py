@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from amounts import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from h5stream.order.permutation import permutation
 
 
-@settings(deadline=None)
+@examples(100)
 @given(st.integers(0, 3000), st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=4))
 def test_a_permutation_has_each_number_once_and_depends_on_its_key_alone(count, key):
     first = permutation(count, *key)

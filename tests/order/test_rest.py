@@ -4,7 +4,8 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from amounts import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from h5stream.errors import OptionError
@@ -41,7 +42,7 @@ def orders_of(blocks, chosen, world, taken):
     return [order_after(blocks, dataclasses.replace(chosen, rank=r, world_size=world), taken) for r in range(world)]
 
 
-@settings(deadline=None, max_examples=300)
+@examples(300)
 @given(stopped_epochs())
 def test_every_row_is_given_once_however_often_the_number_of_ranks_changes(case):
     blocks, chosen, worlds, random = case
@@ -63,7 +64,7 @@ def test_every_row_is_given_once_however_often_the_number_of_ranks_changes(case)
     assert 0 <= left_out <= most
 
 
-@settings(deadline=None, max_examples=150)
+@examples(150)
 @given(stopped_epochs(), st.integers(0, 5), st.integers(0, 9))
 def test_windows_and_batch_rows_and_device_windows_agree(case, took, first_batch):
     blocks, chosen, worlds, _ = case

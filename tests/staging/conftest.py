@@ -8,15 +8,12 @@ import select
 import shutil
 import signal
 import subprocess
-import sys
 import textwrap
 import uuid
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
-PATIENCE_S = 60  # how long a child may take to say something before the test fails; not a time that is waited
+from forking import PATIENCE_S, Forked
 
 # Runs before a child's own lines: `pause_after(pieces)` makes the copying thread stop in mid-copy, say so,
 # and wait for a line from the parent or for the end of the copy.
@@ -54,13 +51,7 @@ class Child:
     """A Python process that talks in lines of JSON."""
 
     def __init__(self, script, *arguments):
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", PRELUDE + textwrap.dedent(script), *map(str, arguments)],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
+        self.process = Forked(PRELUDE + textwrap.dedent(script), *arguments)
         self.heard = b""
 
     @property
@@ -74,7 +65,7 @@ class Child:
             piece = os.read(self.process.stdout.fileno(), 65536) if ready else b""
             if not piece:
                 self.process.kill()
-                pytest.fail(f"no {word!r} from the child: {self.process.communicate()[1].decode()}")
+                pytest.fail(f"no {word!r} from the child: {self.process.communicate()[1]}")
             self.heard += piece
         line, _, self.heard = self.heard.partition(b"\n")
         facts = json.loads(line)
@@ -82,7 +73,7 @@ class Child:
         return facts
 
     def tell(self, line="go"):
-        self.process.stdin.write(line.encode() + b"\n")
+        self.process.stdin.write(f"{line}\n")
         self.process.stdin.flush()
 
     def kill(self, number=signal.SIGKILL):
@@ -90,7 +81,7 @@ class Child:
 
     def end(self):
         """Wait for the end and give the exit status."""
-        self.process.communicate(timeout=PATIENCE_S)
+        self.process.communicate()
         return self.process.returncode
 
 

@@ -11,7 +11,8 @@ import h5py
 import hdf5plugin
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from amounts import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from h5stream import H5StreamLoader, repack
@@ -48,8 +49,10 @@ def test_real_files_equal_their_source_dataset_by_dataset(tmp_path, name, option
 
 @pytest.mark.corpus
 @pytest.mark.parametrize("options", [{}, {"compress": "lz4", "chunk_nbytes": 8192}], ids=str)
-def test_every_file_of_the_corpus_comes_through(tmp_path, options):
+@pytest.mark.parametrize("large", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["", "groups of thousands"])
+def test_every_file_of_the_corpus_comes_through(tmp_path, large, options):
     files = [path for path in sorted(CORPUS.rglob("*")) if path.is_file() and opens(path)]
+    files = [path for path in files if ("large_group" in path.name) == large]
     if not files:
         pytest.skip(f"no corpus at {CORPUS}")
     compared = 0
@@ -99,7 +102,7 @@ def datasets(draw):
     )
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     content=st.lists(datasets(), min_size=1, max_size=3),
     chunk_nbytes=st.sampled_from([4096, 8192]),

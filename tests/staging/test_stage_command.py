@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import forking
 import pytest
 from typer.testing import CliRunner
 
@@ -85,10 +86,8 @@ def test_names_with_line_breaks_do_not_break_the_list(run, write, ram):
 
 
 def test_a_real_process_prints_one_line_for_an_error_and_ends_with_2(tmp_path):
-    command = [sys.executable, "-c", "from h5stream.cli.app import main; main()", "stage"]
-    result = subprocess.run(
-        [*command, "absent.h5", "--to", str(tmp_path / "x")], capture_output=True, text=True, check=False
-    )
+    main = "from h5stream.cli.app import main; main()"
+    result = forking.run(main, "stage", "absent.h5", "--to", tmp_path / "x")
     assert result.returncode == 2
     assert result.stderr.startswith("error: no such file: ")
     assert list(tmp_path.iterdir()) == []

@@ -3,7 +3,8 @@
 import h5py
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from amounts import examples
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from making import make_file, numbers
 
@@ -130,7 +131,7 @@ def test_a_row_larger_than_any_batch_is_refused_before_anything_is_allocated():
         column_pieces((2**31, 2), (1, 1))
 
 
-@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     row=st.lists(st.tuples(st.integers(1, 7), st.integers(1, 8)), min_size=1, max_size=3),
     data=st.data(),

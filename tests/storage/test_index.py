@@ -3,7 +3,8 @@
 import h5py
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from amounts import examples
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from making import (
     chunk_starts,
@@ -238,7 +239,7 @@ SHAPES = st.integers(1, 3).flatmap(
 )
 
 
-@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     axes=SHAPES,
     growing=st.integers(0, 3),

@@ -9,7 +9,8 @@ import shutil
 import h5py
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from amounts import examples
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from making import numbers
 
@@ -49,7 +50,7 @@ TREES = [st.dictionaries(st.sampled_from(NAMES), LINKS, min_size=size) for size 
 
 
 @given(trees=st.tuples(*TREES), together=st.booleans())
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_every_name_gives_what_h5py_gives(tmp_path, trees, together):
     for number, (name, tree) in enumerate(zip(FILES, trees, strict=True)):
         make_tree(tmp_path / name, number, tree)

@@ -3,7 +3,8 @@
 import h5py
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from amounts import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from making import access_of, low_level, string_type, write_raw
 from oracle import assert_like_h5py
@@ -103,7 +104,7 @@ def compounds(draw, deep=2):
     )
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(compounds())
 def test_a_type_in_the_order_of_its_offsets_has_the_same_members_at_the_same_places(dtype):
     ordered = plain_dtype(dtype)

@@ -3,7 +3,8 @@
 import h5py
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from amounts import examples
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from making import low_level, string_type, write_raw
 from oracle import assert_like_h5py, expected, same
@@ -86,7 +87,7 @@ TYPES = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(stored=TYPES)
 def test_any_type_of_fixed_size_is_read_as_h5py_reads_it_or_refused(tmp_path, stored):
     (tmp_path / "a.h5").unlink(missing_ok=True)

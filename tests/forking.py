@@ -1,0 +1,262 @@
+"""Python processes that begin with everything imported: forks of one parent, where each would import torch for seconds.
+
+`Forked` is used like ``subprocess.Popen([sys.executable, "-c", code, ...], text=True)`` with pipes at all its ends. At
+its end threads are waited for and ``atexit`` is called, but modules are not taken apart, which takes ten times as long
+as the fork: `whole_end` asks for that too. What is told of a start needs a fresh start.
+"""
+
+# ruff: noqa: SIM115 (what is opened lives as long as the process)
+from __future__ import annotations
+
+import atexit
+import functools
+import gc
+import io
+import json
+import os
+import pickle
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import traceback
+import types
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PATIENCE_S = 60
+REQUEST_NBYTES = 1 << 17
+
+
+@dataclass(frozen=True)
+class Ended:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+class Forked:
+    """A process that runs some code as ``__main__``; `path` is the file that the code says it is of.
+
+    With `binary` pipes, its errors go where ours do.
+    """
+
+    def __init__(self, code, *arguments, environment=None, path=None, own_group=False, binary=False, whole_end=False):
+        pipes = [os.pipe() for _ in range(4)]
+        if binary:
+            os.dup2(2, pipes[2][1])
+        ours, theirs = zip(pipes[0][::-1], *pipes[1:], strict=True)
+        request = {
+            "code": code,
+            "arguments": [str(path or "-c"), *map(str, arguments)],
+            "environment": {**os.environ, **(environment or {})},
+            "folder": os.getcwd(),
+            "path": path and str(path),
+            "own_group": own_group,
+            "whole_end": whole_end,
+        }
+        try:
+            self.pid = _ask(request, theirs)
+        finally:
+            for end in theirs:
+                os.close(end)
+        mode = "b" if binary else ""
+        self.stdin, self.stdout, self.stderr = (open(end, way + mode) for end, way in zip(ours, "wrr", strict=False))
+        if binary:
+            self.stderr.close()
+        self._ended = open(ours[3])
+        self.returncode = None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for pipe in (self.stdin, self.stdout, self.stderr):
+            pipe.close()
+        self.wait()
+
+    def poll(self):
+        return self.wait(0)
+
+    def wait(self, timeout=PATIENCE_S):
+        """Give the exit status, negative for a signal; None if it still runs then."""
+        if self.returncode is None and select.select([self._ended], [], [], timeout)[0]:
+            self.returncode = int(self._ended.read())
+            self._ended.close()
+        return self.returncode
+
+    def communicate(self, timeout=PATIENCE_S):
+        """Give what it says on both ends until it ends; it is killed if that takes too long."""
+        hang = threading.Timer(timeout, self.kill)
+        hang.start()
+        if self.stdout.closed:
+            return "", ""
+        said = []
+        listener = threading.Thread(target=lambda: said.append(self.stderr.read()))
+        listener.start()
+        self.stdin.close()
+        out = self.stdout.read()
+        listener.join()
+        self.__exit__()
+        hang.cancel()
+        return out, said[0]
+
+    def send_signal(self, number):
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self):
+        self.send_signal(signal.SIGKILL)
+
+
+def run(code, *arguments, **options):
+    """Run some code to its end, like ``subprocess.run``."""
+    process = Forked(code, *arguments, **options)
+    out, err = process.communicate()
+    return Ended(process.returncode, out, err)
+
+
+def popen(command, **_):
+    """Stand for ``subprocess.Popen`` of ``[sys.executable, ..., "-c", code]`` with pipes for bytes."""
+    return Forked(command[command.index("-c") + 1], binary=True)
+
+
+def in_forked_child(work, limit_s=PATIENCE_S):
+    """Run `work` in a forked child; give what it returned, or fail with its traceback."""
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads alive is what is tested
+        child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            answer = (True, work())
+            status = 0
+        except BaseException:
+            answer = (False, traceback.format_exc())
+        os.write(writing, pickle.dumps(answer))
+        os._exit(status)
+    os.close(writing)
+    killer = threading.Timer(limit_s, os.kill, (child, 9))  # a deadlock in the child must not hang the tests
+    killer.start()
+    with os.fdopen(reading, "rb") as pipe:
+        sent = pipe.read()
+    os.waitpid(child, 0)
+    killer.cancel()
+    killer.join()
+    assert sent, "the child hung and was killed"
+    well, answer = pickle.loads(sent)
+    assert well, answer
+    return answer
+
+
+def _ask(request, ends):
+    link = _link()
+    socket.send_fds(link, [json.dumps(request).encode()], list(ends))
+    return int(link.recv(64))
+
+
+@functools.cache
+def _link():
+    """Start the parent, once; it ends when its link does."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        code = f"import sys; sys.path[:] = {sys.path!r}; import forking; forking.serve({theirs.fileno()})"
+        command = [sys.executable, "-W", "ignore", "-c", code]
+        parent = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
+    atexit.register(lambda: (ours.close(), parent.wait(PATIENCE_S)))
+    return ours
+
+
+def serve(descriptor):
+    """Be the parent; in each child, come back and be what was asked for."""
+    import h5stream
+    from h5stream.engine import kernels
+
+    for name in h5stream.__all__:
+        getattr(h5stream, name)
+    kernels.warm_up()
+    gc.collect()
+    gc.freeze()
+    link, running = socket.socket(fileno=descriptor), {}
+
+    def count(*_):
+        while running:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            with open(running.pop(pid), "w") as end:
+                end.write(str(os.waitstatus_to_exitcode(status)))
+
+    signal.signal(signal.SIGCHLD, count)
+    while True:
+        request, ends, *_ = socket.recv_fds(link, REQUEST_NBYTES, 4)
+        if not request:
+            return
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})  # none ends before it is written down
+        child = os.fork()
+        if child == 0:
+            for end in (*running.values(), ends.pop()):
+                os.close(end)
+            link.close()
+            _become(json.loads(request), ends)
+            return
+        running[child] = ends.pop()
+        for end in ends:
+            os.close(end)
+        link.send(str(child).encode())
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+
+
+def _become(request, ends):
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests run in the background
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+    for number, end in enumerate(ends):
+        os.dup2(end, number)
+        os.close(end)
+    # Those that are there believe that they write to what the parent wrote to.
+    sys.stdin, sys.stdout, sys.stderr = (
+        io.TextIOWrapper(open(number, mode, closefd=False), line_buffering=number == 2, errors=errors)
+        for number, mode, errors in ((0, "rb", "strict"), (1, "wb", "strict"), (2, "wb", "backslashreplace"))
+    )
+    if request["own_group"]:
+        os.setpgid(0, 0)
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    os.chdir(request["folder"])
+    sys.argv = request["arguments"]
+    sys.modules["__main__"] = main = types.ModuleType("__main__")
+    if request["path"]:
+        main.__file__ = request["path"]
+        sys.path.insert(0, str(Path(request["path"]).parent))
+    code = compile(request["code"], request["path"] or "<string>", "exec")
+    if request["whole_end"]:
+        exec(code, main.__dict__)
+    else:
+        _end(lambda: exec(code, main.__dict__))
+
+
+def _end(work):
+    status = 0
+    try:
+        work()
+    except SystemExit as error:
+        if isinstance(error.code, str):
+            print(error.code, file=sys.stderr)
+        status = error.code if isinstance(error.code, int) else int(error.code is not None)
+    except BaseException as error:
+        status = -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
+        sys.excepthook(type(error), error, error.__traceback__.tb_next.tb_next)
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if status < 0:
+        signal.signal(-status, signal.SIG_DFL)
+        os.kill(os.getpid(), -status)
+    os._exit(status)
