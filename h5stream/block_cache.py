@@ -70,7 +70,7 @@ class _All:
         self.renew()
 
     def renew(self) -> None:
-        # Reentrant: the garbage collector may come while it is held. In a forked child whoever held it is gone.
+        # Reentrant: the garbage collector may come while it is held. In a forked child the thread that held it is gone.
         self.lock = threading.RLock()
 
 

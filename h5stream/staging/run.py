@@ -63,7 +63,7 @@ class StagedFiles:
     """Names the lease of this call in the manifest; empty where none was taken."""
 
     def release(self) -> None:
-        """Give the lease back; copies that were made by `staged` and that nobody uses any more are deleted.
+        """Let go of the copies; those that were made by `staged` and that no process uses any more are deleted.
 
         Nothing happens the second time, or where the folder is gone.
         """

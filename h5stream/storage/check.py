@@ -113,7 +113,7 @@ def _looked_up(dataset: Any, start: tuple[int, ...], nbytes: int) -> tuple[int, 
 def _differs(dataset: Any, part: DatasetPart, identity: FileIdentity) -> bool:
     """Tell whether the first stored chunk decodes to something else than h5py reads.
 
-    A chunk that neither side can read is not a difference: it is an error for whoever asks for its rows.
+    A chunk that neither side can read is not a difference: it is an error where its rows are asked for.
     """
     index = part.index
     assert index is not None

@@ -38,7 +38,7 @@ _DAMAGE = (RuntimeError, OSError, KeyError, ValueError, TypeError)
 """What h5py makes of objects that libhdf5 cannot open."""
 
 _DEEPEST = 1000
-"""Groups inside groups that are looked into: libhdf5 itself recurses, and nobody nests like that."""
+"""Groups inside groups that are looked into: libhdf5 itself recurses, and no real file nests like that."""
 
 
 @contextlib.contextmanager

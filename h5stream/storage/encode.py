@@ -1,6 +1,6 @@
 """Chunks are compressed outside HDF5's lock, into exactly the bytes that HDF5's filters would have stored.
 
-Whoever writes hands them over with ``write_direct_chunk``, so that any number of threads compress side by side.
+The writer hands them over with ``write_direct_chunk``, so that any number of threads compress side by side.
 
 Source: HDF5 File Format Specification, "Data Storage - Filter Pipeline Message"; the registered filters 32004
 (LZ4) and 32015 (Zstandard).

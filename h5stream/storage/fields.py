@@ -62,7 +62,18 @@ class Field:
         object.__setattr__(self, "dtype", dtype)
 
     def inside(self, group: str) -> Field:
-        """Give the field of a group: a name that does not begin with a slash is looked up there."""
+        """Look the name up in a group, unless it begins with a slash.
+
+        Parameters
+        ----------
+        group : str
+            Path of the group.
+
+        Returns
+        -------
+        Field
+            The field with its full path; this one where there is nothing to look up.
+        """
         if self._file or not group or self.name.startswith("/"):
             return self
         return Field(f"{group}/{self.name}", columns=self.columns, dtype=self.dtype)

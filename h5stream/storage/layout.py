@@ -198,7 +198,7 @@ class SampleLayout:
     allow_external : bool
         Whether h5py may follow data out of the opened files.
     mapped : frozenset of int
-        Files that may be mapped into memory, because nobody truncates them: a mapping of a file that is
+        Files that may be mapped into memory, because they are never truncated: a mapping of a file that is
         truncated ends the process. Copies that `h5stream stage` made are of that kind.
     """
 

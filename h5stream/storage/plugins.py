@@ -55,7 +55,7 @@ _libc.free.argtypes = [ctypes.c_void_p]
 class PluginBuffer:
     """The memory that a filter left its output in; freed by `release` or when it is dropped.
 
-    # Guarantees: owned by the one thread that decodes with it. Whoever holds the array from `decode` must
+    # Guarantees: owned by the one thread that decodes with it. A holder of the array from `decode` must
     # be done with it before the next `decode` into the same buffer.
     """
 
