@@ -241,7 +241,7 @@ class H5Dataset(Dataset[Any]):
     # --- samples and batches ----------------------------------------------------------------------------
 
     def __getitem__(self, index: Any) -> Any:
-        """Give one sample for an integer, a batch for a slice, a list, an array or a mask of rows, or ``...``.
+        """Return one sample for an integer, a batch for a slice, a list, an array or a mask of rows, or ``...``.
 
         With one field that is a tensor, further indices mean what they mean to h5py: ``dataset[2:4, 0]`` is column 0
         of two rows. Rows may come in any order and repeat, and slices may run backwards, which h5py refuses.
@@ -267,7 +267,7 @@ class H5Dataset(Dataset[Any]):
         return None if isinstance(self.layout.entries[0], dict) else (len(self), *field.row_shape)
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        """Give a list of samples, each chunk decoded once; a stock DataLoader calls this.
+        """Return a list of samples, each chunk decoded once; a stock DataLoader calls this.
 
         The samples view one batch; `h5stream.collate` gives it back whole, without stacking.
         """

@@ -43,6 +43,11 @@ class ChunkBatchSampler(Sampler[list[int]]):
         Which part of the epoch is ours. Every rank has the same number of batches. `torch.distributed` is not
         asked: Accelerate and Lightning shard the batch sampler of a DataLoader themselves.
 
+    Raises
+    ------
+    OptionError
+        If the dataset is no `H5Dataset`, or an argument breaks a rule.
+
     Examples
     --------
     >>> import h5py, tempfile, os, numpy as np

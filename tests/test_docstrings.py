@@ -12,8 +12,10 @@ import textwrap
 from pathlib import Path
 
 import pytest
+import typer
 
 import h5stream
+from h5stream.cli.app import app
 
 ROOT = Path(__file__).resolve().parent.parent
 DOORS = ("h5stream", "h5stream.errors", "h5stream.monitor", "h5stream.staging")
@@ -71,11 +73,14 @@ def gives_nothing(function):
     return inspect.signature(function).return_annotation in ("None", None)
 
 
-def raised_by(function):
-    """Return the errors of ours that a function's own body raises."""
-    calls = (node.exc for node in ast.walk(body_of(function)) if isinstance(node, ast.Raise))
+def raised_by(thing):
+    """Return the errors of ours that the body of a function raises, or of what makes an object of a class."""
+    body = [body_of(thing)]
+    if inspect.isclass(thing):
+        body = [node for node in body[0].body if getattr(node, "name", "") in ("__init__", "__post_init__")]
+    calls = (node.exc for part in body for node in ast.walk(part) if isinstance(node, ast.Raise))
     names = {ast.unparse(call.func if isinstance(call, ast.Call) else call).split(".")[-1] for call in calls if call}
-    return names & OUR_ERRORS
+    return {getattr(h5stream.errors, name) for name in names & OUR_ERRORS}
 
 
 def test_there_is_something_to_hold():
@@ -102,9 +107,26 @@ def test_what_comes_back_has_an_entry(name):
     assert section(CALLABLES[name], "Returns") or section(CALLABLES[name], "Yields"), name
 
 
-@pytest.mark.parametrize("name", [name for name, function in CALLABLES.items() if raised_by(function)])
+RAISING = {name: thing for name, thing in (CLASSES | CALLABLES).items() if raised_by(thing)}
+
+
+@pytest.mark.parametrize("name", RAISING)
 def test_each_error_that_is_raised_there_has_an_entry(name):
-    assert raised_by(CALLABLES[name]) - named_in(section(CALLABLES[name], "Raises")) == set()
+    """Under its own name or that of a base."""
+    listed = named_in(section(RAISING[name], "Raises"))
+    missing = [error.__name__ for error in raised_by(RAISING[name]) if not {e.__name__ for e in error.__mro__} & listed]
+    assert missing == []
+
+
+COMMANDS = typer.main.get_command(app).commands
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_says_what_it_does_and_what_each_option_does(name):
+    command = COMMANDS[name]
+    assert (command.help or "").split("\n\n")[0].rstrip().endswith(".")
+    silent = [one.name for one in command.params if not getattr(one, "help", None) and one.name != "help"]
+    assert silent == [], f"h5stream {name}: no help for {silent}"
 
 
 def explained_fields(kind):

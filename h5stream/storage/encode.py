@@ -58,7 +58,7 @@ class Encoder:
     filters: tuple[Filter, ...]
 
     def encode(self, chunk: Bytes) -> tuple[Bytes, int]:
-        """Give the bytes to store and the filter mask that goes with them.
+        """Return the bytes to store and the filter mask that goes with them.
 
         A chunk that does not get smaller is stored as it is, with every filter's bit set.
         """
@@ -73,7 +73,7 @@ class Encoder:
 
 
 def encoder_for(compression: Compression, element_nbytes: int) -> Encoder:
-    """Give the encoder for elements of that many bytes.
+    """Return the encoder for elements of that many bytes.
 
     Examples
     --------

@@ -35,6 +35,11 @@ class Field:
     dtype : torch.dtype, optional, keyword-only
         What the batch is cast to; the cast runs after the raw bytes have reached the batch's device.
 
+    Raises
+    ------
+    OptionError
+        If the name is none, or `columns` are neither a slice nor numbers.
+
     Examples
     --------
     >>> Field("x", columns=slice(0, 4)).name
@@ -225,7 +230,7 @@ def read_request(source: Source, fields: Fields) -> Asked:
 
 
 def _paths(given: Any, known: Named | None) -> list[str]:
-    """Give the paths that one source stands for; those of a pattern sorted by name."""
+    """Return the paths that one source stands for; those of a pattern sorted by name."""
     if known is not None:
         return [known.path]
     path = checked_path(given)

@@ -96,7 +96,7 @@ def _key(stat: os.stat_result) -> tuple[int, int]:
 
 
 def _writers(key: tuple[int, int]) -> Iterator[Any]:
-    """Give an open object of each writable handle of a file that this process, not its parent, opened."""
+    """Yield an open object of each writable handle of a file that this process, not its parent, opened."""
     if os.getpid() != _pid:
         return
     seen: set[int] = set()

@@ -217,7 +217,7 @@ class SampleLayout:
         return self.file_starts[-1]
 
     def files_of(self, rows: NDArray[Any]) -> tuple[int, ...]:
-        """Give the files that rows lie in, whatever their order, with those that links lead to from there."""
+        """Return the files that rows lie in, whatever their order, with those that links lead to from there."""
         if len(self.files) == 1:
             return (0,)
         if (rows[:-1] <= rows[1:]).all():
