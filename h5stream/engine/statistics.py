@@ -123,8 +123,8 @@ class LoaderStatistics(ShownAsText):
     def read_amplification(self) -> float | None:
         """Bytes decoded for each byte handed over; None before there is one.
 
-        1 is right. High: chunks are decoded for few of their rows (a sampler of your own, wide chunks
-        across columns), or a window was read and not taken. Below 1: small fields were kept in memory.
+        1 is right. High: chunks are decoded for few of their rows (an order of somebody else's, wide chunks
+        across columns), or a window was read that nobody took. Below 1: small fields were kept in memory.
         """
         decoded = self.decoded_bytes + self.h5py_bytes
         return decoded / self.delivered_bytes if self.delivered_bytes else None
