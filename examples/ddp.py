@@ -74,7 +74,7 @@ def main():
         text = json.dumps({"batches": given, "chunks": chunks, "weights": weights, "world": dist.get_world_size()})
         (options.record / f"{dist.get_rank()}.json").write_text(text)
     loader.close()
-    dist.barrier()  # nobody leaves while another rank still talks to it
+    dist.barrier()  # no rank leaves while another still talks to it
     dist.destroy_process_group()
 
 

@@ -2,8 +2,8 @@
 
     python examples/staging.py /dev/shm/run42 train.h5 more.h5
 
-`staged` deletes at the end of the block what nobody else uses. `H5StreamLoader(..., stage_to=folder)` and `stage` leave
-the copies for the next run, and `h5stream stage --list`, `--verify` and `--remove` look after them.
+`staged` deletes at the end of the block what no other process uses. `H5StreamLoader(..., stage_to=folder)` and `stage`
+leave the copies for the next run, and `h5stream stage --list`, `--verify` and `--remove` look after them.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""What `train.py` says at its end: was the machine used well? Pass, fail, or n/a where nobody knows."""
+"""What `train.py` says at its end: was the machine used well? Pass, fail, or n/a where it is not known."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def _read_text(path: Path) -> str | None:
 
 
 def _cgroup_folders(root: Path = _CGROUP, proc: Path = Path("/proc/self/cgroup")) -> list[Path]:
-    """Give the cgroup v2 folder of this process and its parents, innermost first."""
+    """Return the cgroup v2 folder of this process and its parents, innermost first."""
     listing = _read_text(proc) or ""
     inside = next((line[3:] for line in listing.splitlines() if line.startswith("0::")), "/")
     folder = root / inside.lstrip("/")
@@ -30,7 +30,7 @@ def _cgroup_folders(root: Path = _CGROUP, proc: Path = Path("/proc/self/cgroup")
 
 
 def cpus() -> int:
-    """Give the number of processors that this process may use, at least 1.
+    """Return the number of processors that this process may use, at least 1.
 
     The smaller of the affinity mask and the cgroup's quota (v2 ``cpu.max``, v1 ``cpu.cfs_quota_us``),
     rounded up.
@@ -53,7 +53,7 @@ def cpus() -> int:
 
 
 def memory_limit_bytes() -> int | None:
-    """Give the tightest cgroup memory limit over this process in bytes, or None where there is none."""
+    """Return the tightest cgroup memory limit over this process in bytes, or None where there is none."""
     limits = [_read_text(folder / "memory.max") for folder in _cgroup_folders()]
     limits.append(_read_text(_CGROUP / "memory" / "memory.limit_in_bytes"))
     numbers = [int(text) for text in limits if text and text != "max"]
@@ -61,20 +61,20 @@ def memory_limit_bytes() -> int | None:
 
 
 def memory_in_use_bytes() -> int | None:
-    """Give what the cgroup counts against its limit, without reclaimable page cache, in bytes."""
+    """Return what the cgroup counts against its limit, without reclaimable page cache, in bytes."""
     uses = (_use_of(folder, "memory.current", "") for folder in _cgroup_folders())
     return next((used for used in uses if used is not None), None)
 
 
 def memory_total_bytes() -> int:
-    """Give the memory in bytes that the machine has, or the cgroup may use: it does not change from run to run."""
+    """Return the memory in bytes that the machine has, or the cgroup may use: it does not change from run to run."""
     limit = memory_limit_bytes()
     total = _meminfo_bytes("MemTotal")
     return total if limit is None else min(total, limit)
 
 
 def memory_available_bytes() -> int:
-    """Give the memory in bytes that can be taken now without swapping: the kernel's estimate, within the cgroup.
+    """Return the memory in bytes that can be taken now without swapping: the kernel's estimate, within the cgroup.
 
     Source: ``MemAvailable`` of ``proc_meminfo(5)``; ``memory.max`` and ``memory.current`` of cgroup v2.
     """
@@ -83,7 +83,7 @@ def memory_available_bytes() -> int:
 
 
 def _limits_and_uses() -> Iterator[tuple[int, int]]:
-    """Give the limit and the use of each cgroup over this process that has both: any of them may be the tightest."""
+    """Yield the limit and the use of each cgroup over this process that has both: any of them may be the tightest."""
     for folder in _cgroup_folders():
         limit, used = _read_text(folder / "memory.max"), _use_of(folder, "memory.current", "")
         if limit and limit != "max" and used is not None:
@@ -96,7 +96,7 @@ def _limits_and_uses() -> Iterator[tuple[int, int]]:
 
 
 def _use_of(folder: Path, name: str, prefix: str) -> int | None:
-    """Give what a cgroup uses, without page cache, which the kernel takes back when memory is short."""
+    """Return what a cgroup uses, without page cache, which the kernel takes back when memory is short."""
     current = _read_text(folder / name)
     if current is None:
         return None

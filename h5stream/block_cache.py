@@ -32,7 +32,7 @@ class BlockCache:
             _ALL.caches.add(self)
 
     def get(self, first: int) -> Any:
-        """Give the block that begins with a row; None where it is not held."""
+        """Return the block that begins with a row; None where it is not held."""
         with _ALL.lock:
             entry = self._blocks.pop(first, None)
             if entry is None:
@@ -70,7 +70,7 @@ class _All:
         self.renew()
 
     def renew(self) -> None:
-        # Reentrant: the garbage collector may come while it is held. In a forked child whoever held it is gone.
+        # Reentrant: the garbage collector may come while it is held. In a forked child the thread that held it is gone.
         self.lock = threading.RLock()
 
 
@@ -79,7 +79,7 @@ os.register_at_fork(after_in_child=_ALL.renew)
 
 
 def held_nbytes() -> int:
-    """Give what all caches of this process hold together."""
+    """Return what all caches of this process hold together."""
     with _ALL.lock:
         return sum(cache.nbytes for cache in _ALL.caches)
 

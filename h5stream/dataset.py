@@ -141,20 +141,54 @@ class H5Dataset(Dataset[Any]):
         self._reader.close()
 
     def subset(self, indices: Any) -> H5Dataset:
-        """Give a dataset over some of these rows, as ``rows=`` would; the files are not opened again.
+        """Choose some of these rows, as ``rows=`` would; the files are not opened again.
 
         Parameters
         ----------
         indices : slice, or array-like of int or bool
             Rows of this dataset, as numbers or a mask; they keep the file's order.
+
+        Returns
+        -------
+        H5Dataset
+            A dataset of these rows; this one stays as it is.
+
+        Raises
+        ------
+        OptionError
+            If a row is not there, comes twice, or a mask has another length.
+
+        Examples
+        --------
+        >>> import h5py, tempfile, os
+        >>> path = os.path.join(tempfile.mkdtemp(), "a.h5")
+        >>> with h5py.File(path, "w") as f:
+        ...     f["x"] = np.arange(6)
+        >>> len(H5Dataset(path).subset(slice(0, 4)))
+        4
         """
         chosen = select_rows(indices, len(self))
         return self if chosen is None else self._over_rows(chosen)
 
     def listed(self, indices: Any) -> H5Dataset:
-        """Give a dataset over these rows in this order, as often as each is named: what a ``Subset`` of torch is.
+        """List rows in an order of your own, as often as each is named: what a ``Subset`` of torch is.
 
         An epoch that is shuffled has them in its own order; one that is not has them in this one.
+
+        Parameters
+        ----------
+        indices : array-like of int
+            Rows of this dataset; negative ones count from the end.
+
+        Returns
+        -------
+        H5Dataset
+            A dataset with a sample for each entry of `indices`; the files are not opened again.
+
+        Raises
+        ------
+        OptionError
+            If a row is not there, or `indices` are no integers.
         """
         return self._over_rows(row_numbers(indices, len(self)))
 
@@ -162,7 +196,18 @@ class H5Dataset(Dataset[Any]):
         return _dataset(self._known._replace(rows=self._known.chosen(places)))
 
     def over(self, layout: SampleLayout) -> H5Dataset:
-        """Give the same rows of the same files elsewhere: of byte for byte copies, for instance staged ones."""
+        """Read the same rows from the same files elsewhere: byte for byte copies, for instance staged ones.
+
+        Parameters
+        ----------
+        layout : SampleLayout
+            The fields and chunks of the copies.
+
+        Returns
+        -------
+        H5Dataset
+            A dataset with these rows over the copies.
+        """
         return _dataset(self._known._replace(layout=layout, cache=BlockCache()))
 
     @property
@@ -186,7 +231,18 @@ class H5Dataset(Dataset[Any]):
         return make_blocks(self.layout.file_starts, self.layout.block_rows, rows)
 
     def blocks_for(self, shuffle: bool) -> Blocks:
-        """Give the blocks of an epoch: one that is not shuffled keeps the order of `listed`."""
+        """Cut the rows into the blocks of an epoch; one that is not shuffled keeps the order of `listed`.
+
+        Parameters
+        ----------
+        shuffle : bool
+            Whether the epoch is shuffled.
+
+        Returns
+        -------
+        Blocks
+            The rows and where each block of them begins.
+        """
         if shuffle or self._rows is None or self.is_in_file_order:
             return self.blocks
         return listed_blocks(self._rows, max(self.layout.block_rows))
@@ -194,7 +250,7 @@ class H5Dataset(Dataset[Any]):
     # --- samples and batches ----------------------------------------------------------------------------
 
     def __getitem__(self, index: Any) -> Any:
-        """Give one sample for an integer, a batch for a slice, a list, an array or a mask of rows, or ``...``.
+        """Return one sample for an integer, a batch for a slice, a list, an array or a mask of rows, or ``...``.
 
         With one field that is a tensor, further indices mean what they mean to h5py: ``dataset[2:4, 0]`` is column 0
         of two rows. Rows may come in any order and repeat, and slices may run backwards, which h5py refuses.
@@ -220,7 +276,7 @@ class H5Dataset(Dataset[Any]):
         return None if isinstance(self.layout.entries[0], dict) else (len(self), *field.row_shape)
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        """Give a list of samples, each chunk decoded once; a stock DataLoader calls this.
+        """Return a list of samples, each chunk decoded once; a stock DataLoader calls this.
 
         The samples view one batch; `h5stream.collate` gives it back whole, without stacking.
         """
@@ -241,6 +297,18 @@ class H5Dataset(Dataset[Any]):
         ----------
         rows : ndarray of int64
             Rows of this dataset; negative ones count from the end.
+
+        Returns
+        -------
+        Tensor, tuple or dict
+            As a sample, with a first axis as long as `rows`; of fields that no tensor can hold, lists.
+
+        Raises
+        ------
+        IndexError
+            If a row is not there.
+        SourceChangedError, CorruptChunkError
+            If a file is not what was opened, or its bytes do not decode.
         """
         return self._read(self._row_numbers(rows))
 
@@ -338,12 +406,24 @@ def _known(source: Any, fields: Fields) -> _Known | None:
 
 
 def opened(source: Any, fields: Fields = None) -> H5Dataset | None:
-    """Give the dataset that `H5Dataset` objects are, alone, chosen from or joined; None for what names files.
+    """Look for the dataset that `H5Dataset` objects are, alone, chosen from or joined; None for what names files.
+
+    Parameters
+    ----------
+    source : H5Dataset, Subset, ConcatDataset, sequence of them, or anything else
+        What was given as the data.
+    fields : str, Field, sequence or mapping, optional
+        What was given as fields.
+
+    Returns
+    -------
+    H5Dataset or None
+        The one dataset that they make.
 
     Raises
     ------
     OptionError
-        For a dataset of another kind, whose files nobody can see; for some of each; and for `fields` besides.
+        For a dataset of another kind, whose files cannot be known; for some of each; and for `fields` besides.
     FieldLengthError
         If the samples of those that are joined differ.
     """
@@ -398,10 +478,20 @@ class Samples(list[Any]):
 
 
 def collate(samples: list[Any]) -> Any:
-    """Give the batch that the samples of an `H5Dataset` came from, or stack them as torch would.
+    """Put samples of an `H5Dataset` together again as the batch that they came from; stack others as torch would.
 
     Pass it as ``collate_fn`` of a stock DataLoader over an `H5Dataset`: stacking 8,192 samples costs more than
     reading them.
+
+    Parameters
+    ----------
+    samples : list
+        What the dataset's ``__getitems__`` gave, or samples of any other kind.
+
+    Returns
+    -------
+    Tensor, list or dict
+        The batch; a sample that is a tuple makes a list, as torch's own collate function does.
 
     Examples
     --------

@@ -68,7 +68,7 @@ def is_one(index: Any) -> bool:
 
 
 def numbers(index: Any, count: int, *, axis: int) -> NDArray[np.int64]:
-    """Give the numbers that a slice, a list, an array or a mask names along an axis of `count` places; unchecked.
+    """Return the numbers that a slice, a list, an array or a mask names along an axis of `count` places; unchecked.
 
     Raises
     ------

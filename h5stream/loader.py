@@ -40,7 +40,7 @@ class H5StreamLoader:
     shuffle : bool, optional
         True for the two-level shuffle, another one each epoch. Default False.
     sampler, batch_sampler : iterable, optional
-        An order of somebody else's, as in DataLoader. Rows that lie apart cost a chunk each; the loader's own
+        An order of your own, as in DataLoader. Rows that lie apart cost a chunk each; the loader's own
         shuffle does not.
     num_workers : int, optional
         Reader threads. By default as many as the machine allows and scratch fits; 0 reads in the asking thread.
@@ -253,15 +253,29 @@ class H5StreamLoader:
         """Choose the epoch of the next iteration.
 
         Without it the first iteration is epoch 0 and each one adds one, so that every epoch is shuffled anew.
+
+        Parameters
+        ----------
+        epoch : int
+            Its number, 0 or more.
+
+        Raises
+        ------
+        OptionError
+            If it is no such number.
         """
         self._cursor.set_epoch(checked_epoch(epoch))
 
     def state_dict(self) -> dict[str, Any]:
-        """Give where the newest iteration is: a few numbers and a fingerprint of the data and settings.
+        """Say where the newest iteration is: a few numbers and a fingerprint of the data and settings.
 
         What counts is the batches that were given to you, not those that are held ready. A state at the end of
-        an epoch is the beginning of the next. All ranks' states are alike, so one of them is enough. It is a dict
-        of numbers, texts and lists, for JSON or ``torch.save``.
+        an epoch is the beginning of the next. All ranks' states are alike, so one of them is enough.
+
+        Returns
+        -------
+        dict
+            Numbers, texts and lists only, for JSON or ``torch.save``.
         """
         return self._cursor.state()
 
@@ -270,6 +284,11 @@ class H5StreamLoader:
 
         With another number of ranks, what all ranks had left is cut anew, and each row still comes once. The data
         may lie at another path; data or settings that differ are refused.
+
+        Parameters
+        ----------
+        state_dict : dict
+            What `state_dict` gave, on this rank or another.
 
         Raises
         ------
@@ -308,8 +327,12 @@ class H5StreamLoader:
     def copy_into(self, static: Any) -> Iterator[int]:
         """Stream an epoch into tensors that stay where they are, as a captured CUDA graph needs them.
 
-        Each batch is copied on the current stream, so that a graph that is replayed there next sees it. `static`
-        has the structure of a batch, with at least `batch_size` rows in each tensor.
+        Each batch is copied on the current stream, so that a graph that is replayed there next sees it.
+
+        Parameters
+        ----------
+        static : Tensor, or list, tuple or dict of tensors
+            The structure of a batch, with at least `batch_size` rows in each tensor.
 
         Yields
         ------
@@ -320,7 +343,13 @@ class H5StreamLoader:
             yield copy_batch(batch, static)
 
     def stats(self) -> LoaderStatistics:
-        """Give what was done since the newest iteration began; `LoaderStatistics` says what high and low mean."""
+        """Say what was done since the newest iteration began.
+
+        Returns
+        -------
+        LoaderStatistics
+            Counts, bytes and seconds, and what high and low mean; all 0 before the first iteration.
+        """
         return LoaderStatistics() if self._counters is None else self._counters.snapshot()
 
     @classmethod
@@ -328,6 +357,25 @@ class H5StreamLoader:
         """Make a loader with the settings that `h5stream tune` wrote; what is given here goes before them.
 
         It shuffles, as `tune` did, unless the profile says otherwise, or ``shuffle=False`` or a sampler is given here.
+
+        Parameters
+        ----------
+        profile : path
+            The TOML file.
+        dataset : path, H5Dataset, or sequence of them, optional
+            The data; by default the file that was tuned for.
+        **arguments
+            Further arguments of `H5StreamLoader`.
+
+        Returns
+        -------
+        H5StreamLoader
+            The loader.
+
+        Raises
+        ------
+        OptionError
+            If the file is not there, is no profile, or sets what a profile does not set.
         """
         return cls(**arguments_from(profile, dataset, arguments))
 
@@ -342,9 +390,9 @@ class H5StreamLoader:
         return self._iterations.engine.held_nbytes
 
     def trim(self) -> None:
-        """Let go of the memory of slots that nobody looks at; the next epoch takes what it needs anew.
+        """Let go of the memory of slots that are not in use; the next epoch takes what it needs anew.
 
-        That goes for what was read ahead, too: until the next epoch begins, nobody looks at it.
+        That goes for what was read ahead, too: until the next epoch begins, it is in use by no batch of yours.
         """
         self._iterations.trim()
 

@@ -44,6 +44,11 @@ class ChunkBatchSampler(Sampler[list[int]]):
         Which part of the epoch is ours. Every rank has the same number of batches. `torch.distributed` is not
         asked: Accelerate and Lightning shard the batch sampler of a DataLoader themselves.
 
+    Raises
+    ------
+    OptionError
+        If the dataset is no `H5Dataset`, or an argument breaks a rule.
+
     Examples
     --------
     >>> import h5py, tempfile, os, numpy as np
@@ -123,6 +128,11 @@ class ChunkBatchSampler(Sampler[list[int]]):
         """Choose the epoch of the next iteration; without it the first is 0, and each adds one.
 
         An iteration that is to go on in that very epoch, after `load_state_dict`, still does.
+
+        Parameters
+        ----------
+        epoch : int
+            Its number; another number is another order.
         """
         self._first_batch = self._first_batch if epoch == self.epoch else 0
         self.epoch = epoch
@@ -152,11 +162,16 @@ class ChunkBatchSampler(Sampler[list[int]]):
         return self._order(self.epoch).batches
 
     def state_dict(self) -> dict[str, Any]:
-        """Give where the newest iteration is, or where the next will begin; torchdata's StatefulDataLoader asks.
+        """Say where the newest iteration is, or where the next will begin; torchdata's StatefulDataLoader asks.
 
         It counts the batches that were taken from the sampler. A stock DataLoader with workers takes them ahead of
         you, ``num_workers * prefetch_factor`` of them, and keeps no account: save the state of torchdata's
         StatefulDataLoader there, which does.
+
+        Returns
+        -------
+        dict
+            Epoch, batches and what the order depends on: numbers, texts and lists only, for JSON or ``torch.save``.
 
         Examples
         --------
@@ -180,6 +195,11 @@ class ChunkBatchSampler(Sampler[list[int]]):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on where a state was saved, without replay.
+
+        Parameters
+        ----------
+        state_dict : dict
+            What `state_dict` gave, of a sampler over the same rows with the same settings.
 
         Raises
         ------

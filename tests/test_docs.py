@@ -5,6 +5,7 @@ A block after ``<!-- not run: why -->`` is only compiled.
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import re
@@ -111,12 +112,44 @@ def test_its_defaults_are_values_and_not_names_of_constants():
 @pytest.mark.parametrize(
     "path", [*PAGES, *sorted((ROOT / "examples").glob("*.py")), ROOT / "README.md"], ids=lambda p: p.name
 )
-def test_pages_and_examples_import_what_is_public(path):
+def test_pages_and_examples_use_what_is_public(path):
     text = "\n".join(code for _, code in blocks(path)) if path.suffix == ".md" else path.read_text()
-    for door, names in re.findall(r"^from (h5stream[\w.]*) import (.+)$", text, flags=re.M):
-        assert door in DOORS
-        offered = importlib.import_module(door).__all__ if door != "h5stream.errors" else dir(h5stream.errors)
-        assert {name.split(" as ")[0].strip() for name in names.split(",")} <= set(offered)
+    assert list(inner_names(ast.parse(text))) == []
+
+
+def offered(door):
+    return dir(h5stream.errors) if door == "h5stream.errors" else importlib.import_module(door).__all__
+
+
+def inner_names(tree):
+    """Yield what a program takes from h5stream that is not public: imports, and private attributes of anything."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names if alias.name.split(".")[0] == "h5stream"]
+            yield from (name for name in names if name not in DOORS)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "h5stream":
+            names = offered(node.module) if node.module in DOORS else []
+            yield from (f"{node.module}.{alias.name}" for alias in node.names if alias.name not in names)
+        elif isinstance(node, ast.Attribute):
+            door, name = ast.unparse(node.value), node.attr
+            if (door in DOORS and f"{door}.{name}" not in DOORS and name not in offered(door)) or (
+                name.startswith("_") and not name.startswith("__") and door != "self"
+            ):
+                yield f"{door}.{name}"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from h5stream.order.blocks import (\n    Blocks,\n)",
+        "import h5stream.storage.layout",
+        "def f():\n    from h5stream import options",
+        "h5stream.engine.kernels.warm_up()",
+        "loader._orders.position",
+    ],
+)
+def test_inner_names_are_found(code):
+    assert len(list(inner_names(ast.parse(code)))) == 1
 
 
 def commands():

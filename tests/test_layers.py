@@ -1,90 +1,16 @@
-"""The house's order holds: a room imports the rooms above it, and each foreign library has one home."""
+"""The house's order holds: a room imports the rooms above it, and each foreign library has one home.
+
+The table of rooms and homes is in `tools/house.py`, which draws the picture in `docs/design.md` from it.
+"""
 
 from __future__ import annotations
 
 import ast
-from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).resolve().parent.parent / "h5stream"
-
-# From the top of the house down. A room may import itself and whatever stands before it.
-ROOMS = [
-    "_version",
-    "errors",
-    "units",
-    "allowance",
-    "filesystem",
-    "space",
-    "notebook",
-    "structure",
-    "storage",
-    "order",
-    "engine",
-    "device",
-    "isolation",
-    "repacking",
-    "staging",
-    "block_cache",
-    "indexing",
-    "dataset",
-    "mixing",
-    "sampler",
-    "ranks",
-    "settings",
-    "routes",
-    "state",
-    "cursor",
-    "iteration",
-    "profiles",
-    "sharing",
-    "loader",
-    "monitor",
-    "advice",
-    "training",
-    "baseline",
-    "cli",
-    "__main__",
-]
-
-# Foreign library -> the rooms (or files) that may import it.
-HOMES = {
-    "h5py": {"storage", "baseline"},
-    "hdf5plugin": {"storage", "baseline"},
-    "imagecodecs": {"storage", "baseline"},
-    "numba": {"engine/kernels.py", "engine/instructions.py"},
-    "llvmlite": {"engine/instructions.py"},
-    "pynvml": {"monitor"},
-    "psutil": {"monitor"},
-    "prometheus_client": {"monitor"},
-    "subprocess": {"isolation/process.py", "isolation/guard.py"},
-    "multiprocessing": {"isolation", "advice/doctor.py", "baseline/stopped.py"},
-    "xxhash": {"staging/checksum.py"},
-    "typer": {"cli"},
-    "matplotlib": {"monitor", "advice", "cli"},
-}
-
-# order/ and storage/ know nothing of tensors; order/ also nothing of files or threads.
-FORBIDDEN = {"order": {"torch", "threading", "os", "io", "pathlib"}, "storage": {"torch"}}
-
-
-def modules():
-    return sorted(PACKAGE.rglob("*.py"))
-
-
-def room_of(path: Path) -> str:
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-
-
-def imports_of(path: Path):
-    """Absolute names of everything that a module imports, also inside functions."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative import; write it absolutely"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+from tools import house
+from tools.house import FLOORS, FORBIDDEN, HOMES, PACKAGE, ROOMS, imports_of, modules, room_of, rooms_imported_by
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(PACKAGE)))
@@ -92,11 +18,25 @@ def test_a_module_imports_only_rooms_above_its_own(path):
     room = room_of(path)
     if room == "__init__":
         return
-    assert room in ROOMS, f"{room} has no place in the house; add it to ROOMS with a reason in docs/design.md"
-    for name in imports_of(path):
-        parts = name.split(".")
-        if parts[0] == "h5stream" and len(parts) > 1 and parts[1] in ROOMS:
-            assert ROOMS.index(parts[1]) <= ROOMS.index(room), f"{path.name} in {room} imports {name}, below it"
+    order = list(ROOMS)
+    assert room in order, f"{room} has no place in the house; add it to ROOMS with a reason in docs/design.md"
+    for above in rooms_imported_by(path):
+        assert order.index(above) < order.index(room), f"{path.name} in {room} imports {above}, below it"
+
+
+def test_every_room_of_the_table_is_there():
+    assert set(ROOMS) - {room_of(path) for path in modules()} == set()
+    assert next(iter(FLOORS)) == next(iter(ROOMS))
+
+
+def test_no_import_is_relative():
+    found = [(path.name, name) for path in modules() for name in imports_of(path) if name.startswith(".")]
+    assert found == []
+
+
+def test_the_picture_in_the_design_is_that_of_the_code():
+    page = house.PAGE.read_text()
+    assert house.drawn(page) == page, "run `python tools/house.py`"
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(PACKAGE)))

@@ -124,7 +124,13 @@ class EpochSummary(ShownAsText):
         )
 
     def warning(self) -> tuple[str, ...]:
-        """Give the lines that say why the GPU, or the loop, waits and what to turn; none if all is well."""
+        """Say why the GPU, or the loop, waits, and what to turn.
+
+        Returns
+        -------
+        tuple of str
+            Lines for people; none if all is well.
+        """
         if self.low_utilization:
             head = f"LOW GPU UTILIZATION ({percent(self.gpu_ratio)})!"
         elif self.gpu_ratio is None and self.waiting_share > 0.2 and self.limit is not None:

@@ -42,7 +42,18 @@ def _as_tuple(reasons: list[str] | None) -> tuple[str, ...] | None:
 
 
 def read_log(path: str | Path) -> list[SystemSample]:
-    """Give the samples of a file that `JsonlLog` wrote, oldest first."""
+    """Read the samples of a file that `JsonlLog` wrote.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+
+    Returns
+    -------
+    list of SystemSample
+        Oldest first.
+    """
     with Path(path).open(encoding="utf-8") as lines:
         return [sample_from_json(line) for line in lines]
 
@@ -87,7 +98,13 @@ class JsonlLog(_FileLog):
     """
 
     def write(self, sample: SystemSample) -> None:
-        """Write one line."""
+        """Write one line.
+
+        Parameters
+        ----------
+        sample : SystemSample
+            What was measured.
+        """
         out = self._opened()
         out.write(sample_to_json(sample) + "\n")
         out.flush()
@@ -112,7 +129,13 @@ class CsvLog(_FileLog):
     _table: csv.DictWriter[str] | None = None
 
     def write(self, sample: SystemSample) -> None:
-        """Write one row, and the heading before the first."""
+        """Write one row, and the heading before the first.
+
+        Parameters
+        ----------
+        sample : SystemSample
+            What was measured.
+        """
         row = dict(flatten(sample))
         out = self._opened()
         if self._table is None:
@@ -123,7 +146,17 @@ class CsvLog(_FileLog):
 
 
 def open_log(path: str | Path) -> Sink:
-    """Give the sink for a file by its ending: ``.csv``, or ``.jsonl`` and ``.json`` for lines of JSON.
+    """Choose how samples are written to a file by its ending: ``.csv``, or ``.jsonl`` and ``.json`` for lines of JSON.
+
+    Parameters
+    ----------
+    path : path
+        The file; it is written anew when the first sample comes.
+
+    Returns
+    -------
+    Sink
+        A `CsvLog` or a `JsonlLog`.
 
     Raises
     ------
@@ -165,7 +198,13 @@ class TensorBoardLog:
         self._step = 0
 
     def write(self, sample: SystemSample) -> None:
-        """Write the figures that are known; steps count samples, and the time is the sample's."""
+        """Write the figures that are known; steps count samples, and the time is the sample's.
+
+        Parameters
+        ----------
+        sample : SystemSample
+            What was measured.
+        """
         if self._writer is None:
             self._writer = self._make_writer(self._folder)
         for name, value in flatten(sample):

@@ -62,7 +62,7 @@ def scaled(value: float | None, unit: str) -> str:
 
 
 def format_line(sample: SystemSample, device: int = 0) -> str:
-    """Give the machine's state in one line, for a progress bar.
+    """Write the machine's state as one line, for a progress bar.
 
     Parameters
     ----------
@@ -70,6 +70,11 @@ def format_line(sample: SystemSample, device: int = 0) -> str:
         What to show.
     device : int, default 0
         Which GPU, by its position in CUDA's order.
+
+    Returns
+    -------
+    str
+        Utilisation and memory of the GPU, processors and memory of the machine; ``n/a`` for what is not known.
 
     Examples
     --------

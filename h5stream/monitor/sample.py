@@ -190,5 +190,16 @@ class SystemSample:
         return _share(self.cost_cpu_s, self.interval_s)
 
     def gpu(self, position: int = 0) -> GpuSample | None:
-        """Give the device at `position` in CUDA's order, or None where there is none."""
+        """Look up a device of the sample.
+
+        Parameters
+        ----------
+        position : int, default 0
+            Its position in CUDA's order.
+
+        Returns
+        -------
+        GpuSample or None
+            None where there is none.
+        """
         return self.gpus[position] if 0 <= position < len(self.gpus) else None

@@ -32,7 +32,17 @@ class Spread:
 
     @classmethod
     def of(cls, values: Iterable[float | None]) -> Spread | None:
-        """Summarize the values that are not None; None if there are none.
+        """Summarize the values that are not None.
+
+        Parameters
+        ----------
+        values : iterable of float or None
+            Measured values; None for those that could not be measured.
+
+        Returns
+        -------
+        Spread or None
+            None if there are no values.
 
         Examples
         --------
@@ -146,7 +156,17 @@ class SystemSummary(ShownAsText):
 
 
 def summarize(samples: Sequence[SystemSample]) -> SystemSummary:
-    """Summarize samples, oldest first; without any, everything is None.
+    """Summarize samples: means, least and most of every figure.
+
+    Parameters
+    ----------
+    samples : sequence of SystemSample
+        Oldest first.
+
+    Returns
+    -------
+    SystemSummary
+        Without samples, everything is None.
 
     Examples
     --------

@@ -48,7 +48,13 @@ class Sink(Protocol):
     """
 
     def write(self, sample: SystemSample) -> None:
-        """Take one sample."""
+        """Take one sample.
+
+        Parameters
+        ----------
+        sample : SystemSample
+            What was measured.
+        """
 
     def close(self) -> None:
         """Take no more; what was written is complete after that."""
@@ -194,6 +200,11 @@ class SystemMonitor(ShownAsText):
     def start(self) -> Self:
         """Begin to sample in the background; does nothing if it does so already.
 
+        Returns
+        -------
+        SystemMonitor
+            Itself.
+
         Raises
         ------
         OptionError
@@ -268,13 +279,16 @@ class SystemMonitor(ShownAsText):
             return tuple(self._run.samples)
 
     def sample(self) -> SystemSample:
-        """Give the newest sample.
+        """Take the newest sample.
 
         While the monitor runs it is the last of `history`; the first is there 0.3 s after the start.
         Otherwise one is taken now, over 0.3 s, and added to `history`.
 
-        If the driver hangs, the sample has no values and a `gpu_reason` that says so: nothing waits for it
-        for more than a few seconds.
+        Returns
+        -------
+        SystemSample
+            If the driver hangs, one without values and with a `gpu_reason` that says so: nothing waits for it
+            for more than a few seconds.
         """
         if self.running:
             self._run.first.wait(self._patience_s)
@@ -282,20 +296,29 @@ class SystemMonitor(ShownAsText):
         return self._take_now()
 
     def line(self, device: int = 0) -> str:
-        """Give the newest sample as a line for a progress bar, at once.
-
-        ``GPU: 85% | VRAM:12.3/24.0GiB(51.2%) | CPU: 45.2% | RAM:18.4/64.0GiB(28.8%)``; what is not known is
-        ``n/a``.
+        """Write the newest sample as a line for a progress bar, at once.
 
         Parameters
         ----------
         device : int, default 0
             Which GPU, by its position in CUDA's order among those watched.
+
+        Returns
+        -------
+        str
+            ``GPU: 85% | VRAM:12.3/24.0GiB(51.2%) | CPU: 45.2% | RAM:18.4/64.0GiB(28.8%)``; what is not known is
+            ``n/a``.
         """
         return format_line(self._newest(), device)
 
     def summary(self) -> SystemSummary:
-        """Summarize the history: means, least and most of every figure, and what the monitor itself cost."""
+        """Summarize the history.
+
+        Returns
+        -------
+        SystemSummary
+            Means, least and most of every figure, and what the monitor itself cost.
+        """
         return summarize(self.history)
 
     def __str__(self) -> str:

@@ -46,7 +46,18 @@ class Blocks:
         return int(self.edges[-1])
 
     def rows_at(self, places: Places) -> Places:
-        """Give the rows at places of the selection."""
+        """Look up the rows at places of the selection.
+
+        Parameters
+        ----------
+        places : ndarray of int
+            Places, each from 0 to less than `total_rows`.
+
+        Returns
+        -------
+        ndarray of int
+            The row of the files at each of them.
+        """
         if self.rows is None:
             return places
         rows = new_array(len(places), place_dtype(self._largest + 1))

@@ -115,11 +115,33 @@ class Order(Protocol):
         ...
 
     def batch_size_of(self, batch: int) -> int:
-        """Rows of a batch; asked only once a window with rows of that batch was given."""
+        """Say how many rows a batch has; asked only once a window with rows of that batch was given.
+
+        Parameters
+        ----------
+        batch : int
+            Its number in the epoch, from 0.
+
+        Returns
+        -------
+        int
+            Its rows, 1 or more.
+        """
         ...
 
     def windows(self, first_batch: int = 0) -> Iterator[Window]:
-        """Give the windows in order, without the rows of batches before `first_batch`."""
+        """Yield the windows in order.
+
+        Parameters
+        ----------
+        first_batch : int, default 0
+            Rows of batches before this one are left out: an epoch that is resumed begins there.
+
+        Yields
+        ------
+        Window
+            Rows that are in memory together, and where each goes.
+        """
         ...
 
 

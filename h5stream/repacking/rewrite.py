@@ -93,7 +93,18 @@ class RepackResult:
     """How long it took, verification included."""
 
     def named(self, target: Path) -> RepackResult:
-        """Give the result with the new file's own name."""
+        """Put the new file's own name into the result.
+
+        Parameters
+        ----------
+        target : Path
+            The name.
+
+        Returns
+        -------
+        RepackResult
+            The result with it.
+        """
         return replace(self, target=target)
 
 

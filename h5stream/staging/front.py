@@ -100,10 +100,20 @@ def staged(
     repack: Mapping[str, Any] | None = None,
     progress: ProgressCallback | None = None,
 ) -> Iterator[tuple[Path, ...]]:
-    """Stage files for the time of a ``with`` block; give the paths of the copies.
+    """Stage files for the time of a ``with`` block.
 
     At the end the copies are deleted, unless another process still uses them or `stage` (or the command
-    line) put them there to stay. Parameters and errors are those of `stage`.
+    line) put them there to stay. Errors are those of `stage`.
+
+    Parameters
+    ----------
+    files, to, follow, threads, margin_bytes, repack, progress
+        As for `stage`.
+
+    Yields
+    ------
+    tuple of Path
+        The copies, in the order of `files`.
 
     Examples
     --------

@@ -102,7 +102,17 @@ class RemovedFiles:
 
 
 def list_staged(folder: PathLike) -> tuple[StagedFile, ...]:
-    """Give what the manifest of a folder lists, by name; nothing where there is no manifest.
+    """List the files of a folder of copies, as its manifest has them.
+
+    Parameters
+    ----------
+    folder : path
+        The folder.
+
+    Returns
+    -------
+    tuple of StagedFile
+        By name; empty where there is no manifest.
 
     Raises
     ------

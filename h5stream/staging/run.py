@@ -65,7 +65,7 @@ class StagedFiles:
     """Names this call's lease: the session whose lock the process holds; empty where none was taken."""
 
     def release(self) -> None:
-        """Give the lease back; copies that were made by `staged` and are not used any more are deleted.
+        """Let go of the copies; those that were made by `staged` and that no process uses any more are deleted.
 
         Nothing happens the second time, in a forked child, or where the folder is gone.
         """

@@ -47,12 +47,12 @@ def read_raw_box(dataset: Any, start: tuple[int, ...], count: tuple[int, ...]) -
 
 
 def chunk_box(dataset_shape: tuple[int, ...], chunk_shape: tuple[int, ...], start: tuple[int, ...]) -> tuple[int, ...]:
-    """Give how many elements of a chunk lie inside the data, along each axis."""
+    """Return how many elements of a chunk lie inside the data, along each axis."""
     return tuple(min(c, n - s) for c, n, s in zip(chunk_shape, dataset_shape, start, strict=True))
 
 
 def fill_element(dataset: Any, index: ChunkIndex) -> NDArray[np.uint8] | None:
-    """Give the bytes of a stored element in a chunk that was never written; None if there is no such chunk.
+    """Return the bytes of a stored element in a chunk that was never written; None if there is no such chunk.
 
     libhdf5 is asked, because it alone knows: a fill value has a type of its own, and with a fill time of "never"
     it is not used at all.
@@ -113,7 +113,7 @@ def _looked_up(dataset: Any, start: tuple[int, ...], nbytes: int) -> tuple[int, 
 def _differs(dataset: Any, part: DatasetPart, identity: SourceIdentity) -> bool:
     """Tell whether the first stored chunk decodes to something else than h5py reads.
 
-    A chunk that neither side can read is not a difference: it is an error for whoever asks for its rows.
+    A chunk that neither side can read is not a difference: it is an error where its rows are asked for.
     """
     index = part.index
     assert index is not None

@@ -38,14 +38,14 @@ class TooShortError(NotAskedError):
 
 
 def element_nbytes_of(values: tuple[int, ...]) -> int:
-    """Give the bytes of an element, of a shuffle's parameters; as libhdf5, which takes no other (``H5Zshuffle.c``)."""
+    """Return an element's bytes, of a shuffle's parameters; as libhdf5, which takes no other (``H5Zshuffle.c``)."""
     if len(values) != 1 or values[0] == 0:
         raise DecodeError(f"shuffle: its parameters are {values}, not the bytes of an element")
     return values[0]
 
 
 def most_nbytes(raw_nbytes: int) -> int:
-    """Give the bytes that a chunk may take at any point of its pipeline: codecs add little to what does not shrink.
+    """Return the bytes that a chunk may take at any point of its pipeline: codecs add little to what does not shrink.
 
     More is taken for damage, or for an attempt to fill the memory.
     """

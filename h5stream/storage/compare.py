@@ -117,7 +117,7 @@ def _permuted(a: Any, b: Any, dataset: RawDataset, order: Order, progress: Calla
 
 
 def row_sums(rows: NDArray[np.uint8]) -> NDArray[np.uint64]:
-    """Give a 64-bit sum of each row's bytes: words weighted by fixed random odd numbers.
+    """Return a 64-bit sum of each row's bytes: words weighted by fixed random odd numbers.
 
     Two rows that differ in one word always differ in their sums; others do but for one case in 2**64.
 

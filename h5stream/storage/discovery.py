@@ -38,7 +38,7 @@ _DAMAGE = (RuntimeError, OSError, KeyError, ValueError, TypeError)
 """What h5py makes of objects that libhdf5 cannot open."""
 
 _DEEPEST = 1000
-"""Groups inside groups that are looked into: libhdf5 itself recurses, and nobody nests like that."""
+"""Groups inside groups that are looked into: libhdf5 itself recurses, and no real file nests like that."""
 
 
 @contextlib.contextmanager
@@ -124,7 +124,7 @@ def _address(thing: Any) -> tuple[int, int]:
 
 
 def _hard_linked(group: Any, path: str, damaged: dict[str, str]) -> Iterator[tuple[str, Any]]:
-    """Give what hard links of a group lead to; a damaged object must not hide the others."""
+    """Yield what hard links of a group lead to; a damaged object must not hide the others."""
     names: list[str] = []
     try:
         names += sorted(name for name in group if isinstance(name, str))
@@ -142,7 +142,7 @@ def _hard_linked(group: Any, path: str, damaged: dict[str, str]) -> Iterator[tup
 
 
 def what_libhdf5_said(error: BaseException) -> str:
-    """Give the message of an error of h5py, without the quotes that a KeyError puts around it."""
+    """Return the message of an error of h5py, without the quotes that a KeyError puts around it."""
     return str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
 
 
@@ -153,7 +153,7 @@ def _link_type(group: Any, name: str | bytes) -> int:
 
 
 def default_fields(file: Any, path: str, guard: Guard) -> list[str]:
-    """Give the names of a group's datasets, if they agree in length.
+    """Return the names of a group's datasets, if they agree in length.
 
     What a link leads to counts as well, once: not under the name of a link where it has another name here.
 
@@ -194,7 +194,7 @@ def default_fields(file: Any, path: str, guard: Guard) -> list[str]:
 
 
 def _datasets_in(group: Any, path: str, guard: Guard) -> tuple[dict[Any, Any], list[ExternalDataError]]:
-    """Give the datasets of a group by name, in its order, and what was refused."""
+    """Return the datasets of a group by name, in its order, and what was refused."""
     names = list(group)
     linked = [name for name in names if isinstance(name, str) and not _is_hard_link(group, name)]
     found = {
@@ -361,7 +361,7 @@ def _why_not_opened(file: Any, name: str, path: str) -> str:
 
 
 def _with_members(datasets: dict[str, Any]) -> Iterator[str]:
-    """Give every name that can be a field: datasets, and the members of compounds."""
+    """Yield every name that can be a field: datasets, and the members of compounds."""
     for name, dataset in datasets.items():
         yield name
         with contextlib.suppress(TypeError, ValueError, NotImplementedError):  # a type that h5py cannot read

@@ -116,10 +116,10 @@ def leaf_of(dtype: np.dtype[Any], member: tuple[str, ...]) -> Leaf | None:
 
 
 def plain_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Give a dtype with arrays of arrays as arrays, and members in the order in which they lie in an element.
+    """Return a dtype with arrays of arrays as arrays, and members in the order in which they lie in an element.
 
-    In another order they cannot be relied on: libhdf5 sorts the type of an open dataset when it first converts its
-    elements, whoever reads them, and h5py's names then change.
+    In another order they cannot be relied on: libhdf5 sorts the type of an open dataset when its elements are
+    first converted, for any reader, and h5py's names then change.
 
     Examples
     --------

@@ -1,6 +1,6 @@
 """Chunks are compressed outside HDF5's lock, into exactly the bytes that HDF5's filters would have stored.
 
-Whoever writes hands them over with ``write_direct_chunk``, so that any number of threads compress side by side.
+The writer hands them over with ``write_direct_chunk``, so that any number of threads compress side by side.
 
 Source: HDF5 File Format Specification, "Data Storage - Filter Pipeline Message"; the registered filters 32004
 (LZ4) and 32015 (Zstandard).
@@ -58,7 +58,7 @@ class Encoder:
     filters: tuple[Filter, ...]
 
     def encode(self, chunk: Bytes) -> tuple[Bytes, int]:
-        """Give the bytes to store and the filter mask that goes with them.
+        """Return the bytes to store and the filter mask that goes with them.
 
         A chunk that does not get smaller is stored as it is, with every filter's bit set.
         """
@@ -73,7 +73,7 @@ class Encoder:
 
 
 def encoder_for(compression: Compression, element_nbytes: int) -> Encoder:
-    """Give the encoder for elements of that many bytes.
+    """Return the encoder for elements of that many bytes.
 
     Examples
     --------

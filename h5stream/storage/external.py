@@ -128,7 +128,7 @@ class Guard:
                 self._check_source(inside, source.dset_name, seen)
 
     def _opened_path(self, target: str, path: str) -> str | None:
-        """Give the path of an opened file that a virtual source names, None if it is not one of them."""
+        """Return the path of an opened file that a virtual source names, None if it is not one of them."""
         here = os.path.abspath(path)
         there = here if target == "." else os.path.abspath(os.path.join(os.path.dirname(here), target))
         return there if there == here or there in self.opened else None
@@ -155,7 +155,7 @@ def _damage_ignored() -> Iterator[None]:
 
 
 def without_soft_links(file: Any, name: str) -> str:
-    """Give the path that a name leads to inside the file, or up to the first external link on the way.
+    """Return the path that a name leads to inside the file, or up to the first external link on the way.
 
     As it is where it leads nowhere.
 
@@ -200,7 +200,7 @@ def _refuse_link(path: str, link: str, target: str) -> NoReturn:
 
 
 def _names_meant(file: Any, name: str) -> list[str]:
-    """Give the datasets that a virtual source's name stands for: ``%b`` in it counts blocks."""
+    """Return the datasets that a virtual source's name stands for: ``%b`` in it counts blocks."""
     if "%" not in name:
         return [name]
     folder, leaf = posixpath.split(name)

@@ -35,6 +35,11 @@ class Field:
     dtype : torch.dtype, optional, keyword-only
         What the batch is cast to; the cast runs after the raw bytes have reached the batch's device.
 
+    Raises
+    ------
+    OptionError
+        If the name is none, or `columns` are neither a slice nor numbers.
+
     Examples
     --------
     >>> Field("x", columns=slice(0, 4)).name
@@ -62,7 +67,18 @@ class Field:
         object.__setattr__(self, "dtype", dtype)
 
     def inside(self, group: str) -> Field:
-        """Give the field of a group: a name that does not begin with a slash is looked up there."""
+        """Look the name up in a group, unless it begins with a slash.
+
+        Parameters
+        ----------
+        group : str
+            Path of the group.
+
+        Returns
+        -------
+        Field
+            The field with its full path; this one where there is nothing to look up.
+        """
         if self._file or not group or self.name.startswith("/"):
             return self
         return Field(f"{group}/{self.name}", columns=self.columns, dtype=self.dtype)
@@ -214,7 +230,7 @@ def read_request(source: Source, fields: Fields) -> Asked:
 
 
 def _paths(given: Any, known: Named | None) -> list[str]:
-    """Give the paths that one source stands for; those of a pattern sorted by name."""
+    """Return the paths that one source stands for; those of a pattern sorted by name."""
     if known is not None:
         return [known.path]
     path = checked_path(given)

@@ -109,7 +109,7 @@ class DecodeScratch:
         return self._decompressor[0]
 
     def buffer(self, role: str, nbytes: int) -> Bytes:
-        """Give `nbytes` of memory that keeps its content until the role is asked for again."""
+        """Return `nbytes` of memory that keeps its content until the role is asked for again."""
         held = self._buffers.get(role)
         if held is None or held.nbytes < nbytes:
             held = self._buffers[role] = np.empty(nbytes, dtype=np.uint8)
@@ -142,7 +142,7 @@ class Pipeline:
         object.__setattr__(self, "_cache", {})
 
     def describe(self) -> str:
-        """Give the filters' names, joined as people write them: ``shuffle + gzip-4``.
+        """Return the filters' names, joined as people write them: ``shuffle + gzip-4``.
 
         Examples
         --------
@@ -305,7 +305,7 @@ def _step(current: Filter, earlier: list[Filter], turn: int, raw_nbytes: int) ->
 
 
 def _expected_nbytes(earlier: list[Filter], raw_nbytes: int) -> tuple[int, bool]:
-    """Give the bytes that a step must produce, and whether that is exact or only a cap."""
+    """Return the bytes that a step must produce, and whether that is exact or only a cap."""
     if all(f.id in (SHUFFLE, FLETCHER32) for f in earlier):
         return raw_nbytes + 4 * sum(f.id == FLETCHER32 for f in earlier), True
     return most_nbytes(raw_nbytes), False

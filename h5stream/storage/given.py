@@ -41,7 +41,7 @@ class Named:
 
 
 def named_by(thing: Any) -> Named | None:
-    """Give what an open h5py file, group or dataset stands for; None for anything else.
+    """Return what an open h5py file, group or dataset stands for; None for anything else.
 
     Raises
     ------
@@ -61,7 +61,7 @@ def named_by(thing: Any) -> Named | None:
 
 
 def _path_of(file: Any) -> str:
-    """Give a file's path as it was opened, or where it is now if the working directory has changed since."""
+    """Return a file's path as it was opened, or where it is now if the working directory has changed since."""
     path = os.fsdecode(file.filename)
     if file.id.get_access_plist().get_driver() == h5fd.SEC2:
         descriptor = file.id.get_vfd_handle()
@@ -79,7 +79,7 @@ def _is_in_memory(file: Any) -> bool:
 
 
 def checked_path(given: Any) -> str:
-    """Give a path as text, a leading ``~`` expanded; refuse what is none and say what to do instead.
+    """Return a path as text, a leading ``~`` expanded; refuse what is none and say what to do instead.
 
     Raises
     ------
@@ -108,7 +108,7 @@ def checked_path(given: Any) -> str:
 
 
 def several(source: Any) -> list[Any]:
-    """Give the parts of a source: itself, or each of several."""
+    """Return the parts of a source: itself, or each of several."""
     one = isinstance(source, (str, bytes, os.PathLike, h5py.Group, h5py.Dataset)) or _is_array(source)
     if one or callable(getattr(source, "read", None)) or not isinstance(source, Iterable):
         return [source]

@@ -1,6 +1,6 @@
 """Files open beside others in one process: ours stand apart from the user's, and what those hold back is written.
 
-libhdf5 opens a file once: whoever opens it again shares what the first one opened, and must agree with it on file
+libhdf5 opens a file once: who opens it again shares what the first one opened, and must agree with it on file
 locking, or is refused ("file locking flag values don't match"). Two files are the same if their driver is and their
 inode is, so ours are opened with the "log" driver, which logs nothing here and otherwise does what the usual one
 does. Neither side then sees the other: no mode, no locking and no `libver` of the user's stands in our way, nor ours
@@ -96,7 +96,7 @@ def _key(stat: os.stat_result) -> tuple[int, int]:
 
 
 def _writers(key: tuple[int, int]) -> Iterator[Any]:
-    """Give an open object of each writable handle of a file that this process, not its parent, opened."""
+    """Yield an open object of each writable handle of a file that this process, not its parent, opened."""
     if os.getpid() != _pid:
         return
     seen: set[int] = set()

@@ -65,7 +65,7 @@ class ChunkIndex:
         return int(self.nbytes.sum())
 
     def find(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Give the place of each chunk number in the arrays of this index, -1 where none is stored.
+        """Return the place of each chunk number in the arrays of this index, -1 where none is stored.
 
         Examples
         --------
@@ -82,7 +82,7 @@ class ChunkIndex:
         return np.where(self.numbers[places] == numbers, places, MISSING)
 
     def coordinates(self, number: int) -> tuple[int, ...]:
-        """Give the coordinates of a chunk's first element, as h5py counts them."""
+        """Return the coordinates of a chunk's first element, as h5py counts them."""
         where = np.unravel_index(number, self.grid)
         return tuple(int(i) * c for i, c in zip(where, self.chunk_shape, strict=True))
 
@@ -174,7 +174,7 @@ def _chunked_index(dataset: Any, file_size: int) -> ChunkIndex:
 def _numbers_in_grid(
     dataset: Any, reported: NDArray[np.int64], nbytes: NDArray[np.int64], grid: tuple[int, ...]
 ) -> NDArray[np.int64]:
-    """Give the number of each chunk from its place as libhdf5 reports it, `MISSING` outside the grid.
+    """Return the number of each chunk from its place as libhdf5 reports it, `MISSING` outside the grid.
 
     With exactly one unlimited axis, HDF5 numbers the chunks in its "extensible array" with that axis slowest, and
     looks them up so. But its iterator counts as though the axes kept their order (HDF5 1.10 to 2.0): axes before

@@ -12,7 +12,7 @@ from h5stream.storage.source import SourceIdentity
 
 
 def joined_layout(layouts: Sequence[SampleLayout]) -> SampleLayout:
-    """Give the layout of the rows of all layouts, in turn; they must give samples of one form.
+    """Return the layout of the rows of all layouts, in turn; they must give samples of one form.
 
     A field keeps the name that it has in the first: in groups of one file its path differs from group to group.
 
@@ -74,18 +74,18 @@ def _words(layout: SampleLayout) -> str:
 
 
 def _parts_of(layout: SampleLayout, k: int, files: Sequence[int], start: int) -> FileParts:
-    """Give part `k` of each dataset of a layout, with files numbered anew and beginning at a row of the whole."""
+    """Return part `k` of each dataset of a layout, with files numbered anew and beginning at a row of the whole."""
     parts = tuple(replace(dataset[k], file=files[dataset[k].file], row_start=start) for dataset in layout.datasets)
     return FileParts(rows=parts[0].rows, fields=layout.fields, parts=parts, entries=layout.entries)
 
 
 def _grouping(layout: SampleLayout) -> tuple[tuple[int, ...], ...]:
-    """Give which fields are filled from one dataset: members of a compound, for instance."""
+    """Return which fields are filled from one dataset: members of a compound, for instance."""
     return tuple(tuple(target.field for target in parts[0].targets) for parts in layout.datasets)
 
 
 def _field_by_field(file: FileParts) -> FileParts:
-    """Give every field a part of its own, where elsewhere they come from other datasets together."""
+    """Return every field a part of its own, where elsewhere they come from other datasets together."""
     alone: list[tuple[int, DatasetPart]] = [
         (target.field, replace(part, targets=(target,))) for part in file.parts for target in part.targets
     ]

@@ -198,7 +198,7 @@ class SampleLayout:
     allow_external : bool
         Whether h5py may follow data out of the opened files.
     mapped : frozenset of int
-        Files that may be mapped into memory, because nobody truncates them: a mapping of a file that is
+        Files that may be mapped into memory, because they are never truncated: a mapping of a file that is
         truncated ends the process. Copies that `h5stream stage` made are of that kind.
     """
 
@@ -217,7 +217,7 @@ class SampleLayout:
         return self.file_starts[-1]
 
     def files_of(self, rows: NDArray[Any]) -> tuple[int, ...]:
-        """Give the files that rows lie in, whatever their order, with those that links lead to from there."""
+        """Return the files that rows lie in, whatever their order, with those that links lead to from there."""
         if len(self.files) == 1:
             return (0,)
         if (rows[:-1] <= rows[1:]).all():

@@ -237,7 +237,7 @@ def describe_dataset(path: str, name: str, *, allow_external: bool = False) -> D
 
 
 def root_fields(path: str, *, allow_external: bool = False) -> list[str]:
-    """Give the names of the root's datasets, also of those that links lead to, if they agree in length; else nothing.
+    """Return the names of the root's datasets, also of those that links lead to, if they agree in length; else nothing.
 
     Raises
     ------
@@ -312,7 +312,7 @@ def _role(dataset: Any, name: str) -> str:
 
 
 def _attribute(dataset: Any, name: str) -> bytes:
-    """Give a text attribute as bytes; empty where there is none, or where it is something else."""
+    """Return a text attribute as bytes; empty where there is none, or where it is something else."""
     value = _or_none(lambda: dataset.attrs.get(name, b""))
     return value.encode() if isinstance(value, str) else bytes(value) if isinstance(value, bytes) else b""
 

@@ -1,4 +1,4 @@
-"""What somebody may have meant by a name that a file does not have: pure, names in and names out."""
+"""What may have been meant by a name that a file does not have: pure, names in and names out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SEPARATORS = str.maketrans(":.\\", "///")
 
 
 def nearest_names(name: str, there: Iterable[str]) -> list[str]:
-    """Give the names that somebody who wrote `name` most likely meant, the best first; few or none.
+    """Find the names that were most likely meant by `name`, the best first; few or none.
 
     What differs in the separator (``obs/label`` for the member ``obs:label``) or in case only is sure; then come names
     that end alike; then those that are spelled alike.

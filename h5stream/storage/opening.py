@@ -113,7 +113,7 @@ class _Files:
         self._numbers: dict[tuple[int, int], int] = {}
 
     def number_of(self, path: str) -> int:
-        """Give a file's number; one that was not named is added."""
+        """Return a file's number; one that was not named is added."""
         if not self._numbers:
             self._numbers = {_inode(identity.path): n for n, identity in reversed([*enumerate(self.identities)])}
         number = self._numbers.setdefault(_inode(path), len(self.identities))
@@ -375,7 +375,7 @@ class _FileReader:
 
 
 def _address(dataset: Any) -> int:
-    """Give where a dataset lies in its file."""
+    """Return where a dataset lies in its file."""
     return int(h5py.h5o.get_info(dataset.id).addr)
 
 

@@ -55,7 +55,7 @@ _libc.free.argtypes = [ctypes.c_void_p]
 class PluginBuffer:
     """The memory that a filter left its output in; freed by `release` or when it is dropped.
 
-    # Guarantees: owned by the one thread that decodes with it. Whoever holds the array from `decode` must
+    # Guarantees: owned by the one thread that decodes with it. A holder of the array from `decode` must
     # be done with it before the next `decode` into the same buffer.
     """
 
@@ -66,7 +66,7 @@ class PluginBuffer:
         self.release()
 
     def release(self) -> None:
-        """Give the memory back to the C library."""
+        """Hand the memory back to the C library."""
         address, self._address = self._address, None
         if address:
             _libc.free(address)
@@ -142,10 +142,10 @@ def _functions() -> dict[int, Callable[..., int]]:
 
 
 def plugin_function(filter_id: int) -> Callable[..., int] | None:
-    """Give the C function that decodes a registered filter, or None if hdf5plugin does not carry it."""
+    """Return the C function that decodes a registered filter, or None if hdf5plugin does not carry it."""
     return _functions().get(filter_id)
 
 
 def plugin_ids() -> frozenset[int]:
-    """Give the numbers of all filters that decode directly through hdf5plugin."""
+    """Return the numbers of all filters that decode directly through hdf5plugin."""
     return frozenset(_functions())

@@ -85,7 +85,7 @@ class RawDataset:
 
 
 def address_of_object(thing: Any) -> int:
-    """Give the address of an open h5py object inside its file."""
+    """Return the address of an open h5py object inside its file."""
     return int(h5py.h5o.get_info(thing).addr)
 
 
@@ -102,7 +102,7 @@ def survey(path: str) -> tuple[RawDataset, ...]:
 
 
 def resolve_datasets(path: str, fields: tuple[str, ...] | None) -> tuple[int, ...]:
-    """Give the addresses of the datasets that fields name; without names, those of the default fields.
+    """Return the addresses of the datasets that fields name; without names, those of the default fields.
 
     Raises
     ------
@@ -161,7 +161,7 @@ def _fill(dataset: Any, layout: SampleLayout) -> NDArray[np.uint8]:
 
 
 def _whole_elements(layout: SampleLayout, fill: NDArray[np.uint8]) -> SampleLayout:
-    """Give the layout with one field: the stored elements, as bytes."""
+    """Return the layout with one field: the stored elements, as bytes."""
     part = layout.datasets[0][0]
     count = part.stored_element_nbytes
     unit, units = (count, 1) if count in (2, 4, 8) else (1, count)

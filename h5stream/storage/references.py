@@ -49,7 +49,7 @@ class Reference:
         return Path(self.target).is_absolute()
 
     def resolve(self) -> Path | None:
-        """Give the file that the name leads to, as HDF5 would find it; None where there is none.
+        """Return the file that the name leads to, as HDF5 would find it; None where there is none.
 
         An absolute name is taken as it is, a relative one beside the file that holds it, then beside the file
         that a symbolic link to it leads to. The working directory, where HDF5 would also look, is left out:
@@ -63,7 +63,7 @@ class Reference:
 
 
 def references(path: str | os.PathLike[str]) -> tuple[Reference, ...]:
-    """Give the files that an HDF5 file needs, each name once for each kind, in the order of its objects.
+    """Return the files that an HDF5 file needs, each name once for each kind, in the order of its objects.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ def _reference(kind: ReferenceKind, file: Path, name: bytes, target: str) -> Ref
 
 
 def _fill_in(pattern: str, file: Path) -> Iterator[str]:
-    """Give the names that a pattern stands for: ``%b`` counts blocks from 0 until a file is missing."""
+    """Yield the names that a pattern stands for: ``%b`` counts blocks from 0 until a file is missing."""
     literal = pattern.replace("%%", "%")
     if not _BLOCK_NUMBER.search(pattern):
         yield literal

@@ -44,7 +44,7 @@ class ColumnPiece:
 
 
 def selected_shape(row_shape: tuple[int, ...], columns: Columns) -> tuple[int, ...]:
-    """Give the shape of a row once `columns` of its first axis are taken.
+    """Return the shape of a row once `columns` of its first axis are taken.
 
     Raises
     ------
@@ -121,7 +121,7 @@ def column_pieces(
 
 
 def _places_in_batch_row(row_shape: tuple[int, ...], columns: Columns) -> NDArray[np.int64]:
-    """Give for each element of the stored row its place in the batch's row, -1 where it is not wanted."""
+    """Return for each element of the stored row its place in the batch's row, -1 where it is not wanted."""
     if columns is None:
         return np.arange(math.prod(row_shape), dtype=np.int64).reshape(row_shape)
     chosen = _column_numbers(row_shape[0], columns)

@@ -146,7 +146,7 @@ class TreeCopy:
         h5d.open(self._target.id, place).write(h5s.ALL, h5s.ALL, self._translated(values))
 
     def _translated(self, values: Any) -> Any:
-        """Give an array in which every reference leads to the same object of the new file."""
+        """Return an array in which every reference leads to the same object of the new file."""
         if values.dtype.names is not None:
             out = values.copy()
             for member in values.dtype.names:

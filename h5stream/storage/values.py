@@ -49,7 +49,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 def in_stored_byte_order(values: Any) -> Any:
-    """Give sequences that h5py has read without swapping their bytes as numbers of the byte order that they have.
+    """Return sequences that h5py has read without swapping their bytes as numbers of the byte order that they have.
 
     h5py 3.16 gives sequences of variable length of foreign byte order as if they were native.
     """

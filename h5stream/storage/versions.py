@@ -57,7 +57,7 @@ class StorageVersions:
 
 
 def storage_versions() -> StorageVersions:
-    """Give the versions, and ask libhdf5 for every filter.
+    """Return the versions, and ask libhdf5 for every filter.
 
     Examples
     --------

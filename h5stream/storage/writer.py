@@ -62,7 +62,7 @@ class Rebuild:
         return self._open[1]
 
     def place_of(self, dataset: RawDataset) -> str:
-        """Give where a dataset lies in the new file; empty where it could not be kept."""
+        """Return where a dataset lies in the new file; empty where it could not be kept."""
         return self._places.get(dataset.address, b"").decode("utf-8", "surrogateescape").lstrip("/")
 
     def write_chunk(self, dataset: RawDataset, first_row: int, data: Bytes, filter_mask: int) -> None:

@@ -151,7 +151,7 @@ def _caveats(card: Card | None, setting: Setting, cpus: int | None) -> tuple[str
 
 
 def preset_for(gpu: str | None = None, *, memory_gib: float | None = None, cpus: int | None = None) -> GpuPreset:
-    """Give a setting to start from on a GPU.
+    """Look up a setting to start from on a GPU.
 
     Four cards have documented settings. Every other one, the data-centre cards among them, gets the RTX
     3090's rows per GB, which is the most careful of the four, for its own memory.
@@ -165,6 +165,11 @@ def preset_for(gpu: str | None = None, *, memory_gib: float | None = None, cpus:
         table knows is no error.
     cpus : int, optional
         Processors that may be used; too few for the setting are noted.
+
+    Returns
+    -------
+    GpuPreset
+        Batch size, workers and prefetch, where they come from, and what to be careful about.
 
     Raises
     ------

@@ -1,0 +1,174 @@
+"""The house of h5stream in one table: its rooms from the top down, and the one home of each foreign library.
+
+`tests/test_layers.py` holds the sources to it. ``python tools/house.py`` draws the picture in `docs/design.md` anew:
+the floors, and which rooms each room really imports. With ``--check`` it only says whether the picture is true.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import re
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "h5stream"
+PAGE = ROOT / "docs" / "design.md"
+
+# From the top of the house down. A room may import itself and what stands before it; what is in it, in a few words.
+ROOMS = {
+    "_version": "the version",
+    "errors": "the error tree: what was asked, the rule, the value, the way out",
+    "units": "bytes as texts, in and out",
+    "allowance": "what the cgroup and the scheduler allow: processors, memory",
+    "filesystem": "where a file lies: mount, disk, page cache",
+    "space": "how much a folder can take",
+    "notebook": "whether a notebook asks",
+    "structure": "walks over batches, whatever their structure",
+    "storage": "what is on disk: fields, chunk index, filters, bytes by offset",
+    "order": "which rows, when: pure NumPy, no files, threads or tensors",
+    "engine": "bytes become batches: plan, kernels, slots, reader threads",
+    "device": "batches go to the GPU: the only home of torch.cuda",
+    "isolation": "the engine in a process of its own",
+    "repacking": "files rewritten so that they stream well",
+    "staging": "copies of files on faster storage",
+    "block_cache": "decoded blocks of single rows",
+    "indexing": "what stands in the brackets of a dataset",
+    "dataset": "`H5Dataset`",
+    "mixing": "the warning of a weak shuffle",
+    "sampler": "`ChunkBatchSampler`",
+    "ranks": "which part of an epoch is ours",
+    "settings": "every argument of the loader, checked once",
+    "routes": "how filled slots reach the user: host, pinned, device, device window",
+    "state": "checkpoints: a few numbers",
+    "cursor": "which order each epoch has, and which comes next",
+    "iteration": "one epoch that is under way: begun, perhaps ahead, counted, ended",
+    "profiles": "what `h5stream tune` wrote",
+    "sharing": "memory that loaders without a budget share",
+    "loader": "`H5StreamLoader`: puts the rooms together",
+    "monitor": "what the machine does while training runs",
+    "advice": "about files and the loader: inspect, diagnose, tune, doctor",
+    "training": "about the training: batch size, GPU memory, learning rate, presets",
+    "baseline": "the rivals that we are measured against, and the sample file",
+    "cli": "the command line: one file a command",
+    "__main__": "`python -m h5stream`",
+}
+
+# The floors of the picture: the first room of each, and the floor's name.
+FLOORS = {
+    "_version": "what every room may import",
+    "storage": "from files to batches",
+    "block_cache": "the loader, the dataset and the sampler",
+    "monitor": "beside training",
+    "cli": "the command line",
+}
+
+# Foreign library -> the rooms (or files) that may import it.
+HOMES = {
+    "h5py": {"storage", "baseline"},
+    "hdf5plugin": {"storage", "baseline"},
+    "imagecodecs": {"storage", "baseline"},
+    "numba": {"engine/kernels.py", "engine/instructions.py"},
+    "llvmlite": {"engine/instructions.py"},
+    "pynvml": {"monitor"},
+    "psutil": {"monitor"},
+    "prometheus_client": {"monitor"},
+    "subprocess": {"isolation/process.py", "isolation/guard.py"},
+    "multiprocessing": {"isolation", "advice/doctor.py", "baseline/stopped.py"},
+    "xxhash": {"staging/checksum.py"},
+    "typer": {"cli"},
+    "matplotlib": {"monitor", "advice", "cli"},
+}
+
+# order/ and storage/ know nothing of tensors; order/ also nothing of files or threads.
+FORBIDDEN = {"order": {"torch", "threading", "os", "io", "pathlib"}, "storage": {"torch"}}
+
+NAME, WHAT, USED = 12, 42, 36  # columns of the picture
+MARKS = ("<!-- house: drawn by tools/house.py -->\n", "<!-- house: end -->\n")
+
+
+def modules() -> list[Path]:
+    """Return all files of the package."""
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def room_of(path: Path) -> str:
+    """Return the room that a file belongs to."""
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports_of(path: Path) -> Iterator[str]:
+    """Yield the absolute names of everything that a module imports, also inside functions."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            module = "." * node.level + (node.module or "")
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+
+
+def rooms_imported_by(path: Path) -> set[str]:
+    """Return the rooms of ours, other than its own, that a file imports."""
+    parts = [name.split(".") for name in imports_of(path)]
+    return {each[1] for each in parts if each[0] == "h5stream" and each[1:2] and each[1] in ROOMS} - {room_of(path)}
+
+
+def picture() -> str:
+    """Return the picture: a box for each floor, a line for each room with what it imports.
+
+    Rooms of the first floor are left out of the lists, since nearly every room imports some of them.
+    """
+    used: dict[str, set[str]] = {room: set() for room in ROOMS}
+    for path in modules():
+        used.setdefault(room_of(path), set()).update(rooms_imported_by(path))
+    order, starts = list(ROOMS), [list(ROOMS).index(room) for room in FLOORS]
+    floors = [order[first:last] for first, last in zip(starts, [*starts[1:], None], strict=True)]
+    lines: list[str] = []
+    for name, floor in zip(FLOORS.values(), floors, strict=True):
+        stair = "┴" if lines else "─"
+        lines += [f"{'│':>8}"] * bool(lines)
+        lines.append(f"┌──────{stair}────── {name} ".ljust(NAME + WHAT + USED + 7, "─") + "┐")
+        for room in floor:
+            above = [each for each in order if each in used[room] and each not in floors[0]]
+            lines += _room_lines(room, above)
+        lines.append("└──────▲".ljust(NAME + WHAT + USED + 7, "─") + "┘")
+    lines[-1] = lines[-1].replace("▲", "─")
+    return "```text\n" + "\n".join(lines) + "\n```\n"
+
+
+def _room_lines(room: str, above: list[str]) -> Iterator[str]:
+    """Yield the lines of one room: its name, what is in it, the rooms and the foreign libraries that it imports."""
+    libraries = [name for name, homes in HOMES.items() if room in {home.split("/")[0] for home in homes}]
+    what = textwrap.wrap(ROOMS[room].replace("`", ""), WHAT)
+    uses = textwrap.wrap("; ".join(filter(None, (", ".join(above), ", ".join(libraries)))), USED)
+    for i, (left, right) in enumerate(itertools.zip_longest(what, uses, fillvalue="")):
+        arrow = "←" if right and not i else " "
+        yield f"│ {'' if i else room:{NAME}} {left:{WHAT}} {arrow} {right:{USED}} │"
+
+
+def drawn(page: str) -> str:
+    """Return a page's text with the picture of today between its marks."""
+    begin, end = MARKS
+    found = re.search(f"{re.escape(begin)}.*?{re.escape(end)}", page, flags=re.S)
+    if not found:
+        raise SystemExit(f"{PAGE.name} has no place for the picture: {begin.strip()} ... {end.strip()}")
+    return page[: found.start()] + begin + picture() + end + page[found.end() :]
+
+
+def main(arguments: list[str]) -> int:
+    """Draw the picture in `docs/design.md`, or say whether it is true."""
+    page = PAGE.read_text()
+    if drawn(page) == page:
+        return 0
+    if arguments == ["--check"]:
+        print(f"{PAGE.name}: the picture of the house is not that of the code; run `python tools/house.py`")
+        return 1
+    PAGE.write_text(drawn(page))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
