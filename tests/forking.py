@@ -247,7 +247,7 @@ def _end(work):
         work()
     except SystemExit as error:
         if isinstance(error.code, str):
-            print(error.code, file=sys.stderr)
+            sys.stderr.write(f"{error.code}\n")
         status = error.code if isinstance(error.code, int) else int(error.code is not None)
     except BaseException as error:
         status = -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
