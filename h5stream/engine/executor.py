@@ -296,7 +296,7 @@ class Run:
                 self._admit(window)
             except self._caught as error:  # no memory for its slots: that is the consumer's to know
                 self._fail(window.first_batch, error)
-        job = next((job for job in self._jobs if job.ahead is None), None)
+        job = self._first_to_land()
         may_plan = self._planned is None and not self._planning and self._windows is not None
         if may_plan and (len(self._threads) > 1 or job is None):
             # The next window is planned while others carry this one's tasks; one thread alone carries them first.
@@ -307,6 +307,12 @@ class Run:
             self._running += 1
             return functools.partial(self._land, job)
         return None
+
+    def _first_to_land(self) -> _Job | None:
+        """Give the first job that needs no more reading ahead; called under the lock."""
+        if not self._concurrency:
+            return self._jobs[0] if self._jobs else None
+        return next((job for job in self._jobs if job.ahead is None), None)
 
     def _may_admit(self, window: PlannedWindow) -> bool:
         if len(self._open) + self._passed_on + self._open.added_by(window) <= self._max_open:
@@ -344,6 +350,7 @@ class Run:
         if window is None:
             return None
         first, placement = Placement.from_first(window)
+        del window  # its batch numbers are as much memory as those of the placement
         # Small windows are cut finely enough that every thread gets a share.
         share = len(placement) * self._row_nbytes // (4 * max(1, len(self._threads)))
         task_nbytes = max(64 * 1024, min(TASK_NBYTES, share))

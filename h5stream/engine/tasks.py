@@ -72,6 +72,10 @@ class Ranges:
     nbytes: Sequence[int] = ()
 
 
+NOTHING = Ranges(file=0)
+"""What is read for a task that reads nothing from a source, or does so while it lands."""
+
+
 class Tools:
     """What a task is carried out with.
 

@@ -24,7 +24,7 @@ from h5stream.engine.counters import clock
 from h5stream.engine.landing.programs import Program, programs_of
 from h5stream.engine.plan import Placement
 from h5stream.engine.slots import address_of
-from h5stream.engine.tasks import Destination, Ranges, Tools
+from h5stream.engine.tasks import NOTHING, Destination, Ranges, Tools
 from h5stream.errors import TruncatedFileError
 from h5stream.storage.index import MISSING
 from h5stream.storage.layout import DIRECT, DatasetPart, SampleLayout
@@ -60,7 +60,7 @@ class MappedTask:
 
     def ranges(self) -> Ranges:
         """Give nothing: the file's bytes are memory."""
-        return Ranges(file=self.rows_of_part.part.file)
+        return NOTHING
 
     def split(self) -> Iterator[MappedTask]:
         """Give itself: nothing in it can fail alone."""

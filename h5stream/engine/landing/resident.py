@@ -16,9 +16,9 @@ from h5stream.engine.footprint import FIELD_ALIGNMENT, TASK_NBYTES
 from h5stream.engine.plan import Placement
 from h5stream.engine.reader import RowReader
 from h5stream.engine.slots import SlotFormat, address_of, map_memory
-from h5stream.engine.tasks import Destination, Ranges, Tools
+from h5stream.engine.tasks import NOTHING, Destination, Ranges, Tools
 from h5stream.errors import H5StreamError
-from h5stream.order.places import Places, place_dtype
+from h5stream.order.epoch import Window
 from h5stream.storage.layout import SampleLayout
 
 KEEP_NBYTES = 16 * 1024 * 1024
@@ -73,7 +73,7 @@ class ResidentTask:
 
     def ranges(self) -> Ranges:
         """Give nothing: the rows are in memory."""
-        return Ranges(file=0)
+        return NOTHING
 
     def split(self) -> Iterator[ResidentTask]:
         """Give itself: nothing in it can fail alone."""
@@ -137,8 +137,8 @@ class ResidentDatasets:
     def _read(self, tally: Tally) -> NDArray[np.uint8]:
         layout = self._reader.layout
         memory = map_memory(self._format.nbytes)
-        rows: Places = np.arange(layout.rows, dtype=place_dtype(layout.rows))
-        placement = Placement(rows=rows, batch=np.zeros_like(rows), within=rows)
+        rows = np.arange(layout.rows, dtype=np.int64)
+        placement = Placement.of(Window(rows=rows, batch=np.zeros_like(rows), within=rows))
         destination = Destination(
             slots=np.array([address_of(memory)], dtype=np.int64),
             format=self._format,

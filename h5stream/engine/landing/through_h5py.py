@@ -14,7 +14,7 @@ from h5stream.engine import kernels
 from h5stream.engine.counters import clock
 from h5stream.engine.plan import Placement, cut_by
 from h5stream.engine.slots import address_of
-from h5stream.engine.tasks import Destination, Ranges, Tools
+from h5stream.engine.tasks import NOTHING, Destination, Ranges, Tools
 from h5stream.storage.layout import DatasetPart, FieldLayout, Target
 
 Ints = NDArray[np.int64]
@@ -46,7 +46,7 @@ class H5pyTask:
 
     def ranges(self) -> Ranges:
         """Give nothing: h5py reads."""
-        return Ranges(file=self.part.file)
+        return NOTHING
 
     def split(self) -> Iterator[H5pyTask]:
         """Give one task for each chunk."""

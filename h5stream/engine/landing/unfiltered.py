@@ -23,7 +23,7 @@ from h5stream.engine import kernels
 from h5stream.engine.counters import clock
 from h5stream.engine.plan import Placement
 from h5stream.engine.slots import address_of
-from h5stream.engine.tasks import Destination, Ranges, Tools
+from h5stream.engine.tasks import NOTHING, Destination, Ranges, Tools
 from h5stream.errors import SourceError
 from h5stream.storage.filters import DecodeScratch
 from h5stream.storage.index import MISSING
@@ -175,7 +175,7 @@ class RowsTask:
 
     def ranges(self) -> Ranges:
         """Give nothing: the kernel finds out what to read."""
-        return Ranges(file=self.part.file)
+        return NOTHING
 
     def split(self) -> Iterator[RowsTask]:
         """Give one task for each chunk."""
