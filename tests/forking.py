@@ -125,6 +125,13 @@ def popen(command, **_):
     return Forked(command[command.index("-c") + 1], binary=True)
 
 
+def guards_are_forks(monkeypatch):
+    """Let the processes that look at files first be forks; tests/isolation/test_guard.py has real ones."""
+    from h5stream.isolation import guard
+
+    monkeypatch.setattr(guard, "subprocess", types.SimpleNamespace(**vars(subprocess) | {"Popen": popen}))
+
+
 def in_forked_child(work, limit_s=PATIENCE_S):
     """Run `work` in a forked child; give what it returned, or fail with its traceback."""
     reading, writing = os.pipe()
@@ -247,7 +254,7 @@ def _end(work):
         work()
     except SystemExit as error:
         if isinstance(error.code, str):
-            print(error.code, file=sys.stderr)
+            sys.stderr.write(f"{error.code}\n")
         status = error.code if isinstance(error.code, int) else int(error.code is not None)
     except BaseException as error:
         status = -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
