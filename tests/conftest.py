@@ -15,6 +15,29 @@ from amounts import FULL
 typer.main.get_command = typer.testing._get_command = functools.cache(typer.main.get_command)
 
 
+# As many processes as the project's CI has processors, and not as many as a machine has: each may take a GiB or two.
+PROCESSES = 2
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config):
+    """Share a run of more than one file among processes, each file in one; ``-n`` says otherwise, ``-n 0`` not at all.
+
+    Here and not among `addopts`, which pytest would not understand without pytest-xdist.
+    """
+    option = config.option
+    if not config.pluginmanager.hasplugin("xdist") or hasattr(config, "workerinput"):
+        return
+    if option.numprocesses is None and not (option.usepdb or option.collectonly or _is_one_file(config.args)):
+        option.numprocesses = PROCESSES
+    if option.numprocesses and option.dist == "no":
+        option.dist = "loadfile"  # what a file makes for all its tests is made once
+
+
+def _is_one_file(arguments):
+    return len({argument.partition("::")[0] for argument in arguments}) == 1 and ".py" in arguments[0]
+
+
 def _is_full(config):
     return config.getoption("markexpr") == "slow"
 

@@ -125,6 +125,13 @@ def popen(command, **_):
     return Forked(command[command.index("-c") + 1], binary=True)
 
 
+def guards_are_forks(monkeypatch):
+    """Let the processes that look at files first be forks; tests/isolation/test_guard.py has real ones."""
+    from h5stream.isolation import guard
+
+    monkeypatch.setattr(guard, "subprocess", types.SimpleNamespace(**vars(subprocess) | {"Popen": popen}))
+
+
 def in_forked_child(work, limit_s=PATIENCE_S):
     """Run `work` in a forked child; give what it returned, or fail with its traceback."""
     reading, writing = os.pipe()

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from dataclasses import dataclass
-from types import SimpleNamespace
 
 import forking
 import h5py
@@ -14,13 +12,12 @@ import numpy as np
 import pytest
 
 from h5stream.cli.app import main
-from h5stream.isolation import guard
 
 
 @pytest.fixture(autouse=True)
 def quick_guard(monkeypatch):
     """Let the process that looks at a file first be a fork; tests/isolation/test_guard.py has real ones."""
-    monkeypatch.setattr(guard, "subprocess", SimpleNamespace(**vars(subprocess) | {"Popen": forking.popen}))
+    forking.guards_are_forks(monkeypatch)
 
 
 @dataclass(frozen=True)

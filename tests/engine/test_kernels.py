@@ -3,6 +3,7 @@
 import importlib
 import sys
 
+import numba
 import numpy as np
 import pytest
 from amounts import examples
@@ -250,6 +251,7 @@ def test_what_was_compiled_is_found_again(tmp_path, monkeypatch):
     module = tmp_path / "kernel_of_a_test.py"
     module.write_text("from h5stream.engine.kernels import _jit\n@_jit\ndef twice(x):\n    return 2 * x\n")
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))  # wherever NUMBA_CACHE_DIR may lead
     first = importlib.import_module("kernel_of_a_test")
     assert (first.twice(21), first.twice(0.5)) == (42, 1.0)
     assert len(list(tmp_path.rglob("*.nbc"))) == 2

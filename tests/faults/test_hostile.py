@@ -13,6 +13,7 @@ import h5py
 import hdf5plugin
 import numpy as np
 import pytest
+from forking import guards_are_forks
 from guarded import MutantReader
 from making import low_level
 from mutant_reader import EQUAL, ERROR
@@ -193,7 +194,8 @@ def nasty(tmp_path):
 
 
 @pytest.mark.parametrize("arguments", [["inspect"], ["inspect", "--all"], ["inspect", "--json"], ["suggest"]])
-def test_names_in_a_file_never_reach_the_terminal_as_escape_sequences(nasty, arguments):
+def test_names_in_a_file_never_reach_the_terminal_as_escape_sequences(nasty, arguments, monkeypatch):
+    guards_are_forks(monkeypatch)
     result = CliRunner().invoke(app, [*arguments, nasty])
     assert "\x1b" not in result.output
     assert "\x07" not in result.output

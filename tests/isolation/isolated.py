@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from forking import guards_are_forks
 
 from h5stream.isolation import parent
 from h5stream.isolation.child import Desk, Serving, listen
@@ -65,6 +66,7 @@ def children_are_threads(monkeypatch):
         return started[-1]
 
     monkeypatch.setattr(parent, "start", start)
+    guards_are_forks(monkeypatch)
     return started
 
 

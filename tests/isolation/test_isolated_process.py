@@ -18,7 +18,7 @@ import isolated
 import psutil
 import pytest
 import torch
-from forking import Forked, in_forked_child
+from forking import Forked, guards_are_forks, in_forked_child
 from isolated import child_of, eventually
 from sample_files import stream_all, write_sample
 
@@ -31,6 +31,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture
 def sample(tmp_path, monkeypatch):
     stream_all(monkeypatch)
+    guards_are_forks(monkeypatch)
     return write_sample(tmp_path)
 
 
