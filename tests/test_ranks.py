@@ -1,4 +1,4 @@
-"""Many ranks: real `torchrun` processes with gloo and DistributedDataParallel, and where ranks come from."""
+"""Many ranks: real processes with gloo and DistributedDataParallel, and where ranks come from."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch.distributed as dist
+from forking import Forked
 from sample_files import stream_all, write_sample
 from torch.utils.data import SequentialSampler
 
@@ -37,26 +38,46 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def start(*arguments):
-    rendezvous = () if "--master-port" in arguments else ("--master-addr", "127.0.0.1", "--master-port", free_port())
-    command = [sys.executable, "-m", "torch.distributed.run", *rendezvous, *arguments]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(REPOSITORY),
-        "OMP_NUM_THREADS": "1",
-        "GLOO_SOCKET_IFNAME": "lo",
-        "TORCH_CPP_LOG_LEVEL": "ERROR",
-    }
+LOOPBACK = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "TORCH_CPP_LOG_LEVEL": "ERROR"}
+
+
+def torchrun(*arguments):
+    environment = {**os.environ, **LOOPBACK, "PYTHONPATH": str(REPOSITORY)}
     return subprocess.Popen(
-        list(map(str, command)), env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        [sys.executable, "-m", "torch.distributed.run", *map(str, arguments)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
+
+
+def by_torchrun(processes, *arguments):
+    rendezvous = ("--master-addr", "127.0.0.1", "--master-port", free_port())
+    return [torchrun(*rendezvous, "--nproc-per-node", processes, EXAMPLE, *arguments)]
+
+
+RUN = """
+import runpy, sys, torch
+torch.set_num_threads(1)
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def by_forks(processes, *arguments):
+    """Do what `torchrun` does on one node, but for importing torch in each process."""
+    world = {**LOOPBACK, "WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    return [
+        Forked(RUN, *arguments, path=EXAMPLE, environment={**world, "RANK": str(rank), "LOCAL_RANK": str(rank)})
+        for rank in range(processes)
+    ]
 
 
 def finish(*jobs):
     with contextlib.ExitStack() as stack:
         for job in jobs:
             stack.callback(lambda j=job: (j.kill(), j.wait()))
-        outputs = [job.communicate(timeout=120)[0] for job in jobs]
+        outputs = ["".join(filter(None, job.communicate(timeout=120))) for job in jobs]
         assert [job.returncode for job in jobs] == [0] * len(jobs), "\n".join(outputs)
     return "\n".join(outputs)
 
@@ -74,14 +95,15 @@ def assert_parted(ranks, epoch):
     assert all(rank["weights"] == ranks[0]["weights"] for rank in ranks)
 
 
-def test_four_processes_part_each_epoch_and_two_go_on_where_they_were_stopped(sample, tmp_path):
+@pytest.mark.parametrize("start", [by_forks, pytest.param(by_torchrun, marks=pytest.mark.slow)])
+def test_four_processes_part_each_epoch_and_two_go_on_where_they_were_stopped(sample, tmp_path, start):
     steps = -(-ROWS // 4 // 64) + 3  # into the second epoch
     ranks = {}
     for processes, limit in ((4, ["--steps", steps]), (2, ["--epochs", 3])):
         folder = tmp_path / str(processes)
         folder.mkdir()
         options = ["--record", folder, "--checkpoint", tmp_path / "checkpoint.pt", *limit]
-        finish(start("--nproc-per-node", processes, EXAMPLE, sample.path, *options))
+        finish(*start(processes, sample.path, *options))
         ranks[processes] = records(folder)
         assert len(ranks[processes]) == processes
     assert_parted(ranks[4], 0)
@@ -93,11 +115,12 @@ def test_four_processes_part_each_epoch_and_two_go_on_where_they_were_stopped(sa
     assert CHUNKS <= sum(rank["chunks"] for rank in ranks[2]) <= CHUNKS + 1
 
 
+@pytest.mark.slow
 def test_two_nodes_on_loopback_part_an_epoch_among_their_processes(sample, tmp_path):
     """Two `torchrun`, one for each node, that meet on 127.0.0.1."""
     nodes = ("--nnodes", 2, "--nproc-per-node", 2, "--master-addr", "127.0.0.1", "--master-port", free_port())
     options = ["--record", tmp_path, "--epochs", 1]
-    finish(*(start(*nodes, "--node-rank", node, EXAMPLE, sample.path, *options) for node in (0, 1)))
+    finish(*(torchrun(*nodes, "--node-rank", node, EXAMPLE, sample.path, *options) for node in (0, 1)))
     ranks = records(tmp_path)
     assert len(ranks) == 4
     assert_parted(ranks, 0)
