@@ -292,10 +292,10 @@ class Device:
         return True
 
 
-def test_work_that_is_only_queued_is_waited_for(file, monkeypatch):
+def test_work_that_is_only_queued_is_waited_for(monkeypatch):
     device = Device(0.03)
     monkeypatch.setattr(trials, "synchronize", device.synchronize)
-    found = verdict(file, device.step, seconds=2.0)
+    found = diagnose(in_memory(BATCH), device.step, seconds=1.0)
     assert found.step_s == pytest.approx(0.03, rel=0.3)  # not the microseconds that the call takes
     assert found.limit.name == "step"
     assert found.waiting_share < 0.2
