@@ -18,7 +18,7 @@ from h5stream.mixing import warn_of_weak_shuffle
 from h5stream.order.epoch import EpochOrder, Order, OrderSettings
 from h5stream.order.listed import GivenOrder, ListedOrder
 from h5stream.order.rest import RestOrder, Taken, order_after
-from h5stream.order.users import CheckedOrder, Ranks, Room
+from h5stream.order.users import CheckedOrder, Ranks, WindowLimit
 from h5stream.ranks import current_ranks
 from h5stream.sampler import ChunkBatchSampler, OrderSampler
 from h5stream.settings import Settings
@@ -205,8 +205,9 @@ class Cursor:
             assert self._asked.order is not None
             given, size = self._asked.order(self.blocks, epoch, ranks), self._footprint
             rows = self._settings.batch_size
-            room = Room(batch_rows=rows, window_rows=size.window_rows, window_batches=-(-size.window_rows // rows) + 1)
-            self._users = (epoch, ranks), CheckedOrder(given, self.blocks, room)
+            most = -(-size.window_rows // rows) + 1
+            limit = WindowLimit(batch_rows=rows, window_rows=size.window_rows, window_batches=most)
+            self._users = (epoch, ranks), CheckedOrder(given, self.blocks, limit)
         return self._users[1]
 
     def _settings_of(self, epoch: int, ranks: Ranks) -> OrderSettings:

@@ -120,7 +120,13 @@ class ChunkBatchSampler(Sampler[list[int]]):
         return EpochOrder(self._blocks, replace(self._settings, epoch=epoch))
 
     def take_over(self, settings: OrderSettings) -> None:
-        """Give the order of these settings from now on, beginning with their epoch: a loader's own."""
+        """Take the settings of a loader, from the epoch on that they name: its batches are then this sampler's.
+
+        Parameters
+        ----------
+        settings : OrderSettings
+            All that the order depends on.
+        """
         self._settings, self.drop_last = settings, settings.drop_last
         self.set_epoch(settings.epoch)
 

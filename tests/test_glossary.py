@@ -11,8 +11,6 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("engine", "order", "device", "storage", "routes")
-# Old names that are on their way out; a new class does not belong here.
-LEAVING = {"Carrier", "Emitter", "Sink", "SideBySide", "Span", "Stack", "Stoppable", "WindowSize"}
 
 PAGE = (ROOT / "docs" / "design.md").read_text()
 TABLES = re.findall(r"^\| word \| meaning \|\n\|---\|---\|\n((?:\|.*\n)+)", PAGE, flags=re.M)
@@ -44,14 +42,10 @@ def test_there_is_a_glossary():
     assert len(CLASSES) > 60
 
 
-@pytest.mark.parametrize("name", [name for name in CLASSES if name not in LEAVING])
+@pytest.mark.parametrize("name", CLASSES)
 def test_a_class_is_called_what_the_glossary_explains(name):
     """`RowsTask` is a task: its last word is explained, or its whole name is."""
     assert name in NAMES or head(name) in WORDS, f"docs/design.md, Words, explains neither {name} nor {head(name)!r}"
-
-
-def test_what_is_leaving_is_still_there():
-    assert set(CLASSES) >= LEAVING, f"gone: take {sorted(LEAVING - set(CLASSES))} out of LEAVING"
 
 
 def test_a_word_is_explained_once():

@@ -43,7 +43,7 @@ class Window:
 
     @classmethod
     def of_batches(cls, first_batch: int, rows: Sequence[NDArray[np.integer[Any]]]) -> Window:
-        """Give the window of whole batches that follow one another.
+        """Make the window of whole batches that follow one another.
 
         Parameters
         ----------

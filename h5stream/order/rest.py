@@ -26,7 +26,7 @@ Taken = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class _Stretch:
     """Output places `start` to `stop` of one of the ranks that began the epoch."""
 
     rank: int
@@ -77,10 +77,10 @@ class RestOrder:
         self.blocks, self.settings = blocks, settings
         self._began = dataclasses.replace(settings, rank=0, world_size=taken[0][0])
         left = _left(blocks.total_rows, settings, taken)
-        total = sum(span.stop - span.start for span in left)
+        total = sum(stretch.stop - stretch.start for stretch in left)
         batches = _batches_left(total, settings)
         start, stop = rank_run(total, settings, batches)
-        self._spans = tuple(_sliced(left, start, stop))
+        self._stretches = tuple(_sliced(left, start, stop))
         self.run = (0, stop - start)
         self.cut = BatchCut(rows=stop - start, batch_size=settings.batch_size, batches=batches)
 
@@ -101,12 +101,12 @@ class RestOrder:
     @functools.cached_property
     def _orders(self) -> dict[int, EpochOrder]:
         """The orders of the ranks that began and whose rows are ours now."""
-        ranks = {span.rank for span in self._spans}
+        ranks = {stretch.rank for stretch in self._stretches}
         return {rank: EpochOrder(self.blocks, dataclasses.replace(self._began, rank=rank)) for rank in ranks}
 
     @functools.cached_property
     def _parts(self) -> list[_Part]:
-        return [part for span in self._spans for part in _parts_of(span, self._orders[span.rank])]
+        return [part for stretch in self._stretches for part in _parts_of(stretch, self._orders[stretch.rank])]
 
     @functools.cached_property
     def window_edges(self) -> NDArray[np.int64]:
@@ -163,25 +163,27 @@ def order_after(blocks: Blocks, settings: OrderSettings, taken: Taken) -> tuple[
     return order, first_batch
 
 
-def _left(rows: int, settings: OrderSettings, taken: Taken) -> list[Span]:
+def _left(rows: int, settings: OrderSettings, taken: Taken) -> list[_Stretch]:
     """Give what is left of the runs of the ranks that began, one behind the other."""
     first = dataclasses.replace(settings, rank=0, world_size=taken[0][0])
     runs = [rank_run(rows, dataclasses.replace(first, rank=rank)) for rank in range(first.world_size)]
-    line = [Span(rank=rank, start=0, stop=stop - start) for rank, (start, stop) in enumerate(runs)]
+    line = [_Stretch(rank=rank, start=0, stop=stop - start) for rank, (start, stop) in enumerate(runs)]
     for number, (ranks, batches_taken) in enumerate(taken):
         some = dataclasses.replace(settings, rank=0, world_size=ranks)
-        total = sum(span.stop - span.start for span in line)
+        total = sum(stretch.stop - stretch.start for stretch in line)
         # The first ranks' line has lost what `drop_last` leaves out, and may not be counted anew.
         batches = count_batches(rows, some) if number == 0 else _batches_left(total, some)
         if batches_taken > batches:
             raise OptionError(f"{ranks} ranks took {batches_taken:,} batches each, but had {batches:,}")
-        line = [span for rank in range(ranks) for span in _left_of(line, total, rank, some, batches, batches_taken)]
+        line = [
+            stretch for rank in range(ranks) for stretch in _left_of(line, total, rank, some, batches, batches_taken)
+        ]
     return line
 
 
 def _left_of(
-    line: list[Span], total: int, rank: int, settings: OrderSettings, batches: int, taken: int
-) -> Iterator[Span]:
+    line: list[_Stretch], total: int, rank: int, settings: OrderSettings, batches: int, taken: int
+) -> Iterator[_Stretch]:
     """Give what one rank has left of its run of a line."""
     start, stop = rank_run(total, dataclasses.replace(settings, rank=rank), batches)
     cut = BatchCut(rows=stop - start, batch_size=settings.batch_size, batches=batches)
@@ -201,20 +203,20 @@ def _batches_left(rows: int, settings: OrderSettings) -> int:
         ) from error
 
 
-def _sliced(line: Iterable[Span], start: int, stop: int) -> Iterator[Span]:
+def _sliced(line: Iterable[_Stretch], start: int, stop: int) -> Iterator[_Stretch]:
     """Give the places `start` to `stop` of a line."""
     place = 0
-    for span in line:
-        after = place + span.stop - span.start
+    for stretch in line:
+        after = place + stretch.stop - stretch.start
         if after > start and place < stop:
             yield dataclasses.replace(
-                span, start=span.start + max(0, start - place), stop=span.stop - max(0, after - stop)
+                stretch, start=stretch.start + max(0, start - place), stop=stretch.stop - max(0, after - stop)
             )
         place = after
 
 
-def _parts_of(span: Span, order: EpochOrder) -> Iterator[_Part]:
+def _parts_of(stretch: _Stretch, order: EpochOrder) -> Iterator[_Part]:
     edges = (order.window_edges - order.run[0]).tolist()
     for number, (begin, end) in enumerate(itertools.pairwise(edges)):
-        if end > span.start and begin < span.stop:
-            yield _Part(rank=span.rank, window=number, start=max(begin, span.start), stop=min(end, span.stop))
+        if end > stretch.start and begin < stretch.stop:
+            yield _Part(rank=stretch.rank, window=number, start=max(begin, stretch.start), stop=min(end, stretch.stop))

@@ -36,7 +36,7 @@ OrderFactory = Callable[[Blocks, int, Ranks], Order]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
+class WindowLimit:
     """What an order may ask to be in memory together.
 
     Attributes
@@ -61,7 +61,7 @@ class CheckedOrder(UsersOrder):
         What the function gave.
     blocks : Blocks
         The rows that it names, each by its place.
-    room : Room
+    limit : WindowLimit
         What it may ask for.
 
     Raises
@@ -71,7 +71,7 @@ class CheckedOrder(UsersOrder):
         right.
     """
 
-    def __init__(self, order: Any, blocks: Blocks, room: Room) -> None:
+    def __init__(self, order: Any, blocks: Blocks, limit: WindowLimit) -> None:
         missing = [name for name in ("batches", "batch_size_of", "windows") if not hasattr(order, name)]
         if missing:
             raise OptionError(
@@ -80,7 +80,7 @@ class CheckedOrder(UsersOrder):
             )
         if not _is_count(order.batches):
             raise OptionError(f"order= gave an order with batches={order.batches!r}: it says how many, 0 or more")
-        self._order, self._blocks, self._room = order, blocks, room
+        self._order, self._blocks, self._limit = order, blocks, limit
 
     @property
     def batches(self) -> int:
@@ -89,14 +89,14 @@ class CheckedOrder(UsersOrder):
 
     def of_places(self) -> CheckedOrder:
         """Give the same order of the rows' places, whatever rows of the files these are."""
-        return CheckedOrder(self._order, replace(self._blocks, rows=None), self._room)
+        return CheckedOrder(self._order, replace(self._blocks, rows=None), self._limit)
 
     def batch_size_of(self, batch: int) -> int:
         """Give the rows of a batch."""
         size = self._order.batch_size_of(batch)
-        if not _is_count(size) or not 1 <= size <= self._room.batch_rows:
+        if not _is_count(size) or not 1 <= size <= self._limit.batch_rows:
             raise OptionError(
-                f"order= says that batch {batch} has {size!r} rows; a batch has 1 to batch_size={self._room.batch_rows}"
+                f"order= gives batch {batch} {size!r} rows; it has 1 to batch_size={self._limit.batch_rows}"
             )
         return int(size)
 
@@ -127,15 +127,15 @@ class CheckedOrder(UsersOrder):
             rows, batch, within = rows[keep], batch[keep], within[keep]
         if not len(rows):
             return None
-        self._check_room(len(rows), int(batch.max()) - int(batch.min()) + 1)
+        self._check_fits(len(rows), int(batch.max()) - int(batch.min()) + 1)
         return Window(rows=rows, batch=batch, within=within)
 
-    def _check_room(self, rows: int, batches: int) -> None:
-        room = self._room
-        if rows > room.window_rows or batches > room.window_batches:
+    def _check_fits(self, rows: int, batches: int) -> None:
+        limit = self._limit
+        if rows > limit.window_rows or batches > limit.window_batches:
             raise OptionError(
                 f"order= gave a window of {rows:,} rows of {batches:,} batches, and there is room for "
-                f"{room.window_rows:,} rows of {room.window_batches:,}: give smaller windows, or the rows of the "
+                f"{limit.window_rows:,} rows of {limit.window_batches:,}: give smaller windows, or the rows of the "
                 "largest as window=, or more memory_budget="
             )
 

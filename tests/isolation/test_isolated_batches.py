@@ -234,7 +234,7 @@ def test_a_corrupt_chunk_is_an_error_at_its_batch_with_the_childs_traceback_bene
         next(iterator)
     assert caught.value.chunk == (160, 0)
     assert "Traceback (most recent call last)" in str(caught.value.__cause__)
-    assert "in _ask_h5py" in str(caught.value.__cause__)
+    assert "in ask_h5py" in str(caught.value.__cause__)
     loader.close()
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -43,10 +44,22 @@ def test_a_session_is_alive_from_its_beginning_to_its_end(ram):
 
 
 def test_a_killed_user_is_gone_even_if_nothing_waits_for_it(child, write, ram, left):
-    user = child(USE, write("a.h5", 1000), ram)
-    user.hear("using")
-    user.kill(signal.SIGKILL)
-    os.waitid(os.P_PID, user.pid, os.WEXITED | os.WNOWAIT)  # it stays a zombie
+    script = """
+    import signal
+    if os.fork() == 0:
+        stage(sys.argv[1], to=sys.argv[2], threads=1)
+        say("using", pid=os.getpid())
+        signal.pause()
+    hear()  # the process that could wait for it does not
+    """
+    parent = child(script, write("a.h5", 1000), ram)
+    user = parent.hear("using")["pid"]
+    os.kill(user, signal.SIGKILL)
+    state = Path(f"/proc/{user}/stat")
+    for _ in range(1000):
+        if state.read_text().rpartition(")")[2].split()[0] == "Z":
+            break
+        os.sched_yield()
     assert users(ram) == {"a.h5": ()}
     assert remove_staged(ram).bytes_freed == 1000
     assert left(ram) == []

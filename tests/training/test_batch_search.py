@@ -10,8 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from h5stream.advice import batch_search
 from h5stream.errors import OptionError
+from h5stream.training import batch_search
 from h5stream.training.batch_search import find_batch_size, is_out_of_memory
 
 
