@@ -21,6 +21,7 @@ from h5stream.errors import OptionError
 from h5stream.order.blocks import Blocks, listed_blocks, make_blocks, row_numbers, select_rows
 from h5stream.order.epoch import Window
 from h5stream.order.places import Places, place_dtype
+from h5stream.samples.sequences import Sequences
 from h5stream.storage.fields import Fields, Source
 from h5stream.storage.joining import joined_layout
 from h5stream.storage.layout import DIRECT, SampleLayout
@@ -109,13 +110,15 @@ class H5Dataset(Dataset[Any]):
         fields: Fields = None,
         *,
         rows: Any = None,
+        samples: Sequences | None = None,
         allow_external: bool = False,
         numpy: bool = False,
     ) -> None:
         known = source if isinstance(source, _Known) else _known(source, fields)
         if known is None:
-            layout = open_layout(cast(Source, source), fields, allow_external=allow_external)
-            known = _Known(layout, None, numpy, BlockCache())
+            layout = open_layout(cast(Source, source), fields, samples=samples, allow_external=allow_external)
+            anchors = None if layout.space is None else layout.space.anchors
+            known = _Known(layout, anchors, numpy, BlockCache())
         self.layout: SampleLayout = known.layout
         self._rows = known.rows if rows is None else known.chosen(select_rows(rows, known.total))
         self._numpy: bool = numpy or known.numpy
@@ -327,7 +330,7 @@ class H5Dataset(Dataset[Any]):
         destination = Destination(
             slots=np.array([address_of(memory)], dtype=np.int64),
             format=slot_format,
-            row_nbytes=tuple(f.row_nbytes for f in self.layout.fields),
+            row_nbytes=tuple(f.placed_nbytes for f in self.layout.fields),
             objects=[objects],
         )
         if count:
@@ -359,6 +362,8 @@ class H5Dataset(Dataset[Any]):
         values = self._reader.single.read(row)
         if values is not None:
             return self.layout.assemble(values)
+        if self.layout.space is not None:
+            return sample_of(self._read(np.array([row])), 0)
         part = self.layout.leading[bisect.bisect_right(self.layout.file_starts, row) - 1]
         block_nbytes = part.chunk_rows * self.layout.row_nbytes
         if part.access == DIRECT or block_nbytes > _CACHED_BLOCK_NBYTES:

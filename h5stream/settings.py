@@ -58,6 +58,7 @@ class Settings:
     reuse_device_buffers: bool
     window_device: torch.device | str | None
     fields: Any
+    samples: Any
     seed: int | None
     window: int | str
     memory_budget: int | str | None
@@ -220,11 +221,13 @@ class Settings:
         """Give the settings with the dataset open: of files, or `H5Dataset`, chosen from and joined as torch does."""
         given, asked = self.dataset, self.fields
         if self.is_isolated:
-            given, asked = opened_by_child(given, asked, self.allow_external)
+            given, asked = opened_by_child(given, asked, self.samples, self.allow_external)
         known = opened(given, asked)
         if known is None:
-            known = H5Dataset(given, asked, allow_external=self.allow_external)
-        return replace(self, dataset=known, fields=None)
+            known = H5Dataset(given, asked, samples=self.samples, allow_external=self.allow_external)
+        elif self.samples is not None:
+            raise OptionError("samples= belongs to the H5Dataset that was given; say there what a sample is")
+        return replace(self, dataset=known, fields=None, samples=None)
 
     def staged(self, owner: object) -> tuple[H5Dataset, Callable[[], Any]]:
         """Give the dataset over staged copies, and what gives their lease back: when called, or with `owner`'s end.

@@ -28,6 +28,7 @@ ROOMS = {
     "space": "how much a folder can take",
     "notebook": "whether a notebook asks",
     "structure": "walks over batches, whatever their structure",
+    "samples": "what a sample is: rows, sequences; pure",
     "storage": "what is on disk: fields, chunk index, filters, bytes by offset",
     "order": "which rows, when: pure NumPy, no files, threads or tensors",
     "engine": "bytes become batches: plan, kernels, slots, reader threads",

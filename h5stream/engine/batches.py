@@ -142,7 +142,7 @@ class PlannedWindow:
         if counters.skip(f"{error.file}:{error.field} chunk {error.chunk}"):
             # Its text: log records that are kept must not keep the traceback, and by it the files and buffers.
             _log.warning("on_error='skip': rows are left out, and loader.stats() counts them, because %s", str(error))
-        self.dropped.append((task.placement.batch, task.placement.within, error))
+        self.dropped.append((task.placement.batch, task.placement.samples, error))
 
     def first_failure(
         self,
@@ -225,6 +225,7 @@ class OpenBatches:
     ) -> None:
         self._order, self._slots, self._format = order, slots, slot_format
         self._row_nbytes = tuple(f.row_nbytes for f in fields)
+        self._placed_nbytes = tuple(f.placed_nbytes for f in fields)
         self._object_fields = [number for number, f in enumerate(fields) if f.kind == "object"]
         self._open: dict[int, ReadyBatch] = {}
         self._error_at: dict[int, BaseException] = {}
@@ -262,7 +263,7 @@ class OpenBatches:
         window.destination = Destination(
             slots=np.array([address_of(batch.slot.memory) for batch in window.batches], dtype=np.int64),
             format=self._format,
-            row_nbytes=self._row_nbytes,
+            row_nbytes=self._placed_nbytes,
             objects=[batch.objects for batch in window.batches],
         )
 

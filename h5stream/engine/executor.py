@@ -354,8 +354,7 @@ class Run:
         # Small windows are cut finely enough that every thread gets a share.
         share = len(placement) * self._row_nbytes // (4 * max(1, len(self._threads)))
         task_nbytes = max(64 * 1024, min(TASK_NBYTES, share))
-        tasks: list[Task] = [*self._reader.plan(placement, task_nbytes, self._resident.numbers)]
-        tasks += self._resident.plan(placement)
+        tasks: list[Task] = [*self._reader.plan(placement, task_nbytes, self._resident)]
         files = placement.files_of(self._reader.layout)
         return PlannedWindow(first, placement.rows_of_batches(), tasks, files)
 

@@ -152,6 +152,42 @@ def scatter(source, source_stride, segments, in_rows, batch, within, slots, fiel
 
 
 @_jit
+def _scatter_spans(source, source_stride, segments, in_rows, lengths, batch, within, slots, field_offset, row_nbytes):
+    """Do what `scatter_spans` does, without the fence."""
+    whole = segments.shape[0] == 1 and segments[0, 2] == source_stride == row_nbytes
+    for i in range(in_rows.shape[0]):
+        row = source + in_rows[i] * source_stride
+        place = slots[batch[i]] + field_offset + within[i] * row_nbytes
+        if whole:
+            _copy_run(place, row, lengths[i] * row_nbytes)
+            continue
+        for k in range(lengths[i]):
+            for s in range(segments.shape[0]):
+                target = place + k * row_nbytes + segments[s, 1]
+                _copy_run(target, row + k * source_stride + segments[s, 0], segments[s, 2])
+
+
+@_jit
+def scatter_spans(source, source_stride, segments, in_rows, lengths, batch, within, slots, field_offset, row_nbytes):
+    """Copy spans of a decoded chunk to their places: ``lengths[i]`` rows from row ``in_rows[i]`` on.
+
+    All else is as for `scatter`. Rows that lie in the chunk as the batch holds them are copied span by span.
+    """
+    _scatter_spans(source, source_stride, segments, in_rows, lengths, batch, within, slots, field_offset, row_nbytes)
+    fence()
+
+
+@_jit
+def spread(rows, batch, within, lengths, every_row, every_batch, every_within):
+    """Give each row of spans, and where it goes, for itself."""
+    at = 0
+    for i in range(rows.shape[0]):
+        for k in range(lengths[i]):
+            every_row[at], every_batch[at], every_within[at] = rows[i] + k, batch[i], within[i] + k
+            at += 1
+
+
+@_jit
 def scatter_stack(
     source, chunk_nbytes, source_stride, segments, edges, piece, low, high,
     in_rows, batch, within, slots, field_offset, row_nbytes,
@@ -413,61 +449,94 @@ def _copy_fill(place, nbytes, fill, fill_nbytes):
 
 
 @_jit
-def _place_rows(sources, stride, extents, runs, fills, fill_nbytes, rows, batch, within, slots, offsets, row_nbytes):
+def _place_rows(
+    sources, stride, extents, runs, fills, fill_nbytes, rows, lengths, batch, within, slots, offsets, row_nbytes
+):
     """Copy the rows of a stretch out of what was read of each extent; 0 as its address stands for the fill value."""
     for i in range(rows.shape[0]):
-        for e in range(extents.shape[0]):
-            row = sources[e] + rows[i] * stride
-            for r in range(extents[e, 3], extents[e, 4]):
-                run = runs[r]
-                place = slots[batch[i]] + offsets[run[6]] + within[i] * row_nbytes[run[6]] + run[1]
-                if sources[e] == 0:
-                    _copy_fill(place, run[2] * run[3], fills[run[6]], fill_nbytes[run[6]])
-                elif run[3] == 1 and run[5] == 1:
-                    _copy_run(place, row + run[0], run[2])
-                else:
-                    _copy_pieces(place, row + run[0], run)
+        for k in range(lengths[i] if lengths.shape[0] else 1):
+            for e in range(extents.shape[0]):
+                row = sources[e] + (rows[i] + k) * stride
+                for r in range(extents[e, 3], extents[e, 4]):
+                    run = runs[r]
+                    place = slots[batch[i]] + offsets[run[6]] + (within[i] + k) * row_nbytes[run[6]] + run[1]
+                    if sources[e] == 0:
+                        _copy_fill(place, run[2] * run[3], fills[run[6]], fill_nbytes[run[6]])
+                    elif run[3] == 1 and run[5] == 1:
+                        _copy_run(place, row + run[0], run[2])
+                    else:
+                        _copy_pieces(place, row + run[0], run)
 
 
 @_jit
-def place_rows(sources, stride, extents, runs, fills, fill_nbytes, rows, batch, within, slots, offsets, row_nbytes):
+def place_rows(
+    sources, stride, extents, runs, fills, fill_nbytes, rows, lengths, batch, within, slots, offsets, row_nbytes
+):
     """Put rows of one stretch, each extent of which was read, in their places.
 
     Parameters
     ----------
     sources : int64 array
         For each extent, where row 0 would begin if all rows were there; 0 stands for the fill value.
-    stride, extents, runs, fills, fill_nbytes, rows, batch, within, slots, offsets, row_nbytes
+    stride, extents, runs, fills, fill_nbytes, rows, lengths, batch, within, slots, offsets, row_nbytes
         As for `read_rows`.
     """
-    _place_rows(sources, stride, extents, runs, fills, fill_nbytes, rows, batch, within, slots, offsets, row_nbytes)
+    _place_rows(
+        sources, stride, extents, runs, fills, fill_nbytes, rows, lengths, batch, within, slots, offsets, row_nbytes
+    )
     fence()
 
 
 @_jit
-def _goes_to_its_place(extent, runs):
-    """Tell whether what is read of a row is one run, so long that it is best read to its place without a copy."""
+def _rows_to_their_place(extent, runs, stride, row_nbytes):
+    """Give how many consecutive rows are so long that they are best read to their places without a copy; 0: none.
+
+    What is read of a row must be one run; for several rows, one that takes all of each, here and there.
+    """
     run = runs[extent[3]]
-    return extent[4] - extent[3] == 1 and run[3] == 1 and run[5] == 1 and run[2] >= UNCOPIED_NBYTES
+    if extent[4] - extent[3] > 1 or run[3] > 1 or run[5] > 1:
+        return 0
+    if run[2] >= UNCOPIED_NBYTES:
+        return 1
+    return UNCOPIED_NBYTES // stride + 1 if run[2] == stride == row_nbytes[run[6]] else 0
 
 
 @_jit
-def _end_of_stretch(rows, low, before, farthest):
-    """Give the end of the rows from `low` on that one read takes: below row `before`, none farther than that on."""
+def _end_of_stretch(rows, lengths, low, before, farthest):
+    """Give the end of what one read takes from `low` on, and of its rows.
+
+    All of it lies below row `before`, and nothing farther than that from the rows before it.
+    """
     count = rows.shape[0]
+    if lengths.shape[0]:
+        high, end = low + 1, rows[low] + lengths[low]
+        while high < count and rows[high] + lengths[high] <= before and rows[high] - end < farthest:
+            end = max(end, rows[high] + lengths[high])
+            high += 1
+        return high, end
     most = min(count, low + before - rows[low])
     if most > low and rows[most - 1] - rows[low] == most - 1 - low and farthest >= 1:
-        return most  # all of them, without a gap
+        return most, rows[most - 1] + 1  # all of them, without a gap
     high = low + 1
     while high < count and rows[high] < before and rows[high] - rows[high - 1] <= farthest:
         high += 1
-    return high
+    return high, rows[high - 1] + 1
+
+
+@_jit
+def _room_of_each(extents, largest, room):
+    """Share the room among extents that are read together; all of it is for one where they do not fit together."""
+    return room // extents // LINE * LINE if extents > 1 and extents * (largest + LINE) <= room else room
+
+
+room_of_each = _room_of_each.py_func
+"""Gives the bytes of `read_rows`' room that are for one of so many extents, of which the largest has so many bytes."""
 
 
 @_jit
 def read_rows(
     descriptor, numbers, offsets, across, chunk_rows, first_row, stride, extents, runs, fills, fill_nbytes,
-    scratch, room, gap, counts, rows, batch, within, slots, field_offsets, row_nbytes,
+    scratch, room, gap, counts, rows, lengths, batch, within, slots, field_offsets, row_nbytes,
 ):  # fmt: skip
     """Read rows that need no decoding, no bytes but those of `extents`, and put them in their places.
 
@@ -497,6 +566,8 @@ def read_rows(
         Added to: reads, their bytes, nanoseconds in them; set: offset and length of a read that failed.
     rows : int32 or int64 array
         Row numbers, ascending; `batch` and `within` say where each goes.
+    lengths : int32 or int64 array
+        Consecutive rows from each of them on, which lie in one chunk and fit the room; empty where each is one.
     field_offsets, row_nbytes : int64 arrays
         For each field, where it begins in a slot, and bytes of its rows.
 
@@ -507,25 +578,29 @@ def read_rows(
     """
     count = extents.shape[0]
     largest, least = extents[:, 2].max(), extents[:, 2].min()
-    at_once = count if count * (largest + LINE) <= room else 1
-    share = room // at_once // LINE * LINE if at_once > 1 else room
+    share = _room_of_each(count, largest, room)
+    at_once = count if share < room else 1
     sources = np.empty(at_once, dtype=np.int64)
     farthest = (gap + least) // stride
     plain = at_once == 1 and runs.shape[0] == 1 and runs[0, 3] == 1 and runs[0, 5] == 1
     for first in range(0, count, at_once):
         chosen = extents[first : first + at_once]
-        uncopied = at_once == 1 and _goes_to_its_place(chosen[0], runs)
+        enough = _rows_to_their_place(chosen[0], runs, stride, row_nbytes) if at_once == 1 else 0
         low = 0
         while low < rows.shape[0]:
             chunk = (rows[low] - first_row) // chunk_rows
             begin = first_row + chunk * chunk_rows
             before = min(begin + chunk_rows, rows[low] + (share - largest) // stride + 1)
-            high = low + 1 if uncopied else _end_of_stretch(rows, low, before, farthest)
+            length = lengths[low] if lengths.shape[0] else 1
+            uncopied = (enough == 1 and length == 1) or (enough > 1 and length >= enough)
+            high, end = low + 1, rows[low] + length
+            if not uncopied:
+                high, end = _end_of_stretch(rows, lengths, low, before, farthest)
             target = scratch
             if uncopied:
                 run = runs[chosen[0, 3]]
                 target = slots[batch[low]] + field_offsets[run[6]] + within[low] * row_nbytes[run[6]] + run[1]
-            first_chunk, skipped, more = chunk * across, rows[low] - begin, rows[high - 1] - rows[low]
+            first_chunk, skipped, more = chunk * across, rows[low] - begin, end - rows[low] - 1
             for e in range(at_once):
                 at = _address_of_chunk(first_chunk + chosen[e, 0], numbers, offsets)
                 sources[e] = 0
@@ -537,6 +612,11 @@ def read_rows(
                     sources[e] = target + e * share - chosen[e, 1] - rows[low] * stride
             if uncopied and sources[0] != 0:
                 pass  # it is there
+            elif plain and sources[0] != 0 and lengths.shape[0]:
+                _scatter_spans(
+                    sources[0], stride, runs[:, :3], rows[low:high], lengths[low:high], batch[low:high],
+                    within[low:high], slots, field_offsets[runs[0, 6]], row_nbytes[runs[0, 6]],
+                )  # fmt: skip
             elif plain and sources[0] != 0:
                 _scatter(
                     sources[0], stride, runs[:, :3], rows[low:high], batch[low:high], within[low:high], slots,
@@ -544,8 +624,8 @@ def read_rows(
                 )  # fmt: skip
             else:
                 _place_rows(
-                    sources, stride, chosen, runs, fills, fill_nbytes, rows[low:high], batch[low:high],
-                    within[low:high], slots, field_offsets, row_nbytes,
+                    sources, stride, chosen, runs, fills, fill_nbytes, rows[low:high], lengths[low:high],
+                    batch[low:high], within[low:high], slots, field_offsets, row_nbytes,
                 )  # fmt: skip
             low = high
     fence()
@@ -588,5 +668,5 @@ def warm_up() -> None:
     counts, none = np.zeros(5, dtype=np.int64), zero[:0]
     read_rows(
         -1, none, zero, 1, 1, 0, 8, extents, runs, zero, zero, data.ctypes.data, 8, 0, counts,
-        rows, rows, rows, slots, zero, zero,
+        rows, rows[:0], rows, rows, slots, zero, zero,
     )  # fmt: skip

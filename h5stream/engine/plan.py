@@ -1,9 +1,7 @@
 """Rows and where each goes: what an order hands to the engine, and how it is cut; pure.
 
-This is the one place between order and plan. A sample that takes several rows of a dataset comes in here: a value that
-stands beside `Placement` and has stretches (first row, rows, batch, place of the first) in place of single rows. What
-carries batches out asks it for no more than `len`, `files_of` and `rows_of_batches`; a way of landing that copies
-stretches is a file in `h5stream.engine.landing`.
+This is the one place between order and plan. A sample that takes several rows of a dataset comes in here as spans:
+consecutive rows that go to consecutive places. They stay spans until a chunk, or a stretch that was read, is placed.
 """
 
 from __future__ import annotations
@@ -16,8 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from h5stream.engine import kernels
 from h5stream.order.epoch import Window
-from h5stream.order.places import Places, is_ascending, less, narrowed, new_array, pieces, sought
+from h5stream.order.places import Places, is_ascending, less, narrowed, new_array, pieces, place_dtype, sought
+from h5stream.samples.space import SequenceSpace, Steps
+from h5stream.samples.spans import spans_of
 from h5stream.storage.layout import DatasetPart, SampleLayout
 
 Ints = NDArray[np.int64]
@@ -33,11 +34,17 @@ class Placement:
         Row numbers of the whole sequence of rows, or of a chunk where one is cut into those.
     batch, within : ndarray of int32 or int64
         The batch of each, counted from the window's first, and its place there.
+    counts : ndarray of int32 or int64, or None
+        Where they are spans: how many consecutive rows each is, which go to consecutive places. None for single rows.
+    of_sample : int
+        Places that a sample has; 1 where a place is a sample.
     """
 
     rows: Places
     batch: Places
     within: Places
+    counts: Places | None = None
+    of_sample: int = 1
 
     @classmethod
     def of(cls, window: Window, first_batch: int = 0) -> Placement:
@@ -55,7 +62,33 @@ class Placement:
         return len(self.rows)
 
     def __getitem__(self, chosen: Any) -> Placement:
-        return Placement(rows=self.rows[chosen], batch=self.batch[chosen], within=self.within[chosen])
+        counts = None if self.counts is None else self.counts[chosen]
+        return replace(
+            self, rows=self.rows[chosen], batch=self.batch[chosen], within=self.within[chosen], counts=counts
+        )
+
+    @property
+    def total_rows(self) -> int:
+        """Rows that are placed, a row that several samples take as often."""
+        return len(self.rows) if self.counts is None else int(self.counts.sum(dtype=np.int64))
+
+    @property
+    def samples(self) -> Places:
+        """The place of each one's sample in its batch."""
+        return self.within if self.of_sample == 1 else self.within // self.of_sample
+
+    @property
+    def lengths(self) -> Places:
+        """How many rows each is, as kernels take it: empty where each is one."""
+        return self.rows[:0] if self.counts is None else self.counts
+
+    def each_row(self) -> Placement:
+        """Give every row for itself, span after span."""
+        if self.counts is None:
+            return self
+        rows, batch, within = (np.empty(self.total_rows, dtype=self.rows.dtype) for _ in range(3))
+        kernels.spread(self.rows, self.batch, self.within, self.counts, rows, batch, within)
+        return replace(self, rows=rows, batch=batch, within=within, counts=None)
 
     @property
     def first_batch(self) -> int:
@@ -90,12 +123,36 @@ class Placement:
                 yield number, self[low:high]
 
     def in_steps(self, count: int) -> Iterator[Placement]:
-        """Cut into so many rows each."""
+        """Cut into about so many rows each."""
+        if self.counts is not None:
+            count = max(1, count * len(self) // max(1, self.total_rows))
         for low in range(0, len(self), count):
             yield self[low : low + count]
 
+    def cut_every(self, rows: int, first_row: int = 0) -> Placement:
+        """Cut spans wherever a multiple of so many rows, counted from a first one, lies inside of them."""
+        if self.counts is None:
+            return self
+        begin, end = self.rows - first_row, self.rows + (self.counts - first_row)
+        before = begin // rows
+        pieces = (end - 1) // rows - before + 1
+        if (pieces == 1).all():
+            return self
+        of = np.repeat(np.arange(len(self)), pieces)
+        number = np.arange(len(of)) - np.repeat(np.cumsum(pieces) - pieces, pieces) + before[of]
+        low, high = np.maximum(begin[of], number * rows), np.minimum(end[of], (number + 1) * rows)
+        kind = self.rows.dtype
+        cut = replace(
+            self,
+            rows=(low + first_row).astype(kind),
+            batch=self.batch[of],
+            within=(self.within[of] + (low - begin[of])).astype(kind),
+            counts=(high - low).astype(kind),
+        )
+        return cut.ascending()
+
     def in_chunks(self, part: DatasetPart) -> tuple[Placement, Ints, Ints]:
-        """Give ascending rows their numbers inside their chunks.
+        """Give ascending rows their numbers inside their chunks; spans are cut where chunks end.
 
         Returns
         -------
@@ -106,7 +163,8 @@ class Placement:
         numbers : ndarray of int64
             The chunks, as numbers of rows of chunks: each holds all pieces across a row.
         """
-        rows = self.rows
+        cut = self.cut_every(part.chunk_rows, part.row_start)
+        rows = cut.rows
         in_rows = new_array(len(rows), rows.dtype)
         begins, numbers, before = [], [], -1
         chunk_rows = min(part.chunk_rows, int(np.iinfo(rows.dtype).max))
@@ -119,7 +177,46 @@ class Placement:
             numbers.append(chunk[first].astype(np.int64))
             before = chunk[-1]
         edges = np.concatenate([*begins, [len(rows)]])
-        return replace(self, rows=in_rows), edges, np.concatenate(numbers)
+        return replace(cut, rows=in_rows), edges, np.concatenate(numbers)
+
+
+def placed_spans(
+    samples: Placement, steps: Steps, space: SequenceSpace, most_rows: int
+) -> tuple[Placement, Placement | None]:
+    """Give the stored rows that samples take of fields with some steps, and the places that no row goes to.
+
+    Parameters
+    ----------
+    samples : Placement
+        The samples, by the rows that they begin at.
+    steps : tuple of int
+        Of the fields.
+    space : SequenceSpace
+        All samples.
+    most_rows : int
+        Rows that there are.
+    """
+    spans, count = spans_of(samples.rows, steps, space), len(steps)
+    last_place = (int(samples.within.max(initial=0)) + 1) * count
+    kind = place_dtype(max(most_rows, last_place))
+    within: Places = samples.within.astype(kind, copy=False)
+    batch: Places = samples.batch.astype(kind, copy=False)
+    taken = Placement(
+        rows=spans.first.astype(kind),
+        batch=batch[spans.sample],
+        within=within[spans.sample] * count + spans.at.astype(kind),
+        counts=None if (spans.rows == 1).all() else spans.rows.astype(kind),
+        of_sample=count,
+    )
+    if not len(spans.outside_at):
+        return taken, None
+    outside = Placement(
+        rows=np.zeros(len(spans.outside_at), dtype=kind),
+        batch=batch[spans.outside_sample],
+        within=within[spans.outside_sample] * count + spans.outside_at.astype(kind),
+        of_sample=count,
+    )
+    return taken, outside
 
 
 def cut_by(work: Ints, most: int) -> Iterator[slice]:

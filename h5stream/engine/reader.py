@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol, cast
 
 from h5stream.engine.counters import Tally
 from h5stream.engine.footprint import TASK_NBYTES
 from h5stream.engine.landing.chunks import Chunks, ChunkTask
 from h5stream.engine.landing.mapped import MappedFiles, MappedRows, can_be_mapped
+from h5stream.engine.landing.padding import Padding
 from h5stream.engine.landing.programs import Program, programs_of
 from h5stream.engine.landing.side_by_side import SideBySideTask, lie_side_by_side
 from h5stream.engine.landing.stacked import StackedTask, is_small
 from h5stream.engine.landing.through_h5py import RowsThroughH5py
 from h5stream.engine.landing.unfiltered import UnfilteredRows
-from h5stream.engine.plan import Placement
+from h5stream.engine.plan import Placement, placed_spans
 from h5stream.engine.single import SingleRows
 from h5stream.engine.tasks import Destination, Task, Tools
 from h5stream.order.epoch import Window
+from h5stream.samples.space import Steps
 from h5stream.storage.fallback import H5pyReader
 from h5stream.storage.filters import DecodeScratch
 from h5stream.storage.layout import DIRECT, VIA_H5PY, DatasetPart, FieldLayout, SampleLayout
@@ -30,6 +32,16 @@ class Way(Protocol):
 
     def plan(self, placement: Placement, task_nbytes: int) -> Iterable[Task]:
         """Cut rows of the part, ascending, into tasks of about as many bytes."""
+        ...
+
+
+class Resident(Protocol):
+    """Datasets that are in memory, by their numbers. Any thread may plan."""
+
+    numbers: tuple[int, ...]
+
+    def plan(self, placement: Placement, numbers: Sequence[int]) -> Iterable[Task]:
+        """Cut rows of some of them into tasks."""
         ...
 
 
@@ -76,13 +88,18 @@ class RowReader:
         self.sources: tuple[ByteSource, ...] = tuple(identity.open() for identity in layout.files)
         self.mapped_files = MappedFiles(layout.files)
         self._h5py = H5pyReader(layout)
+        number = None if layout.space is None else layout.space.padding
+        self._padding = None if number is None else Padding(layout.fields, number)
         # Rows without elements need no task.
         self._datasets = [n for n, parts in enumerate(layout.datasets) if any(part.pieces for part in parts)]
         self._mapped = {
             n: MappedRows(layout.datasets[n], self.mapped_files) for n in self._datasets if can_be_mapped(layout, n)
         }
+        self._by_steps: dict[Steps | None, list[int]] = {}
+        for dataset in self._datasets:
+            self._by_steps.setdefault(layout.steps_of(dataset), []).append(dataset)
         self._ways: list[list[Way | None]] = [[None] * len(parts) for parts in layout.datasets]
-        self._unfiltered = all(
+        self._unfiltered = layout.space is None and all(
             part.access == DIRECT and self.sources[part.file].has_descriptor
             for parts in layout.datasets
             for part in parts
@@ -113,19 +130,33 @@ class RowReader:
         """Reads that may wait at a time, beside the threads that decode; 0 where those read as well."""
         return max((source.concurrency for source in self.sources), default=0)
 
-    def plan(self, placement: Placement, task_nbytes: int, without: tuple[int, ...] = ()) -> Iterator[Task]:
-        """Plan the reads of a window.
+    def plan(self, placement: Placement, task_nbytes: int, resident: Resident | None = None) -> Iterator[Task]:
+        """Plan what brings a window's samples.
 
         Parameters
         ----------
         placement : Placement
-            The rows, and where they go.
+            The samples, and where they go.
         task_nbytes : int
             Bytes of one task, about.
-        without : tuple of int
-            Datasets that are left out.
+        resident : Resident, optional
+            The datasets that are in memory.
         """
-        datasets = [n for n in self._datasets if n not in without]
+        layout, kept = self.layout, () if resident is None else resident.numbers
+        for steps, datasets in self._by_steps.items():
+            rows, outside = placement, None
+            if steps is not None and layout.space is not None:
+                rows, outside = placed_spans(placement, steps, layout.space, layout.rows)
+            if len(rows):
+                yield from self.plan_rows(rows, task_nbytes, [n for n in datasets if n not in kept])
+                if resident is not None:
+                    yield from resident.plan(rows, [n for n in datasets if n in kept])
+            if outside is not None and self._padding is not None:
+                fields = [target.field for n in datasets for target in layout.datasets[n][0].targets]
+                yield from self._padding.plan(outside, fields)
+
+    def plan_rows(self, placement: Placement, task_nbytes: int, datasets: Sequence[int]) -> Iterator[Task]:
+        """Plan the reads of rows of some datasets, where each row or span has its own place."""
         for dataset in datasets:
             if dataset in self._mapped:
                 yield from self._mapped[dataset].plan(placement, task_nbytes)

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from h5stream.engine import kernels
 from h5stream.engine.counters import Tally, clock
 from h5stream.engine.plan import Placement
 from h5stream.engine.slots import SlotFormat
@@ -33,7 +34,7 @@ class Destination:
     format : SlotFormat
         Where the fields begin in a slot.
     row_nbytes : tuple of int
-        Bytes of one row, for each field.
+        Bytes of what goes to one place, for each field: of a row, also where a sample has several.
     objects : sequence of dict
         For each batch, by field number, the list that its objects go into.
     """
@@ -45,14 +46,37 @@ class Destination:
 
     def of(self, field: int, placement: Placement) -> tuple[Any, ...]:
         """Give the arguments that all scattering kernels end with: the rows of a field, and where each goes."""
-        offset, row_nbytes = self.format.offsets[field], self.row_nbytes[field]
-        return placement.rows, placement.batch, placement.within, self.slots, offset, row_nbytes
+        rows, (offset, row_nbytes) = placement.each_row(), (self.format.offsets[field], self.row_nbytes[field])
+        return rows.rows, rows.batch, rows.within, self.slots, offset, row_nbytes
+
+    def scatter(self, field: int, placement: Placement, source: int, stride: int, segments: NDArray[np.int64]) -> None:
+        """Copy rows, or spans of them, of a field from memory to their places; see `kernels.scatter`.
+
+        Parameters
+        ----------
+        field : int
+            The field.
+        placement : Placement
+            The rows, counted from the one at `source`.
+        source, stride : int
+            Address of row 0, and bytes from one row to the next; 0 where all are that one.
+        segments : ndarray of int64, shape (n, 3)
+            Runs of bytes: from within the row there, to within the batch's row, bytes.
+        """
+        if placement.counts is None or stride == 0:
+            kernels.scatter(source, stride, segments, *self.of(field, placement))
+            return
+        first = placement.rows, placement.counts, placement.batch, placement.within
+        kernels.scatter_spans(
+            source, stride, segments, *first, self.slots, self.format.offsets[field], self.row_nbytes[field]
+        )
 
     def of_each(self, fields: Sequence[int], placement: Placement) -> tuple[Any, ...]:
-        """Give the same for several fields at once: their offsets and row lengths are arrays then."""
+        """Give the same for several fields at once, spans as they are: offsets and row lengths are arrays then."""
         offsets = np.array([self.format.offsets[field] for field in fields], dtype=np.int64)
         row_nbytes = np.array([self.row_nbytes[field] for field in fields], dtype=np.int64)
-        return placement.rows, placement.batch, placement.within, self.slots, offsets, row_nbytes
+        spans = placement.rows, placement.lengths, placement.batch, placement.within
+        return *spans, self.slots, offsets, row_nbytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

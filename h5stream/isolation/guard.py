@@ -119,7 +119,7 @@ def answer() -> None:
         pickle.dump(came, told, protocol=5)
 
 
-def opened_by_child(source: Any, fields: Any, allow_external: bool) -> tuple[Any, Any]:
+def opened_by_child(source: Any, fields: Any, samples: Any, allow_external: bool) -> tuple[Any, Any]:
     """Let a child open the files that are named, so that one at which libhdf5 crashes is an error.
 
     What is not named, but a dataset or an open file, was opened before.
@@ -147,7 +147,7 @@ def opened_by_child(source: Any, fields: Any, allow_external: bool) -> tuple[Any
     asked = read_request(source, fields)
     names, wanted = asked.paths, None if asked.shape is None else list(asked.shape.fields)
     shown = repr(names[0]) if len(names) == 1 else f"{names[0]!r} and {len(names) - 1} more"
-    with InChild(f"opening {shown}", _open, names, wanted, allow_external) as call:
+    with InChild(f"opening {shown}", _open, names, wanted, samples, allow_external) as call:
         call.result()
     return source, fields
 
@@ -156,5 +156,5 @@ def _is_name(source: Any) -> bool:
     return isinstance(source, (str, bytes, os.PathLike))
 
 
-def _open(source: Any, fields: Any, allow_external: bool) -> None:
-    open_layout(source, fields, allow_external=allow_external)
+def _open(source: Any, fields: Any, samples: Any, allow_external: bool) -> None:
+    open_layout(source, fields, samples=samples, allow_external=allow_external)

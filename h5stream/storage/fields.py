@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from h5stream.errors import FieldNotFoundError, OptionError, SourceNotFoundError
+from h5stream.samples.sequences import checked_steps
 from h5stream.storage.given import Named, checked_path, named_by, several
 from h5stream.storage.rowbox import Columns
 
@@ -34,6 +35,9 @@ class Field:
         chunks without a filter only their bytes, but for gaps of up to 4 KiB.
     dtype : torch.dtype, optional, keyword-only
         What the batch is cast to; the cast runs after the raw bytes have reached the batch's device.
+    steps : range or sequence of int, optional, keyword-only
+        For ``samples=Sequences(...)``: the rows to take, counted from the one that a sample begins at. The field then
+        has one more axis, of the steps.
 
     Raises
     ------
@@ -49,10 +53,18 @@ class Field:
     name: str
     columns: Columns = None
     dtype: Any = None
+    steps: tuple[int, ...] | None = None
     _file: str = dataclasses.field(default="", repr=False)
     """The file of the dataset that was given in place of a name; empty for a name."""
 
-    def __init__(self, name: Any, *, columns: slice | Sequence[int] | None = None, dtype: Any = None) -> None:
+    def __init__(
+        self,
+        name: Any,
+        *,
+        columns: slice | Sequence[int] | None = None,
+        dtype: Any = None,
+        steps: Iterable[int] | None = None,
+    ) -> None:
         named = named_by(name)
         if named is not None and named.is_dataset:
             object.__setattr__(self, "_file", named.path)
@@ -65,6 +77,7 @@ class Field:
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "columns", chosen)
         object.__setattr__(self, "dtype", dtype)
+        object.__setattr__(self, "steps", None if steps is None else checked_steps(steps))
 
     def inside(self, group: str) -> Field:
         """Look the name up in a group, unless it begins with a slash.
@@ -81,7 +94,7 @@ class Field:
         """
         if self._file or not group or self.name.startswith("/"):
             return self
-        return Field(f"{group}/{self.name}", columns=self.columns, dtype=self.dtype)
+        return Field(f"{group}/{self.name}", columns=self.columns, dtype=self.dtype, steps=self.steps)
 
 
 def _column_list(columns: Sequence[int]) -> list[int]:
@@ -119,6 +132,10 @@ class SampleShape:
     kind: str
     keys: tuple[str, ...]
     fields: tuple[Field, ...]
+
+    def inside(self, group: str) -> SampleShape:
+        """Give the fields of a group under the same keys."""
+        return replace(self, fields=tuple(field.inside(group) for field in self.fields))
 
     def assemble(self, values: Sequence[Any]) -> Any:
         """Put one value for each entry into the user's structure."""
@@ -175,7 +192,7 @@ class Asked:
     paths : tuple of str
         The files, in order.
     group : str
-        The group whose datasets are the fields by default; empty for the root.
+        The group in which fields are looked up, and whose datasets they are by default; empty for the root.
     shape : SampleShape or None
         The fields; None for those by default.
     """
@@ -225,8 +242,7 @@ def read_request(source: Source, fields: Fields) -> Asked:
     shape = sample_shape(fields)
     for field in shape.fields:
         _check_is_of(field, paths)
-    inside = replace(shape, fields=tuple(field.inside(name) for field in shape.fields))
-    return Asked(paths=tuple(paths), group=name, shape=inside)
+    return Asked(paths=tuple(paths), group=name, shape=shape)
 
 
 def _paths(given: Any, known: Named | None) -> list[str]:

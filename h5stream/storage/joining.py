@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from h5stream.errors import OptionError
+from h5stream.samples.space import SequenceSpace, joined_space
 from h5stream.storage.agreement import FileParts, check_alike, with_like_strings
 from h5stream.storage.layout import DatasetPart, SampleLayout
 from h5stream.storage.source import SourceIdentity
@@ -44,8 +47,19 @@ def joined_layout(layouts: Sequence[SampleLayout]) -> SampleLayout:
         file_starts=tuple(starts),
         fields=parts[0].fields,
         datasets=tuple(zip(*(part.parts for part in parts), strict=True)),
+        space=_joined_space(layouts),
         mapped=frozenset(files[layout.files[n]] for layout in layouts for n in layout.mapped),
     )
+
+
+def _joined_space(layouts: Sequence[SampleLayout]) -> SequenceSpace | None:
+    spaces = [layout.space for layout in layouts]
+    if all(space is None for space in spaces):
+        return None
+    if any(space is None or space.pad != spaces[0].pad for space in spaces if spaces[0]) or spaces[0] is None:
+        raise OptionError("datasets that are read as one must have samples= of one kind, padded alike")
+    starts = np.cumsum([0] + [layout.rows for layout in layouts[:-1]]).tolist()
+    return joined_space([space for space in spaces if space is not None], starts)
 
 
 def _check_structure(first: SampleLayout, other: SampleLayout, number: int) -> None:

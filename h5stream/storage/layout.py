@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from h5stream.samples.space import SequenceSpace
 from h5stream.storage.elements import Leaf
 from h5stream.storage.fields import SampleShape
 from h5stream.storage.filters import Pipeline
@@ -55,11 +56,13 @@ class FieldLayout:
     dtype : numpy.dtype
         Scalar dtype in native byte order; ``object`` for kind ``"object"``.
     row_shape : tuple of int
-        Shape of one row.
+        Shape of what a sample takes: of one row, or of one for each step, with these as first axis.
     cast : torch.dtype or None
         What the user wants the batch cast to.
     cut_at_nul : bool
         For bytes: whether a string ends at its first NUL.
+    steps : tuple of int or None
+        The rows that a sample takes, counted from its anchor; None where it takes one row, which is its own.
     """
 
     name: str
@@ -68,11 +71,17 @@ class FieldLayout:
     row_shape: tuple[int, ...]
     cast: Any = None
     cut_at_nul: bool = False
+    steps: tuple[int, ...] | None = None
 
     @property
     def row_nbytes(self) -> int:
-        """Bytes of one row in a slot; 0 for objects, which do not live in one."""
+        """Bytes of one sample in a slot; 0 for objects, which do not live in one."""
         return 0 if self.kind == "object" else math.prod(self.row_shape) * self.dtype.itemsize
+
+    @property
+    def placed_nbytes(self) -> int:
+        """Bytes of one stored row in a slot: those of a sample, or its share of a sample of several."""
+        return self.row_nbytes if self.steps is None else self.row_nbytes // len(self.steps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,6 +209,8 @@ class SampleLayout:
     mapped : frozenset of int
         Files that may be mapped into memory, because they are never truncated: a mapping of a file that is
         truncated ends the process. Copies that `h5stream stage` made are of that kind.
+    space : SequenceSpace or None
+        Which samples there are, where these are not the rows.
     """
 
     files: tuple[SourceIdentity, ...]
@@ -210,6 +221,7 @@ class SampleLayout:
     entries: tuple[Any, ...]
     allow_external: bool
     mapped: frozenset[int] = frozenset()
+    space: SequenceSpace | None = None
 
     @property
     def rows(self) -> int:
@@ -228,9 +240,13 @@ class SampleLayout:
             places = np.unique(np.searchsorted(self.file_starts, rows, side="right") - 1)
         return tuple(sorted({parts[place].file for parts in self.datasets for place in places.tolist()}))
 
+    def steps_of(self, dataset: int) -> tuple[int, ...] | None:
+        """Give the steps of the fields that a dataset fills; all of them have the same."""
+        return self.fields[self.datasets[dataset][0].targets[0].field].steps
+
     @property
     def row_nbytes(self) -> int:
-        """Bytes that one row takes in a slot."""
+        """Bytes that one sample takes in a slot."""
         return sum(field.row_nbytes for field in self.fields)
 
     @property
@@ -255,7 +271,7 @@ class SampleLayout:
 
     def _is_decoded(self, parts: tuple[DatasetPart, ...], number: int) -> bool:
         """Tell whether rows of a file cost the decoding of a chunk, of a dataset too large to be kept."""
-        row_nbytes = sum(self.fields[target.field].row_nbytes for target in parts[0].targets)
+        row_nbytes = sum(self.fields[target.field].placed_nbytes for target in parts[0].targets)
         is_small = row_nbytes > 0 and self.rows * row_nbytes <= SMALL_NBYTES
         return parts[number].access != DIRECT and not is_small
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import h5py
 import numpy as np
+from numpy.typing import NDArray
 
 from h5stream.errors import (
     FieldLengthError,
@@ -17,6 +18,8 @@ from h5stream.errors import (
     OptionError,
     UnsupportedFieldError,
 )
+from h5stream.samples.sequences import Sequences
+from h5stream.samples.space import SequenceSpace, sequence_space, steps_of
 from h5stream.storage import elements, filters
 from h5stream.storage.agreement import FileParts, check_alike, with_like_strings
 from h5stream.storage.check import fill_element, why_not_decoded_here
@@ -24,6 +27,7 @@ from h5stream.storage.codecs import NBIT, SCALEOFFSET
 from h5stream.storage.discovery import check_has_rows, default_fields, find_dataset, open_hdf5
 from h5stream.storage.external import Guard, without_soft_links
 from h5stream.storage.fields import Field, Fields, SampleShape, Source, read_request, sample_shape
+from h5stream.storage.groups import edges_in, groups_of
 from h5stream.storage.index import ChunkIndex, build_index, one_extent
 from h5stream.storage.layout import (
     DECODED,
@@ -45,7 +49,9 @@ READ_TOGETHER_NBYTES = 256 * 1024
 Small enough that a window holds many blocks, large enough that a read costs more than its system call."""
 
 
-def open_layout(source: Source, fields: Fields = None, *, allow_external: bool = False) -> SampleLayout:
+def open_layout(
+    source: Source, fields: Fields = None, *, samples: Sequences | None = None, allow_external: bool = False
+) -> SampleLayout:
     """Open files, find the fields in each, and give the layout of a sample.
 
     Parameters
@@ -54,6 +60,8 @@ def open_layout(source: Source, fields: Fields = None, *, allow_external: bool =
         Several files follow one another in the order given, patterns by name.
     fields : name, Field, sequence or mapping of them, optional
         By default the datasets at the root of the first file, if they agree in length.
+    samples : Sequences, optional
+        What a sample is; a row by default.
     allow_external : bool
         Whether external links, external storage and virtual sources may lead out of the opened files.
 
@@ -67,16 +75,22 @@ def open_layout(source: Source, fields: Fields = None, *, allow_external: bool =
     every = _Files(paths)
     files: list[FileParts] = []
     guard = Guard.for_paths(paths, allow_external=allow_external)
+    identities: list[SourceIdentity] = []
+    edges: list[NDArray[np.int64]] = []
     row_start = 0
     for number, path in enumerate(paths):
         with open_hdf5(path) as file, contextlib.ExitStack() as linked:
-            if shape is None:
-                shape = _default_shape(file, asked.group, path, guard)
-            reader = _FileReader(file, number, every, row_start, guard, linked)
-            files.append(reader.read(shape))
-        row_start += files[-1].rows
+            for group in groups_of(file, asked.group, None if samples is None else samples.of, path, guard):
+                if shape is None:
+                    shape = _default_shape(file, group, path, guard)
+                reader = _FileReader(file, number, every, row_start, guard, linked, samples)
+                files.append(reader.read(shape.inside(group)))
+                if samples is not None:
+                    edges.append(edges_in(file, group, samples.of, files[-1].rows, path, guard) + row_start)
+                identities.append(every.identities[number])
+                row_start += files[-1].rows
     assert shape is not None
-    check_alike(files, tuple(every.identities[: len(paths)]))
+    check_alike(files, tuple(identities))
     files = with_like_strings(files)
     if row_start == 0:
         raise FieldLengthError(
@@ -92,12 +106,18 @@ def open_layout(source: Source, fields: Fields = None, *, allow_external: bool =
         shape=shape,
         entries=files[0].entries,
         allow_external=allow_external,
+        space=None if samples is None else _space(samples, edges, files[0].fields),
     )
+
+
+def _space(samples: Sequences, edges: list[NDArray[np.int64]], fields: tuple[FieldLayout, ...]) -> SequenceSpace:
+    every = np.concatenate([np.zeros(1, dtype=np.int64), *(each[1:] for each in edges)])
+    return sequence_space(samples, every, [field.steps for field in fields if field.steps is not None])
 
 
 def _default_shape(file: Any, group: str, path: str, guard: Guard) -> SampleShape:
     names = default_fields(file[group] if group else file, path, guard)
-    fields = {name: Field(name).inside(group) for name in names}
+    fields = {name: Field(name) for name in names}
     return sample_shape(fields[names[0]] if len(names) == 1 else fields)
 
 
@@ -145,8 +165,16 @@ class _FileReader:
     """Collects the parts of one open file."""
 
     def __init__(
-        self, file: Any, number: int, files: _Files, row_start: int, guard: Guard, linked: contextlib.ExitStack
+        self,
+        file: Any,
+        number: int,
+        files: _Files,
+        row_start: int,
+        guard: Guard,
+        linked: contextlib.ExitStack,
+        samples: Sequences | None,
     ) -> None:
+        self.samples = samples
         self.file, self.number, self.identity = file, number, files.identities[number]
         self.row_start, self.guard = row_start, guard
         self._files, self._linked = files, linked
@@ -161,7 +189,7 @@ class _FileReader:
             self._check_has_numpy_type(dataset, field.name)
             check_has_rows(dataset, field.name, self.identity.path)
             lengths[field.name] = dataset.shape[0]
-            key = (dataset_path, repr(field.columns))
+            key = (dataset_path, repr(field.columns), steps_of(field.steps, self.samples, field.name))
             place = self._place(dataset, dataset_path)
             group = self.groups.setdefault(key, (place, field.columns, field.name, []))
             entries.append(self._entry(dataset, dataset_path, field, member, group[-1]))
@@ -236,6 +264,14 @@ class _FileReader:
                 field=name,
                 file=self.identity.path,
             )
+        steps = steps_of(field.steps, self.samples, field.name)
+        if kind == "object" and steps is not None:
+            raise UnsupportedFieldError(
+                f"{self.identity.path!r}: field {name!r} has variable length, which a sequence of several rows has no "
+                "tensor for; leave it out, or store it with a fixed length",
+                field=name,
+                file=self.identity.path,
+            )
         try:
             row_shape = selected_shape(dataset.shape[1:], field.columns)
         except OptionError as error:
@@ -245,7 +281,8 @@ class _FileReader:
                 name=name,
                 kind=kind,
                 dtype=np.dtype(object) if kind == "object" else np.dtype(base.newbyteorder("=")),
-                row_shape=(*row_shape, *inner_shape),
+                row_shape=(*(() if steps is None else (len(steps),)), *row_shape, *inner_shape),
+                steps=steps,
                 cast=field.dtype,
                 cut_at_nul=kind == "bytes" and elements.ends_at_nul(dataset.id.get_type(), member),
             )

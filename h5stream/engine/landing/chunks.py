@@ -10,7 +10,7 @@ import contextlib
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,6 +82,17 @@ class ChunkTask:
         spans = self.offset[ends] + self.nbytes[ends] - offsets
         return Ranges(file=self.part.file, offsets=offsets.tolist(), nbytes=spans.tolist())
 
+    def spread(self) -> Self:
+        """Give the same with every row for itself, where it holds spans."""
+        if self.shared.counts is None:
+            return self
+        chosen = self.placement
+        assert chosen.counts is not None
+        total = np.append(0, np.cumsum(chosen.counts, dtype=np.int64))
+        spans = np.append(0, np.cumsum(self.high - self.low))
+        edges = total[spans]
+        return replace(self, shared=chosen.each_row(), low=edges[:-1], high=edges[1:])
+
     def split(self) -> Iterator[ChunkTask]:
         """Give one task for each chunk."""
         for k in range(len(self.number)):
@@ -151,7 +162,6 @@ class ChunkTask:
         """Scatter a decoded chunk to all fields that take of it; `shuffled` as `decode` gives it."""
         piece, rows = int(self.piece[k]), self.rows_of(k)
         for program in self.programs:
-            to = destination.of(program.field, rows)
             if shuffled and shuffled == program.leaf.stored_nbytes and program.fused[piece]:
                 kernels.scatter_planes[program.leaf.unit_nbytes](
                     data,
@@ -159,11 +169,12 @@ class ChunkTask:
                     program.planes,
                     program.segments[piece],
                     self.part.pieces[piece].row_elements,
-                    *to,
+                    *destination.of(program.field, rows),
                 )
                 continue
-            dense = dense_leaf(program, data, shuffled, tools.scratch)
-            kernels.scatter(address_of(dense), int(program.strides[piece]), program.segments_nbytes[piece], *to)
+            dense = address_of(dense_leaf(program, data, shuffled, tools.scratch))
+            stride, segments = int(program.strides[piece]), program.segments_nbytes[piece]
+            destination.scatter(program.field, rows, dense, stride, segments)
 
     def fill_missing(self, destination: Destination, tools: Tools) -> None:
         """Scatter the fill value to the rows of chunks that were never written."""
@@ -172,7 +183,7 @@ class ChunkTask:
             piece, rows = int(self.piece[k]), self.rows_of(k)
             for program in self.programs:
                 fill = address_of(program.fill_rows[piece])
-                kernels.scatter(fill, 0, program.segments_nbytes[piece], *destination.of(program.field, rows))
+                destination.scatter(program.field, rows, fill, 0, program.segments_nbytes[piece])
         tools.tally.scattered(since)
 
 

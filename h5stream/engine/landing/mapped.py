@@ -69,7 +69,7 @@ class MappedTask:
     def land(self, stored: Iterator[Any], destination: Destination, tools: Tools) -> None:
         """Copy the rows to their places; whether the file is what it was is looked at before it is touched."""
         since = clock()
-        self.rows_of_part.copy(self.placement, destination)
+        self.rows_of_part.copy(self.placement.each_row(), destination)
         tools.tally.scattered(since)
 
 

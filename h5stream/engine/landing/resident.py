@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.engine import kernels
 from h5stream.engine.counters import Tally, clock
 from h5stream.engine.footprint import FIELD_ALIGNMENT, TASK_NBYTES
 from h5stream.engine.plan import Placement
@@ -46,7 +45,7 @@ def datasets_to_keep(layout: SampleLayout, memory_budget: int) -> tuple[int, ...
     for number, parts in enumerate(layout.datasets):
         fields = [layout.fields[target.field] for target in parts[0].targets]
         if all(field.kind != "object" for field in fields):
-            sizes.append((layout.rows * sum(field.row_nbytes for field in fields), number))
+            sizes.append((layout.rows * sum(field.placed_nbytes for field in fields), number))
     chosen, left = [], memory_budget // KEEP_SHARE
     for nbytes, number in sorted(sizes):
         if nbytes > min(KEEP_NBYTES, left):
@@ -64,11 +63,14 @@ class ResidentTask:
     ----------
     datasets : ResidentDatasets
         Where they are.
+    fields : tuple of int
+        The fields that are brought.
     placement : Placement
         The rows, and where they go.
     """
 
     datasets: ResidentDatasets
+    fields: tuple[int, ...]
     placement: Placement
 
     def ranges(self) -> Ranges:
@@ -82,7 +84,7 @@ class ResidentTask:
     def land(self, stored: Iterator[Any], destination: Destination, tools: Tools) -> None:
         """Copy the rows to their places."""
         since = clock()
-        self.datasets.copy(self.placement, destination)
+        self.datasets.copy(self.fields, self.placement, destination)
         tools.tally.scattered(since)
 
 
@@ -104,7 +106,6 @@ class ResidentDatasets:
         self._reader = reader
         self._lock = threading.Lock()
         self._memory: NDArray[np.uint8] | None = None
-        self._fields = _fields_of(reader.layout, numbers)
         self._row_nbytes = _row_nbytes(reader.layout, numbers)
         # Packed as one batch of all rows, so that the ordinary plan fills it.
         self._format = resident_format(reader.layout, numbers)
@@ -144,37 +145,36 @@ class ResidentDatasets:
             format=self._format,
             row_nbytes=self._row_nbytes,
         )
-        others = tuple(n for n in range(len(layout.datasets)) if n not in self.numbers)
         tools = self._reader.tools(tally)
-        for task in self._reader.plan(placement, TASK_NBYTES, without=others):
+        for task in self._reader.plan_rows(placement, TASK_NBYTES, self.numbers):
             task.land(tools.read(task.ranges()), destination, tools)
         return memory
 
-    def plan(self, placement: Placement) -> Iterator[ResidentTask]:
-        """Cut a window's rows into tasks."""
-        if self.numbers:
+    def plan(self, placement: Placement, numbers: Sequence[int]) -> Iterator[ResidentTask]:
+        """Cut rows of some of the datasets into tasks."""
+        if fields := _fields_of(self._reader.layout, numbers):
             for some in placement.in_steps(TASK_ROWS):
-                yield ResidentTask(datasets=self, placement=some)
+                yield ResidentTask(datasets=self, fields=fields, placement=some)
 
-    def copy(self, placement: Placement, destination: Destination) -> None:
-        """Copy rows to their places."""
+    def copy(self, fields: Sequence[int], placement: Placement, destination: Destination) -> None:
+        """Copy rows of some fields to their places."""
         assert self._memory is not None
         base = address_of(self._memory)
-        for field in self._fields:
+        for field in fields:
             nbytes = self._row_nbytes[field]
             if nbytes:
                 whole = np.array([[0, 0, nbytes]], dtype=np.int64)
                 source = base + self._format.offsets[field]
-                kernels.scatter(source, nbytes, whole, *destination.of(field, placement))
+                destination.scatter(field, placement, source, nbytes, whole)
 
 
-def _fields_of(layout: SampleLayout, numbers: tuple[int, ...]) -> tuple[int, ...]:
+def _fields_of(layout: SampleLayout, numbers: Sequence[int]) -> tuple[int, ...]:
     return tuple(target.field for number in numbers for target in layout.datasets[number][0].targets)
 
 
 def _row_nbytes(layout: SampleLayout, numbers: tuple[int, ...]) -> tuple[int, ...]:
     fields = _fields_of(layout, numbers)
-    return tuple(f.row_nbytes if number in fields else 0 for number, f in enumerate(layout.fields))
+    return tuple(f.placed_nbytes if number in fields else 0 for number, f in enumerate(layout.fields))
 
 
 def resident_format(layout: SampleLayout, numbers: tuple[int, ...]) -> SlotFormat:

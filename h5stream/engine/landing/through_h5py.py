@@ -80,7 +80,7 @@ class H5pyTask:
         dense = np.ascontiguousarray(column, dtype=layout.dtype).reshape(-1).view(np.uint8)
         if dense.nbytes == 0:
             return
-        stride = layout.row_nbytes
+        stride = layout.placed_nbytes
         whole = np.array([[0, 0, stride]], dtype=np.int64)
         kernels.scatter(address_of(dense) - first * stride, stride, whole, *destination.of(target.field, wanted))
 
@@ -101,7 +101,7 @@ class RowsThroughH5py:
 
     def plan(self, placement: Placement, task_nbytes: int) -> Iterator[H5pyTask]:
         """Cut rows of the part, ascending, into tasks of whole chunks and about as many bytes."""
-        placement, edges, numbers = placement.in_chunks(self._part)
+        placement, edges, numbers = placement.each_row().ascending().in_chunks(self._part)
         spans = placement.rows[edges[1:] - 1].astype(np.int64) - placement.rows[edges[:-1]] + 1
         for cut in cut_by(np.maximum(1, spans * self._part.stored_row_nbytes), task_nbytes):
             low, high = int(edges[cut.start]), int(edges[cut.stop])

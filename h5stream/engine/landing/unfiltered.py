@@ -72,6 +72,8 @@ class Reach:
         Bytes that are read of a row, if each is read by itself.
     scratch_nbytes : int
         Bytes to read into.
+    most_rows : int
+        Consecutive rows that fit in there.
     """
 
     stride: int
@@ -87,12 +89,13 @@ class Reach:
     across: int
     row_nbytes: int
     scratch_nbytes: int
+    most_rows: int
 
     def nbytes_of(self, rows: int, stretches: int) -> int:
         """Give the bytes that are read for so many rows, which lie in so many stretches without gaps."""
-        spans = self.extents[:, 2]
-        along = self.stride - spans <= self.gap_nbytes
-        return int(np.where(along, (rows - stretches) * self.stride + stretches * spans, rows * spans).sum())
+        nbytes = self.extents[:, 2]
+        along = self.stride - nbytes <= self.gap_nbytes
+        return int(np.where(along, (rows - stretches) * self.stride + stretches * nbytes, rows * nbytes).sum())
 
 
 def reach_of(part: DatasetPart, gap_nbytes: int = LOCAL_GAP_NBYTES) -> Reach:
@@ -111,13 +114,15 @@ def reach_of(part: DatasetPart, gap_nbytes: int = LOCAL_GAP_NBYTES) -> Reach:
     edges = np.concatenate([[0], np.flatnonzero(apart) + 1, [len(runs)]])
     first, last = edges[:-1], edges[1:]
     across = np.array([each.number for each in part.pieces], dtype=np.int64)[piece[first]]
-    spans = np.maximum.reduceat(ends, first) - begins[first]
+    nbytes = np.maximum.reduceat(ends, first) - begins[first]
+    stride = part.pieces[0].row_elements * part.stored_element_nbytes
+    room = max(EXTENT_NBYTES, int(nbytes.max()))
     whole = len(index.numbers) == index.chunks
     fills = tuple(np.tile(target.fill, max(1, FILL_NBYTES // max(1, target.fill.nbytes))) for target in part.targets)
     return Reach(
-        stride=part.pieces[0].row_elements * part.stored_element_nbytes,
+        stride=stride,
         gap_nbytes=gap_nbytes,
-        extents=np.ascontiguousarray(np.stack([across, begins[first], spans, first, last], axis=1)),
+        extents=np.ascontiguousarray(np.stack([across, begins[first], nbytes, first, last], axis=1)),
         runs=np.ascontiguousarray(runs[:, 1:]),
         fields=tuple(target.field for target in part.targets),
         fills=fills,
@@ -126,8 +131,9 @@ def reach_of(part: DatasetPart, gap_nbytes: int = LOCAL_GAP_NBYTES) -> Reach:
         numbers=index.numbers[:0] if whole else index.numbers,
         offsets=index.offset,
         across=index.columns,
-        row_nbytes=int(spans.sum()),
-        scratch_nbytes=max(EXTENT_NBYTES, int(spans.max())),
+        row_nbytes=int(nbytes.sum()),
+        scratch_nbytes=room,
+        most_rows=(kernels.room_of_each(len(first), int(nbytes.max()), room) - int(nbytes.max())) // stride + 1,
     )
 
 
@@ -326,15 +332,26 @@ class UnfilteredRows:
 
     def plan(self, placement: Placement, task_nbytes: int) -> Iterator[RowsTask]:
         """Cut rows of the part, ascending, into tasks of about as many bytes."""
-        reach, rows = self.reach, placement.rows
-        between = max(0, int(rows[-1] - rows[0]) * reach.stride // len(rows) - reach.row_nbytes)
+        reach, placement = self.reach, self._cut(placement)
+        rows, total = placement.rows, placement.total_rows
+        between = max(0, int(rows[-1] - rows[0]) * reach.stride // total - reach.row_nbytes)
         along = between <= reach.gap_nbytes
         cost = reach.row_nbytes + (between if along else len(reach.extents) * READ_COST_NBYTES)
         for some in placement.in_steps(max(1, task_nbytes // max(1, cost))):
-            yield self.task(some)
+            yield self._task(some)
 
     def task(self, placement: Placement) -> RowsTask:
         """Give one task for some rows of the part, ascending."""
+        return self._task(self._cut(placement))
+
+    def _cut(self, placement: Placement) -> Placement:
+        """Cut spans so that each lies in one chunk, and fits where it is read to."""
+        if not self._has_descriptor:
+            return placement.each_row().ascending()
+        first = self.part.row_start
+        return placement.cut_every(self.part.chunk_rows, first).cut_every(self.reach.most_rows, first)
+
+    def _task(self, placement: Placement) -> RowsTask:
         if not self._has_descriptor:
             return stretches_task(self.part, self.reach, placement)
         return RowsTask(part=self.part, reach=self.reach, placement=placement)

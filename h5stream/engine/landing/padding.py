@@ -1,0 +1,80 @@
+"""What stands where the steps of a sequence lead out of its segment."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h5stream.engine.counters import clock
+from h5stream.engine.plan import Placement
+from h5stream.engine.slots import address_of
+from h5stream.engine.tasks import NOTHING, Destination, Ranges, Tools
+from h5stream.storage.layout import FieldLayout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaddingTask:
+    """Places of some fields that no stored row goes to.
+
+    Attributes
+    ----------
+    padding : Padding
+        What stands there.
+    fields : tuple of int
+        The fields.
+    placement : Placement
+        The places.
+    """
+
+    padding: Padding
+    fields: tuple[int, ...]
+    placement: Placement
+
+    def ranges(self) -> Ranges:
+        """Give nothing: nothing is stored for these places."""
+        return NOTHING
+
+    def split(self) -> Iterator[PaddingTask]:
+        """Give itself: nothing in it can fail alone."""
+        yield self
+
+    def land(self, stored: Iterator[Any], destination: Destination, tools: Tools) -> None:
+        """Write the number to the places."""
+        since = clock()
+        for field in self.fields:
+            row = self.padding.rows[field]
+            if row.nbytes:
+                whole = np.array([[0, 0, row.nbytes]], dtype=np.int64)
+                destination.scatter(field, self.placement, address_of(row), 0, whole)
+        tools.tally.scattered(since)
+
+
+class Padding:
+    """A row of the padding number for each field.
+
+    Parameters
+    ----------
+    fields : sequence of FieldLayout
+        The fields.
+    number : float
+        What stands in every element.
+    """
+
+    def __init__(self, fields: Sequence[FieldLayout], number: float) -> None:
+        self.rows: list[NDArray[np.uint8]] = [_row_of(field, number) for field in fields]
+
+    def plan(self, placement: Placement, fields: Sequence[int]) -> Iterator[PaddingTask]:
+        """Give the task that fills places of some fields."""
+        yield PaddingTask(padding=self, fields=tuple(fields), placement=placement)
+
+
+def _row_of(field: FieldLayout, number: float) -> NDArray[np.uint8]:
+    count = math.prod(field.row_shape) // len(field.steps or (0,))
+    if field.kind != "array":
+        return np.zeros(count * field.dtype.itemsize, dtype=np.uint8)
+    return np.full(count, number, dtype=field.dtype).view(np.uint8)

@@ -1,0 +1,155 @@
+"""Segments: the stretches of rows that a sequence may not leave, from what a file says of them.
+
+Segments are consecutive and cover all rows, so they are kept as *edges*: segment ``k`` holds the rows ``edges[k]`` to
+``edges[k + 1]``. An empty one has two equal edges.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h5stream.errors import OptionError
+
+Edges = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Ends:
+    """Segments that end where a field says so, as ``terminals`` and ``timeouts`` of a replay buffer do.
+
+    Parameters
+    ----------
+    *fields : str
+        Fields of one number or flag a row; a segment ends with each row at which one of them is not zero, and with the
+        last row.
+
+    Examples
+    --------
+    >>> Ends("terminals", "timeouts").fields
+    ('terminals', 'timeouts')
+    """
+
+    fields: tuple[str, ...]
+
+    def __init__(self, *fields: str) -> None:
+        if not fields or not all(isinstance(field, str) for field in fields):
+            raise OptionError(f"Ends takes names of fields, such as Ends('terminals', 'timeouts'), not {fields!r}")
+        object.__setattr__(self, "fields", fields)
+
+    def edges(self, values: list[NDArray[Any]], rows: int) -> Edges:
+        """Give the edges, from the values of the fields for all rows."""
+        ends = np.zeros(rows, dtype=bool)
+        for name, flags in zip(self.fields, values, strict=True):
+            ends |= _one_a_row(flags, name, rows) != 0
+        edges = np.append(0, np.flatnonzero(ends) + 1)
+        return edges if edges[-1] == rows else np.append(edges, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Ids:
+    """Segments of rows that have one number, as ``trajectory_id`` gives it; each change begins another.
+
+    Parameters
+    ----------
+    field : str
+        A field of one value a row.
+    """
+
+    field: str
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The field that is read."""
+        return (self.field,)
+
+    def edges(self, values: list[NDArray[Any]], rows: int) -> Edges:
+        """Give the edges, from the field's values for all rows."""
+        ids = _one_a_row(values[0], self.field, rows)
+        inner = np.flatnonzero(ids[1:] != ids[:-1]) + 1
+        return np.concatenate([[0], inner, [rows]]) if rows else np.zeros(1, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Segments whose numbers of rows a dataset holds, one behind the other.
+
+    Parameters
+    ----------
+    name : str
+        The dataset, of one number a segment.
+    """
+
+    name: str
+
+    def edges(self, values: NDArray[Any], rows: int) -> Edges:
+        """Give the edges, from the dataset's values.
+
+        Raises
+        ------
+        OptionError
+            If one is negative, or they do not add up to the rows that there are.
+        """
+        lengths = _whole_numbers(values, self.name)
+        if len(lengths) and lengths.min() < 0:
+            raise OptionError(f"Lengths({self.name!r}): lengths are 0 or more, and one is {lengths.min()}")
+        edges = np.append(0, np.cumsum(lengths))
+        if edges[-1] != rows:
+            raise OptionError(
+                f"Lengths({self.name!r}): the lengths add up to {edges[-1]:,}, but the fields have {rows:,} rows"
+            )
+        return edges
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Segments whose first rows a dataset holds, or whose ends; 0 and the number of rows may be there or not.
+
+    Parameters
+    ----------
+    name : str
+        The dataset, of ascending row numbers.
+    """
+
+    name: str
+
+    def edges(self, values: NDArray[Any], rows: int) -> Edges:
+        """Give the edges, from the dataset's values.
+
+        Raises
+        ------
+        OptionError
+            If they do not ascend, or lie outside the rows that there are.
+        """
+        bounds = _whole_numbers(values, self.name)
+        if len(bounds) and (bounds.min() < 0 or bounds.max() > rows or (np.diff(bounds) < 0).any()):
+            raise OptionError(
+                f"Bounds({self.name!r}): bounds are ascending row numbers from 0 to {rows:,}, and these are "
+                f"{_few(bounds)}; Lengths takes numbers of rows, Ids numbers that are alike within a segment"
+            )
+        if not len(bounds) or bounds[0] > 0:
+            bounds = np.append(0, bounds)
+        return bounds if bounds[-1] == rows else np.append(bounds, rows)
+
+
+def _one_a_row(values: NDArray[Any], name: str, rows: int) -> NDArray[Any]:
+    if values.shape[:1] != (rows,) or values.size != rows:
+        raise OptionError(
+            f"field {name!r} is to say where segments end, so it has one value for each of {rows:,} rows; its shape "
+            f"is {values.shape}"
+        )
+    return values.reshape(rows)
+
+
+def _whole_numbers(values: NDArray[Any], name: str) -> Edges:
+    flat = np.asarray(values).reshape(-1)
+    if flat.dtype.kind not in "iu" and not (flat.dtype.kind == "f" and (flat == np.floor(flat)).all()):
+        raise OptionError(f"{name!r} is to hold numbers of rows, and its type is {flat.dtype}")
+    return flat.astype(np.int64)
+
+
+def _few(numbers: NDArray[Any]) -> str:
+    return str(numbers.tolist()) if len(numbers) < 8 else f"{numbers[:6].tolist()} and {len(numbers) - 6:,} more"

@@ -1,0 +1,214 @@
+"""Sequences: samples that are several rows of a segment, at fixed steps from an anchor.
+
+A sequence is known by its *anchor*, a row; each field takes the rows ``anchor + step`` for its own steps. So an epoch
+over sequences is an epoch over anchors: which rows those are is worked out here, and an order knows no more.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h5stream.errors import OptionError
+from h5stream.samples.segments import Bounds, Edges, Ends, Ids, Lengths
+
+Of = str | Sequence[str] | Ends | Bounds | Lengths | Ids | None
+
+TAILS = ("drop", "shift")
+
+
+@dataclass(frozen=True, slots=True)
+class Sequences:
+    """Samples of consecutive rows, none of which leaves its segment.
+
+    Parameters
+    ----------
+    length : int, optional
+        Rows of a sequence; fields with `steps` of their own need none.
+    stride : int, keyword-only
+        Rows from one anchor to the next in a segment.
+    of : str, list of str, Ends, Bounds, Lengths or Ids, optional, keyword-only
+        What a segment is: ``"files"``, groups by pattern (``"data/*"``) or by name, or what a field says; by default
+        all rows of all files are one segment after the other, a file each.
+    pad : str or number, optional, keyword-only
+        What stands where steps lead out of the segment: ``"edge"`` (its first or last row again), ``"zeros"`` or a
+        number. By default nothing is padded: only whole sequences are samples.
+    pad_rows : tuple of int, optional, keyword-only
+        Rows that may be padded at most before a segment's first row and behind its last; by default as many as steps
+        ask for, so that each row (by `stride`) is an anchor.
+    tail : str, keyword-only
+        What becomes of rows behind a segment's last whole sequence: ``"drop"``, or ``"shift"``, which adds the sequence
+        that ends with the segment's last row.
+
+    Raises
+    ------
+    OptionError
+        For a length or stride below 1, and for what is not one of these.
+
+    Examples
+    --------
+    >>> Sequences(16, of="data/*", pad="edge").steps
+    range(0, 16)
+    """
+
+    length: int | None = None
+    _: KW_ONLY
+    stride: int = 1
+    of: Of = None
+    pad: str | float | None = None
+    pad_rows: tuple[int, int] | None = None
+    tail: str = "drop"
+
+    def __post_init__(self) -> None:
+        for name, count in (("length", 1 if self.length is None else self.length), ("stride", self.stride)):
+            if _integer(count, name) < 1:
+                raise OptionError(f"Sequences: {name} must be at least 1, not {count!r}")
+        if isinstance(self.pad, str) and self.pad not in ("edge", "zeros"):
+            raise OptionError(f"Sequences: pad= is 'edge', 'zeros' or a number, not {self.pad!r}")
+        if self.tail not in TAILS:
+            raise OptionError(f"Sequences: tail= is one of {', '.join(map(repr, TAILS))}, not {self.tail!r}")
+        if self.tail == "shift" and self.pad is not None:
+            raise OptionError(
+                "Sequences: tail='shift' moves the last sequence back so that nothing is padded; leave pad= out"
+            )
+        if self.pad_rows is not None:
+            if self.pad is None:
+                raise OptionError("Sequences: pad_rows= says how much may be padded, so it needs pad=")
+            object.__setattr__(self, "pad_rows", _two_counts(self.pad_rows))
+
+    @property
+    def steps(self) -> range | None:
+        """The steps of a field that names none."""
+        return None if self.length is None else range(self.length)
+
+
+def checked_steps(steps: Any) -> tuple[int, ...]:
+    """Turn what a user gave as ``steps=`` into a tuple.
+
+    Raises
+    ------
+    OptionError
+        If it is empty, or holds something that is not an integer.
+
+    Examples
+    --------
+    >>> checked_steps(range(-1, 3)), checked_steps([0, 4, 2])
+    ((-1, 0, 1, 2), (0, 4, 2))
+    """
+    if isinstance(steps, (str, bytes)) or not isinstance(steps, Iterable):
+        raise OptionError(f"steps= takes a range or a list of integers, such as range(-1, 15), not {steps!r}")
+    found = tuple(_integer(step, "a step") for step in steps)
+    if not found:
+        raise OptionError("steps= is empty; a field has one row at least, steps=[0]")
+    return found
+
+
+def anchors_of(edges: Edges, sequences: Sequences, first_step: int, last_step: int) -> NDArray[np.int64]:
+    """Give the anchors of all sequences, ascending.
+
+    Parameters
+    ----------
+    edges : ndarray of int64
+        Of the segments.
+    sequences : Sequences
+        Stride, padding and tail.
+    first_step, last_step : int
+        The least and the greatest step of any field.
+
+    Examples
+    --------
+    >>> anchors_of(np.array([0, 5, 7, 12]), Sequences(3), 0, 2).tolist()
+    [0, 1, 2, 7, 8, 9]
+    >>> anchors_of(np.array([0, 5, 7, 12]), Sequences(3, stride=2, tail="shift"), 0, 2).tolist()
+    [0, 2, 7, 9]
+    >>> anchors_of(np.array([0, 5]), Sequences(3, pad="edge", pad_rows=(0, 1)), -1, 1).tolist()
+    [1, 2, 3, 4]
+    """
+    before, after = _room(sequences, first_step, last_step)
+    first = np.maximum(edges[:-1], edges[:-1] - first_step - before)
+    last = np.minimum(edges[1:] - 1, edges[1:] - 1 - last_step + after)
+    counts = np.maximum(0, (last - first) // sequences.stride + 1)
+    counts[edges[1:] == edges[:-1]] = 0
+    ends = np.cumsum(counts)
+    within = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - counts, counts)
+    anchors: NDArray[np.int64] = np.repeat(first, counts) + within * sequences.stride
+    if sequences.tail == "shift":
+        left = (counts > 0) & (first + (counts - 1) * sequences.stride < last)
+        anchors = np.sort(np.concatenate([anchors, last[left]]))
+    return anchors
+
+
+def _room(sequences: Sequences, first_step: int, last_step: int) -> tuple[int, int]:
+    """Give how many rows may be padded at either end."""
+    if sequences.pad is None:
+        return 0, 0
+    most = max(0, -first_step), max(0, last_step)
+    if sequences.pad_rows is None:
+        return most
+    return min(most[0], sequences.pad_rows[0]), min(most[1], sequences.pad_rows[1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """The rows of a field that some samples take, sample after sample, step after step.
+
+    Attributes
+    ----------
+    rows : ndarray of int64, shape (samples * steps,)
+        Row numbers; where a step leads out of its segment, those of the segment's first or last row.
+    outside : ndarray of bool or None
+        Which of them lead out; None where none can.
+    """
+
+    rows: NDArray[np.int64]
+    outside: NDArray[np.bool_] | None
+
+
+def taken_by(anchors: NDArray[Any], steps: tuple[int, ...], edges: Edges | None) -> Taken:
+    """Work out the rows that samples take.
+
+    Parameters
+    ----------
+    anchors : ndarray of int
+        The samples.
+    steps : tuple of int
+        Of the field.
+    edges : ndarray of int64 or None
+        Of the segments; None where no step can lead out of one.
+
+    Examples
+    --------
+    >>> taken = taken_by(np.array([0, 6]), (-1, 0, 1), np.array([0, 5, 7]))
+    >>> taken.rows.tolist(), taken.outside.tolist()
+    ([0, 0, 1, 5, 6, 6], [True, False, False, False, False, True])
+    """
+    rows = (anchors.astype(np.int64)[:, None] + np.array(steps, dtype=np.int64)).reshape(-1)
+    if edges is None:
+        return Taken(rows=rows, outside=None)
+    segment = np.searchsorted(edges, anchors, side="right") - 1
+    clipped = np.clip(rows, np.repeat(edges[segment], len(steps)), np.repeat(edges[segment + 1] - 1, len(steps)))
+    return Taken(rows=clipped, outside=clipped != rows)
+
+
+def _integer(value: Any, name: str) -> int:
+    try:
+        if isinstance(value, (bool, np.bool_)):
+            raise TypeError("a truth value")
+        return operator.index(value)
+    except TypeError:
+        raise OptionError(f"{name} is an integer, not {value!r}") from None
+
+
+def _two_counts(pair: Any) -> tuple[int, int]:
+    try:
+        before, after = (_integer(count, "pad_rows=") for count in pair)
+    except (TypeError, ValueError):
+        raise OptionError(f"pad_rows= is two numbers of rows, (before, after), not {pair!r}") from None
+    if before < 0 or after < 0:
+        raise OptionError(f"pad_rows= is two numbers of rows, 0 or more, not {pair!r}")
+    return before, after

@@ -1,0 +1,109 @@
+"""Sample spaces: which samples there are, and which rows each field takes of one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h5stream.errors import OptionError
+from h5stream.samples.segments import Edges
+from h5stream.samples.sequences import Sequences, anchors_of
+
+Steps = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceSpace:
+    """All sequences of some segments.
+
+    Attributes
+    ----------
+    anchors : ndarray of int64
+        The row that each sample begins at, ascending.
+    edges : ndarray of int64
+        Of the segments; see `h5stream.samples.segments`.
+    pad : str or float or None
+        What stands where a step leads out of its segment; None where none does.
+    left_out : int
+        Segments that no sample is of, since they are shorter than one.
+    """
+
+    anchors: NDArray[np.int64]
+    edges: Edges
+    pad: str | float | None
+    left_out: int
+
+    @property
+    def padding(self) -> float | None:
+        """The number that stands outside of segments; None where it is a row of the segment, or nothing does."""
+        return None if self.pad is None or self.pad == "edge" else 0.0 if self.pad == "zeros" else float(self.pad)
+
+
+def sequence_space(sequences: Sequences, edges: Edges, steps: Sequence[Steps]) -> SequenceSpace:
+    """Find all sequences of some segments.
+
+    Parameters
+    ----------
+    sequences : Sequences
+        As the user asked.
+    edges : ndarray of int64
+        Of the segments.
+    steps : sequence of tuple of int
+        Of each field.
+
+    Raises
+    ------
+    OptionError
+        If no segment is long enough.
+
+    Examples
+    --------
+    >>> space = sequence_space(Sequences(3), np.array([0, 5, 7, 12]), [(0, 1, 2), (2,)])
+    >>> space.anchors.tolist(), space.left_out
+    ([0, 1, 2, 7, 8, 9], 1)
+    """
+    first, last = min(map(min, steps)), max(map(max, steps))
+    anchors = anchors_of(edges, sequences, first, last)
+    lengths = np.diff(edges)
+    if not len(anchors):
+        longest = int(lengths.max(initial=0))
+        raise OptionError(
+            f"no sequence fits: its steps span {last - first + 1:,} rows (from {first} to {last}), and the longest of "
+            f"{len(lengths):,} segments has {longest:,}; take a shorter one, or pad='edge' or pad='zeros'"
+        )
+    with_samples = np.unique(np.searchsorted(edges, anchors, side="right"))
+    return SequenceSpace(anchors=anchors, edges=edges, pad=sequences.pad, left_out=len(lengths) - len(with_samples))
+
+
+def joined_space(spaces: Sequence[SequenceSpace], starts: Sequence[int]) -> SequenceSpace:
+    """Give the space of several that follow one another, each beginning at a row of the whole."""
+    moved = list(zip(spaces, starts, strict=True))
+    return SequenceSpace(
+        anchors=np.concatenate([space.anchors + start for space, start in moved]),
+        edges=np.concatenate([np.zeros(1, dtype=np.int64), *(space.edges[1:] + start for space, start in moved)]),
+        pad=spaces[0].pad,
+        left_out=sum(space.left_out for space in spaces),
+    )
+
+
+def steps_of(given: Any, sequences: Sequences | None, name: str) -> Steps | None:
+    """Give the steps of a field: its own, or those of all; None where a sample is a row.
+
+    Raises
+    ------
+    OptionError
+        If it has steps where samples are no sequences, or neither it nor `sequences` says any.
+    """
+    if sequences is None:
+        if given is not None:
+            raise OptionError(f"field {name!r} has steps=, which needs samples=Sequences(...): say what a segment is")
+        return None
+    if given is not None:
+        return tuple(given)
+    if sequences.steps is None:
+        raise OptionError(f"field {name!r} needs steps=, or Sequences a length: Sequences(16)")
+    return tuple(sequences.steps)

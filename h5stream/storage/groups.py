@@ -1,0 +1,138 @@
+"""Groups by pattern: which groups of a file hold segments, or rows that are read one behind the other."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from h5stream.errors import FieldNotFoundError, OptionError
+from h5stream.samples.segments import Bounds, Edges, Ends, Ids, Lengths
+from h5stream.samples.sequences import Of
+from h5stream.storage.discovery import find_dataset
+from h5stream.storage.external import Guard
+from h5stream.storage.nearest import did_you_mean
+
+FILES = "files"
+"""What stands for whole files in place of a pattern."""
+
+
+def groups_of(file: Any, root: str, of: Of, path: str, guard: Guard) -> list[str]:
+    """Find the groups of an open file that hold rows.
+
+    Parameters
+    ----------
+    file : h5py.File
+        Open.
+    root : str
+        The group to look in; empty for the file's root.
+    of : str, sequence of str, or what else says what a segment is
+        A pattern with ``*`` and ``?`` at any level, whose groups come in the order of their names, numbers in these
+        counted as such; or names, whose groups come in the order given. For all else it is `root` alone.
+    path : str
+        The file's path, for messages.
+    guard : Guard
+        Says which files external links may lead to.
+
+    Returns
+    -------
+    list of str
+        Paths without slashes around them; an empty one is the file's root.
+
+    Raises
+    ------
+    FieldNotFoundError
+        If a pattern matches no group, or a name is not one.
+    """
+    if of is None or of == FILES or isinstance(of, (Ends, Ids, Lengths, Bounds)):
+        return [root]
+    above = f"{root}/" if root else ""
+    if isinstance(of, str):
+        found = list(_matching(file[root or "/"], of.strip("/").split("/"), above, path, guard))
+        if not found:
+            raise FieldNotFoundError(
+                f"{path!r}: of={of!r} matches no group.{_what_there_is(file)}", field=of, file=path
+            )
+        return found
+    names = [above + _checked_name(name).strip("/") for name in of]
+    if not names:
+        raise OptionError("of= names no group; give a pattern such as 'data/*', names of groups, or 'files'")
+    for name in names:
+        guard.check_links(file, name, path)
+        if not isinstance(file.get(name), h5py.Group):
+            hint = did_you_mean(name, list(_all_groups(file)))
+            raise FieldNotFoundError(f"{path!r} has no group {name!r}, which of= names.{hint}", field=name, file=path)
+    return names
+
+
+def edges_in(file: Any, group: str, of: Of, rows: int, path: str, guard: Guard) -> Edges:
+    """Give the edges of the segments of a group's rows, counted from its first row.
+
+    Raises
+    ------
+    FieldNotFoundError, OptionError
+        If what is to say where segments end is not there, or does not say it.
+    """
+    if not isinstance(of, (Ends, Ids, Lengths, Bounds)):
+        return np.array([0, rows], dtype=np.int64)
+    above = f"{group}/" if group else ""
+    names = of.fields if isinstance(of, (Ends, Ids)) else (of.name,)
+    values = [_column(file, above + name, path, guard) for name in names]
+    try:
+        return of.edges(values, rows) if isinstance(of, (Ends, Ids)) else of.edges(values[0], rows)
+    except OptionError as error:
+        raise OptionError(f"{path!r}: {error}") from None
+
+
+def _column(file: Any, name: str, path: str, guard: Guard) -> NDArray[Any]:
+    dataset, _, member = find_dataset(file, name, path, guard)
+    values = dataset[()]
+    for part in member:
+        values = values[part]
+    return np.asarray(values)
+
+
+def _checked_name(name: Any) -> str:
+    text = name.decode() if isinstance(name, bytes) else name
+    if not isinstance(text, str):
+        raise OptionError(f"of= takes a pattern, or names of groups, not {name!r}")
+    return text
+
+
+def _matching(group: Any, levels: list[str], above: str, path: str, guard: Guard) -> Iterator[str]:
+    pattern, *below = levels
+    names = [name for name in group if isinstance(name, str)]
+    for name in sorted(fnmatch.filter(names, pattern), key=_by_numbers):
+        guard.check_links(group.file, above + name, path)
+        inner = group.get(name)
+        if isinstance(inner, h5py.Group):
+            if below:
+                yield from _matching(inner, below, f"{above}{name}/", path, guard)
+            else:
+                yield above + name
+
+
+def _by_numbers(name: str) -> list[tuple[int, int | str]]:
+    """Give a key by which ``demo_2`` comes before ``demo_10``."""
+    return [(0, int(part)) if part.isdigit() else (1, part) for part in re.split(r"(\d+)", name)]
+
+
+def _all_groups(file: Any) -> Iterator[str]:
+    for name in file:
+        inner = file.get(name)
+        if isinstance(inner, h5py.Group):
+            yield name
+            yield from (f"{name}/{below}" for below in inner)
+
+
+def _what_there_is(file: Any) -> str:
+    groups = [name for name in file if isinstance(file.get(name), h5py.Group)]
+    if not groups:
+        return " It has no groups; of='files' takes each file as a segment."
+    shown = ", ".join(repr(name) for name in groups[:8]) + (" ..." if len(groups) > 8 else "")
+    return f" At its root are the groups {shown}; '{groups[0]}/*' matches those in the first."
