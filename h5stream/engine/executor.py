@@ -352,7 +352,7 @@ class Run:
         first, placement = Placement.from_first(window)
         del window  # its batch numbers are as much memory as those of the placement
         # Small windows are cut finely enough that every thread gets a share.
-        share = len(placement) * self._row_nbytes // (4 * max(1, len(self._threads)))
+        share = placement.total_rows * self._row_nbytes // (4 * max(1, len(self._threads)))
         task_nbytes = max(64 * 1024, min(TASK_NBYTES, share))
         tasks: list[Task] = [*self._reader.plan(placement, task_nbytes, self._resident)]
         files = placement.files_of(self._reader.layout)

@@ -8,10 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 from h5stream.errors import BudgetError
-from h5stream.order.epoch import CutOrder, Order
+from h5stream.order.epoch import CutOrder, EpochOrder, Order
+from h5stream.order.file_order import FileOrder
 from h5stream.order.places import place_nbytes
 from h5stream.order.regrouped import RegroupedOrder
 from h5stream.order.transfer import TransferOrder
@@ -202,7 +203,7 @@ class Footprint:
 
     def engine_order(self, order: CutOrder, first_batch: int) -> tuple[Order, int]:
         """Give the order in which the engine fills slots, and the slot that `first_batch` needs first."""
-        return order, first_batch
+        return (FileOrder(order) if _is_in_file_order(order) else order), first_batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,6 +230,8 @@ class GatheredBatches(Footprint):
 
     def engine_order(self, order: CutOrder, first_batch: int) -> tuple[Order, int]:
         """Give the same batches, a few at a time."""
+        if _is_in_file_order(order):
+            return FileOrder(order, self.batches_at_once), first_batch
         return RegroupedOrder(order, self.batches_at_once), first_batch
 
 
@@ -245,6 +248,10 @@ class DeviceWindow(Footprint):
         """Give slots of rows as the file has them, from the window of the first batch on."""
         transfer = TransferOrder(order, slot_rows=self.slot_rows, slots_at_once=self.slots_at_once)
         return transfer, transfer.first_slot(first_batch)
+
+
+def _is_in_file_order(order: Order) -> TypeGuard[EpochOrder]:
+    return isinstance(order, EpochOrder) and order.is_in_file_order
 
 
 Kind = TypeVar("Kind", bound=Footprint)

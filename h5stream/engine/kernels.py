@@ -154,17 +154,27 @@ def scatter(source, source_stride, segments, in_rows, batch, within, slots, fiel
 @_jit
 def _scatter_spans(source, source_stride, segments, in_rows, lengths, batch, within, slots, field_offset, row_nbytes):
     """Do what `scatter_spans` does, without the fence."""
-    whole = segments.shape[0] == 1 and segments[0, 2] == source_stride == row_nbytes
+    count = segments[0, 2] if segments.shape[0] == 1 else 0
     for i in range(in_rows.shape[0]):
         row = source + in_rows[i] * source_stride
         place = slots[batch[i]] + field_offset + within[i] * row_nbytes
-        if whole:
+        base, target = row + segments[0, 0], place + segments[0, 1]
+        loose = base | source_stride | target | row_nbytes
+        if count == source_stride and count == row_nbytes:
             _copy_run(place, row, lengths[i] * row_nbytes)
-            continue
-        for k in range(lengths[i]):
-            for s in range(segments.shape[0]):
-                target = place + k * row_nbytes + segments[s, 1]
-                _copy_run(target, row + k * source_stride + segments[s, 0], segments[s, 2])
+        elif count == 8 and loose & 7 == 0:
+            for k in range(lengths[i]):
+                value = carray(u64_at(base + k * source_stride), 1)[0]
+                carray(u64_at(target + k * row_nbytes), 1)[0] = value
+        elif count == 4 and loose & 3 == 0:
+            for k in range(lengths[i]):
+                value = carray(u32_at(base + k * source_stride), 1)[0]
+                carray(u32_at(target + k * row_nbytes), 1)[0] = value
+        else:
+            for k in range(lengths[i]):
+                for s in range(segments.shape[0]):
+                    into = place + k * row_nbytes + segments[s, 1]
+                    _copy_run(into, row + k * source_stride + segments[s, 0], segments[s, 2])
 
 
 @_jit

@@ -50,7 +50,8 @@ class Placement:
     def of(cls, window: Window, first_batch: int = 0) -> Placement:
         """Take over a window of an order, its batches counted from `first_batch`."""
         batch = less(window.batch, first_batch) if first_batch else narrowed(window.batch)
-        return cls(rows=narrowed(window.rows), batch=batch, within=narrowed(window.within))
+        counts = None if window.counts is None else narrowed(window.counts)
+        return cls(rows=narrowed(window.rows), batch=batch, within=narrowed(window.within), counts=counts)
 
     @classmethod
     def from_first(cls, window: Window) -> tuple[int, Placement]:
@@ -97,6 +98,8 @@ class Placement:
 
     def rows_of_batches(self) -> Ints:
         """Count the rows of each batch, piece by piece: `numpy.bincount` makes 64-bit numbers of all it is given."""
+        if self.counts is not None:
+            return np.bincount(self.batch, weights=self.counts).astype(np.int64)
         counts = np.zeros(int(self.batch.max()) + 1, dtype=np.int64)
         for piece in pieces(len(self)):
             first = int(self.batch[piece].min())

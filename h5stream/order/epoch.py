@@ -35,11 +35,14 @@ class Window:
         The batch that each row belongs to.
     within : ndarray of int, shape (n,)
         Its place in that batch.
+    counts : ndarray of int, shape (n,), optional
+        Where each is a span of that many consecutive rows, which go to consecutive places.
     """
 
     rows: Places
     batch: Places
     within: Places
+    counts: Places | None = None
 
     @classmethod
     def of_batches(cls, first_batch: int, rows: Sequence[NDArray[np.integer[Any]]]) -> Window:
@@ -302,6 +305,11 @@ class EpochOrder:
     def rows(self) -> int:
         """Rows of this rank in this epoch."""
         return self.cut.rows
+
+    @property
+    def is_in_file_order(self) -> bool:
+        """Whether all rows come as the files have them."""
+        return not self.settings.shuffle and self.blocks.rows is None
 
     def batch_size_of(self, batch: int) -> int:
         """Give the rows of a batch."""
