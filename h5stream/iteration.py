@@ -12,11 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Any, NoReturn, Protocol
 
 from h5stream.cursor import Cursor, Progress, Start
-from h5stream.engine.executor import check_process
 from h5stream.engine.footprint import Footprint
 from h5stream.engine.landing.resident import ResidentDatasets
 from h5stream.engine.reader import RowReader
-from h5stream.engine.running import STOP_S, Engine, Running
+from h5stream.engine.running import STOP_S, Engine, Running, check_process
 from h5stream.engine.threads import ThreadEngine
 from h5stream.errors import LoaderClosedError
 from h5stream.isolation.engine import ProcessEngine

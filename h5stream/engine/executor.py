@@ -20,7 +20,7 @@ from h5stream.engine.footprint import TASK_NBYTES
 from h5stream.engine.landing.resident import ResidentDatasets
 from h5stream.engine.plan import Placement
 from h5stream.engine.reader import RowReader
-from h5stream.engine.running import STOP_S, closed, made_before_fork, timed_out
+from h5stream.engine.running import STOP_S, check_process, closed, timed_out
 from h5stream.engine.slots import SlotFormat, Slots
 from h5stream.engine.tasks import Bytes, Ranges, Task
 from h5stream.errors import H5StreamError
@@ -80,7 +80,7 @@ class Run:
     slot_format : SlotFormat
         How a batch is packed.
     threads : int
-        Reader threads; 0 reads in the thread that asks for batches.
+        Reader threads, at least one; without any see `h5stream.engine.inline.InlineRun`.
     max_open_batches : int
         Batches that may be filled or waiting at a time; exceeded only where one window needs more.
     first_batch : int
@@ -113,8 +113,6 @@ class Run:
         self._row_nbytes = sum(f.row_nbytes for f in fields)
         self._max_open, self._passed_on = max_open_batches, 0
         self._on_thread_start, self._skip_corrupt, self._world_size = on_thread_start, skip_corrupt, world_size
-        # In the caller's own thread Ctrl-C is the caller's, at once; in ours everything is reported.
-        self._caught: type[BaseException] = BaseException if threads else Exception
         self._pid = os.getpid()
         self._changed = threading.Condition()
         self._windows: Iterator[Window] | None = order.windows(first_batch)
@@ -128,8 +126,7 @@ class Run:
         self._stopped = False
         self.left_out: set[int] = set()
         self.counters = RunCounters(threads=threads, ready_limit=max_open_batches, row_nbytes=self._row_nbytes)
-        self._consumer_tally = self.counters.tally()
-        self._concurrency = reader.concurrency if threads else 0
+        self._concurrency = reader.concurrency
         self._threads = [
             threading.Thread(target=self._work, args=(k,), name=f"h5stream-reader-{k}", daemon=True)
             for k in range(threads)
@@ -138,8 +135,7 @@ class Run:
             threading.Thread(target=self._read_ahead, name=f"h5stream-source-{k}", daemon=True)
             for k in range(self._concurrency)
         ]
-        if self._threads:
-            _stop_at_exit(self)
+        _stop_at_exit(self)
         for thread in (*self._threads, *self._ahead):
             thread.start()
 
@@ -173,12 +169,7 @@ class Run:
                     if batch is not None:
                         self.counters.waited(asked)
                     return batch
-                job = None if self._threads else self._take_job()
-                if job is None:
-                    if self._threads or self._planning or self._running:  # readers, or another thread that asks
-                        self._wait(deadline, timeout_s)
-                    continue  # else what was to be done failed, which is known now
-            job(self._consumer_tally)
+                self._wait(deadline, timeout_s)
 
     def next_if_ready(self) -> ReadyBatch | None:
         """Give the next batch if that needs no waiting; None at the end as well."""
@@ -294,7 +285,7 @@ class Run:
             window, self._planned = self._planned, None
             try:
                 self._admit(window)
-            except self._caught as error:  # no memory for its slots: that is the consumer's to know
+            except BaseException as error:  # no memory for its slots: that is the consumer's to know
                 self._fail(window.first_batch, error)
         job = self._first_to_land()
         may_plan = self._planned is None and not self._planning and self._windows is not None
@@ -335,7 +326,7 @@ class Run:
             began = clock()
             planned = None if windows is None else self._plan(windows)
             tally.plan_ns += clock() - began
-        except self._caught as error:
+        except BaseException as error:
             self._fail_planning(error)
             return
         with self._changed:
@@ -369,7 +360,7 @@ class Run:
         except H5StreamError as error:
             drop = (lambda one, why: window.drop(one, why, self.counters)) if self._skip_corrupt else None
             failed = window.first_failure(task, error, self._reader.tools(), drop)
-        except self._caught as error:
+        except BaseException as error:
             failed = window.first_batch + task.placement.first_batch, error
         with self._changed:
             # In one step with the count: what completes the window must know of every error in it.
@@ -435,7 +426,7 @@ class Run:
         return job
 
 
-# --- where a run ends: in a forked child, and with the interpreter ---------------------------------------------
+# --- a run ends with the interpreter ---------------------------------------------------------------------------
 
 _running: weakref.WeakSet[Run] = weakref.WeakSet()
 
@@ -455,9 +446,3 @@ def _register() -> None:
 def _stop_all() -> None:
     for run in list(_running):
         run.stop(EXIT_S)
-
-
-def check_process(pid: int) -> None:
-    """Refuse to go on in another process than the one that threads were started in."""
-    if os.getpid() != pid:
-        raise made_before_fork()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Protocol
 
 from h5stream.engine.batches import ReadyBatch
@@ -16,8 +17,8 @@ STOP_S = 1.0
 class Running(Protocol):
     """One pass over an order that is under way.
 
-    Two kinds: `h5stream.engine.executor.Run`, whose threads are ours, and `h5stream.isolation.engine.IsolatedRun`,
-    whose threads belong to another process.
+    Three kinds: `h5stream.engine.executor.Run`, whose threads are ours, `h5stream.engine.inline.InlineRun`, which needs
+    none, and `h5stream.isolation.engine.IsolatedRun`, whose threads belong to another process.
 
     Guarantees
     ----------
@@ -106,3 +107,9 @@ def made_before_fork() -> LoaderClosedError:
 def closed() -> LoaderClosedError:
     """Say that an iterator was used after it had been stopped."""
     return LoaderClosedError("the loader was closed; make a new iterator with iter(loader)")
+
+
+def check_process(pid: int) -> None:
+    """Refuse to go on in another process than the one that a pass was begun in."""
+    if os.getpid() != pid:
+        raise made_before_fork()

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from h5stream.engine.executor import Run
+from h5stream.engine.inline import InlineRun
 from h5stream.engine.landing.resident import ResidentDatasets
 from h5stream.engine.reader import RowReader
+from h5stream.engine.running import Running
 from h5stream.engine.slots import SlotFormat, Slots
 from h5stream.order.epoch import Order
 
@@ -60,21 +63,15 @@ class ThreadEngine:
         """Bytes of the slots, filled or free."""
         return self.slots.held_nbytes
 
-    def begin(self, order: Order, first_batch: int, *, max_open_batches: int, world_size: int = 1) -> Run:
+    def begin(self, order: Order, first_batch: int, *, max_open_batches: int, world_size: int = 1) -> Running:
         """Begin a pass over an order."""
-        return Run(
-            self.reader,
-            self._kept,
-            order,
-            self.slots,
-            self._format,
-            threads=self._readers,
-            max_open_batches=max_open_batches,
-            first_batch=first_batch,
-            on_thread_start=self._on_thread_start,
-            skip_corrupt=self._skip_corrupt,
-            world_size=world_size,
-        )
+        what = self.reader, self._kept, order, self.slots, self._format
+        given: dict[str, Any] = {"first_batch": first_batch, "world_size": world_size}
+        given["skip_corrupt"] = self._skip_corrupt
+        if self._readers == 0:
+            return InlineRun(*what, **given)
+        given |= {"threads": self._readers, "on_thread_start": self._on_thread_start}
+        return Run(*what, max_open_batches=max_open_batches, **given)
 
     def trim(self) -> None:
         """Let go of free slots."""

@@ -209,6 +209,11 @@ class BatchCut:
         stop = self.rows if batch == self.batches - 1 else self.start_of(batch + 1)
         return stop - self.start_of(batch)
 
+    def batch_of(self, output: int) -> int:
+        """Give the batch of one output place."""
+        last = self.batches - 1
+        return last if output >= self._last_start else output // min(self.batch_size, self.rows)
+
     def locate(self, output: Places) -> tuple[Places, Places]:
         """Give batch and place in it for output places."""
         size = min(self.batch_size, self.rows)  # which may be more than the numbers' type can hold

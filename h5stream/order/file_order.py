@@ -54,7 +54,7 @@ class FileOrder:
         for start, stop in itertools.pairwise((order.window_edges - order.run[0]).tolist()):
             edges = [max(start, begin), stop]
             if self._at_once is not None and edges[0] < stop:
-                first, last = (int(b) for b in cut.locate(np.array([edges[0], stop - 1]))[0])
+                first, last = cut.batch_of(edges[0]), cut.batch_of(stop - 1)
                 edges[1:1] = [cut.start_of(batch) for batch in range(first + self._at_once, last + 1, self._at_once)]
             for low, high in itertools.pairwise(edges):
                 if low < high:
@@ -63,7 +63,7 @@ class FileOrder:
     def _window(self, start: int, stop: int) -> Window:
         """Give output places `start` to `stop`: as many rows that follow one another, since nothing is shuffled."""
         cut, base, blocks = self._order.cut, self._order.run[0], self._order.blocks.edges
-        first, last = (int(batch) for batch in cut.locate(np.array([start, stop - 1]))[0])
+        first, last = cut.batch_of(start), cut.batch_of(stop - 1)
         batches = [cut.start_of(batch) for batch in range(first + 1, last + 1)]
         low, high = np.searchsorted(blocks, [start + base, stop + base])
         edges = np.unique(np.concatenate([[start, stop], batches, blocks[low:high] - base]).astype(np.int64))

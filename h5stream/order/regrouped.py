@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from h5stream.order.epoch import CutOrder, Window
-from h5stream.order.places import Places
+from h5stream.order.places import Places, place_dtype
 
 
 class RegroupedOrder:
@@ -67,20 +67,21 @@ class RegroupedOrder:
     def _cut(self, by_output: Places, base: int, begin: int, stop: int) -> Iterator[Window]:
         order = self._order
         while begin < stop:
-            first = int(order.cut.locate(np.array([begin]))[0][0])
+            first = order.cut.batch_of(begin)
             after = first + self._at_once
             end = min(stop, order.cut.start_of(after) if after < self.batches else order.cut.rows)
             batch, within = self._places(begin, end, first)
             yield Window(rows=by_output[begin - base : end - base], batch=batch, within=within)
             begin = end
 
-    def _places(self, begin: int, end: int, batch: int) -> tuple[np.ndarray, np.ndarray]:
+    def _places(self, begin: int, end: int, batch: int) -> tuple[Places, Places]:
         """Give batch and place in it for consecutive output places, without a division for each."""
-        batches, within = [], []
+        base, dtype = begin, place_dtype(max(end, self.batches))
+        batches, within = (np.empty(end - begin, dtype=dtype) for _ in range(2))
         while begin < end:
-            start, size = self._order.cut.start_of(batch), self._order.cut.size_of(batch)
-            stop = min(end, start + size)
-            batches.append(np.full(stop - begin, batch, dtype=np.int64))
-            within.append(np.arange(begin - start, stop - start, dtype=np.int64))
+            start = self._order.cut.start_of(batch)
+            stop = min(end, start + self._order.cut.size_of(batch))
+            ours = slice(begin - base, stop - base)
+            batches[ours], within[ours] = batch, np.arange(begin - start, stop - start, dtype=dtype)
             begin, batch = stop, batch + 1
-        return np.concatenate(batches), np.concatenate(within)
+        return batches, within

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from h5stream.engine.executor import Run
+from h5stream.engine.inline import InlineRun
 from h5stream.engine.plan import Placement
 from h5stream.engine.slots import SlotFormat, SlotRing
 from h5stream.errors import SourceChangedError
@@ -41,11 +43,11 @@ class Reader:
     def layout(self):
         return SimpleNamespace(fields=(), datasets=(), files=(self.file,), files_of=lambda rows: (0,))
 
-    def plan(self, placement, task_nbytes, without):
-        return []
+    def plan(self, placement, task_nbytes, resident):
+        return resident.plan(placement)
 
     def tools(self, tally=None, stopped=None):
-        return SimpleNamespace(read=iter)
+        return SimpleNamespace(read=iter, tally=tally)
 
 
 @dataclass
@@ -162,16 +164,12 @@ def starting():
 
     def start(order, *, hook=None, threads=2, max_open=4, ring=None, resident_options=None, **options):
         reader = Reader(hook)
-        run = Run(
-            reader,
-            Resident(reader, **(resident_options or {})),
-            order,
-            ring or Ring(),
-            SlotFormat(rows=BATCH, offsets=(), nbytes=128),
-            threads=threads,
-            max_open_batches=max_open,
-            **options,
-        )
+        given = (reader, Resident(reader, **(resident_options or {})), order, ring or Ring())
+        slot_format = SlotFormat(rows=BATCH, offsets=(), nbytes=128)
+        if threads:
+            run = Run(*given, slot_format, threads=threads, max_open_batches=max_open, **options)
+        else:
+            run = InlineRun(*given, slot_format, **options)
         run.test_reader = reader
         runs.append(run)
         return run
@@ -179,4 +177,4 @@ def starting():
     yield start
     for run in runs:
         run.stop()
-    assert [t.name for run in runs for t in run._threads if t.is_alive()] == []
+    assert [t.name for t in threading.enumerate() if t.name.startswith("h5stream-reader")] == []

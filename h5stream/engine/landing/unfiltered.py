@@ -346,10 +346,12 @@ class UnfilteredRows:
 
     def _cut(self, placement: Placement) -> Placement:
         """Cut spans so that each lies in one chunk, and fits where it is read to."""
-        if not self._has_descriptor:
+        reach, first = self.reach, self.part.row_start
+        # Where so few bytes of each row are wanted that rows are read one by one, there is nothing to keep together.
+        reads_along = reach.gap_nbytes + int(reach.extents[:, 2].min()) >= reach.stride
+        if not self._has_descriptor or not reads_along:
             return placement.each_row().ascending()
-        first = self.part.row_start
-        return placement.cut_every(self.part.chunk_rows, first).cut_every(self.reach.most_rows, first)
+        return placement.cut_every(self.part.chunk_rows, first).cut_every(reach.most_rows, first)
 
     def _task(self, placement: Placement) -> RowsTask:
         if not self._has_descriptor:
