@@ -309,7 +309,8 @@ def _checked_timeout(timeout: Any) -> float:
     number = isinstance(timeout, (int, float, np.integer, np.floating)) and not isinstance(timeout, bool)
     if not number or not 0 <= timeout < math.inf:
         raise OptionError(f"timeout= takes seconds, 0 or more, not {timeout!r}")
-    return timeout  # type: ignore[no-any-return]
+    # A plain number: a lock takes no other, and a clock added to a float32 loses its seconds.
+    return int(timeout) if isinstance(timeout, np.integer) else timeout if isinstance(timeout, int) else float(timeout)
 
 
 def _integer(value: Any) -> int | None:

@@ -96,7 +96,8 @@ class CheckedOrder(UsersOrder):
         size = self._order.batch_size_of(batch)
         if not _is_count(size) or not 1 <= size <= self._limit.batch_rows:
             raise OptionError(
-                f"order= gives batch {batch} {size!r} rows; it has 1 to batch_size={self._limit.batch_rows}"
+                f"order= says that batch {batch} has {size!r} rows; a batch has 1 to "
+                f"batch_size={self._limit.batch_rows}"
             )
         return int(size)
 
