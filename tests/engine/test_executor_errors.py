@@ -208,7 +208,7 @@ def test_a_run_can_be_stopped_in_every_state_and_twice(start, state):
     run = state(start)
     for _ in range(2):
         run.stop()
-    assert not any(thread.is_alive() for thread in run._threads)
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("h5stream")] == []
     with pytest.raises(LoaderClosedError, match="make a new iterator"):
         run.next_batch()
 
