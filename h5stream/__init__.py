@@ -28,27 +28,40 @@ if TYPE_CHECKING:
     from h5stream.repacking.repack import repack
     from h5stream.repacking.rewrite import RepackResult
     from h5stream.sampler import ChunkBatchSampler
+    from h5stream.samples.columns import Padding, SampleNumber, Values
+    from h5stream.samples.rows import Rows
+    from h5stream.samples.segments import Bounds, Ends, Ids, Lengths
+    from h5stream.samples.sequences import Sequences
     from h5stream.staging import StagedFiles, stage, staged
     from h5stream.storage.fields import Field
     from h5stream.training.presets import GpuPreset, preset_for
 
 _HOMES = {
     "Blocks": "h5stream.order.blocks",
+    "Bounds": "h5stream.samples.segments",
     "ChunkBatchSampler": "h5stream.sampler",
     "Diagnosis": "h5stream.advice.diagnose",
+    "Ends": "h5stream.samples.segments",
     "EpochSummary": "h5stream.advice.epoch_summary",
     "Field": "h5stream.storage.fields",
     "GpuPreset": "h5stream.training.presets",
     "H5Dataset": "h5stream.dataset",
     "H5StreamError": "h5stream.errors",
     "H5StreamLoader": "h5stream.loader",
+    "Ids": "h5stream.samples.segments",
+    "Lengths": "h5stream.samples.segments",
     "LoaderStatistics": "h5stream.engine.statistics",
     "Order": "h5stream.order.epoch",
+    "Padding": "h5stream.samples.columns",
     "Ranks": "h5stream.order.users",
     "RepackResult": "h5stream.repacking.rewrite",
+    "Rows": "h5stream.samples.rows",
+    "SampleNumber": "h5stream.samples.columns",
+    "Sequences": "h5stream.samples.sequences",
     "StagedFiles": "h5stream.staging",
     "SystemMonitor": "h5stream.monitor",
     "Tuning": "h5stream.advice.tune",
+    "Values": "h5stream.samples.columns",
     "Window": "h5stream.order.epoch",
     "collate": "h5stream.dataset",
     "diagnose": "h5stream.advice.diagnose",
@@ -62,21 +75,30 @@ _HOMES = {
 
 __all__ = [
     "Blocks",
+    "Bounds",
     "ChunkBatchSampler",
     "Diagnosis",
+    "Ends",
     "EpochSummary",
     "Field",
     "GpuPreset",
     "H5Dataset",
     "H5StreamError",
     "H5StreamLoader",
+    "Ids",
+    "Lengths",
     "LoaderStatistics",
     "Order",
+    "Padding",
     "Ranks",
     "RepackResult",
+    "Rows",
+    "SampleNumber",
+    "Sequences",
     "StagedFiles",
     "SystemMonitor",
     "Tuning",
+    "Values",
     "Window",
     "__version__",
     "collate",

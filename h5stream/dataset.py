@@ -21,11 +21,10 @@ from h5stream.errors import OptionError
 from h5stream.order.blocks import Blocks, listed_blocks, make_blocks, row_numbers, select_rows
 from h5stream.order.epoch import Window
 from h5stream.order.places import Places, place_dtype
-from h5stream.samples.sequences import Sequences
 from h5stream.storage.fields import Fields, Source
 from h5stream.storage.joining import joined_layout
 from h5stream.storage.layout import DIRECT, SampleLayout
-from h5stream.storage.opening import open_layout
+from h5stream.storage.opening import SampleKind, open_layout
 from h5stream.structure import as_numpy, sample_of, samples_of, with_tensors
 
 REUSED_NBYTES = 32 * 1024 * 1024
@@ -110,7 +109,7 @@ class H5Dataset(Dataset[Any]):
         fields: Fields = None,
         *,
         rows: Any = None,
-        samples: Sequences | None = None,
+        samples: SampleKind | None = None,
         allow_external: bool = False,
         numpy: bool = False,
     ) -> None:

@@ -21,9 +21,9 @@ from h5stream.iteration import Iterations, LoaderIterator, engine_for
 from h5stream.order.users import OrderFactory
 from h5stream.profiles import arguments_from
 from h5stream.routes.choice import backend_of, route_for, sizing_for
-from h5stream.samples.sequences import Sequences
 from h5stream.settings import DEFAULT_BATCH_ROWS, Settings, checked_epoch, remade
 from h5stream.storage.fields import Fields, Source
+from h5stream.storage.opening import SampleKind
 from h5stream.structure import copy_batch
 
 
@@ -168,7 +168,7 @@ class H5StreamLoader:
         reuse_device_buffers: bool = False,
         window_device: torch.device | str | None = None,
         fields: Fields = None,
-        samples: Sequences | None = None,
+        samples: SampleKind | None = None,
         seed: int | None = None,
         window: int | str = "auto",
         memory_budget: int | str | None = None,

@@ -10,6 +10,7 @@ from h5stream.dataset import H5Dataset
 from h5stream.errors import StateError
 from h5stream.order.blocks import Blocks
 from h5stream.order.rest import Taken
+from h5stream.samples.space import SequenceSpace
 from h5stream.storage.layout import SampleLayout
 
 FORMAT = 2
@@ -144,6 +145,7 @@ def data_fingerprint(dataset: H5Dataset, blocks: Blocks) -> dict[str, int | str]
         "files": len(layout.files),
         "file_bytes": sum(file.size for file in layout.files),
         "fields": _fields_text(layout),
+        **({} if layout.space is None else {"samples": _samples_text(layout, layout.space)}),
         "block_rows": _each(layout.block_rows),
         "chunks": _digest(*_chunk_bytes(layout)),
     }
@@ -152,6 +154,11 @@ def data_fingerprint(dataset: H5Dataset, blocks: Blocks) -> dict[str, int | str]
 def _fields_text(layout: SampleLayout) -> str:
     text = ", ".join(f"{f.name}:{f.dtype}{list(f.row_shape)}" for f in layout.fields)
     return text if len(text) <= 400 else f"{len(layout.fields)} fields, {_digest(text.encode())}"
+
+
+def _samples_text(layout: SampleLayout, space: SequenceSpace) -> str:
+    steps = [field.steps for field in layout.fields]
+    return f"{len(space.anchors)} sequences, pad={space.pad}, {_digest(repr(steps).encode(), space.edges.tobytes())}"
 
 
 def _each(numbers: Any) -> int | str:

@@ -9,6 +9,7 @@ from typing import Any, Protocol, cast
 from h5stream.engine.counters import Tally
 from h5stream.engine.footprint import TASK_NBYTES
 from h5stream.engine.landing.chunks import Chunks, ChunkTask
+from h5stream.engine.landing.columns import Columns
 from h5stream.engine.landing.mapped import MappedFiles, MappedRows, can_be_mapped
 from h5stream.engine.landing.padding import Padding
 from h5stream.engine.landing.programs import Program, programs_of
@@ -95,11 +96,12 @@ class RowReader:
         self._mapped = {
             n: MappedRows(layout.datasets[n], self.mapped_files) for n in self._datasets if can_be_mapped(layout, n)
         }
+        self._columns = Columns(layout)
         self._by_steps: dict[Steps | None, list[int]] = {}
         for dataset in self._datasets:
             self._by_steps.setdefault(layout.steps_of(dataset), []).append(dataset)
         self._ways: list[list[Way | None]] = [[None] * len(parts) for parts in layout.datasets]
-        self._unfiltered = layout.space is None and all(
+        self._unfiltered = (layout.space is None and not layout.columns) and all(
             part.access == DIRECT and self.sources[part.file].has_descriptor
             for parts in layout.datasets
             for part in parts
@@ -154,6 +156,7 @@ class RowReader:
             if outside is not None and self._padding is not None:
                 fields = [target.field for n in datasets for target in layout.datasets[n][0].targets]
                 yield from self._padding.plan(outside, fields)
+        yield from self._columns.plan(placement)
 
     def plan_rows(self, placement: Placement, task_nbytes: int, datasets: Sequence[int]) -> Iterator[Task]:
         """Plan the reads of rows of some datasets, where each row or span has its own place."""

@@ -25,12 +25,15 @@ class FileParts:
         The datasets that they are read from.
     entries : tuple
         As in `SampleLayout.entries`.
+    once : tuple of (int, value)
+        By field number, what all of its rows have.
     """
 
     rows: int
     fields: tuple[FieldLayout, ...]
     parts: tuple[DatasetPart, ...]
     entries: tuple[Any, ...]
+    once: tuple[tuple[int, Any], ...] = ()
 
 
 def check_alike(files: list[FileParts], identities: tuple[SourceIdentity, ...]) -> None:

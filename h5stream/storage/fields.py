@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from h5stream.errors import FieldNotFoundError, OptionError, SourceNotFoundError
+from h5stream.samples.columns import FROM_NO_FILE, Given
 from h5stream.samples.sequences import checked_steps
 from h5stream.storage.given import Named, checked_path, named_by, several
 from h5stream.storage.rowbox import Columns
@@ -29,7 +30,8 @@ class Field:
     Parameters
     ----------
     name : str or h5py.Dataset
-        Path of a dataset, with a compound member after a colon; an open dataset stands for its path.
+        Path of a dataset, with a compound member after a colon; an open dataset stands for its path. ``"@name"`` and
+        ``"path@name"`` are an attribute, which every sample of its file or group gets.
     columns : slice or sequence of int, optional, keyword-only
         Columns (axis 1 of the dataset) to take, in that order. Only the chunks that hold them are read, and of
         chunks without a filter only their bytes, but for gaps of up to 4 KiB.
@@ -38,6 +40,9 @@ class Field:
     steps : range or sequence of int, optional, keyword-only
         For ``samples=Sequences(...)``: the rows to take, counted from the one that a sample begins at. The field then
         has one more axis, of the steps.
+    repeat : bool, optional, keyword-only
+        The dataset is there once for each file, or for each group of ``samples=``, and has no axis of rows: every
+        sample gets all of it.
 
     Raises
     ------
@@ -54,6 +59,7 @@ class Field:
     columns: Columns = None
     dtype: Any = None
     steps: tuple[int, ...] | None = None
+    repeat: bool = False
     _file: str = dataclasses.field(default="", repr=False)
     """The file of the dataset that was given in place of a name; empty for a name."""
 
@@ -64,6 +70,7 @@ class Field:
         columns: slice | Sequence[int] | None = None,
         dtype: Any = None,
         steps: Iterable[int] | None = None,
+        repeat: bool = False,
     ) -> None:
         named = named_by(name)
         if named is not None and named.is_dataset:
@@ -78,6 +85,9 @@ class Field:
         object.__setattr__(self, "columns", chosen)
         object.__setattr__(self, "dtype", dtype)
         object.__setattr__(self, "steps", None if steps is None else checked_steps(steps))
+        object.__setattr__(self, "repeat", bool(repeat))
+        if self.repeat and (chosen is not None or steps is not None):
+            raise OptionError(f"Field({name!r}): repeat=True takes the whole dataset, without columns= and steps=")
 
     def inside(self, group: str) -> Field:
         """Look the name up in a group, unless it begins with a slash.
@@ -94,7 +104,9 @@ class Field:
         """
         if self._file or not group or self.name.startswith("/"):
             return self
-        return Field(f"{group}/{self.name}", columns=self.columns, dtype=self.dtype, steps=self.steps)
+        inner = Field(f"{group}/{self.name}", columns=self.columns, dtype=self.dtype, steps=self.steps)
+        object.__setattr__(inner, "repeat", self.repeat)
+        return inner
 
 
 def _column_list(columns: Sequence[int]) -> list[int]:
@@ -110,7 +122,7 @@ def _column_list(columns: Sequence[int]) -> list[int]:
 
 
 # Open h5py objects stand for their names wherever one is taken; h5py has no types to say so.
-FieldLike = str | Field
+FieldLike = str | Field | Given
 Fields = FieldLike | Sequence[FieldLike] | Mapping[str, FieldLike] | None
 Source = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
@@ -125,17 +137,18 @@ class SampleShape:
         ``"one"``, ``"tuple"`` or ``"dict"``.
     keys : tuple of str
         A key for each entry: the dict's key, or the field's name.
-    fields : tuple of Field
+    fields : tuple of Field, Values, SampleNumber or Padding
         The entries, in the user's order.
     """
 
     kind: str
     keys: tuple[str, ...]
-    fields: tuple[Field, ...]
+    fields: tuple[Field | Given, ...]
 
     def inside(self, group: str) -> SampleShape:
         """Give the fields of a group under the same keys."""
-        return replace(self, fields=tuple(field.inside(group) for field in self.fields))
+        inner = (field.inside(group) if isinstance(field, Field) else field for field in self.fields)
+        return replace(self, fields=tuple(inner))
 
     def assemble(self, values: Sequence[Any]) -> Any:
         """Put one value for each entry into the user's structure."""
@@ -159,7 +172,7 @@ def sample_shape(fields: FieldLike | Sequence[FieldLike] | Mapping[str, FieldLik
     >>> sample_shape(["x", "y"]).kind
     'tuple'
     """
-    if isinstance(fields, (str, Field)) or named_by(fields) is not None:
+    if isinstance(fields, (str, Field, *FROM_NO_FILE)) or named_by(fields) is not None:
         one = _as_field(fields)
         return SampleShape(kind="one", keys=(one.name,), fields=(one,))
     if isinstance(fields, Mapping):
@@ -175,8 +188,8 @@ def sample_shape(fields: FieldLike | Sequence[FieldLike] | Mapping[str, FieldLik
     return SampleShape(kind=kind, keys=keys, fields=entries)
 
 
-def _as_field(given: Any) -> Field:
-    if isinstance(given, Field):
+def _as_field(given: Any) -> Field | Given:
+    if isinstance(given, (Field, *FROM_NO_FILE)):
         return given
     if isinstance(given, str) or named_by(given) is not None:
         return Field(given)
@@ -258,8 +271,10 @@ def _paths(given: Any, known: Named | None) -> list[str]:
     return found
 
 
-def _check_is_of(field: Field, paths: list[str]) -> None:
-    if field._file and not any(os.path.exists(path) and os.path.samefile(field._file, path) for path in paths):
+def _check_is_of(field: Field | Given, paths: list[str]) -> None:
+    if not isinstance(field, Field) or not field._file:
+        return
+    if not any(os.path.exists(path) and os.path.samefile(field._file, path) for path in paths):
         raise OptionError(
             f"the field {field.name!r} is a dataset of {field._file!r}, which is not among the files that are opened; "
             "all fields come from the source"

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from h5stream.samples.columns import Column
 from h5stream.samples.space import SequenceSpace
 from h5stream.storage.elements import Leaf
 from h5stream.storage.fields import SampleShape
@@ -211,6 +212,8 @@ class SampleLayout:
         truncated ends the process. Copies that `h5stream stage` made are of that kind.
     space : SequenceSpace or None
         Which samples there are, where these are not the rows.
+    columns : tuple of (int, Column)
+        By field number, the fields that come from no dataset.
     """
 
     files: tuple[SourceIdentity, ...]
@@ -222,6 +225,12 @@ class SampleLayout:
     allow_external: bool
     mapped: frozenset[int] = frozenset()
     space: SequenceSpace | None = None
+    columns: tuple[tuple[int, Column], ...] = ()
+
+    @property
+    def samples(self) -> int:
+        """All samples: rows, unless `space` says which there are."""
+        return self.rows if self.space is None else len(self.space.anchors)
 
     @property
     def rows(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +19,18 @@ from h5stream.errors import (
     OptionError,
     UnsupportedFieldError,
 )
+from h5stream.samples.columns import (
+    Column,
+    Given,
+    NumberColumn,
+    Padding,
+    PaddingColumn,
+    PartColumn,
+    SampleNumber,
+    Values,
+    ValuesColumn,
+)
+from h5stream.samples.rows import Rows
 from h5stream.samples.sequences import Sequences
 from h5stream.samples.space import SequenceSpace, sequence_space, steps_of
 from h5stream.storage import elements, filters
@@ -40,8 +53,11 @@ from h5stream.storage.layout import (
     SampleLayout,
     Target,
 )
+from h5stream.storage.once import once_of
 from h5stream.storage.rowbox import Columns, column_pieces, selected_shape
 from h5stream.storage.source import SourceIdentity, identity_of
+
+SampleKind = Sequences | Rows
 
 READ_TOGETHER_NBYTES = 256 * 1024
 """Bytes of unchunked data that count as one block.
@@ -50,7 +66,7 @@ Small enough that a window holds many blocks, large enough that a read costs mor
 
 
 def open_layout(
-    source: Source, fields: Fields = None, *, samples: Sequences | None = None, allow_external: bool = False
+    source: Source, fields: Fields = None, *, samples: SampleKind | None = None, allow_external: bool = False
 ) -> SampleLayout:
     """Open files, find the fields in each, and give the layout of a sample.
 
@@ -60,7 +76,7 @@ def open_layout(
         Several files follow one another in the order given, patterns by name.
     fields : name, Field, sequence or mapping of them, optional
         By default the datasets at the root of the first file, if they agree in length.
-    samples : Sequences, optional
+    samples : Sequences or Rows, optional
         What a sample is; a row by default.
     allow_external : bool
         Whether external links, external storage and virtual sources may lead out of the opened files.
@@ -85,7 +101,7 @@ def open_layout(
                     shape = _default_shape(file, group, path, guard)
                 reader = _FileReader(file, number, every, row_start, guard, linked, samples)
                 files.append(reader.read(shape.inside(group)))
-                if samples is not None:
+                if isinstance(samples, Sequences):
                     edges.append(edges_in(file, group, samples.of, files[-1].rows, path, guard) + row_start)
                 identities.append(every.identities[number])
                 row_start += files[-1].rows
@@ -98,7 +114,8 @@ def open_layout(
             file=paths[0],
         )
     starts = np.cumsum([0] + [f.rows for f in files])
-    return SampleLayout(
+    space = _space(samples, edges, files[0].fields) if isinstance(samples, Sequences) else None
+    layout = SampleLayout(
         files=tuple(every.identities),
         file_starts=tuple(int(s) for s in starts),
         fields=files[0].fields,
@@ -106,8 +123,35 @@ def open_layout(
         shape=shape,
         entries=files[0].entries,
         allow_external=allow_external,
-        space=None if samples is None else _space(samples, edges, files[0].fields),
+        space=space,
     )
+    return replace(layout, columns=tuple(_columns(layout, shape, files, samples)))
+
+
+def _columns(
+    layout: SampleLayout, shape: SampleShape, files: list[FileParts], samples: SampleKind | None
+) -> Iterator[tuple[int, Column]]:
+    """Give the fields that come from no dataset, by their numbers."""
+    for number, given in zip(layout.entries, shape.fields, strict=True):
+        if isinstance(given, SampleNumber):
+            yield number, NumberColumn()
+        elif isinstance(given, Padding):
+            assert isinstance(samples, Sequences)
+            assert layout.space is not None
+            steps = steps_of(given.steps, samples, "Padding()")
+            assert steps is not None
+            yield number, PaddingColumn(steps, layout.space)
+        elif isinstance(given, Values):
+            if len(given.values) != layout.samples:
+                raise FieldLengthError(
+                    f"{given.name!r} in memory has {len(given.values):,} values, and there are "
+                    f"{layout.samples:,} samples in the files: it needs one for each, "
+                    "also for those that rows= leaves out"
+                )
+            yield number, ValuesColumn(given.values)
+    for place, (number, first) in enumerate(files[0].once):
+        every = [file.once[place][1] for file in files]
+        yield number, PartColumn(layout.file_starts, np.stack(every) if isinstance(first, np.ndarray) else every)
 
 
 def _space(samples: Sequences, edges: list[NDArray[np.int64]], fields: tuple[FieldLayout, ...]) -> SequenceSpace:
@@ -172,38 +216,94 @@ class _FileReader:
         row_start: int,
         guard: Guard,
         linked: contextlib.ExitStack,
-        samples: Sequences | None,
+        samples: SampleKind | None,
     ) -> None:
-        self.samples = samples
+        self.sequences = samples if isinstance(samples, Sequences) else None
         self.file, self.number, self.identity = file, number, files.identities[number]
         self.row_start, self.guard = row_start, guard
         self._files, self._linked = files, linked
         self.fields: list[FieldLayout] = []
+        self.once: list[tuple[int, Any]] = []
         self.groups: dict[Any, tuple[_Place, Columns, str, list[Target]]] = {}
 
     def read(self, shape: SampleShape) -> FileParts:
         lengths: dict[str, int] = {}
         entries = []
         for field in shape.fields:
+            if not isinstance(field, Field):
+                entries.append(self._add_column(field))
+                continue
+            if field.repeat or self._is_attribute(field.name):
+                entries.append(self._add_once(field))
+                continue
             dataset, dataset_path, member = find_dataset(self.file, field.name, self.identity.path, self.guard)
             self._check_has_numpy_type(dataset, field.name)
             check_has_rows(dataset, field.name, self.identity.path)
             lengths[field.name] = dataset.shape[0]
-            key = (dataset_path, repr(field.columns), steps_of(field.steps, self.samples, field.name))
+            key = (dataset_path, repr(field.columns), steps_of(field.steps, self.sequences, field.name))
             place = self._place(dataset, dataset_path)
             group = self.groups.setdefault(key, (place, field.columns, field.name, []))
             entries.append(self._entry(dataset, dataset_path, field, member, group[-1]))
+        if not lengths:
+            raise OptionError(
+                f"{self.identity.path!r}: the fields {', '.join(map(repr, shape.keys))} say how no sample begins; name "
+                "at least one dataset with an axis of rows"
+            )
         if len(set(lengths.values())) > 1:
             listing = ", ".join(f"{name!r} has {rows:,}" for name, rows in lengths.items())
             raise FieldLengthError(
                 f"{self.identity.path!r}: the fields of a sample must agree in rows, but {listing}; "
-                "name fields of one length",
+                "name fields of one length; Field(..., repeat=True) is what a file or a group has once",
                 file=self.identity.path,
             )
         parts = tuple(self._part(*group) for group in self.groups.values())
         return FileParts(
-            rows=next(iter(lengths.values())), fields=tuple(self.fields), parts=parts, entries=tuple(entries)
+            rows=next(iter(lengths.values())),
+            fields=tuple(self.fields),
+            parts=parts,
+            entries=tuple(entries),
+            once=tuple(self.once),
         )
+
+    def _add_column(self, given: Given) -> int:
+        """Add a field that comes from no dataset; give its number."""
+        steps = cast_to = None
+        shape: tuple[int, ...] = ()
+        kind = "array"
+        dtype: np.dtype[Any] = np.dtype(np.int64)
+        if isinstance(given, Padding):
+            if self.sequences is None:
+                raise OptionError("Padding() tells what was padded of a sequence, so it needs samples=Sequences(...)")
+            steps = steps_of(given.steps, self.sequences, "Padding()")
+            assert steps is not None
+            shape, dtype = (len(steps),), np.dtype(bool)
+        elif isinstance(given, Values):
+            cast_to = given.dtype
+            if isinstance(given.values, np.ndarray):
+                shape, dtype = given.values.shape[1:], given.values.dtype.newbyteorder("=")
+            else:
+                kind, dtype = "object", np.dtype(object)
+        self.fields.append(
+            FieldLayout(name=given.name, kind=kind, dtype=dtype, row_shape=shape, cast=cast_to, steps=None)
+        )
+        return len(self.fields) - 1
+
+    def _is_attribute(self, name: str) -> bool:
+        return "@" in name and name not in self.file
+
+    def _add_once(self, field: Field) -> int:
+        """Add a field that the whole part has once: an attribute, or a dataset without an axis of rows."""
+        value = np.asarray(once_of(self.file, field.name, self.identity.path, self.guard))
+        if value.dtype.kind not in "biufc":
+            value = value.astype(object)
+        kind = "object" if value.dtype.kind == "O" else "array"
+        dtype = value.dtype.newbyteorder("=")
+        self.once.append((len(self.fields), value.tolist() if kind == "object" else value.astype(dtype)))
+        shape = () if kind == "object" else value.shape
+        self.fields.append(
+            FieldLayout(name=field.name, kind=kind, dtype=dtype, row_shape=shape, cast=field.dtype, steps=None)
+        )
+        return len(self.fields) - 1
 
     def _place(self, dataset: Any, path: str) -> _Place:
         """Follow the links to a dataset, so that it is read as if its own file had been named."""
@@ -264,7 +364,7 @@ class _FileReader:
                 field=name,
                 file=self.identity.path,
             )
-        steps = steps_of(field.steps, self.samples, field.name)
+        steps = steps_of(field.steps, self.sequences, field.name)
         if kind == "object" and steps is not None:
             raise UnsupportedFieldError(
                 f"{self.identity.path!r}: field {name!r} has variable length, which a sequence of several rows has no "

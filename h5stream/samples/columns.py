@@ -1,0 +1,196 @@
+"""Fields that come from no dataset: values in memory, numbers of samples, masks of padding, what a part has once. Pure.
+
+Each gives its values for samples by their numbers and by the rows that they begin at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h5stream.errors import OptionError
+from h5stream.samples.sequences import checked_steps, taken_by
+from h5stream.samples.space import SequenceSpace, Steps
+
+
+@dataclass(frozen=True, slots=True, init=False, eq=False)
+class Values:
+    """A field of values in memory: one for each sample.
+
+    Parameters
+    ----------
+    values : array-like, torch.Tensor, or list of str, bytes or objects
+        Value ``k`` belongs to sample ``k`` of the whole dataset, whatever ``rows=`` or a subset choose of it. Numbers
+        come as a tensor, all else as a list.
+    name : str, optional
+        What the field is called where fields have no keys.
+    dtype : torch.dtype, optional
+        What the batch is cast to.
+
+    Raises
+    ------
+    OptionError
+        If there is no first axis.
+
+    Examples
+    --------
+    >>> Values([0, 1, 1]).values
+    array([0, 1, 1])
+    """
+
+    values: Any
+    name: str
+    dtype: Any
+
+    def __init__(self, values: Any, *, name: str = "values", dtype: Any = None) -> None:
+        object.__setattr__(self, "values", _in_memory(values))
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "dtype", dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class SampleNumber:
+    """A field that is the number of the sample in the whole dataset: an int64.
+
+    Parameters
+    ----------
+    name : str, optional
+        What the field is called where fields have no keys.
+
+    Examples
+    --------
+    >>> SampleNumber().name
+    'sample_number'
+    """
+
+    name: str = "sample_number"
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Padding:
+    """A field that tells which steps of a sequence lie outside of its segment: True where something was padded.
+
+    Parameters
+    ----------
+    steps : range or sequence of int, optional
+        The steps that it tells of, as those of a `Field`; by default those of `Sequences`.
+    name : str, optional
+        What the field is called where fields have no keys.
+
+    Raises
+    ------
+    OptionError
+        If `steps` are not integers.
+
+    Examples
+    --------
+    >>> Padding(range(-1, 2)).steps
+    (-1, 0, 1)
+    """
+
+    steps: Steps | None
+    name: str
+
+    def __init__(self, steps: Any = None, *, name: str = "padding") -> None:
+        object.__setattr__(self, "steps", None if steps is None else checked_steps(steps))
+        object.__setattr__(self, "name", name)
+
+
+Given = Values | SampleNumber | Padding
+FROM_NO_FILE = (Values, SampleNumber, Padding)
+
+
+class Column(Protocol):
+    """The values of a field that comes from no dataset. Any thread may ask."""
+
+    def of(self, numbers: NDArray[np.int64], rows: NDArray[Any]) -> Any:
+        """Give the values of samples, by their numbers, and by the rows that they begin at: an array, or a list."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ValuesColumn:
+    """Values by the numbers of samples.
+
+    Attributes
+    ----------
+    values : ndarray or list
+        One for each.
+    """
+
+    values: Any
+
+    def of(self, numbers: NDArray[np.int64], rows: NDArray[Any]) -> Any:
+        """Give those of some samples."""
+        return _chosen(self.values, numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class NumberColumn:
+    """The numbers themselves."""
+
+    def of(self, numbers: NDArray[np.int64], rows: NDArray[Any]) -> Any:
+        """Give those of some samples."""
+        return numbers
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PaddingColumn:
+    """Which steps lie outside of segments.
+
+    Attributes
+    ----------
+    steps : tuple of int
+        The steps.
+    space : SequenceSpace
+        The segments.
+    """
+
+    steps: Steps
+    space: SequenceSpace
+
+    def of(self, numbers: NDArray[np.int64], rows: NDArray[Any]) -> Any:
+        """Give a row of flags for each of some samples."""
+        outside = taken_by(rows, self.steps, self.space.edges).outside
+        assert outside is not None
+        return outside.reshape(len(rows), len(self.steps))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PartColumn:
+    """What each part of the data, a file or a group, has once.
+
+    Attributes
+    ----------
+    starts : tuple of int
+        The number of each part's first row.
+    values : ndarray or list
+        One for each part.
+    """
+
+    starts: tuple[int, ...]
+    values: Any
+
+    def of(self, numbers: NDArray[np.int64], rows: NDArray[Any]) -> Any:
+        """Give that of each sample's part."""
+        return _chosen(self.values, np.searchsorted(self.starts, rows, side="right") - 1)
+
+
+def _chosen(values: Any, places: NDArray[np.int64]) -> Any:
+    return values[places] if isinstance(values, np.ndarray) else [values[place] for place in places.tolist()]
+
+
+def _in_memory(values: Any) -> Any:
+    """Turn what a user gave into an array of numbers, else into a list."""
+    if hasattr(values, "detach"):  # a tensor: this room knows no torch
+        values = values.detach().cpu().numpy()
+    if isinstance(values, Sequence) and any(isinstance(value, (str, bytes)) for value in values[:1]):
+        return list(values)
+    found = np.asarray(values)
+    if found.ndim == 0:
+        raise OptionError(f"Values takes an array, a tensor or a list with a value for each sample, not {values!r}")
+    return found if found.dtype.kind in "biufc" else found.tolist()
