@@ -31,10 +31,14 @@ from h5stream.errors import BudgetError, OptionError
 from h5stream.order.epoch import OrderSettings
 from h5stream.order.transfer import transfer_rows
 from h5stream.order.windows import first_rows
+from h5stream.samples.spans import neighbours
 from h5stream.storage.layout import DECODED, DIRECT, DatasetPart, SampleLayout
 from h5stream.units import as_bytes
 
 _log = logging.getLogger("h5stream")
+
+SPAN_PLAN_NBYTES = 64
+"""What a span takes while it is planned: first row, length, sample and place in 64 bits, sorted, then in 32."""
 
 LEAST_READ_NBYTES = 256
 """Bytes of a row for each read that it takes, at least, for rows to be read one by one: shorter reads cost their
@@ -118,8 +122,23 @@ def shape_of(layout: SampleLayout, kept: tuple[int, ...] = (), selected: NDArray
         largest_row=layout.rows,
         objects=sum(field.kind == "object" for field in layout.fields),
         seam_rows=_seam_rows(layout, planned),
+        span_nbytes=_span_nbytes(layout, planned),
         anywhere=not planned and _rows_anywhere(read),
     )
+
+
+def _span_nbytes(layout: SampleLayout, planned: Iterable[tuple[DatasetPart, ...]]) -> float:
+    """Give what the plan takes of a sample's spans while it is made: of each kind of steps, and of each dataset cut."""
+    if layout.space is None:
+        return 0.0
+    nbytes = 0.0
+    for steps in {field.steps for field in layout.fields if field.steps is not None}:
+        nbytes += len(neighbours(steps)[0]) * SPAN_PLAN_NBYTES
+    for parts in planned:
+        steps = layout.fields[parts[0].targets[0].field].steps or (0,)
+        cuts = len(neighbours(steps)[0]) + len(steps) / min(part.chunk_rows for part in parts)
+        nbytes += cuts * SPAN_PLAN_NBYTES
+    return nbytes
 
 
 def _chunks(parts: Iterable[DatasetPart]) -> int:

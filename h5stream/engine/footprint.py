@@ -100,6 +100,8 @@ class Shape:
         Fields whose values are of variable length.
     seam_rows : int
         Rows of the longest chunk that is decoded anew where the edge of a window cuts it; 0 where blocks cut none.
+    span_nbytes : float
+        What the plan takes of spans for each sample, where a sample is several rows.
     anywhere : bool
         Whether rows can be read one by one at about the same cost, so that ``"all"`` need not fit into memory.
     """
@@ -115,6 +117,7 @@ class Shape:
     largest_row: int = 0
     objects: int = 0
     seam_rows: int = 0
+    span_nbytes: float = 0.0
     anywhere: bool = False
 
     @property
@@ -134,7 +137,11 @@ class Shape:
         Row, batch and place there, and its place in its chunk for each dataset; before that, what is sorted.
         """
         place = self.place_nbytes
-        return max((3 + self.planned) * place, place + SORT_KEY_NBYTES) + self.chunks_a_row * CHUNK_PLAN_NBYTES
+        return (
+            max((3 + self.planned) * place, place + SORT_KEY_NBYTES)
+            + self.chunks_a_row * CHUNK_PLAN_NBYTES
+            + self.span_nbytes
+        )
 
     def plan_nbytes(self, window_rows: int) -> int:
         """Give the bytes of the plans of one window that is read and one that comes next."""

@@ -200,15 +200,29 @@ def spread(rows, batch, within, lengths, every_row, every_batch, every_within):
 @_jit
 def scatter_stack(
     source, chunk_nbytes, source_stride, segments, edges, piece, low, high,
-    in_rows, batch, within, slots, field_offset, row_nbytes,
+    in_rows, lengths, batch, within, slots, field_offset, row_nbytes,
 ):  # fmt: skip
     """Scatter many small chunks that lie one after the other: one call where there would be thousands.
 
     Chunk ``c`` lies at ``source + c * chunk_nbytes``, fills the rows ``low[c]`` to ``high[c]`` and takes the
-    segments ``edges[piece[c]]`` to ``edges[piece[c] + 1]``.
+    segments ``edges[piece[c]]`` to ``edges[piece[c] + 1]``. The rows are spans where `lengths` are given.
     """
     for c in range(piece.shape[0]):
         chosen = segments[edges[piece[c]] : edges[piece[c] + 1]]
+        if lengths.shape[0]:
+            _scatter_spans(
+                source + c * chunk_nbytes,
+                source_stride[piece[c]],
+                chosen,
+                in_rows[low[c] : high[c]],
+                lengths[low[c] : high[c]],
+                batch[low[c] : high[c]],
+                within[low[c] : high[c]],
+                slots,
+                field_offset,
+                row_nbytes,
+            )
+            continue
         _scatter(
             source + c * chunk_nbytes,
             source_stride[piece[c]],
@@ -669,7 +683,9 @@ def warm_up() -> None:
         planes = np.arange(width, dtype=np.int64)
         kernel(data, data.ctypes.data, planes, one, 1, rows, rows, rows, slots, 0, 8)
     gather_planes(data, np.arange(4, dtype=np.int64), 1, target)
-    scatter_stack(data.ctypes.data, 8, zero, one, np.array([0, 1]), zero, zero, zero, rows, rows, rows, slots, 0, 8)
+    scatter_stack(
+        data.ctypes.data, 8, zero, one, np.array([0, 1]), zero, zero, zero, rows, rows[:0], rows, rows, slots, 0, 8
+    )
     gather_planes_stack(data, np.arange(4, dtype=np.int64), 1, 4, 1, target)
     gather_leaf(data, 8, np.arange(4, dtype=np.int64), 1, target)
     inflate_each(0, 0, 0, zero[:0], zero[:0], 0, 1)

@@ -46,8 +46,13 @@ class Destination:
 
     def of(self, field: int, placement: Placement) -> tuple[Any, ...]:
         """Give the arguments that all scattering kernels end with: the rows of a field, and where each goes."""
-        rows, (offset, row_nbytes) = placement.each_row(), (self.format.offsets[field], self.row_nbytes[field])
-        return rows.rows, rows.batch, rows.within, self.slots, offset, row_nbytes
+        offset, row_nbytes = self.format.offsets[field], self.row_nbytes[field]
+        return placement.rows, placement.batch, placement.within, self.slots, offset, row_nbytes
+
+    def of_spans(self, field: int, placement: Placement) -> tuple[Any, ...]:
+        """Give the same with the lengths of spans behind their first rows: none where each is one row."""
+        first, *others = self.of(field, placement)
+        return first, placement.lengths, *others
 
     def scatter(self, field: int, placement: Placement, source: int, stride: int, segments: NDArray[np.int64]) -> None:
         """Copy rows, or spans of them, of a field from memory to their places; see `kernels.scatter`.
@@ -63,20 +68,18 @@ class Destination:
         segments : ndarray of int64, shape (n, 3)
             Runs of bytes: from within the row there, to within the batch's row, bytes.
         """
-        if placement.counts is None or stride == 0:
+        if placement.counts is None:
             kernels.scatter(source, stride, segments, *self.of(field, placement))
-            return
-        first = placement.rows, placement.counts, placement.batch, placement.within
-        kernels.scatter_spans(
-            source, stride, segments, *first, self.slots, self.format.offsets[field], self.row_nbytes[field]
-        )
+        elif stride == 0:
+            kernels.scatter(source, stride, segments, *self.of(field, placement.each_row()))
+        else:
+            kernels.scatter_spans(source, stride, segments, *self.of_spans(field, placement))
 
     def of_each(self, fields: Sequence[int], placement: Placement) -> tuple[Any, ...]:
         """Give the same for several fields at once, spans as they are: offsets and row lengths are arrays then."""
         offsets = np.array([self.format.offsets[field] for field in fields], dtype=np.int64)
         row_nbytes = np.array([self.row_nbytes[field] for field in fields], dtype=np.int64)
-        spans = placement.rows, placement.lengths, placement.batch, placement.within
-        return *spans, self.slots, offsets, row_nbytes
+        return placement.rows, placement.lengths, placement.batch, placement.within, self.slots, offsets, row_nbytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ import contextlib
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,10 @@ from h5stream.storage.layout import DatasetPart
 
 Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
+
+
+FUSED_ROW_NBYTES = 1024
+"""Bytes of a row from which on the rows of spans are unshuffled and copied one by one, in one pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,17 +85,6 @@ class ChunkTask:
         offsets = self.offset[begins]
         spans = self.offset[ends] + self.nbytes[ends] - offsets
         return Ranges(file=self.part.file, offsets=offsets.tolist(), nbytes=spans.tolist())
-
-    def spread(self) -> Self:
-        """Give the same with every row for itself, where it holds spans."""
-        if self.shared.counts is None:
-            return self
-        chosen = self.placement
-        assert chosen.counts is not None
-        total = np.append(0, np.cumsum(chosen.counts, dtype=np.int64))
-        spans = np.append(0, np.cumsum(self.high - self.low))
-        edges = total[spans]
-        return replace(self, shared=chosen.each_row(), low=edges[:-1], high=edges[1:])
 
     def split(self) -> Iterator[ChunkTask]:
         """Give one task for each chunk."""
@@ -162,14 +155,16 @@ class ChunkTask:
         """Scatter a decoded chunk to all fields that take of it; `shuffled` as `decode` gives it."""
         piece, rows = int(self.piece[k]), self.rows_of(k)
         for program in self.programs:
-            if shuffled and shuffled == program.leaf.stored_nbytes and program.fused[piece]:
+            # Spans of short rows are copied whole out of a chunk whose shuffle was undone before.
+            fits = rows.counts is None or self.part.pieces[piece].row_elements * shuffled >= FUSED_ROW_NBYTES
+            if shuffled and shuffled == program.leaf.stored_nbytes and program.fused[piece] and fits:
                 kernels.scatter_planes[program.leaf.unit_nbytes](
                     data,
                     address_of(data),
                     program.planes,
                     program.segments[piece],
                     self.part.pieces[piece].row_elements,
-                    *destination.of(program.field, rows),
+                    *destination.of(program.field, rows.each_row()),
                 )
                 continue
             dense = address_of(dense_leaf(program, data, shuffled, tools.scratch))

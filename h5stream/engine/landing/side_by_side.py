@@ -87,7 +87,7 @@ class _Neighbours:
         if not held:
             return
         program, piece = self._program, int(self._task.piece[held[0]])
-        to = self._destination.of(program.field, self._task.rows_of(held[0]))
+        to = self._destination.of(program.field, self._task.rows_of(held[0]).each_row())
         source, stride, segments = address_of(self._region), int(program.strides[piece]), program.segments_nbytes[piece]
         if len(segments) != 1:
             kernels.scatter(source, stride, segments, *to)

@@ -35,7 +35,7 @@ class StackedTask(ChunkTask):
 
     def land(self, stored: Iterator[Bytes], destination: Destination, tools: Tools) -> None:
         """Decode the chunks into a stack, and scatter that."""
-        stack, tally, raw_nbytes = _Stack(self.spread(), destination, tools), tools.tally, self.part.chunk_nbytes
+        stack, tally, raw_nbytes = _Stack(self, destination, tools), tools.tally, self.part.chunk_nbytes
         self.fill_missing(destination, tools)
         began, before_ns, chunks = clock(), tally.read_ns, 0
         for start, stop, group in self.groups(stored):
@@ -148,7 +148,7 @@ class _Stack:
                 task.piece[chosen],
                 task.low[chosen],
                 task.high[chosen],
-                *self._destination.of(program.field, task.shared),
+                *self._destination.of_spans(program.field, task.shared),
             )
 
     def _dense(self, program: Program, data: Bytes, chunks: int) -> Bytes:
