@@ -18,7 +18,7 @@ from h5stream.engine.reader import RowReader
 from h5stream.engine.slots import Memory, SlotFormat, address_of, map_memory
 from h5stream.engine.tasks import Destination
 from h5stream.errors import OptionError
-from h5stream.order.blocks import Blocks, listed_blocks, make_blocks, row_numbers, select_rows
+from h5stream.order.blocks import Blocks, blocks_by, listed_blocks, make_blocks, row_numbers, select_rows
 from h5stream.order.epoch import Window
 from h5stream.order.places import Places, place_dtype
 from h5stream.storage.fields import Fields, Source
@@ -230,6 +230,10 @@ class H5Dataset(Dataset[Any]):
     def blocks(self) -> Blocks:
         """The rows cut into blocks, the unit of the coarse shuffle."""
         rows = self._rows if self._rows is None or self.is_in_file_order else np.sort(self._rows)
+        chunks = self.layout.looked_up_chunks()
+        return self._blocks_of(rows) if chunks is None else blocks_by(chunks, rows)
+
+    def _blocks_of(self, rows: NDArray[np.int64] | None) -> Blocks:
         return make_blocks(self.layout.file_starts, self.layout.block_rows, rows)
 
     def blocks_for(self, shuffle: bool) -> Blocks:
@@ -245,8 +249,10 @@ class H5Dataset(Dataset[Any]):
         Blocks
             The rows and where each block of them begins.
         """
-        if shuffle or self._rows is None or self.is_in_file_order:
+        if shuffle:
             return self.blocks
+        if self._rows is None or self.is_in_file_order:
+            return self._blocks_of(self._rows)
         return listed_blocks(self._rows, max(self.layout.block_rows))
 
     # --- samples and batches ----------------------------------------------------------------------------

@@ -65,8 +65,9 @@ def scratch_nbytes(layout: SampleLayout) -> int:
 
 
 def block_rows_of(layout: SampleLayout) -> int:
-    """Give the rows of a block; of the longest, where files differ."""
-    return max(layout.block_rows)
+    """Give the rows of a block; of the longest, where they differ."""
+    chunks = layout.looked_up_chunks()
+    return max(layout.block_rows) if chunks is None else int(np.bincount(chunks).max())
 
 
 def first_rows_of(layout: SampleLayout, batch_size: int) -> int:
@@ -150,6 +151,7 @@ def _data_nbytes(layout: SampleLayout, selected: NDArray[np.int64] | None) -> in
     indexes = [part.index for parts in layout.datasets for part in parts if part.index is not None]
     index = sum(i.numbers.nbytes + i.offset.nbytes + i.nbytes.nbytes + i.filter_mask.nbytes for i in indexes)
     blocks = sum(-(-part.rows // rows) for part, rows in zip(layout.leading, layout.block_rows, strict=True))
+    index += sum(rows.nbytes for _, rows in layout.lookups)
     return index + blocks * BLOCK_NBYTES + (0 if selected is None else selected.nbytes)
 
 
@@ -158,6 +160,7 @@ def _seam_rows(layout: SampleLayout, planned: Iterable[tuple[DatasetPart, ...]])
     cut = (
         part.chunk_rows
         for parts in planned
+        if len(parts) == len(layout.block_rows)
         for part, block_rows in zip(parts, layout.block_rows, strict=True)
         if part.access == DECODED and block_rows % part.chunk_rows
     )

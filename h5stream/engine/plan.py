@@ -125,6 +125,10 @@ class Placement:
             if high > low:
                 yield number, self[low:high]
 
+    def looked_up(self, table: Places) -> Placement:
+        """Give the rows that a table has for these, which go to the same places."""
+        return replace(self, rows=table[self.rows])
+
     def in_steps(self, count: int) -> Iterator[Placement]:
         """Cut into about so many rows each."""
         if self.counts is not None:

@@ -21,6 +21,7 @@ from h5stream.engine.plan import Placement, placed_spans
 from h5stream.engine.single import SingleRows
 from h5stream.engine.tasks import Destination, Task, Tools
 from h5stream.order.epoch import Window
+from h5stream.order.places import narrowed
 from h5stream.samples.space import Steps
 from h5stream.storage.fallback import H5pyReader
 from h5stream.storage.filters import DecodeScratch
@@ -97,11 +98,14 @@ class RowReader:
             n: MappedRows(layout.datasets[n], self.mapped_files) for n in self._datasets if can_be_mapped(layout, n)
         }
         self._columns = Columns(layout)
+        # Datasets of which samples take rows in one way are planned together.
         self._by_steps: dict[Steps | None, list[int]] = {}
+        self._lookups = {number: narrowed(rows) for number, rows in layout.lookups}
         for dataset in self._datasets:
-            self._by_steps.setdefault(layout.steps_of(dataset), []).append(dataset)
+            if dataset not in self._lookups:
+                self._by_steps.setdefault(layout.steps_of(dataset), []).append(dataset)
         self._ways: list[list[Way | None]] = [[None] * len(parts) for parts in layout.datasets]
-        self._unfiltered = (layout.space is None and not layout.columns) and all(
+        self._unfiltered = not (layout.space or layout.columns or layout.lookups) and all(
             part.access == DIRECT and self.sources[part.file].has_descriptor
             for parts in layout.datasets
             for part in parts
@@ -144,19 +148,29 @@ class RowReader:
         resident : Resident, optional
             The datasets that are in memory.
         """
-        layout, kept = self.layout, () if resident is None else resident.numbers
+        layout = self.layout
         for steps, datasets in self._by_steps.items():
             rows, outside = placement, None
             if steps is not None and layout.space is not None:
                 rows, outside = placed_spans(placement, steps, layout.space, layout.rows)
             if len(rows):
-                yield from self.plan_rows(rows, task_nbytes, [n for n in datasets if n not in kept])
-                if resident is not None:
-                    yield from resident.plan(rows, [n for n in datasets if n in kept])
+                yield from self._plan_some(rows, task_nbytes, datasets, resident)
             if outside is not None and self._padding is not None:
                 fields = [target.field for n in datasets for target in layout.datasets[n][0].targets]
                 yield from self._padding.plan(outside, fields)
+        for dataset, table in self._lookups.items():
+            looked_up = placement.each_row().looked_up(table)
+            yield from self._plan_some(looked_up, task_nbytes, [dataset], resident)
         yield from self._columns.plan(placement)
+
+    def _plan_some(
+        self, placement: Placement, task_nbytes: int, datasets: Sequence[int], resident: Resident | None
+    ) -> Iterator[Task]:
+        """Plan rows of some datasets, of which some are in memory."""
+        kept = () if resident is None else resident.numbers
+        yield from self.plan_rows(placement, task_nbytes, [n for n in datasets if n not in kept])
+        if resident is not None:
+            yield from resident.plan(placement, [n for n in datasets if n in kept])
 
     def plan_rows(self, placement: Placement, task_nbytes: int, datasets: Sequence[int]) -> Iterator[Task]:
         """Plan the reads of rows of some datasets, where each row or span has its own place."""

@@ -101,6 +101,29 @@ def make_blocks(
     return Blocks(edges=edges, rows=rows)
 
 
+def blocks_by(keys: NDArray[np.int64], rows: NDArray[np.int64] | None = None) -> Blocks:
+    """Make blocks of rows that have one key, such as the chunk that each of them looks up.
+
+    Parameters
+    ----------
+    keys : ndarray of int64
+        For each row there is.
+    rows : ndarray of int64, optional
+        The rows to use.
+
+    Examples
+    --------
+    >>> blocks = blocks_by(np.array([1, 0, 1, 0]))
+    >>> blocks.edges.tolist(), blocks.rows.tolist()
+    ([0, 2, 4], [1, 3, 0, 2])
+    """
+    rows = np.arange(len(keys), dtype=np.int64) if rows is None else rows
+    ours = keys[rows]
+    by_key = np.argsort(ours, kind="stable")
+    edges = np.flatnonzero(np.diff(ours[by_key])) + 1
+    return Blocks(edges=np.concatenate([[0], edges, [len(rows)]]), rows=rows[by_key])
+
+
 def listed_blocks(rows: NDArray[np.int64], block_rows: int) -> Blocks:
     """Cut rows in an order of the user's into stretches: what an epoch that is not shuffled goes through.
 

@@ -6,6 +6,7 @@ dataset, ``"group/x"``, with a compound member after a colon: ``"obs:bulk_labels
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import glob
 import operator
@@ -15,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from h5stream.errors import FieldNotFoundError, OptionError, SourceNotFoundError
 from h5stream.samples.columns import FROM_NO_FILE, Given
@@ -43,11 +45,20 @@ class Field:
     repeat : bool, optional, keyword-only
         The dataset is there once for each file, or for each group of ``samples=``, and has no axis of rows: every
         sample gets all of it.
+    file : path, pattern or several, optional, keyword-only
+        The files that the dataset is in, where these are others: as many as there are of the source, or any number
+        with `rows`.
+    rows : str or array of int, optional, keyword-only
+        Looks the field up: sample ``k`` gets row ``rows[k]`` of the dataset, which may have any number of rows. An
+        array, or the name of a dataset beside the other fields. Row numbers count through all of `file`, and from 0
+        in each of the source's files or groups without it.
 
     Raises
     ------
     OptionError
-        If the name is none, or `columns` are neither a slice nor numbers.
+        If the name is none, `columns` are neither a slice nor numbers, or options contradict each other.
+    SourceNotFoundError
+        If `file` matches nothing.
 
     Examples
     --------
@@ -60,6 +71,8 @@ class Field:
     dtype: Any = None
     steps: tuple[int, ...] | None = None
     repeat: bool = False
+    file: tuple[str, ...] = ()
+    rows: Any = dataclasses.field(default=None, compare=False)
     _file: str = dataclasses.field(default="", repr=False)
     """The file of the dataset that was given in place of a name; empty for a name."""
 
@@ -71,6 +84,8 @@ class Field:
         dtype: Any = None,
         steps: Iterable[int] | None = None,
         repeat: bool = False,
+        file: Any = None,
+        rows: Any = None,
     ) -> None:
         named = named_by(name)
         if named is not None and named.is_dataset:
@@ -86,6 +101,11 @@ class Field:
         object.__setattr__(self, "dtype", dtype)
         object.__setattr__(self, "steps", None if steps is None else checked_steps(steps))
         object.__setattr__(self, "repeat", bool(repeat))
+        files = () if file is None else tuple(path for one in several(file) for path in _paths(one, None))
+        object.__setattr__(self, "file", files)
+        object.__setattr__(self, "rows", rows if rows is None or isinstance(rows, str) else as_row_numbers(name, rows))
+        if self.rows is not None and (self.repeat or steps is not None):
+            raise OptionError(f"Field({name!r}): rows= looks one row up for each sample, without repeat= and steps=")
         if self.repeat and (chosen is not None or steps is not None):
             raise OptionError(f"Field({name!r}): repeat=True takes the whole dataset, without columns= and steps=")
 
@@ -104,9 +124,37 @@ class Field:
         """
         if self._file or not group or self.name.startswith("/"):
             return self
-        inner = Field(f"{group}/{self.name}", columns=self.columns, dtype=self.dtype, steps=self.steps)
-        object.__setattr__(inner, "repeat", self.repeat)
+        if self.file:
+            return self
+        rows = self.rows
+        if isinstance(rows, str) and not rows.startswith("/"):
+            rows = f"{group}/{rows}"
+        inner = copy.copy(self)
+        object.__setattr__(inner, "name", f"{group}/{self.name}")
+        object.__setattr__(inner, "rows", rows)
         return inner
+
+
+def as_row_numbers(name: str, rows: Any) -> NDArray[np.int64]:
+    """Turn what a user gave as ``rows=`` of a field into row numbers.
+
+    Raises
+    ------
+    OptionError
+        If they are no integers, one for each sample.
+
+    Examples
+    --------
+    >>> as_row_numbers("x", [3, 0, 0])
+    array([3, 0, 0])
+    """
+    found = np.asarray(rows.detach().cpu() if hasattr(rows, "detach") else rows)
+    if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
+        raise OptionError(
+            f"Field({str(name)!r}): rows= takes the name of a dataset or one row number for each sample, not an array "
+            f"of {found.dtype} {found.shape}"
+        )
+    return found.astype(np.int64)
 
 
 def _column_list(columns: Sequence[int]) -> list[int]:

@@ -29,6 +29,11 @@ def joined_layout(layouts: Sequence[SampleLayout]) -> SampleLayout:
     first = layouts[0]
     for number, other in enumerate(layouts[1:], 1):
         _check_structure(first, other, number)
+    if any(layout.lookups or layout.columns for layout in layouts):
+        raise OptionError(
+            "datasets that are read as one have fields of their files alone: Values, SampleNumber, Padding, attributes "
+            "and Field(..., rows=) belong to one H5Dataset; give it all files"
+        )
     firsts = tuple(layout.files[layout.datasets[0][0].file] for layout in layouts)
     check_alike([_parts_of(layout, 0, range(len(layout.files)), 0) for layout in layouts], firsts)
     files: dict[SourceIdentity, int] = {}

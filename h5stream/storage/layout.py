@@ -214,6 +214,8 @@ class SampleLayout:
         Which samples there are, where these are not the rows.
     columns : tuple of (int, Column)
         By field number, the fields that come from no dataset.
+    lookups : tuple of (int, ndarray of int64)
+        By number of a dataset, the row of it that each row of the others looks up; all behind the others.
     """
 
     files: tuple[SourceIdentity, ...]
@@ -226,6 +228,16 @@ class SampleLayout:
     mapped: frozenset[int] = frozenset()
     space: SequenceSpace | None = None
     columns: tuple[tuple[int, Column], ...] = ()
+    lookups: tuple[tuple[int, NDArray[np.int64]], ...] = ()
+
+    @property
+    def aligned(self) -> tuple[tuple[DatasetPart, ...], ...]:
+        """The datasets of which a sample takes its own rows: those that are not looked up."""
+        return self.datasets[: len(self.datasets) - len(self.lookups)]
+
+    def rows_of(self, dataset: int) -> int:
+        """Give the rows of a dataset: those of all, but where it is looked up."""
+        return sum(part.rows for part in self.datasets[dataset])
 
     @property
     def samples(self) -> int:
@@ -247,7 +259,10 @@ class SampleLayout:
             places = np.flatnonzero(np.diff(np.searchsorted(rows, starts)) > 0)
         else:
             places = np.unique(np.searchsorted(self.file_starts, rows, side="right") - 1)
-        return tuple(sorted({parts[place].file for parts in self.datasets for place in places.tolist()}))
+        found = {parts[place].file for parts in self.aligned for place in places.tolist()}
+        # What is looked up may lie in any of its files.
+        found |= {part.file for number, _ in self.lookups for part in self.datasets[number]}
+        return tuple(sorted(found))
 
     def steps_of(self, dataset: int) -> tuple[int, ...] | None:
         """Give the steps of the fields that a dataset fills; all of them have the same."""
@@ -260,8 +275,33 @@ class SampleLayout:
 
     @property
     def leading(self) -> tuple[DatasetPart, ...]:
-        """The parts of the dataset with the most bytes a row: its chunks are the blocks of the shuffle."""
-        return max(self.datasets, key=lambda parts: parts[0].stored_row_nbytes)
+        """The parts of the dataset with the most bytes a row: its chunks are the blocks of the shuffle.
+
+        Of those that are not looked up; see `leading_lookup`.
+        """
+        return max(self.aligned, key=lambda parts: parts[0].stored_row_nbytes)
+
+    @property
+    def leading_lookup(self) -> tuple[tuple[DatasetPart, ...], NDArray[np.int64]] | None:
+        """The dataset that is looked up and has more bytes a row than all others, and the rows; None where none has."""
+        found = [(self.datasets[number], rows) for number, rows in self.lookups]
+        lead = max(found, key=lambda pair: pair[0][0].stored_row_nbytes, default=None)
+        if lead is None or lead[0][0].stored_row_nbytes <= self.leading[0].stored_row_nbytes:
+            return None
+        return lead
+
+    def looked_up_chunks(self) -> NDArray[np.int64] | None:
+        """Give the chunk of the `leading_lookup` that each row of the others looks up; None where nothing leads so."""
+        lead = self.leading_lookup
+        if lead is None:
+            return None
+        parts, rows = lead
+        starts = np.array([part.row_start for part in parts])
+        chunk_rows = np.array([part.chunk_rows for part in parts])
+        chunks = np.array([-(-part.rows // part.chunk_rows) for part in parts])
+        part = np.searchsorted(starts, rows, side="right") - 1
+        found: NDArray[np.int64] = (np.cumsum(chunks) - chunks)[part] + (rows - starts[part]) // chunk_rows[part]
+        return found
 
     @property
     def block_rows(self) -> tuple[int, ...]:
@@ -273,7 +313,7 @@ class SampleLayout:
         sizes = []
         for number, lead in enumerate(self.leading):
             parts = 1
-            if lead.access == DIRECT and not any(self._is_decoded(parts, number) for parts in self.datasets):
+            if lead.access == DIRECT and not any(self._is_decoded(parts, number) for parts in self.aligned):
                 parts = -(-lead.chunk_nbytes // BLOCK_NBYTES) if lead.chunk_nbytes > WHOLE_NBYTES else 1
             sizes.append(-(-lead.chunk_rows // max(1, parts)))
         return tuple(sizes)

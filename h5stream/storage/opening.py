@@ -53,6 +53,7 @@ from h5stream.storage.layout import (
     SampleLayout,
     Target,
 )
+from h5stream.storage.lookups import LookedUp
 from h5stream.storage.once import once_of
 from h5stream.storage.rowbox import Columns, column_pieces, selected_shape
 from h5stream.storage.source import SourceIdentity, identity_of
@@ -90,7 +91,9 @@ def open_layout(
     paths, shape = asked.paths, asked.shape
     every = _Files(paths)
     files: list[FileParts] = []
-    guard = Guard.for_paths(paths, allow_external=allow_external)
+    others = () if shape is None else tuple(path for f in shape.fields if isinstance(f, Field) for path in f.file)
+    guard = Guard.for_paths((*paths, *others), allow_external=allow_external)
+    looked_up: dict[int, LookedUp] = {}
     identities: list[SourceIdentity] = []
     edges: list[NDArray[np.int64]] = []
     row_start = 0
@@ -99,7 +102,7 @@ def open_layout(
             for group in groups_of(file, asked.group, None if samples is None else samples.of, path, guard):
                 if shape is None:
                     shape = _default_shape(file, group, path, guard)
-                reader = _FileReader(file, number, every, row_start, guard, linked, samples)
+                reader = _FileReader(file, number, every, row_start, guard, linked, samples, looked_up)
                 files.append(reader.read(shape.inside(group)))
                 if isinstance(samples, Sequences):
                     edges.append(edges_in(file, group, samples.of, files[-1].rows, path, guard) + row_start)
@@ -119,13 +122,15 @@ def open_layout(
         files=tuple(every.identities),
         file_starts=tuple(int(s) for s in starts),
         fields=files[0].fields,
-        datasets=tuple(zip(*(f.parts for f in files), strict=True)),
+        datasets=(*zip(*(file.parts for file in files), strict=True), *(tuple(e.parts) for e in looked_up.values())),
         shape=shape,
         entries=files[0].entries,
         allow_external=allow_external,
         space=space,
     )
-    return replace(layout, columns=tuple(_columns(layout, shape, files, samples)))
+    tables = (each.table(layout.rows, space) for each in looked_up.values())
+    lookups = tuple(enumerate(tables, len(files[0].parts)))
+    return replace(layout, columns=tuple(_columns(layout, shape, files, samples)), lookups=lookups)
 
 
 def _columns(
@@ -173,7 +178,7 @@ class _Files:
     """The files that were named, and behind them those that links of theirs lead to."""
 
     def __init__(self, paths: tuple[str, ...]) -> None:
-        self.identities = [identity_of(path) for path in paths]
+        self.identities, self.named = [identity_of(path) for path in paths], len(paths)
         self._numbers: dict[tuple[int, int], int] = {}
 
     def number_of(self, path: str) -> int:
@@ -217,7 +222,9 @@ class _FileReader:
         guard: Guard,
         linked: contextlib.ExitStack,
         samples: SampleKind | None,
+        looked_up: dict[int, LookedUp],
     ) -> None:
+        self._looked_up, self._sources = looked_up, files.named
         self.sequences = samples if isinstance(samples, Sequences) else None
         self.file, self.number, self.identity = file, number, files.identities[number]
         self.row_start, self.guard = row_start, guard
@@ -228,22 +235,7 @@ class _FileReader:
 
     def read(self, shape: SampleShape) -> FileParts:
         lengths: dict[str, int] = {}
-        entries = []
-        for field in shape.fields:
-            if not isinstance(field, Field):
-                entries.append(self._add_column(field))
-                continue
-            if field.repeat or self._is_attribute(field.name):
-                entries.append(self._add_once(field))
-                continue
-            dataset, dataset_path, member = find_dataset(self.file, field.name, self.identity.path, self.guard)
-            self._check_has_numpy_type(dataset, field.name)
-            check_has_rows(dataset, field.name, self.identity.path)
-            lengths[field.name] = dataset.shape[0]
-            key = (dataset_path, repr(field.columns), steps_of(field.steps, self.sequences, field.name))
-            place = self._place(dataset, dataset_path)
-            group = self.groups.setdefault(key, (place, field.columns, field.name, []))
-            entries.append(self._entry(dataset, dataset_path, field, member, group[-1]))
+        entries = [self._add(place, field, lengths) for place, field in enumerate(shape.fields)]
         if not lengths:
             raise OptionError(
                 f"{self.identity.path!r}: the fields {', '.join(map(repr, shape.keys))} say how no sample begins; name "
@@ -264,6 +256,79 @@ class _FileReader:
             entries=tuple(entries),
             once=tuple(self.once),
         )
+
+    def _add(self, place: int, field: Field | Given, lengths: dict[str, int]) -> Any:
+        """Add what one entry of a sample holds; give the number of its field, or a dict of numbers."""
+        if not isinstance(field, Field):
+            return self._add_column(field)
+        if field.rows is not None:
+            return self._look_up(place, field)
+        if field.repeat or self._is_attribute(field.name):
+            return self._add_once(field)
+        source, path = self._beside(field) if field.file else (self.file, self.identity.path)
+        dataset, dataset_path, member = self._found(source, field.name, path)
+        lengths[field.name if not field.file else f"{field.name} of {path}"] = dataset.shape[0]
+        where = self._placed_in(path, dataset, dataset_path) if field.file else self._place(dataset, dataset_path)
+        key = (where.number, dataset_path, repr(field.columns), steps_of(field.steps, self.sequences, field.name))
+        group = self.groups.setdefault(key, (where, field.columns, field.name, []))
+        return self._entry(dataset, dataset_path, field, member, group[-1])
+
+    def _found(self, file: Any, name: str, path: str) -> tuple[Any, str, tuple[str, ...]]:
+        """Find a dataset that has an axis of rows: itself, its path, and the member path inside its elements."""
+        dataset, dataset_path, member = find_dataset(file, name, path, self.guard)
+        self._check_has_numpy_type(dataset, name)
+        check_has_rows(dataset, name, path)
+        return dataset, dataset_path, member
+
+    def _beside(self, field: Field) -> tuple[Any, str]:
+        """Open the file that a field of another file has beside this one."""
+        if len(field.file) != self._sources:
+            raise OptionError(
+                f"Field({field.name!r}, file=): {len(field.file)} files stand beside {self._sources}; name as many, "
+                "one for each file of the source, or look rows up in them with rows="
+            )
+        path = field.file[self.number]
+        return self._opened(path), path
+
+    def _opened(self, path: str) -> Any:
+        self._files.number_of(path)  # the file as it was before it was opened
+        return self._linked.enter_context(open_hdf5(path))
+
+    def _placed_in(self, path: str, dataset: Any, dataset_path: str) -> _Place:
+        number = self._files.number_of(path)
+        return _Place(number=number, identity=self._files.identities[number], dataset=dataset, path=dataset_path)
+
+    def _look_up(self, place: int, field: Field) -> Any:
+        """Add a field that is looked up: its dataset, here or in the files that it names, and the rows wanted of it."""
+        known = self._looked_up.get(place)
+        if known is None:
+            given = None if isinstance(field.rows, str) else field.rows
+            known = self._looked_up[place] = LookedUp(name=field.name, given=given)
+        first = 0 if field.file else known.rows
+        if not field.file:
+            known.entry = self._add_looked_up(known, field, self.file, self.identity.path)
+        elif not known.parts:
+            before = len(self.fields)
+            for path in field.file:
+                del self.fields[before:]
+                known.entry = self._add_looked_up(known, field, self._opened(path), path)
+        else:
+            self.fields += known.layouts
+        if isinstance(field.rows, str):
+            values = once_of(self.file, field.rows, self.identity.path, self.guard)
+            known.add_table(values, first, self.identity.path)
+        return known.entry
+
+    def _add_looked_up(self, known: LookedUp, field: Field, file: Any, path: str) -> Any:
+        """Add a file's share of a dataset that is looked up; give the number of its field, or a dict of numbers."""
+        before, targets = len(self.fields), list[Target]()
+        dataset, dataset_path, member = self._found(file, field.name, path)
+        entry = self._entry(dataset, dataset_path, field, member, targets)
+        known.check_alike(self.fields[before:], path)
+        where = self._placed_in(path, dataset, dataset_path) if field.file else self._place(dataset, dataset_path)
+        part = self._part(where, field.columns, field.name, targets)
+        known.parts.append(replace(part, row_start=known.rows))
+        return entry
 
     def _add_column(self, given: Given) -> int:
         """Add a field that comes from no dataset; give its number."""
@@ -364,7 +429,7 @@ class _FileReader:
                 field=name,
                 file=self.identity.path,
             )
-        steps = steps_of(field.steps, self.sequences, field.name)
+        steps = None if field.rows is not None else steps_of(field.steps, self.sequences, field.name)
         if kind == "object" and steps is not None:
             raise UnsupportedFieldError(
                 f"{self.identity.path!r}: field {name!r} has variable length, which a sequence of several rows has no "

@@ -45,7 +45,7 @@ def datasets_to_keep(layout: SampleLayout, memory_budget: int) -> tuple[int, ...
     for number, parts in enumerate(layout.datasets):
         fields = [layout.fields[target.field] for target in parts[0].targets]
         if all(field.kind != "object" for field in fields):
-            sizes.append((layout.rows * sum(field.placed_nbytes for field in fields), number))
+            sizes.append((layout.rows_of(number) * sum(field.placed_nbytes for field in fields), number))
     chosen, left = [], memory_budget // KEEP_SHARE
     for nbytes, number in sorted(sizes):
         if nbytes > min(KEEP_NBYTES, left):
@@ -138,16 +138,17 @@ class ResidentDatasets:
     def _read(self, tally: Tally) -> NDArray[np.uint8]:
         layout = self._reader.layout
         memory = map_memory(self._format.nbytes)
-        rows = np.arange(layout.rows, dtype=np.int64)
-        placement = Placement.of(Window(rows=rows, batch=np.zeros_like(rows), within=rows))
         destination = Destination(
             slots=np.array([address_of(memory)], dtype=np.int64),
             format=self._format,
             row_nbytes=self._row_nbytes,
         )
         tools = self._reader.tools(tally)
-        for task in self._reader.plan_rows(placement, TASK_NBYTES, self.numbers):
-            task.land(tools.read(task.ranges()), destination, tools)
+        for number in self.numbers:
+            rows = np.arange(layout.rows_of(number), dtype=np.int64)
+            placement = Placement.of(Window(rows=rows, batch=np.zeros_like(rows), within=rows))
+            for task in self._reader.plan_rows(placement, TASK_NBYTES, [number]):
+                task.land(tools.read(task.ranges()), destination, tools)
         return memory
 
     def plan(self, placement: Placement, numbers: Sequence[int]) -> Iterator[ResidentTask]:
@@ -179,8 +180,9 @@ def _row_nbytes(layout: SampleLayout, numbers: tuple[int, ...]) -> tuple[int, ..
 
 def resident_format(layout: SampleLayout, numbers: tuple[int, ...]) -> SlotFormat:
     """Give how all rows of some datasets are packed."""
+    rows = {target.field: layout.rows_of(n) for n in numbers for target in layout.datasets[n][0].targets}
     offsets, end = [], 0
-    for nbytes in _row_nbytes(layout, numbers):
+    for field, nbytes in enumerate(_row_nbytes(layout, numbers)):
         offsets.append(end)
-        end += -(-nbytes * layout.rows // FIELD_ALIGNMENT) * FIELD_ALIGNMENT
+        end += -(-nbytes * rows.get(field, 0) // FIELD_ALIGNMENT) * FIELD_ALIGNMENT
     return SlotFormat(rows=layout.rows, offsets=tuple(offsets), nbytes=max(end, FIELD_ALIGNMENT))

@@ -1,0 +1,109 @@
+"""Fields that are looked up: rows of a dataset that another one, or an array in memory, names for each sample."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h5stream.errors import FieldLengthError, OptionError
+from h5stream.samples.space import SequenceSpace
+from h5stream.storage.layout import DatasetPart, FieldLayout
+
+
+@dataclass(slots=True)
+class LookedUp:
+    """What is known so far of a field that is looked up, while files are opened.
+
+    Attributes
+    ----------
+    name : str
+        The field's, for messages.
+    given : ndarray of int64 or None
+        The rows that the user gave, one for each sample; None where a dataset of the files has them.
+    parts : list of DatasetPart
+        The dataset, in turn.
+    tables : list of ndarray of int64
+        The rows that each part of the data looks up, counted from the first part of the dataset.
+    layouts : list of FieldLayout
+        What it gives to a batch.
+    entry : int or dict
+        The numbers of these.
+    """
+
+    name: str
+    given: NDArray[np.int64] | None
+    parts: list[DatasetPart] = field(default_factory=list)
+    tables: list[NDArray[np.int64]] = field(default_factory=list)
+    layouts: list[FieldLayout] = field(default_factory=list)
+    entry: Any = None
+
+    @property
+    def rows(self) -> int:
+        """Rows of the dataset so far."""
+        return sum(part.rows for part in self.parts)
+
+    def check_alike(self, layouts: list[FieldLayout], path: str) -> None:
+        """Take what a file gives to a batch, which all give alike.
+
+        Raises
+        ------
+        FieldLengthError
+            If it differs from what the files before it give.
+        """
+        if not self.layouts:
+            self.layouts = list(layouts)
+        if [replace(one, name="") for one in layouts] != [replace(one, name="") for one in self.layouts]:
+            raise FieldLengthError(
+                f"{path!r}: field {self.name!r} has rows of another shape or type than in the files before it; what is "
+                "looked up must agree",
+                field=self.name,
+                file=path,
+            )
+
+    def add_table(self, values: NDArray[Any], first: int, path: str) -> None:
+        """Take the rows that a dataset names for those of a part, counted from row `first` of what is looked up.
+
+        Raises
+        ------
+        OptionError
+            If they are no row numbers.
+        """
+        flat = np.asarray(values)
+        flat = flat.reshape(len(flat), -1)[:, 0] if flat.ndim > 1 and flat.size == len(flat) else flat
+        if flat.ndim != 1 or flat.dtype.kind not in "iu":
+            raise OptionError(
+                f"{path!r}: what looks {self.name!r} up is one whole number a row, and it holds {flat.dtype} "
+                f"{flat.shape}"
+            )
+        self.tables.append(flat.astype(np.int64) + first)
+
+    def table(self, rows: int, space: SequenceSpace | None) -> NDArray[np.int64]:
+        """Give the row that each row of the data looks up.
+
+        Raises
+        ------
+        OptionError
+            If a row is not there, or there are not as many as rows, or as samples where an array was given.
+        """
+        used = np.concatenate(self.tables) if self.given is None else self.given
+        count = rows if self.given is None or space is None else len(space.anchors)
+        if len(used) != count:
+            raise OptionError(
+                f"Field({self.name!r}): rows= has {len(used):,} numbers, and needs one for each of {count:,}; "
+                "Field(..., file=) names the file of what is looked up"
+            )
+        wrong = np.flatnonzero((used < 0) | (used >= self.rows))
+        if len(wrong):
+            raise OptionError(
+                f"Field({self.name!r}): rows= names row {used[wrong[0]]} at {wrong[0]:,}, and there are rows 0 to "
+                f"{self.rows - 1:,}; {len(wrong):,} of {count:,} are not there. Negative numbers do not count from "
+                "the end; give samples without one a row of their own, or leave them out of the file"
+            )
+        if space is None or self.given is None:
+            return used
+        table = np.zeros(rows, dtype=np.int64)
+        table[space.anchors] = used
+        return table
