@@ -1,0 +1,131 @@
+"""Fields that are looked up, and fields of other files: beside NumPy's own indexing, through dataset and loader."""
+
+from itertools import pairwise
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from h5stream import Field, H5Dataset, H5StreamLoader, Sequences, errors
+
+ROWS, FEATURES = 300, 50
+
+
+@pytest.fixture(params=[{}, {"chunks": (4, 30), "compression": "gzip"}], ids=["contiguous", "gzip"])
+def data(request, tmp_path):
+    """Questions that name images, in one file; what is known of the images in another; answers in a third."""
+    rng = np.random.default_rng(0)
+    features, named = rng.random((FEATURES, 30), "f4"), rng.integers(0, FEATURES, ROWS)
+    with h5py.File(tmp_path / "questions.h5", "w") as file:
+        file["question"], file["image"] = np.arange(ROWS), named
+    with h5py.File(tmp_path / "features.h5", "w") as file:
+        file.create_dataset("features", data=features, **request.param)
+    with h5py.File(tmp_path / "answers.h5", "w") as file:
+        file["answer"] = np.arange(ROWS) * 3
+    return tmp_path, features, named
+
+
+def fields_of(folder, rows):
+    return {
+        "question": "question",
+        "features": Field("features", file=folder / "features.h5", rows=rows),
+        "answer": Field("answer", file=folder / "answers.h5"),
+    }
+
+
+def check(batch, features, named):
+    assert (batch["features"].numpy() == features[named[batch["question"].numpy()]]).all()
+    assert (batch["answer"] == batch["question"] * 3).all()
+
+
+@pytest.mark.parametrize(
+    "kind", [lambda named: "image", lambda named: named, torch.as_tensor], ids=["name", "array", "tensor"]
+)
+def test_a_dataset_looks_rows_up(data, kind):
+    folder, features, named = data
+    dataset = H5Dataset(folder / "questions.h5", fields_of(folder, kind(named)))
+    check(dataset[:], features, named)
+    check(dataset[[7, 3, 7]], features, named)
+    assert (dataset[-1]["features"].numpy() == features[named[-1]]).all()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"shuffle": True},
+        {"shuffle": True, "window": 40},
+        {"shuffle": True, "window": "all", "num_workers": 0},
+        {"shuffle": True, "isolation": "process"},
+        {"shuffle": True, "memory_budget": "20MiB"},
+        {"shuffle": True, "rank": 1, "world_size": 3},
+    ],
+    ids=str,
+)
+def test_a_loader_looks_rows_up(data, options):
+    folder, features, named = data
+    seen = []
+    with H5StreamLoader(folder / "questions.h5", 16, fields=fields_of(folder, "image"), **options) as loader:
+        for batch in loader:
+            check(batch, features, named)
+            seen += batch["question"].tolist()
+    assert len(seen) == len(set(seen)) == ROWS // options.get("world_size", 1)
+    assert (seen == sorted(seen)) != options.get("shuffle", False)
+
+
+def test_chunks_that_are_looked_up_make_the_blocks(data):
+    folder, _, named = data
+    with h5py.File(folder / "features.h5") as file:
+        chunk_rows = file["features"].chunks[0] if file["features"].chunks else FEATURES
+    blocks = H5Dataset(folder / "questions.h5", fields_of(folder, "image")).blocks
+    rows = blocks.rows_at(np.arange(ROWS))
+    chunks = [set(named[rows[low:high]] // chunk_rows) for low, high in pairwise(blocks.edges)]
+    assert all(len(some) == 1 for some in chunks)
+    assert len(chunks) == len(set(named // chunk_rows))
+    assert sorted(rows.tolist()) == list(range(ROWS))
+
+
+def test_rows_within_each_file_are_looked_up_there(tmp_path):
+    rng = np.random.default_rng(1)
+    expected = []
+    for k, (rows, images) in enumerate([(20, 3), (9, 5)]):
+        with h5py.File(tmp_path / f"{k}.h5", "w") as file:
+            file["q"], file["i"], file["image"] = (
+                np.arange(rows),
+                rng.integers(0, images, rows),
+                rng.random((images, 4)),
+            )
+            expected.append(file["image"][()][file["i"][()]])
+    fields = ["q", Field("image", rows="i")]
+    assert (H5Dataset([tmp_path / "0.h5", tmp_path / "1.h5"], fields)[:][1].numpy() == np.concatenate(expected)).all()
+
+
+def test_a_sequence_looks_up_what_its_anchor_names(data):
+    folder, features, named = data
+    fields = {
+        "question": Field("question", steps=[0, 1]),
+        "features": Field("features", file=folder / "features.h5", rows="image"),
+    }
+    batch = H5Dataset(folder / "questions.h5", fields, samples=Sequences(stride=3))[:]
+    assert (batch["features"].numpy() == features[named[batch["question"][:, 0].numpy()]]).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "says"),
+    [
+        ({"rows": np.full(ROWS, FEATURES)}, errors.OptionError, "names row 50 at 0.*0 to 49"),
+        ({"rows": np.full(ROWS, -1)}, errors.OptionError, "Negative numbers do not count"),
+        ({"rows": [1, 2]}, errors.OptionError, "2 numbers, and needs one for each of 300"),
+        ({"rows": "imag"}, errors.FieldNotFoundError, "Did you mean 'image'"),
+        ({"rows": [0.5] * ROWS}, errors.OptionError, "row number for each sample"),
+        ({}, errors.FieldLengthError, "must agree in rows"),
+        ({"file": ["features.h5", "features.h5"]}, errors.OptionError, "2 files stand beside 1"),
+        ({"rows": "image", "steps": [0]}, errors.OptionError, r"without repeat= and steps="),
+    ],
+    ids=str,
+)
+def test_bad_input_is_told_with_the_way_out(data, monkeypatch, options, kind, says):
+    monkeypatch.chdir(data[0])
+    with pytest.raises(kind, match=says):
+        H5Dataset("questions.h5", ["question", Field("features", **{"file": "features.h5"} | options)])
