@@ -21,6 +21,7 @@ from h5stream.dataset import H5Dataset
 from h5stream.loader import H5StreamLoader
 from h5stream.storage.handles import open_file
 from h5stream.storage.layout import DatasetPart, SampleLayout
+from h5stream.storage.rowbox import columns_of
 from h5stream.structure import leaves
 
 Progress = Callable[[int], None]
@@ -280,7 +281,7 @@ def _read(file: Any, part: DatasetPart, field: int, first: int, count: int) -> A
     values = file[part.path][first : first + count]
     for name in target.member:
         values = values[name]
-    return values if part.columns is None else values[:, part.columns]
+    return columns_of(values, part.columns)
 
 
 def row_sums(values: Any) -> NDArray[np.uint64]:

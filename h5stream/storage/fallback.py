@@ -17,6 +17,7 @@ from h5stream.errors import CorruptChunkError, H5StreamError, SourceError
 from h5stream.storage.check import chunk_box, read_raw_box
 from h5stream.storage.handles import open_file
 from h5stream.storage.layout import DatasetPart, SampleLayout
+from h5stream.storage.rowbox import columns_of
 
 _log = logging.getLogger("h5stream")
 
@@ -80,7 +81,7 @@ class H5pyReader:
             If the file is not the one that was opened.
         """
         data = self._read(part, (first,), lambda dataset: dataset[first : first + count])
-        rows: NDArray[Any] = data if part.columns is None else data[:, part.columns]
+        rows: NDArray[Any] = columns_of(data, part.columns)
         return rows
 
     def chunk(self, part: DatasetPart, number: int) -> NDArray[np.uint8]:

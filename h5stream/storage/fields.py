@@ -13,6 +13,7 @@ import operator
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import EllipsisType
 from typing import Any
 
 import numpy as np
@@ -34,9 +35,10 @@ class Field:
     name : str or h5py.Dataset
         Path of a dataset, with a compound member after a colon; an open dataset stands for its path. ``"@name"`` and
         ``"path@name"`` are an attribute, which every sample of its file or group gets.
-    columns : slice or sequence of int, optional, keyword-only
-        Columns (axis 1 of the dataset) to take, in that order. Only the chunks that hold them are read, and of
-        chunks without a filter only their bytes, but for gaps of up to 4 KiB.
+    columns : slice, sequence of int, or a tuple of them, optional, keyword-only
+        Columns (axis 1 of the dataset) to take, in that order; a tuple says what to take of axis 1, 2 and so on, as
+        in brackets: slices, lists, masks, integers (which take the axis away) and ``...``. Only the chunks that hold
+        them are read, and of chunks without a filter only their bytes, but for gaps of up to 4 KiB.
     dtype : torch.dtype, optional, keyword-only
         What the batch is cast to; the cast runs after the raw bytes have reached the batch's device.
     steps : range or sequence of int, optional, keyword-only
@@ -80,7 +82,7 @@ class Field:
         self,
         name: Any,
         *,
-        columns: slice | Sequence[int] | None = None,
+        columns: slice | Sequence[int] | tuple[Any, ...] | None = None,
         dtype: Any = None,
         steps: Iterable[int] | None = None,
         repeat: bool = False,
@@ -95,7 +97,7 @@ class Field:
             object.__setattr__(self, "_file", "")
         if not isinstance(name, str) or not name.strip("/"):
             raise OptionError(f"a field's name is the path of a dataset, not {name!r}")
-        chosen = columns if columns is None or isinstance(columns, slice) else _column_list(columns)
+        chosen = _columns(columns)
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "columns", chosen)
         object.__setattr__(self, "dtype", dtype)
@@ -155,6 +157,24 @@ def as_row_numbers(name: str, rows: Any) -> NDArray[np.int64]:
             f"of {found.dtype} {found.shape}"
         )
     return found.astype(np.int64)
+
+
+def _columns(columns: Any) -> Columns:
+    if columns is None or isinstance(columns, slice):
+        return columns
+    if not isinstance(columns, tuple) or (columns and all(isinstance(each, int) for each in columns)):
+        return _column_list(columns)
+    return tuple(_of_axis(each) for each in columns)
+
+
+def _of_axis(given: Any) -> Any:
+    """Read what is taken of one axis."""
+    if isinstance(given, (slice, EllipsisType)):
+        return given
+    flat = np.asarray(given)
+    if flat.ndim == 0:
+        return _column_list([given])[0]
+    return np.flatnonzero(flat).tolist() if flat.dtype == bool else _column_list(given)
 
 
 def _column_list(columns: Sequence[int]) -> list[int]:

@@ -9,13 +9,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from types import EllipsisType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
 
-Columns = slice | list[int] | None
+Part = slice | int | list[int] | EllipsisType
+"""What is taken of one axis; an integer takes the axis away, and ``...`` stands for all axes that are not named."""
+
+Columns = slice | list[int] | tuple[Part, ...] | None
+"""Of the first axis of a row, or for several axes of it."""
 
 _MAX_ROW_ELEMENTS = 1 << 31
 
@@ -44,23 +50,57 @@ class ColumnPiece:
 
 
 def selected_shape(row_shape: tuple[int, ...], columns: Columns) -> tuple[int, ...]:
-    """Return the shape of a row once `columns` of its first axis are taken.
+    """Return the shape of a row once `columns` of it are taken.
 
     Raises
     ------
     OptionError
-        If the rows have no columns, or a column is not there.
+        If the rows have no such axis, or a column is not there.
 
     Examples
     --------
-    >>> selected_shape((10, 3), slice(0, 10, 2)), selected_shape((10, 3), [7, 1])
-    ((5, 3), (2, 3))
+    >>> selected_shape((10, 3), slice(0, 10, 2)), selected_shape((10, 3), [7, 1]), selected_shape((10, 3), (..., 1))
+    ((5, 3), (2, 3), (10,))
     """
     if columns is None:
         return row_shape
+    return tuple(len(numbers) for numbers, stays in _taken(row_shape, columns) if stays)
+
+
+def columns_of(rows: NDArray[Any], columns: Columns) -> NDArray[Any]:
+    """Take the columns of rows that are there whole.
+
+    Examples
+    --------
+    >>> columns_of(np.arange(6).reshape(1, 2, 3), (1, slice(0, 2))).tolist()
+    [[3, 4]]
+    """
+    if columns is None:
+        return rows
+    taken = _taken(rows.shape[1:], columns)
+    chosen: Any = (slice(None), *np.ix_(*(numbers for numbers, _ in taken)))
+    found: NDArray[Any] = rows[chosen].reshape(len(rows), *(len(numbers) for numbers, stays in taken if stays))
+    return found
+
+
+def _taken(row_shape: tuple[int, ...], columns: Columns) -> list[tuple[NDArray[np.int64], bool]]:
+    """Give for each axis of a row which of it is taken, and whether the axis stays."""
+    parts: list[Any] = list(columns) if isinstance(columns, tuple) else [columns]
     if not row_shape:
         raise OptionError("columns= needs rows with columns, but this field has one number a row; leave it out")
-    return (len(_column_numbers(row_shape[0], columns)), *row_shape[1:])
+    named = sum(part is not Ellipsis for part in parts)
+    if named > len(row_shape) or len(parts) - named > 1:
+        raise OptionError(
+            f"columns={columns!r} names {named} axes, and rows have {len(row_shape)}, of shape {row_shape}; '...' may "
+            "stand once, for all that are not named"
+        )
+    rest = [slice(None)] * (len(row_shape) - named)
+    at = parts.index(Ellipsis) if len(parts) > named else len(parts)
+    every = [*parts[:at], *rest, *parts[at + 1 :]]
+    return [
+        (_column_numbers(count, [part] if isinstance(part, int) else part), not isinstance(part, int))
+        for count, part in zip(row_shape, every, strict=True)
+    ]
 
 
 def _column_numbers(count: int, columns: slice | list[int]) -> NDArray[np.int64]:
@@ -87,8 +127,8 @@ def column_pieces(
         Shape of a stored row: the dataset's shape without axis 0.
     chunk_row_shape : tuple of int
         The chunk's shape without axis 0.
-    columns : slice or list of int, optional
-        Columns (axis 1 of the dataset) to take, in that order.
+    columns : slice, list of int, or a tuple of them for each axis, optional
+        What is taken of a row, in that order.
 
     Returns
     -------
@@ -124,10 +164,10 @@ def _places_in_batch_row(row_shape: tuple[int, ...], columns: Columns) -> NDArra
     """Return for each element of the stored row its place in the batch's row, -1 where it is not wanted."""
     if columns is None:
         return np.arange(math.prod(row_shape), dtype=np.int64).reshape(row_shape)
-    chosen = _column_numbers(row_shape[0], columns)
-    rest = row_shape[1:]
+    taken = [numbers for numbers, _ in _taken(row_shape, columns)]
     places = np.full(row_shape, -1, dtype=np.int64)
-    places[chosen] = np.arange(len(chosen) * math.prod(rest), dtype=np.int64).reshape(len(chosen), *rest)
+    lengths = [len(numbers) for numbers in taken]
+    places[np.ix_(*taken)] = np.arange(math.prod(lengths), dtype=np.int64).reshape(lengths)
     return places
 
 

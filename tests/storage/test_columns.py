@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from making import make_file, numbers
 
-from h5stream import Field, H5Dataset
+from h5stream import Field, H5Dataset, H5StreamLoader
 from h5stream.engine.footprint import TASK_NBYTES
 from h5stream.engine.plan import Placement
 from h5stream.engine.reader import RowReader
@@ -162,3 +162,57 @@ def test_pieces_put_every_wanted_element_in_its_place_once(row, data):
     assert (selected_shape(row_shape, columns) if columns is not None else row_shape) == (
         stored if columns is None else stored[columns]
     ).shape
+
+
+def of_an_axis(count):
+    """Draw what may stand in brackets for one axis: a slice, an integer, a list, a mask."""
+    some = st.lists(st.integers(0, count - 1), unique=True, max_size=count)
+    return st.one_of(
+        st.slices(count),
+        st.integers(-count, count - 1),
+        some,
+        st.lists(st.booleans(), min_size=count, max_size=count).map(np.array),
+    )
+
+
+@given(data=st.data())
+@examples(60)
+def test_every_axis_is_taken_as_in_brackets(tmp_path_factory, data):
+    shape = (6, 5, 4, 3)
+    options = data.draw(
+        st.sampled_from([{}, {"chunks": (2, 2, 3, 3)}, {"chunks": (4, 5, 2, 1), "compression": "gzip"}])
+    )
+    options |= data.draw(st.sampled_from([{}, {"scaleoffset": 0}])) if "chunks" in options else {}
+    values = numbers(*shape, dtype="i4")
+    path = make_file(tmp_path_factory.mktemp("c") / "a.h5", data=values, **options)
+    first = data.draw(of_an_axis(5))
+    columns = (first, *data.draw(st.sampled_from([(..., slice(1, 3)), (slice(None, None, -2), 1), (...,), ()])))
+    if not isinstance(columns, tuple) or all(isinstance(each, int) for each in columns):
+        columns = (*columns, ...)
+    expected = values
+    axis, parts = 1, list(columns)
+    at = parts.index(...) if ... in [p if p is ... else None for p in parts] else len(parts)
+    named = len([p for p in parts if p is not ...])
+    for part in [*parts[:at], *[slice(None)] * (3 - named), *parts[at + 1 :]]:
+        expected = expected[(slice(None),) * axis + (part,)]
+        axis += not isinstance(part, int)
+    with H5StreamLoader(path, 4, fields=Field("x", columns=columns)) as loader:
+        found = np.concatenate([batch.numpy() for batch in loader])
+    assert found.shape == expected.shape
+    assert (found == expected).all()
+
+
+@pytest.mark.parametrize(
+    ("columns", "says"),
+    [
+        ((..., 1, ...), "'...' may stand once"),
+        ((0, slice(2), 1, slice(1)), "names 4 axes, and rows have 3"),
+        ((slice(2), 9), "columns=9 is not there"),
+        ((slice(2), [1, 1]), "names a column twice"),
+        ((slice(2), [0.5]), "slice or column numbers"),
+    ],
+)
+def test_what_no_axis_has_is_refused(tmp_path, columns, says):
+    path = make_file(tmp_path / "a.h5", data=numbers(6, 5, 4, 3, dtype="i4"))
+    with pytest.raises(OptionError, match=says):
+        H5Dataset(path, Field("x", columns=columns))
