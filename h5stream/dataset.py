@@ -70,7 +70,10 @@ class H5Dataset(Dataset[Any]):
         ``"x"`` gives a tensor a sample, ``["x", "y"]`` a tuple, ``{"image": "x"}`` a dict. By default the
         datasets at the file's root, if they agree in length; links count, each dataset once.
     rows : slice, or array-like of int or bool, optional
-        The rows to use, as indices or a mask; they keep the file's order.
+        The rows to use, or the samples where `samples` says what these are, as indices or a mask; they keep the
+        file's order.
+    samples : Sequences or Rows, optional
+        What a sample is, where it is not a row of the files: see `Sequences` and `Rows`.
     allow_external : bool
         Whether external links, external storage and virtual sources may lead out of the opened files.
     numpy : bool

@@ -34,7 +34,7 @@ REFUSED_BY_DESIGN = (
     "date and time types",
     "opaque bytes",
     "wider than any torch dtype",
-    "has variable length, which only whole datasets may have",
+    "a member of variable length, which only whole datasets may have",
     "an array of compounds inside a compound",
 )
 

@@ -44,6 +44,18 @@ def files(tmp_path, monkeypatch):
             f.create_dataset("x", data=rng.random((2000, 64), dtype="f4"), chunks=(200, 64), compression="gzip")
             f["y"] = np.arange(2000) % 10
             f["obs"] = np.zeros(2000, [("age", "i4"), ("height", "f4")])
+    with h5py.File("demos.h5", "w") as f, h5py.File("molecules.h5", "w") as molecules:
+        for k in range(3):
+            f[f"data/demo_{k}/obs/image"], f[f"data/demo_{k}/actions"] = (
+                np.zeros((30, 8, 8, 3), "u1"),
+                np.zeros((30, 7)),
+            )
+            molecules[f"{k}/coordinates"], molecules[f"{k}/energies"] = np.zeros((9, 5, 3)), np.zeros(9)
+            molecules[f"{k}/species"] = np.arange(5)
+            molecules[f"{k}"].attrs["name"] = "water"
+    with h5py.File("questions.h5", "w") as f, h5py.File("features.h5", "w") as g, h5py.File("answers.h5", "w") as h:
+        f["question"], f["image_index"], h["answer"] = np.arange(100), np.arange(100) % 7, np.arange(100)
+        g["features"] = rng.random((7, 50))
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.stem)

@@ -142,7 +142,8 @@ class PlannedWindow:
         if counters.skip(f"{error.file}:{error.field} chunk {error.chunk}"):
             # Its text: log records that are kept must not keep the traceback, and by it the files and buffers.
             _log.warning("on_error='skip': rows are left out, and loader.stats() counts them, because %s", str(error))
-        self.dropped.append((task.placement.batch, task.placement.samples, error))
+        rows = task.placement.each_row()
+        self.dropped.append((rows.batch, rows.samples, error))
 
     def first_failure(
         self,

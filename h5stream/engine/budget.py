@@ -61,7 +61,7 @@ def scratch_nbytes(layout: SampleLayout) -> int:
             largest_chunk = max(largest_chunk, part.chunk_nbytes if part.index is None or part.pipeline.filters else 0)
             if part.index is not None and len(part.index.nbytes):
                 largest_stored = max(largest_stored, int(part.index.nbytes.max()))
-    return min(TASK_NBYTES, largest_dataset + largest_stored) + largest_stored + 3 * largest_chunk
+    return max(1, min(TASK_NBYTES, largest_dataset + largest_stored) + largest_stored + 3 * largest_chunk)
 
 
 def block_rows_of(layout: SampleLayout) -> int:

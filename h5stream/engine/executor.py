@@ -315,6 +315,10 @@ class Run:
     def _admit(self, window: PlannedWindow) -> None:
         """Give the window its slots and queue its tasks; called under the lock."""
         self._open.admit(window)
+        if not window.tasks:  # rows without elements: nothing is to be done for them
+            self._open.complete(window)
+            self._changed.notify_all()
+            return
         self._active.append(window)
         self._jobs.extend(_Job(window, task, self._to_read_ahead(task)) for task in window.tasks)
         self._changed.notify_all()

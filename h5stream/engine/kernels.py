@@ -512,6 +512,25 @@ def place_rows(
 
 
 @_jit
+def _place_stretch(
+    plain, sources, stride, extents, runs, fills, fill_nbytes, rows, lengths, batch, within, slots, offsets, row_nbytes
+):
+    """Copy the rows, or spans of them, that were read together; `plain` where of each one run of bytes is wanted."""
+    if not plain or sources[0] == 0:
+        _place_rows(
+            sources, stride, extents, runs, fills, fill_nbytes, rows, lengths, batch, within, slots, offsets, row_nbytes
+        )
+        return
+    segments, field = runs[:, :3], runs[0, 6]
+    if lengths.shape[0]:
+        _scatter_spans(
+            sources[0], stride, segments, rows, lengths, batch, within, slots, offsets[field], row_nbytes[field]
+        )
+    else:
+        _scatter(sources[0], stride, segments, rows, batch, within, slots, offsets[field], row_nbytes[field])
+
+
+@_jit
 def _rows_to_their_place(extent, runs, stride, row_nbytes):
     """Give how many consecutive rows are so long that they are best read to their places without a copy; 0: none.
 
@@ -634,21 +653,9 @@ def read_rows(
                         fence()
                         return False
                     sources[e] = target + e * share - chosen[e, 1] - rows[low] * stride
-            if uncopied and sources[0] != 0:
-                pass  # it is there
-            elif plain and sources[0] != 0 and lengths.shape[0]:
-                _scatter_spans(
-                    sources[0], stride, runs[:, :3], rows[low:high], lengths[low:high], batch[low:high],
-                    within[low:high], slots, field_offsets[runs[0, 6]], row_nbytes[runs[0, 6]],
-                )  # fmt: skip
-            elif plain and sources[0] != 0:
-                _scatter(
-                    sources[0], stride, runs[:, :3], rows[low:high], batch[low:high], within[low:high], slots,
-                    field_offsets[runs[0, 6]], row_nbytes[runs[0, 6]],
-                )  # fmt: skip
-            else:
-                _place_rows(
-                    sources, stride, chosen, runs, fills, fill_nbytes, rows[low:high], lengths[low:high],
+            if not uncopied or sources[0] == 0:
+                _place_stretch(
+                    plain, sources, stride, chosen, runs, fills, fill_nbytes, rows[low:high], lengths[low:high],
                     batch[low:high], within[low:high], slots, field_offsets, row_nbytes,
                 )  # fmt: skip
             low = high

@@ -174,6 +174,7 @@ class RowReader:
 
     def plan_rows(self, placement: Placement, task_nbytes: int, datasets: Sequence[int]) -> Iterator[Task]:
         """Plan the reads of rows of some datasets, where each row or span has its own place."""
+        datasets = [n for n in datasets if n in self._datasets]
         for dataset in datasets:
             if dataset in self._mapped:
                 yield from self._mapped[dataset].plan(placement, task_nbytes)

@@ -27,6 +27,11 @@ class Ends:
         Fields of one number or flag a row; a segment ends with each row at which one of them is not zero, and with the
         last row.
 
+    Raises
+    ------
+    OptionError
+        If no field is named.
+
     Examples
     --------
     >>> Ends("terminals", "timeouts").fields
@@ -39,14 +44,6 @@ class Ends:
         if not fields or not all(isinstance(field, str) for field in fields):
             raise OptionError(f"Ends takes names of fields, such as Ends('terminals', 'timeouts'), not {fields!r}")
         object.__setattr__(self, "fields", fields)
-
-    def edges(self, values: list[NDArray[Any]], rows: int) -> Edges:
-        """Give the edges, from the values of the fields for all rows."""
-        ends = np.zeros(rows, dtype=bool)
-        for name, flags in zip(self.fields, values, strict=True):
-            ends |= _one_a_row(flags, name, rows) != 0
-        edges = np.append(0, np.flatnonzero(ends) + 1)
-        return edges if edges[-1] == rows else np.append(edges, rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +63,6 @@ class Ids:
         """The field that is read."""
         return (self.field,)
 
-    def edges(self, values: list[NDArray[Any]], rows: int) -> Edges:
-        """Give the edges, from the field's values for all rows."""
-        ids = _one_a_row(values[0], self.field, rows)
-        inner = np.flatnonzero(ids[1:] != ids[:-1]) + 1
-        return np.concatenate([[0], inner, [rows]]) if rows else np.zeros(1, dtype=np.int64)
-
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
@@ -84,24 +75,6 @@ class Lengths:
     """
 
     name: str
-
-    def edges(self, values: NDArray[Any], rows: int) -> Edges:
-        """Give the edges, from the dataset's values.
-
-        Raises
-        ------
-        OptionError
-            If one is negative, or they do not add up to the rows that there are.
-        """
-        lengths = _whole_numbers(values, self.name)
-        if len(lengths) and lengths.min() < 0:
-            raise OptionError(f"Lengths({self.name!r}): lengths are 0 or more, and one is {lengths.min()}")
-        edges = np.append(0, np.cumsum(lengths))
-        if edges[-1] != rows:
-            raise OptionError(
-                f"Lengths({self.name!r}): the lengths add up to {edges[-1]:,}, but the fields have {rows:,} rows"
-            )
-        return edges
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,23 +89,72 @@ class Bounds:
 
     name: str
 
-    def edges(self, values: NDArray[Any], rows: int) -> Edges:
-        """Give the edges, from the dataset's values.
 
-        Raises
-        ------
-        OptionError
-            If they do not ascend, or lie outside the rows that there are.
-        """
-        bounds = _whole_numbers(values, self.name)
-        if len(bounds) and (bounds.min() < 0 or bounds.max() > rows or (np.diff(bounds) < 0).any()):
-            raise OptionError(
-                f"Bounds({self.name!r}): bounds are ascending row numbers from 0 to {rows:,}, and these are "
-                f"{_few(bounds)}; Lengths takes numbers of rows, Ids numbers that are alike within a segment"
-            )
-        if not len(bounds) or bounds[0] > 0:
-            bounds = np.append(0, bounds)
-        return bounds if bounds[-1] == rows else np.append(bounds, rows)
+Said = Ends | Ids | Lengths | Bounds
+
+
+def edges_of(said: Said, values: list[NDArray[Any]], rows: int) -> Edges:
+    """Give the edges of segments, from the values of what says where they end.
+
+    Parameters
+    ----------
+    said : Ends, Ids, Lengths or Bounds
+        What they are.
+    values : list of ndarray
+        The values of its fields, or of its dataset.
+    rows : int
+        Rows that there are.
+
+    Raises
+    ------
+    OptionError
+        If they do not say it: one value a row for `Ends` and `Ids`, lengths that add up to all rows, ascending bounds.
+
+    Examples
+    --------
+    >>> edges_of(Ids("episode"), [np.array([7, 7, 2])], 3).tolist(), edges_of(Lengths("n"), [np.array([1, 2])], 3).tolist()
+    ([0, 2, 3], [0, 1, 3])
+    """
+    if isinstance(said, Ends):
+        return _edges_of_ends(said, values, rows)
+    if isinstance(said, Ids):
+        ids = _one_a_row(values[0], said.field, rows)
+        inner = np.flatnonzero(ids[1:] != ids[:-1]) + 1
+        return np.concatenate([[0], inner, [rows]]) if rows else np.zeros(1, dtype=np.int64)
+    numbers = _whole_numbers(values[0], said.name)
+    return (
+        _edges_of_lengths(said, numbers, rows) if isinstance(said, Lengths) else _edges_of_bounds(said, numbers, rows)
+    )
+
+
+def _edges_of_ends(said: Ends, values: list[NDArray[Any]], rows: int) -> Edges:
+    ends = np.zeros(rows, dtype=bool)
+    for name, flags in zip(said.fields, values, strict=True):
+        ends |= _one_a_row(flags, name, rows) != 0
+    edges = np.append(0, np.flatnonzero(ends) + 1)
+    return edges if edges[-1] == rows else np.append(edges, rows)
+
+
+def _edges_of_lengths(said: Lengths, lengths: Edges, rows: int) -> Edges:
+    if len(lengths) and lengths.min() < 0:
+        raise OptionError(f"Lengths({said.name!r}): lengths are 0 or more, and one is {lengths.min()}")
+    edges = np.append(0, np.cumsum(lengths))
+    if edges[-1] != rows:
+        raise OptionError(
+            f"Lengths({said.name!r}): the lengths add up to {edges[-1]:,}, but the fields have {rows:,} rows"
+        )
+    return edges
+
+
+def _edges_of_bounds(said: Bounds, bounds: Edges, rows: int) -> Edges:
+    if len(bounds) and (bounds.min() < 0 or bounds.max() > rows or (np.diff(bounds) < 0).any()):
+        raise OptionError(
+            f"Bounds({said.name!r}): bounds are ascending row numbers from 0 to {rows:,}, and these are {_few(bounds)}; "
+            "Lengths takes numbers of rows, Ids numbers that are alike within a segment"
+        )
+    if not len(bounds) or bounds[0] > 0:
+        bounds = np.append(0, bounds)
+    return bounds if bounds[-1] == rows else np.append(bounds, rows)
 
 
 def _one_a_row(values: NDArray[Any], name: str, rows: int) -> NDArray[Any]:

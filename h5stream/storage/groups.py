@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import FieldNotFoundError, OptionError
-from h5stream.samples.segments import Bounds, Edges, Ends, Ids, Lengths
+from h5stream.samples.segments import Bounds, Edges, Ends, Ids, Lengths, edges_of
 from h5stream.samples.sequences import Of
 from h5stream.storage.discovery import find_dataset
 from h5stream.storage.external import Guard
@@ -84,7 +84,7 @@ def edges_in(file: Any, group: str, of: Of, rows: int, path: str, guard: Guard) 
     names = of.fields if isinstance(of, (Ends, Ids)) else (of.name,)
     values = [_column(file, above + name, path, guard) for name in names]
     try:
-        return of.edges(values, rows) if isinstance(of, (Ends, Ids)) else of.edges(values[0], rows)
+        return edges_of(of, values, rows)
     except OptionError as error:
         raise OptionError(f"{path!r}: {error}") from None
 

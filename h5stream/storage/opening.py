@@ -412,28 +412,12 @@ class _FileReader:
         self, dataset: Any, path: str, field: Any, member: tuple[str, ...], dtype: np.dtype[Any], targets: list[Target]
     ) -> int:
         name = ":".join((path, *member)) if member else field.name
-        why = elements.refusal(dtype)
-        if why is None and dtype.subdtype is not None and dtype.subdtype[0].fields is not None:
-            why = "an array of compounds inside a compound has no tensor form"
-        if why is not None:
-            raise UnsupportedFieldError(
-                f"{self.identity.path!r}: field {name!r} is {dtype}: {why}",
-                field=name,
-                file=self.identity.path,
-            )
         base, inner_shape = dtype.subdtype or (dtype, ())
         kind = "object" if base.kind == "O" else "bytes" if base.kind == "S" else "array"
-        if kind == "object" and member:
-            raise UnsupportedFieldError(
-                f"{self.identity.path!r}: member {name!r} has variable length, which only whole datasets may have",
-                field=name,
-                file=self.identity.path,
-            )
         steps = None if field.rows is not None else steps_of(field.steps, self.sequences, field.name)
-        if kind == "object" and steps is not None:
+        if why := _why_refused(dtype, kind, member, steps):
             raise UnsupportedFieldError(
-                f"{self.identity.path!r}: field {name!r} has variable length, which a sequence of several rows has no "
-                "tensor for; leave it out, or store it with a fixed length",
+                f"{self.identity.path!r}: field {name!r} is {dtype}: {why}",
                 field=name,
                 file=self.identity.path,
             )
@@ -574,6 +558,19 @@ class _FileReader:
                 field=name,
             )
         return ""
+
+
+def _why_refused(dtype: np.dtype[Any], kind: str, member: tuple[str, ...], steps: tuple[int, ...] | None) -> str:
+    """Say why a batch cannot hold a field of a type; empty where it can."""
+    if why := elements.refusal(dtype):
+        return why
+    if dtype.subdtype is not None and dtype.subdtype[0].fields is not None:
+        return "an array of compounds inside a compound has no tensor form"
+    if kind == "object" and member:
+        return "a member of variable length, which only whole datasets may have"
+    if kind == "object" and steps is not None:
+        return "values of variable length make no tensor of several rows; leave it out, or store it with a fixed length"
+    return ""
 
 
 def _address(dataset: Any) -> int:

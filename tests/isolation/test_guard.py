@@ -77,19 +77,19 @@ def test_inspect_shows_of_a_whole_file_what_it_would_without_a_child(whole):
 
 def test_errors_of_opening_are_the_same_in_a_child(whole, tmp_path):
     with pytest.raises(FieldNotFoundError, match="has no dataset 'z'") as error:
-        opened_by_child(str(whole), "z", False)
+        opened_by_child(str(whole), "z", None, False)
     assert error.value.field == "z"
     with pytest.raises(SourceError, match="no such file"):
-        opened_by_child([tmp_path / "absent.h5"], None, False)
+        opened_by_child([tmp_path / "absent.h5"], None, None, False)
 
 
 def test_what_is_open_already_is_not_opened_by_a_child(whole, monkeypatch):
     dataset = H5Dataset(whole)
     monkeypatch.setattr(subprocess, "Popen", None)
     for source in (dataset, Subset(dataset, [1, 2])):
-        assert opened_by_child(source, None, False) == (source, None)
+        assert opened_by_child(source, None, None, False) == (source, None)
     with h5py.File(whole, locking=False) as file:
-        assert opened_by_child(file, None, False) == (file, None)
+        assert opened_by_child(file, None, None, False) == (file, None)
 
 
 FIELDS = {

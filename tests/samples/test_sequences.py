@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from h5stream.errors import OptionError
-from h5stream.samples.segments import Bounds, Ends, Ids, Lengths
+from h5stream.samples.segments import Bounds, Ends, Ids, Lengths, edges_of
 from h5stream.samples.sequences import Sequences, anchors_of, checked_steps
 from h5stream.samples.space import joined_space, sequence_space
 from h5stream.samples.spans import spans_of
@@ -15,7 +15,7 @@ lengths = st.lists(st.integers(0, 9), min_size=1, max_size=8)
 steps = st.lists(st.integers(-4, 6), min_size=1, max_size=6, unique=True)
 
 
-def edges_of(lengths):
+def cumulated(lengths):
     return np.append(0, np.cumsum(lengths)).astype(np.int64)
 
 
@@ -49,14 +49,14 @@ def test_anchors_are_those_that_a_walk_through_the_segments_finds(lengths, steps
     pad, pad_rows = padding
     tail = "drop" if pad is not None else tail
     sequences = Sequences(stride=stride, pad=pad, pad_rows=pad_rows, tail=tail)
-    found = anchors_of(edges_of(lengths), sequences, min(steps), max(steps))
+    found = anchors_of(cumulated(lengths), sequences, min(steps), max(steps))
     assert found.tolist() == anchors_by_hand(lengths, sequences, min(steps), max(steps))
 
 
 @given(lengths, steps, st.sampled_from([None, "edge", "zeros", 3.5]), st.data())
 @settings(deadline=None, max_examples=400)
 def test_each_step_of_each_sample_is_taken_once_and_padded_where_it_leaves_its_segment(lengths, steps, pad, data):
-    edges = edges_of(lengths)
+    edges = cumulated(lengths)
     try:
         space = sequence_space(Sequences(pad=pad), edges, [tuple(steps)])
     except OptionError:
@@ -87,17 +87,17 @@ def test_each_step_of_each_sample_is_taken_once_and_padded_where_it_leaves_its_s
 @given(lengths)
 @settings(deadline=None)
 def test_four_ways_to_say_where_segments_end(lengths):
-    rows, edges = sum(lengths), edges_of(lengths)
-    assert Lengths("n").edges(np.array(lengths), rows).tolist() == edges.tolist()
+    rows, edges = sum(lengths), cumulated(lengths)
+    assert edges_of(Lengths("n"), [np.array(lengths)], rows).tolist() == edges.tolist()
     whole = [length for length in lengths if length] or [1]  # an empty one has no row that could say so
     rows, some = sum(whole), edges_of(whole)
-    assert Bounds("b").edges(some[1:-1], rows).tolist() == some.tolist()
-    assert Bounds("b").edges(some, rows).tolist() == some.tolist()
+    assert edges_of(Bounds("b"), [some[1:-1]], rows).tolist() == some.tolist()
+    assert edges_of(Bounds("b"), [some], rows).tolist() == some.tolist()
     ids = np.repeat(np.arange(len(whole)), whole)
-    assert Ids("i").edges([ids], rows).tolist() == some.tolist()
+    assert edges_of(Ids("i"), [ids], rows).tolist() == some.tolist()
     flags = np.zeros(rows, dtype=bool)
     flags[some[1:-1] - 1] = True
-    assert Ends("a", "b").edges([flags, np.zeros(rows, "f4")], rows).tolist() == some.tolist()
+    assert edges_of(Ends("a", "b"), [flags, np.zeros(rows, "f4")], rows).tolist() == some.tolist()
 
 
 def test_spaces_that_follow_one_another_are_one():
@@ -122,11 +122,11 @@ def test_spaces_that_follow_one_another_are_one():
         (lambda: checked_steps("ab"), "a range or a list"),
         (lambda: checked_steps([0, 1.5]), "a step is an integer"),
         (lambda: Ends(), "takes names of fields"),
-        (lambda: Ends("t").edges([np.zeros((4, 2))], 4), "one value for each of 4 rows"),
-        (lambda: Lengths("n").edges(np.array([2, 3]), 6), "add up to 5, but the fields have 6 rows"),
-        (lambda: Lengths("n").edges(np.array([-1, 7]), 6), "0 or more"),
-        (lambda: Bounds("b").edges(np.array([3, 2]), 6), "ascending row numbers from 0 to 6"),
-        (lambda: Bounds("b").edges(np.array(["a"]), 6), "numbers of rows"),
+        (lambda: edges_of(Ends("t"), [np.zeros((4, 2))], 4), "one value for each of 4 rows"),
+        (lambda: edges_of(Lengths("n"), [np.array([2, 3])], 6), "add up to 5, but the fields have 6 rows"),
+        (lambda: edges_of(Lengths("n"), [np.array([-1, 7])], 6), "0 or more"),
+        (lambda: edges_of(Bounds("b"), [np.array([3, 2])], 6), "ascending row numbers from 0 to 6"),
+        (lambda: edges_of(Bounds("b"), [np.array(["a"])], 6), "numbers of rows"),
         (
             lambda: sequence_space(Sequences(9), np.array([0, 3, 8]), [tuple(range(9))]),
             "the longest of 2 segments has 5",

@@ -191,8 +191,8 @@ def test_every_axis_is_taken_as_in_brackets(tmp_path_factory, data):
         columns = (*columns, ...)
     expected = values
     axis, parts = 1, list(columns)
-    at = parts.index(...) if ... in [p if p is ... else None for p in parts] else len(parts)
-    named = len([p for p in parts if p is not ...])
+    named = len([part for part in parts if part is not ...])
+    at = next((k for k, part in enumerate(parts) if part is ...), len(parts))
     for part in [*parts[:at], *[slice(None)] * (3 - named), *parts[at + 1 :]]:
         expected = expected[(slice(None),) * axis + (part,)]
         axis += not isinstance(part, int)
