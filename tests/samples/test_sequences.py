@@ -90,7 +90,7 @@ def test_four_ways_to_say_where_segments_end(lengths):
     rows, edges = sum(lengths), cumulated(lengths)
     assert edges_of(Lengths("n"), [np.array(lengths)], rows).tolist() == edges.tolist()
     whole = [length for length in lengths if length] or [1]  # an empty one has no row that could say so
-    rows, some = sum(whole), edges_of(whole)
+    rows, some = sum(whole), cumulated(whole)
     assert edges_of(Bounds("b"), [some[1:-1]], rows).tolist() == some.tolist()
     assert edges_of(Bounds("b"), [some], rows).tolist() == some.tolist()
     ids = np.repeat(np.arange(len(whole)), whole)
