@@ -93,7 +93,8 @@ def unpack(stream: bytes, pieces: Sequence[tuple[bool, int, int]], own: Slot | N
     for in_own_slot, start, nbytes in pieces:
         memory = own_bytes if in_own_slot else made_bytes
         assert memory is not None
-        buffers.append(memory[start : start + nbytes])
+        # Not a slice of the array, which NumPy lets refer to what the array stands on: the loan would end here.
+        buffers.append(memoryview(memory)[start : start + nbytes])
     return pickle.loads(stream, buffers=buffers)
 
 

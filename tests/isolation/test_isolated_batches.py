@@ -177,6 +177,15 @@ def test_all_batches_can_be_kept_even_past_the_end_of_the_child(sample, children
     assert all(sample.matches(batch["x"], batch["y"]) for batch in kept)
 
 
+@pytest.mark.parametrize("transform", [None, isolated.as_it_is, isolated.copied])
+def test_what_is_kept_of_a_transform_is_not_overwritten(tmp_path, transform):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = np.repeat(np.arange(1000.0), 512).reshape(1000, 512)
+    with H5StreamLoader(tmp_path / "a.h5", 5, window=50, isolation="process", transform=transform) as loader:
+        kept = list(loader)
+    assert torch.equal(torch.cat(kept)[:, 0], torch.arange(1000.0, dtype=torch.float64))
+
+
 def test_slots_that_come_back_are_filled_again(sample, children):
     with H5StreamLoader(sample.path, 50, True, window=100, isolation="process") as loader:
         for _ in range(5):
