@@ -16,7 +16,7 @@ STOP_S = 1.0
 class Running(Protocol):
     """One pass over an order that is under way.
 
-    Two kinds: `h5stream.engine.executor.Run`, whose threads are ours, and `h5stream.isolation.engine.IsolatedRun`,
+    Two kinds: `h5stream.engine.executor.Run`, whose threads are ours, and `h5stream.workers.engine.ProcessRun`,
     whose threads belong to another process.
 
     Guarantees

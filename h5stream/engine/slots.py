@@ -135,8 +135,8 @@ class Lender(Protocol):
 class Slots(Lender, Protocol):
     """Where an engine takes batch buffers from. Any thread may call; none of the calls waits.
 
-    `SlotRing`; pinned slots for batches that the user copies to a GPU (`h5stream.device.pinned_slots.PinnedSlots`);
-    and those that two processes map (`h5stream.isolation.memory.SharedRing`).
+    `SlotRing`; and pinned slots for batches that the user copies to a GPU
+    (`h5stream.device.pinned_slots.PinnedSlots`).
     """
 
     slot_nbytes: int
