@@ -12,7 +12,6 @@ import weakref
 from collections.abc import Callable
 
 import numpy as np
-import torch
 
 from h5stream.engine.batches import ReadyBatch
 from h5stream.engine.counters import RunCounters
@@ -131,17 +130,7 @@ class ProcessEngine:
         self._child, self._end = None, lambda: None
 
 
-class _Borrowed:
-    """What slots of a child go back to: of itself, when nothing looks at their memory any more."""
-
-    def give_back(self, slot: Slot) -> None:
-        pass
-
-    def lease(self, slot: Slot) -> torch.Tensor:
-        return torch.from_numpy(slot.memory)
-
-
-_BORROWED, _EMPTY = _Borrowed(), Slot(np.empty(0, dtype=np.uint8))
+_EMPTY = Slot(np.empty(0, dtype=np.uint8))
 
 
 def _hear(passes: dict[int, ProcessRun], child: Worker, message: Filled | Ended | BaseException) -> None:
@@ -250,7 +239,7 @@ class ProcessRun:
             raise
         memory, slot, value = self._child.memory, _EMPTY, None
         if message.slot is not None:
-            slot = Slot(np.frombuffer(memory.borrow(message.slot), dtype=np.uint8), _BORROWED)
+            slot = Slot(np.frombuffer(memory.borrow(message.slot), dtype=np.uint8))
         elif message.made is not None:
             value = unpack(message.made, memory)
         self.counters.gave(message.rows)

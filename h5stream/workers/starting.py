@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from multiprocessing import spawn
-from typing import Any, Protocol
+from typing import Any
 
 END_S = 1.0
 """Seconds that a process has to end by itself once its parent hung up."""
@@ -19,24 +19,6 @@ END_S = 1.0
 FOR_THE_PARENT = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2})
 """Signals that a terminal or a scheduler sends to all processes of a job: the parent decides what comes of them (a
 last checkpoint, say, which needs batches), and the others end with it."""
-
-METHODS = ("spawn", "forkserver", "fork")
-
-
-class Process(Protocol):
-    """A process of ours, as `subprocess.Popen` shows it."""
-
-    pid: int
-    returncode: Any
-
-    def poll(self) -> int | None:
-        """Give its status; None while it runs."""
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end; `subprocess.TimeoutExpired` if it does not come in time."""
-
-    def kill(self) -> None:
-        """End it."""
 
 
 def interpreter(program: str, **options: Any) -> subprocess.Popen[bytes]:
@@ -49,26 +31,6 @@ def interpreter(program: str, **options: Any) -> subprocess.Popen[bytes]:
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     command = [os.fsdecode(spawn.get_executable()), *flags, "-c", f"import sys\nsys.path[:] = {path!r}\n{program}"]
     return subprocess.Popen(command, **options)
-
-
-def start(ours: socket.socket, theirs: socket.socket, method: str = "spawn") -> Process:
-    """Start a process that serves at one end of a socket, whose other end is ours."""
-    with _held_back(FOR_THE_PARENT):
-        if method == "spawn":
-            program = f"from h5stream.workers.child import serve\nserve({theirs.fileno()}, {os.getpid()})"
-            return interpreter(program, stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),))
-        forks = method == "fork"  # else the server is the parent, which ends with this process
-        given = theirs, os.getpid() if forks else None, ours if forks else None
-        context: Any = multiprocessing.get_context(method)
-        return _Multiprocessed(context.Process(target=_serve, args=given, daemon=True))
-
-
-def _serve(theirs: socket.socket, parent: int | None, ours: socket.socket | None) -> None:
-    from h5stream.workers.child import serve
-
-    if ours is not None:
-        ours.close()  # else the parent's end would stay open without it
-    serve(theirs.detach(), os.getppid() if parent is None else parent)
 
 
 class _Multiprocessed:
@@ -92,6 +54,29 @@ class _Multiprocessed:
 
     def kill(self) -> None:
         self._process.kill()
+
+
+Process = subprocess.Popen[bytes] | _Multiprocessed
+
+
+def start(ours: socket.socket, theirs: socket.socket, method: str = "spawn") -> Process:
+    """Start a process that serves at one end of a socket, whose other end is ours."""
+    with _held_back(FOR_THE_PARENT):
+        if method == "spawn":
+            program = f"from h5stream.workers.child import serve\nserve({theirs.fileno()}, {os.getpid()})"
+            return interpreter(program, stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),))
+        forks = method == "fork"  # else the server is the parent, which ends with this process
+        given = theirs, os.getpid() if forks else None, ours if forks else None
+        context: Any = multiprocessing.get_context(method)
+        return _Multiprocessed(context.Process(target=_serve, args=given, daemon=True))
+
+
+def _serve(theirs: socket.socket, parent: int | None, ours: socket.socket | None) -> None:
+    from h5stream.workers.child import serve
+
+    if ours is not None:
+        ours.close()  # else the parent's end would stay open without it
+    serve(theirs.detach(), os.getppid() if parent is None else parent)
 
 
 @contextlib.contextmanager
