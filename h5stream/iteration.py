@@ -13,17 +13,15 @@ from typing import Any, NoReturn, Protocol
 
 from h5stream.cursor import Cursor, Progress, Start
 from h5stream.engine.footprint import Footprint
-from h5stream.engine.landing.resident import ResidentDatasets
-from h5stream.engine.reader import RowReader
 from h5stream.engine.running import STOP_S, Engine, Running, check_process
 from h5stream.engine.threads import ThreadEngine
 from h5stream.errors import LoaderClosedError
-from h5stream.isolation.engine import ProcessEngine
 from h5stream.order.epoch import UsersOrder
 from h5stream.routes.route import END, Route, Stream
 from h5stream.settings import Settings
 from h5stream.state import Place
 from h5stream.storage.layout import SampleLayout
+from h5stream.workers.engine import ProcessEngine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,14 +263,26 @@ def _stop(stop: Callable[[], object], cut_short: Callable[[], object]) -> None:
 
 def engine_for(settings: Settings, layout: SampleLayout, footprint: Footprint, route: Route, cursor: Cursor) -> Engine:
     """Make what fills a loader's slots: threads of this process, or those of a child."""
-    given: dict[str, Any] = {
-        "threads": footprint.threads,
-        "on_thread_start": settings.worker_init_fn,
-        "skip_corrupt": settings.on_error == "skip",
-    }
+    # A child's first thread has other things to do than to read.
+    threads = max(1, footprint.threads) if settings.is_isolated else footprint.threads
+    engine = functools.partial(
+        ThreadEngine.over,
+        layout,
+        footprint.kept,
+        route.slot_format,
+        threads=threads,
+        on_thread_start=settings.worker_init_fn,
+        skip_corrupt=settings.on_error == "skip",
+    )
     if not settings.is_isolated:
-        reader = RowReader(layout)
-        kept = ResidentDatasets(reader, footprint.kept)
-        return ThreadEngine(reader, kept, route.slot_format, route.new_slots, **given)
-    given |= {"transform": route.transform_there, "pin": route.pin_in_place}
-    return ProcessEngine(layout, footprint.kept, cursor.blocks, route.slot_format, **given)
+        return engine(route.new_slots)
+    return ProcessEngine(
+        engine,
+        route.slot_format.nbytes,
+        route.finish,
+        cursor.blocks,
+        threads=threads,
+        row_nbytes=sum(f.row_nbytes for f in layout.fields),
+        on_thread_start=settings.worker_init_fn,
+        pin=route.pin_in_place,
+    )

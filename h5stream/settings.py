@@ -18,13 +18,13 @@ from h5stream import allowance
 from h5stream.dataset import H5Dataset, opened
 from h5stream.engine.budget import check_budget, default_budget
 from h5stream.errors import OptionError
-from h5stream.isolation.guard import opened_by_child
-from h5stream.isolation.setup import checked_isolation
 from h5stream.order.listed import GivenOrder
 from h5stream.order.users import OrderFactory, Ranks
 from h5stream.order.windows import check_window
 from h5stream.ranks import checked_ranks
 from h5stream.staging.loading import stage_layout, with_mapped_files
+from h5stream.workers.guard import opened_by_child
+from h5stream.workers.importing import checked_isolation
 
 DEFAULT_BATCH_ROWS = 8192
 """Large enough that nothing is done per row that could be done per batch."""

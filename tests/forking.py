@@ -120,16 +120,11 @@ def run(code, *arguments, **options):
     return Ended(process.returncode, out, err)
 
 
-def popen(command, **_):
-    """Stand for ``subprocess.Popen`` of ``[sys.executable, ..., "-c", code]`` with pipes for bytes."""
-    return Forked(command[command.index("-c") + 1], binary=True)
-
-
 def guards_are_forks(monkeypatch):
-    """Let the processes that look at files first be forks; tests/isolation/test_guard.py has real ones."""
-    from h5stream.isolation import guard
+    """Let the processes that look at files first be forks; tests/workers/test_guard.py has real ones."""
+    from h5stream.workers import guard
 
-    monkeypatch.setattr(guard, "subprocess", types.SimpleNamespace(**vars(subprocess) | {"Popen": popen}))
+    monkeypatch.setattr(guard, "interpreter", lambda program, **_: Forked(program, binary=True))
 
 
 def in_forked_child(work, limit_s=PATIENCE_S):

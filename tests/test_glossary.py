@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDERS = ("samples", "engine", "order", "device", "storage", "routes")
+FOLDERS = ("samples", "engine", "order", "device", "storage", "routes", "workers")
 
 PAGE = (ROOT / "docs" / "design.md").read_text()
 TABLES = re.findall(r"^\| word \| meaning \|\n\|---\|---\|\n((?:\|.*\n)+)", PAGE, flags=re.M)

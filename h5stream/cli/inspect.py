@@ -27,8 +27,8 @@ def inspect_command(
 
     Several files are shown one after the other; with --json they are a list.
     """
-    from h5stream.isolation.guard import InChild
     from h5stream.storage.listing import MOST_DATASETS, list_datasets
+    from h5stream.workers.guard import InChild
 
     names, most = listed_names(fields), None if everything else MOST_DATASETS
     found = []

@@ -40,6 +40,8 @@ class ReadyBatch:
         Places of rows that cannot be had and are left out.
     corrupt : CorruptChunkError or None
         Why, for one of them.
+    value : object
+        What was made of it already, if another process filled it; nothing lies in the slot then.
     """
 
     number: int
@@ -49,6 +51,7 @@ class ReadyBatch:
     missing: int
     dropped: list[Places] = field(default_factory=list)
     corrupt: CorruptChunkError | None = None
+    value: Any = None
 
     def drop(self, within: Places, error: CorruptChunkError) -> None:
         """Note places that stay empty, and why."""

@@ -153,7 +153,12 @@ class InlineRun:
         """Give the batches that are there once nothing is left to bring; None before that."""
         return len(self._open) if self._exhausted else None
 
-    def allow(self, max_open_batches: int) -> None:
+    @property
+    def ready(self) -> int:
+        """Batches that are there and wait."""
+        return self._open.ready
+
+    def allow(self, max_open_batches: int, passed_on: int = 0) -> None:
         """Change nothing: no more than a window is open."""
 
     def stop(self) -> None:

@@ -18,7 +18,7 @@ class Running(Protocol):
     """One pass over an order that is under way.
 
     Three kinds: `h5stream.engine.executor.Run`, whose threads are ours, `h5stream.engine.inline.InlineRun`, which needs
-    none, and `h5stream.isolation.engine.IsolatedRun`, whose threads belong to another process.
+    none, and `h5stream.workers.engine.ProcessRun`, whose threads belong to another process.
 
     Guarantees
     ----------
@@ -39,6 +39,10 @@ class Running(Protocol):
     counters: RunCounters
     left_out: set[int]
 
+    @property
+    def ready(self) -> int:
+        """Batches that are filled and wait."""
+
     def next_batch(self, timeout_s: float = 0.0) -> ReadyBatch | None:
         """Wait for the next batch; None at the end. A `timeout_s` of 0 waits as long as it takes."""
 
@@ -48,8 +52,8 @@ class Running(Protocol):
     def left_to_hand_over(self) -> int | None:
         """Give the batches that are open once nothing is left to plan or carry out; None before that."""
 
-    def allow(self, max_open_batches: int) -> None:
-        """Change how many batches may be open."""
+    def allow(self, max_open_batches: int, passed_on: int = 0) -> None:
+        """Change how many batches may be open; `passed_on` were handed over and count until they are let go."""
 
     def stop(self) -> None:
         """End it."""

@@ -101,7 +101,7 @@ class Slot:
     memory : ndarray of uint8
         Its bytes.
     lender : Lender or None
-        Where it goes back to; None where it holds nothing.
+        Where it goes back to; None where its memory does so by itself.
     owner : object
         Whatever must live as long as the memory; the lender's own business.
     """
@@ -118,8 +118,7 @@ class Slot:
 
     def lease(self) -> torch.Tensor:
         """Give its bytes as a tensor; it goes back when the last tensor over it is dropped."""
-        assert self.lender is not None
-        return self.lender.lease(self)
+        return torch.from_numpy(self.memory) if self.lender is None else self.lender.lease(self)
 
 
 class Lender(Protocol):
@@ -135,8 +134,8 @@ class Lender(Protocol):
 class Slots(Lender, Protocol):
     """Where an engine takes batch buffers from. Any thread may call; none of the calls waits.
 
-    `SlotRing`; pinned slots for batches that the user copies to a GPU (`h5stream.device.pinned_slots.PinnedSlots`);
-    and those that two processes map (`h5stream.isolation.memory.SharedRing`).
+    `SlotRing`; and pinned slots for batches that the user copies to a GPU
+    (`h5stream.device.pinned_slots.PinnedSlots`).
     """
 
     slot_nbytes: int

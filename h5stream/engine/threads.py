@@ -12,6 +12,7 @@ from h5stream.engine.reader import RowReader
 from h5stream.engine.running import Running
 from h5stream.engine.slots import SlotFormat, Slots
 from h5stream.order.epoch import Order
+from h5stream.storage.layout import SampleLayout
 
 
 class ThreadEngine:
@@ -47,6 +48,19 @@ class ThreadEngine:
         self.reader, self._kept, self._format = reader, kept, slot_format
         self.slots, self._new_slots = new_slots(), new_slots
         self._threads, self._on_thread_start, self._skip_corrupt = threads, on_thread_start, skip_corrupt
+
+    @classmethod
+    def over(
+        cls,
+        layout: SampleLayout,
+        kept: tuple[int, ...],
+        slot_format: SlotFormat,
+        new_slots: Callable[[], Slots],
+        **given: Any,
+    ) -> ThreadEngine:
+        """Make one over a layout, of which the small datasets `kept` are read once; the rest is as for the engine."""
+        reader = RowReader(layout)
+        return cls(reader, ResidentDatasets(reader, kept), slot_format, new_slots, **given)
 
     @property
     def reads_ahead(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +17,6 @@ from h5stream.engine.budget import Sizing
 from h5stream.engine.footprint import Footprint
 from h5stream.engine.slots import SlotFormat
 from h5stream.errors import OptionError
-from h5stream.isolation.engine import made_value
 from h5stream.order.listed import GivenOrder
 from h5stream.routes.device import DeviceRoute
 from h5stream.routes.device_window import DeviceWindowRoute
@@ -25,6 +25,7 @@ from h5stream.routes.pinned import PinnedRoute
 from h5stream.routes.route import Handover, Route
 from h5stream.settings import DEFAULT_BATCH_ROWS, Settings
 from h5stream.storage.layout import SampleLayout
+from h5stream.workers.passes import Finish
 
 DEFAULT_PREFETCH = 2
 """Batches ahead on a device: one is copied while one is consumed; more only helps where steps vary."""
@@ -122,6 +123,9 @@ def route_for(
     is_pinned = settings.pin_memory and is_cuda_available()
     kind = PinnedRoute if is_pinned else HostRoute
     if settings.is_isolated and elsewhere is not None:
-        return kind(to_tensors=made_value, handover=rest, transform_there=elsewhere, **ways)
+        # With the slot for their memory, so that what the transform returns of its tensors is not copied.
+        there = LeasedTensors(assembler=assembler, slot_format=slot_format, apart=False)
+        finish = Finish(to_tensors=there, transform=elsewhere)
+        return kind(to_tensors=operator.attrgetter("value"), handover=rest, finish=finish, **ways)
     to_tensors = LeasedTensors(assembler=assembler, slot_format=slot_format, apart=not is_pinned)
     return kind(to_tensors=to_tensors, handover=handover, **ways)

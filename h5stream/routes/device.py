@@ -41,8 +41,8 @@ class ToDevice:
     handover: Handover
 
     @property
-    def transform_there(self) -> None:
-        """Nothing: a transform gets batches on the device."""
+    def finish(self) -> None:
+        """Nothing: it is slots that are copied, and a transform gets batches on the device."""
 
     def new_slots(self) -> Slots:
         """Give a ring of pinned memory."""

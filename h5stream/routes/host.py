@@ -11,7 +11,8 @@ from h5stream.engine.batches import ReadyBatch
 from h5stream.engine.counters import clock
 from h5stream.engine.running import Running
 from h5stream.engine.slots import Memory, SlotFormat, SlotRing, Slots
-from h5stream.routes.route import END, Function, Handover, Stream
+from h5stream.routes.route import END, Handover, Stream
+from h5stream.workers.passes import Finish
 
 ToTensors = Callable[[ReadyBatch], Any]
 
@@ -52,15 +53,15 @@ class HostRoute:
         Makes tensors of a filled slot.
     handover : Handover
         What is done to each batch.
-    transform_there : callable or None
-        What the process that fills the slots does to each batch before.
+    finish : Finish or None
+        What another process, if it fills the slots, makes of them before.
     """
 
     slot_format: SlotFormat
     most_slots: int
     to_tensors: ToTensors
     handover: Handover
-    transform_there: Function | None = None
+    finish: Finish | None = None
 
     def new_slots(self) -> Slots:
         """Give a ring of private memory."""

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from h5stream.engine.running import Running
 from h5stream.engine.slots import Memory, SlotFormat, Slots
 from h5stream.structure import samples_of
+from h5stream.workers.passes import Finish
 
 Function = Callable[[Any], Any]
 
@@ -35,8 +36,8 @@ class Route(Protocol):
         ...
 
     @property
-    def transform_there(self) -> Function | None:
-        """What the process that fills the slots is to do with each batch, where that is not this one."""
+    def finish(self) -> Finish | None:
+        """What another process, if it fills the slots, is to make of them before they come here."""
         ...
 
     def new_slots(self) -> Slots:

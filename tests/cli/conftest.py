@@ -16,7 +16,7 @@ from h5stream.cli.app import main
 
 @pytest.fixture(autouse=True)
 def quick_guard(monkeypatch):
-    """Let the process that looks at a file first be a fork; tests/isolation/test_guard.py has real ones."""
+    """Let the process that looks at a file first be a fork; tests/workers/test_guard.py has real ones."""
     forking.guards_are_forks(monkeypatch)
 
 

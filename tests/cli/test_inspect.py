@@ -207,11 +207,11 @@ import json, sys
 from typer.testing import CliRunner
 from h5stream.cli.app import app
 from h5stream.errors import H5StreamError
-from h5stream.isolation import guard
+from h5stream.workers import guard
 
 
 class Here(guard.InChild):
-    """Without the child that goes first: hundreds of them take minutes, and isolation/test_guard.py has them."""
+    """Without the child that goes first: hundreds of them take minutes, and workers/test_guard.py has them."""
 
     def __init__(self, what, function, *args, **kwargs):
         self.result = lambda: function(*args, **kwargs)

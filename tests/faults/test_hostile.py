@@ -249,7 +249,7 @@ def test_nothing_that_is_read_is_ever_executed_or_unpickled():
     """
     package = Path(h5stream.__file__).parent
     for path in package.rglob("*.py"):
-        if path.is_relative_to(package / "isolation"):
+        if path.is_relative_to(package / "workers"):
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.Call):

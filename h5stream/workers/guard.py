@@ -13,20 +13,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from multiprocessing import spawn
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from h5stream.errors import IsolatedProcessError
-from h5stream.isolation.failures import Failure, signal_name
 from h5stream.storage.fields import read_request
 from h5stream.storage.opening import open_layout
-
-_PROGRAM = """\
-import sys
-sys.path[:] = {path!r}
-from h5stream.isolation.guard import answer
-answer()
-"""
+from h5stream.workers.failures import Failure, signal_name
+from h5stream.workers.starting import interpreter
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -58,13 +51,8 @@ class InChild(Generic[_T]):
     def __init__(self, what: str, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> None:
         self._what = what
         request = pickle.dumps((function, args, kwargs), protocol=5)
-        program = _PROGRAM.format(path=[p for p in sys.path if isinstance(p, str)])
-        flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-        self._child = subprocess.Popen(
-            [os.fsdecode(spawn.get_executable()), *flags, "-c", program],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
+        program = "from h5stream.workers.guard import answer\nanswer()"
+        self._child = interpreter(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self._child.stdin is not None
         with contextlib.suppress(BrokenPipeError), self._child.stdin as told:  # its death is told by `result`
             told.write(request)

@@ -61,25 +61,19 @@ class Failure:
         return error
 
 
-def death(pid: int, exitcode: int | None) -> IsolatedProcessError:
-    """Say that the child is gone, how, and what to do."""
-    again = "Iterate again to start another; isolation='thread' needs none"
+def death(who: str, exitcode: int | None, way_out: str) -> IsolatedProcessError:
+    """Say that a process is gone, how, and what to do."""
     if exitcode is not None and exitcode < 0:
         name = signal_name(-exitcode)
         reasons: dict[int, str] = {
-            signal.SIGKILL: "somebody killed it, most likely the kernel for want of memory: lower memory_budget=",
+            signal.SIGKILL: "it was killed, most likely by the kernel for want of memory: lower memory_budget=",
             signal.SIGBUS: "memory ran out, or a mapped file was cut off",
             signal.SIGSEGV: "a codec or the transform crashed; `python -X faulthandler` shows where",
         }
         why = reasons.get(-exitcode, "a codec or the transform ended it")
-        return IsolatedProcessError(
-            f"the child process {pid} of isolation='process' was ended by {name} ({why}). {again}", exitcode=exitcode
-        )
+        return IsolatedProcessError(f"{who} was ended by {name} ({why}). {way_out}", exitcode=exitcode)
     how = "does not answer and was ended" if exitcode is None else f"ended with status {exitcode}"
-    return IsolatedProcessError(
-        f"the child process {pid} of isolation='process' {how}; what it had to say is on standard error. {again}",
-        exitcode=exitcode,
-    )
+    return IsolatedProcessError(f"{who} {how}; what it had to say is on standard error. {way_out}", exitcode=exitcode)
 
 
 def signal_name(number: int) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
-import select
-import threading
+import socket
 from concurrent.futures import ThreadPoolExecutor
 
 import h5py
@@ -28,8 +27,7 @@ from h5stream.errors import (
     LoaderTimeoutError,
     OptionError,
 )
-from h5stream.isolation.child import Serving
-from h5stream.isolation.messages import Ended
+from h5stream.workers.child import Parent
 from tests.device.fake_backend import FakeBackend
 
 
@@ -177,15 +175,24 @@ def test_all_batches_can_be_kept_even_past_the_end_of_the_child(sample, children
     assert all(sample.matches(batch["x"], batch["y"]) for batch in kept)
 
 
+@pytest.mark.parametrize("transform", [None, isolated.as_it_is, isolated.copied])
+def test_what_is_kept_of_a_transform_is_not_overwritten(tmp_path, transform):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = np.repeat(np.arange(1000.0), 512).reshape(1000, 512)
+    with H5StreamLoader(tmp_path / "a.h5", 5, window=50, isolation="process", transform=transform) as loader:
+        kept = list(loader)
+    assert torch.equal(torch.cat(kept)[:, 0], torch.arange(1000.0, dtype=torch.float64))
+
+
 def test_slots_that_come_back_are_filled_again(sample, children):
     with H5StreamLoader(sample.path, 50, True, window=100, isolation="process") as loader:
         for _ in range(5):
             for batch in loader:
                 assert sample.matches(batch["x"], batch["y"])
-        ring = children[0].serving.slots
-        assert ring._free
+        ring = children[0].engine.slots
+        assert ring.free_slots
         # All that can be open at a time, the ones on their way, and the one in the loop.
-        assert len(ring._taken) + len(ring._free) <= 64
+        assert ring.held_nbytes <= 64 * ring.slot_nbytes
 
 
 def test_large_fields_of_a_batch_are_views_of_one_slot(tmp_path):
@@ -205,10 +212,7 @@ def test_what_is_open_on_both_sides_stays_within_the_least_that_the_budget_may_b
     with H5StreamLoader(sample.path, 20, True, memory_budget=refused.value.needed, **options) as loader:
         most = 0
         for batch in loader:
-            ring = children[0].serving.slots
-            with ring._lock:
-                ring._count()
-                most = max(most, len(ring._taken))
+            most = max(most, children[0].slots_out)
             del batch
         # That, the one in hand, and the one before it, which goes back with the next message.
         assert 4 < most <= loader.window_size.max_open_batches + 2
@@ -330,20 +334,7 @@ def test_a_child_that_is_gone_is_an_error_and_the_next_iteration_starts_another(
     assert len(children) == 2
 
 
-# --- the link -------------------------------------------------------------------------------------------------
-
-
-def test_an_exception_between_two_words_costs_the_child_and_nothing_else(sample, children, monkeypatch):
-    with H5StreamLoader(sample.path, 50, isolation="process") as loader:
-        iterator = iter(loader)
-        next(iterator)
-        link = loader._iterations.engine._child._link
-        frames, link._frames = link._frames, None  # whoever reads next fails in the middle
-        with pytest.raises(AttributeError):
-            list(iterator)
-        link._frames = frames
-        assert len(list(loader)) == 20
-    assert len(children) == 2
+# --- the connection -------------------------------------------------------------------------------------------------
 
 
 def test_timeout_is_honoured(sample):
@@ -375,7 +366,7 @@ def test_closing_the_loader_elsewhere_ends_a_wait(sample):
     iterator = iter(loader)
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(next, iterator)
-        eventually(lambda: loader._iterations.engine._child._link.reading.locked())
+        eventually(lambda: loader.stats().starved_share)  # asked, and nothing is there
         loader.close()
         with pytest.raises(LoaderClosedError, match="loader was closed"):
             waiting.result(10)
@@ -387,15 +378,13 @@ def test_iterators_that_are_dropped_leave_nothing_open_in_the_child(sample, chil
             iterator = iter(loader)
             for _ in range(k % 3):
                 next(iterator)
-            link = loader._iterations.engine._child._link._socket
-            assert select.select([link], [], [], 30)[0], "more has come, which nobody will ask for"
+            eventually(lambda: children[0].slots_out)  # filled, and perhaps never asked for
             del iterator
         last = list(loader)  # said after all the others were stopped
         assert len(last) == 20
         del last
         next(iter(loader))  # brings the slots back
-        ring = children[0].serving.slots
-        eventually(lambda: ring._count() or len(ring._taken) <= loader.window_size.max_open_batches + 2)
+        eventually(lambda: children[0].slots_out <= loader.window_size.max_open_batches + 2)
     assert len(children) == 1
 
 
@@ -414,22 +403,20 @@ def test_statistics_are_those_of_threads(sample):
     assert 0 <= there.ready_mean <= there.ready_limit
 
 
-def test_a_child_whose_parent_hangs_up_while_the_end_is_told_says_nothing(sample, children, monkeypatch):
-    """An error that leaves the pass's thread would be printed, and is one in these tests."""
-    told, real, before = threading.Event(), Serving.send, set(threading.enumerate())
+def test_what_is_said_to_a_parent_that_is_gone_is_dropped():
+    ours, theirs = socket.socketpair()
+    with theirs:
+        parent = Parent(theirs, None)
+        ours.close()
+        parent.send("a batch, or the end of a pass")
 
-    def broken(serving, message):
-        if isinstance(message, Ended):
-            told.set()
-            raise BrokenPipeError(32, "Broken pipe")
-        real(serving, message)
 
-    monkeypatch.setattr(Serving, "send", broken)
-    iterator = iter(H5StreamLoader(sample.path, 1000, isolation="process"))
-    assert len(next(iterator)["y"]) == 1000
-    assert told.wait(30)
-    ours = set(threading.enumerate()) - before
-    eventually(lambda: not any("h5stream-pass" in thread.name and thread.is_alive() for thread in ours))
+def test_a_broken_pipe_of_the_transforms_own_is_an_error_like_any_other(sample):
+    with (
+        H5StreamLoader(sample.path, 50, isolation="process", transform=isolated.hung_up) as loader,
+        pytest.raises(BrokenPipeError, match="its own"),
+    ):
+        next(iter(loader))
 
 
 # --- devices --------------------------------------------------------------------------------------------------

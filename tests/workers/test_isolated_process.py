@@ -36,7 +36,7 @@ def sample(tmp_path, monkeypatch):
 
 
 def is_gone(pid):
-    """Tell whether a process has ended; one whose parent is gone may wait for somebody to count it."""
+    """Tell whether a process has ended; one whose parent is gone may wait to be counted."""
     try:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

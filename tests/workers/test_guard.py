@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from h5stream import Field, H5Dataset, H5StreamLoader
 from h5stream.cli.app import app
 from h5stream.errors import FieldNotFoundError, IsolatedProcessError, OptionError, SourceError
-from h5stream.isolation.guard import InChild, opened_by_child
+from h5stream.workers.guard import InChild, opened_by_child
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
-"""What the tests of isolation share: functions that a child can import, and a child that is a thread.
+"""What the tests of workers share: functions that a child can import, and a child that is a thread.
 
-A real child takes seconds to import torch. What is said over the link, and what both sides make of it, is the same
+A real child takes seconds to import torch. What is said over the socket, and what both sides make of it, is the same
 where the other side is a thread; what concerns processes is tested with processes.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import pickle
 import socket
 import subprocess
 import threading
@@ -20,29 +19,36 @@ import numpy as np
 import torch
 from forking import guards_are_forks
 
-from h5stream.isolation import parent
-from h5stream.isolation.child import Desk, Serving, listen
-from h5stream.isolation.memory import SharedFile
+from h5stream.workers import child, worker
+
+
+def prepare(*_):
+    """Prepare nothing: the process is the parent's."""
 
 
 class ThreadChild:
-    """Stands for `subprocess.Popen`; "killing" it closes its end of the link."""
+    """Stands for `subprocess.Popen`; "killing" it closes its end of the socket."""
 
     pid = 0
 
-    def __init__(self, setup, child_end, memory):
-        self.end, self._memory = socket.socket(fileno=os.dup(child_end.fileno())), os.dup(memory)
-        self.serving = Serving(self.end, pickle.loads(pickle.dumps(setup)), SharedFile(self._memory))
-        self.returncode, self._thread = None, threading.Thread(target=self._work, daemon=True)
+    def __init__(self, theirs):
+        self.end = socket.socket(fileno=os.dup(theirs.fileno()))
+        parent, work = child.begin(self.end)
+        self.memory, self.engine = parent.memory, work.engine
+        self.returncode, self._thread = None, threading.Thread(target=self._work, args=(parent, work), daemon=True)
         self._thread.start()
 
-    def _work(self):
-        desk = Desk(self.serving)
-        listen(self.end, desk, lambda: True)
-        desk.close()
+    def _work(self, parent, work):
+        child.listen(self.end, parent, work, lambda: True)
+        work.close()
         self.end.close()
-        os.close(self._memory)
         self.returncode = 0
+
+    @property
+    def slots_out(self):
+        """How many slots are filled, or lent."""
+        ring = self.engine.slots
+        return ring.held_nbytes // ring.slot_nbytes - ring.free_slots
 
     def poll(self):
         return self.returncode
@@ -61,11 +67,12 @@ def children_are_threads(monkeypatch):
     """Let loaders start threads for children; gives the list of them, the newest last."""
     started = []
 
-    def start(setup, child_end, memory):
-        started.append(ThreadChild(setup, child_end, memory))
+    def start(ours, theirs, method):
+        started.append(ThreadChild(theirs))
         return started[-1]
 
-    monkeypatch.setattr(parent, "start", start)
+    monkeypatch.setattr(worker, "start", start)
+    monkeypatch.setattr(worker, "prepare", prepare)
     guards_are_forks(monkeypatch)
     return started
 
@@ -113,6 +120,14 @@ class Made:
 
     x: torch.Tensor
     names: list
+
+
+def as_it_is(batch):
+    return batch
+
+
+def copied(batch):
+    return batch.clone()
 
 
 def with_pid(batch):
@@ -179,6 +194,10 @@ def giving_a_lambda(batch):
 
 def stopping(batch):
     raise StopIteration
+
+
+def hung_up(batch):
+    raise BrokenPipeError("its own")
 
 
 def hanging(batch):

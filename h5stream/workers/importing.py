@@ -1,4 +1,4 @@
-"""What a child must know to read as its parent would, and whether the user's functions can go there."""
+"""Whether the user's functions can go to another process, and how the script that they come from is imported there."""
 
 from __future__ import annotations
 
@@ -8,53 +8,9 @@ import os
 import pickle
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-from h5stream.engine.slots import SlotFormat
 from h5stream.errors import OptionError
-from h5stream.order.blocks import Blocks
-from h5stream.storage.layout import SampleLayout
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
-    """What a child is told once.
-
-    Attributes
-    ----------
-    layout : SampleLayout
-        The fields and their files.
-    kept : tuple of int
-        Which small datasets are read once.
-    slot_format : SlotFormat
-        How a slot is packed.
-    blocks : Blocks
-        What orders are made of; they are sent without.
-    threads : int
-        Reader threads, at least 1.
-    skip_corrupt : bool
-        Leave out the rows of corrupt chunks.
-    functions : bytes
-        The pickled `transform` and `worker_init_fn`, each or None.
-    main : dict or None
-        How to import the script that they come from, where they do.
-    log_level : int
-        Of the logger ``h5stream``.
-    seed : int
-        Of the random numbers that a transform draws.
-    """
-
-    layout: SampleLayout
-    kept: tuple[int, ...]
-    slot_format: SlotFormat
-    blocks: Blocks
-    threads: int
-    skip_corrupt: bool
-    functions: bytes
-    main: dict[str, Any] | None
-    log_level: int
-    seed: int
 
 
 def checked_isolation(isolation: Any) -> bool:
@@ -114,7 +70,7 @@ def import_main(main: dict[str, Any]) -> None:
 
 
 class _importing_main:  # noqa: N801  a context manager, used like a function
-    """While it lasts, whoever starts a process is told about the missing guard: multiprocessing, and we."""
+    """While it lasts, what starts a process is told about the missing guard: by multiprocessing, and by us."""
 
     def __enter__(self) -> None:
         multiprocessing.current_process()._inheriting = True  # type: ignore[attr-defined]

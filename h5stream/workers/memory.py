@@ -1,0 +1,194 @@
+"""Memory that two processes map: one file without a name, grown arena by arena, whose bytes one lends to the other.
+
+A ``memfd`` is bound neither by the size of ``/dev/shm`` nor to a path: whatever dies, nothing stays behind. Its
+pages go when neither side maps or opens it, so a batch outlives the process that filled it.
+
+Source: ``memfd_create(2)``, ``mmap(2)``.
+"""
+
+from __future__ import annotations
+
+import bisect
+import collections
+import contextlib
+import ctypes
+import itertools
+import mmap
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from h5stream.engine.footprint import PAGE_NBYTES
+from h5stream.engine.slots import Memory, SlotRing, address_of
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64)
+_libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_MAP_FAILED = ctypes.c_void_p(-1).value
+
+
+class Arena(NamedTuple):
+    """A piece of the file that is mapped together: where it begins in the file, and its bytes."""
+
+    start: int
+    nbytes: int
+
+
+class Loan(NamedTuple):
+    """Bytes that one process lends to the other.
+
+    Attributes
+    ----------
+    number : int
+        By which it is given back.
+    arena : Arena
+        Where it lies.
+    start, nbytes : int
+        Which bytes of that.
+    """
+
+    number: int
+    arena: Arena
+    start: int
+    nbytes: int
+
+
+def create_file() -> int:
+    """Give the descriptor of an empty file without a name; it is not inherited by other programs."""
+    return os.memfd_create("h5stream", os.MFD_CLOEXEC)
+
+
+def map_shared(descriptor: int, arena: Arena) -> Memory:
+    """Map a piece of a file; it is unmapped when the last array over it is dropped.
+
+    Not through `mmap.mmap`, which keeps a descriptor for every mapping: a kept epoch would use them up.
+    """
+    flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED
+    address = _libc.mmap(None, arena.nbytes, *flags, descriptor, arena.start)
+    if address in (None, _MAP_FAILED):
+        raise MemoryError(f"no memory for {arena.nbytes:,} bytes of batches: {os.strerror(ctypes.get_errno())}")
+    _libc.madvise(address, arena.nbytes, mmap.MADV_HUGEPAGE)  # only where the system gives huge pages to shared memory
+    memory: Memory = np.frombuffer(memoryview((ctypes.c_uint8 * arena.nbytes).from_address(address)), dtype=np.uint8)
+    # Slices of an array refer to it, not to what it stands on: it is dropped after the last of them.
+    weakref.finalize(memory, _libc.munmap, address, arena.nbytes).atexit = False
+    return memory
+
+
+class SharedMemory:
+    """The side that writes: grows the file, and lends what lies in it.
+
+    # Guarantees: any thread may call; `_lock` makes it one arena after the other. What is lent is held here until it
+    # comes back, and with it the slot that it lies in.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor, self._end, self._lock = descriptor, 0, threading.Lock()
+        self._addresses: list[int] = []
+        self._arenas: list[Arena] = []  # in the order of their addresses
+        self._rings: dict[int, SlotRing] = {}
+        self._numbers = itertools.count()
+        self._lent: dict[int, Memory] = {}
+
+    def allocate(self, nbytes: int) -> Memory:
+        """Give an arena of so many bytes, which stays."""
+        with self._lock:
+            try:
+                os.ftruncate(self._descriptor, self._end + nbytes)
+            except OSError as error:
+                raise MemoryError(f"no memory for {nbytes:,} bytes of batches: {error}") from error
+            arena = Arena(self._end, nbytes)
+            memory = map_shared(self._descriptor, arena)
+            self._end += nbytes
+            address = address_of(memory)
+            place = bisect.bisect(self._addresses, address)
+            self._addresses.insert(place, address)
+            self._arenas.insert(place, arena)
+            return memory
+
+    def find(self, address: int, nbytes: int) -> tuple[Arena, int] | None:
+        """Give the arena that bytes lie in, and where; None if they lie elsewhere."""
+        with self._lock:
+            place = bisect.bisect(self._addresses, address) - 1
+            if place < 0:
+                return None
+            arena, start = self._arenas[place], address - self._addresses[place]
+        return (arena, start) if start + nbytes <= arena.nbytes else None
+
+    def lend(self, memory: Memory) -> Loan:
+        """Lend bytes; those that lie elsewhere are copied here first."""
+        found = self.find(address_of(memory), memory.nbytes)
+        if found is None:
+            memory = self._copied(memory)
+            found = self.find(address_of(memory), memory.nbytes)
+            assert found is not None
+        number = next(self._numbers)
+        self._lent[number] = memory
+        return Loan(number, *found, memory.nbytes)
+
+    def _copied(self, memory: Memory) -> Memory:
+        size = max(PAGE_NBYTES, 1 << (memory.nbytes - 1).bit_length())
+        with self._lock:
+            ring = self._rings.get(size)
+            if ring is None:
+                ring = self._rings[size] = SlotRing(size, self.allocate)
+        copy: Memory = ring.take().lease()[: memory.nbytes].numpy()
+        np.copyto(copy, memory)  # torch's team of threads would wait for processors that the readers use
+        return copy
+
+    def come_back(self, numbers: Iterable[int]) -> None:
+        """Let go of what was lent; the other side looks at it no more."""
+        for number in numbers:
+            self._lent.pop(number, None)
+
+
+class BorrowedMemory:
+    """The side that reads: maps arenas as it learns of them.
+
+    # Guarantees: any thread may call; `_lock` maps each arena once. A loan ends by one append, since that may happen
+    # inside the garbage collector.
+
+    Parameters
+    ----------
+    descriptor : int
+        The file, which is closed with this object.
+    pin : callable, optional
+        Called with each arena once it is mapped.
+    """
+
+    def __init__(self, descriptor: int, pin: Callable[[Memory], object] | None = None) -> None:
+        self._descriptor, self._pin, self._lock = descriptor, pin, threading.Lock()
+        weakref.finalize(self, os.close, descriptor)
+        self._mapped: dict[int, Memory] = {}
+        self._returned: collections.deque[int] = collections.deque()
+
+    def borrow(self, loan: Loan) -> memoryview:
+        """Give what was lent; it goes back when the last array or tensor over it is dropped."""
+        with self._lock:
+            memory = self._mapped.get(loan.arena.start)
+            if memory is None:
+                memory = map_shared(self._descriptor, loan.arena)
+                if self._pin is not None:
+                    self._pin(memory)
+                self._mapped[loan.arena.start] = memory
+        view = memory[loan.start : loan.start + loan.nbytes]
+        weakref.finalize(view, self._returned.append, loan.number).atexit = False
+        # Not the array, of which NumPy would make arrays that refer to the arena instead: the loan would end at once.
+        return view.data
+
+    def give_back(self, loans: Iterable[Loan]) -> None:
+        """End loans that were never looked at."""
+        self._returned.extend(loan.number for loan in loans)
+
+    def returned(self) -> list[int]:
+        """Give the numbers of the loans that ended since the last call."""
+        numbers: list[int] = []
+        with contextlib.suppress(IndexError):  # all were taken, by another thread perhaps
+            while True:
+                numbers.append(self._returned.popleft())
+        return numbers

@@ -1,0 +1,114 @@
+"""Starting a process that works for this one, and seeing it out."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from multiprocessing import spawn
+from typing import Any
+
+END_S = 1.0
+"""Seconds that a process has to end by itself once its parent hung up."""
+
+FOR_THE_PARENT = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2})
+"""Signals that a terminal or a scheduler sends to all processes of a job: the parent decides what comes of them (a
+last checkpoint, say, which needs batches), and the others end with it."""
+
+
+def interpreter(program: str, **options: Any) -> subprocess.Popen[bytes]:
+    """Start a new interpreter that finds the modules that this one finds; not a fork.
+
+    Not through `multiprocessing`, whose children import the parent's script whether they need it or not, leave a
+    resource tracker running, and are refused to the daemonic workers of others.
+    """
+    path = [p for p in sys.path if isinstance(p, str)]
+    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    command = [os.fsdecode(spawn.get_executable()), *flags, "-c", f"import sys\nsys.path[:] = {path!r}\n{program}"]
+    return subprocess.Popen(command, **options)
+
+
+class _Multiprocessed:
+    """A process of `multiprocessing`, shown as one of `subprocess`."""
+
+    def __init__(self, process: Any) -> None:
+        self._process, self.returncode = process, None
+        process.start()
+        self.pid = process.pid
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            self.returncode = self._process.exitcode
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._process.join(timeout)
+        if (status := self.poll()) is None:
+            raise subprocess.TimeoutExpired(self._process.name, timeout or 0)
+        return status
+
+    def kill(self) -> None:
+        self._process.kill()
+
+
+Process = subprocess.Popen[bytes] | _Multiprocessed
+
+
+def start(ours: socket.socket, theirs: socket.socket, method: str = "spawn") -> Process:
+    """Start a process that serves at one end of a socket, whose other end is ours."""
+    with _held_back(FOR_THE_PARENT):
+        if method == "spawn":
+            program = f"from h5stream.workers.child import serve\nserve({theirs.fileno()}, {os.getpid()})"
+            return interpreter(program, stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),))
+        forks = method == "fork"  # else the server is the parent, which ends with this process
+        given = theirs, os.getpid() if forks else None, ours if forks else None
+        context: Any = multiprocessing.get_context(method)
+        return _Multiprocessed(context.Process(target=_serve, args=given, daemon=True))
+
+
+def _serve(theirs: socket.socket, parent: int | None, ours: socket.socket | None) -> None:
+    from h5stream.workers.child import serve
+
+    if ours is not None:
+        ours.close()  # else the parent's end would stay open without it
+    serve(theirs.detach(), os.getppid() if parent is None else parent)
+
+
+@contextlib.contextmanager
+def _held_back(signals: frozenset[signal.Signals]) -> Iterator[None]:
+    """Block signals meanwhile: a child inherits that, and has its handlers before it lets them come."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def ignore_signals() -> None:
+    """Leave signals to the parent, in the child.
+
+    With handlers that do nothing, not SIG_IGN, which the programs that a user's function starts would inherit.
+    """
+    for number in FOR_THE_PARENT:
+        signal.signal(number, lambda *_: None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, FOR_THE_PARENT)
+
+
+def see_out(process: Process, wait_s: float = END_S) -> int | None:
+    """Wait for a process to end, and end it if it does not; gives its status, None if it had to be ended."""
+    try:
+        return process.wait(wait_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        return None
+
+
+def disown(process: Process) -> None:
+    """Forget the parent's process, in one that was forked from the parent."""
+    process.returncode = 0  # else it would be waited for when dropped
