@@ -51,7 +51,10 @@ class FileOrder:
         """Give the windows in order, without the rows of batches before `first_batch`."""
         order, cut = self._order, self._order.cut
         begin = cut.start_of(first_batch) if first_batch < self.batches else cut.rows
-        for start, stop in itertools.pairwise((order.window_edges - order.run[0]).tolist()):
+        places = order.window_edges  # millions, perhaps
+        number = max(0, int(np.searchsorted(places, begin + order.run[0], side="right")) - 1)
+        for window in range(number, len(places) - 1):
+            start, stop = (int(place) - order.run[0] for place in places[window : window + 2])
             edges = [max(start, begin), stop]
             if self._at_once is not None and edges[0] < stop:
                 first, last = cut.batch_of(edges[0]), cut.batch_of(stop - 1)

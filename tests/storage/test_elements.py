@@ -195,7 +195,7 @@ def test_a_member_beside_one_of_variable_length_is_read_through_h5py(tmp_path):
     assert access_of(dataset) == ("h5py", "its stored type is not a NumPy type; libhdf5 converts it")
     assert dataset[:].tolist() == [0, 7, 0]
     dataset.close()
-    with pytest.raises(UnsupportedFieldError, match="'x:text' has variable length"):
+    with pytest.raises(UnsupportedFieldError, match="field 'x:text' is object: a member of variable length"):
         H5Dataset(path, "x")
 
 
