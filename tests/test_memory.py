@@ -12,6 +12,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from forking import children_are_forks
 from sample_files import reader_threads
 
 from bench import memory
@@ -150,7 +151,8 @@ def saved_nbytes(tensor):
 
 
 @pytest.mark.parametrize("isolation", ["thread", "process"])
-def test_kept_labels_do_not_keep_their_batch(wide, isolation):
+def test_kept_labels_do_not_keep_their_batch(wide, isolation, monkeypatch):
+    children_are_forks(monkeypatch)
     with loader_of(wide, 500, shuffle=True, isolation=isolation) as loader:
         kept = [y for _, y in loader]
         assert all(y.untyped_storage().nbytes() == 4000 for y in kept)
