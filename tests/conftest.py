@@ -57,7 +57,8 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker("slow")
 
 
-def pytest_collection_finish():
-    """Thousands of tests are millions of objects, which every `gc.collect()` of a test would walk through."""
+@pytest.fixture(scope="module", autouse=True)
+def quick_collections():
+    """What is there before a file's tests stays: every `gc.collect()` in one would walk through millions of objects."""
     gc.collect()
     gc.freeze()

@@ -31,8 +31,8 @@ def folder(tmp_path_factory):
 @pytest.mark.parametrize(
     ("kind", "rows", "case"),
     [
-        ("4 B", 12_000_000, "auto"),
-        ("4 B", 12_000_000, "subset"),
+        ("4 B", 6_000_000, "auto"),
+        ("4 B", 6_000_000, "subset"),
         ("768 B", 200_000, "two epochs"),
     ],
 )
@@ -190,7 +190,7 @@ def test_a_large_field_is_not_copied_and_keeps_its_slot(wide):
 
 
 def test_kept_labels_do_not_grow_the_process(folder):
-    path = memory.make_file(folder, "768 B", rows=400_000)
+    path = memory.make_file(folder, "768 B", rows=200_000)
     code = (
         "import sys; from bench.memory import resident_nbytes, _warmed; from pathlib import Path\n"
         "from h5stream import H5StreamLoader\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import os
 import re
@@ -66,11 +67,14 @@ def screens(here, h5stream, monkeypatch):
 MAY_BE_LONG = re.compile(r"^  /|^Remove with: |^h5stream repack |\t|^GPU: ")
 
 
-@pytest.mark.parametrize("width", [80, 60])
-@pytest.mark.parametrize("name", SCREENS)
+def screens_and_widths():
+    for name, width in itertools.product(SCREENS, (80, 60)):
+        if width == 80 or not (name in {"start", "help"} or name.endswith("-h")):  # those are laid out for 80 columns
+            yield pytest.param(name, width, marks=pytest.mark.slow if (name, width) == ("bench", 80) else ())
+
+
+@pytest.mark.parametrize(("name", "width"), list(screens_and_widths()))
 def test_a_screen_fits_and_no_number_is_cut(name, width, screens):
-    if width < 80 and (name in {"start", "help"} or name.endswith("-h")):
-        pytest.skip("it is laid out for 80 columns")
     ended = screens(*SCREENS[name], width=width)
     assert ended.status in ({0, 1} if name == "doctor" else {0}), ended.text
     assert ended.out
@@ -102,7 +106,8 @@ def test_tunes_bars_give_way_to_numbers_of_many_digits(width, window, rate):
     assert max(map(len, text.splitlines())) <= width
 
 
-JSON = {name: words for name, words in SCREENS.items() if words and not name.endswith("-h") and name != "help"}
+# That of `bench` is read below.
+JSON = {name: SCREENS[name] for name in SCREENS if name not in {"start", "help", "bench"} and not name.endswith("-h")}
 
 
 @pytest.mark.parametrize("name", JSON)

@@ -10,8 +10,6 @@ import gc
 import os
 import resource
 import signal
-import subprocess
-import sys
 import threading
 import traceback
 from pathlib import Path
@@ -21,6 +19,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from amounts import crossed
 from sample_files import gate, one_epoch_at_a_time, reader_threads, stream_all, write_sample
 
 from h5stream import H5StreamLoader
@@ -53,16 +52,9 @@ STATES = ("opening", "first batch", "waiting", "transform", "training step", "be
 @pytest.fixture(scope="module")
 def scripts():
     """Start the program that runs training scripts in children of its own."""
-    program = subprocess.Popen(
-        [sys.executable, "-W", "ignore", str(ROOT / "tests" / "faults" / "signalled.py")],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-    with program:
+    path = ROOT / "tests" / "faults" / "signalled.py"
+    with forking.Forked(path.read_text(), path=path) as program:
         yield program
-        program.stdin.close()
 
 
 def signalled(scripts, sample, state, workers, number, handled="default"):
@@ -83,8 +75,7 @@ def signalled(scripts, sample, state, workers, number, handled="default"):
     return int(said[-1].split()[1]), [line for line in said[:-1] if line != "ready"]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize(("state", "workers"), crossed(STATES, (0, 2)))
 def test_ctrl_c_in_any_state_ends_the_script_and_leaves_no_thread(scripts, sample, state, workers):
     status, said = signalled(scripts, sample, state, workers, signal.SIGINT)
     # A thread that is inside a read cannot be ended: it is a daemon, and the process does not wait for it.
@@ -94,8 +85,7 @@ def test_ctrl_c_in_any_state_ends_the_script_and_leaves_no_thread(scripts, sampl
     assert status == 1
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize(("state", "workers"), crossed(STATES, (0, 2)))
 def test_sigterm_in_any_state_ends_the_process_or_does_what_a_handler_of_the_users_says(
     scripts, sample, state, workers
 ):
@@ -242,7 +232,8 @@ def test_no_descriptor_left_for_h5py_is_no_corrupt_chunk(tmp_path, monkeypatch, 
 # --- consumers ------------------------------------------------------------------------------------------------
 
 
-def test_an_iterator_dropped_half_way_a_thousand_times_leaves_nothing(sample):
+@pytest.mark.parametrize("times", [200, pytest.param(900, marks=pytest.mark.slow)])
+def test_iterators_dropped_half_way_leave_nothing(sample, times):
     loader = H5StreamLoader(sample.path, 50, True, num_workers=2, window=100)
     process = psutil.Process()
 
@@ -256,7 +247,7 @@ def test_an_iterator_dropped_half_way_a_thousand_times_leaves_nothing(sample):
         return process.num_fds(), threading.active_count(), process.memory_info().rss
 
     descriptors, threads, rss = drop(100)
-    later = drop(900)
+    later = drop(times)
     assert later[:2] == (descriptors, threads)
     assert later[2] - rss < 16 << 20
     assert reader_threads() == []

@@ -54,14 +54,15 @@ OPTIONS = [{}, {"compress": "lz4", "chunk_nbytes": 8192}]
 @pytest.mark.corpus
 @pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["in turns", "all"])
 def test_every_file_of_the_corpus_comes_through(tmp_path, whole):
-    """By default with one of the options, and without two files of thousands of datasets."""
+    """By default every second, with one of the options, and none of the two with thousands of datasets."""
     files = [path for path in sorted(CORPUS.rglob("*")) if path.is_file() and opens(path)]
     if not files:
         pytest.skip(f"no corpus at {CORPUS}")
     if whole:
         asked = list(itertools.product(files, OPTIONS))
     else:
-        asked = list(zip((path for path in files if "large_group" not in path.name), itertools.cycle(OPTIONS)))
+        small = [path for path in files if "large_group" not in path.name]
+        asked = list(zip(small[::2], itertools.cycle(OPTIONS)))
     compared = 0
     for path, options in asked:
         try:
