@@ -21,9 +21,10 @@ PROCESSES = 2
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config):
-    """Share a run of more than one file among processes, each file in one; ``-n`` says otherwise, ``-n 0`` not at all.
+    """Share a run of more than one file among processes; ``-n`` says otherwise, ``-n 0`` not at all.
 
-    Here and not among `addopts`, which pytest would not understand without pytest-xdist.
+    Each begins with half of the tests, in their order, and who is done takes half of what the other has left: what a
+    file makes for all its tests is made once, or twice where a file is parted. Here and not among `addopts`, which pytest would not understand without pytest-xdist.
     """
     option = config.option
     if not config.pluginmanager.hasplugin("xdist") or hasattr(config, "workerinput"):
@@ -31,7 +32,7 @@ def pytest_cmdline_main(config):
     if option.numprocesses is None and not (option.usepdb or option.collectonly or _is_one_file(config.args)):
         option.numprocesses = PROCESSES
     if option.numprocesses and option.dist == "no":
-        option.dist = "loadfile"  # what a file makes for all its tests is made once
+        option.dist = "worksteal"
 
 
 def _is_one_file(arguments):

@@ -248,19 +248,20 @@ def test_nothing_is_said_where_nothing_is_wrong(tmp_path):
 
 
 ILL = {
-    "row_per_chunk": (noise(3000, 1024), {"chunks": (1, 1024), "compression": "lzf"}),
-    "tiny_chunks": (noise(30_000, 100), {"chunks": (20, 100), "compression": "lzf"}),
-    "huge_chunks": (np.zeros((120_000, 64), "f4"), {"chunks": (80_000, 64), "compression": "lzf"}),
-    "split_rows": (noise(24_000, 128), {"chunks": (8192, 8), "compression": "lzf"}),
-    "slow_filter": (noise(12_000, 256), {"chunks": (1024, 256), **hdf5plugin.BZip2()}),
-    "through_h5py": (noise(12_000, 256), {"chunks": (1024, 256), "scaleoffset": 3}),
+    "row_per_chunk": (lambda: noise(3000, 1024), {"chunks": (1, 1024), "compression": "lzf"}),
+    "tiny_chunks": (lambda: noise(30_000, 100), {"chunks": (20, 100), "compression": "lzf"}),
+    "huge_chunks": (lambda: np.zeros((120_000, 64), "f4"), {"chunks": (80_000, 64), "compression": "lzf"}),
+    "split_rows": (lambda: noise(24_000, 128), {"chunks": (8192, 8), "compression": "lzf"}),
+    "slow_filter": (lambda: noise(12_000, 256), {"chunks": (1024, 256), **hdf5plugin.BZip2()}),
+    "through_h5py": (lambda: noise(12_000, 256), {"chunks": (1024, 256), "scaleoffset": 3}),
 }
 
 
 @pytest.mark.parametrize("key", ILL)
 def test_each_poor_layout_is_named_with_its_command(tmp_path, key, monkeypatch):
     stream_all(monkeypatch)  # as a file is that does not fit into memory
-    path = write(tmp_path / "an ill.h5", x=ILL[key])
+    values, options = ILL[key]
+    path = write(tmp_path / "an ill.h5", x=(values(), options))
     found = inspect_file(path, memory_budget=1 << 30)
     advice = next(advice for advice in found.advice if advice.key == key)
     assert advice.fields == ("x",)
