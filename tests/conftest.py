@@ -23,8 +23,9 @@ PROCESSES = 2
 def pytest_cmdline_main(config):
     """Share a run of more than one file among processes; ``-n`` says otherwise, ``-n 0`` not at all.
 
-    Each begins with half of the tests, in their order, and who is done takes half of what the other has left: what a
-    file makes for all its tests is made once, or twice where a file is parted. Here and not among `addopts`, which pytest would not understand without pytest-xdist.
+    Each begins with half of the tests, in their order, and one that is done takes half of what the other has left: what
+    a file makes for all its tests is made once, or twice where a file is parted. Here and not among `addopts`, which
+    pytest would not understand without pytest-xdist.
     """
     option = config.option
     if not config.pluginmanager.hasplugin("xdist") or hasattr(config, "workerinput"):

@@ -19,6 +19,7 @@ import warnings
 import h5py
 import hdf5plugin  # noqa: F401
 import numpy as np
+from forking import end_now
 from oracle import expected, same, take
 
 from h5stream import H5Dataset, H5StreamLoader
@@ -151,7 +152,7 @@ def answer_in_child(what: str, path: str, every: int) -> str:
         except BaseException:
             traceback.print_exc()
         finally:
-            os._exit(code)
+            end_now(code)
     os.close(write_end)
     with os.fdopen(read_end) as source:
         line = source.read()

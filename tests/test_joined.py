@@ -13,7 +13,7 @@ from amounts import examples
 from forking import children_are_forks
 from hypothesis import given
 from hypothesis import strategies as st
-from sample_files import stream_all
+from inner import stream_all
 from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
 
 from h5stream import ChunkBatchSampler, Field, H5Dataset, H5StreamLoader, collate

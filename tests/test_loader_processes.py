@@ -8,7 +8,8 @@ import pickle
 import pytest
 import torch
 from forking import in_forked_child
-from sample_files import gate, stream_all, write_sample
+from inner import stream_all
+from sample_files import gate, write_sample
 from torch.utils.data import DataLoader
 
 from h5stream import ChunkBatchSampler, H5Dataset, H5StreamLoader, collate

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from forking import children_are_forks
+from inner import default_budget, iterations_of
 from sample_files import reader_threads
 
 from bench import memory
@@ -76,7 +77,7 @@ def wide(tmp_path):
 
 
 def test_loaders_without_a_budget_share_one_as_they_take_turns(wide, monkeypatch):
-    monkeypatch.setattr("h5stream.engine.budget.DEFAULT_BUDGET", 24 * MIB)
+    default_budget(monkeypatch, 24 * MIB)
     train = loader_of(wide, 500, shuffle=True)
     orders = []
     for _ in train:
@@ -96,9 +97,9 @@ def test_loaders_without_a_budget_share_one_as_they_take_turns(wide, monkeypatch
 
 
 def test_what_an_idle_loader_has_read_ahead_goes_where_both_do_not_fit(wide, monkeypatch):
-    monkeypatch.setattr("h5stream.engine.budget.DEFAULT_BUDGET", 96 * MIB)
+    default_budget(monkeypatch, 96 * MIB)
     roomy = loader_of(wide, 500)
-    monkeypatch.setattr("h5stream.engine.budget.DEFAULT_BUDGET", 24 * MIB)
+    default_budget(monkeypatch, 24 * MIB)
     train, other = loader_of(wide, 500, shuffle=True), loader_of(wide, 500, shuffle=True)
     for _ in train:
         pass
@@ -111,7 +112,7 @@ def test_what_an_idle_loader_has_read_ahead_goes_where_both_do_not_fit(wide, mon
 
 
 def test_a_loader_that_is_under_way_keeps_what_it_has(wide, monkeypatch):
-    monkeypatch.setattr("h5stream.engine.budget.DEFAULT_BUDGET", 24 * MIB)
+    default_budget(monkeypatch, 24 * MIB)
     train, other = loader_of(wide, 500, shuffle=True), loader_of(wide, 500, shuffle=True)
     batches = iter(train)
     next(batches)
@@ -133,7 +134,7 @@ def test_a_loader_is_idle_behind_its_epoch_though_the_iterator_is_kept(wide):
 
 
 def test_a_loader_with_a_budget_of_its_own_keeps_what_it_has(wide, monkeypatch):
-    monkeypatch.setattr("h5stream.engine.budget.DEFAULT_BUDGET", 24 * MIB)
+    default_budget(monkeypatch, 24 * MIB)
     ours = loader_of(wide, 500, shuffle=True, memory_budget="24MiB")
     for loader in (ours, loader_of(wide, 500, shuffle=True)):
         for _ in loader:
@@ -158,7 +159,7 @@ def test_kept_labels_do_not_keep_their_batch(wide, isolation, monkeypatch):
         assert all(y.untyped_storage().nbytes() == 4000 for y in kept)
         assert saved_nbytes(kept[0]) < 4000 + 2000
         if isolation == "thread":
-            slots = loader._iterations.engine.slots
+            slots = iterations_of(loader).engine.slots
             gc.collect()
             assert slots.free_slots * slots.slot_nbytes >= slots.held_nbytes - 3 * slots.slot_nbytes
     assert sorted(torch.cat(kept).tolist()) == list(range(20_000))
@@ -178,7 +179,7 @@ def test_a_large_field_is_not_copied_and_keeps_its_slot(wide):
     batches = iter(loader)
     x, _ = next(batches)
     before = x.clone()
-    slots = loader._iterations.engine.slots
+    slots = iterations_of(loader).engine.slots
     for _ in batches:
         pass
     assert torch.equal(x, before)

@@ -22,8 +22,8 @@ from h5stream._version import __version__
 from h5stream.advice.tune import Attempt, Tuning
 from h5stream.baseline.measure import Measurement
 from h5stream.cli.app import app
-from h5stream.cli.bench import _print_end, _print_row, _Report
-from h5stream.cli.tune import _table
+from h5stream.cli.bench import Report, print_end, print_row
+from h5stream.cli.tune import attempts_table
 
 SCREENS = {
     "start": [],
@@ -98,7 +98,7 @@ def test_tunes_bars_give_way_to_numbers_of_many_digits(width, window, rate):
     )
     found = {"default": slow, "best": fast, "attempts": (slow, fast), "gain": 8.0, "spread": 0.1, "profile": None}
     console = Console(file=io.StringIO(), width=width)
-    console.print(_table(Tuning(title="", answer="", arithmetic=(), **found), width))
+    console.print(attempts_table(Tuning(title="", answer="", arithmetic=(), **found), width))
     text = console.file.getvalue()
     assert "…" not in text
     for number in (f"{window:,}", "12,345", f"{rate:,.0f}", f"{rate / 8:,.0f}", "12345 ms"):
@@ -171,9 +171,9 @@ def test_a_rival_without_a_batch_is_no_bare_ratio(capsys):
     ours = Measurement(
         name="h5stream, first epoch", rows=50_000, batches=10, nbytes=1, seconds=1.0, first_batch_s=0.1, peak_nbytes=1
     )
-    report = _Report(ours=[ours], naive=replace(ours, rows=620, batches=0, seconds=10.0, first_batch_s=None))
-    _print_row(Console(width=80), report.naive, header=True)
-    _print_end(Console(width=80), report)
+    report = Report(ours=[ours], naive=replace(ours, rows=620, batches=0, seconds=10.0, first_batch_s=None))
+    print_row(Console(width=80), report.naive, header=True)
+    print_end(Console(width=80), report)
     text = " ".join(capsys.readouterr().out.split())
     assert " 62 none " in text
     assert "finished no batch in 10 s" in text
@@ -181,7 +181,7 @@ def test_a_rival_without_a_batch_is_no_bare_ratio(capsys):
 
 
 def test_interrupted_before_anything_was_measured(capsys):
-    _print_end(Console(width=80), _Report(interrupted=True))
+    print_end(Console(width=80), Report(interrupted=True))
     assert "nothing was measured yet" in capsys.readouterr().out
 
 

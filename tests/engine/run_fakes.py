@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from inner import threads_of
 
 from h5stream.engine.executor import Run
 from h5stream.engine.plan import Placement
@@ -179,4 +180,4 @@ def starting():
     yield start
     for run in runs:
         run.stop()
-    assert [t.name for run in runs for t in run._threads if t.is_alive()] == []
+    assert [t.name for run in runs for t in threads_of(run) if t.is_alive()] == []

@@ -55,7 +55,17 @@ CLAIMS = {
 }
 
 
-@pytest.mark.parametrize(("claim", "libver"), crossed(tuple(CLAIMS), ("earliest", "latest")))
+# A first batch of it takes thousands of reads.
+SLOW = {"chunks of 2 GiB"}
+
+
+@pytest.mark.parametrize(
+    ("claim", "libver"),
+    [
+        *crossed(tuple(claim for claim in CLAIMS if claim not in SLOW), ("earliest", "latest")),
+        *(pytest.param(claim, libver, marks=pytest.mark.slow) for claim in SLOW for libver in ("earliest", "latest")),
+    ],
+)
 def test_a_small_file_that_claims_much_costs_nothing(tmp_path, reader, claim, libver):
     """In a child that may take 1 GiB; the claims would need a thousand times that."""
     path = tmp_path / "claim.h5"

@@ -20,10 +20,11 @@ import psutil
 import pytest
 import torch
 from amounts import crossed
-from sample_files import gate, one_epoch_at_a_time, reader_threads, stream_all, write_sample
+from inner import change_of, give_up_at_once, is_at_rest, open_batches, run_of, stream_all
+from sample_files import gate, one_epoch_at_a_time, reader_threads, write_sample
 
 from h5stream import H5StreamLoader
-from h5stream.engine import batches, executor, slots
+from h5stream.engine import batches, slots
 from h5stream.engine.assemble import Assembler
 from h5stream.engine.landing import resident, stacked
 from h5stream.engine.plan import Placement
@@ -157,14 +158,14 @@ def test_a_window_that_finds_no_memory_for_its_slots_wakes_the_consumer(sample, 
     with gate(monkeypatch) as blocked:
         iterator = iter(loader)
         assert blocked.reached.wait(60)
-        changed = iterator._run._changed
+        changed = change_of(run_of(iterator))
         wait = changed.wait
         monkeypatch.setattr(changed, "wait", lambda timeout=None: (waiting.set(), wait(timeout))[1])
         consumer = threading.Thread(target=consume, args=(iterator,), daemon=True)
         consumer.start()
         assert waiting.wait(60)
         with changed:  # free only once the consumer has let go of it, which is to say: waits
-            iterator._run._fail(0, MemoryError("for slots"))
+            run_of(iterator)._fail(0, MemoryError("for slots"))
         consumer.join(20)
         assert caught == ["for slots"]
 
@@ -260,10 +261,10 @@ def test_a_consumer_that_never_comes_back_holds_little_and_ends_with_the_process
     loader = H5StreamLoader(sample.path, 50, num_workers=2, window=200)
     iterator = iter(loader)
     next(iterator)
-    run = iterator._run
-    with run._changed:  # woken whenever something is done; at rest once as much is open as may be
-        assert run._changed.wait_for(lambda: not run._jobs and run._running == 0 and not run._planning, 60)
-        assert len(run._open) <= loader.window_size.max_open_batches < 400
+    run = run_of(iterator)
+    with change_of(run):  # woken whenever something is done; at rest once as much is open as may be
+        assert change_of(run).wait_for(lambda: is_at_rest(run), 60)
+        assert open_batches(run) <= loader.window_size.max_open_batches < 400
     script = "import sys, h5stream; i = iter(h5stream.H5StreamLoader(sys.argv[1], 50, num_workers=2)); next(i)"
     assert forking.run(script, sample.path, whole_end=True).returncode == 0
 
@@ -314,7 +315,7 @@ def test_one_loaders_error_leaves_the_other_alone(tmp_path, sample, monkeypatch)
 def test_close_comes_back_though_a_read_hangs(sample, monkeypatch):
     loader = H5StreamLoader(sample.path, 50, num_workers=2)
     with gate(monkeypatch) as blocked:
-        monkeypatch.setattr(executor, "STOP_S", 0.05)
+        give_up_at_once(monkeypatch)
         held = iter(loader)
         assert blocked.reached.wait(60)
         loader.close()

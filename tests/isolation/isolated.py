@@ -18,7 +18,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from forking import guards_are_forks
+from forking import end_now, guards_are_forks
+from inner import iterations_of
 
 from h5stream.isolation import parent
 from h5stream.isolation.child import Desk, Serving, listen
@@ -101,7 +102,7 @@ def eventually(holds, limit_s=30):
 
 
 def child_of(loader):
-    return loader._iterations.engine.pid
+    return iterations_of(loader).engine.pid
 
 
 # --- functions that a child imports -------------------------------------------------------------------------
@@ -210,4 +211,4 @@ def failing_init(number):
 
 
 def ending_the_process(batch):
-    os._exit(7)
+    end_now(7)

@@ -13,12 +13,11 @@ import isolated
 import numpy as np
 import pytest
 import torch
+from inner import child_link, device_is, pinned_copies, slots_of, stream_all
 from isolated import assert_same, children_are_threads, eventually
-from sample_files import stream_all, write_sample
+from sample_files import write_sample
 from torch.utils.data import RandomSampler, Subset
 
-import h5stream.routes.choice
-import h5stream.routes.pinned
 from h5stream import Field, H5Dataset, H5StreamLoader
 from h5stream.errors import (
     BudgetError,
@@ -182,10 +181,10 @@ def test_slots_that_come_back_are_filled_again(sample, children):
         for _ in range(5):
             for batch in loader:
                 assert sample.matches(batch["x"], batch["y"])
-        ring = children[0].serving.slots
-        assert ring._free
+        taken, free = slots_of(children[0].serving.slots)
+        assert free
         # All that can be open at a time, the ones on their way, and the one in the loop.
-        assert len(ring._taken) + len(ring._free) <= 64
+        assert taken + free <= 64
 
 
 def test_large_fields_of_a_batch_are_views_of_one_slot(tmp_path):
@@ -205,10 +204,7 @@ def test_what_is_open_on_both_sides_stays_within_the_least_that_the_budget_may_b
     with H5StreamLoader(sample.path, 20, True, memory_budget=refused.value.needed, **options) as loader:
         most = 0
         for batch in loader:
-            ring = children[0].serving.slots
-            with ring._lock:
-                ring._count()
-                most = max(most, len(ring._taken))
+            most = max(most, slots_of(children[0].serving.slots)[0])
             del batch
         # That, the one in hand, and the one before it, which goes back with the next message.
         assert 4 < most <= loader.window_size.max_open_batches + 2
@@ -337,11 +333,10 @@ def test_an_exception_between_two_words_costs_the_child_and_nothing_else(sample,
     with H5StreamLoader(sample.path, 50, isolation="process") as loader:
         iterator = iter(loader)
         next(iterator)
-        link = loader._iterations.engine._child._link
-        frames, link._frames = link._frames, None  # whoever reads next fails in the middle
-        with pytest.raises(AttributeError):
-            list(iterator)
-        link._frames = frames
+        with monkeypatch.context() as patch:
+            patch.setattr(child_link(loader), "_frames", None)  # what reads next fails in the middle
+            with pytest.raises(AttributeError):
+                list(iterator)
         assert len(list(loader)) == 20
     assert len(children) == 2
 
@@ -375,7 +370,7 @@ def test_closing_the_loader_elsewhere_ends_a_wait(sample):
     iterator = iter(loader)
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(next, iterator)
-        eventually(lambda: loader._iterations.engine._child._link.reading.locked())
+        eventually(lambda: child_link(loader).reading.locked())
         loader.close()
         with pytest.raises(LoaderClosedError, match="loader was closed"):
             waiting.result(10)
@@ -387,7 +382,7 @@ def test_iterators_that_are_dropped_leave_nothing_open_in_the_child(sample, chil
             iterator = iter(loader)
             for _ in range(k % 3):
                 next(iterator)
-            link = loader._iterations.engine._child._link._socket
+            link = child_link(loader)._socket
             assert select.select([link], [], [], 30)[0], "more has come, which nobody will ask for"
             del iterator
         last = list(loader)  # said after all the others were stopped
@@ -395,7 +390,7 @@ def test_iterators_that_are_dropped_leave_nothing_open_in_the_child(sample, chil
         del last
         next(iter(loader))  # brings the slots back
         ring = children[0].serving.slots
-        eventually(lambda: ring._count() or len(ring._taken) <= loader.window_size.max_open_batches + 2)
+        eventually(lambda: slots_of(ring)[0] <= loader.window_size.max_open_batches + 2)
     assert len(children) == 1
 
 
@@ -439,7 +434,7 @@ def test_a_child_whose_parent_hangs_up_while_the_end_is_told_says_nothing(sample
 @pytest.mark.parametrize("seed", range(3))
 def test_a_device_is_fed_from_pinned_shared_memory_with_the_same_batches(sample, monkeypatch, kind, seed):
     fake = FakeBackend(seed)
-    monkeypatch.setattr(h5stream.routes.choice, "backend_for", lambda device: fake)
+    device_is(monkeypatch, fake)
     options = {"shuffle": True, "window": 200, "fields": ["x", "y"], "transform": lambda batch: batch}
     expected = list(H5StreamLoader(sample.path, 64, **options))
     with H5StreamLoader(sample.path, 64, isolation="process", **{kind: "cuda:0"}, **options) as loader:
@@ -454,8 +449,6 @@ def test_a_device_is_fed_from_pinned_shared_memory_with_the_same_batches(sample,
 
 def test_pinned_batches_for_copies_of_the_users_own_are_torchs(sample, monkeypatch):
     """Slots of a child cannot be: torch would not know that a copy from them still runs."""
-    pinned = []
-    monkeypatch.setattr(h5stream.routes.choice, "is_cuda_available", lambda: True)
-    monkeypatch.setattr(h5stream.routes.pinned, "pinned_copy", lambda batch: pinned.append(batch) or batch)
+    pinned = pinned_copies(monkeypatch)
     with H5StreamLoader(sample.path, 100, isolation="process", pin_memory=True) as loader:
         assert len(list(loader)) == len(pinned) == 10

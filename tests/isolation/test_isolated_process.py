@@ -22,8 +22,9 @@ import psutil
 import pytest
 import torch
 from forking import Forked, children_are_forks, guards_are_forks, in_forked_child
+from inner import stream_all
 from isolated import child_of, eventually
-from sample_files import stream_all, write_sample
+from sample_files import write_sample
 
 from h5stream import H5StreamLoader
 from h5stream.errors import IsolatedProcessError, LoaderClosedError

@@ -8,6 +8,7 @@ import forking
 import h5py
 import numpy as np
 import pytest
+from forking import end_now
 
 from h5stream import H5Dataset, H5StreamLoader, repack, stage
 from h5stream.errors import SourceChangedError
@@ -178,7 +179,7 @@ def in_child(work):
         with contextlib.suppress(BaseException):
             work()
             status = 0
-        os._exit(status)
+        end_now(status)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
