@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import h5py
 import numpy as np
 import psutil
@@ -9,6 +11,13 @@ import pytest
 
 from h5stream.baseline.measure import measure_naive
 from h5stream.baseline.stopped import Rival, RivalError
+
+
+def is_there(process):
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def test_it_is_stopped_inside_a_batch_and_no_process_is_left(tmp_path):
@@ -19,13 +28,15 @@ def test_it_is_stopped_inside_a_batch_and_no_process_is_left(tmp_path):
     try:
         rival.run(2.0, lambda rows: None)
         began = set(psutil.Process().children(recursive=True)) - before
+        began = [one for one in began if "resource_tracker" not in " ".join(one.cmdline())]  # stays as long as we do
     finally:
         rival.stop()
     assert rival.rows > 0
     assert rival.batches == 0
     assert rival.first_batch_s is None
     assert began
-    assert psutil.wait_procs(began, timeout=60)[1] == []
+    while any(is_there(process) for process in began):  # a killed one goes when the system comes to it
+        threading.Event().wait(0.01)
 
 
 def test_a_whole_epoch_of_several_files_is_counted_row_by_row(tmp_path):
