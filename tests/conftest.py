@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import os
 import signal
 
 import hypothesis
@@ -34,6 +35,9 @@ def pytest_cmdline_main(config):
         option.numprocesses = PROCESSES
     if option.numprocesses and option.dist == "no":
         option.dist = "worksteal"
+        # Each process is one of as many as there are processors; torch's own threads, which wait by spinning, take from
+        # each other what all of them need.
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def _is_one_file(arguments):
