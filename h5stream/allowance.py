@@ -21,7 +21,7 @@ def _read_text(path: Path) -> str | None:
         return None
 
 
-def _cgroup_folders(root: Path = _CGROUP, proc: Path = Path("/proc/self/cgroup")) -> list[Path]:
+def cgroup_folders(root: Path = _CGROUP, proc: Path = Path("/proc/self/cgroup")) -> list[Path]:
     """Return the cgroup v2 folder of this process and its parents, innermost first."""
     listing = _read_text(proc) or ""
     inside = next((line[3:] for line in listing.splitlines() if line.startswith("0::")), "/")
@@ -41,7 +41,7 @@ def cpus() -> int:
     True
     """
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    for folder in _cgroup_folders():
+    for folder in cgroup_folders():
         quota, _, period = (_read_text(folder / "cpu.max") or "max").partition(" ")
         if quota != "max" and period:
             allowed = min(allowed, math.ceil(int(quota) / int(period)))
@@ -54,7 +54,7 @@ def cpus() -> int:
 
 def memory_limit_bytes() -> int | None:
     """Return the tightest cgroup memory limit over this process in bytes, or None where there is none."""
-    limits = [_read_text(folder / "memory.max") for folder in _cgroup_folders()]
+    limits = [_read_text(folder / "memory.max") for folder in cgroup_folders()]
     limits.append(_read_text(_CGROUP / "memory" / "memory.limit_in_bytes"))
     numbers = [int(text) for text in limits if text and text != "max"]
     return min((n for n in numbers if n < 1 << 60), default=None)
@@ -62,7 +62,7 @@ def memory_limit_bytes() -> int | None:
 
 def memory_in_use_bytes() -> int | None:
     """Return what the cgroup counts against its limit, without reclaimable page cache, in bytes."""
-    uses = (_use_of(folder, "memory.current", "") for folder in _cgroup_folders())
+    uses = (_use_of(folder, "memory.current", "") for folder in cgroup_folders())
     return next((used for used in uses if used is not None), None)
 
 
@@ -84,7 +84,7 @@ def memory_available_bytes() -> int:
 
 def _limits_and_uses() -> Iterator[tuple[int, int]]:
     """Yield the limit and the use of each cgroup over this process that has both: any of them may be the tightest."""
-    for folder in _cgroup_folders():
+    for folder in cgroup_folders():
         limit, used = _read_text(folder / "memory.max"), _use_of(folder, "memory.current", "")
         if limit and limit != "max" and used is not None:
             yield int(limit), used

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import os
 import signal
 
 import hypothesis
@@ -21,9 +22,11 @@ PROCESSES = 2
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config):
-    """Share a run of more than one file among processes, each file in one; ``-n`` says otherwise, ``-n 0`` not at all.
+    """Share a run of more than one file among processes; ``-n`` says otherwise, ``-n 0`` not at all.
 
-    Here and not among `addopts`, which pytest would not understand without pytest-xdist.
+    Each begins with half of the tests, in their order, and one that is done takes half of what the other has left: what
+    a file makes for all its tests is made once, or twice where a file is parted. Here and not among `addopts`, which
+    pytest would not understand without pytest-xdist.
     """
     option = config.option
     if not config.pluginmanager.hasplugin("xdist") or hasattr(config, "workerinput"):
@@ -31,7 +34,10 @@ def pytest_cmdline_main(config):
     if option.numprocesses is None and not (option.usepdb or option.collectonly or _is_one_file(config.args)):
         option.numprocesses = PROCESSES
     if option.numprocesses and option.dist == "no":
-        option.dist = "loadfile"  # what a file makes for all its tests is made once
+        option.dist = "worksteal"
+        # Each process is one of as many as there are processors; torch's own threads, which wait by spinning, take from
+        # each other what all of them need.
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def _is_one_file(arguments):
@@ -57,7 +63,8 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker("slow")
 
 
-def pytest_collection_finish():
-    """Thousands of tests are millions of objects, which every `gc.collect()` of a test would walk through."""
+@pytest.fixture(scope="module", autouse=True)
+def quick_collections():
+    """What is there before a file's tests stays: every `gc.collect()` in one would walk through millions of objects."""
     gc.collect()
     gc.freeze()

@@ -2,7 +2,8 @@
 
 A crash or a hang of libhdf5 on a broken file must not take the tests with it. A process for each file that
 imported torch again would take minutes, so this program imports everything once and forks for each line of its
-standard input (the path of a file); the child answers with one line of JSON on its standard output.
+standard input, ``[what, path, every]`` as JSON: `what` is ``"read"``, or ``"open"`` to be told the ways alone, and of
+the file's datasets each `every`-th is looked at. The child answers with one line of JSON on its standard output.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ import os
 import signal
 import sys
 import traceback
+import warnings
 
 import h5py
 import hdf5plugin  # noqa: F401
 import numpy as np
+from forking import end_now
 from oracle import expected, same, take
 
 from h5stream import H5Dataset, H5StreamLoader
@@ -25,6 +28,8 @@ from h5stream.errors import H5StreamError, UnsupportedFieldError
 
 CHILD_SECONDS = 120
 MOST_BATCHES = 20
+MOST_ROWS = 50
+MOST_CHOSEN_NBYTES = 1 << 24
 
 
 def dataset_names(path: str) -> list[str]:
@@ -50,7 +55,7 @@ def examine(path: str, name: str) -> dict:
     report = {"name": name, "h5py": why_not}
     try:
         dataset = H5Dataset(path, name)
-        outcome = "+".join(sorted({part.access for parts in dataset.layout.datasets for part in parts}))
+        outcome = way_of(dataset)
         problem = compare(dataset, theirs) if theirs is not None else read_all(dataset)
     except H5StreamError as error:
         report |= {"error": type(error).__name__, "message": str(error)}
@@ -61,6 +66,11 @@ def examine(path: str, name: str) -> dict:
     except Exception:
         return report | {"outcome": "wrong", "message": traceback.format_exc()}
     return report | {"outcome": "wrong" if problem else outcome, "message": problem}
+
+
+def way_of(dataset: H5Dataset) -> str:
+    """Name how it is read."""
+    return "+".join(sorted({part.access for parts in dataset.layout.datasets for part in parts}))
 
 
 def is_empty(theirs) -> bool:
@@ -80,7 +90,7 @@ def compare(dataset: H5Dataset, theirs) -> str | None:
     rows = len(dataset)
     if not same(dataset[:], theirs):
         return "read in whole, it differs from h5py"
-    chosen = np.random.default_rng(rows).integers(0, rows, size=50)
+    chosen = np.random.default_rng(rows).integers(0, rows, size=rows_to_choose(dataset))
     if not same(dataset[chosen], take(theirs, chosen)):
         return f"rows {chosen.tolist()} differ from h5py"
     for row in chosen[:3]:
@@ -91,7 +101,7 @@ def compare(dataset: H5Dataset, theirs) -> str | None:
     window = 3 * batch_size if rows < 1_000_000 else batch_size // 2
     loader = H5StreamLoader(dataset, batch_size, shuffle=True, num_workers=2, window=window)
     seen = np.zeros(rows, dtype=np.int64)
-    promised = [np.asarray(batch) for batch in loader.batch_sampler]
+    promised = [np.fromiter(batch, np.int64, len(batch)) for batch in loader.batch_sampler]
     for numbers, batch in zip(promised, loader, strict=True):
         seen[numbers] += 1
         if not same(batch, take(theirs, numbers)):
@@ -99,9 +109,24 @@ def compare(dataset: H5Dataset, theirs) -> str | None:
     return None if (seen == 1).all() else "the loader did not give each row once"
 
 
-def report_on(path: str) -> dict:
-    """Report on every dataset of a file."""
-    names = dataset_names(path)
+def rows_to_choose(dataset: H5Dataset) -> int:
+    """Count the rows to draw: fewer where one of them is megabytes."""
+    row_nbytes = sum(field.row_nbytes for field in dataset.layout.fields)
+    return max(3, min(MOST_ROWS, MOST_CHOSEN_NBYTES // max(1, row_nbytes)))
+
+
+def ways_in(path: str, every: int) -> list[str]:
+    """Name how each dataset of a file is read, without those that are refused."""
+    ways = []
+    for name in dataset_names(path)[::every]:
+        with contextlib.suppress(H5StreamError):
+            ways.append(way_of(H5Dataset(path, name)))
+    return ways
+
+
+def report_on(path: str, every: int) -> dict:
+    """Report on the datasets of a file."""
+    names = dataset_names(path)[::every]
     report = {"datasets": [examine(path, name) for name in names], "file": None}
     if not names:
         try:
@@ -112,7 +137,7 @@ def report_on(path: str) -> dict:
     return report
 
 
-def answer_in_child(path: str) -> str:
+def answer_in_child(what: str, path: str, every: int) -> str:
     """Fork, report in the child, and give its line; a child that dies or hangs is itself the answer."""
     read_end, write_end = os.pipe()
     child = os.fork()
@@ -122,12 +147,12 @@ def answer_in_child(path: str) -> str:
         try:
             os.close(read_end)
             with os.fdopen(write_end, "w") as out:
-                out.write(json.dumps(report_on(path), default=str))
+                out.write(json.dumps((report_on if what == "read" else ways_in)(path, every), default=str))
             code = 0
         except BaseException:
             traceback.print_exc()
         finally:
-            os._exit(code)
+            end_now(code)
     os.close(write_end)
     with os.fdopen(read_end) as source:
         line = source.read()
@@ -136,9 +161,13 @@ def answer_in_child(path: str) -> str:
 
 
 def main() -> None:
+    warnings.simplefilter("error")
+    # From Python 3.12 on forking beside other threads warns; here they are idle pools of NumPy and torch.
+    warnings.filterwarnings("ignore", "This process", DeprecationWarning)
+    warnings.filterwarnings("ignore", "the shuffle is weak", UserWarning)  # windows are tiny on purpose
     kernels.warm_up()
     for line in sys.stdin:
-        sys.stdout.write(answer_in_child(line.rstrip("\n")) + "\n")
+        sys.stdout.write(answer_in_child(*json.loads(line)) + "\n")
         sys.stdout.flush()
 
 

@@ -9,6 +9,8 @@ as the fork: `whole_end` asks for that too. What is told of a start needs a fres
 from __future__ import annotations
 
 import atexit
+import contextlib
+import fcntl
 import functools
 import gc
 import io
@@ -27,9 +29,14 @@ import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
+end_now = os._exit
+"""Ends a process without what Python does at its end: for forks, which have that of their parent."""
+
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE_S = 60
 REQUEST_NBYTES = 1 << 17
+MOST_ENDS = 16
+ABOVE_ALL = 500
 
 
 @dataclass(frozen=True)
@@ -50,17 +57,16 @@ class Forked:
         if binary:
             os.dup2(2, pipes[2][1])
         ours, theirs = zip(pipes[0][::-1], *pipes[1:], strict=True)
-        request = {
-            "code": code,
-            "arguments": [str(path or "-c"), *map(str, arguments)],
-            "environment": {**os.environ, **(environment or {})},
-            "folder": os.getcwd(),
-            "path": path and str(path),
-            "own_group": own_group,
-            "whole_end": whole_end,
-        }
         try:
-            self.pid = _ask(request, theirs)
+            self.pid = _ask(
+                theirs,
+                code=code,
+                arguments=[str(path or "-c"), *map(str, arguments)],
+                environment={**os.environ, **(environment or {})},
+                path=path and str(path),
+                own_group=own_group,
+                whole_end=whole_end,
+            )
         finally:
             for end in theirs:
                 os.close(end)
@@ -107,10 +113,46 @@ class Forked:
 
     def send_signal(self, number):
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # it has ended, and its parent is about to tell
+                os.kill(self.pid, number)
 
     def kill(self):
         self.send_signal(signal.SIGKILL)
+
+
+class ForkedChild:
+    """Stands for ``subprocess.Popen`` of ``[sys.executable, ..., "-c", code]`` with `pass_fds`, and no pipes."""
+
+    def __init__(self, command, *, pass_fds, **_):
+        ended, theirs = os.pipe()
+        with open(os.devnull, "rb") as nothing, open(theirs, "w"):
+            self.pid = _ask(
+                [nothing.fileno(), 1, 2, *pass_fds, theirs],
+                code=command[command.index("-c") + 1],
+                arguments=["-c"],
+                environment=dict(os.environ),
+                descriptors=pass_fds,
+                parent=os.getpid(),
+            )
+        self._ended, self.returncode = open(ended), None
+
+    def poll(self):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def wait(self, timeout=None):
+        if self.returncode is None:
+            if not select.select([self._ended], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired("child", timeout)
+            self.returncode = int(self._ended.read())
+            self._ended.close()
+        return self.returncode
+
+    def kill(self):
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
 
 
 def run(code, *arguments, **options):
@@ -127,6 +169,14 @@ def guards_are_forks(monkeypatch):
     monkeypatch.setattr(guard, "interpreter", lambda program, **_: Forked(program, binary=True))
 
 
+def children_are_forks(monkeypatch):
+    """Let the processes that loaders read in be forks; tests/workers/test_isolated_process.py has real ones too."""
+    from h5stream.workers import starting
+
+    guards_are_forks(monkeypatch)
+    monkeypatch.setattr(starting, "interpreter", lambda program, **given: ForkedChild(["-c", program], **given))
+
+
 def in_forked_child(work, limit_s=PATIENCE_S):
     """Run `work` in a forked child; give what it returned, or fail with its traceback."""
     reading, writing = os.pipe()
@@ -141,7 +191,7 @@ def in_forked_child(work, limit_s=PATIENCE_S):
         except BaseException:
             answer = (False, traceback.format_exc())
         os.write(writing, pickle.dumps(answer))
-        os._exit(status)
+        end_now(status)
     os.close(writing)
     killer = threading.Timer(limit_s, os.kill, (child, 9))  # a deadlock in the child must not hang the tests
     killer.start()
@@ -156,8 +206,9 @@ def in_forked_child(work, limit_s=PATIENCE_S):
     return answer
 
 
-def _ask(request, ends):
+def _ask(ends, **request):
     link = _link()
+    request["folder"] = os.getcwd()
     socket.send_fds(link, [json.dumps(request).encode()], list(ends))
     return int(link.recv(64))
 
@@ -196,7 +247,7 @@ def serve(descriptor):
 
     signal.signal(signal.SIGCHLD, count)
     while True:
-        request, ends, *_ = socket.recv_fds(link, REQUEST_NBYTES, 4)
+        request, ends, *_ = socket.recv_fds(link, REQUEST_NBYTES, MOST_ENDS)
         if not request:
             return
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})  # none ends before it is written down
@@ -218,7 +269,10 @@ def _become(request, ends):
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests run in the background
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
-    for number, end in enumerate(ends):
+    moved = [fcntl.fcntl(end, fcntl.F_DUPFD, ABOVE_ALL) for end in ends]  # out of the way of the numbers they get
+    for end in ends:
+        os.close(end)
+    for number, end in zip((0, 1, 2, *request.get("descriptors", ())), moved, strict=True):
         os.dup2(end, number)
         os.close(end)
     # Those that are there believe that they write to what the parent wrote to.
@@ -226,18 +280,20 @@ def _become(request, ends):
         io.TextIOWrapper(open(number, mode, closefd=False), line_buffering=number == 2, errors=errors)
         for number, mode, errors in ((0, "rb", "strict"), (1, "wb", "strict"), (2, "wb", "backslashreplace"))
     )
-    if request["own_group"]:
+    if request.get("own_group"):
         os.setpgid(0, 0)
+    if "parent" in request:
+        os.getppid = lambda: request["parent"]
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["folder"])
     sys.argv = request["arguments"]
     sys.modules["__main__"] = main = types.ModuleType("__main__")
-    if request["path"]:
+    if request.get("path"):
         main.__file__ = request["path"]
         sys.path.insert(0, str(Path(request["path"]).parent))
-    code = compile(request["code"], request["path"] or "<string>", "exec")
-    if request["whole_end"]:
+    code = compile(request["code"], request.get("path") or "<string>", "exec")
+    if request.get("whole_end"):
         exec(code, main.__dict__)
     else:
         _end(lambda: exec(code, main.__dict__))
@@ -261,4 +317,4 @@ def _end(work):
     if status < 0:
         signal.signal(-status, signal.SIG_DFL)
         os.kill(os.getpid(), -status)
-    os._exit(status)
+    end_now(status)

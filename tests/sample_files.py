@@ -11,7 +11,6 @@ import h5py
 import numpy as np
 
 from h5stream.engine import kernels
-from h5stream.engine.landing import resident
 from h5stream.iteration import Iterations
 from h5stream.storage.source import FileBytes
 
@@ -38,11 +37,6 @@ def write_sample(folder, name="sample.h5", rows=1000, columns=4, chunk_rows=32, 
         file.create_dataset("x", data=x, chunks=(chunk_rows, columns), **storage)
         file.create_dataset("y", data=y)
     return Sample(path, x, y)
-
-
-def stream_all(monkeypatch) -> None:
-    """Keep no dataset in memory: small test files would otherwise never be streamed."""
-    monkeypatch.setattr(resident, "KEEP_NBYTES", -1)
 
 
 def one_epoch_at_a_time(monkeypatch) -> None:

@@ -13,9 +13,9 @@ def machine(tmp_path, monkeypatch):
     (tmp_path / "outer" / "inner").mkdir(parents=True)
     proc = tmp_path / "cgroup"
     proc.write_text("0::/outer/inner\n")
-    real = allowance._cgroup_folders
+    real = allowance.cgroup_folders
     monkeypatch.setattr(allowance, "_CGROUP", tmp_path)
-    monkeypatch.setattr(allowance, "_cgroup_folders", lambda: real(tmp_path, proc))
+    monkeypatch.setattr(allowance, "cgroup_folders", lambda: real(tmp_path, proc))
     monkeypatch.setattr(allowance, "_meminfo_bytes", lambda name: {"MemTotal": 10_000, "MemAvailable": 9_000}[name])
 
     def write(**groups):

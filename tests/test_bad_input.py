@@ -9,7 +9,8 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from sample_files import one_epoch_at_a_time, reader_threads, stream_all, write_sample
+from inner import stream_all
+from sample_files import one_epoch_at_a_time, reader_threads, write_sample
 
 from h5stream import H5Dataset, H5StreamLoader
 from h5stream.errors import (

@@ -5,9 +5,9 @@ import itertools
 import h5py
 import numpy as np
 import pytest
+from inner import stream_all
 
 from h5stream import ChunkBatchSampler, H5Dataset, H5StreamLoader
-from h5stream.engine.landing import resident
 from h5stream.errors import StateError
 from h5stream.storage.layout import BLOCK_NBYTES, WHOLE_NBYTES
 
@@ -98,7 +98,7 @@ def test_each_file_is_cut_by_itself(tmp_path):
 
 @pytest.fixture
 def path(tmp_path, monkeypatch):
-    monkeypatch.setattr(resident, "KEEP_NBYTES", -1)
+    stream_all(monkeypatch)
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("x", data=np.arange(40_000 * 16, dtype="f4").reshape(-1, 16), chunks=(20_000, 16))
     return str(tmp_path / "a.h5")

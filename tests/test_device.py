@@ -9,9 +9,8 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from inner import device_is, pinned_copies
 
-import h5stream.routes.choice
-import h5stream.routes.pinned
 from h5stream import Field, H5StreamLoader
 from h5stream.device.cpu import CpuBackend
 from h5stream.errors import CorruptChunkError, OptionError
@@ -96,7 +95,7 @@ def test_on_a_late_device_every_batch_is_right(path, monkeypatch, seed, mode):
     """The consumer copies each batch on its own stream; what it saw is looked at when all has run."""
     expected = batches_of(path, window=150)
     fake = Seeded(seed)
-    monkeypatch.setattr(h5stream.routes.choice, "backend_for", fake)
+    device_is(monkeypatch, fake.backend)
     options = {"window_device": "cuda"} if mode == "window" else {"device": "cuda"}
     loader = H5StreamLoader(
         path, BATCH, shuffle=True, fields=FIELDS, seed=3, window=150, reuse_device_buffers=mode == "reuse", **options
@@ -113,13 +112,13 @@ def test_on_a_late_device_every_batch_is_right(path, monkeypatch, seed, mode):
 
 
 def test_strings_come_along_beside_tensors_on_a_device(path, monkeypatch):
-    monkeypatch.setattr(h5stream.routes.choice, "backend_for", lambda device: CpuBackend())
+    device_is(monkeypatch, CpuBackend())
     fields = {"y": "y", "s": "s"}
     assert_same(batches_of(path, fields=fields, device="cuda"), batches_of(path, fields=fields))
 
 
 def test_a_transform_runs_once_for_each_batch_on_a_device(path, monkeypatch):
-    monkeypatch.setattr(h5stream.routes.choice, "backend_for", lambda device: CpuBackend())
+    device_is(monkeypatch, CpuBackend())
     calls = itertools.count()
     loader = H5StreamLoader(path, BATCH, fields="y", device="cuda", transform=lambda y: (next(calls), y * 2)[1])
     assert torch.cat(list(loader)).tolist() == [2 * k for k in range(ROWS)]
@@ -127,14 +126,14 @@ def test_a_transform_runs_once_for_each_batch_on_a_device(path, monkeypatch):
 
 
 def test_collate_fn_works_on_a_device(path, monkeypatch):
-    monkeypatch.setattr(h5stream.routes.choice, "backend_for", lambda device: CpuBackend())
+    device_is(monkeypatch, CpuBackend())
     loader = H5StreamLoader(path, BATCH, fields="y", device="cuda", collate_fn=len)
     assert next(iter(loader)) == BATCH
 
 
 def test_nothing_is_allocated_a_batch_in_steady_state(path, monkeypatch):
     fake = Seeded(1)
-    monkeypatch.setattr(h5stream.routes.choice, "backend_for", fake)
+    device_is(monkeypatch, fake.backend)
     loader = H5StreamLoader(path, BATCH, shuffle=True, fields=["x", "y"], device="cuda", reuse_device_buffers=True)
     counts = []
     for _ in range(3):
@@ -155,7 +154,7 @@ def test_an_error_on_a_device_arrives_at_its_batch(path, monkeypatch, tmp_path):
     with broken.open("r+b") as raw:
         raw.seek(info.byte_offset)
         raw.write(b"\xff" * info.size)
-    monkeypatch.setattr(h5stream.routes.choice, "backend_for", lambda device: CpuBackend())
+    device_is(monkeypatch, CpuBackend())
     for options in ({"device": "cuda"}, {"window_device": "cuda", "window": 64}):
         seen = []
         stream = iter(H5StreamLoader(broken, BATCH, fields=["x", "y"], prefetch_factor=8, **options))
@@ -167,7 +166,7 @@ def test_an_error_on_a_device_arrives_at_its_batch(path, monkeypatch, tmp_path):
 
 def test_a_dropped_iterator_leaves_no_slot_behind(path, monkeypatch):
     fake = Seeded(2)
-    monkeypatch.setattr(h5stream.routes.choice, "backend_for", fake)
+    device_is(monkeypatch, fake.backend)
     loader = H5StreamLoader(path, BATCH, fields="y", device="cuda")
     for _ in range(20):
         next(iter(loader))
@@ -222,10 +221,8 @@ def test_a_device_window_refuses_strings_samplers_and_another_device(path):
 
 @pytest.mark.parametrize("options", [{"collate_fn": torch.utils.data.default_collate}, {"transform": dict}, {}])
 def test_pin_memory_pins_what_the_user_gets_also_behind_collate_fn_and_casts(path, monkeypatch, options):
-    fake, pinned = FakeBackend(0), []
-    monkeypatch.setattr(h5stream.routes.pinned, "backend_for", lambda device: fake)
-    monkeypatch.setattr(h5stream.routes.choice, "is_cuda_available", lambda: True)
-    monkeypatch.setattr(h5stream.routes.pinned, "pinned_copy", lambda batch: pinned.append(batch) or batch)
+    device_is(monkeypatch, FakeBackend(0))
+    pinned = pinned_copies(monkeypatch)
     given = list(H5StreamLoader(path, BATCH, fields=FIELDS, pin_memory=True, **options))
     assert [id(batch) for batch in pinned] == [id(batch) for batch in given]
     assert all(batch["b"].dtype == torch.float32 for batch in pinned)

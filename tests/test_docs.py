@@ -231,6 +231,7 @@ def test_the_command_line_page_is_what_the_commands_say():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow  # .ci/run builds it too
 def test_the_site_is_built_without_anything_from_elsewhere(tmp_path):
     pytest.importorskip("mkdocstrings", reason="the extra 'docs' is not installed; CI builds the site")
     done = subprocess.run(

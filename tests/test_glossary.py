@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections import Counter
 from pathlib import Path
@@ -23,9 +22,9 @@ def classes():
     """Yield the public classes of the rooms that bytes pass on their way; errors explain themselves."""
     for folder in FOLDERS:
         for path in sorted((ROOT / "h5stream" / folder).rglob("*.py")):
-            for node in ast.walk(ast.parse(path.read_text())):
-                if isinstance(node, ast.ClassDef) and not re.search("^_|Error$|Warning$", node.name):
-                    yield node.name
+            for name in re.findall(r"^ *class (\w+)", path.read_text(), flags=re.M):
+                if not re.search("^_|Error$|Warning$", name):
+                    yield name
 
 
 CLASSES = sorted(set(classes()))

@@ -200,8 +200,8 @@ def test_many_datasets_share_one_bounded_cache_and_give_it_back(blocky):
         for k, dataset in enumerate(datasets):
             assert dataset[row][5] == k
     assert 48 << 20 < block_cache.held_nbytes() <= block_cache.LIMIT_NBYTES
-    assert datasets[-1]._cache.nbytes > 0
-    assert datasets[0]._cache.nbytes == 0
+    first, last = (dataset._cache.nbytes for dataset in (datasets[0], datasets[-1]))
+    assert first == 0 < last
     del datasets, dataset
     gc.collect()
     assert block_cache.held_nbytes() <= before

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import torch
 from amounts import examples
+from forking import children_are_forks
 from hypothesis import given
 from hypothesis import strategies as st
-from sample_files import stream_all
+from inner import stream_all
 from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
 
 from h5stream import ChunkBatchSampler, Field, H5Dataset, H5StreamLoader, collate
@@ -106,7 +107,9 @@ def test_a_joined_dataset_is_a_dataset(folder):
     assert joined.blocks.count > len(joined.layout.leading)
 
 
-def test_what_a_loader_does_it_does_over_joined_datasets(folder, tmp_path):
+def test_what_a_loader_does_it_does_over_joined_datasets(folder, tmp_path, monkeypatch):
+    children_are_forks(monkeypatch)
+
     def made(**options):
         return H5StreamLoader(groups(folder), 4, shuffle=True, seed=5, **options)
 
@@ -227,7 +230,8 @@ def test_ranks_and_resume_keep_the_order_of_a_subset(folder):
 # --- the form of a batch ------------------------------------------------------------------------------------
 
 
-def test_batches_have_the_form_that_dataloader_gives(folder):
+def test_batches_have_the_form_that_dataloader_gives(folder, monkeypatch):
+    children_are_forks(monkeypatch)
     part = groups(folder)[0]
     forms = {
         tuple: part,

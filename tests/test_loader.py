@@ -8,7 +8,8 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from sample_files import stream_all, write_sample
+from inner import stream_all
+from sample_files import write_sample
 from torch.utils.data import DataLoader, default_collate
 
 from h5stream import Field, H5Dataset, H5StreamLoader

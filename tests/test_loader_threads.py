@@ -10,7 +10,8 @@ import weakref
 
 import pytest
 import torch
-from sample_files import gate, reader_threads, stream_all, write_sample
+from inner import ahead_of, around, change_of, iterations_of, open_batches, run_of, stream_all
+from sample_files import gate, reader_threads, write_sample
 
 from h5stream import H5StreamLoader
 from h5stream.errors import LoaderClosedError, LoaderTimeoutError
@@ -71,13 +72,8 @@ def in_thread(work):
 
 def says_that_it_waits(iterator, monkeypatch):
     """Give an event that is set once the consumer holds the lock, which it lets go of only to wait."""
-    waiting, look = threading.Event(), iterator._run._try_next
-
-    def say_and_look():
-        waiting.set()
-        return look()
-
-    monkeypatch.setattr(iterator._run, "_try_next", say_and_look)
+    waiting = threading.Event()
+    around(monkeypatch, run_of(iterator), "_try_next", before=waiting.set)
     return waiting
 
 
@@ -343,7 +339,7 @@ def test_the_next_epoch_is_read_before_it_is_asked_for(sample, options):
     with loader_of(sample, **options) as loader:
         for _ in loader:
             pass
-        (ahead,) = loader._iterations._ahead.values()
+        (ahead,) = ahead_of(loader).values()
         assert ahead.progress.start.place.epoch == 1
         assert ahead.run.next_batch(60).number == 0  # it comes without anybody calling iter
 
@@ -353,27 +349,27 @@ def test_no_more_than_a_first_window_is_held_for_an_epoch_that_may_never_come(sa
         rows = loader.window_size.first_window_rows
         for _ in loader:
             pass
-        run = loader._iterations._ahead[1].run
+        run = ahead_of(loader)[1].run
         while run.ready < rows // 50:  # the window is read; the next one is planned, and waits
-            with run._changed:
-                run._changed.wait(1)
-        assert len(run._open) <= rows // 50 + 2
+            with change_of(run):
+                change_of(run).wait(1)
+        assert open_batches(run) <= rows // 50 + 2
         assert sum(len(y) for _, y in loader) == 4000
 
 
 def test_the_epoch_before_it_ends_does_not_wait_for_the_one_read_ahead(sample):
     with loader_of(sample) as loader:
         list(loader)
-        begun = loader._iterations._ahead[1]
-        assert iter(loader)._run is begun.run
+        begun = ahead_of(loader)[1]
+        assert run_of(iter(loader)) is begun.run
 
 
 def test_nothing_is_read_ahead_after_a_break(sample):
     loader = loader_of(sample)
     for number, _ in enumerate(loader):
-        if number == 78 or loader._iterations._ahead:  # in the last window the next epoch is under way
+        if number == 78 or ahead_of(loader):  # in the last window the next epoch is under way
             break
-    assert loader._iterations._ahead == {}
+    assert ahead_of(loader) == {}
     assert reader_threads() == []
     assert sum(len(y) for _, y in loader) == 4000
     loader.close()
@@ -390,12 +386,12 @@ def test_nothing_is_read_ahead_after_an_error_or_close(sample):
     loader = loader_of(sample, transform=fail_at_the_last)
     with pytest.raises(BoomError):
         list(loader)
-    assert loader._iterations._ahead == {}
+    assert ahead_of(loader) == {}
     iterator = iter(loader)
     for _ in range(79):
         next(iterator)
     iterator.close()
-    assert loader._iterations._ahead == {}
+    assert ahead_of(loader) == {}
     assert reader_threads() == []
 
 
@@ -412,8 +408,8 @@ def test_a_new_epoch_before_the_old_one_ends_takes_what_was_read_ahead(sample):
 def test_epochs_that_do_not_follow_each_other_are_not_read_ahead_for_long(sample, monkeypatch):
     begun = []
     loader = loader_of(sample)
-    begin = loader._iterations.engine.begin
-    monkeypatch.setattr(loader._iterations.engine, "begin", lambda *a, **k: (begun.append(1), begin(*a, **k))[1])
+    begin = iterations_of(loader).engine.begin
+    monkeypatch.setattr(iterations_of(loader).engine, "begin", lambda *a, **k: (begun.append(1), begin(*a, **k))[1])
     for _ in range(5):
         loader.set_epoch(0)
         list(loader)
@@ -426,13 +422,13 @@ def test_epochs_that_do_not_follow_each_other_are_not_read_ahead_for_long(sample
 
 def test_an_error_in_reading_ahead_belongs_to_the_epoch_that_begins_there(sample, monkeypatch):
     loader = loader_of(sample)
-    begin = loader._iterations.engine.begin
+    begin = iterations_of(loader).engine.begin
     iterator = iter(loader)
-    monkeypatch.setattr(loader._iterations.engine, "begin", fail)
+    monkeypatch.setattr(iterations_of(loader).engine, "begin", fail)
     assert len(list(iterator)) == 80
     with pytest.raises(BoomError):
         iter(loader)
-    monkeypatch.setattr(loader._iterations.engine, "begin", begin)
+    monkeypatch.setattr(iterations_of(loader).engine, "begin", begin)
     assert len(list(loader)) == 80
 
 
@@ -443,8 +439,8 @@ def test_two_epochs_together_stay_within_the_open_batches(sample):
         for _ in range(3):
             iterator = iter(loader)
             for _ in iterator:
-                ahead = [ahead.run._open for ahead in loader._iterations._ahead.values()]
-                most = max(most, len(iterator._run._open) + sum(map(len, ahead)))
+                ahead = [open_batches(ahead.run) for ahead in ahead_of(loader).values()]
+                most = max(most, open_batches(run_of(iterator)) + sum(ahead))
     assert 0 < most <= limit
 
 
@@ -458,7 +454,7 @@ def test_a_source_that_hangs_runs_into_the_timeout(sample, monkeypatch):
         with pytest.raises(LoaderTimeoutError, match=r"no batch within timeout=0\.1 s \(batch 0\); .* raise it, or 0"):
             next(iterator)
         blocked.open()
-    iterator._run.stop()
+    run_of(iterator).stop()
     assert reader_threads() == []
 
 
@@ -589,5 +585,5 @@ def test_ctrl_c_during_a_wait_arrives_at_once_and_leaves_no_thread(sample, monke
             next(iterator)
         pressing()
     assert next(iterator, None) is None
-    iterator._run.stop()
+    run_of(iterator).stop()
     assert reader_threads() == []

@@ -12,6 +12,8 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from forking import children_are_forks
+from inner import default_budget, iterations_of
 from sample_files import reader_threads
 
 from bench import memory
@@ -30,8 +32,8 @@ def folder(tmp_path_factory):
 @pytest.mark.parametrize(
     ("kind", "rows", "case"),
     [
-        ("4 B", 12_000_000, "auto"),
-        ("4 B", 12_000_000, "subset"),
+        ("4 B", 6_000_000, "auto"),
+        ("4 B", 6_000_000, "subset"),
         ("768 B", 200_000, "two epochs"),
     ],
 )
@@ -75,7 +77,7 @@ def wide(tmp_path):
 
 
 def test_loaders_without_a_budget_share_one_as_they_take_turns(wide, monkeypatch):
-    monkeypatch.setattr("h5stream.engine.budget.DEFAULT_BUDGET", 24 * MIB)
+    default_budget(monkeypatch, 24 * MIB)
     train = loader_of(wide, 500, shuffle=True)
     orders = []
     for _ in train:
@@ -95,9 +97,9 @@ def test_loaders_without_a_budget_share_one_as_they_take_turns(wide, monkeypatch
 
 
 def test_what_an_idle_loader_has_read_ahead_goes_where_both_do_not_fit(wide, monkeypatch):
-    monkeypatch.setattr("h5stream.engine.budget.DEFAULT_BUDGET", 96 * MIB)
+    default_budget(monkeypatch, 96 * MIB)
     roomy = loader_of(wide, 500)
-    monkeypatch.setattr("h5stream.engine.budget.DEFAULT_BUDGET", 24 * MIB)
+    default_budget(monkeypatch, 24 * MIB)
     train, other = loader_of(wide, 500, shuffle=True), loader_of(wide, 500, shuffle=True)
     for _ in train:
         pass
@@ -110,7 +112,7 @@ def test_what_an_idle_loader_has_read_ahead_goes_where_both_do_not_fit(wide, mon
 
 
 def test_a_loader_that_is_under_way_keeps_what_it_has(wide, monkeypatch):
-    monkeypatch.setattr("h5stream.engine.budget.DEFAULT_BUDGET", 24 * MIB)
+    default_budget(monkeypatch, 24 * MIB)
     train, other = loader_of(wide, 500, shuffle=True), loader_of(wide, 500, shuffle=True)
     batches = iter(train)
     next(batches)
@@ -132,7 +134,7 @@ def test_a_loader_is_idle_behind_its_epoch_though_the_iterator_is_kept(wide):
 
 
 def test_a_loader_with_a_budget_of_its_own_keeps_what_it_has(wide, monkeypatch):
-    monkeypatch.setattr("h5stream.engine.budget.DEFAULT_BUDGET", 24 * MIB)
+    default_budget(monkeypatch, 24 * MIB)
     ours = loader_of(wide, 500, shuffle=True, memory_budget="24MiB")
     for loader in (ours, loader_of(wide, 500, shuffle=True)):
         for _ in loader:
@@ -150,13 +152,14 @@ def saved_nbytes(tensor):
 
 
 @pytest.mark.parametrize("isolation", ["thread", "process"])
-def test_kept_labels_do_not_keep_their_batch(wide, isolation):
+def test_kept_labels_do_not_keep_their_batch(wide, isolation, monkeypatch):
+    children_are_forks(monkeypatch)
     with loader_of(wide, 500, shuffle=True, isolation=isolation) as loader:
         kept = [y for _, y in loader]
         assert all(y.untyped_storage().nbytes() == 4000 for y in kept)
         assert saved_nbytes(kept[0]) < 4000 + 2000
         if isolation == "thread":
-            slots = loader._iterations.engine.slots
+            slots = iterations_of(loader).engine.slots
             gc.collect()
             assert slots.free_slots * slots.slot_nbytes >= slots.held_nbytes - 3 * slots.slot_nbytes
     assert sorted(torch.cat(kept).tolist()) == list(range(20_000))
@@ -176,7 +179,7 @@ def test_a_large_field_is_not_copied_and_keeps_its_slot(wide):
     batches = iter(loader)
     x, _ = next(batches)
     before = x.clone()
-    slots = loader._iterations.engine.slots
+    slots = iterations_of(loader).engine.slots
     for _ in batches:
         pass
     assert torch.equal(x, before)
@@ -188,7 +191,7 @@ def test_a_large_field_is_not_copied_and_keeps_its_slot(wide):
 
 
 def test_kept_labels_do_not_grow_the_process(folder):
-    path = memory.make_file(folder, "768 B", rows=400_000)
+    path = memory.make_file(folder, "768 B", rows=200_000)
     code = (
         "import sys; from bench.memory import resident_nbytes, _warmed; from pathlib import Path\n"
         "from h5stream import H5StreamLoader\n"

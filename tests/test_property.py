@@ -13,9 +13,9 @@ import torch
 from amounts import examples
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from inner import stream_all
 
 from h5stream import H5Dataset, H5StreamLoader
-from h5stream.engine.landing import resident
 from h5stream.order.epoch import EpochOrder, OrderSettings
 
 THREADS = (0, 1, 2, 7)
@@ -185,7 +185,7 @@ def test_each_row_comes_once_in_the_computed_order_with_h5pys_bytes_for_any_thre
         stored = [plan.write(file, f"f{k}", case.rows) for k, plan in enumerate(case.fields)]
     with pytest.MonkeyPatch.context() as patch:
         if not case.keep:
-            patch.setattr(resident, "KEEP_NBYTES", -1)
+            stream_all(patch)
         chosen = None if case.selected is None else sorted(case.selected)
         dataset = H5Dataset(path, [f"f{k}" for k in range(len(stored))], rows=chosen)
         seen = []

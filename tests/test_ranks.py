@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 from forking import Forked
-from sample_files import stream_all, write_sample
+from inner import stream_all
+from sample_files import write_sample
 from torch.utils.data import SequentialSampler
 
 from h5stream import ChunkBatchSampler, H5Dataset, H5StreamLoader

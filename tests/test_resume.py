@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 import torch
 from forking import Forked
-from sample_files import reader_threads, stream_all, write_sample
+from inner import around_reads, default_budget, stream_all
+from sample_files import reader_threads, write_sample
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
 from h5stream import ChunkBatchSampler, H5Dataset, H5StreamLoader
 from h5stream.errors import OptionError, StateError
-from h5stream.storage.source import FileBytes
 
 ROWS, BATCH = 1000, 48
 FIELDS = ["x", "y"]
@@ -166,10 +166,7 @@ def test_single_samples_are_counted_as_they_come(sample):
 
 def test_nothing_is_read_that_was_taken_before(sample, monkeypatch):
     read = []
-    original = FileBytes.read_into
-    monkeypatch.setattr(
-        FileBytes, "read_into", lambda s, offset, target: (read.append(target.nbytes), original(s, offset, target))[1]
-    )
+    around_reads(monkeypatch, lambda target: read.append(target.nbytes))
     whole = make(sample)
     list(whole)
     everything = sum(read)
@@ -488,7 +485,7 @@ def test_a_state_of_a_window_that_plans_make_too_large_now_is_taken_over(tmp_pat
     before = make(sample, window=9000, num_workers=1, batch_size=100, memory_budget=1 << 30)
     whole = epochs(make(sample, window=9000, num_workers=1, batch_size=100, memory_budget=1 << 30), 2)
     taken, state = stopped_after(before, 50)
-    monkeypatch.setattr("h5stream.engine.budget.DEFAULT_BUDGET", 4_500_000)
+    default_budget(monkeypatch, 4_500_000)
     now = make(sample, window="auto", num_workers=1, batch_size=100)
     assert now.window_size.window_rows != 9000
     now.load_state_dict(state)

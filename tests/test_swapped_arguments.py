@@ -6,6 +6,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from inner import default_budget
 from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
 from h5stream import H5StreamLoader
@@ -66,7 +67,7 @@ def test_a_numpy_batch_size_is_taken_too(path):
 
 
 def test_threads_that_do_not_fit_do_not_fail_a_swap(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr("h5stream.engine.budget.DEFAULT_BUDGET", 64 << 20)
+    default_budget(monkeypatch, 64 << 20)
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("x", data=np.zeros((1000, 3, 96, 96), "u1"), chunks=(500, 3, 96, 96), compression="lzf")
     with H5StreamLoader(tmp_path / "a.h5", 64, shuffle=True, num_workers=8) as loader:
@@ -76,7 +77,7 @@ def test_threads_that_do_not_fit_do_not_fail_a_swap(tmp_path, caplog, monkeypatc
 
 
 def test_a_batch_larger_than_the_default_budget_does_not_fail_a_swap(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr("h5stream.engine.budget.DEFAULT_BUDGET", 4 << 20)
+    default_budget(monkeypatch, 4 << 20)
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("x", data=np.zeros((64, 1 << 18), "u1"), chunks=(1, 1 << 18))
     with H5StreamLoader(tmp_path / "a.h5", 32, shuffle=True) as loader:

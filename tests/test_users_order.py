@@ -7,6 +7,7 @@ import functools
 import numpy as np
 import pytest
 import torch
+from forking import children_are_forks
 from sample_files import write_sample
 from torch.utils.data import DataLoader
 
@@ -98,7 +99,8 @@ def rows_of(sample, batches):
 
 @pytest.mark.parametrize("options", [{}, {"num_workers": 0}, {"isolation": "process"}, {"memory_budget": "2MiB"}])
 @pytest.mark.parametrize("name", ORDERS)
-def test_batches_are_those_of_the_order_epoch_after_epoch(sample, name, options):
+def test_batches_are_those_of_the_order_epoch_after_epoch(sample, name, options, monkeypatch):
+    children_are_forks(monkeypatch)
     order = ORDERS[name]
     with loader_of(sample, order, **options) as loader:
         for epoch in range(2):
@@ -252,7 +254,8 @@ def test_the_size_of_a_batch_is_a_number_that_fits(sample, size):
         list(loader)
 
 
-def test_what_is_wrong_is_told_where_another_process_reads(sample):
+def test_what_is_wrong_is_told_where_another_process_reads(sample, monkeypatch):
+    children_are_forks(monkeypatch)
     loader = loader_of(sample, lambda *_: Says(FIRST, FIRST), isolation="process")
     with loader, pytest.raises(OptionError, match="two rows for one place of batch 0"):
         list(loader)

@@ -7,6 +7,7 @@ the floors, and which rooms each room really imports. With ``--check`` it only s
 from __future__ import annotations
 
 import ast
+import functools
 import itertools
 import re
 import sys
@@ -101,14 +102,17 @@ def room_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-def imports_of(path: Path) -> Iterator[str]:
-    """Yield the absolute names of everything that a module imports, also inside functions."""
+@functools.cache
+def imports_of(path: Path) -> tuple[str, ...]:
+    """Return the absolute names of everything that a module imports, also inside functions."""
+    names: list[str] = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             module = "." * node.level + (node.module or "")
-            yield from (f"{module}.{alias.name}" for alias in node.names)
+            names += (f"{module}.{alias.name}" for alias in node.names)
+    return tuple(names)
 
 
 def rooms_imported_by(path: Path) -> set[str]:

@@ -176,11 +176,11 @@ def stream_costs(
     costs = []
     for number, (parts, entry) in enumerate(zip(layout.datasets, entries, strict=True)):
         if number in kept:
-            whole = _Ranges(begins=np.zeros(1, dtype=np.int64), ends=np.array([layout.rows], dtype=np.int64))
-            total = _planned(parts[0], [whole], entry)
+            whole = Ranges(begins=np.zeros(1, dtype=np.int64), ends=np.array([layout.rows], dtype=np.int64))
+            total = planned(parts[0], [whole], entry)
         else:
             windows, scale = _some_windows(order, parts[0])
-            total = _planned(parts[0], windows, entry) * scale
+            total = planned(parts[0], windows, entry) * scale
         stored = _stored_chunks(parts[0])
         costs.append(
             DatasetCost(
@@ -197,7 +197,7 @@ def stream_costs(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Ranges:
+class Ranges:
     """Runs of rows: begins and ends, ascending."""
 
     begins: Ints
@@ -214,19 +214,19 @@ def _stored_chunks(part: DatasetPart) -> int:
     return int(np.isin(part.index.numbers % across, list(wanted)).sum())
 
 
-def _some_windows(order: EpochOrder, part: DatasetPart) -> tuple[list[_Ranges], float]:
+def _some_windows(order: EpochOrder, part: DatasetPart) -> tuple[list[Ranges], float]:
     """Give the epoch's windows, or evenly spaced ones of a long epoch and what stands for how many."""
     count = len(order.window_edges) - 1
     chunks = max(order.blocks.count, -(-part.rows // part.chunk_rows) * len(part.pieces))
     taken = min(count, max(1, count * PLANNED_CHUNKS // max(1, chunks)))
     # The last of each stretch: the first windows of an epoch are small and not like the others.
     numbers = [(k + 1) * count // taken - 1 for k in range(taken)]
-    windows = [_Ranges(begins=begins, ends=ends) for begins, ends in map(order.window_ranges, numbers)]
+    windows = [Ranges(begins=begins, ends=ends) for begins, ends in map(order.window_ranges, numbers)]
     rows = sum(int((w.ends - w.begins).sum()) for w in windows)
     return windows, order.rows / max(1, rows)
 
 
-def _planned(part: DatasetPart, windows: Sequence[_Ranges], entry: DatasetEntry) -> NDArray[np.float64]:
+def planned(part: DatasetPart, windows: Sequence[Ranges], entry: DatasetEntry) -> NDArray[np.float64]:
     """Add up chunks, bytes read and bytes decoded over windows."""
     if not part.pieces:  # rows without elements
         return np.zeros(4)
@@ -246,7 +246,7 @@ def _planned(part: DatasetPart, windows: Sequence[_Ranges], entry: DatasetEntry)
     return total
 
 
-def _read_in_part(part: DatasetPart, windows: Sequence[_Ranges]) -> NDArray[np.float64]:
+def _read_in_part(part: DatasetPart, windows: Sequence[Ranges]) -> NDArray[np.float64]:
     """Count what is read where nothing is decoded: rows, not chunks; the latter as if rows of one came together."""
     reach, rows, along, stretches = reach_of(part), 0, 0, 0
     for window in windows:
@@ -261,7 +261,7 @@ def _read_in_part(part: DatasetPart, windows: Sequence[_Ranges]) -> NDArray[np.f
     return share * np.array([chunks, nbytes, 0, max(0, nbytes - rows * reach.row_nbytes)])
 
 
-def _rows_at_edges(window: _Ranges, part: DatasetPart) -> Ints:
+def _rows_at_edges(window: Ranges, part: DatasetPart) -> Ints:
     """Give the first and last row of each chunk in each run: all that a plan's reads depend on."""
     size = part.chunk_rows
     first = -(-window.begins // size)

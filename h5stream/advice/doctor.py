@@ -61,16 +61,16 @@ def examine_machine() -> list[Check]:
         machine_checks.check_torch(facts),
         machine_checks.check_driver(driver),
         machine_checks.check_cuda(facts, driver, os.environ.get("CUDA_VISIBLE_DEVICES")),
-        machine_checks.check_pinned(facts.available, error, _limit(resource.RLIMIT_MEMLOCK)[0]),
+        machine_checks.check_pinned(facts.available, error, limit_of(resource.RLIMIT_MEMLOCK)[0]),
         machine_checks.check_processors(allowance.cpus(), os.cpu_count() or 1),
         machine_checks.check_memory(allowance.memory_available_bytes(), allowance.memory_limit_bytes()),
         machine_checks.check_tmpfs(tmpfs_places()),
-        machine_checks.check_open_files(*_limit(resource.RLIMIT_NOFILE)),
+        machine_checks.check_open_files(*limit_of(resource.RLIMIT_NOFILE)),
         machine_checks.check_hdf5(versions),
         machine_checks.check_filters(versions),
         machine_checks.check_numa(gpu_nodes(driver), cpu_nodes()),
         machine_checks.check_numba_cache(numba_cache_folders()),
-        machine_checks.check_start_method(_start_method(), facts.initialized),
+        machine_checks.check_start_method(start_method(), facts.initialized),
     ]
 
 
@@ -133,13 +133,14 @@ def numba_cache_folders() -> list[Path]:
     return [engine / "__pycache__", cache_home / "numba"]
 
 
-def _limit(which: int) -> tuple[int, int]:
+def limit_of(which: int) -> tuple[int, int]:
     """Give the soft and the hard limit, -1 for none."""
     soft, hard = resource.getrlimit(which)
     return tuple(-1 if one == resource.RLIM_INFINITY else one for one in (soft, hard))  # type: ignore[return-value]
 
 
-def _start_method() -> str:
+def start_method() -> str:
+    """Give how new processes start here, without fixing it."""
     # Asking for the current one would fix it, so the default is what the list begins with.
     return multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
 

@@ -139,7 +139,7 @@ def read_trial(path: Path, *, trial_bytes: int = TRIAL_BYTES, trial_s: float = T
         direct, descriptor = False, os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         size = os.fstat(descriptor).st_size
-        offsets = _spread(size, trial_bytes)
+        offsets = spread(size, trial_bytes)
         with mmap.mmap(-1, _READ_BYTES) as buffer:  # page-aligned, as direct reads want it
             begin_s = time.perf_counter()
             done = 0
@@ -153,7 +153,7 @@ def read_trial(path: Path, *, trial_bytes: int = TRIAL_BYTES, trial_s: float = T
     return ReadTrial(bytes_per_s=done / max(seconds, 1e-9), size_bytes=done, direct=direct)
 
 
-def _spread(size: int, trial_bytes: int) -> list[int]:
+def spread(size: int, trial_bytes: int) -> list[int]:
     """Give the offsets of whole pieces, evenly over the file, not in order: read-ahead is no help."""
     pieces = size // _READ_BYTES
     count = min(pieces, max(1, trial_bytes // _READ_BYTES))

@@ -82,11 +82,11 @@ def _chance(ours: Sequence[float], theirs: Sequence[float]) -> float:
     All orders of the runs are then equally likely (the rank-sum test of Mann and Whitney, exact).
     """
     upsets = sum(theirs_run >= our_run for our_run in ours for theirs_run in theirs)
-    orders = _orders_by_upsets(len(ours), len(theirs))
+    orders = orders_by_upsets(len(ours), len(theirs))
     return sum(orders[: upsets + 1]) / math.comb(len(ours) + len(theirs), len(ours))
 
 
-def _orders_by_upsets(ours: int, theirs: int) -> list[int]:
+def orders_by_upsets(ours: int, theirs: int) -> list[int]:
     """Count the orders of so many runs of each by their upsets: the coefficients of the Gaussian binomial."""
     counts = [1] + [0] * (ours * theirs)
     for k in range(1, ours + 1):

@@ -170,7 +170,7 @@ def tune(
     (True, 500)
     """
     above_zero(seconds=seconds)
-    bench = _Bench(source, fields, batch_size, memory_budget, device, seconds, progress)
+    bench = Bench(source, fields, batch_size, memory_budget, device, seconds, progress)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", WeakShuffleWarning)  # a caveat says it, once
         bench.measure("default", 0, "auto")  # the page cache and the kernels are cold for the first only
@@ -190,7 +190,7 @@ def tune(
 class _Duels:
     """The setting that is to be recommended: the loader's own, until another one beats it beyond the noise."""
 
-    def __init__(self, bench: _Bench, default: Attempt) -> None:
+    def __init__(self, bench: Bench, default: Attempt) -> None:
         self._bench, self.default, self.best = bench, default, default
         self.gain, self.spread = 1.0, bench.spread
         self.fought: list[str] = []
@@ -224,7 +224,7 @@ def _setting_words(attempt: Attempt) -> str:
     return f"num_workers={attempt.threads}, window={attempt.window_rows:,} rows{device}"
 
 
-def _challenge_on_device(bench: _Bench, duels: _Duels) -> str:
+def _challenge_on_device(bench: Bench, duels: _Duels) -> str:
     """Lay the chosen window onto the device too; say how that did."""
     there = bench.measure_on_device(duels.best)
     if there.refused:
@@ -305,7 +305,7 @@ def _fastest(attempts: list[Attempt]) -> float:
     return max(attempt.rows_per_s for attempt in attempts)
 
 
-class _Bench:
+class Bench:
     """Runs settings on one file."""
 
     def __init__(
@@ -397,7 +397,7 @@ class _Bench:
             )
 
 
-def _tuning(bench: _Bench, duels: _Duels, said: str) -> Tuning:
+def _tuning(bench: Bench, duels: _Duels, said: str) -> Tuning:
     fields = bench.fields if isinstance(bench.fields, str) or bench.fields is None else tuple(bench.fields)
     default, best = (bench.best.get(one.setting, one) for one in (duels.default, duels.best))
     assert bench.memory_budget is not None

@@ -39,7 +39,7 @@ _WIDTHS = {"rows/s": 12, "batches/s": 9, "data": 10, "1st batch": 9, "memory": 8
 
 
 @dataclass(slots=True)
-class _Report:
+class Report:
     """What is known so far, and is printed even if no more comes."""
 
     facts: dict[str, Any] = field(default_factory=dict)
@@ -50,6 +50,7 @@ class _Report:
     interrupted: bool = False
 
     def to_dict(self) -> dict[str, Any]:
+        """Give it as JSON has it."""
         return self.facts | {
             "results": [_as_dict(one) for one in (*self.ours, self.naive) if one is not None],
             "naive_failed": self.naive_failed,
@@ -94,7 +95,7 @@ def bench_command(
 
     Each result is printed when it is there; Ctrl-C ends with those.
     """
-    report = _Report()
+    report = Report()
     bench = _Bench(report, None if as_json else safe_console(), safe_console(stderr=True), seconds)
     with tempfile.TemporaryDirectory(prefix="h5stream-bench-") as folder:
         try:
@@ -111,7 +112,7 @@ def bench_command(
     if as_json:
         typer.echo(json.dumps(report.to_dict(), indent=2))
     else:
-        _print_end(safe_console(), report)
+        print_end(safe_console(), report)
     if report.interrupted:
         raise typer.Exit(130)
     if report.checked is not None and report.checked.problem:
@@ -121,7 +122,7 @@ def bench_command(
 class _Bench:
     """Measures one thing after the other, ours first, and prints each when it is known."""
 
-    def __init__(self, report: _Report, results: Console | None, errors: Console, seconds: float) -> None:
+    def __init__(self, report: Report, results: Console | None, errors: Console, seconds: float) -> None:
         self._report, self._results, self._errors, self._seconds = report, results, errors, seconds
 
     def sample(self, path: Path) -> Path:
@@ -219,7 +220,7 @@ class _Bench:
 
     def _print(self, measured: Measurement, *, header: bool = False) -> None:
         if self._results is not None:
-            _print_row(self._results, measured, header=header)
+            print_row(self._results, measured, header=header)
 
 
 def batch_rows(rows: int, row_nbytes: int) -> int:
@@ -246,7 +247,8 @@ def _print_facts(console: Console, facts: dict[str, Any]) -> None:
         prose(console, f"note: {facts['notice']}")
 
 
-def _print_row(console: Console, measured: Measurement, *, header: bool) -> None:
+def print_row(console: Console, measured: Measurement, *, header: bool) -> None:
+    """Print what was measured of one loader, below the names of the columns if that is the first."""
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), show_header=header, header_style="bold")
     table.add_column(
         "loader", width=max(9, min(24, console.width - sum(_WIDTHS.values()) - len(_WIDTHS))), overflow="fold"
@@ -265,7 +267,8 @@ def _print_row(console: Console, measured: Measurement, *, header: bool) -> None
     console.print(table)
 
 
-def _print_end(console: Console, report: _Report) -> None:
+def print_end(console: Console, report: Report) -> None:
+    """Print what the rows come to."""
     if report.naive is not None and report.naive.rows:
         ratios = (f"{_ratio(one, report.naive)} ({one.name.split(', ')[-1]})" for one in report.ours)
         if report.naive.batches:

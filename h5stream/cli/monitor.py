@@ -47,7 +47,7 @@ def monitor_command(
         check_plot_path(plot)
     check_writable(plot, "--plot")
     check_writable(log, "--log")
-    arrivals = _Arrivals(once, duration)
+    arrivals = Arrivals(once, duration)
     monitor = SystemMonitor(
         interval_s=interval,
         pid=pid,
@@ -65,7 +65,7 @@ def monitor_command(
         line(Console(stderr=True), f"plot: {plot}")
 
 
-class _Arrivals:
+class Arrivals:
     """A sink that hands the samples over to the main thread, and says when to end."""
 
     def __init__(self, once: bool, duration_s: float | None) -> None:
@@ -73,9 +73,11 @@ class _Arrivals:
         self._once, self._duration_s = once, duration_s
 
     def write(self, sample: SystemSample) -> None:
+        """Take in a sample; any thread may."""
         self._queue.put(sample)
 
     def close(self) -> None:
+        """Let the iteration end behind what has come."""
         self._queue.put(None)
 
     def __iter__(self) -> Iterator[SystemSample]:
@@ -94,7 +96,7 @@ class _Arrivals:
                 return
 
 
-def _show(monitor: SystemMonitor, arrivals: _Arrivals, pid: int | None, *, live: bool, as_json: bool) -> None:
+def _show(monitor: SystemMonitor, arrivals: Arrivals, pid: int | None, *, live: bool, as_json: bool) -> None:
     if live and sys.stdout.isatty():
         _show_screen(monitor, arrivals, pid)
         return
@@ -107,7 +109,7 @@ def _show(monitor: SystemMonitor, arrivals: _Arrivals, pid: int | None, *, live:
             Console(stderr=True).print(f"GPU: {sample.gpu_reason}", highlight=False, markup=False)
 
 
-def _show_screen(monitor: SystemMonitor, arrivals: _Arrivals, pid: int | None) -> None:
+def _show_screen(monitor: SystemMonitor, arrivals: Arrivals, pid: int | None) -> None:
     from rich.live import Live
 
     from h5stream.monitor.screen import render_screen

@@ -78,7 +78,7 @@ def _said(attempt: Attempt) -> str:
 
 
 def _print(console: Console, tuning: Tuning) -> None:
-    console.print(_table(tuning, console.width))
+    console.print(attempts_table(tuning, console.width))
     console.print(Text(f"{tuning.title}: {tuning.answer}", style="bold"))
     for caveat in tuning.caveats:
         console.print(Padding(Text(f"note: {caveat}"), (0, 0, 0, 2), expand=False))
@@ -88,7 +88,7 @@ def _print(console: Console, tuning: Tuning) -> None:
 _TITLES = ("varied", "threads", "window", "blocks", "rows/s", "1st batch")
 
 
-def _table(tuning: Tuning, width: int) -> Table:
+def attempts_table(tuning: Tuning, width: int) -> Table:
     """Lay the attempts out; the bars take what the numbers leave, since those are never cut."""
     rows = [_numbers(attempt) for attempt in tuning.attempts]
     taken = sum(max(map(len, column)) + 1 for column in zip(_TITLES, *rows, strict=True))

@@ -21,7 +21,7 @@ from h5stream.monitor.sample import GpuSample
 from h5stream.monitor.visible import DeviceName
 
 # nvidia-smi's names for the bits of the clocks-event-reasons mask (nvml.h, nvmlClocksEventReasons).
-_THROTTLE_BITS = (
+THROTTLE_BITS = (
     "gpu_idle",
     "applications_clocks_setting",
     "sw_power_cap",
@@ -237,7 +237,7 @@ class NvmlReader:
             mask = self._ask(device, "nvmlDeviceGetCurrentClocksThrottleReasons", device.card)
         if mask is None:
             return None
-        return tuple(name for bit, name in enumerate(_THROTTLE_BITS) if mask & 1 << bit)
+        return tuple(name for bit, name in enumerate(THROTTLE_BITS) if mask & 1 << bit)
 
     def _pcie(self, device: _Device, from_gpm: float | None) -> float | None:
         """Prefer the card's byte counter, then GPM; a MIG instance does not get its neighbours' bytes."""

@@ -380,12 +380,13 @@ def _remember(monitor: SystemMonitor) -> None:
     global _hooked
     if not _hooked:
         _hooked = True
-        atexit.register(_stop_all)
+        atexit.register(stop_all)
         os.register_at_fork(after_in_child=_reset_all)
     _monitors.add(monitor)
 
 
-def _stop_all() -> None:
+def stop_all() -> None:
+    """Stop every monitor, at the end of the process."""
     for monitor in list(_monitors):
         monitor.stop(1.0)
 

@@ -81,7 +81,7 @@ def copy_block(block: BlockCopy, buffers: Buffers, progress: Callable[[int], Non
             )
         read.update(buffers.read[:count])
         write(block, buffers.read[:count], at)
-        back.update(_read_back(block, buffers.back[:count], at))
+        back.update(read_back(block, buffers.back[:count], at))
         at += count
         progress(count)
     digest = read.digest()
@@ -116,7 +116,8 @@ def _write_in_kernel(block: BlockCopy, piece: memoryview, at: int) -> None:
     _write(block, piece[done:], at + done)
 
 
-def _read_back(block: BlockCopy, space: memoryview, at: int) -> memoryview:
+def read_back(block: BlockCopy, space: memoryview, at: int) -> memoryview:
+    """Read what was written, from storage where that can be asked for; gives `space`, filled."""
     done = 0
     while done < len(space):
         count = os.preadv(block.target, [space[done:]], at + done)

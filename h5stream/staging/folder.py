@@ -157,7 +157,7 @@ def _try_lock(folder: StagingFolder, path: Path, key: str) -> bool:
         raise unusable(folder, error) from error
     try:
         # With the last staged file its lock is removed as well; one without a name is worth nothing.
-        locked = _try_flock(folder, _locks[key], fcntl.LOCK_EX) and _is_same(_locks[key], path)
+        locked = _try_flock(folder, _locks[key], fcntl.LOCK_EX) and is_same(_locks[key], path)
     finally:
         if not locked:
             _unlock(key)
@@ -211,7 +211,8 @@ def _try_flock(folder: StagingFolder, descriptor: int, kind: int) -> bool:
     return True
 
 
-def _is_same(descriptor: int, path: Path) -> bool:
+def is_same(descriptor: int, path: Path) -> bool:
+    """Tell whether a path still names the file that is open."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.lstat())
     except FileNotFoundError:
@@ -254,7 +255,7 @@ def begin_session(folder: StagingFolder, session: str) -> None:
     """Take the lock of a session, which is held until `end_session` or the end of the process; only under the lock."""
     # What no entry names is swept away, also while its session only waits for others.
     path = folder.session_path(session)
-    if session not in _locks or not _is_same(_locks[session], path):
+    if session not in _locks or not is_same(_locks[session], path):
         _unlock(session)
         _try_lock(folder, path, session)
 

@@ -125,7 +125,7 @@ def _differs(dataset: Any, part: DatasetPart, identity: SourceIdentity) -> bool:
     count = chunk_box(index.shape, index.chunk_shape, start)
     ours: NDArray[np.uint8] | None = None
     try:
-        ours = _decode_stored(part, identity, place=place)
+        ours = decode_stored(part, identity, place=place)
     except NotAskedError:
         return False  # corrupt, whatever libhdf5 would make of it; it must not even be asked
     except (DecodeError, H5StreamError):
@@ -146,7 +146,8 @@ def _differs(dataset: Any, part: DatasetPart, identity: SourceIdentity) -> bool:
     )
 
 
-def _decode_stored(part: DatasetPart, identity: SourceIdentity, *, place: int) -> NDArray[np.uint8]:
+def decode_stored(part: DatasetPart, identity: SourceIdentity, *, place: int) -> NDArray[np.uint8]:
+    """Read and decode a chunk as the engine would."""
     index = part.index
     assert index is not None
     stored = np.empty(int(index.nbytes[place]), dtype=np.uint8)

@@ -76,12 +76,13 @@ def _slabs(dataset: Any, row_nbytes: int) -> Iterator[tuple[int, int]]:
         yield start, min(start + together, rows)
 
 
-def _read(dataset: Any, start: int, stop: int) -> NDArray[np.void]:
+def read_rows(dataset: Any, start: int, stop: int) -> NDArray[np.void]:
+    """Read rows as they are stored."""
     return read_raw_box(dataset, (start,) + (0,) * (dataset.ndim - 1), (stop - start, *dataset.shape[1:]))
 
 
 def _bytes_of_rows(dataset: Any, start: int, stop: int) -> NDArray[np.uint8]:
-    return _read(dataset, start, stop).reshape(-1).view(np.uint8).reshape(stop - start, -1)
+    return read_rows(dataset, start, stop).reshape(-1).view(np.uint8).reshape(stop - start, -1)
 
 
 def _rows(a: Any, b: Any, dataset: RawDataset, progress: Callable[[int], None]) -> str:

@@ -133,7 +133,7 @@ def build_index(dataset: Any, *, file_size: int) -> ChunkIndex:
         index = one_extent(dataset.shape, offset=MISSING if where is None else where, nbytes=nbytes)
     else:
         index = _chunked_index(dataset, file_size)
-    _check_inside(index, dataset, file_size)
+    check_inside(index, dataset, file_size)
     return index
 
 
@@ -277,7 +277,8 @@ def _refuse(dataset: Any, why: str) -> NoReturn:
     )
 
 
-def _check_inside(index: ChunkIndex, dataset: Any, file_size: int) -> None:
+def check_inside(index: ChunkIndex, dataset: Any, file_size: int) -> None:
+    """Refuse an index that leads out of the file."""
     beyond = np.flatnonzero((index.offset < 0) | (index.nbytes < 0) | (index.offset > file_size - index.nbytes))
     if len(beyond) == 0:
         return

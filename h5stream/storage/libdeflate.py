@@ -58,12 +58,12 @@ class Decompressor:
 
 def new_decompressor() -> Decompressor | None:
     """Make a decompressor for the calling thread; None where libdeflate cannot be called by address."""
-    functions = _functions()
-    return None if functions is None else Decompressor(functions)
+    found = found_functions()
+    return None if found is None else Decompressor(found)
 
 
 @functools.cache
-def _functions() -> _Functions | None:
+def found_functions() -> _Functions | None:
     """Find libdeflate behind imagecodecs' module: a symbol is looked up in what the module is linked with, too."""
     try:
         module = importlib.import_module("imagecodecs._deflate")

@@ -10,23 +10,20 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from inner import around_decoding, around_reads, processors, stream_all, synchronized_by
 from torch.utils.data import DataLoader
 from typer.testing import CliRunner
 
 import h5stream
-from h5stream import H5StreamLoader, allowance, diagnose
+from h5stream import H5StreamLoader, diagnose
 from h5stream.advice import trials
 from h5stream.advice.knobs import LoaderKnobs
 from h5stream.advice.limits import data_limit
 from h5stream.advice.trials import Trial, time_loop, time_step
 from h5stream.advice.turn import Turn
 from h5stream.cli.app import app
-from h5stream.engine.landing import resident
 from h5stream.engine.statistics import LoaderStatistics
 from h5stream.errors import OptionError
-from h5stream.storage import filters
-from h5stream.storage.filters import Pipeline
-from h5stream.storage.source import FileBytes
 
 ROWS, WIDTH, CHUNK, BATCH = 8192, 64, 128, 512
 
@@ -38,8 +35,8 @@ def pause(seconds):
 @pytest.fixture(autouse=True)
 def four_processors(monkeypatch):
     """What advice on threads depends on is the same everywhere; and nothing is read just once and kept."""
-    monkeypatch.setattr(allowance, "cpus", lambda: 4)
-    monkeypatch.setattr(resident, "KEEP_NBYTES", -1)
+    processors(monkeypatch, 4)
+    stream_all(monkeypatch)
 
 
 @pytest.fixture
@@ -66,16 +63,15 @@ def verdict(file, step=quick, *, seconds=0.6, **options):
 
 
 def test_a_slow_source_is_storage_and_more_readers_help(file, monkeypatch):
-    read, inside, most = FileBytes.read_into, [], [0]
+    inside, most = [], [0]
 
-    def slow(source, offset, target):
+    def slow(target):
         inside.append(1)
         most[0] = max(most[0], len(inside))
         pause(0.01)
         inside.pop()
-        read(source, offset, target)
 
-    monkeypatch.setattr(FileBytes, "read_into", slow)
+    around_reads(monkeypatch, slow)
     before = verdict(file)
     assert before.limit.name == "storage"
     assert before.waiting_share > 0.2
@@ -90,27 +86,24 @@ def test_a_slow_source_is_storage_and_more_readers_help(file, monkeypatch):
 
 
 def test_staging_is_the_other_advice_for_slow_storage(file, monkeypatch):
-    read = FileBytes.read_into
-    monkeypatch.setattr(FileBytes, "read_into", lambda *given: (pause(0.01), read(*given))[1])
-    before = verdict(file)
+    with monkeypatch.context() as patch:
+        around_reads(patch, lambda target: pause(0.01))
+        before = verdict(file)
     assert [turn.knob for turn in before.turns] == ["num_workers", "staging"]
-    monkeypatch.setattr(FileBytes, "read_into", read)  # as from memory
-    after = verdict(file)
+    after = verdict(file)  # as from memory
     assert after.data_s < 0.5 * before.data_s
 
 
 def test_expensive_decoding_by_one_thread_is_decode_and_more_threads_help(file, monkeypatch):
-    decode, at_work, most = Pipeline.decode, [], [0]
+    at_work, most = [], [0]
 
-    def slow(*given, **options):
+    def slow(raw_nbytes):
         at_work.append(1)
         most[0] = max(most[0], len(at_work))
         pause(0.005)
         at_work.pop()
-        return decode(*given, **options)
 
-    monkeypatch.setattr(Pipeline, "decode", slow)
-    monkeypatch.setattr(filters, "new_decompressor", lambda: None)  # so that small chunks, too, are decoded there
+    around_decoding(monkeypatch, slow)
     before = verdict(file)
     assert before.limit.name == "decode"
     turn = before.turns[0]
@@ -294,7 +287,7 @@ class Device:
 
 def test_work_that_is_only_queued_is_waited_for(monkeypatch):
     device = Device(0.03)
-    monkeypatch.setattr(trials, "synchronize", device.synchronize)
+    synchronized_by(monkeypatch, device.synchronize)
     found = diagnose(in_memory(BATCH), device.step, seconds=1.0)
     assert found.step_s == pytest.approx(0.03, rel=0.3)  # not the microseconds that the call takes
     assert found.limit.name == "step"
@@ -303,7 +296,7 @@ def test_work_that_is_only_queued_is_waited_for(monkeypatch):
 
 def test_a_device_that_waits_for_data_is_told_from_a_host_that_waits_for_the_device(file, monkeypatch):
     device = Device(0.02)
-    monkeypatch.setattr(trials, "synchronize", device.synchronize)
+    synchronized_by(monkeypatch, device.synchronize)
     found = verdict(file, device.step, transform=lambda batch: (pause(0.06), batch)[1])
     assert found.limit.name == "Python"
     assert found.waiting_share == pytest.approx(2 / 3, abs=0.15)
@@ -312,7 +305,7 @@ def test_a_device_that_waits_for_data_is_told_from_a_host_that_waits_for_the_dev
 
 def test_the_queue_of_a_device_has_an_end_in_sight(file, monkeypatch):
     device = Device(0.1)
-    monkeypatch.setattr(trials, "synchronize", device.synchronize)
+    synchronized_by(monkeypatch, device.synchronize)
     with loader_of(file) as loader:
         time_loop(loader, device.step, 0.5, step_s=0.1)
     assert device.longest_s < trials.SYNCHRONIZE_S + 0.2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import resource
@@ -14,7 +15,6 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from h5stream import filesystem
 from h5stream.advice import doctor, file_checks, machine_checks
 from h5stream.advice.check import Check, passed, worst
 from h5stream.advice.file_checks import ReadTrial
@@ -288,10 +288,10 @@ class TestFile:
     def test_a_kernel_without_mincore_is_told(self, path, monkeypatch):
         class Libc:
             def mincore(self, *arguments):
-                filesystem.ctypes.set_errno(38)
+                ctypes.set_errno(38)
                 return -1
 
-        monkeypatch.setattr(filesystem.ctypes, "CDLL", lambda *a, **k: Libc())
+        monkeypatch.setattr(ctypes, "CDLL", lambda *a, **k: Libc())
         assert "does not say" in file_checks.check_residency(path).found
 
     def test_a_trial_reads_whole_pieces_up_to_its_limit(self, tmp_path):
@@ -304,7 +304,7 @@ class TestFile:
         assert file_checks.read_trial(path, trial_s=0.0).size_bytes == 4 << 20
 
     def test_the_trial_is_spread_over_the_file(self):
-        offsets = file_checks._spread(100 << 20, 20 << 20)
+        offsets = file_checks.spread(100 << 20, 20 << 20)
         assert sorted(offset >> 20 for offset in offsets) == [0, 20, 40, 60, 80]
         assert offsets != sorted(offsets)
 
@@ -316,7 +316,7 @@ class TestFile:
                 raise OSError(22, "Invalid argument")
             return opened(name, flags, *rest)
 
-        monkeypatch.setattr(file_checks.os, "open", no_direct)
+        monkeypatch.setattr(os, "open", no_direct)
         assert file_checks.read_trial(path).direct is False
 
     def test_a_file_in_memory_is_not_said_to_be_read_past_the_cache(self, tmp_path, monkeypatch):
@@ -392,7 +392,7 @@ class TestGathering:
         assert doctor.gpu_nodes(driver, tmp_path) == [1, -1]
 
     def test_nodes_of_processors_are_those_that_may_be_used(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(doctor.os, "sched_getaffinity", lambda pid: {1, 9})
+        monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {1, 9})
         for node, cpus in {"node0": "0-3,8\n", "node1": "4-7\n", "node2": "\n", "node3": "9\n"}.items():
             (tmp_path / node).mkdir()
             (tmp_path / node / "cpulist").write_text(cpus)
@@ -408,11 +408,11 @@ class TestGathering:
         assert cache == Path("/cache/numba")
 
     def test_no_limit_is_minus_one(self, monkeypatch):
-        monkeypatch.setattr(doctor.resource, "getrlimit", lambda which: (1024, resource.RLIM_INFINITY))
-        assert doctor._limit(resource.RLIMIT_NOFILE) == (1024, -1)
+        monkeypatch.setattr(resource, "getrlimit", lambda which: (1024, resource.RLIM_INFINITY))
+        assert doctor.limit_of(resource.RLIMIT_NOFILE) == (1024, -1)
 
     def test_asking_for_the_start_method_does_not_fix_it(self):
-        assert doctor._start_method() in {"fork", "spawn", "forkserver"}
+        assert doctor.start_method() in {"fork", "spawn", "forkserver"}
 
     def test_storage_knows_its_filters(self):
         facts = storage_versions()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import h5py
 import numpy as np
 import pytest
+from inner import order_of
 
 from h5stream import H5StreamLoader
 from h5stream.advice.batch_cost import DatasetCost
@@ -47,7 +48,7 @@ def test_inspect_names_the_first_window_that_the_loader_reads(tmp_path):
         file.create_dataset("x", data=np.zeros((200_000, 256), "f4"), chunks=(512, 256), compression="gzip")
     found = inspect_file(path, batch_size=1000, memory_budget=1 << 30, threads=2).sample.first_batch
     loader = H5StreamLoader(path, 1000, shuffle=True, memory_budget=1 << 30)
-    window = next(loader._cursor.order(0).windows())
+    window = next(order_of(loader, 0).windows())
     assert found.window_rows == len(window.rows) < 200_000
     assert found.decoded_nbytes == pytest.approx(len(window.rows) * 1024, rel=0.02)
     assert found.seconds > 0
@@ -60,6 +61,6 @@ def test_an_automatic_window_begins_small_also_where_it_is_the_whole_file(tmp_pa
         file.create_dataset("x", (300_000, 256), "f4", chunks=(512, 256), compression="gzip")
     loader = H5StreamLoader(path, 1000, shuffle=True, memory_budget=(2 << 30) if fits else (256 << 20))
     assert (loader.window_size.window_rows == 300_000) == fits
-    first, second, *_ = (len(window.rows) for window in loader._cursor.order(0).windows())
+    first, second, *_ = (len(window.rows) for window in order_of(loader, 0).windows())
     assert first <= 66_000
     assert second <= 2 * first + 512  # a window goes on to a block's edge

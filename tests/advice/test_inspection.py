@@ -8,19 +8,17 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from inner import around_decoding, order_of, stream_all
 from recording import record_reads
-from sample_files import stream_all
 
 from h5stream import H5StreamLoader
-from h5stream.advice.batch_cost import _planned, _Ranges
+from h5stream.advice.batch_cost import Ranges, planned
 from h5stream.advice.inspection import inspect_file
 from h5stream.advice.layout_advice import layout_advice
 from h5stream.engine.footprint import TASK_NBYTES
 from h5stream.engine.landing.chunks import Chunks, ChunkTask
 from h5stream.engine.plan import Placement
 from h5stream.errors import FieldNotFoundError, OptionError, SourceNotFoundError
-from h5stream.storage import filters
-from h5stream.storage.filters import Pipeline
 from h5stream.storage.index import MISSING
 from h5stream.storage.listing import list_datasets
 from h5stream.storage.opening import open_layout
@@ -183,13 +181,10 @@ def test_our_plan_is_what_an_epoch_reads_and_decodes(tmp_path, monkeypatch, layo
     sample = inspect_file(path, batch_size=1000, memory_budget=budget, threads=1).sample
     assert any(cost.kept for cost in sample.datasets) == (budget_mib == 256)
 
-    decoded, decode = [], Pipeline.decode
-    monkeypatch.setattr(filters, "new_decompressor", lambda: None)  # so that small chunks are counted as well
+    decoded = []
     loader = H5StreamLoader(path, batch_size=1000, shuffle=True, num_workers=0, memory_budget=budget)
     read = record_reads(monkeypatch)
-    monkeypatch.setattr(
-        Pipeline, "decode", lambda self, *a, **k: decoded.append(k["raw_nbytes"]) or decode(self, *a, **k)
-    )
+    around_decoding(monkeypatch, decoded.append)
     assert sum(len(batch["y"]) for batch in loader) == 150_007
 
     assert sum(cost.decoded_nbytes for cost in sample.datasets) == sum(decoded)
@@ -210,22 +205,22 @@ def test_first_and_last_rows_of_chunks_plan_what_all_rows_plan(tmp_path_factory,
     layout = open_layout(str(path), "x")
     part, (entry,) = layout.datasets[0][0], list_datasets(str(path))[0]
     edges = sorted(edges)[: len(edges) // 2 * 2]
-    ranges = _Ranges(begins=np.array(edges[::2]), ends=np.array(edges[1::2]))
+    ranges = Ranges(begins=np.array(edges[::2]), ends=np.array(edges[1::2]))
     rows = np.concatenate([np.arange(a, b) for a, b in zip(ranges.begins, ranges.ends, strict=True)])
     nothing = np.zeros_like(rows)
     chunks = Chunks(part, (), ChunkTask, LOCAL_GAP_NBYTES)
     tasks = list(chunks.plan(Placement(rows=rows, batch=nothing, within=nothing), TASK_NBYTES))
-    chunks, _, _, _ = _planned(part, [ranges], entry)
+    chunks, _, _, _ = planned(part, [ranges], entry)
     assert chunks == sum(int((task.entry != MISSING).sum()) for task in tasks)
     fetched = sum(task.nbytes.sum() for task in tasks)
-    assert _planned(part, [ranges], entry)[1] - _planned(part, [ranges], entry)[3] == fetched
+    assert planned(part, [ranges], entry)[1] - planned(part, [ranges], entry)[3] == fetched
 
 
 def test_windows_blocks_and_memory_are_the_loaders(tmp_path):
     path = write(tmp_path / "a.h5", x=(noise(100_000, 16), {"chunks": (500, 16), "compression": "gzip"}))
     sample = inspect_file(path, batch_size=1000, memory_budget=8 * MIB, threads=1).sample
     loader = H5StreamLoader(path, batch_size=1000, shuffle=True, num_workers=1, memory_budget=8 * MIB)
-    order = loader._cursor.order(0)
+    order = order_of(loader, 0)
     windows = [order.outputs(k)[0] for k in range(len(order.window_edges) - 1)]
     assert sample.shuffle.windows == len(windows)
     assert sample.shuffle.window_rows == max(map(len, windows))
@@ -248,19 +243,20 @@ def test_nothing_is_said_where_nothing_is_wrong(tmp_path):
 
 
 ILL = {
-    "row_per_chunk": (noise(3000, 1024), {"chunks": (1, 1024), "compression": "lzf"}),
-    "tiny_chunks": (noise(30_000, 100), {"chunks": (20, 100), "compression": "lzf"}),
-    "huge_chunks": (np.zeros((120_000, 64), "f4"), {"chunks": (80_000, 64), "compression": "lzf"}),
-    "split_rows": (noise(24_000, 128), {"chunks": (8192, 8), "compression": "lzf"}),
-    "slow_filter": (noise(12_000, 256), {"chunks": (1024, 256), **hdf5plugin.BZip2()}),
-    "through_h5py": (noise(12_000, 256), {"chunks": (1024, 256), "scaleoffset": 3}),
+    "row_per_chunk": (lambda: noise(3000, 1024), {"chunks": (1, 1024), "compression": "lzf"}),
+    "tiny_chunks": (lambda: noise(30_000, 100), {"chunks": (20, 100), "compression": "lzf"}),
+    "huge_chunks": (lambda: np.zeros((120_000, 64), "f4"), {"chunks": (80_000, 64), "compression": "lzf"}),
+    "split_rows": (lambda: noise(24_000, 128), {"chunks": (8192, 8), "compression": "lzf"}),
+    "slow_filter": (lambda: noise(12_000, 256), {"chunks": (1024, 256), **hdf5plugin.BZip2()}),
+    "through_h5py": (lambda: noise(12_000, 256), {"chunks": (1024, 256), "scaleoffset": 3}),
 }
 
 
 @pytest.mark.parametrize("key", ILL)
 def test_each_poor_layout_is_named_with_its_command(tmp_path, key, monkeypatch):
     stream_all(monkeypatch)  # as a file is that does not fit into memory
-    path = write(tmp_path / "an ill.h5", x=ILL[key])
+    values, options = ILL[key]
+    path = write(tmp_path / "an ill.h5", x=(values(), options))
     found = inspect_file(path, memory_budget=1 << 30)
     advice = next(advice for advice in found.advice if advice.key == key)
     assert advice.fields == ("x",)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from h5stream.advice.noise import CHANCE, LEAST_GAIN, _orders_by_upsets, compare, spread_of
+from h5stream.advice.noise import CHANCE, LEAST_GAIN, compare, orders_by_upsets, spread_of
 
 RUNS = 5
 RATES = st.lists(st.floats(1.0, 1e7), min_size=RUNS, max_size=RUNS)
@@ -71,7 +71,7 @@ def test_the_chance_is_counted_right():
         upsets = [0] * (ours * theirs + 1)
         for places in itertools.combinations(range(ours + theirs), ours):
             upsets[sum(place - k for k, place in enumerate(places))] += 1
-        assert _orders_by_upsets(ours, theirs) == upsets
+        assert orders_by_upsets(ours, theirs) == upsets
         assert sum(upsets) == math.comb(ours + theirs, ours)
 
 

@@ -5,6 +5,7 @@ import json
 import h5py
 import numpy as np
 import pytest
+from inner import processors
 from typer.testing import CliRunner
 
 from h5stream.cli.app import app
@@ -92,7 +93,7 @@ def test_a_file_gives_its_own_chunks_and_blocks(tmp_path):
 
 
 def test_a_presets_workers_are_no_more_than_there_are_processors(monkeypatch):
-    monkeypatch.setattr("h5stream.allowance.cpus", lambda: 2)
+    processors(monkeypatch, 2)
     text = " ".join(suggest("--gpu", "RTX 4090", "--row-bytes", "1024", width="200").split())
     assert "this process may use 2: take 2 here" in text
     assert "2. workers: 2 -> leave it: 2 processors allowed" in text

@@ -1,6 +1,7 @@
 """A suggestion is a frozen value that prints its working and becomes JSON."""
 
 import dataclasses
+import functools
 import importlib
 import json
 import pkgutil
@@ -33,22 +34,31 @@ def tuning():
         return tune(f"{folder}/a.h5", batch_size=100, seconds=0.001)
 
 
-ONE_OF_EACH = [
-    preset_for("RTX 3070"),
-    validation_batch(64),
-    dataloader_memory(row_bytes=4, batch_size=4, workers=2),
-    loader_memory(row_bytes=4, batch_size=4),
-    gpu_memory(parameter_count(100), optimizer="adam", batch_size=4, memory_gib=8),
-    accumulation_for(100, 30, rows=1000),
-    learning_rate_for(64, old_batch_size=32, old_lr=0.1),
-    what_to_try_first(preset_for("RTX 3070").setting),
-    find_batch_size(lambda rows: None, 4),
-    diagnose([torch.zeros(4)] * 3, lambda batch: None, seconds=0.001),
-    tuning(),
-]
+MADE = {
+    "Preset": lambda: preset_for("RTX 3070"),
+    "ValidationBatch": lambda: validation_batch(64),
+    "DataLoaderMemory": lambda: dataloader_memory(row_bytes=4, batch_size=4, workers=2),
+    "LoaderMemory": lambda: loader_memory(row_bytes=4, batch_size=4),
+    "GpuMemory": lambda: gpu_memory(parameter_count(100), optimizer="adam", batch_size=4, memory_gib=8),
+    "Accumulation": lambda: accumulation_for(100, 30, rows=1000),
+    "LearningRate": lambda: learning_rate_for(64, old_batch_size=32, old_lr=0.1),
+    "WhatToTryFirst": lambda: what_to_try_first(preset_for("RTX 3070").setting),
+    "BatchSearch": lambda: find_batch_size(lambda rows: None, 4),
+    "Diagnosis": lambda: diagnose([torch.zeros(4)] * 3, lambda batch: None, seconds=0.001),
+    "Tuning": tuning,
+}
 
 
-@pytest.mark.parametrize("suggestion", ONE_OF_EACH, ids=lambda s: type(s).__name__)
+@functools.cache
+def made(name):
+    return MADE[name]()
+
+
+@pytest.fixture(params=MADE)
+def suggestion(request):
+    return made(request.param)
+
+
 def test_every_suggestion_prints_its_answer_and_its_arithmetic(suggestion):
     text = str(suggestion)
     assert text.startswith(f"{suggestion.title}: {suggestion.answer}")
@@ -56,14 +66,12 @@ def test_every_suggestion_prints_its_answer_and_its_arithmetic(suggestion):
     assert all(line in text for line in suggestion.arithmetic + suggestion.caveats + suggestion.sources)
 
 
-@pytest.mark.parametrize("suggestion", ONE_OF_EACH, ids=lambda s: type(s).__name__)
 def test_every_suggestion_is_a_frozen_slotted_value(suggestion):
     with pytest.raises(dataclasses.FrozenInstanceError):
         suggestion.answer = "something else"
     assert not hasattr(suggestion, "__dict__")
 
 
-@pytest.mark.parametrize("suggestion", ONE_OF_EACH, ids=lambda s: type(s).__name__)
 def test_every_suggestion_becomes_json(suggestion):
     back = json.loads(json.dumps(suggestion.to_dict()))
     assert set(back) == {field.name for field in dataclasses.fields(suggestion)}
@@ -72,7 +80,7 @@ def test_every_suggestion_becomes_json(suggestion):
 def test_every_kind_of_suggestion_is_tried_here():
     for module in pkgutil.iter_modules(h5stream.advice.__path__):
         importlib.import_module(f"h5stream.advice.{module.name}")
-    tried = {type(suggestion) for suggestion in ONE_OF_EACH}
+    tried = {type(made(name)) for name in MADE}
     missing = {kind.__name__ for kind in Suggestion.__subclasses__()} - {kind.__name__ for kind in tried}
     # Measured on a model, in test_activations.py.
     assert missing <= {"ActivationMemory"}

@@ -8,10 +8,11 @@ from dataclasses import replace
 import h5py
 import numpy as np
 import pytest
+from inner import iterations_of
 from typer.testing import CliRunner
 
 from h5stream import H5StreamLoader
-from h5stream.advice.tune import AS_FAST, WORTH_MIXING, Attempt, _Bench, search, thread_counts, tune, window_sizes
+from h5stream.advice.tune import AS_FAST, WORTH_MIXING, Attempt, Bench, search, thread_counts, tune, window_sizes
 from h5stream.cli.app import app
 from h5stream.engine.statistics import LoaderStatistics
 from h5stream.errors import OptionError
@@ -165,14 +166,14 @@ def test_a_plot_that_cannot_be_written_is_refused_before_anything_is_measured(fi
 
 def tuned_with_rates(file, monkeypatch, *, on_device, host=100.0, **options):
     """Tune with rates that a test wrote down, in place of measured ones; the loaders are real."""
-    real = _Bench.run
+    real = Bench.run
 
     def run(self, knob, threads, window, window_device=""):
         rates = on_device if window_device else host
         rate = rates((threads, window, window_device)) if callable(rates) else rates
         return replace(real(self, knob, threads, window, window_device), rows_per_s=rate)
 
-    monkeypatch.setattr(_Bench, "run", run)
+    monkeypatch.setattr(Bench, "run", run)
     return tune(file, fields="x", batch_size=BATCH, memory_budget=50_000_000, seconds=0.001, **options)
 
 
@@ -188,8 +189,8 @@ def test_a_device_window_that_is_faster_is_written_into_the_profile_and_used(fil
         H5StreamLoader.from_profile(tmp_path / "p.toml", shuffle=True, seed=7) as there,
         H5StreamLoader.from_profile(tmp_path / "p.toml", shuffle=True, seed=7, window_device=None) as host,
     ):
-        assert isinstance(there._iterations.route, DeviceWindowRoute)
-        assert not isinstance(host._iterations.route, DeviceWindowRoute)
+        assert isinstance(iterations_of(there).route, DeviceWindowRoute)
+        assert not isinstance(iterations_of(host).route, DeviceWindowRoute)
         assert [batch.tolist() for batch in there] == [batch.tolist() for batch in host]
 
 

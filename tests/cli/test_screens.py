@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import os
 import re
@@ -21,8 +22,8 @@ from h5stream._version import __version__
 from h5stream.advice.tune import Attempt, Tuning
 from h5stream.baseline.measure import Measurement
 from h5stream.cli.app import app
-from h5stream.cli.bench import _print_end, _print_row, _Report
-from h5stream.cli.tune import _table
+from h5stream.cli.bench import Report, print_end, print_row
+from h5stream.cli.tune import attempts_table
 
 SCREENS = {
     "start": [],
@@ -66,11 +67,14 @@ def screens(here, h5stream, monkeypatch):
 MAY_BE_LONG = re.compile(r"^  /|^Remove with: |^h5stream repack |\t|^GPU: ")
 
 
-@pytest.mark.parametrize("width", [80, 60])
-@pytest.mark.parametrize("name", SCREENS)
+def screens_and_widths():
+    for name, width in itertools.product(SCREENS, (80, 60)):
+        if width == 80 or not (name in {"start", "help"} or name.endswith("-h")):  # those are laid out for 80 columns
+            yield pytest.param(name, width, marks=pytest.mark.slow if (name, width) == ("bench", 80) else ())
+
+
+@pytest.mark.parametrize(("name", "width"), list(screens_and_widths()))
 def test_a_screen_fits_and_no_number_is_cut(name, width, screens):
-    if width < 80 and (name in {"start", "help"} or name.endswith("-h")):
-        pytest.skip("it is laid out for 80 columns")
     ended = screens(*SCREENS[name], width=width)
     assert ended.status in ({0, 1} if name == "doctor" else {0}), ended.text
     assert ended.out
@@ -94,7 +98,7 @@ def test_tunes_bars_give_way_to_numbers_of_many_digits(width, window, rate):
     )
     found = {"default": slow, "best": fast, "attempts": (slow, fast), "gain": 8.0, "spread": 0.1, "profile": None}
     console = Console(file=io.StringIO(), width=width)
-    console.print(_table(Tuning(title="", answer="", arithmetic=(), **found), width))
+    console.print(attempts_table(Tuning(title="", answer="", arithmetic=(), **found), width))
     text = console.file.getvalue()
     assert "…" not in text
     for number in (f"{window:,}", "12,345", f"{rate:,.0f}", f"{rate / 8:,.0f}", "12345 ms"):
@@ -102,7 +106,8 @@ def test_tunes_bars_give_way_to_numbers_of_many_digits(width, window, rate):
     assert max(map(len, text.splitlines())) <= width
 
 
-JSON = {name: words for name, words in SCREENS.items() if words and not name.endswith("-h") and name != "help"}
+# That of `bench` is read below.
+JSON = {name: SCREENS[name] for name in SCREENS if name not in {"start", "help", "bench"} and not name.endswith("-h")}
 
 
 @pytest.mark.parametrize("name", JSON)
@@ -166,9 +171,9 @@ def test_a_rival_without_a_batch_is_no_bare_ratio(capsys):
     ours = Measurement(
         name="h5stream, first epoch", rows=50_000, batches=10, nbytes=1, seconds=1.0, first_batch_s=0.1, peak_nbytes=1
     )
-    report = _Report(ours=[ours], naive=replace(ours, rows=620, batches=0, seconds=10.0, first_batch_s=None))
-    _print_row(Console(width=80), report.naive, header=True)
-    _print_end(Console(width=80), report)
+    report = Report(ours=[ours], naive=replace(ours, rows=620, batches=0, seconds=10.0, first_batch_s=None))
+    print_row(Console(width=80), report.naive, header=True)
+    print_end(Console(width=80), report)
     text = " ".join(capsys.readouterr().out.split())
     assert " 62 none " in text
     assert "finished no batch in 10 s" in text
@@ -176,7 +181,7 @@ def test_a_rival_without_a_batch_is_no_bare_ratio(capsys):
 
 
 def test_interrupted_before_anything_was_measured(capsys):
-    _print_end(Console(width=80), _Report(interrupted=True))
+    print_end(Console(width=80), Report(interrupted=True))
     assert "nothing was measured yet" in capsys.readouterr().out
 
 

@@ -1,11 +1,10 @@
 """Choosing a backend, the CPU one, and what happens where memory cannot be pinned."""
 
 import resource
-import subprocess
-import sys
 import threading
 import warnings
 
+import forking
 import pytest
 import torch
 
@@ -82,7 +81,7 @@ def test_giving_back_cached_memory_starts_nothing_where_cuda_is_unused():
         "import torch; from h5stream.device.backend import release_cached_memory; release_cached_memory(); "
         "raise SystemExit(torch.cuda.is_initialized())"
     )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert forking.run(code).returncode == 0
     release_cached_memory()
 
 

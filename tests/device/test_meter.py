@@ -4,6 +4,7 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
+import forking
 import pytest
 import torch
 
@@ -16,7 +17,7 @@ def test_where_cuda_was_not_started_there_is_nothing_and_it_is_not_started():
         "assert device_memory() is None and synchronize() is False;"
         "assert not torch.cuda.is_initialized()"
     )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert forking.run(code).returncode == 0
 
 
 def test_where_torch_is_not_imported_it_stays_so():

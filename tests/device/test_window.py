@@ -10,6 +10,7 @@ import hdf5plugin
 import numpy as np
 import pytest
 import torch
+from inner import device_is, feed_of, iterations_of, stream_all
 
 import h5stream.routes.choice
 from h5stream import H5StreamLoader
@@ -18,7 +19,7 @@ from h5stream.device.pinned_slots import PinnedRing
 from h5stream.device.window import AHEAD, WindowFeed
 from h5stream.engine.assemble import Assembler
 from h5stream.engine.batches import ReadyBatch
-from h5stream.engine.landing import resident, stacked
+from h5stream.engine.landing import stacked
 from h5stream.engine.slots import SlotFormat
 from h5stream.errors import CorruptChunkError
 from h5stream.order import transfer
@@ -38,7 +39,7 @@ PAIR = np.dtype([("a", "<f4"), ("b", "<i4")])
 @pytest.fixture(autouse=True)
 def small_data_like_large(monkeypatch):
     """Let small files go the way of large ones: nothing kept or stacked, slots of few blocks."""
-    monkeypatch.setattr(resident, "KEEP_NBYTES", 0)
+    stream_all(monkeypatch)
     monkeypatch.setattr(stacked, "SMALL_CHUNK_NBYTES", 0)
     monkeypatch.setattr(transfer, "TRANSFER_NBYTES", 1)
 
@@ -61,7 +62,7 @@ def epoch_of(path, *, fields="x", batch=BATCH, **options):
         batches = [
             [part.clone() for part in (batch if isinstance(batch, (tuple, list)) else (batch,))] for batch in stream
         ]
-        totals = getattr(getattr(stream._stream, "_feed", None), "totals", None)
+        totals = getattr(feed_of(stream), "totals", None)
         return batches, totals
 
 
@@ -303,7 +304,7 @@ def test_slots_of_whole_blocks_take_no_more_memory_than_batches_would(tmp_path, 
     sizes = []
     for options in ({}, {"window_device": "cpu"}):
         with H5StreamLoader(path, 20, fields="x", memory_budget=budget, num_workers=0, **options) as loader:
-            engine, size = loader._iterations.engine, loader.window_size
+            engine, size = iterations_of(loader).engine, loader.window_size
             sizes.append((size.slot_rows, engine.slots.slot_nbytes * size.max_open_batches))
     assert sizes[0][0] == 20
     assert sizes[1][0] == (20 if budget == 30_000 else 200)
@@ -313,16 +314,8 @@ def test_slots_of_whole_blocks_take_no_more_memory_than_batches_would(tmp_path, 
 # --- on a device that is late -------------------------------------------------------------------------------
 
 
-class Seeded:
-    def __init__(self, backend):
-        self.backend = backend
-
-    def __call__(self, device):
-        return self.backend
-
-
 def seen_by_a_late_consumer(path, monkeypatch, backend, transform=None):
-    monkeypatch.setattr(h5stream.routes.choice, "backend_for", Seeded(backend))
+    device_is(monkeypatch, backend)
     loader = H5StreamLoader(
         path, BATCH, shuffle=True, fields="x", seed=3, window=WINDOW, window_device="cuda", transform=transform
     )
@@ -451,10 +444,10 @@ def test_a_slot_that_went_back_before_its_copy_was_done_gives_wrong_rows(row_num
 def test_the_time_of_the_copies_is_counted(tmp_path, monkeypatch, seed, options):
     path = made(tmp_path / "a.h5", numbers("f4", (ROWS, 6)), shuffle=True, compression="gzip")
     fake = FakeBackend(seed)
-    monkeypatch.setattr(h5stream.routes.choice, "backend_for", Seeded(fake))
+    device_is(monkeypatch, fake)
     with H5StreamLoader(path, BATCH, fields="x", **options) as loader:
         stream = iter(loader)
-        copies = sum(1 for _ in stream) and stream._stream._feed.totals.copies
+        copies = sum(1 for _ in stream) and feed_of(stream).totals.copies
         # Each piece of work counts a nanosecond on the fake: a copy is one, and the event behind it another.
         assert 1e9 * loader.stats().copy_s >= 2 * copies - 0.1
         assert "elapsed_ns" in fake.counts
@@ -463,7 +456,7 @@ def test_the_time_of_the_copies_is_counted(tmp_path, monkeypatch, seed, options)
 @pytest.mark.parametrize("options", [{"device": "cuda"}, {"window_device": "cuda"}])
 def test_copies_take_time_on_the_processor_too_and_none_without_a_device(tmp_path, monkeypatch, options):
     path = made(tmp_path / "a.h5", numbers("f4", (ROWS, 6)), shuffle=True, compression="gzip")
-    monkeypatch.setattr(h5stream.routes.choice, "backend_for", lambda device: CpuBackend())
+    device_is(monkeypatch, CpuBackend())
     for arguments, least in ((options, 1e-9), ({}, 0.0)):
         with H5StreamLoader(path, BATCH, fields="x", **arguments) as loader:
             list(loader)

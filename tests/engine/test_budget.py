@@ -10,13 +10,12 @@ import pytest
 from amounts import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from inner import memory_available, processors, stream_all, watch_admissions
 
 from h5stream import H5StreamLoader
 from h5stream.engine import budget
 from h5stream.engine.budget import check_budget, shape_of
-from h5stream.engine.executor import Run
 from h5stream.engine.footprint import size_window
-from h5stream.engine.landing import resident
 from h5stream.engine.slots import SlotFormat
 from h5stream.errors import BudgetError, OptionError
 from h5stream.storage.opening import open_layout
@@ -140,17 +139,10 @@ def test_the_number_that_a_loader_names_does(tmp_path, small_tasks, window, num_
 
 
 def test_the_slots_that_are_open_stay_within_what_was_promised(tmp_path, small_tasks, monkeypatch):
-    monkeypatch.setattr(resident, "KEEP_NBYTES", -1)
+    stream_all(monkeypatch)
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("x", data=np.arange(20_000.0), chunks=(300,), compression="gzip")
-    most = []
-    admit = Run._admit
-
-    def watched(run, window):
-        admit(run, window)
-        most.append(len(run._open))
-
-    monkeypatch.setattr(Run, "_admit", watched)
+    most = watch_admissions(monkeypatch)
     for allowed in (110_000, 200_000, 400_000):
         for order in ({"shuffle": True}, {"sampler": list(range(2000))}):
             most.clear()
@@ -195,14 +187,14 @@ def test_neither_threads_nor_what_is_free_choose_an_automatic_window(large, monk
     sizes = set()
     for threads in (0, 1, 7, 64):
         for free in (0, 1 << 20, 1 << 40):
-            monkeypatch.setattr("h5stream.allowance.memory_available_bytes", lambda free=free: free)
+            memory_available(monkeypatch, free)
             loader = H5StreamLoader(large, 512, True, num_workers=threads, fields="x")
             sizes.add((loader.window_size.window_rows, loader.window_size.first_window_rows))
     assert len(sizes) == 1
 
 
 def test_threads_that_nobody_chose_share_the_scratch_there_is(large, monkeypatch):
-    monkeypatch.setattr("h5stream.allowance.cpus", lambda: 192)
+    processors(monkeypatch, 192)
     loader = H5StreamLoader(large, 512, True, memory_budget=64 << 20, fields="x")
     assert 1 <= loader.num_workers < 192
     assert next(iter(loader)).shape == (512, 64)

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 import h5py
 import numpy as np
 import pytest
+from inner import sources_of, stream_all
 
 from h5stream import Field, H5Dataset, H5StreamLoader
 from h5stream.engine.footprint import TASK_NBYTES
-from h5stream.engine.landing import resident
 from h5stream.errors import SourceError, TruncatedFileError
 from h5stream.storage.source import FileIdentity
 
@@ -91,7 +91,7 @@ def elsewhere(dataset, **options):
 
 @pytest.fixture(autouse=True)
 def all_is_streamed(monkeypatch):
-    monkeypatch.setattr(resident, "KEEP_NBYTES", -1)
+    stream_all(monkeypatch)
 
 
 @pytest.fixture
@@ -145,7 +145,7 @@ def test_how_much_is_read_along_is_the_sources_to_say(path, field):
     for gap_nbytes in (0, 1 << 20):
         dataset = elsewhere(H5Dataset(path, field), gap_nbytes=gap_nbytes)
         dataset[[0, 300, 600, 900]]
-        (source,) = dataset._reader.sources
+        (source,) = sources_of(dataset)
         reads.append(len(source.asked))
     assert reads == [4, 1]
 

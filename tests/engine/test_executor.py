@@ -5,9 +5,8 @@ from __future__ import annotations
 import threading
 
 import pytest
+from inner import watch_admissions
 from run_fakes import BATCH, Ring, Windows, numbers, starting
-
-from h5stream.engine.executor import Run
 
 THREADS = pytest.mark.parametrize("threads", [0, 1, 3])
 
@@ -61,14 +60,7 @@ def test_an_empty_order_ends_at_once(start):
 @pytest.mark.parametrize("length", [4, 6, 8])
 def test_no_more_batches_are_open_than_allowed_unless_a_window_needs_them(start, monkeypatch, max_open, length):
     widest = -(-length // BATCH) + 1
-    most = []
-    admit = Run._admit
-
-    def watched(run, window):
-        admit(run, window)
-        most.append(len(run._open))
-
-    monkeypatch.setattr(Run, "_admit", watched)
+    most = watch_admissions(monkeypatch)
     run = start(Windows(*(length,) * 12), max_open=max_open)
     assert len(numbers(run)) == run.order.batches
     assert max(most) <= max(max_open, widest)

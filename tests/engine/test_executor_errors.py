@@ -6,9 +6,9 @@ import threading
 import traceback
 
 import pytest
+from inner import around, change_of, give_up_at_once, threads_of
 from run_fakes import Ring, Windows, failing_at, numbers, starting, until_error
 
-from h5stream.engine import executor
 from h5stream.engine.executor import Run
 from h5stream.engine.plan import Placement
 from h5stream.errors import LoaderClosedError, LoaderTimeoutError, SourceChangedError
@@ -101,20 +101,16 @@ def test_no_memory_for_a_slot_is_an_error_and_not_a_hang(start, threads):
 
 
 def test_no_memory_for_a_window_wakes_a_consumer_that_waits_already(start, monkeypatch):
-    entered, real = [], Run._wait
-
-    def note_and_wait(run, *given):
-        entered.append(run)
-        real(run, *given)
+    entered = []
 
     def fail_once_the_consumer_waits(run, window):
         before = len(entered)
         while len(entered) == before:  # the lock is the worker's: once this is over, nothing wakes the consumer
-            run._changed.notify_all()
-            run._changed.wait(0.01)
+            change_of(run).notify_all()
+            change_of(run).wait(0.01)
         raise MemoryError("no slot")
 
-    monkeypatch.setattr(Run, "_wait", note_and_wait)
+    around(monkeypatch, Run, "_wait", before=lambda run, *_: entered.append(run))
     monkeypatch.setattr(Run, "_admit", fail_once_the_consumer_waits)
     run, got = start(Windows(4), threads=1), []
 
@@ -222,7 +218,7 @@ def test_stopping_returns_the_slots_that_nobody_got(start):
 
 
 def test_a_slot_that_is_still_written_to_is_not_returned(start, monkeypatch):
-    monkeypatch.setattr(executor, "STOP_S", 0.05)
+    give_up_at_once(monkeypatch)
     ring, inside, leave = Ring(), threading.Event(), threading.Event()
 
     def hang(task):
@@ -234,7 +230,7 @@ def test_a_slot_that_is_still_written_to_is_not_returned(start, monkeypatch):
     run.stop()
     assert ring.returned == 0
     leave.set()
-    run._threads[0].join(30)
+    threads_of(run)[0].join(30)
 
 
 def test_a_wait_ends_with_the_timeout(start):

@@ -8,6 +8,7 @@ from dataclasses import replace
 import h5py
 import numpy as np
 import pytest
+from inner import stream_all
 
 from h5stream import H5Dataset, H5StreamLoader
 from h5stream.engine.landing.mapped import can_be_mapped
@@ -54,7 +55,7 @@ FIELDS = ["chunked", "contiguous", "cube", "label", "text", "sparse"]
 
 @pytest.fixture(autouse=True)
 def nothing_is_kept(monkeypatch):
-    monkeypatch.setattr("h5stream.engine.landing.resident.KEEP_NBYTES", 0)
+    stream_all(monkeypatch)
 
 
 def small_budget(dataset):

@@ -6,15 +6,14 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from inner import around_reads, run_of, stream_all, waits_of
 from recording import record_reads
 from sample_files import one_epoch_at_a_time
 
 from h5stream import H5StreamLoader
 from h5stream.engine.counters import NEWEST_WAITS, RunCounters
-from h5stream.engine.landing import resident
 from h5stream.engine.statistics import LoaderStatistics, combined
 from h5stream.storage.fallback import H5pyReader
-from h5stream.storage.source import FileBytes
 
 ROWS, WIDTH = 4096, 64
 
@@ -58,7 +57,7 @@ KINDS = {
 @pytest.mark.parametrize("keep", [False, True])
 def test_what_is_counted_is_what_the_files_were_asked_for(tmp_path, reads, monkeypatch, kind, threads, keep):
     if not keep:
-        monkeypatch.setattr(resident, "KEEP_NBYTES", -1)
+        stream_all(monkeypatch)
     path = write(tmp_path / "a.h5", **KINDS[kind])
     found = epoch(path, reads, num_workers=threads)
     assert (found.read_bytes, found.reads) == (sum(reads), len(reads))
@@ -69,14 +68,14 @@ def test_what_is_counted_is_what_the_files_were_asked_for(tmp_path, reads, monke
 
 
 def test_chunks_are_counted_one_by_one_also_where_they_are_stacked(tmp_path, monkeypatch):
-    monkeypatch.setattr(resident, "KEEP_NBYTES", -1)
+    stream_all(monkeypatch)
     for rows in (256, 8):
         path = write(tmp_path / f"{rows}.h5", compression="gzip", chunks=(rows, WIDTH))
         assert epoch(path).chunks == ROWS // rows
 
 
 def test_an_order_that_tears_chunks_apart_shows_as_amplification(tmp_path, monkeypatch):
-    monkeypatch.setattr(resident, "KEEP_NBYTES", -1)
+    stream_all(monkeypatch)
     path = write(tmp_path / "a.h5", compression="gzip")
     rows = np.arange(ROWS).reshape(256, 16).T.reshape(-1).tolist()  # each batch has one row of every 16
     found = epoch(path, batch_size=64, shuffle=None, sampler=rows)
@@ -95,7 +94,7 @@ def test_a_kept_dataset_is_read_in_the_first_epoch_only(tmp_path):
 
 
 def test_rows_through_h5py_are_counted_apart(tmp_path, monkeypatch):
-    monkeypatch.setattr(resident, "KEEP_NBYTES", -1)
+    stream_all(monkeypatch)
     path = write(tmp_path / "a.h5", dtype="i4", scaleoffset=0)
     entered = []
     rows = H5pyReader.rows
@@ -108,7 +107,7 @@ def test_rows_through_h5py_are_counted_apart(tmp_path, monkeypatch):
 
 
 def test_chunks_that_were_never_written_cost_nothing_to_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(resident, "KEEP_NBYTES", -1)
+    stream_all(monkeypatch)
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("x", (ROWS, WIDTH), "f4", chunks=(256, WIDTH), compression="gzip")
     found = epoch(str(tmp_path / "a.h5"))
@@ -117,17 +116,11 @@ def test_chunks_that_were_never_written_cost_nothing_to_read(tmp_path, monkeypat
 
 
 def test_time_goes_to_the_work_that_takes_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(resident, "KEEP_NBYTES", -1)
+    stream_all(monkeypatch)
     never = threading.Event()
-    read = FileBytes.read_into
-
-    def slow(source, offset, target):
-        never.wait(0.02)
-        read(source, offset, target)
-
     path = write(tmp_path / "a.h5", compression="gzip")
     with H5StreamLoader(path, 512, fields="x", num_workers=1) as loader:
-        monkeypatch.setattr(FileBytes, "read_into", slow)
+        around_reads(monkeypatch, lambda target: never.wait(0.02))
         for _ in loader:
             pass
         found = loader.stats()
@@ -177,7 +170,7 @@ def test_batches_that_were_ready_are_counted_when_asked_for(tmp_path):
     with H5StreamLoader(write(tmp_path / "a.h5"), 512) as loader:
         iterator = iter(loader)
         next(iterator)
-        while iterator._run.left_to_hand_over() is None:
+        while run_of(iterator).left_to_hand_over() is None:
             threading.Event().wait(0.001)
         for _ in iterator:
             pass
@@ -214,13 +207,13 @@ def test_what_is_kept_of_an_epoch_is_bounded():
     for _ in range(2 * NEWEST_WAITS):
         counters.gave(1)
         counters.waited(counters.asked(0))
-    assert len(counters._waits) == NEWEST_WAITS
+    assert len(waits_of(counters)) == NEWEST_WAITS
     assert counters.snapshot().batches == 2 * NEWEST_WAITS
 
 
 def test_the_percentile_is_of_the_waits():
     counters = RunCounters(threads=1, ready_limit=2, row_nbytes=4).begin()
-    counters._waits.extend(range(1, 101))
+    waits_of(counters).extend(range(1, 101))
     assert counters.snapshot().wait_p95_s == pytest.approx(95e-9)
 
 

@@ -25,6 +25,7 @@ import h5py
 import hdf5plugin  # noqa: F401
 import numpy as np
 import torch
+from forking import end_now
 from oracle import expected, same
 
 from h5stream import H5Dataset, H5StreamLoader
@@ -52,6 +53,9 @@ BOTH_CRASHED, BOTH_HUNG = "we crash, and h5py too", "we hang, and h5py too"
 CODEC_CRASHED = "we crash in a codec, h5py did not"
 WRONG, UNCLEAR, CRASH, HANG = "wrong bytes", "unclear error", "crash", "hang"
 GOOD = {EQUAL, ERROR, RIGHT, NOISE, H5PY_CRASHED, H5PY_HUNG}
+
+TOUCHED_ROWS = 256
+"""A batch of a file that is only touched; of rows of a byte a window has millions, and each batch costs."""
 
 SAID_OURS, SAID_DONE = b"!", b"<done>"
 FILLINGS = (None, 0x33, 0x55, 0xAA)
@@ -101,7 +105,7 @@ def crash(path: str):
 
 
 def leave(path: str):
-    os._exit(0)  # as some codecs do where they find an error
+    end_now(0)  # as some codecs do where they find an error
 
 
 def hang(path: str):
@@ -125,8 +129,8 @@ def touch(path: str):
     for step in (
         lambda: list_datasets(path),
         lambda: two_rows(path),
-        lambda: next(iter(H5StreamLoader(path, 16, True, num_workers=0))),
-        lambda: next(iter(H5StreamLoader(path, 16, num_workers=0))),
+        lambda: next(iter(H5StreamLoader(path, TOUCHED_ROWS, True, num_workers=0))),
+        lambda: next(iter(H5StreamLoader(path, TOUCHED_ROWS, num_workers=0))),
     ):
         try:
             step()
@@ -184,7 +188,7 @@ def in_child(work, seconds: int) -> tuple[bytes, int]:
         except BaseException:
             traceback.print_exc()
         finally:
-            os._exit(code)
+            end_now(code)
     os.close(write_end)
     with os.fdopen(read_end, "rb") as pipe:
         said = pipe.read()

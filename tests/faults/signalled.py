@@ -11,6 +11,8 @@ import signal
 import sys
 import threading
 
+from forking import end_now
+
 from h5stream import H5StreamLoader
 
 READ, WRITE = os.pipe()
@@ -85,7 +87,7 @@ def main() -> None:
         child = os.fork()
         if child == 0:
             say(f"pid {os.getpid()}")
-            os._exit(in_child(*line.rstrip("\n").split("\t")))
+            end_now(in_child(*line.rstrip("\n").split("\t")))
         say(f"status {os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}")
 
 

@@ -67,14 +67,14 @@ def amounts(default, slow):
     return pytest.mark.parametrize(("amount", "fixed"), [pytest.param(default, True, id=str(default)), slow_run])
 
 
-@amounts(6, 150)
+@amounts(4, 150)
 @pytest.mark.parametrize("name", FILTERS)
 def test_damaged_chunks_give_an_error_or_what_h5py_gives(check, seed_of, name, amount, fixed):
     seed = seed_of(name)
     fuzz(functools.partial(check, seed, "chunks"), in_chunks(seed), amount, fixed=fixed)
 
 
-@amounts(9, 400)
+@amounts(6, 400)
 @pytest.mark.parametrize("name", INDEXES)
 def test_damaged_headers_and_indexes_give_an_error_or_what_h5py_gives(check, seed_of, name, amount, fixed):
     seed = seed_of(name)
@@ -94,7 +94,7 @@ def test_a_file_cut_off_anywhere_is_refused(check, seed_of, name):
     def refused(mutant):
         assert check(seed_of(name), "chunks", mutant) == ERROR
 
-    fuzz(refused, cuts(seed_of(name)), 4, fixed=True)
+    fuzz(refused, cuts(seed_of(name)), 3, fixed=True)
 
 
 @pytest.mark.slow

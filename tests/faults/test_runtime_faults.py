@@ -10,8 +10,6 @@ import gc
 import os
 import resource
 import signal
-import subprocess
-import sys
 import threading
 import traceback
 from pathlib import Path
@@ -21,10 +19,12 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from sample_files import gate, one_epoch_at_a_time, reader_threads, stream_all, write_sample
+from amounts import crossed
+from inner import change_of, give_up_at_once, is_at_rest, open_batches, run_of, stream_all
+from sample_files import gate, one_epoch_at_a_time, reader_threads, write_sample
 
 from h5stream import H5StreamLoader
-from h5stream.engine import batches, executor, slots
+from h5stream.engine import batches, slots
 from h5stream.engine.assemble import Assembler
 from h5stream.engine.landing import resident, stacked
 from h5stream.engine.plan import Placement
@@ -53,16 +53,9 @@ STATES = ("opening", "first batch", "waiting", "transform", "training step", "be
 @pytest.fixture(scope="module")
 def scripts():
     """Start the program that runs training scripts in children of its own."""
-    program = subprocess.Popen(
-        [sys.executable, "-W", "ignore", str(ROOT / "tests" / "faults" / "signalled.py")],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-    with program:
+    path = ROOT / "tests" / "faults" / "signalled.py"
+    with forking.Forked(path.read_text(), path=path) as program:
         yield program
-        program.stdin.close()
 
 
 def signalled(scripts, sample, state, workers, number, handled="default"):
@@ -83,8 +76,7 @@ def signalled(scripts, sample, state, workers, number, handled="default"):
     return int(said[-1].split()[1]), [line for line in said[:-1] if line != "ready"]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize(("state", "workers"), crossed(STATES, (0, 2)))
 def test_ctrl_c_in_any_state_ends_the_script_and_leaves_no_thread(scripts, sample, state, workers):
     status, said = signalled(scripts, sample, state, workers, signal.SIGINT)
     # A thread that is inside a read cannot be ended: it is a daemon, and the process does not wait for it.
@@ -94,8 +86,7 @@ def test_ctrl_c_in_any_state_ends_the_script_and_leaves_no_thread(scripts, sampl
     assert status == 1
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize(("state", "workers"), crossed(STATES, (0, 2)))
 def test_sigterm_in_any_state_ends_the_process_or_does_what_a_handler_of_the_users_says(
     scripts, sample, state, workers
 ):
@@ -167,14 +158,14 @@ def test_a_window_that_finds_no_memory_for_its_slots_wakes_the_consumer(sample, 
     with gate(monkeypatch) as blocked:
         iterator = iter(loader)
         assert blocked.reached.wait(60)
-        changed = iterator._run._changed
+        changed = change_of(run_of(iterator))
         wait = changed.wait
         monkeypatch.setattr(changed, "wait", lambda timeout=None: (waiting.set(), wait(timeout))[1])
         consumer = threading.Thread(target=consume, args=(iterator,), daemon=True)
         consumer.start()
         assert waiting.wait(60)
         with changed:  # free only once the consumer has let go of it, which is to say: waits
-            iterator._run._fail(0, MemoryError("for slots"))
+            run_of(iterator)._fail(0, MemoryError("for slots"))
         consumer.join(20)
         assert caught == ["for slots"]
 
@@ -242,7 +233,8 @@ def test_no_descriptor_left_for_h5py_is_no_corrupt_chunk(tmp_path, monkeypatch, 
 # --- consumers ------------------------------------------------------------------------------------------------
 
 
-def test_an_iterator_dropped_half_way_a_thousand_times_leaves_nothing(sample):
+@pytest.mark.parametrize("times", [200, pytest.param(900, marks=pytest.mark.slow)])
+def test_iterators_dropped_half_way_leave_nothing(sample, times):
     loader = H5StreamLoader(sample.path, 50, True, num_workers=2, window=100)
     process = psutil.Process()
 
@@ -256,7 +248,7 @@ def test_an_iterator_dropped_half_way_a_thousand_times_leaves_nothing(sample):
         return process.num_fds(), threading.active_count(), process.memory_info().rss
 
     descriptors, threads, rss = drop(100)
-    later = drop(900)
+    later = drop(times)
     assert later[:2] == (descriptors, threads)
     assert later[2] - rss < 16 << 20
     assert reader_threads() == []
@@ -269,10 +261,10 @@ def test_a_consumer_that_never_comes_back_holds_little_and_ends_with_the_process
     loader = H5StreamLoader(sample.path, 50, num_workers=2, window=200)
     iterator = iter(loader)
     next(iterator)
-    run = iterator._run
-    with run._changed:  # woken whenever something is done; at rest once as much is open as may be
-        assert run._changed.wait_for(lambda: not run._jobs and run._running == 0 and not run._planning, 60)
-        assert len(run._open) <= loader.window_size.max_open_batches < 400
+    run = run_of(iterator)
+    with change_of(run):  # woken whenever something is done; at rest once as much is open as may be
+        assert change_of(run).wait_for(lambda: is_at_rest(run), 60)
+        assert open_batches(run) <= loader.window_size.max_open_batches < 400
     script = "import sys, h5stream; i = iter(h5stream.H5StreamLoader(sys.argv[1], 50, num_workers=2)); next(i)"
     assert forking.run(script, sample.path, whole_end=True).returncode == 0
 
@@ -323,7 +315,7 @@ def test_one_loaders_error_leaves_the_other_alone(tmp_path, sample, monkeypatch)
 def test_close_comes_back_though_a_read_hangs(sample, monkeypatch):
     loader = H5StreamLoader(sample.path, 50, num_workers=2)
     with gate(monkeypatch) as blocked:
-        monkeypatch.setattr(executor, "STOP_S", 0.05)
+        give_up_at_once(monkeypatch)
         held = iter(loader)
         assert blocked.reached.wait(60)
         loader.close()

@@ -10,8 +10,9 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from inner import run_of, stream_all
 from making import flip_byte
-from sample_files import one_epoch_at_a_time, reader_threads, stream_all, write_sample
+from sample_files import one_epoch_at_a_time, reader_threads, write_sample
 
 from h5stream import H5StreamLoader
 from h5stream.errors import CorruptChunkError, OptionError, SourceChangedError
@@ -79,8 +80,8 @@ def test_readers_go_on_when_all_that_filled_their_room_is_passed_over(tmp_path, 
     corrupt(sample.path, *range(0, 960, 32))
     loader = H5StreamLoader(sample.path, 32, num_workers=num_workers, on_error="skip", window=32, timeout=30)
     iterator = iter(loader)
-    run = iterator._run
-    while run.ready < run._max_open:
+    run = run_of(iterator)
+    while run.ready < loader.window_size.max_open_batches:
         threading.Event().wait(0.01)
     # They wait for room; nothing of what they hold will be handed over.
     assert [batch["y"].tolist() for batch in iterator] == [list(range(960, 992)), list(range(992, 1000))]
@@ -131,7 +132,7 @@ def test_a_state_counts_the_batches_that_were_left_out(tmp_path, monkeypatch, li
         options = {"sampler": range(1000)} if listed else {"window": 64}
         return H5StreamLoader(sample.path, 32, num_workers=num_workers, on_error="skip", **options)
 
-    for taken in range(len(left) + 1):
+    for taken in (0, 1, 2, 3, 4, len(left) // 2, len(left) - 1, len(left)):  # around what is left out, and within
         first = loader()
         iterator = iter(first)
         assert [next(iterator)["y"][0].item() for _ in range(taken)] == left[:taken]

@@ -11,7 +11,8 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from sample_files import reader_threads, stream_all, write_sample
+from inner import stream_all
+from sample_files import reader_threads, write_sample
 
 from h5stream import H5Dataset, H5StreamLoader
 from h5stream.errors import SourceChangedError, SourceError

@@ -79,7 +79,7 @@ def test_the_end_of_the_watched_process_ends_it():
     child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
     with child:
 
-        class Closing(command._Arrivals):
+        class Closing(command.Arrivals):
             def write(self, sample):
                 super().write(sample)
                 if not child.stdin.closed:
@@ -87,7 +87,7 @@ def test_the_end_of_the_watched_process_ends_it():
                     child.wait()
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(command, "_Arrivals", Closing)
+            patch.setattr(command, "Arrivals", Closing)
             result = run("--pid", str(child.pid), "--interval", "0.1")
     assert result.exit_code == 0
     assert result.stdout.count("GPU: 85%") == 1
@@ -108,7 +108,7 @@ def test_ctrl_c_is_the_ordinary_end_and_the_plot_is_still_drawn(monkeypatch, tmp
         yield self._queue.get()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(command._Arrivals, "__iter__", interrupted)
+    monkeypatch.setattr(command.Arrivals, "__iter__", interrupted)
     result = run("--plot", str(tmp_path / "x.png"))
     assert result.exit_code == 0
     assert (tmp_path / "x.png").exists()

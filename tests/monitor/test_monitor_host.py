@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections import namedtuple
 from types import SimpleNamespace
 
 import psutil
 import pytest
+from inner import processors
 
 from h5stream.monitor import host
 from h5stream.monitor.host import HostReader, ProcessReader
@@ -21,10 +23,10 @@ Times = namedtuple("Times", "user nice system idle iowait irq softirq steal gues
 def machine(monkeypatch):
     """A machine whose counters tests set by hand."""
     state = SimpleNamespace(now=10.0, times=Times(100, 0, 50, 800, 50, 0, 0, 0, 0, 0), disks={"sda": 1000})
-    monkeypatch.setattr(host.time, "monotonic", lambda: state.now)
-    monkeypatch.setattr(host.psutil, "cpu_times", lambda: state.times)
+    monkeypatch.setattr(time, "monotonic", lambda: state.now)
+    monkeypatch.setattr(psutil, "cpu_times", lambda: state.times)
     monkeypatch.setattr(
-        host.psutil,
+        psutil,
         "disk_io_counters",
         lambda perdisk: {name: SimpleNamespace(read_bytes=size) for name, size in state.disks.items()},
     )
@@ -55,7 +57,7 @@ def test_waiting_for_the_disk_is_not_being_busy(machine):
 
 
 def test_a_processor_that_was_idle_is_zero_and_not_unknown(machine):
-    later = machine.times._replace(idle=900)
+    later = Times(100, 0, 50, 900, 50, 0, 0, 0, 0, 0)
     assert second_reading(machine, times=later).cpu_ratio == 0.0
 
 
@@ -78,7 +80,7 @@ def test_no_disk_statistics_are_unknown(machine, monkeypatch):
     def missing(perdisk):
         raise NotImplementedError
 
-    monkeypatch.setattr(host.psutil, "disk_io_counters", missing)
+    monkeypatch.setattr(psutil, "disk_io_counters", missing)
     assert second_reading(machine).disk_read_bytes_per_s is None
 
 
@@ -96,7 +98,7 @@ GIB = 1 << 30
 )
 def test_memory_is_counted_within_the_cgroups_limit(monkeypatch, limit, used, expected):
     total = SimpleNamespace(total=64 * GIB, available=40 * GIB)
-    monkeypatch.setattr(host.psutil, "virtual_memory", lambda: total)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: total)
     monkeypatch.setattr(host.allowance, "memory_limit_bytes", lambda: limit)
     monkeypatch.setattr(host.allowance, "memory_in_use_bytes", lambda: used)
     assert host.memory() == expected
@@ -156,8 +158,8 @@ class FakeProcess:
 def family(monkeypatch, machine):
     child = FakeProcess(8, cpu=1.0, rss=30)
     parent = FakeProcess(7, cpu=2.0, rss=100, children=[child])
-    monkeypatch.setattr(host.psutil, "Process", lambda pid: parent)
-    monkeypatch.setattr(host.allowance, "cpus", lambda: 4)
+    monkeypatch.setattr(psutil, "Process", lambda pid: parent)
+    processors(monkeypatch, 4)
     return SimpleNamespace(parent=parent, child=child, reader=ProcessReader(7), machine=machine)
 
 
@@ -197,7 +199,7 @@ def test_a_child_that_ends_is_left_out(family):
 
 def test_looking_for_children_takes_little_of_the_time(family, monkeypatch):
     ticks = iter([10.0, 10.1, 11.0, 70.0, 70.0])  # the first look takes 0.1 s: the next comes after 50 s
-    monkeypatch.setattr(host.time, "monotonic", lambda: next(ticks))
+    monkeypatch.setattr(time, "monotonic", lambda: next(ticks))
     family.reader.read()
     family.parent.kids.append(FakeProcess(9))
     assert family.reader.read().processes == 2

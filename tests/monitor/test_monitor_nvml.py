@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from pathlib import Path
 
 import pynvml
@@ -18,7 +19,7 @@ from h5stream.monitor.nvml import DriverGone, NvmlReader
 def clock(monkeypatch):
     """A clock that tests turn by hand."""
     now = [100.0]
-    monkeypatch.setattr(nvml.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     return now
 
 
@@ -310,9 +311,9 @@ def test_no_throttle_reason_is_empty_and_not_unknown():
 
 def test_every_throttle_bit_has_nvidias_name():
     (gpu,) = reader_of(FakeNvml(Card("GPU-1", throttle=0x1FF))).read()
-    assert gpu.throttle_reasons == nvml._THROTTLE_BITS
+    assert gpu.throttle_reasons == nvml.THROTTLE_BITS
     theirs = {name.lower(): value for name, value in vars(pynvml).items() if "EventReason" in name}
-    for bit, name in enumerate(nvml._THROTTLE_BITS):
+    for bit, name in enumerate(nvml.THROTTLE_BITS):
         assert theirs["nvmlclockseventreason" + name.replace("_", "")] == 1 << bit
 
 

@@ -153,11 +153,12 @@ def test_stopping_does_not_wait_for_the_interval():
 def test_stop_and_start_may_be_repeated_and_the_history_goes_on():
     monitor = SystemMonitor(interval_s=3600, nvml=no_driver())
     monitor.stop()
-    for _ in range(2):
+    for count in (1, 2):
         monitor.start()
         assert monitor.start() is monitor
         assert len(sampler_threads()) == 1
-        monitor._run.first.wait(60)
+        while len(monitor.history) < count:
+            threading.Event().wait(0.01)
         monitor.stop()
         monitor.stop()
     assert len(monitor.history) == 2
@@ -337,7 +338,7 @@ def test_visible_devices_of_the_watched_process_count(monkeypatch):
 
 def test_the_exit_handler_stops_every_monitor():
     monitors = [SystemMonitor(interval_s=3600, nvml=no_driver()).start() for _ in range(2)]
-    system._stop_all()
+    system.stop_all()
     assert not any(monitor.running for monitor in monitors)
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 
 import pytest
+from inner import after_each_write
 
 from h5stream.errors import StagingError
-from h5stream.staging import blocks, folder, stage
+from h5stream.staging import folder, stage
 from h5stream.staging.folder import StagingFolder
 
 
@@ -45,27 +46,26 @@ def test_a_lock_without_a_name_is_not_the_lock(ram):
     path = ram / "lock"
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
     try:
-        assert folder._is_same(descriptor, path)
+        assert folder.is_same(descriptor, path)
         path.unlink()
-        assert not folder._is_same(descriptor, path)
+        assert not folder.is_same(descriptor, path)
         path.touch()
-        assert not folder._is_same(descriptor, path)
+        assert not folder.is_same(descriptor, path)
     finally:
         os.close(descriptor)
 
 
 def test_a_part_that_was_exchanged_in_mid_copy_is_never_given_the_name(write, ram, monkeypatch, left):
-    pwrite, done = blocks._write, []
+    done = []
 
-    def exchange(block, piece, at):
-        pwrite(block, piece, at)
+    def exchange():
         if not done:
-            done.append(at)
+            done.append(True)
             (part,) = (ram / ".h5stream").glob("*.part")
             part.unlink()
             part.touch()
 
-    monkeypatch.setattr(blocks, "_write", exchange)
+    after_each_write(monkeypatch, exchange)
     with pytest.raises(StagingError, match="was removed while it was made"):
         stage(write("a.h5", 33 << 20), to=ram, threads=1)
     assert left(ram) == []

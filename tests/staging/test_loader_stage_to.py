@@ -9,6 +9,8 @@ import time
 import h5py
 import numpy as np
 import pytest
+from forking import end_now
+from inner import stream_all
 from torch.utils.data import Subset
 
 from h5stream import H5Dataset, H5StreamLoader, stage
@@ -130,7 +132,7 @@ def test_whatever_a_loader_takes_is_staged(source, ram, kind):
 
 
 def test_an_exact_global_shuffle_of_a_staged_file_needs_little_memory(source, ram, monkeypatch):
-    monkeypatch.setattr("h5stream.engine.landing.resident.KEEP_NBYTES", 0)
+    stream_all(monkeypatch)
     options = {"fields": "x", "shuffle": True, "window": "all"}
     expected = [batch.numpy().tobytes() for batch in H5StreamLoader(source, 16, **options)]
     budget = 5_000_000
@@ -175,8 +177,8 @@ def test_a_forked_child_does_not_give_the_lease_back(source, ram):
     loader = load(source, stage_to=ram)
     pid = os.fork()
     if pid == 0:
-        loader._give_back()
-        os._exit(0)
+        loader.close()
+        end_now(0)
     os.waitpid(pid, 0)
     assert users(ram) == [(os.getpid(),)]
     loader.close()

@@ -9,6 +9,7 @@ import h5py
 import hdf5plugin
 import numpy as np
 import pytest
+from inner import memory_available
 
 from h5stream import H5StreamLoader, repack
 from h5stream.errors import (
@@ -144,7 +145,7 @@ def test_a_shuffle_permutes_every_dataset_of_the_samples_and_no_other(tmp_path, 
 
 
 def test_a_shuffle_that_does_not_fit_memory_reads_the_source_several_times(plain, folder, monkeypatch):
-    monkeypatch.setattr("h5stream.allowance.memory_available_bytes", lambda: 600_000)
+    memory_available(monkeypatch, 600_000)
     repack(plain, folder / "b.h5", fields="x", shuffle_rows=1, chunk_nbytes=1 << 14)
     assert_same_tree(plain, folder / "b.h5", order=permutation(5000, 1), samples=5000)
 
@@ -295,7 +296,7 @@ def test_a_source_that_changes_meanwhile_is_refused(plain, folder):
 
 
 def test_verification_finds_a_single_wrong_bit(plain, folder, monkeypatch):
-    reading = compare._read
+    reading = compare.read_rows
 
     def flipped(dataset, start, stop):
         rows = reading(dataset, start, stop)
@@ -303,7 +304,7 @@ def test_verification_finds_a_single_wrong_bit(plain, folder, monkeypatch):
             rows.reshape(-1).view("u1")[-1] ^= 1
         return rows
 
-    monkeypatch.setattr(compare, "_read", flipped)
+    monkeypatch.setattr(compare, "read_rows", flipped)
     for options in ({}, {"shuffle_rows": 3}):
         with pytest.raises(StagedFileDamagedError, match="x: row"):
             repack(plain, folder / "b.h5", **options)

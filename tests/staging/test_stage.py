@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import shutil
 import stat
 from itertools import pairwise
 
 import pytest
+from inner import after_each_write, around, memory_available
 
-from h5stream import space
 from h5stream.errors import (
     NotEnoughSpaceError,
     OptionError,
@@ -119,13 +120,7 @@ def test_a_file_that_is_not_ours_keeps_its_name(write, ram):
 
 def test_a_file_that_appears_meanwhile_is_not_overwritten(write, ram, monkeypatch, left):
     source = write("a.h5", 100)
-    give = run._give_name
-
-    def late(job, folder):
-        (ram / "a.h5").write_bytes(b"mine")
-        give(job, folder)
-
-    monkeypatch.setattr(run, "_give_name", late)
+    around(monkeypatch, run, "_give_name", before=lambda *_: (ram / "a.h5").write_bytes(b"mine"))
     with pytest.raises(StagingError, match="File exists"):
         stage(source, to=ram)
     assert (ram / "a.h5").read_bytes() == b"mine"
@@ -215,15 +210,8 @@ def test_a_read_only_target_is_named(write, small_tmpfs):
 
 def pieces(monkeypatch, action, after=1):
     """Do something when so many pieces have been written."""
-    write, count = blocks._write, [0]
-
-    def counting(block, piece, at):
-        write(block, piece, at)
-        count[0] += 1
-        if count[0] == after:
-            action()
-
-    monkeypatch.setattr(blocks, "_write", counting)
+    written = itertools.count(1)
+    after_each_write(monkeypatch, lambda: action() if next(written) == after else None)
 
 
 @pytest.mark.parametrize("how", ["grows", "shrinks", "is touched", "is replaced", "is removed"])
@@ -245,14 +233,14 @@ def test_a_source_that_changes_while_it_is_copied_is_an_error(write, ram, tmp_pa
 
 
 def test_bytes_that_do_not_read_back_are_an_error(write, ram, monkeypatch, left):
-    read_back = blocks._read_back
+    read_back = blocks.read_back
 
     def damaged(block, memory, at):
         piece = read_back(block, memory, at)
         piece[0] ^= 1
         return piece
 
-    monkeypatch.setattr(blocks, "_read_back", damaged)
+    monkeypatch.setattr(blocks, "read_back", damaged)
     with pytest.raises(StagedFileDamagedError, match="is not what is read back"):
         stage(write("a.h5", 1000), to=ram)
     assert left(ram) == []
@@ -307,7 +295,7 @@ def test_a_tmpfs_without_room_for_the_manifest_says_so(write, small_tmpfs, left)
 
 
 def test_memory_limits_a_tmpfs_and_leaves_a_margin(write, ram, monkeypatch, left):
-    monkeypatch.setattr(space.allowance, "memory_available_bytes", lambda: 300 * MIB)
+    memory_available(monkeypatch, 300 * MIB)
     words = r"available memory is 300 MiB less a margin of 256 MiB"
     with pytest.raises(NotEnoughSpaceError, match=words):
         stage(write("a.h5", 45 * MIB), to=ram)
@@ -320,7 +308,7 @@ def test_memory_limits_a_tmpfs_and_leaves_a_margin(write, ram, monkeypatch, left
 def test_memory_does_not_limit_a_disk(write, tmp_path, monkeypatch):
     if mount_of(tmp_path).in_memory:
         pytest.skip("the temporary folder lies in memory")
-    monkeypatch.setattr(space.allowance, "memory_available_bytes", lambda: 0)
+    memory_available(monkeypatch, 0)
     assert stage(write("a.h5", 1000), to=tmp_path / "disk", margin_bytes=0).copied
 
 

@@ -3,12 +3,12 @@
 import contextlib
 import itertools
 import os
-import subprocess
-import sys
 
+import forking
 import h5py
 import numpy as np
 import pytest
+from forking import end_now
 
 from h5stream import H5Dataset, H5StreamLoader, repack, stage
 from h5stream.errors import SourceChangedError
@@ -179,7 +179,7 @@ def in_child(work):
         with contextlib.suppress(BaseException):
             work()
             status = 0
-        os._exit(status)
+        end_now(status)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
@@ -218,12 +218,11 @@ def test_a_forked_child_is_told_of_rows_written_before_the_fork(tmp_path):
 def test_no_handle_is_left_behind_at_the_end_of_the_interpreter(tmp_path):
     path = write(tmp_path / "a.h5")
     code = (
-        "import sys, h5py, h5stream\n"
+        "import sys, warnings, h5py, h5stream\n"
+        "warnings.simplefilter('error')\n"
         "theirs = h5py.File(sys.argv[1])\n"
         "dataset = h5stream.H5Dataset(sys.argv[1], ['x', 'texts'])\n"
         "dataset[3]\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code, path], capture_output=True, text=True, check=False
-    )
+    done = forking.run(code, path, whole_end=True)
     assert (done.returncode, done.stderr) == (0, "")

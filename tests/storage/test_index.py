@@ -19,7 +19,7 @@ from oracle import assert_like_h5py
 
 from h5stream import H5Dataset
 from h5stream.errors import SourceError, TruncatedFileError
-from h5stream.storage.index import _check_inside, build_index
+from h5stream.storage.index import build_index, check_inside
 
 U = h5py.h5s.UNLIMITED
 
@@ -277,4 +277,4 @@ def test_an_address_whose_end_is_no_integer_is_beyond_the_files_end(tmp_path):
         index = build_index(file["x"], file_size=10**9)
         index.offset[3] = 2**63 - 40
         with pytest.raises(TruncatedFileError, match=r"chunk \(30, 0\).*bytes 9223372036854775768 to"):
-            _check_inside(index, file["x"], 10**9)
+            check_inside(index, file["x"], 10**9)

@@ -1,16 +1,18 @@
 """libdeflate by its address: found behind imagecodecs, right, and dispensable."""
 
+import importlib
 import zlib
 
 import h5py
 import numpy as np
 import pytest
+from inner import no_decompressor
 
 from h5stream import H5StreamLoader
 from h5stream.engine import kernels
 from h5stream.engine.slots import address_of
 from h5stream.errors import CorruptChunkError
-from h5stream.storage import filters, libdeflate
+from h5stream.storage import libdeflate
 
 ROWS, COLUMNS = 3_000, 37
 
@@ -84,7 +86,7 @@ def test_small_chunks_are_inflated_by_it_and_give_h5pys_bytes(decompressor, smal
 
 def test_without_it_small_chunks_are_decoded_one_by_one(small_chunks, monkeypatch):
     path, x = small_chunks
-    monkeypatch.setattr(filters, "new_decompressor", lambda: None)
+    no_decompressor(monkeypatch)
     rows = np.concatenate([batch.numpy() for batch in H5StreamLoader(path, 500, fields="x")])
     assert (rows == x).all()
 
@@ -112,9 +114,9 @@ def test_what_cannot_be_found_is_not_used(monkeypatch):
     def nothing(name):
         raise ImportError(name)
 
-    monkeypatch.setattr(libdeflate.importlib, "import_module", nothing)
-    libdeflate._functions.cache_clear()
+    monkeypatch.setattr(importlib, "import_module", nothing)
+    libdeflate.found_functions.cache_clear()
     try:
         assert libdeflate.new_decompressor() is None
     finally:
-        libdeflate._functions.cache_clear()
+        libdeflate.found_functions.cache_clear()

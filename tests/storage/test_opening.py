@@ -194,6 +194,6 @@ def test_what_a_plugin_decoded_is_compared_before_its_memory_is_gone(tmp_path):
     path = make_file(tmp_path / "a.h5", data=numbers(5000, 10), chunks=(1000, 10), **hdf5plugin.Blosc())
     part = H5Dataset(path, "x").layout.datasets[0][0]
     with h5py.File(path) as file:
-        decoded = check._decode_stored(part, FileIdentity.of(path), place=0)
+        decoded = check.decode_stored(part, FileIdentity.of(path), place=0)
         assert decoded.base is None
         assert decoded.tobytes() == file["x"][:1000].tobytes()

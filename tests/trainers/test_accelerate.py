@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 import torch
+from inner import stream_all
 from recorded import (
     BATCH,
     HELD_OUT,
@@ -16,7 +17,6 @@ from recorded import (
     loaders_of,
     write_files,
 )
-from sample_files import stream_all
 from torch.utils.data import DataLoader
 
 from h5stream import ChunkBatchSampler, H5Dataset, collate

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from inner import stream_all
 from recorded import HELD_OUT, ROWS, Noted, assert_each_row_once_an_epoch, assert_fast_path, loaders_of, write_files
-from sample_files import stream_all
 
 engine = pytest.importorskip("ignite.engine", reason="needs pytorch-ignite: pip install h5stream[trainers]")
 

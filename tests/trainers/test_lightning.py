@@ -12,6 +12,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from inner import stream_all
 from recorded import (
     HELD_OUT,
     ROWS,
@@ -21,7 +22,6 @@ from recorded import (
     loaders_of,
     write_files,
 )
-from sample_files import stream_all
 
 lightning = pytest.importorskip("lightning.pytorch", reason="needs lightning: pip install h5stream[trainers]")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from inner import stream_all
 from recorded import BATCH, ROWS, assert_each_row_once_an_epoch, loaders_of, write_files
-from sample_files import stream_all
 
 from h5stream import ChunkBatchSampler, H5Dataset, collate
 from h5stream.dataset import Samples

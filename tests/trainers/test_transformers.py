@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from inner import stream_all
 from recorded import (
     BATCH,
     HELD_OUT,
@@ -16,7 +17,6 @@ from recorded import (
     loaders_of,
     write_files,
 )
-from sample_files import stream_all
 
 from h5stream.errors import OptionError
 

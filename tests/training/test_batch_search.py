@@ -1,9 +1,7 @@
 """The batch search finds the edge, frees between tries, and puts back what it is told to."""
 
-import contextlib
 import gc
 import weakref
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,16 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from h5stream.errors import OptionError
-from h5stream.training import batch_search
 from h5stream.training.batch_search import find_batch_size, is_out_of_memory
-
-
-@contextlib.contextmanager
-def quick_collection():
-    """A garbage collection takes 50 ms here, and hypothesis asks for thousands."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batch_search, "gc", SimpleNamespace(collect=lambda: 0))
-        yield
 
 
 def full_at(edge, error=MemoryError):
@@ -33,8 +22,7 @@ def full_at(edge, error=MemoryError):
 
 @given(edge=st.integers(1, 5000), start=st.integers(1, 5000), resolution=st.integers(1, 50))
 def test_it_ends_within_the_resolution_of_the_edge(edge, start, resolution):
-    with quick_collection():
-        found = find_batch_size(full_at(edge), start, limit=10**6, resolution=resolution, free=lambda: None)
+    found = find_batch_size(full_at(edge), start, limit=10**6, resolution=resolution, free=lambda: None)
     assert found.largest <= edge < found.smallest_failure
     assert found.smallest_failure - found.largest <= resolution
     assert 1 <= found.batch_size <= found.largest
@@ -44,8 +32,7 @@ def test_it_ends_within_the_resolution_of_the_edge(edge, start, resolution):
 def test_it_never_exceeds_the_limit(start, factor):
     asked = []
     limit = int(start * factor)
-    with quick_collection():
-        found = find_batch_size(asked.append, start, limit=limit, free=lambda: None)
+    found = find_batch_size(asked.append, start, limit=limit, free=lambda: None)
     assert max(asked) == found.largest == limit
     assert found.smallest_failure is None
     assert "the limit: a larger one may fit" in found.caveats[0]

@@ -17,7 +17,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from forking import guards_are_forks
+from forking import end_now, guards_are_forks
+from inner import iterations_of
 
 from h5stream.workers import child, worker
 
@@ -108,7 +109,7 @@ def eventually(holds, limit_s=30):
 
 
 def child_of(loader):
-    return loader._iterations.engine.pid
+    return iterations_of(loader).engine.pid
 
 
 # --- functions that a child imports -------------------------------------------------------------------------
@@ -229,4 +230,4 @@ def failing_init(number):
 
 
 def ending_the_process(batch):
-    os._exit(7)
+    end_now(7)

@@ -12,12 +12,11 @@ import isolated
 import numpy as np
 import pytest
 import torch
+from inner import device_is, pinned_copies, stream_all
 from isolated import assert_same, children_are_threads, eventually
-from sample_files import stream_all, write_sample
+from sample_files import write_sample
 from torch.utils.data import RandomSampler, Subset
 
-import h5stream.routes.choice
-import h5stream.routes.pinned
 from h5stream import Field, H5Dataset, H5StreamLoader
 from h5stream.errors import (
     BudgetError,
@@ -426,7 +425,7 @@ def test_a_broken_pipe_of_the_transforms_own_is_an_error_like_any_other(sample):
 @pytest.mark.parametrize("seed", range(3))
 def test_a_device_is_fed_from_pinned_shared_memory_with_the_same_batches(sample, monkeypatch, kind, seed):
     fake = FakeBackend(seed)
-    monkeypatch.setattr(h5stream.routes.choice, "backend_for", lambda device: fake)
+    device_is(monkeypatch, fake)
     options = {"shuffle": True, "window": 200, "fields": ["x", "y"], "transform": lambda batch: batch}
     expected = list(H5StreamLoader(sample.path, 64, **options))
     with H5StreamLoader(sample.path, 64, isolation="process", **{kind: "cuda:0"}, **options) as loader:
@@ -441,8 +440,6 @@ def test_a_device_is_fed_from_pinned_shared_memory_with_the_same_batches(sample,
 
 def test_pinned_batches_for_copies_of_the_users_own_are_torchs(sample, monkeypatch):
     """Slots of a child cannot be: torch would not know that a copy from them still runs."""
-    pinned = []
-    monkeypatch.setattr(h5stream.routes.choice, "is_cuda_available", lambda: True)
-    monkeypatch.setattr(h5stream.routes.pinned, "pinned_copy", lambda batch: pinned.append(batch) or batch)
+    pinned = pinned_copies(monkeypatch)
     with H5StreamLoader(sample.path, 100, isolation="process", pin_memory=True) as loader:
         assert len(list(loader)) == len(pinned) == 10

@@ -1,4 +1,7 @@
-"""The child as a process: it does what it is there for, its end is noticed, and it never outlives its parent."""
+"""The child as a process: it does what it is there for, its end is noticed, and it never outlives its parent.
+
+What is told of its start has a new interpreter for a child, with `sample`; the rest a fork, with `forked`.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,10 @@ import isolated
 import psutil
 import pytest
 import torch
-from forking import Forked, guards_are_forks, in_forked_child
+from forking import Forked, children_are_forks, guards_are_forks, in_forked_child
+from inner import stream_all
 from isolated import child_of, eventually
-from sample_files import stream_all, write_sample
+from sample_files import write_sample
 
 from h5stream import H5StreamLoader
 from h5stream.errors import IsolatedProcessError, LoaderClosedError
@@ -32,6 +36,13 @@ ROOT = Path(__file__).resolve().parents[2]
 def sample(tmp_path, monkeypatch):
     stream_all(monkeypatch)
     guards_are_forks(monkeypatch)
+    return write_sample(tmp_path)
+
+
+@pytest.fixture
+def forked(tmp_path, monkeypatch):
+    stream_all(monkeypatch)
+    children_are_forks(monkeypatch)
     return write_sample(tmp_path)
 
 
@@ -78,9 +89,9 @@ def test_functions_run_there_and_what_they_log_is_heard_here(tmp_path, sample, c
     assert is_gone(child)
 
 
-def test_random_numbers_follow_the_parents_seed(sample):
+def test_random_numbers_follow_the_parents_seed(forked):
     torch.manual_seed(11)
-    with H5StreamLoader(sample.path, 500, transform=isolated.random_numbers, isolation="process") as loader:
+    with H5StreamLoader(forked.path, 500, transform=isolated.random_numbers, isolation="process") as loader:
         drawn = [numbers.tolist() for numbers in loader]
     assert drawn == [torch.rand(3).tolist(), torch.rand(3).tolist()]
 
@@ -88,9 +99,9 @@ def test_random_numbers_follow_the_parents_seed(sample):
 # --- its end --------------------------------------------------------------------------------------------------
 
 
-def test_a_killed_child_is_an_error_within_a_second_and_the_next_iteration_works(tmp_path, sample):
+def test_a_killed_child_is_an_error_within_a_second_and_the_next_iteration_works(tmp_path, forked):
     transform = functools.partial(isolated.hanging_while, str(tmp_path))
-    loader = H5StreamLoader(sample.path, 50, isolation="process", transform=transform)
+    loader = H5StreamLoader(forked.path, 50, isolation="process", transform=transform)
     iterator = iter(loader)
     child, killed = child_of(loader), []
 
@@ -116,16 +127,16 @@ def test_a_killed_child_is_an_error_within_a_second_and_the_next_iteration_works
     ("transform", "said"),
     [(isolated.crashing, r"SIGSEGV \(a codec or the transform crashed"), (isolated.ending_the_process, "status 7")],
 )
-def test_how_the_child_ended_is_said(sample, transform, said):
-    loader = H5StreamLoader(sample.path, 50, isolation="process", transform=transform)
+def test_how_the_child_ended_is_said(forked, transform, said):
+    loader = H5StreamLoader(forked.path, 50, isolation="process", transform=transform)
     with loader, pytest.raises(IsolatedProcessError, match=said):
         next(iter(loader))
 
 
-def test_iterators_that_are_dropped_leave_no_process_and_no_descriptor(sample):
+def test_iterators_that_are_dropped_leave_no_process_and_no_descriptor(forked):
     process = psutil.Process()
     before = process.num_fds(), len(process.children())
-    loader = H5StreamLoader(sample.path, 50, True, window=100, isolation="process")
+    loader = H5StreamLoader(forked.path, 50, True, window=100, isolation="process")
     next(iter(loader))
     with_child = process.num_fds(), len(process.children())
     for k in range(50):
@@ -144,7 +155,7 @@ def test_iterators_that_are_dropped_leave_no_process_and_no_descriptor(sample):
     assert is_gone(child)
     assert process.num_fds() <= before[0]
     assert len(process.children()) == before[1]
-    assert all(sample.matches(batch["x"], batch["y"]) for batch in kept)
+    assert all(forked.matches(batch["x"], batch["y"]) for batch in kept)
 
 
 USE = """
@@ -245,20 +256,19 @@ def rows_of_rank(path, rank, queue):
         queue.put([row for batch in loader for row in batch["y"].tolist()])
 
 
-def test_ranks_in_spawned_daemonic_processes_have_children_of_their_own(sample):
+def test_a_rank_in_a_spawned_daemonic_process_has_a_child_of_its_own(forked):
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()
-    ranks = [context.Process(target=rows_of_rank, args=(sample.path, k, queue), daemon=True) for k in range(2)]
-    for process in ranks:
-        process.start()
-    rows = [queue.get(timeout=120) for _ in ranks]
-    for process in ranks:
-        process.join(60)
+    other = context.Process(target=rows_of_rank, args=(forked.path, 1, queue), daemon=True)
+    other.start()
+    rows_of_rank(forked.path, 0, queue)
+    rows = [queue.get(timeout=120) for _ in range(2)]
+    other.join(60)
     assert sorted(rows[0] + rows[1]) == list(range(1000))
 
 
-def test_a_forked_process_starts_a_child_of_its_own_and_leaves_the_parents_alone(sample):
-    loader = H5StreamLoader(sample.path, 50, fields="y", isolation="process")
+def test_a_forked_process_starts_a_child_of_its_own_and_leaves_the_parents_alone(forked):
+    loader = H5StreamLoader(forked.path, 50, fields="y", isolation="process")
     iterator = iter(loader)
     first = next(iterator)
 

@@ -1,0 +1,160 @@
+"""What tests look at and change inside of loaders: each in one place, which changes when the inside does.
+
+What a loader gives can be asked of it; how it came by it (that a window was read ahead, that a child hung up) cannot.
+"""
+
+from __future__ import annotations
+
+from h5stream import allowance
+from h5stream.advice import trials
+from h5stream.engine import budget, executor
+from h5stream.engine.executor import Run
+from h5stream.engine.landing import resident
+from h5stream.routes import choice, pinned
+from h5stream.staging import blocks
+from h5stream.storage import filters
+from h5stream.storage.filters import Pipeline
+from h5stream.storage.source import FileBytes
+
+# --- what is looked at ----------------------------------------------------------------------------------------
+
+
+def iterations_of(loader):
+    """Give the epochs of a loader: its engine, its route, and what is read ahead."""
+    return loader._iterations
+
+
+def ahead_of(loader):
+    """Give what is read ahead, by epoch."""
+    return iterations_of(loader)._ahead
+
+
+def order_of(loader, epoch):
+    return loader._cursor.order(epoch)
+
+
+def run_of(iterator):
+    """Give the engine's pass behind an iterator."""
+    return iterator._run
+
+
+def change_of(run):
+    """Give the condition of a run that is notified of everything."""
+    return run._changed
+
+
+def open_batches(run):
+    """Count the batches that are under way or filled."""
+    return len(run._open)
+
+
+def is_at_rest(run):
+    """Tell whether a run does nothing and has nothing to do; ask with its condition held."""
+    return not run._jobs and run._running == 0 and not run._planning
+
+
+def threads_of(run):
+    return run._threads
+
+
+def feed_of(stream):
+    """Give the feed of a device behind an iterator, if there is one."""
+    return getattr(stream._stream, "_feed", None)
+
+
+def waits_of(counters):
+    """Give the newest waits of a consumer, in ns."""
+    return counters._waits
+
+
+def sources_of(dataset):
+    """Give the byte sources that a dataset reads through."""
+    return dataset._reader.sources
+
+
+# --- what is changed ------------------------------------------------------------------------------------------
+
+
+def around(monkeypatch, owner, name, *, before=None, after=None):
+    """Call `before` with what a function is given, then that, then `after`."""
+    real = getattr(owner, name)
+
+    def wrapped(*given, **options):
+        if before is not None:
+            before(*given, **options)
+        result = real(*given, **options)
+        if after is not None:
+            after(*given, **options)
+        return result
+
+    monkeypatch.setattr(owner, name, wrapped)
+
+
+def stream_all(monkeypatch):
+    """Keep no dataset in memory: small test files would otherwise never be streamed."""
+    monkeypatch.setattr(resident, "KEEP_NBYTES", -1)
+
+
+def default_budget(monkeypatch, nbytes):
+    """Let loaders without a budget of their own share so much."""
+    monkeypatch.setattr(budget, "DEFAULT_BUDGET", nbytes)
+
+
+def give_up_at_once(monkeypatch):
+    """Let a run that is stopped wait for its threads no longer than a moment."""
+    monkeypatch.setattr(executor, "STOP_S", 0.05)
+
+
+def processors(monkeypatch, count):
+    monkeypatch.setattr(allowance, "cpus", lambda: count)
+
+
+def memory_available(monkeypatch, nbytes):
+    monkeypatch.setattr(allowance, "memory_available_bytes", lambda: nbytes)
+
+
+def device_is(monkeypatch, backend):
+    """Let every device be this."""
+    for module in (choice, pinned):
+        monkeypatch.setattr(module, "backend_for", lambda device: backend)
+
+
+def pinned_copies(monkeypatch):
+    """Say that CUDA is there, and give a list of what is pinned from now on."""
+    seen = []
+    monkeypatch.setattr(choice, "is_cuda_available", lambda: True)
+    monkeypatch.setattr(pinned, "pinned_copy", lambda batch: seen.append(batch) or batch)
+    return seen
+
+
+def around_reads(monkeypatch, before):
+    """Call `before(target)` at the beginning of each read of a file."""
+    around(monkeypatch, FileBytes, "read_into", before=lambda source, offset, target: before(target))
+
+
+def around_decoding(monkeypatch, before):
+    """Call `before(raw_nbytes)` at the beginning of the decoding of each chunk, of small ones too."""
+    no_decompressor(monkeypatch)
+    around(monkeypatch, Pipeline, "decode", before=lambda *given, raw_nbytes, **_: before(raw_nbytes))
+
+
+def no_decompressor(monkeypatch):
+    """Decode small chunks one by one, in Python."""
+    monkeypatch.setattr(filters, "new_decompressor", lambda: None)
+
+
+def synchronized_by(monkeypatch, synchronize):
+    """Let trials wait for a device of the test's own."""
+    monkeypatch.setattr(trials, "synchronize", synchronize)
+
+
+def watch_admissions(monkeypatch):
+    """Give a list that gets how many batches are open, whenever a window was admitted."""
+    seen = []
+    around(monkeypatch, Run, "_admit", after=lambda run, window: seen.append(open_batches(run)))
+    return seen
+
+
+def after_each_write(monkeypatch, then):
+    """Call `then()` behind each piece that staging has written."""
+    around(monkeypatch, blocks, "_write", after=lambda *_: then())
