@@ -6,6 +6,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from forking import children_are_forks
 
 from h5stream import Field, H5Dataset, H5StreamLoader, Sequences, errors
 
@@ -63,7 +64,8 @@ def test_a_dataset_looks_rows_up(data, kind):
     ],
     ids=str,
 )
-def test_a_loader_looks_rows_up(data, options):
+def test_a_loader_looks_rows_up(data, options, monkeypatch):
+    children_are_forks(monkeypatch)
     folder, features, named = data
     seen = []
     with H5StreamLoader(folder / "questions.h5", 16, fields=fields_of(folder, "image"), **options) as loader:

@@ -6,6 +6,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from forking import children_are_forks
 
 from h5stream import (
     Ends,
@@ -111,7 +112,8 @@ def test_a_dataset_gives_the_samples_of_a_reader_of_a_few_lines(path, pad):
     ],
     ids=str,
 )
-def test_a_loader_gives_each_sample_once(path, pad, options):
+def test_a_loader_gives_each_sample_once(path, pad, options, monkeypatch):
+    children_are_forks(monkeypatch)
     expected = by_hand(path, 4, pad)
     given = {"shuffle": True, "seed": 1} | options
     with H5StreamLoader(path, 8, fields=FIELDS, samples=Sequences(4, of="data/*", pad=pad), **given) as loader:
