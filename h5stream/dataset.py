@@ -139,7 +139,8 @@ class H5Dataset(Dataset[Any]):
 
     def __repr__(self) -> str:
         names = ", ".join(f.name for f in self.layout.fields)
-        return f"H5Dataset({len(self):,} rows of {names}; {len(self.layout.files)} file(s))"
+        what = "rows" if self.layout.space is None else "samples"
+        return f"H5Dataset({len(self):,} {what} of {names}; {len(self.layout.files)} file(s))"
 
     def close(self) -> None:
         """Close the files; the next read opens them again."""

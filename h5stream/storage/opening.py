@@ -103,7 +103,7 @@ def open_layout(
                 if shape is None:
                     shape = _default_shape(file, group, path, guard)
                 reader = _FileReader(file, number, every, row_start, guard, linked, samples, looked_up)
-                files.append(reader.read(shape.inside(group)))
+                files.append(reader.read(shape.inside(group), group if samples else ""))
                 if isinstance(samples, Sequences):
                     edges.append(edges_in(file, group, samples.of, files[-1].rows, path, guard) + row_start)
                 identities.append(every.identities[number])
@@ -233,7 +233,8 @@ class _FileReader:
         self.once: list[tuple[int, Any]] = []
         self.groups: dict[Any, tuple[_Place, Columns, str, list[Target]]] = {}
 
-    def read(self, shape: SampleShape) -> FileParts:
+    def read(self, shape: SampleShape, group: str = "") -> FileParts:
+        """Find all fields of a sample; of many groups, names say nothing of the one that they are found in."""
         lengths: dict[str, int] = {}
         entries = [self._add(place, field, lengths) for place, field in enumerate(shape.fields)]
         if not lengths:
@@ -251,7 +252,7 @@ class _FileReader:
         parts = tuple(self._part(*group) for group in self.groups.values())
         return FileParts(
             rows=next(iter(lengths.values())),
-            fields=tuple(self.fields),
+            fields=tuple(replace(field, name=field.name.removeprefix(f"{group}/")) for field in self.fields),
             parts=parts,
             entries=tuple(entries),
             once=tuple(self.once),
