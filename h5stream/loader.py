@@ -82,8 +82,8 @@ class H5StreamLoader:
         a row of any of many groups.
     seed : int, optional
         Of the shuffle; default 0, so that all ranks agree and runs repeat. Loaders over two files do *not* give the
-        same order for the same seed where rows, chunks or windows differ: never zip them; give both one list as
-        `batch_sampler`.
+        same order for the same seed where rows, chunks or windows differ: never zip them; ``Field(..., file=)`` makes
+        them fields of one loader.
     window : int, "auto" or "all"
         Rows that are shuffled with one another. ``"auto"`` is the most of 4 batches, 1,024 blocks and 256 MiB within
         the budget; ``"all"`` is an exact global shuffle.
