@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from inner import stream_all
 
-from h5stream import Field, H5Dataset
+from h5stream import Field, H5Dataset, H5StreamLoader, SampleNumber
 from h5stream.errors import OptionError
 from h5stream.samples.segments import Bounds, Ends, Ids, Lengths
 from h5stream.samples.sequences import Sequences
@@ -63,6 +64,17 @@ def test_groups_of_episodes_are_segments(tmp_path, stored, pad):
 GZIP = {"chunks": (4, 3), "compression": "gzip", "shuffle": True}
 
 
+STORED = [
+    {},
+    {"chunks": (3, 2)},
+    {"chunks": (4, 3), "compression": "gzip", "shuffle": True},
+    {"chunks": (6, 1), "compression": "gzip"},  # side by side
+    {"chunks": (5, 300), "compression": "lzf", "shuffle": True},  # rows that are long enough to be unshuffled in place
+    {"chunks": (2, 2), "fletcher32": True},
+    {"chunks": (8, 3), "scaleoffset": 0},  # through h5py
+]
+
+
 @st.composite
 def recordings(draw):
     """Files of one flat buffer each, with segments said in one of six ways; and what is asked of them."""
@@ -71,9 +83,8 @@ def recordings(draw):
     return {
         "lengths": lengths,
         "way": draw(st.sampled_from(["files", "ends", "ids", "lengths", "bounds", "groups"])),
-        "stored": draw(
-            st.sampled_from([{}, {"chunks": (3, 2)}, {"chunks": (4, 3), "compression": "gzip", "shuffle": True}])
-        ),
+        "stored": draw(st.sampled_from(STORED)),
+        "wide": draw(st.sampled_from([3, 3, 300])),
         "dtype": draw(st.sampled_from(["u1", "<f4", ">i2", "S3"])),
         "steps": steps,
         "pad": draw(st.sampled_from([None, "edge"])),
@@ -97,9 +108,14 @@ def write_recordings(folder, form):
     paths, segments, rng = [], [], np.random.default_rng(3)
     for number, lengths in enumerate(form["lengths"]):
         path, rows = folder / f"{number}.h5", sum(lengths)
-        x = rng.integers(10, 99, (rows, 3)).astype(form["dtype"])
+        x = rng.integers(10, 99, (rows, form["wide"])).astype(form["dtype"])
         cut = np.split(x, np.cumsum(lengths)[:-1])
-        stored = form["stored"] | ({"maxshape": (None, 3)} if form["stored"] else {})
+        stored = dict(form["stored"])
+        if np.dtype(form["dtype"]).kind not in "iu":
+            stored.pop("scaleoffset", None)
+        if stored:
+            rows_of_chunk, columns = stored["chunks"]
+            stored |= {"maxshape": (None, form["wide"]), "chunks": (rows_of_chunk, min(columns, form["wide"]))}
         with h5py.File(path, "w") as file:
             if form["way"] == "groups":
                 for k, some in enumerate(cut):
@@ -151,3 +167,27 @@ def test_every_sequence_is_what_h5py_gives_a_reader_of_a_few_lines(tmp_path_fact
     some = data.draw(st.lists(st.integers(-len(told), len(told) - 1), min_size=1, max_size=20))
     assert same(dataset[some], np.stack([told[k] for k in some]))
     assert same(dataset[some[0]], told[some[0]])
+    if data.draw(st.integers(0, 3)) == 0:
+        check_an_epoch(paths, [field, SampleNumber()], samples, told, data)
+
+
+def check_an_epoch(paths, fields, samples, told, data):
+    """Compare every batch of an epoch, of any window, threads and rank, kept in memory or streamed."""
+    ranks = data.draw(st.integers(1, min(3, len(told))))
+    options = {
+        "shuffle": data.draw(st.booleans()),
+        "window": data.draw(st.sampled_from(["auto", "all", 7])),
+        "num_workers": data.draw(st.sampled_from([0, 2])),
+        "seed": data.draw(st.integers(0, 9)),
+    }
+    seen = []
+    with pytest.MonkeyPatch.context() as patch:
+        if data.draw(st.booleans()):
+            stream_all(patch)
+        for rank in range(ranks):
+            given = options | {"rank": rank, "world_size": ranks}
+            with H5StreamLoader(paths, 4, fields=fields, samples=samples, **given) as loader:
+                for values, numbers in loader:
+                    assert same(values, np.stack([told[k] for k in numbers.tolist()]))
+                    seen += numbers.tolist()
+    assert sorted(seen) == list(range(len(told)))
