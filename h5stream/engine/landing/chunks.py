@@ -31,7 +31,8 @@ Ints = NDArray[np.int64]
 
 
 FUSED_ROW_NBYTES = 1024
-"""Bytes of a row from which on the rows of spans are unshuffled and copied one by one, in one pass."""
+"""Bytes of a row from which on the rows of spans are unshuffled and copied one by one, in one pass. A guess, not
+measured: shorter rows are cheaper to copy in runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
