@@ -138,9 +138,10 @@ def _apart(packed: torch.Tensor, start: int, nbytes: int, dtype: np.dtype[Any], 
     By way of NumPy, whose arrays become storages of their own length. Of torch, a slice of a storage does the same in
     ten times as long.
     """
-    tensor = torch.from_numpy(packed.numpy()[start : start + nbytes].view(dtype).reshape(shape))
+    values = packed.numpy()[start : start + nbytes].view(dtype).reshape(shape)
     keeps = packed.nbytes / nbytes
-    return tensor.clone() if keeps >= COPIED_SHARE or (nbytes <= COPIED_NBYTES and keeps >= 4) else tensor
+    copied = keeps >= COPIED_SHARE or (nbytes <= COPIED_NBYTES and keeps >= 4)
+    return torch.from_numpy(values.copy() if copied else values)
 
 
 def strings_to_lists(strings: Any, *, cut_at_nul: bool) -> list[Any]:

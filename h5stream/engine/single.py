@@ -22,7 +22,7 @@ from h5stream.storage.layout import DatasetPart, SampleLayout
 from h5stream.storage.source import ByteSource, Descriptor
 
 MOST_READS = 64
-"""Reads of a row, at most, that are done one by one from Python."""
+"""Reads, at most, that are done one by one from Python."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,18 +92,23 @@ class SingleRows:
             return None
         values: list[Any] = [None] * len(self._forms)
         for each in reads:
-            descriptor = self._descriptor(each)
-            chunk, within = divmod(row - each.row_start, each.chunk_rows)
             value: Any = np.empty(*self._forms[each.field])
-            memory = value.reshape(-1).view(np.uint8) if len(each.pieces) > 1 else value
-            for number, begin, into, nbytes in each.pieces:
-                at = each.offsets[chunk * each.across + number] + within * each.stride + begin
-                target = memory[into : into + nbytes] if len(each.pieces) > 1 else memory
-                if not _read(descriptor.number, target, at, nbytes):
-                    return None  # the ordinary way says why, or gets over it
+            if not self._read_row(value, each, row):
+                return None  # the ordinary way says why, or gets over it
             values[each.field] = torch.from_numpy(value)
         self._check_unchanged(reads)
         return values
+
+    def _read_row(self, value: Any, each: _Reads, row: int) -> bool:
+        descriptor = self._descriptor(each).number
+        chunk, within = divmod(row - each.row_start, each.chunk_rows)
+        memory = value.reshape(-1).view(np.uint8) if len(each.pieces) > 1 else value
+        for number, begin, into, nbytes in each.pieces:
+            at = each.offsets[chunk * each.across + number] + within * each.stride + begin
+            target = memory[into : into + nbytes] if len(each.pieces) > 1 else memory
+            if not _read(descriptor, target, at, nbytes):
+                return False
+        return True
 
     def read_stretch(self, first: int, count: int, scratch: DecodeScratch) -> list[torch.Tensor] | None:
         """Read consecutive rows, a tensor for each field; None where it is not that simple, or does not succeed.
@@ -121,11 +126,14 @@ class SingleRows:
             return None
         values: list[Any] = [None] * len(self._forms)
         for each in reads:
-            if len(each.pieces) > 1 or each.stride - each.pieces[0][3] > each.gap_nbytes:
-                return None
             shape, dtype = self._forms[each.field]
             value = np.empty((count, *shape), dtype)
-            if not self._read_to(value, each, first, scratch):
+            if len(each.pieces) > 1 or each.stride - each.pieces[0][3] > each.gap_nbytes:
+                if count * len(each.pieces) > MOST_READS:
+                    return None
+                if not all(self._read_row(value[k : k + 1], each, first + k) for k in range(count)):
+                    return None
+            elif not self._read_to(value, each, first, scratch):
                 return None
             values[each.field] = torch.from_numpy(value)
         self._check_unchanged(reads)

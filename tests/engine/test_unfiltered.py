@@ -10,7 +10,7 @@ from amounts import examples
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from inner import sources_of, stream_all
-from recording import record_reads
+from recording import asked_for, record_reads
 
 from h5stream import Field, H5Dataset, H5StreamLoader
 from h5stream.engine.landing.unfiltered import EXTENT_NBYTES, reach_of
@@ -126,6 +126,10 @@ def test_columns_that_lie_far_apart_are_read_apart(tmp_path, monkeypatch):
     assert (dataset[10:40].numpy() == x[10:40][:, columns]).all()
     assert sum(reads) == 30 * 16
     assert len(reads) == 30 * 3
+    begin = asked_for()[1]
+    few = dataset[98:]
+    assert (asked_for()[0] - begin).tolist() == [2 * 16, 2 * 3]
+    assert (few.numpy() == x[98:][:, columns]).all()
 
 
 def test_gaps_that_cost_less_than_a_read_are_read_along(tmp_path, monkeypatch):
@@ -150,8 +154,11 @@ def test_a_member_of_large_elements_is_read_without_the_others(tmp_path, monkeyp
     reads = record_reads(monkeypatch)
     dataset = H5Dataset(path, "x:label")
     reads.clear()
+    begin = asked_for()[1]
     assert dataset[:].tolist() == list(range(50))
-    assert sum(reads) == 50 * 8
+    assert (asked_for()[0] - begin).tolist() == [50 * 8, 50]
+    assert dataset[np.arange(0, 50, 2)].tolist() == list(range(0, 50, 2))
+    assert sum(reads) == 25 * 8
 
 
 @pytest.mark.parametrize("kind", ["sampler", "batch_sampler", "subset"])
@@ -176,7 +183,10 @@ def test_rows_of_a_large_chunk_are_read_alone(tmp_path, monkeypatch, kind):
 def test_single_rows_read_their_own_bytes_only(tmp_path):
     path, x = write(tmp_path / "a.h5", rows=2000, columns=30, chunks=(900, 30), y=np.arange(2000))
     dataset = H5Dataset(path, {"x": Field("x", columns=slice(3, 5)), "y": "y"})
+    dataset[1]  # opens what there is to open
+    begin = asked_for()[1]
     sample = dataset[1234]
+    assert asked_for()[0][0] - begin[0] == 2 * 4 + 8
     assert sample["x"].tolist() == x[1234, 3:5].tolist()
     assert (int(sample["y"]), sample["y"].shape) == (1234, ())
     subset = dataset.subset(np.arange(1000, 2000))
