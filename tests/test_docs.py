@@ -164,6 +164,36 @@ def test_inner_names_are_found(code):
     assert len(list(inner_names(ast.parse(code)))) == 1
 
 
+def slow_transforms(tree):
+    """Yield what a function that is given as `transform` computes into new memory."""
+    given = {
+        ast.unparse(word.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        for word in node.keywords
+        if word.arg == "transform"
+    }
+    for node in ast.walk(tree):
+        if (isinstance(node, ast.FunctionDef) and node.name in given) or (
+            isinstance(node, ast.Lambda) and ast.unparse(node) in given
+        ):
+            yield from (ast.unparse(inner) for inner in ast.walk(node) if isinstance(inner, ast.BinOp))
+
+
+def test_no_page_teaches_the_slow_form_of_a_transform():
+    """Arithmetic into new memory on large batches takes several times as long as in place."""
+    texts = ["\n".join(code for _, code in blocks(page)) for page in [*PAGES, ROOT / "README.md"]]
+    texts += [path.read_text() for path in (ROOT / "examples").glob("*.py")]
+    taught = [slow for text in texts for slow in slow_transforms(ast.parse(text))]
+    assert taught == []
+    assert any("transform=" in text for text in texts)
+
+
+@pytest.mark.parametrize("form", ["def f(x):\n    return x / 255\nL(transform=f)", "L(transform=lambda x: x * 2)"])
+def test_a_slow_form_is_found(form):
+    assert len(list(slow_transforms(ast.parse(form)))) == 1
+
+
 def commands():
     for page in [*PAGES, ROOT / "README.md"]:
         text = page.read_text()

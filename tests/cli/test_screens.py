@@ -23,6 +23,7 @@ from h5stream.advice.tune import Attempt, Tuning
 from h5stream.baseline.measure import Measurement
 from h5stream.cli.app import app
 from h5stream.cli.bench import Report, print_end, print_row
+from h5stream.cli.showing import Bar
 from h5stream.cli.tune import attempts_table
 
 SCREENS = {
@@ -153,6 +154,32 @@ def test_help_shows_no_type_for_options_that_take_no_value(screens):
     for name in ("inspect", "bench", "stage", "repack", "monitor"):
         lines = [line for line in screens(name, "-h").out.splitlines() if "bool" in line.lower()]
         assert all("--help" in line for line in lines), lines
+
+
+def test_commands_are_grouped_by_what_one_does_with_them(h5stream):
+    text = h5stream("-h").out
+    groups = re.findall(r"^╭─ (\w+) ─.*?^╰", text, flags=re.MULTILINE | re.DOTALL)
+    assert groups == ["Options", "Look", "Train", "Stage", "Watch"]
+    inside = dict(zip(groups, re.split(r"^╭─", text, flags=re.MULTILINE)[1:], strict=True))
+    for group, commands in {"Look": "inspect doctor", "Train": "bench diagnose tune suggest"}.items():
+        assert re.findall(r"^│ (\w+) ", inside[group], flags=re.MULTILINE) == commands.split()
+
+
+def test_what_is_piped_says_now_and_then_how_far_it_is(monkeypatch):
+    """A log of a long command must not look like one that hangs."""
+    moments = itertools.count(0.0, 2.0)
+    monkeypatch.setattr("time.monotonic", lambda: next(moments))
+    log = Console(file=io.StringIO(), width=80)
+    with Bar(log, "writing", rows=True) as bar:
+        for done in range(1, 13):
+            bar.show(done * 1000, 12_000)
+    lines = log.file.getvalue().splitlines()
+    assert lines == [
+        "writing: 3,000 of 12,000 rows, 500 rows/s, 18 s left",
+        "writing: 6,000 of 12,000 rows, 500 rows/s, 12 s left",
+        "writing: 9,000 of 12,000 rows, 500 rows/s, 6 s left",
+        "writing: 12,000 of 12,000 rows, 500 rows/s, 0 s left",
+    ]
 
 
 def test_version_and_module_are_two_more_doors():
