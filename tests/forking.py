@@ -239,7 +239,10 @@ def serve(descriptor):
 
     def count(*_):
         while running:
-            pid, status = os.waitpid(-1, os.WNOHANG)
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:  # a signal in between, and this function within itself, took the last
+                return
             if pid == 0:
                 return
             with open(running.pop(pid), "w") as end:
