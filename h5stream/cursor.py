@@ -191,7 +191,7 @@ class Cursor:
         order = ListedOrder(
             self._given.batches(),
             together=min(_LISTED_AT_ONCE, max(1, self._footprint.max_open_batches // 2)),
-            total_rows=self._dataset.layout.rows,
+            total_rows=self._dataset.layout.samples,
             count=self._given.count,
             most_rows=self._given.most_rows,
             rows=self._given.rows,

@@ -18,7 +18,7 @@ from h5stream.engine.reader import RowReader
 from h5stream.engine.slots import Memory, SlotFormat, address_of, map_memory
 from h5stream.engine.tasks import Destination
 from h5stream.errors import OptionError
-from h5stream.order.blocks import Blocks, blocks_by, listed_blocks, make_blocks, row_numbers, select_rows
+from h5stream.order.blocks import Blocks, block_numbers, blocks_by, listed_blocks, make_blocks, row_numbers, select_rows
 from h5stream.order.epoch import Window
 from h5stream.order.places import Places, place_dtype
 from h5stream.storage.fields import Fields, Source
@@ -44,8 +44,8 @@ class _Known(NamedTuple):
 
     @property
     def total(self) -> int:
-        """How many rows."""
-        return self.layout.rows if self.rows is None else len(self.rows)
+        """How many samples."""
+        return self.layout.samples if self.rows is None else len(self.rows)
 
     def chosen(self, places: NDArray[np.int64] | None) -> NDArray[np.int64] | None:
         """Give the rows at places among these; None for all of the files'."""
@@ -119,8 +119,7 @@ class H5Dataset(Dataset[Any]):
         known = source if isinstance(source, _Known) else _known(source, fields)
         if known is None:
             layout = open_layout(cast(Source, source), fields, samples=samples, allow_external=allow_external)
-            anchors = None if layout.space is None else layout.space.anchors
-            known = _Known(layout, anchors, numpy, BlockCache())
+            known = _Known(layout, None, numpy, BlockCache())
         self.layout: SampleLayout = known.layout
         self._rows = known.rows if rows is None else known.chosen(select_rows(rows, known.total))
         self._numpy: bool = numpy or known.numpy
@@ -135,7 +134,7 @@ class H5Dataset(Dataset[Any]):
         self.__dict__.update(state, _cache=BlockCache())
 
     def __len__(self) -> int:
-        return self.layout.rows if self._rows is None else len(self._rows)
+        return self.layout.samples if self._rows is None else len(self._rows)
 
     def __repr__(self) -> str:
         names = ", ".join(f.name for f in self.layout.fields)
@@ -222,7 +221,10 @@ class H5Dataset(Dataset[Any]):
 
     @property
     def rows(self) -> NDArray[np.int64] | None:
-        """The row of the files that each sample is, in the order of this dataset; None where that is all of them."""
+        """The number of each sample in the files, in the order of this dataset; None where it has all of them.
+
+        A sample that is a row has the row's number; others are counted by `samples`.
+        """
         return self._rows
 
     @property
@@ -232,13 +234,16 @@ class H5Dataset(Dataset[Any]):
 
     @property
     def blocks(self) -> Blocks:
-        """The rows cut into blocks, the unit of the coarse shuffle."""
+        """The samples cut into blocks, the unit of the coarse shuffle."""
         rows = self._rows if self._rows is None or self.is_in_file_order else np.sort(self._rows)
         chunks = self.layout.looked_up_chunks()
         return self._blocks_of(rows) if chunks is None else blocks_by(chunks, rows)
 
     def _blocks_of(self, rows: NDArray[np.int64] | None) -> Blocks:
-        return make_blocks(self.layout.file_starts, self.layout.block_rows, rows)
+        layout = self.layout
+        if layout.space is None:
+            return make_blocks(layout.file_starts, layout.block_rows, rows)
+        return blocks_by(block_numbers(layout.file_starts, layout.block_rows, layout.space.anchors), rows)
 
     def blocks_for(self, shuffle: bool) -> Blocks:
         """Cut the rows into the blocks of an epoch; one that is not shuffled keeps the order of `listed`.
@@ -255,9 +260,11 @@ class H5Dataset(Dataset[Any]):
         """
         if shuffle:
             return self.blocks
-        if self._rows is None or self.is_in_file_order:
+        space = self.layout.space
+        if self.is_in_file_order and (space is None or _ascending(space.anchors)):
             return self._blocks_of(self._rows)
-        return listed_blocks(self._rows, max(self.layout.block_rows))
+        rows = np.arange(self.layout.samples) if self._rows is None else self._rows
+        return listed_blocks(rows, max(self.layout.block_rows))
 
     # --- samples and batches ----------------------------------------------------------------------------
 
@@ -325,10 +332,10 @@ class H5Dataset(Dataset[Any]):
         return self._read(self._row_numbers(rows))
 
     def _read(self, numbers: Places) -> Any:
-        """Read rows by their numbers in the files."""
+        """Read samples by their numbers in the files."""
         count = len(numbers)
         # As narrow as plans want them: finding that out afterwards costs more than reading a few thousand rows.
-        numbers = numbers.astype(place_dtype(self.layout.rows), copy=False)
+        numbers = numbers.astype(place_dtype(self.layout.samples), copy=False)
         by_row: Places = np.arange(count, dtype=place_dtype(count))
         if not _ascending(numbers):
             by_row = np.argsort(numbers, kind="stable")
@@ -366,7 +373,7 @@ class H5Dataset(Dataset[Any]):
 
     def _sample(self, index: int) -> Any:
         """Read one row; compressed blocks are kept for a while, for neighbours that are asked for next."""
-        plain = self._rows is None and 0 <= index < self.layout.rows
+        plain = self._rows is None and 0 <= index < self.layout.samples
         row = index if plain else int(self._row_numbers(np.array([index]))[0])
         values = self._reader.single.read(row)
         if values is not None:
@@ -473,8 +480,8 @@ def _joined(sources: Sequence[Any], fields: Fields) -> H5Dataset:
     layout = joined_layout([part.layout for part in known])
     chosen = None
     if any(part._rows is not None for part in known):
-        starts = np.cumsum([0] + [part.layout.rows for part in known])
-        own = (np.arange(part.layout.rows) if part._rows is None else part._rows for part in known)
+        starts = np.cumsum([0] + [part.layout.samples for part in known])
+        own = (np.arange(part.layout.samples) if part._rows is None else part._rows for part in known)
         chosen = np.concatenate([rows + start for rows, start in zip(own, starts, strict=False)])
     return _dataset(_Known(layout, chosen, all(part._numpy for part in known), BlockCache()))
 

@@ -16,6 +16,7 @@ from h5stream.engine.budget import shape_of
 from h5stream.engine.footprint import size_order
 from h5stream.errors import OptionError, StateError
 from h5stream.mixing import warn_of_weak_shuffle
+from h5stream.order.blocks import Blocks
 from h5stream.order.epoch import EpochOrder, Order, OrderSettings
 from h5stream.order.quality import Quality, forecast
 
@@ -99,9 +100,7 @@ class ChunkBatchSampler(Sampler[list[int]]):
         )
         blocks = dataset.blocks_for(shuffle)
         self._blocks = replace(blocks, rows=None)  # an order of places in the dataset, whatever rows they are
-        # Where the dataset has an order of its own: the place of each of its rows, these in the order of the file.
-        own = dataset.rows
-        self._places = None if own is None or blocks.rows is own else np.argsort(own, kind="stable")
+        self._places = _places_of(blocks, dataset)
         self._first_batch = 0
         self._given: tuple[int, int] | None = None  # epoch, and batches of it, of the newest iteration
         self._order(0)  # complains now, not in the first epoch
@@ -267,6 +266,18 @@ class OrderSampler:
 
     def __iter__(self) -> Iterator[list[int]]:
         return _listed(self._order, 0, None)
+
+
+def _places_of(blocks: Blocks, dataset: H5Dataset) -> NDArray[np.int64] | None:
+    """Give the place in a dataset of each of its samples as blocks have them; None where they are in its own order."""
+    own = dataset.rows
+    if blocks.rows is own:
+        return None
+    assert blocks.rows is not None
+    order = np.arange(len(dataset)) if own is None else np.argsort(own, kind="stable")
+    places = np.empty_like(order)
+    places[np.argsort(blocks.rows, kind="stable")] = order
+    return places
 
 
 def _listed(order: Order, first_batch: int, places: NDArray[np.int64] | None) -> Iterator[list[int]]:

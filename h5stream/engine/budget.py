@@ -104,7 +104,7 @@ def shape_of(layout: SampleLayout, kept: tuple[int, ...] = (), selected: NDArray
     selected : ndarray of int64, optional
         The rows of an epoch, if not all.
     """
-    rows = layout.rows if selected is None else len(selected)
+    rows = layout.samples if selected is None else len(selected)
     read = [
         parts
         for number, parts in enumerate(layout.datasets)
@@ -120,7 +120,7 @@ def shape_of(layout: SampleLayout, kept: tuple[int, ...] = (), selected: NDArray
         chunks_a_row=sum(min(_chunks(parts) / rows, len(parts[0].pieces)) for parts in planned),
         kept_nbytes=resident_format(layout, kept).nbytes if kept else 0,
         data_nbytes=_data_nbytes(layout, selected),
-        largest_row=layout.rows,
+        largest_row=max(layout.rows, layout.samples),
         objects=sum(field.kind == "object" for field in layout.fields),
         seam_rows=_seam_rows(layout, planned),
         span_nbytes=_span_nbytes(layout, planned),
@@ -147,11 +147,12 @@ def _chunks(parts: Iterable[DatasetPart]) -> int:
 
 
 def _data_nbytes(layout: SampleLayout, selected: NDArray[np.int64] | None) -> int:
-    """Give the bytes of chunk indexes, of the blocks and of the selected rows."""
+    """Give the bytes of chunk indexes, of blocks, of samples that are no rows, and of the selected ones."""
     indexes = [part.index for parts in layout.datasets for part in parts if part.index is not None]
     index = sum(i.numbers.nbytes + i.offset.nbytes + i.nbytes.nbytes + i.filter_mask.nbytes for i in indexes)
     blocks = sum(-(-part.rows // rows) for part, rows in zip(layout.leading, layout.block_rows, strict=True))
     index += sum(rows.nbytes for _, rows in layout.lookups)
+    index += 0 if layout.space is None else layout.space.anchors.nbytes
     return index + blocks * BLOCK_NBYTES + (0 if selected is None else selected.nbytes)
 
 
@@ -296,7 +297,7 @@ class Sizing:
     @property
     def rows(self) -> int:
         """Rows of an epoch."""
-        return self.layout.rows if self.selected is None else len(self.selected)
+        return self.layout.samples if self.selected is None else len(self.selected)
 
     def choose(self, window: int | str) -> Footprint:
         """Size the windows that were asked for, and say what came out unlike it.

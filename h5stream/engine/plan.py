@@ -108,7 +108,7 @@ class Placement:
         return counts
 
     def files_of(self, layout: SampleLayout) -> tuple[int, ...]:
-        """Give the files of a layout that any of the rows lies in."""
+        """Give the files of a layout that any of the samples lies in."""
         return layout.files_of(self.rows)
 
     def ascending(self) -> Placement:
@@ -126,7 +126,7 @@ class Placement:
                 yield number, self[low:high]
 
     def looked_up(self, table: Places) -> Placement:
-        """Give the rows that a table has for these, which go to the same places."""
+        """Give the rows that a table has for samples, which go to the same places."""
         return replace(self, rows=table[self.rows])
 
     def in_steps(self, count: int) -> Iterator[Placement]:
@@ -195,7 +195,7 @@ def placed_spans(
     Parameters
     ----------
     samples : Placement
-        The samples, by the rows that they begin at.
+        The samples.
     steps : tuple of int
         Of the fields.
     space : SequenceSpace
@@ -203,7 +203,7 @@ def placed_spans(
     most_rows : int
         Rows that there are.
     """
-    spans, count = spans_of(samples.rows, steps, space), len(steps)
+    spans, count = spans_of(space.anchors_of(samples.rows), steps, space), len(steps)
     last_place = (int(samples.within.max(initial=0)) + 1) * count
     kind = place_dtype(max(most_rows, last_place))
     within: Places = samples.within.astype(kind, copy=False)

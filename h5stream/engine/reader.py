@@ -152,7 +152,7 @@ class RowReader:
         for steps, datasets in self._by_steps.items():
             rows, outside = placement, None
             if steps is not None and layout.space is not None:
-                rows, outside = placed_spans(placement, steps, layout.space, layout.rows)
+                rows, outside = placed_spans(placement.each_row(), steps, layout.space, layout.rows)
             if len(rows):
                 yield from self._plan_some(rows, task_nbytes, datasets, resident)
             if outside is not None and self._padding is not None:

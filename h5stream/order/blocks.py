@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
-from h5stream.order.places import Places, new_array, pieces, place_dtype
+from h5stream.order.places import Places, is_ascending, new_array, pieces, place_dtype
 
 _MAX_BLOCKS = 1 << 26
 
@@ -102,11 +102,11 @@ def make_blocks(
 
 
 def blocks_by(keys: NDArray[np.int64], rows: NDArray[np.int64] | None = None) -> Blocks:
-    """Make blocks of rows that have one key, such as the chunk that each of them looks up.
+    """Make blocks of rows, or of samples, that have one key: the chunk that each of them begins in or looks up.
 
     Parameters
     ----------
-    keys : ndarray of int64
+    keys : ndarray of int
         For each row there is.
     rows : ndarray of int64, optional
         The rows to use.
@@ -117,11 +117,29 @@ def blocks_by(keys: NDArray[np.int64], rows: NDArray[np.int64] | None = None) ->
     >>> blocks.edges.tolist(), blocks.rows.tolist()
     ([0, 2, 4], [1, 3, 0, 2])
     """
-    rows = np.arange(len(keys), dtype=np.int64) if rows is None else rows
-    ours = keys[rows]
-    by_key = np.argsort(ours, kind="stable")
-    edges = np.flatnonzero(np.diff(ours[by_key])) + 1
-    return Blocks(edges=np.concatenate([[0], edges, [len(rows)]]), rows=rows[by_key])
+    ours = keys if rows is None else keys[rows]
+    if not is_ascending(ours):
+        by_key = np.argsort(ours, kind="stable")
+        ours, rows = ours[by_key], by_key if rows is None else rows[by_key]
+    edges = np.flatnonzero(np.diff(ours)) + 1
+    return Blocks(edges=np.concatenate([[0], edges, [len(ours)]]), rows=rows)
+
+
+def block_numbers(
+    file_starts: tuple[int, ...], block_rows: tuple[int, ...], rows: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Give the number of the block that each of some rows lies in; see `make_blocks`.
+
+    Examples
+    --------
+    >>> block_numbers((0, 5, 9), (2, 3), np.array([8, 0, 4, 5])).tolist()
+    [4, 0, 2, 3]
+    """
+    starts, sizes = np.array(file_starts[:-1]), np.array(block_rows)
+    counts = -(-np.diff(file_starts) // sizes)
+    file = np.searchsorted(starts, rows, side="right") - 1
+    numbers: NDArray[np.int64] = (np.cumsum(counts) - counts)[file] + (rows - starts[file]) // sizes[file]
+    return numbers
 
 
 def listed_blocks(rows: NDArray[np.int64], block_rows: int) -> Blocks:

@@ -23,7 +23,7 @@ class SequenceSpace:
     Attributes
     ----------
     anchors : ndarray of int64
-        The row that each sample begins at, ascending.
+        The row that each sample begins at.
     edges : ndarray of int64
         Of the segments; see `h5stream.samples.segments`.
     pad : str or float or None
@@ -36,6 +36,16 @@ class SequenceSpace:
     edges: Edges
     pad: str | float | None
     left_out: int
+
+    @property
+    def samples(self) -> int:
+        """How many samples there are."""
+        return len(self.anchors)
+
+    def anchors_of(self, numbers: NDArray[Any]) -> NDArray[np.int64]:
+        """Give the rows that samples begin at, by their numbers."""
+        anchors: NDArray[np.int64] = self.anchors[numbers]
+        return anchors
 
     @property
     def padding(self) -> float | None:

@@ -242,17 +242,22 @@ class SampleLayout:
     @property
     def samples(self) -> int:
         """All samples: rows, unless `space` says which there are."""
-        return self.rows if self.space is None else len(self.space.anchors)
+        return self.rows if self.space is None else self.space.samples
+
+    def anchors_of(self, numbers: NDArray[Any]) -> NDArray[Any]:
+        """Give the rows that samples begin at, by their numbers: a sample that is a row has that row's number."""
+        return numbers if self.space is None else self.space.anchors_of(numbers)
 
     @property
     def rows(self) -> int:
         """All rows."""
         return self.file_starts[-1]
 
-    def files_of(self, rows: NDArray[Any]) -> tuple[int, ...]:
-        """Return the files that rows lie in, whatever their order, with those that links lead to from there."""
+    def files_of(self, samples: NDArray[Any]) -> tuple[int, ...]:
+        """Return the files that samples lie in, whatever their order, with those that links lead to from there."""
         if len(self.files) == 1:
             return (0,)
+        rows = self.anchors_of(samples)
         if (rows[:-1] <= rows[1:]).all():
             # In the rows' own type: they are many, and would be copied to be compared.
             starts = np.minimum(self.file_starts, np.iinfo(rows.dtype).max).astype(rows.dtype)
@@ -291,7 +296,7 @@ class SampleLayout:
         return lead
 
     def looked_up_chunks(self) -> NDArray[np.int64] | None:
-        """Give the chunk of the `leading_lookup` that each row of the others looks up; None where nothing leads so."""
+        """Give the chunk of the `leading_lookup` that each sample looks up; None where nothing leads so."""
         lead = self.leading_lookup
         if lead is None:
             return None

@@ -81,7 +81,7 @@ class LookedUp:
         self.tables.append(flat.astype(np.int64) + first)
 
     def table(self, rows: int, space: SequenceSpace | None) -> NDArray[np.int64]:
-        """Give the row that each row of the data looks up.
+        """Give the row that each sample looks up.
 
         Raises
         ------
@@ -89,7 +89,7 @@ class LookedUp:
             If a row is not there, or there are not as many as rows, or as samples where an array was given.
         """
         used = np.concatenate(self.tables) if self.given is None else self.given
-        count = rows if self.given is None or space is None else len(space.anchors)
+        count = rows if self.given is None or space is None else space.samples
         if len(used) != count:
             raise OptionError(
                 f"Field({self.name!r}): rows= has {len(used):,} numbers, and needs one for each of {count:,}; "
@@ -102,8 +102,4 @@ class LookedUp:
                 f"{self.rows - 1:,}; {len(wrong):,} of {count:,} are not there. Negative numbers do not count from "
                 "the end; give samples without one a row of their own, or leave them out of the file"
             )
-        if space is None or self.given is None:
-            return used
-        table = np.zeros(rows, dtype=np.int64)
-        table[space.anchors] = used
-        return table
+        return used if space is None or self.given is not None else used[space.anchors]

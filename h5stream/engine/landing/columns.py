@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from h5stream.engine.counters import clock
 from h5stream.engine.plan import Placement
@@ -29,7 +28,7 @@ class ColumnsTask:
     columns : Columns
         The fields.
     placement : Placement
-        The samples, by the rows that they begin at, and where they go.
+        The samples, and where they go.
     """
 
     columns: Columns
@@ -65,7 +64,7 @@ class Columns:
         self._columns: list[tuple[int, FieldLayout, Column]] = [
             (number, layout.fields[number], column) for number, column in layout.columns
         ]
-        self._anchors = None if layout.space is None else layout.space.anchors
+        self._anchors_of = layout.anchors_of
 
     def plan(self, placement: Placement) -> Iterator[ColumnsTask]:
         """Cut samples into tasks."""
@@ -75,9 +74,10 @@ class Columns:
 
     def copy(self, placement: Placement, destination: Destination) -> None:
         """Put the values of samples in their places."""
-        numbers = self._numbers(placement.rows)
+        numbers = placement.rows.astype(np.int64)
+        rows = self._anchors_of(numbers)
         for field, layout, column in self._columns:
-            values = column.of(numbers, placement.rows)
+            values = column.of(numbers, rows)
             if layout.kind == "object":
                 for value, batch, within in zip(values, placement.batch, placement.within, strict=True):
                     destination.objects[int(batch)][field][int(within)] = value
@@ -92,9 +92,3 @@ class Columns:
                 )
                 whole = np.array([[0, 0, nbytes]], dtype=np.int64)
                 destination.scatter(field, counted, address_of(dense), nbytes, whole)
-
-    def _numbers(self, rows: NDArray[Any]) -> NDArray[np.int64]:
-        """Give the numbers of samples, by the rows that they begin at."""
-        if self._anchors is None:
-            return rows.astype(np.int64)
-        return np.searchsorted(self._anchors, rows).astype(np.int64)
