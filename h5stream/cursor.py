@@ -15,6 +15,7 @@ from h5stream.dataset import H5Dataset
 from h5stream.engine.footprint import Footprint
 from h5stream.errors import OptionError, StateError
 from h5stream.mixing import warn_of_weak_shuffle
+from h5stream.order.blocks import Blocks
 from h5stream.order.epoch import EpochOrder, Order, OrderSettings
 from h5stream.order.listed import GivenOrder, ListedOrder
 from h5stream.order.rest import RestOrder, Taken, order_after
@@ -121,6 +122,7 @@ class Cursor:
             drop_last=settings.drop_last,
             seed=settings.first_seed(),
         )
+        self._drawn: dict[tuple[int, int], Blocks] = {}
         self._seed_is_drawn = settings.seed is None and settings.generator is not None
         self._next = Place(epoch=0)
         self._newest: Progress | None = None
@@ -171,6 +173,16 @@ class Cursor:
                 stacklevel=4,
             )
 
+    def _blocks_of(self, epoch: int) -> Blocks:
+        """Give the blocks of an epoch: all alike, but where it draws its samples."""
+        key = self._settings.seed, epoch
+        if key not in self._drawn:
+            drawn = self._dataset.drawn_blocks(self._settings.shuffle, seed=key[0], epoch=epoch)
+            if drawn is None:
+                return self.blocks
+            self._drawn = dict([*self._drawn.items()][-1:]) | {key: drawn}  # this epoch and the one read ahead
+        return self._drawn[key]
+
     # --- orders -------------------------------------------------------------------------------------------
 
     def order(self, epoch: int) -> EpochOrder | CheckedOrder:
@@ -178,13 +190,13 @@ class Cursor:
         ranks = self.ranks
         if self._asked.order is not None:
             return self._users_order(epoch, ranks)
-        return EpochOrder(self.blocks, self._settings_of(epoch, ranks))
+        return EpochOrder(self._blocks_of(epoch), self._settings_of(epoch, ranks))
 
     def order_of(self, start: Start) -> tuple[EpochOrder | RestOrder | CheckedOrder | ListedOrder, int]:
         """Give the order of an iteration, and the batch to begin with."""
         place = start.place
         if self._asked.order is None and self._given is None:
-            return order_after(self.blocks, self._settings_of(place.epoch, start.ranks), place.taken)
+            return order_after(self._blocks_of(place.epoch), self._settings_of(place.epoch, start.ranks), place.taken)
         first_batch = place.taken[0][1] if place.taken else 0
         if self._given is None:
             return self._users_order(place.epoch, start.ranks), first_batch
@@ -203,11 +215,12 @@ class Cursor:
         """Give what ``order=`` makes; the newest is kept, since it is asked for its length as well."""
         if self._users is None or self._users[0] != (epoch, ranks):
             assert self._asked.order is not None
-            given, size = self._asked.order(self.blocks, epoch, ranks), self._footprint
+            blocks, size = self._blocks_of(epoch), self._footprint
+            given = self._asked.order(blocks, epoch, ranks)
             rows = self._settings.batch_size
             most = -(-size.window_rows // rows) + 1
             limit = WindowLimit(batch_rows=rows, window_rows=size.window_rows, window_batches=most)
-            self._users = (epoch, ranks), CheckedOrder(given, self.blocks, limit)
+            self._users = (epoch, ranks), CheckedOrder(given, blocks, limit)
         return self._users[1]
 
     def _settings_of(self, epoch: int, ranks: Ranks) -> OrderSettings:

@@ -19,6 +19,7 @@ from h5stream.engine.slots import Memory, SlotFormat, address_of, map_memory
 from h5stream.engine.tasks import Destination
 from h5stream.errors import OptionError
 from h5stream.order.blocks import Blocks, block_numbers, blocks_by, listed_blocks, make_blocks, row_numbers, select_rows
+from h5stream.order.draws import RandomStarts
 from h5stream.order.epoch import Window
 from h5stream.order.places import Places, place_dtype
 from h5stream.storage.fields import Fields, Source
@@ -45,10 +46,26 @@ class _Known(NamedTuple):
     @property
     def total(self) -> int:
         """How many samples."""
-        return self.layout.samples if self.rows is None else len(self.rows)
+        starts = self.starts(self.rows)
+        return len(starts) if starts is not None else self.layout.samples if self.rows is None else len(self.rows)
+
+    def starts(self, rows: NDArray[np.int64] | None) -> RandomStarts | None:
+        """Give what draws an epoch's samples, of some; None where an epoch takes all."""
+        space = self.layout.space
+        return None if space is None or space.draws is None else RandomStarts(space, rows)
 
     def chosen(self, places: NDArray[np.int64] | None) -> NDArray[np.int64] | None:
         """Give the rows at places among these; None for all of the files'."""
+        starts = self.starts(self.rows)
+        if starts is not None and places is not None:
+            assert self.layout.space is not None
+            assert self.layout.space.draws is not None
+            if self.layout.space.draws.per_epoch is not None:
+                raise OptionError(
+                    "with per_epoch= the samples of an epoch are drawn, and there are none to choose from; name the "
+                    "groups or files that they are drawn from: Sequences(..., of=[...])"
+                )
+            return starts.of_segments(places)
         return self.rows if places is None else places if self.rows is None else self.rows[places]
 
 
@@ -122,6 +139,8 @@ class H5Dataset(Dataset[Any]):
             known = _Known(layout, None, numpy, BlockCache())
         self.layout: SampleLayout = known.layout
         self._rows = known.rows if rows is None else known.chosen(select_rows(rows, known.total))
+        self._starts = known.starts(self._rows)
+        self._drawn = None if self._starts is None else self._starts.numbers(seed=0, epoch=0)
         self._numpy: bool = numpy or known.numpy
         if self._numpy:
             _check_numpy_has(self.layout)
@@ -134,7 +153,24 @@ class H5Dataset(Dataset[Any]):
         self.__dict__.update(state, _cache=BlockCache())
 
     def __len__(self) -> int:
-        return self.layout.samples if self._rows is None else len(self._rows)
+        chosen = self.rows
+        return self.layout.samples if chosen is None else len(chosen)
+
+    def set_epoch(self, epoch: int, *, seed: int = 0) -> None:
+        """Draw the samples of an epoch, where ``samples=`` has random starts; without those it changes nothing.
+
+        A loader of ours does not need it: it draws by its own seed and epoch. Under a stock DataLoader call it before
+        each epoch; workers that persist keep the epoch that they began with.
+
+        Parameters
+        ----------
+        epoch : int
+            The epoch, 0 at first.
+        seed : int
+            Another seed draws others.
+        """
+        if self._starts is not None:
+            self._drawn = self._starts.numbers(seed=seed, epoch=epoch)
 
     def __repr__(self) -> str:
         names = ", ".join(f.name for f in self.layout.fields)
@@ -225,17 +261,25 @@ class H5Dataset(Dataset[Any]):
 
         A sample that is a row has the row's number; others are counted by `samples`.
         """
+        return self._rows if self._drawn is None else self._drawn
+
+    @property
+    def chosen(self) -> NDArray[np.int64] | None:
+        """The numbers of the samples that were chosen of all, of which an epoch may draw some; None for all."""
         return self._rows
 
     @property
     def is_in_file_order(self) -> bool:
         """Whether its rows come as the files have them, and not in an order of their own; see `listed`."""
-        return self._rows is None or _ascending(self._rows)
+        return self.rows is None or _ascending(self.rows)
 
     @property
     def blocks(self) -> Blocks:
         """The samples cut into blocks, the unit of the coarse shuffle."""
-        rows = self._rows if self._rows is None or self.is_in_file_order else np.sort(self._rows)
+        rows = self.rows
+        return self._shuffled_blocks(rows if rows is None or self.is_in_file_order else np.sort(rows))
+
+    def _shuffled_blocks(self, rows: NDArray[np.int64] | None) -> Blocks:
         chunks = self.layout.looked_up_chunks()
         return self._blocks_of(rows) if chunks is None else blocks_by(chunks, rows)
 
@@ -262,9 +306,29 @@ class H5Dataset(Dataset[Any]):
             return self.blocks
         space = self.layout.space
         if self.is_in_file_order and (space is None or _ascending(space.anchors)):
-            return self._blocks_of(self._rows)
-        rows = np.arange(self.layout.samples) if self._rows is None else self._rows
+            return self._blocks_of(self.rows)
+        rows = np.arange(self.layout.samples) if self.rows is None else self.rows
         return listed_blocks(rows, max(self.layout.block_rows))
+
+    def drawn_blocks(self, shuffle: bool, *, seed: int, epoch: int) -> Blocks | None:
+        """Cut the samples that an epoch draws into blocks.
+
+        Parameters
+        ----------
+        shuffle : bool
+            Whether the epoch is shuffled.
+        seed, epoch : int
+            What the draws are a function of.
+
+        Returns
+        -------
+        Blocks or None
+            None where an epoch takes all samples: their blocks are those of `blocks_for`.
+        """
+        if self._starts is None:
+            return None
+        rows = self._starts.numbers(seed=seed, epoch=epoch)
+        return self._shuffled_blocks(rows) if shuffle else self._blocks_of(rows)
 
     # --- samples and batches ----------------------------------------------------------------------------
 
@@ -304,7 +368,7 @@ class H5Dataset(Dataset[Any]):
     def _slice(self, rows: slice) -> Any:
         """Read consecutive rows without a plan; None where that cannot be."""
         first, stop, step = rows.indices(len(self))
-        if self._rows is not None or step != 1 or stop <= first:
+        if self.rows is not None or step != 1 or stop <= first:
             return None
         values = self._reader.single.read_stretch(first, stop - first, self._reader.scratch)
         return None if values is None else self.layout.assemble(values)
@@ -363,17 +427,17 @@ class H5Dataset(Dataset[Any]):
     def _row_numbers(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         count = len(self)
         if len(rows) and rows.min() >= 0 and rows.max() < count:
-            return rows if self._rows is None else self._rows[rows]
+            return rows if self.rows is None else self.rows[rows]
         wrong = rows[(rows < -count) | (rows >= count)]
         if len(wrong):
             # IndexError, because iterating over a sequence ends with it.
             raise IndexError(f"row {wrong[0]} is not there: the dataset has {count:,} rows, 0 to {count - 1:,}")
         places = np.where(rows < 0, rows + count, rows)
-        return places if self._rows is None else self._rows[places]
+        return places if self.rows is None else self.rows[places]
 
     def _sample(self, index: int) -> Any:
         """Read one row; compressed blocks are kept for a while, for neighbours that are asked for next."""
-        plain = self._rows is None and 0 <= index < self.layout.samples
+        plain = self.rows is None and 0 <= index < self.layout.samples
         row = index if plain else int(self._row_numbers(np.array([index]))[0])
         values = self._reader.single.read(row)
         if values is not None:

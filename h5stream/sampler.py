@@ -116,7 +116,9 @@ class ChunkBatchSampler(Sampler[list[int]]):
             )
 
     def _order(self, epoch: int) -> EpochOrder:
-        return EpochOrder(self._blocks, replace(self._settings, epoch=epoch))
+        drawn = self.dataset.drawn_blocks(self._settings.shuffle, seed=0, epoch=epoch)
+        blocks = self._blocks if drawn is None else replace(drawn, rows=None)
+        return EpochOrder(blocks, replace(self._settings, epoch=epoch))
 
     def take_over(self, settings: OrderSettings) -> None:
         """Take the settings of a loader, from the epoch on that they name: its batches are then this sampler's.
@@ -271,7 +273,7 @@ class OrderSampler:
 def _places_of(blocks: Blocks, dataset: H5Dataset) -> NDArray[np.int64] | None:
     """Give the place in a dataset of each of its samples as blocks have them; None where they are in its own order."""
     own = dataset.rows
-    if blocks.rows is own:
+    if blocks.rows is own or dataset.layout.draws is not None:
         return None
     assert blocks.rows is not None
     order = np.arange(len(dataset)) if own is None else np.argsort(own, kind="stable")

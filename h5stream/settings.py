@@ -207,6 +207,11 @@ class Settings:
         """
         if not self.is_listed:
             return None
+        if dataset.layout.draws is not None:
+            raise OptionError(
+                "samples= has starts='random', which draws its samples anew for each epoch, so sampler= and "
+                "batch_sampler= must be left out; per_epoch= says how many, and draw= how"
+            )
         return GivenOrder(
             sampler=self.sampler,
             batch_sampler=self.batch_sampler,

@@ -138,7 +138,7 @@ def data_fingerprint(dataset: H5Dataset, blocks: Blocks) -> dict[str, int | str]
     place and stored size of every chunk, which data that were written anew hardly share once compressed. Bytes
     that were changed in place are not noticed.
     """
-    layout, rows = dataset.layout, blocks.rows
+    layout, rows = dataset.layout, blocks.rows if dataset.layout.draws is None else dataset.chosen
     return {
         "rows": len(dataset),
         "selection": "all" if rows is None else _digest(rows.tobytes()),
@@ -158,7 +158,8 @@ def _fields_text(layout: SampleLayout) -> str:
 
 def _samples_text(layout: SampleLayout, space: SequenceSpace) -> str:
     steps = [field.steps for field in layout.fields]
-    return f"{len(space.anchors)} sequences, pad={space.pad}, {_digest(repr(steps).encode(), space.edges.tobytes())}"
+    digest = _digest(repr((steps, space.draws)).encode(), space.edges.tobytes())
+    return f"{space.samples} sequences, pad={space.pad}, {digest}"
 
 
 def _each(numbers: Any) -> int | str:

@@ -9,11 +9,24 @@ NumPy sorts integers with vector instructions, which makes this as fast as a Fis
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from h5stream.order.places import Places, new_array, pieces, place_dtype
 
-BLOCKS, ROWS = 1, 2
-"""What a permutation is for; keeps the streams of one (seed, epoch) apart."""
+BLOCKS, ROWS, DRAWS = 1, 2, 3
+"""What random numbers are for; keeps the streams of one (seed, epoch) apart."""
+
+
+def random_words(count: int, *key: int) -> NDArray[np.uint64]:
+    """Give random 64-bit numbers as a function of `key` alone; see `permutation`.
+
+    Examples
+    --------
+    >>> random_words(2, 1, 2).tolist() == random_words(3, 1, 2)[:2].tolist()
+    True
+    """
+    words: NDArray[np.uint64] = np.random.Philox(key=_seed(key).generate_state(2, np.uint64)).random_raw(count)
+    return words
 
 
 def permutation(count: int, *key: int) -> Places:

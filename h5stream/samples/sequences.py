@@ -22,6 +22,22 @@ Of = str | Sequence[str] | Ends | Bounds | Lengths | Ids | None
 TAILS = ("drop", "shift")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draws:
+    """How samples are drawn for an epoch from all possible ones.
+
+    Attributes
+    ----------
+    per_epoch : int or None
+        How many; None takes one of each segment.
+    by : str
+        ``"segments"`` (each as often as any other) or ``"rows"`` (each start as likely as any other).
+    """
+
+    per_epoch: int | None = None
+    by: str = "segments"
+
+
 @dataclass(frozen=True, slots=True)
 class Sequences:
     """Samples of consecutive rows, none of which leaves its segment.
@@ -44,6 +60,14 @@ class Sequences:
     tail : str, keyword-only
         What becomes of rows behind a segment's last whole sequence: ``"drop"``, or ``"shift"``, which adds the sequence
         that ends with the segment's last row.
+    starts : str, keyword-only
+        ``"all"``, or ``"random"``: an epoch takes one of each segment's starts, by chance. The loader's seed and epoch
+        choose them; of an `H5Dataset` alone its `set_epoch` does.
+    per_epoch : int, optional, keyword-only
+        For random starts: how many samples an epoch has.
+    draw : str, keyword-only
+        With `per_epoch`: ``"segments"`` draws each segment as often as any other, ``"rows"`` each start as likely as
+        any other, and so a long segment more often.
 
     Raises
     ------
@@ -63,6 +87,9 @@ class Sequences:
     pad: str | float | None = None
     pad_rows: tuple[int, int] | None = None
     tail: str = "drop"
+    starts: str = "all"
+    per_epoch: int | None = None
+    draw: str = "segments"
 
     def __post_init__(self) -> None:
         for name, count in (("length", 1 if self.length is None else self.length), ("stride", self.stride)):
@@ -80,6 +107,24 @@ class Sequences:
             if self.pad is None:
                 raise OptionError("Sequences: pad_rows= says how much may be padded, so it needs pad=")
             object.__setattr__(self, "pad_rows", _two_counts(self.pad_rows))
+        if self.starts not in ("all", "random") or self.draw not in ("segments", "rows"):
+            raise OptionError(
+                "Sequences: starts= is 'all' or 'random', and draw= is 'segments' or 'rows', not "
+                f"{self.starts!r} and {self.draw!r}"
+            )
+        if self.per_epoch is None:
+            if self.draw != "segments":
+                raise OptionError("Sequences: draw= says how per_epoch= samples are drawn; say how many")
+        elif self.starts != "random" or _integer(self.per_epoch, "per_epoch") < 1:
+            raise OptionError(
+                f"Sequences: per_epoch= is a number of random starts, at least 1, with starts='random', and not "
+                f"{self.per_epoch!r} with starts={self.starts!r}"
+            )
+
+    @property
+    def draws(self) -> Draws | None:
+        """How an epoch's samples are drawn; None where it takes all."""
+        return Draws(per_epoch=self.per_epoch, by=self.draw) if self.starts == "random" else None
 
     @property
     def steps(self) -> range | None:

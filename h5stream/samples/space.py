@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
 from h5stream.samples.segments import Edges
-from h5stream.samples.sequences import Sequences, anchors_of
+from h5stream.samples.sequences import Draws, Sequences, anchors_of
 
 Steps = tuple[int, ...]
 
@@ -30,12 +30,15 @@ class SequenceSpace:
         What stands where a step leads out of its segment; None where none does.
     left_out : int
         Segments that no sample is of, since they are shorter than one.
+    draws : Draws or None
+        How an epoch's samples are drawn from these; None where it takes all.
     """
 
     anchors: NDArray[np.int64]
     edges: Edges
     pad: str | float | None
     left_out: int
+    draws: Draws | None = None
 
     @property
     def samples(self) -> int:
@@ -86,7 +89,8 @@ def sequence_space(sequences: Sequences, edges: Edges, steps: Sequence[Steps]) -
             f"{len(lengths):,} segments has {longest:,}; take a shorter one, or pad='edge' or pad='zeros'"
         )
     with_samples = np.unique(np.searchsorted(edges, anchors, side="right"))
-    return SequenceSpace(anchors=anchors, edges=edges, pad=sequences.pad, left_out=len(lengths) - len(with_samples))
+    left_out = len(lengths) - len(with_samples)
+    return SequenceSpace(anchors=anchors, edges=edges, pad=sequences.pad, left_out=left_out, draws=sequences.draws)
 
 
 def joined_space(spaces: Sequence[SequenceSpace], starts: Sequence[int]) -> SequenceSpace:
@@ -97,6 +101,7 @@ def joined_space(spaces: Sequence[SequenceSpace], starts: Sequence[int]) -> Sequ
         edges=np.concatenate([np.zeros(1, dtype=np.int64), *(space.edges[1:] + start for space, start in moved)]),
         pad=spaces[0].pad,
         left_out=sum(space.left_out for space in spaces),
+        draws=spaces[0].draws,
     )
 
 

@@ -63,6 +63,13 @@ def _joined_space(layouts: Sequence[SampleLayout]) -> SequenceSpace | None:
         return None
     if any(space is None or space.pad != spaces[0].pad for space in spaces if spaces[0]) or spaces[0] is None:
         raise OptionError("datasets that are read as one must have samples= of one kind, padded alike")
+    if any(space is not None and space.draws != spaces[0].draws for space in spaces) or (
+        spaces[0].draws is not None and spaces[0].draws.per_epoch is not None
+    ):
+        raise OptionError(
+            "datasets that are read as one take one random start of each segment, or all starts; for per_epoch= give "
+            "one H5Dataset all files"
+        )
     starts = np.cumsum([0] + [layout.rows for layout in layouts[:-1]]).tolist()
     return joined_space([space for space in spaces if space is not None], starts)
 

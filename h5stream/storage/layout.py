@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.samples.columns import Column
+from h5stream.samples.sequences import Draws
 from h5stream.samples.space import SequenceSpace
 from h5stream.storage.elements import Leaf
 from h5stream.storage.fields import SampleShape
@@ -243,6 +244,11 @@ class SampleLayout:
     def samples(self) -> int:
         """All samples: rows, unless `space` says which there are."""
         return self.rows if self.space is None else self.space.samples
+
+    @property
+    def draws(self) -> Draws | None:
+        """How an epoch's samples are drawn; None where it takes all."""
+        return None if self.space is None else self.space.draws
 
     def anchors_of(self, numbers: NDArray[Any]) -> NDArray[Any]:
         """Give the rows that samples begin at, by their numbers: a sample that is a row has that row's number."""

@@ -1,0 +1,89 @@
+"""Random starts: which of all possible samples an epoch takes, as a function of seed and epoch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h5stream.order.permutation import DRAWS, permutation, random_words
+from h5stream.samples.space import SequenceSpace
+
+Ints = NDArray[np.int64]
+
+
+class RandomStarts:
+    """Draws samples for each epoch.
+
+    # Guarantees: immutable; any thread may draw.
+
+    Parameters
+    ----------
+    space : SequenceSpace
+        All possible samples, and how they are drawn.
+    rows : ndarray of int64, optional
+        The numbers of those that may be drawn, ascending; by default all.
+
+    Examples
+    --------
+    >>> from h5stream.samples.sequences import Draws
+    >>> space = SequenceSpace(anchors=np.arange(10), edges=np.array([0, 4, 10]), pad=None, left_out=0, draws=Draws())
+    >>> starts = RandomStarts(space)
+    >>> len(starts), starts.numbers(seed=0, epoch=0).tolist(), starts.numbers(seed=0, epoch=1).tolist()
+    (2, [0, 7], [1, 9])
+    """
+
+    def __init__(self, space: SequenceSpace, rows: Ints | None = None) -> None:
+        assert space.draws is not None
+        self._draws, self._rows = space.draws, rows
+        anchors = space.anchors if rows is None else space.anchors[rows]
+        segment = np.searchsorted(space.edges, anchors, side="right")
+        self._first = np.flatnonzero(np.diff(segment, prepend=-1))
+        self._counts = np.diff(np.append(self._first, len(anchors)))
+
+    def __len__(self) -> int:
+        return len(self._first) if self._draws.per_epoch is None else self._draws.per_epoch
+
+    def of_segments(self, segments: Ints) -> Ints:
+        """Give the numbers of all samples of some segments, these counted among those that samples are drawn of."""
+        ranges = [np.arange(self._first[k], self._first[k] + self._counts[k]) for k in np.unique(segments).tolist()]
+        places = np.concatenate(ranges)
+        return places if self._rows is None else self._rows[places]
+
+    def numbers(self, seed: int, epoch: int) -> Ints:
+        """Give the numbers of the samples of an epoch, ascending; one that is drawn twice comes twice.
+
+        Parameters
+        ----------
+        seed, epoch : int
+            What they are a function of.
+        """
+        words = random_words(len(self), seed, epoch, DRAWS)
+        if self._draws.by == "rows":
+            places = scaled(words, int(self._counts.sum()))
+        else:
+            segment = self._segments(seed, epoch)
+            places = self._first[segment] + scaled(words, self._counts[segment])
+        places = np.sort(places)
+        return places if self._rows is None else self._rows[places]
+
+    def _segments(self, seed: int, epoch: int) -> Ints:
+        """Give the segment of each draw: each as often as any other, but for one."""
+        segments = np.arange(len(self._first))
+        if self._draws.per_epoch is None:
+            return segments
+        rounds, rest = divmod(self._draws.per_epoch, len(segments))
+        chosen = permutation(len(segments), seed, epoch, DRAWS)[:rest].astype(np.int64)
+        return np.concatenate([np.tile(segments, rounds), chosen])
+
+
+def scaled(words: NDArray[np.uint64], counts: Any) -> Ints:
+    """Turn 64 random bits each into numbers from 0 to less than the counts, which are below 2**32.
+
+    Examples
+    --------
+    >>> scaled(np.array([0, 1 << 63, (1 << 64) - 1], np.uint64), 10).tolist()
+    [0, 5, 9]
+    """
+    return ((words >> np.uint64(32)) * np.asarray(counts).astype(np.uint64) >> np.uint64(32)).astype(np.int64)
