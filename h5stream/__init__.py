@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from h5stream.samples.rows import Rows
     from h5stream.samples.segments import Bounds, Ends, Ids, Lengths
     from h5stream.samples.sequences import Sequences
+    from h5stream.samples.table import Table
     from h5stream.staging import StagedFiles, stage, staged
     from h5stream.storage.fields import Field
     from h5stream.training.presets import GpuPreset, preset_for
@@ -60,6 +61,7 @@ _HOMES = {
     "Sequences": "h5stream.samples.sequences",
     "StagedFiles": "h5stream.staging",
     "SystemMonitor": "h5stream.monitor",
+    "Table": "h5stream.samples.table",
     "Tuning": "h5stream.advice.tune",
     "Values": "h5stream.samples.columns",
     "Window": "h5stream.order.epoch",
@@ -97,6 +99,7 @@ __all__ = [
     "Sequences",
     "StagedFiles",
     "SystemMonitor",
+    "Table",
     "Tuning",
     "Values",
     "Window",

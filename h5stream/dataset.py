@@ -89,8 +89,8 @@ class H5Dataset(Dataset[Any]):
     rows : slice, or array-like of int or bool, optional
         The rows to use, or the samples where `samples` says what these are, as indices or a mask; they keep the
         file's order.
-    samples : Sequences or Rows, optional
-        What a sample is, where it is not a row of the files: see `Sequences` and `Rows`.
+    samples : Sequences, Rows or Table, optional
+        What a sample is, where it is not a row of the files: see `Sequences`, `Rows` and `Table`.
     allow_external : bool
         Whether external links, external storage and virtual sources may lead out of the opened files.
     numpy : bool

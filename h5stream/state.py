@@ -157,8 +157,9 @@ def _fields_text(layout: SampleLayout) -> str:
 
 
 def _samples_text(layout: SampleLayout, space: SequenceSpace) -> str:
-    steps = [field.steps for field in layout.fields]
-    digest = _digest(repr((steps, space.draws)).encode(), space.edges.tobytes())
+    steps = [(field.steps, field.at) for field in layout.fields]
+    listed = [] if space.others is None else [space.anchors, *space.others.values()]
+    digest = _digest(repr((steps, space.draws)).encode(), space.edges.tobytes(), *(rows.tobytes() for rows in listed))
     return f"{space.samples} sequences, pad={space.pad}, {digest}"
 
 

@@ -33,6 +33,7 @@ PUBLIC = [
     "Sequences",
     "StagedFiles",
     "SystemMonitor",
+    "Table",
     "Tuning",
     "Values",
     "Window",

@@ -188,7 +188,7 @@ class Placement:
 
 
 def placed_spans(
-    samples: Placement, steps: Steps, space: SequenceSpace, most_rows: int
+    samples: Placement, steps: Steps | None, at: str, space: SequenceSpace, most_rows: int
 ) -> tuple[Placement, Placement | None]:
     """Give the stored rows that samples take of fields with some steps, and the places that no row goes to.
 
@@ -196,14 +196,19 @@ def placed_spans(
     ----------
     samples : Placement
         The samples.
-    steps : tuple of int
-        Of the fields.
+    steps : tuple of int or None
+        Of the fields; None for the one row that samples begin at.
+    at : str
+        The column of a table that the fields count from.
     space : SequenceSpace
         All samples.
     most_rows : int
         Rows that there are.
     """
-    spans, count = spans_of(space.anchors_of(samples.rows), steps, space), len(steps)
+    anchors = space.anchors_of(samples.rows, at)
+    if steps is None:
+        return replace(samples, rows=anchors.astype(place_dtype(most_rows))), None
+    spans, count = spans_of(anchors, steps, space), len(steps)
     last_place = (int(samples.within.max(initial=0)) + 1) * count
     kind = place_dtype(max(most_rows, last_place))
     within: Places = samples.within.astype(kind, copy=False)

@@ -99,7 +99,7 @@ class RowReader:
         }
         self._columns = Columns(layout)
         # Datasets of which samples take rows in one way are planned together.
-        self._by_steps: dict[Steps | None, list[int]] = {}
+        self._by_steps: dict[tuple[Steps | None, str], list[int]] = {}
         self._lookups = {number: narrowed(rows) for number, rows in layout.lookups}
         for dataset in self._datasets:
             if dataset not in self._lookups:
@@ -149,10 +149,10 @@ class RowReader:
             The datasets that are in memory.
         """
         layout = self.layout
-        for steps, datasets in self._by_steps.items():
+        for (steps, at), datasets in self._by_steps.items():
             rows, outside = placement, None
-            if steps is not None and layout.space is not None:
-                rows, outside = placed_spans(placement.each_row(), steps, layout.space, layout.rows)
+            if layout.space is not None:
+                rows, outside = placed_spans(placement.each_row(), steps, at, layout.space, layout.rows)
             if len(rows):
                 yield from self._plan_some(rows, task_nbytes, datasets, resident)
             if outside is not None and self._padding is not None:

@@ -93,10 +93,9 @@ class Sequences:
 
     def __post_init__(self) -> None:
         for name, count in (("length", 1 if self.length is None else self.length), ("stride", self.stride)):
-            if _integer(count, name) < 1:
+            if integer(count, name) < 1:
                 raise OptionError(f"Sequences: {name} must be at least 1, not {count!r}")
-        if isinstance(self.pad, str) and self.pad not in ("edge", "zeros"):
-            raise OptionError(f"Sequences: pad= is 'edge', 'zeros' or a number, not {self.pad!r}")
+        checked_pad("Sequences", self.pad)
         if self.tail not in TAILS:
             raise OptionError(f"Sequences: tail= is one of {', '.join(map(repr, TAILS))}, not {self.tail!r}")
         if self.tail == "shift" and self.pad is not None:
@@ -115,7 +114,7 @@ class Sequences:
         if self.per_epoch is None:
             if self.draw != "segments":
                 raise OptionError("Sequences: draw= says how per_epoch= samples are drawn; say how many")
-        elif self.starts != "random" or _integer(self.per_epoch, "per_epoch") < 1:
+        elif self.starts != "random" or integer(self.per_epoch, "per_epoch") < 1:
             raise OptionError(
                 f"Sequences: per_epoch= is a number of random starts, at least 1, with starts='random', and not "
                 f"{self.per_epoch!r} with starts={self.starts!r}"
@@ -147,7 +146,7 @@ def checked_steps(steps: Any) -> tuple[int, ...]:
     """
     if isinstance(steps, (str, bytes)) or not isinstance(steps, Iterable):
         raise OptionError(f"steps= takes a range or a list of integers, such as range(-1, 15), not {steps!r}")
-    found = tuple(_integer(step, "a step") for step in steps)
+    found = tuple(integer(step, "a step") for step in steps)
     if not found:
         raise OptionError("steps= is empty; a field has one row at least, steps=[0]")
     return found
@@ -240,7 +239,15 @@ def taken_by(anchors: NDArray[Any], steps: tuple[int, ...], edges: Edges | None)
     return Taken(rows=clipped, outside=clipped != rows)
 
 
-def _integer(value: Any, name: str) -> int:
+def checked_pad(kind: str, pad: Any) -> Any:
+    """Give what a user gave as ``pad=``; an `OptionError` names the `kind` of samples where it is none."""
+    if pad is None or pad in ("edge", "zeros") or (isinstance(pad, (int, float)) and not isinstance(pad, bool)):
+        return pad
+    raise OptionError(f"{kind}: pad= is 'edge', 'zeros' or a number, not {pad!r}")
+
+
+def integer(value: Any, name: str) -> int:
+    """Give an integer of any type as an int; anything else is an `OptionError` that calls it by a name."""
     try:
         if isinstance(value, (bool, np.bool_)):
             raise TypeError("a truth value")
@@ -251,7 +258,7 @@ def _integer(value: Any, name: str) -> int:
 
 def _two_counts(pair: Any) -> tuple[int, int]:
     try:
-        before, after = (_integer(count, "pad_rows=") for count in pair)
+        before, after = (integer(count, "pad_rows=") for count in pair)
     except (TypeError, ValueError):
         raise OptionError(f"pad_rows= is two numbers of rows, (before, after), not {pair!r}") from None
     if before < 0 or after < 0:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,8 @@ class SequenceSpace:
         Segments that no sample is of, since they are shorter than one.
     draws : Draws or None
         How an epoch's samples are drawn from these; None where it takes all.
+    others : dict of str to ndarray of int64, or None
+        For samples that a `Table` lists: the rows that fields count from which name another column of it.
     """
 
     anchors: NDArray[np.int64]
@@ -39,15 +41,17 @@ class SequenceSpace:
     pad: str | float | None
     left_out: int
     draws: Draws | None = None
+    others: dict[str, NDArray[np.int64]] | None = None
 
     @property
     def samples(self) -> int:
         """How many samples there are."""
         return len(self.anchors)
 
-    def anchors_of(self, numbers: NDArray[Any]) -> NDArray[np.int64]:
-        """Give the rows that samples begin at, by their numbers."""
-        anchors: NDArray[np.int64] = self.anchors[numbers]
+    def anchors_of(self, numbers: NDArray[Any], at: str = "") -> NDArray[np.int64]:
+        """Give the rows that samples begin at, by their numbers, for fields that count from a column of a table."""
+        every = self.others[at] if at and self.others is not None else self.anchors
+        anchors: NDArray[np.int64] = every[numbers]
         return anchors
 
     @property
@@ -105,7 +109,15 @@ def joined_space(spaces: Sequence[SequenceSpace], starts: Sequence[int]) -> Sequ
     )
 
 
-def steps_of(given: Any, sequences: Sequences | None, name: str) -> Steps | None:
+class HasSteps(Protocol):
+    """A kind of samples that may be several rows of a field."""
+
+    @property
+    def steps(self) -> range | None:
+        """The steps of a field that names none."""
+
+
+def steps_of(given: Any, sequences: HasSteps | None, name: str) -> Steps | None:
     """Give the steps of a field: its own, or those of all; None where a sample is a row.
 
     Raises
@@ -115,10 +127,14 @@ def steps_of(given: Any, sequences: Sequences | None, name: str) -> Steps | None
     """
     if sequences is None:
         if given is not None:
-            raise OptionError(f"field {name!r} has steps=, which needs samples=Sequences(...): say what a segment is")
+            raise OptionError(
+                f"field {name!r} has steps=, which needs samples=Sequences(...), which says what a segment is, or Table"
+            )
         return None
     if given is not None:
         return tuple(given)
+    if sequences.steps is None and not isinstance(sequences, Sequences):
+        return None  # one row
     if sequences.steps is None:
         raise OptionError(f"field {name!r} needs steps=, or Sequences a length: Sequences(16)")
     return tuple(sequences.steps)

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from h5stream.errors import FieldNotFoundError, OptionError, SourceNotFoundError
 from h5stream.samples.columns import FROM_NO_FILE, Given
 from h5stream.samples.sequences import checked_steps
+from h5stream.samples.table import ROW
 from h5stream.storage.given import Named, checked_path, named_by, several
 from h5stream.storage.rowbox import Columns
 
@@ -44,6 +45,8 @@ class Field:
     steps : range or sequence of int, optional, keyword-only
         For ``samples=Sequences(...)``: the rows to take, counted from the one that a sample begins at. The field then
         has one more axis, of the steps.
+    at : str, optional, keyword-only
+        For ``samples=Table(...)``: the column that says which row `steps` count from, in place of ``"row"``.
     repeat : bool, optional, keyword-only
         The dataset is there once for each file, or for each group of ``samples=``, and has no axis of rows: every
         sample gets all of it.
@@ -72,6 +75,7 @@ class Field:
     columns: Columns = None
     dtype: Any = None
     steps: tuple[int, ...] | None = None
+    at: str = ""
     repeat: bool = False
     file: tuple[str, ...] = ()
     rows: Any = dataclasses.field(default=None, compare=False)
@@ -85,6 +89,7 @@ class Field:
         columns: slice | Sequence[int] | tuple[Any, ...] | None = None,
         dtype: Any = None,
         steps: Iterable[int] | None = None,
+        at: str = "",
         repeat: bool = False,
         file: Any = None,
         rows: Any = None,
@@ -102,14 +107,17 @@ class Field:
         object.__setattr__(self, "columns", chosen)
         object.__setattr__(self, "dtype", dtype)
         object.__setattr__(self, "steps", None if steps is None else checked_steps(steps))
+        object.__setattr__(self, "at", "" if at == ROW else at)
         object.__setattr__(self, "repeat", bool(repeat))
         files = () if file is None else tuple(path for one in several(file) for path in _paths(one, None))
         object.__setattr__(self, "file", files)
         object.__setattr__(self, "rows", rows if rows is None or isinstance(rows, str) else as_row_numbers(name, rows))
-        if self.rows is not None and (self.repeat or steps is not None):
-            raise OptionError(f"Field({name!r}): rows= looks one row up for each sample, without repeat= and steps=")
-        if self.repeat and (chosen is not None or steps is not None):
-            raise OptionError(f"Field({name!r}): repeat=True takes the whole dataset, without columns= and steps=")
+        if self.rows is not None and (self.repeat or steps is not None or at):
+            raise OptionError(
+                f"Field({name!r}): rows= looks one row up for each sample, without repeat=, steps= and at="
+            )
+        if self.repeat and (chosen is not None or steps is not None or at):
+            raise OptionError(f"Field({name!r}): repeat=True takes the whole dataset, without columns=, steps= and at=")
 
     def inside(self, group: str) -> Field:
         """Look the name up in a group, unless it begins with a slash.

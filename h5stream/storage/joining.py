@@ -63,6 +63,8 @@ def _joined_space(layouts: Sequence[SampleLayout]) -> SequenceSpace | None:
         return None
     if any(space is None or space.pad != spaces[0].pad for space in spaces if spaces[0]) or spaces[0] is None:
         raise OptionError("datasets that are read as one must have samples= of one kind, padded alike")
+    if any(space is not None and space.others is not None for space in spaces):
+        raise OptionError("a Table lists the samples of one H5Dataset; give that all files, and the Table their names")
     if any(space is not None and space.draws != spaces[0].draws for space in spaces) or (
         spaces[0].draws is not None and spaces[0].draws.per_epoch is not None
     ):

@@ -65,6 +65,8 @@ class FieldLayout:
         For bytes: whether a string ends at its first NUL.
     steps : tuple of int or None
         The rows that a sample takes, counted from its anchor; None where it takes one row, which is its own.
+    at : str
+        The column of a `Table` that says which row they count from; empty for the one that samples begin at.
     """
 
     name: str
@@ -74,6 +76,7 @@ class FieldLayout:
     cast: Any = None
     cut_at_nul: bool = False
     steps: tuple[int, ...] | None = None
+    at: str = ""
 
     @property
     def row_nbytes(self) -> int:
@@ -275,9 +278,10 @@ class SampleLayout:
         found |= {part.file for number, _ in self.lookups for part in self.datasets[number]}
         return tuple(sorted(found))
 
-    def steps_of(self, dataset: int) -> tuple[int, ...] | None:
-        """Give the steps of the fields that a dataset fills; all of them have the same."""
-        return self.fields[self.datasets[dataset][0].targets[0].field].steps
+    def steps_of(self, dataset: int) -> tuple[tuple[int, ...] | None, str]:
+        """Give the steps of the fields that a dataset fills, and the column they count from; all have the same."""
+        field = self.fields[self.datasets[dataset][0].targets[0].field]
+        return field.steps, field.at
 
     @property
     def row_nbytes(self) -> int:

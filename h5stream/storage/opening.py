@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import h5py
@@ -33,13 +33,14 @@ from h5stream.samples.columns import (
 from h5stream.samples.rows import Rows
 from h5stream.samples.sequences import Sequences
 from h5stream.samples.space import SequenceSpace, sequence_space, steps_of
+from h5stream.samples.table import ROW, Table, groups_in, table_space
 from h5stream.storage import elements, filters
 from h5stream.storage.agreement import FileParts, check_alike, with_like_strings
 from h5stream.storage.check import fill_element, why_not_decoded_here
 from h5stream.storage.codecs import NBIT, SCALEOFFSET
 from h5stream.storage.discovery import check_has_rows, default_fields, find_dataset, open_hdf5
 from h5stream.storage.external import Guard, without_soft_links
-from h5stream.storage.fields import Field, Fields, SampleShape, Source, read_request, sample_shape
+from h5stream.storage.fields import Asked, Field, Fields, SampleShape, Source, read_request, sample_shape
 from h5stream.storage.groups import edges_in, groups_of
 from h5stream.storage.index import ChunkIndex, build_index, one_extent
 from h5stream.storage.layout import (
@@ -58,7 +59,7 @@ from h5stream.storage.once import once_of
 from h5stream.storage.rowbox import Columns, column_pieces, selected_shape
 from h5stream.storage.source import SourceIdentity, identity_of
 
-SampleKind = Sequences | Rows
+SampleKind = Sequences | Rows | Table
 
 READ_TOGETHER_NBYTES = 256 * 1024
 """Bytes of unchunked data that count as one block.
@@ -77,7 +78,7 @@ def open_layout(
         Several files follow one another in the order given, patterns by name.
     fields : name, Field, sequence or mapping of them, optional
         By default the datasets at the root of the first file, if they agree in length.
-    samples : Sequences or Rows, optional
+    samples : Sequences, Rows or Table, optional
         What a sample is; a row by default.
     allow_external : bool
         Whether external links, external storage and virtual sources may lead out of the opened files.
@@ -87,40 +88,23 @@ def open_layout(
     H5StreamError
         One of its kinds for each rule; see `h5stream.errors`.
     """
+    if samples is not None and not isinstance(samples, SampleKind):
+        raise OptionError(f"samples= takes Sequences(...), Rows(...) or Table(...), not {samples!r}")
     asked = read_request(source, fields)
-    paths, shape = asked.paths, asked.shape
-    every = _Files(paths)
-    files: list[FileParts] = []
-    others = () if shape is None else tuple(path for f in shape.fields if isinstance(f, Field) for path in f.file)
-    guard = Guard.for_paths((*paths, *others), allow_external=allow_external)
+    every = _Files(asked.paths)
     looked_up: dict[int, LookedUp] = {}
-    identities: list[SourceIdentity] = []
-    edges: list[NDArray[np.int64]] = []
-    row_start = 0
-    for number, path in enumerate(paths):
-        with open_hdf5(path) as file, contextlib.ExitStack() as linked:
-            for group in groups_of(file, asked.group, None if samples is None else samples.of, path, guard):
-                if shape is None:
-                    shape = _default_shape(file, group, path, guard)
-                reader = _FileReader(file, number, every, row_start, guard, linked, samples, looked_up)
-                files.append(reader.read(shape.inside(group), group if samples else ""))
-                if isinstance(samples, Sequences):
-                    edges.append(edges_in(file, group, samples.of, files[-1].rows, path, guard) + row_start)
-                identities.append(every.identities[number])
-                row_start += files[-1].rows
-    assert shape is not None
-    check_alike(files, tuple(identities))
-    files = with_like_strings(files)
-    if row_start == 0:
+    parts, shape = _parts_of(asked, every, samples, looked_up, allow_external)
+    check_alike(parts.files, tuple(every.identities[number] for number, _ in parts.names))
+    files = with_like_strings(parts.files)
+    if parts.rows == 0:
         raise FieldLengthError(
-            f"{_named(paths)} has zero rows in {', '.join(shape.keys)}; there is nothing to stream",
-            file=paths[0],
+            f"{_named(asked.paths)} has zero rows in {', '.join(shape.keys)}; there is nothing to stream",
+            file=asked.paths[0],
         )
-    starts = np.cumsum([0] + [f.rows for f in files])
-    space = _space(samples, edges, files[0].fields) if isinstance(samples, Sequences) else None
+    space = _space(samples, parts, asked.paths, files[0].fields)
     layout = SampleLayout(
         files=tuple(every.identities),
-        file_starts=tuple(int(s) for s in starts),
+        file_starts=tuple(parts.starts),
         fields=files[0].fields,
         datasets=(*zip(*(file.parts for file in files), strict=True), *(tuple(e.parts) for e in looked_up.values())),
         shape=shape,
@@ -133,6 +117,61 @@ def open_layout(
     return replace(layout, columns=tuple(_columns(layout, shape, files, samples)), lookups=lookups)
 
 
+@dataclass(slots=True)
+class _Parts:
+    """What the files, or groups of them, hold, one behind the other.
+
+    `names` says of each the number of its file and the name of its group, and `starts` where its rows begin; `edges`
+    has the edges of its segments.
+    """
+
+    files: list[FileParts] = field(default_factory=list)
+    names: list[tuple[int, str]] = field(default_factory=list)
+    starts: list[int] = field(default_factory=lambda: [0])
+    edges: list[NDArray[np.int64]] = field(default_factory=list)
+
+    @property
+    def rows(self) -> int:
+        return self.starts[-1]
+
+
+def _parts_of(
+    asked: Asked, every: _Files, samples: SampleKind | None, looked_up: dict[int, LookedUp], allow_external: bool
+) -> tuple[_Parts, SampleShape]:
+    """Open one file after the other and find the fields in it; give the shape of a sample too."""
+    found, shape = _Parts(), asked.shape
+    others = () if shape is None else tuple(path for f in shape.fields if isinstance(f, Field) for path in f.file)
+    guard = Guard.for_paths((*asked.paths, *others), allow_external=allow_external)
+    for number, path in enumerate(asked.paths):
+        with open_hdf5(path) as file, contextlib.ExitStack() as linked:
+            for group, name in _groups(file, asked, samples, number, guard):
+                if shape is None:
+                    shape = _default_shape(file, group, path, guard)
+                reader = _FileReader(file, number, every, found.rows, guard, linked, samples, looked_up)
+                part = reader.read(shape.inside(group), group if samples else "")
+                if isinstance(samples, Sequences):
+                    found.edges.append(edges_in(file, group, samples.of, part.rows, path, guard) + found.rows)
+                found.files.append(part)
+                found.names.append((number, name))
+                found.starts.append(found.rows + part.rows)
+    assert shape is not None
+    return found, shape
+
+
+def _groups(
+    file: Any, asked: Asked, samples: SampleKind | None, number: int, guard: Guard
+) -> Iterator[tuple[str, str]]:
+    """Give the groups of a file that hold rows: their paths, and the names that a table has for them."""
+    path, root = asked.paths[number], asked.group
+    named = groups_in(samples, number, asked.paths) if isinstance(samples, Table) else None
+    if named is not None:
+        yield from zip(groups_of(file, root, named, path, guard) if named else [], named, strict=True)
+        return
+    of = None if samples is None or isinstance(samples, Table) else samples.of
+    for group in groups_of(file, root, of, path, guard):
+        yield group, ""
+
+
 def _columns(
     layout: SampleLayout, shape: SampleShape, files: list[FileParts], samples: SampleKind | None
 ) -> Iterator[tuple[int, Column]]:
@@ -141,7 +180,7 @@ def _columns(
         if isinstance(given, SampleNumber):
             yield number, NumberColumn()
         elif isinstance(given, Padding):
-            assert isinstance(samples, Sequences)
+            assert isinstance(samples, (Sequences, Table))
             assert layout.space is not None
             steps = steps_of(given.steps, samples, "Padding()")
             assert steps is not None
@@ -159,8 +198,17 @@ def _columns(
         yield number, PartColumn(layout.file_starts, np.stack(every) if isinstance(first, np.ndarray) else every)
 
 
-def _space(samples: Sequences, edges: list[NDArray[np.int64]], fields: tuple[FieldLayout, ...]) -> SequenceSpace:
-    every = np.concatenate([np.zeros(1, dtype=np.int64), *(each[1:] for each in edges)])
+def _space(
+    samples: SampleKind | None, parts: _Parts, paths: tuple[str, ...], fields: tuple[FieldLayout, ...]
+) -> SequenceSpace | None:
+    """Find all samples; None where a sample is a row."""
+    if isinstance(samples, Table):
+        numbers = {name: number for number, name in enumerate(parts.names)}
+        steps = [(field.at or ROW, field.steps) for field in fields]
+        return table_space(samples, np.array(parts.starts), numbers, paths, steps)
+    if not isinstance(samples, Sequences):
+        return None
+    every = np.concatenate([np.zeros(1, dtype=np.int64), *(edges[1:] for edges in parts.edges)])
     return sequence_space(samples, every, [field.steps for field in fields if field.steps is not None])
 
 
@@ -225,7 +273,7 @@ class _FileReader:
         looked_up: dict[int, LookedUp],
     ) -> None:
         self._looked_up, self._sources = looked_up, files.named
-        self.sequences = samples if isinstance(samples, Sequences) else None
+        self.sequences = samples if isinstance(samples, (Sequences, Table)) else None
         self.file, self.number, self.identity = file, number, files.identities[number]
         self.row_start, self.guard = row_start, guard
         self._files, self._linked = files, linked
@@ -270,9 +318,21 @@ class _FileReader:
         dataset, dataset_path, member = self._found(source, field.name, path)
         lengths[field.name if not field.file else f"{field.name} of {path}"] = dataset.shape[0]
         where = self._placed_in(path, dataset, dataset_path) if field.file else self._place(dataset, dataset_path)
-        key = (where.number, dataset_path, repr(field.columns), steps_of(field.steps, self.sequences, field.name))
+        steps = steps_of(field.steps, self.sequences, field.name)
+        key = (where.number, dataset_path, repr(field.columns), steps, self._at(field))
         group = self.groups.setdefault(key, (where, field.columns, field.name, []))
         return self._entry(dataset, dataset_path, field, member, group[-1])
+
+    def _at(self, field: Field) -> str:
+        """Give the column of a table that a field's rows count from; empty for the one that samples begin at."""
+        columns = self.sequences.columns if isinstance(self.sequences, Table) else {}
+        if field.at and not isinstance(columns.get(field.at), np.ndarray):
+            numbers = [name for name, values in columns.items() if isinstance(values, np.ndarray)]
+            raise OptionError(
+                f"Field({field.name!r}, at={field.at!r}): at= names a column of row numbers of samples=Table(...), "
+                + (f"which has {', '.join(map(repr, numbers))}" if columns else "and there is no Table")
+            )
+        return field.at
 
     def _found(self, file: Any, name: str, path: str) -> tuple[Any, str, tuple[str, ...]]:
         """Find a dataset that has an axis of rows: itself, its path, and the member path inside its elements."""
@@ -433,6 +493,7 @@ class _FileReader:
                 dtype=np.dtype(object) if kind == "object" else np.dtype(base.newbyteorder("=")),
                 row_shape=(*(() if steps is None else (len(steps),)), *row_shape, *inner_shape),
                 steps=steps,
+                at=field.at,
                 cast=field.dtype,
                 cut_at_nul=kind == "bytes" and elements.ends_at_nul(dataset.id.get_type(), member),
             )

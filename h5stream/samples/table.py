@@ -1,0 +1,226 @@
+"""Tables: for each sample the file or group that it is of, and the rows that it begins at, as the user lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h5stream.errors import OptionError
+from h5stream.samples.sequences import checked_pad, integer
+from h5stream.samples.space import SequenceSpace, Steps
+
+GROUP, FILE, ROW = "group", "file", "row"
+
+
+class Table:
+    """Samples that a table lists: the way out for every index of samples that nothing else here describes.
+
+    Parameters
+    ----------
+    columns : mapping of str to array-like, pandas.DataFrame or structured array, optional
+        A value for each sample in each column; more may be given as arguments.
+    length : int, optional, keyword-only
+        Rows of a sample, for fields without `steps` of their own; without it these give one row, and no axis of steps.
+    pad : str or number, optional, keyword-only
+        What stands where steps lead out of the group or file: see `Sequences`. By default that is an error.
+    **more : array-like
+        Columns. ``row`` is the row that a sample begins at, from 0 in its group or file. ``group`` names the group that
+        it is of, and ``file`` the file: its number among those that are opened, or its path. Without either, rows count
+        through all files. Any other column of whole numbers is a row too, for fields with ``Field(..., at=column)``.
+
+    Attributes
+    ----------
+    columns : dict of str to ndarray or list
+        The columns.
+    pad : str or number or None
+        As given.
+
+    Raises
+    ------
+    OptionError
+        If there is no column ``row``, columns are of unlike length, or rows are no whole numbers.
+
+    Examples
+    --------
+    >>> len(Table(row=[0, 5, 5], group=["a", "a", "b"], length=4))
+    3
+    """
+
+    def __init__(
+        self, columns: Any = None, *, length: int | None = None, pad: str | float | None = None, **more: Any
+    ) -> None:
+        self.columns = {name: _column(name, values) for name, values in (_named(columns) | more).items()}
+        if ROW not in self.columns:
+            raise OptionError(
+                "Table needs a column 'row': the row that each sample begins at, in its group or file; its columns are "
+                f"{', '.join(map(repr, self.columns)) or 'none'}"
+            )
+        lengths = {name: len(values) for name, values in self.columns.items()}
+        if len(set(lengths.values())) > 1:
+            listing = ", ".join(f"{name!r} has {count:,}" for name, count in lengths.items())
+            raise OptionError(f"the columns of a Table have one value for each sample, but {listing}")
+        if not len(self):
+            raise OptionError("the Table is empty; it lists at least one sample")
+        if length is not None and integer(length, "length") < 1:
+            raise OptionError(f"Table: length must be at least 1, not {length!r}")
+        self.length, self.pad = length, checked_pad("Table", pad)
+
+    def __len__(self) -> int:
+        return len(self.columns[ROW])
+
+    def __repr__(self) -> str:
+        return f"Table({len(self):,} samples, columns {', '.join(self.columns)})"
+
+    @property
+    def steps(self) -> range | None:
+        """The steps of a field that names none; None where that takes one row."""
+        return None if self.length is None else range(self.length)
+
+
+def file_numbers(table: Table, paths: Sequence[str]) -> NDArray[np.int64] | None:
+    """Give the number of each sample's file; None where no column says it.
+
+    Raises
+    ------
+    OptionError
+        If a file is not among those that are opened.
+    """
+    given = table.columns.get(FILE)
+    if given is None:
+        return None
+    if isinstance(given, np.ndarray):
+        wrong = np.flatnonzero((given < 0) | (given >= len(paths)))
+        if len(wrong):
+            raise OptionError(
+                f"Table: 'file' is {given[wrong[0]]} at {wrong[0]:,}, and {len(paths)} files are opened, 0 to "
+                f"{len(paths) - 1}"
+            )
+        return given
+    known = {path: number for number, path in enumerate(paths)}
+    missing = next((path for path in given if path not in known), None)
+    if missing is not None:
+        raise OptionError(
+            f"Table: 'file' names {missing!r}, which is not among the files that are opened: {_few(list(known))}"
+        )
+    return np.array([known[path] for path in given])
+
+
+def groups_in(table: Table, number: int, paths: Sequence[str]) -> list[str] | None:
+    """Give the groups that a file's samples are of, in the order of their first; None where no column says it.
+
+    Raises
+    ------
+    OptionError
+        If there are several files, and nothing says in which of them a group is.
+    """
+    groups, files = table.columns.get(GROUP), file_numbers(table, paths)
+    if groups is None:
+        return None
+    if isinstance(groups, np.ndarray):
+        raise OptionError("Table: 'group' holds names of groups, not numbers; numbers of files are 'file'")
+    if files is None and len(paths) > 1:
+        raise OptionError(f"Table: {len(paths)} files are opened, so beside 'group' it needs 'file'")
+    ours = groups if files is None else [groups[k] for k in np.flatnonzero(files == number).tolist()]
+    return list(dict.fromkeys(ours))
+
+
+def _named(columns: Any) -> dict[str, Any]:
+    """Take columns from whatever has them by name."""
+    if columns is None:
+        return {}
+    names = columns.dtype.names if isinstance(columns, np.ndarray) else getattr(columns, "columns", None)
+    if names is None and isinstance(columns, Mapping):
+        names = columns
+    if names is None:
+        raise OptionError(f"Table takes columns by name, a mapping or a data frame, not {type(columns).__name__}")
+    return {str(name): columns[name] for name in names}
+
+
+def _column(name: str, values: Any) -> Any:
+    found = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
+    if found.ndim != 1:
+        raise OptionError(f"Table: column {name!r} has one value for each sample, not the shape {found.shape}")
+    if found.dtype.kind in "OUS":
+        texts = [text.decode() if isinstance(text, bytes) else text for text in found.tolist()]
+        if not all(isinstance(text, str) for text in texts):
+            raise OptionError(f"Table: column {name!r} holds numbers or names, not {found.dtype}")
+        return [text.strip("/") if name == GROUP else text for text in texts]
+    if found.dtype.kind not in "iu" and not (found.dtype.kind == "f" and (found == np.floor(found)).all()):
+        raise OptionError(f"Table: column {name!r} holds whole numbers or names, not {found.dtype}")
+    return found.astype(np.int64)
+
+
+def table_space(
+    table: Table,
+    edges: NDArray[np.int64],
+    parts: Mapping[tuple[int, str], int],
+    paths: Sequence[str],
+    fields: Sequence[tuple[str, Steps | None]],
+) -> SequenceSpace:
+    """Find the rows that the samples of a table begin at.
+
+    Parameters
+    ----------
+    table : Table
+        As the user listed them.
+    edges : ndarray of int64
+        Where the rows of each group or file begin, and where the last end.
+    parts : mapping of (int, str) to int
+        The number of each group's edge, by the number of its file and its name.
+    paths : sequence of str
+        The files.
+    fields : sequence of (str, tuple of int or None)
+        The column that each field counts its steps from, and the steps.
+
+    Raises
+    ------
+    OptionError
+        If a row, or a step from it, is not there.
+
+    Examples
+    --------
+    >>> table, parts = Table(row=[1, 0], group=["b", "a"]), {(0, "a"): 0, (0, "b"): 1}
+    >>> table_space(table, np.array([0, 3, 7]), parts, ["a.h5"], []).anchors.tolist()
+    [4, 0]
+    """
+    part = _part_of_each(table, parts, paths)
+    anchors = {
+        name: table.columns[name] + (0 if part is None else edges[part]) for name in {ROW, *(at for at, _ in fields)}
+    }
+    for column, steps in [(ROW, None), *fields]:
+        # A sample begins at a row that is there, also where what its steps ask for may be padded.
+        first, last = (0, 0) if steps is None or table.pad is not None else (min(steps), max(steps))
+        begin, end = _bounds(anchors[column], edges) if part is None else (edges[part], edges[part + 1])
+        wrong = np.flatnonzero((anchors[column] + first < begin) | (anchors[column] + last >= end))
+        if len(wrong):
+            k = int(wrong[0])
+            span = "" if first == last == 0 else f", and steps from {first} to {last}"
+            raise OptionError(
+                f"Table: {column!r} is {table.columns[column][k]} at sample {k:,}{span}, where {end[k] - begin[k]:,} "
+                f"rows are there; so it is for {len(wrong):,} of {len(table):,} samples. "
+                + ("Rows count from 0 in a group or file" if first == last == 0 else "pad='edge' or 'zeros' fills in")
+            )
+    others = {name: rows for name, rows in anchors.items() if name != ROW}
+    return SequenceSpace(anchors=anchors[ROW], edges=edges, pad=table.pad, left_out=0, others=others)
+
+
+def _bounds(rows: NDArray[np.int64], edges: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Give where the group or file that each row lies in begins and ends; of one that is not there, the nearest's."""
+    part = np.searchsorted(edges, np.clip(rows, 0, edges[-1] - 1), side="right") - 1
+    return edges[part], edges[part + 1]
+
+
+def _part_of_each(table: Table, parts: Mapping[tuple[int, str], int], paths: Sequence[str]) -> Any:
+    """Give the number of each sample's part; None where rows count through all."""
+    files = file_numbers(table, paths)
+    if GROUP in table.columns:
+        numbers = [0] * len(table) if files is None else files.tolist()
+        return np.array([parts[key] for key in zip(numbers, table.columns[GROUP], strict=True)])
+    return None if files is None else np.array([parts[number, ""] for number in range(len(paths))])[files]
+
+
+def _few(texts: list[str]) -> str:
+    return ", ".join(map(repr, texts[:4])) + (f" and {len(texts) - 4} more" if len(texts) > 4 else "")
