@@ -278,10 +278,7 @@ def _stretches(layout: SampleLayout, number: int) -> Iterator[tuple[int, int]]:
 
 def _read(file: Any, part: DatasetPart, field: int, first: int, count: int) -> Any:
     target = next(target for target in part.targets if target.field == field)
-    values = file[part.path][first : first + count]
-    for name in target.member:
-        values = values[name]
-    return columns_of(values, part.columns)
+    return target.taken(columns_of(file[part.path][first : first + count], part.columns))
 
 
 def row_sums(values: Any) -> NDArray[np.uint64]:

@@ -1,13 +1,14 @@
 """How one stored element becomes what a batch holds.
 
-A *leaf* is a run of bytes inside a stored element that is one scalar, or an array of like scalars: a plain
-number, a member of a compound, an array member. Whatever is not provably laid out like its NumPy dtype goes
-through h5py, which converts it.
+A *leaf* is what a field takes of a stored element: one scalar or like scalars, in one run of bytes (a plain number, a
+member of a compound, an array member) or in several (members that are stacked). Whatever is not provably laid out like
+its NumPy dtype goes through h5py, which converts it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import itertools
+from dataclasses import dataclass, replace
 from typing import Any
 
 import h5py
@@ -26,22 +27,22 @@ class Leaf:
     ----------
     stored_nbytes : int
         Bytes of the whole stored element.
-    offset : int
-        First byte of the leaf inside it.
+    offsets : tuple of int
+        First byte of each of its runs inside it.
     unit_nbytes : int
         Bytes that are swapped together: the scalar, or half of a complex number.
     units : int
-        How many of them the leaf has.
+        How many of them a run has.
     swapped : bool
         Whether the file's byte order is not this machine's.
     dtype : numpy.dtype
         The scalar in native byte order, as a batch holds it.
     shape : tuple of int
-        Shape of an array member, else ``()``.
+        Shape of an array member, or of stacked members; else ``()``.
     """
 
     stored_nbytes: int
-    offset: int
+    offsets: tuple[int, ...]
     unit_nbytes: int
     units: int
     swapped: bool
@@ -51,6 +52,11 @@ class Leaf:
     @property
     def nbytes(self) -> int:
         """Bytes of the leaf."""
+        return self.run_nbytes * len(self.offsets)
+
+    @property
+    def run_nbytes(self) -> int:
+        """Bytes of each of its runs."""
         return self.unit_nbytes * self.units
 
     @property
@@ -65,16 +71,17 @@ class Leaf:
         within = np.arange(self.unit_nbytes, dtype=np.int64)
         if self.swapped:
             within = within[::-1]
-        return (self.offset + np.arange(self.units, dtype=np.int64)[:, None] * self.unit_nbytes + within).reshape(-1)
+        begins = np.array(self.offsets)[:, None] + np.arange(self.units) * self.unit_nbytes
+        return (begins[..., None] + within).reshape(-1)
 
     @property
     def is_whole(self) -> bool:
         """Whether the stored element *is* the leaf, byte for byte."""
-        return not self.swapped and self.offset == 0 and self.nbytes == self.stored_nbytes
+        return not self.swapped and self.offsets == (0,) and self.nbytes == self.stored_nbytes
 
 
-def leaf_of(dtype: np.dtype[Any], member: tuple[str, ...]) -> Leaf | None:
-    """Find a leaf by its member path; None if it is not one run of like scalars.
+def leaf_of(dtype: np.dtype[Any], member: tuple[str, ...], stacked: tuple[str, ...] = ()) -> Leaf | None:
+    """Find a leaf by its member path; None if it is not of like scalars.
 
     Parameters
     ----------
@@ -82,6 +89,8 @@ def leaf_of(dtype: np.dtype[Any], member: tuple[str, ...]) -> Leaf | None:
         The stored element's dtype, with the file's offsets and byte order.
     member : tuple of str
         Names of nested compound members, outermost first; empty for a plain element.
+    stacked : tuple of str
+        Names of members inside that one, scalars of one type, that are taken one after the other.
 
     Examples
     --------
@@ -90,6 +99,8 @@ def leaf_of(dtype: np.dtype[Any], member: tuple[str, ...]) -> Leaf | None:
     >>> leaf.offset, leaf.unit_nbytes, leaf.units, leaf.swapped, leaf.shape
     (2, 4, 3, True, (3,))
     """
+    if stacked:
+        return _stacked([leaf_of(dtype, (*member, name)) for name in stacked])
     if dtype.itemsize > MOST_NBYTES:
         return None
     stored_nbytes, offset, current = dtype.itemsize, 0, dtype
@@ -106,13 +117,26 @@ def leaf_of(dtype: np.dtype[Any], member: tuple[str, ...]) -> Leaf | None:
         return None
     return Leaf(
         stored_nbytes=stored_nbytes,
-        offset=offset,
+        offsets=(offset,),
         unit_nbytes=unit,
         units=current.itemsize // unit,
         swapped=unit > 1 and base.newbyteorder("=") != base,
         dtype=np.dtype(base.newbyteorder("=")),
         shape=tuple(shape),
     )
+
+
+def _stacked(leaves: list[Leaf | None]) -> Leaf | None:
+    """Make one leaf of several; neighbours in the element become one run."""
+    known = [leaf for leaf in leaves if leaf is not None]
+    first = known[0] if known else None
+    if first is None or len(known) < len(leaves) or any(replace(one, offsets=first.offsets) != first for one in known):
+        return None
+    offsets = tuple(offset for leaf in known for offset in leaf.offsets)
+    shape = (len(leaves), *first.shape)
+    if all(b - a == first.nbytes for a, b in itertools.pairwise(offsets)):
+        return replace(first, offsets=offsets[:1], units=first.units * len(leaves), shape=shape)
+    return replace(first, offsets=offsets, shape=shape)
 
 
 def plain_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:

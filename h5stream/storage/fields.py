@@ -40,6 +40,8 @@ class Field:
         Columns (axis 1 of the dataset) to take, in that order; a tuple says what to take of axis 1, 2 and so on, as
         in brackets: slices, lists, masks, integers (which take the axis away) and ``...``. Only the chunks that hold
         them are read, and of chunks without a filter only their bytes, but for gaps of up to 4 KiB.
+    members : sequence of str, optional, keyword-only
+        Members of a compound that make one tensor, with a last axis of theirs; they must be numbers of one type.
     dtype : torch.dtype, optional, keyword-only
         What the batch is cast to; the cast runs after the raw bytes have reached the batch's device.
     steps : range or sequence of int, optional, keyword-only
@@ -73,6 +75,7 @@ class Field:
 
     name: str
     columns: Columns = None
+    members: tuple[str, ...] = ()
     dtype: Any = None
     steps: tuple[int, ...] | None = None
     at: str = ""
@@ -87,6 +90,7 @@ class Field:
         name: Any,
         *,
         columns: slice | Sequence[int] | tuple[Any, ...] | None = None,
+        members: Sequence[str] = (),
         dtype: Any = None,
         steps: Iterable[int] | None = None,
         at: str = "",
@@ -105,6 +109,7 @@ class Field:
         chosen = _columns(columns)
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "columns", chosen)
+        object.__setattr__(self, "members", _member_names(name, members))
         object.__setattr__(self, "dtype", dtype)
         object.__setattr__(self, "steps", None if steps is None else checked_steps(steps))
         object.__setattr__(self, "at", "" if at == ROW else at)
@@ -116,8 +121,10 @@ class Field:
             raise OptionError(
                 f"Field({name!r}): rows= looks one row up for each sample, without repeat=, steps= and at="
             )
-        if self.repeat and (chosen is not None or steps is not None or at):
-            raise OptionError(f"Field({name!r}): repeat=True takes the whole dataset, without columns=, steps= and at=")
+        if self.repeat and (chosen is not None or steps is not None or at or self.members):
+            raise OptionError(
+                f"Field({name!r}): repeat=True takes the whole dataset, without columns=, members=, steps= and at="
+            )
 
     def inside(self, group: str) -> Field:
         """Look the name up in a group, unless it begins with a slash.
@@ -165,6 +172,13 @@ def as_row_numbers(name: str, rows: Any) -> NDArray[np.int64]:
             f"of {found.dtype} {found.shape}"
         )
     return found.astype(np.int64)
+
+
+def _member_names(name: str, members: Any) -> tuple[str, ...]:
+    names = (members,) if isinstance(members, str) else tuple(members)
+    if not all(isinstance(each, str) and each for each in names):
+        raise OptionError(f"Field({name!r}): members= takes names of members of a compound, not {members!r}")
+    return names
 
 
 def _columns(columns: Any) -> Columns:

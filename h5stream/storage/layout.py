@@ -99,6 +99,8 @@ class Target:
         Its place in `SampleLayout.fields`.
     member : tuple of str
         The member path inside the dataset's elements.
+    stacked : tuple of str
+        The members inside of it that make one row of numbers; empty where it is taken as it is.
     leaf : Leaf or None
         Where its bytes lie inside a stored element; None where h5py converts them.
     fill : ndarray of uint8
@@ -109,6 +111,13 @@ class Target:
     member: tuple[str, ...]
     leaf: Leaf | None
     fill: NDArray[np.uint8]
+    stacked: tuple[str, ...] = ()
+
+    def taken(self, elements: NDArray[Any]) -> NDArray[Any]:
+        """Give the field's values of stored elements, as NumPy has them."""
+        for name in self.member:
+            elements = elements[name]
+        return np.stack([elements[name] for name in self.stacked], axis=-1) if self.stacked else elements
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

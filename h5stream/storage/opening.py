@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from h5stream.errors import (
     FieldLengthError,
+    FieldNotFoundError,
     H5StreamError,
     MissingFilterError,
     OptionError,
@@ -55,6 +56,7 @@ from h5stream.storage.layout import (
     Target,
 )
 from h5stream.storage.lookups import LookedUp
+from h5stream.storage.nearest import did_you_mean
 from h5stream.storage.once import once_of
 from h5stream.storage.rowbox import Columns, column_pieces, selected_shape
 from h5stream.storage.source import SourceIdentity, identity_of
@@ -465,9 +467,36 @@ class _FileReader:
         dtype: Any = elements.plain_dtype(dataset.dtype)
         for part in member:
             dtype = dtype.fields[part][0]
+        if field.members:
+            self._check_members(field, dtype)
+            stacked = np.dtype((dtype.fields[field.members[0]][0], (len(field.members),)))
+            return self._add_field(dataset, path, field, member, stacked, targets)
         if dtype.fields is not None:
             return {name: self._entry(dataset, path, field, (*member, name), targets) for name in dtype.names}
         return self._add_field(dataset, path, field, member, dtype, targets)
+
+    def _check_members(self, field: Field, dtype: np.dtype[Any]) -> None:
+        """Refuse members that are not there, or make no matrix."""
+        known = dtype.names or ()
+        for name in field.members:
+            if name not in known:
+                there = f"it has {', '.join(map(repr, known))}" if known else f"its elements are {dtype}, no compounds"
+                raise FieldNotFoundError(
+                    f"{self.identity.path!r}: field {field.name!r} has no member {name!r}, which members= names; "
+                    f"{there}{did_you_mean(name, list(known))}",
+                    field=field.name,
+                    file=self.identity.path,
+                )
+        kinds = {name: dtype[name] for name in field.members}
+        first = kinds[field.members[0]]
+        if any(kind != first for kind in kinds.values()) or first.kind not in "biufc":
+            listing = ", ".join(f"{name!r} is {kind}" for name, kind in kinds.items())
+            raise UnsupportedFieldError(
+                f"{self.identity.path!r}: members= makes one tensor of numbers of one type, but of {field.name!r} "
+                f"{listing}; make a field for each type, and join them in transform=",
+                field=field.name,
+                file=self.identity.path,
+            )
 
     def _add_field(
         self, dataset: Any, path: str, field: Any, member: tuple[str, ...], dtype: np.dtype[Any], targets: list[Target]
@@ -499,10 +528,10 @@ class _FileReader:
             )
         )
         number = len(self.fields) - 1
-        leaf = elements.leaf_of(elements.plain_dtype(dataset.dtype), member) if kind != "object" else None
-        targets.append(
-            Target(field=number, member=member, leaf=leaf, fill=np.zeros(leaf.nbytes if leaf else 0, np.uint8))
-        )
+        stored, stacked = elements.plain_dtype(dataset.dtype), field.members
+        leaf = elements.leaf_of(stored, member, stacked) if kind != "object" else None
+        fill = np.zeros(leaf.nbytes if leaf else 0, np.uint8)
+        targets.append(Target(field=number, member=member, leaf=leaf, fill=fill, stacked=stacked))
         return number
 
     # --- datasets -----------------------------------------------------------------------------------
@@ -559,7 +588,9 @@ class _FileReader:
         dataset = place.dataset
         if index is not None:
             chunk_rows, chunk_row_shape = index.chunk_shape[0], index.chunk_shape[1:]
-            access = DECODED if pipeline.filters else DIRECT
+            # Members that are put together, element by element, are as good as a filter.
+            scattered = dataset.ndim > 1 and any(t.leaf is not None and len(t.leaf.offsets) > 1 for t in targets)
+            access = DECODED if pipeline.filters or scattered else DIRECT
         else:
             chunk_rows, chunk_row_shape = _rows_read_together(dataset), dataset.shape[1:]
             access = VIA_H5PY

@@ -167,7 +167,7 @@ def _whole_elements(layout: SampleLayout, fill: NDArray[np.uint8]) -> SampleLayo
     unit, units = (count, 1) if count in (2, 4, 8) else (1, count)
     leaf = Leaf(
         stored_nbytes=count,
-        offset=0,
+        offsets=(0,),
         unit_nbytes=unit,
         units=units,
         swapped=False,

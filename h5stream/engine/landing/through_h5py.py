@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -76,8 +75,7 @@ class H5pyTask:
             for row, batch, within in zip(wanted.rows, wanted.batch, wanted.within, strict=True):
                 destination.objects[int(batch)][target.field][int(within)] = rows[int(row) - first]
             return
-        column = functools.reduce(lambda array, name: array[name], target.member, rows)
-        dense = np.ascontiguousarray(column, dtype=layout.dtype).reshape(-1).view(np.uint8)
+        dense = np.ascontiguousarray(target.taken(rows), dtype=layout.dtype).reshape(-1).view(np.uint8)
         if dense.nbytes == 0:
             return
         stride = layout.placed_nbytes

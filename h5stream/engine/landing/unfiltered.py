@@ -147,9 +147,12 @@ def _runs(part: DatasetPart, number: int, target: Target) -> Ints:
     found = []
     for piece, each in enumerate(part.pieces):
         for first, into, elements in _cut(each.segments, most):
-            width, repeat = (elements * stored, np.ones_like(elements)) if dense else (leaf.nbytes, elements)
-            columns = (piece, first * stored + leaf.offset, into * leaf.nbytes, width, repeat, stored, unit, number)
-            found.append(np.stack(np.broadcast_arrays(*columns), axis=1))
+            width, repeat = (elements * stored, np.ones_like(elements)) if dense else (leaf.run_nbytes, elements)
+            # Of several runs each row has one element (`opening`), so that none is to be put between another's.
+            for run, offset in enumerate(leaf.offsets):
+                begin, to = first * stored + offset, into * leaf.nbytes + run * leaf.run_nbytes
+                columns = (piece, begin, to, width, repeat, stored, unit, number)
+                found.append(np.stack(np.broadcast_arrays(*columns), axis=1))
     return np.concatenate(found).astype(np.int64)
 
 
