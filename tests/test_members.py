@@ -3,11 +3,9 @@
 import h5py
 import numpy as np
 import pytest
-import torch
 from amounts import examples
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
-from numpy.lib.recfunctions import structured_to_unstructured
 
 from h5stream import Field, H5Dataset, H5StreamLoader, errors
 
@@ -85,34 +83,6 @@ def test_members_are_stacked_as_numpy_stacks_them(tmp_path, form, data):
         for found, _ in loader:
             assert found.shape[1:] == wanted.shape[1:]
             assert all((row == wanted).reshape(shape[0], -1).all(axis=1).any() for row in found.numpy())
-
-
-def test_what_salt_reads_is_one_matrix_of_jets_and_one_of_tracks(tmp_path):
-    jets = np.zeros(300, [("pt", "f4"), ("eta", "f4"), ("label", "i4"), ("mass", "f4")])
-    tracks = np.zeros((300, 40), [("valid", "?"), ("d0", "f4"), ("z0", "f4"), ("pt", "f4")])
-    rng = np.random.default_rng(0)
-    for table in (jets, tracks):
-        for name in table.dtype.names:
-            table[name] = (
-                rng.integers(0, 2, table.shape) if table.dtype[name].kind == "b" else rng.normal(size=table.shape) * 9
-            )
-    path = tmp_path / "a.h5"
-    with h5py.File(path, "w") as file:
-        file.create_dataset("jets", data=jets, chunks=(50,), compression="lzf")
-        file.create_dataset("tracks", data=tracks, chunks=(50, 40), compression="lzf")
-    fields = {
-        "jets": Field("jets", members=["pt", "eta", "mass"]),
-        "label": "jets:label",
-        "tracks": Field("tracks", members=["d0", "pt"]),
-        "valid": "tracks:valid",
-    }
-    with H5StreamLoader(path, 64, fields=fields) as loader:
-        batches = list(loader)
-    found = {key: torch.cat([batch[key] for batch in batches]).numpy() for key in fields}
-    assert (found["jets"] == structured_to_unstructured(jets[["pt", "eta", "mass"]])).all()
-    assert (found["tracks"] == structured_to_unstructured(tracks[["d0", "pt"]])).all()
-    assert (found["label"] == jets["label"]).all()
-    assert (found["valid"] == tracks["valid"]).all()
 
 
 @pytest.mark.parametrize(

@@ -35,10 +35,12 @@ class Field:
     ----------
     name : str or h5py.Dataset
         Path of a dataset, with a compound member after a colon; an open dataset stands for its path. ``"@name"`` and
-        ``"path@name"`` are an attribute, which every sample of its file or group gets.
+        ``"path@name"`` are an attribute, which every sample of its file or group gets. ``"."`` is the dataset itself,
+        where ``samples=`` names datasets and not groups.
     columns : slice, sequence of int, or a tuple of them, optional, keyword-only
         Columns (axis 1 of the dataset) to take, in that order; a tuple says what to take of axis 1, 2 and so on, as
-        in brackets: slices, lists, masks, integers (which take the axis away) and ``...``. Only the chunks that hold
+        in brackets: slices, lists, masks, integers (which take the axis away) and ``...``. Integers alone are columns
+        of axis 1, as a list is; ``(0, 2, ...)`` is ``x[i, 0, 2]``. Only the chunks that hold
         them are read, and of chunks without a filter only their bytes, but for gaps of up to 4 KiB.
     members : sequence of str, optional, keyword-only
         Members of a compound that make one tensor, with a last axis of theirs; they must be numbers of one type.
@@ -126,6 +128,11 @@ class Field:
                 f"Field({name!r}): repeat=True takes the whole dataset, without columns=, members=, steps= and at="
             )
 
+    @property
+    def is_itself(self) -> bool:
+        """Whether it is what ``samples=`` names, ``"."``, and not something inside of that."""
+        return self.name == "." or self.name.startswith(".:")
+
     def inside(self, group: str) -> Field:
         """Look the name up in a group, unless it begins with a slash.
 
@@ -147,7 +154,7 @@ class Field:
         if isinstance(rows, str) and not rows.startswith("/"):
             rows = f"{group}/{rows}"
         inner = copy.copy(self)
-        object.__setattr__(inner, "name", f"{group}/{self.name}")
+        object.__setattr__(inner, "name", f"{group}{self.name[1:]}" if self.is_itself else f"{group}/{self.name}")
         object.__setattr__(inner, "rows", rows)
         return inner
 

@@ -22,8 +22,10 @@ FILES = "files"
 """What stands for whole files in place of a pattern."""
 
 
-def groups_of(file: Any, root: str, of: Of, path: str, guard: Guard) -> list[str]:
-    """Find the groups of an open file that hold rows.
+def groups_of(
+    file: Any, root: str, of: Of, path: str, guard: Guard, kind: type[h5py.Group] | type[h5py.Dataset] = h5py.Group
+) -> list[str]:
+    """Find the groups of an open file that hold rows, or the datasets that have them themselves.
 
     Parameters
     ----------
@@ -38,6 +40,8 @@ def groups_of(file: Any, root: str, of: Of, path: str, guard: Guard) -> list[str
         The file's path, for messages.
     guard : Guard
         Says which files external links may lead to.
+    kind : type
+        `h5py.Group`, or `h5py.Dataset` where a field is ``"."``.
 
     Returns
     -------
@@ -53,10 +57,11 @@ def groups_of(file: Any, root: str, of: Of, path: str, guard: Guard) -> list[str
         return [root]
     above = f"{root}/" if root else ""
     if isinstance(of, str):
-        found = list(_matching(file[root or "/"], of.strip("/").split("/"), above, path, guard))
+        found = list(_matching(file[root or "/"], of.strip("/").split("/"), above, path, guard, kind))
         if not found:
+            what = "group" if kind is h5py.Group else "dataset, which the field '.' is"
             raise FieldNotFoundError(
-                f"{path!r}: of={of!r} matches no group.{_what_there_is(file)}", field=of, file=path
+                f"{path!r}: of={of!r} matches no {what}.{_what_there_is(file)}", field=of, file=path
             )
         return found
     names = [above + _checked_name(name).strip("/") for name in of]
@@ -64,7 +69,13 @@ def groups_of(file: Any, root: str, of: Of, path: str, guard: Guard) -> list[str
         raise OptionError("of= names no group; give a pattern such as 'data/*', names of groups, or 'files'")
     for name in names:
         guard.check_links(file, name, path)
-        if not isinstance(file.get(name), h5py.Group):
+        if not isinstance(file.get(name), kind):
+            if kind is h5py.Dataset:
+                raise FieldNotFoundError(
+                    f"{path!r} has no dataset {name!r}, which of= names, and which the field '.' is",
+                    field=name,
+                    file=path,
+                )
             hint = did_you_mean(name, list(_all_groups(file)))
             raise FieldNotFoundError(f"{path!r} has no group {name!r}, which of= names.{hint}", field=name, file=path)
     return names
@@ -104,17 +115,18 @@ def _checked_name(name: Any) -> str:
     return text
 
 
-def _matching(group: Any, levels: list[str], above: str, path: str, guard: Guard) -> Iterator[str]:
+def _matching(
+    group: Any, levels: list[str], above: str, path: str, guard: Guard, kind: type[h5py.Group] | type[h5py.Dataset]
+) -> Iterator[str]:
     pattern, *below = levels
     names = [name for name in group if isinstance(name, str)]
     for name in sorted(fnmatch.filter(names, pattern), key=_by_numbers):
         guard.check_links(group.file, above + name, path)
         inner = group.get(name)
-        if isinstance(inner, h5py.Group):
-            if below:
-                yield from _matching(inner, below, f"{above}{name}/", path, guard)
-            else:
-                yield above + name
+        if below and isinstance(inner, h5py.Group):
+            yield from _matching(inner, below, f"{above}{name}/", path, guard, kind)
+        elif not below and isinstance(inner, kind):
+            yield above + name
 
 
 def _by_numbers(name: str) -> list[tuple[int, int | str]]:

@@ -165,12 +165,14 @@ def _groups(
 ) -> Iterator[tuple[str, str]]:
     """Give the groups of a file that hold rows: their paths, and the names that a table has for them."""
     path, root = asked.paths[number], asked.group
+    given = () if asked.shape is None else asked.shape.fields
+    kind = h5py.Dataset if any(isinstance(one, Field) and one.is_itself for one in given) else h5py.Group
     named = groups_in(samples, number, asked.paths) if isinstance(samples, Table) else None
     if named is not None:
-        yield from zip(groups_of(file, root, named, path, guard) if named else [], named, strict=True)
+        yield from zip(groups_of(file, root, named, path, guard, kind) if named else [], named, strict=True)
         return
     of = None if samples is None or isinstance(samples, Table) else samples.of
-    for group in groups_of(file, root, of, path, guard):
+    for group in groups_of(file, root, of, path, guard, kind):
         yield group, ""
 
 

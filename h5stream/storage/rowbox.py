@@ -112,7 +112,10 @@ def _column_numbers(count: int, columns: slice | list[int]) -> NDArray[np.int64]
         raise OptionError(f"columns={wrong[0]} is not there: the rows have {count} columns, 0 to {count - 1}")
     chosen = chosen % count if count else chosen
     if len(np.unique(chosen)) != len(chosen):
-        raise OptionError("columns= names a column twice; name each once and index the batch")
+        raise OptionError(
+            "columns= names a column twice; name each once and index the batch. Integers of a tuple that ends with ... "
+            "are one of each axis: (0, 0, ...)"
+        )
     return chosen
 
 

@@ -1,0 +1,332 @@
+"""Programs that read HDF5 for training, by what each reads: its layout, its reader in h5py, and what one writes here.
+
+Every sample of a shuffled epoch is compared, through a loader and through a stock DataLoader.
+"""
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from numpy.lib.recfunctions import structured_to_unstructured
+
+from h5stream import Ends, Field, H5Dataset, H5StreamLoader, Padding, Rows, SampleNumber, Sequences, Table, Values
+
+GZIP = {"compression": "gzip", "shuffle": True}
+STORED = pytest.mark.parametrize("stored", [{}, GZIP], ids=["contiguous", "gzip"])
+
+
+def write(file, name, values, stored, rows=7):
+    options = {**stored, "chunks": (min(rows, len(values)), *values.shape[1:])} if stored else {}
+    file.create_dataset(name, data=values, **options)
+
+
+def check_all(expected, source, fields, samples=None):
+    """Compare each sample with that of the same number, or, without numbers, as far as `expected` can find it."""
+    fields = {**fields, "number": SampleNumber()}
+    dataset = H5Dataset(source, fields, samples=samples)
+    assert len(dataset) == len(expected)
+    loaders = [
+        H5StreamLoader(source, 8, shuffle=True, seed=1, fields=fields, samples=samples),
+        H5StreamLoader(dataset, 5, shuffle=True, window=10, num_workers=0),
+        torch.utils.data.DataLoader(dataset, 4, shuffle=True),
+    ]
+    for loader in loaders:
+        seen = []
+        for batch in loader:
+            for place, number in enumerate(batch["number"].tolist()):
+                for name, wanted in expected[number].items():
+                    found = batch[name][place]
+                    if isinstance(wanted, str):
+                        assert found == wanted
+                    else:
+                        assert np.array_equal(found.numpy(), wanted), (name, number)
+                seen.append(number)
+        assert sorted(seen) == list(range(len(expected)))
+
+
+@STORED
+def test_robomimic(tmp_path, stored):
+    """Demonstrations by a mask of names; a stack of frames and the coming actions, padded by the nearest."""
+    rng, frames, length = np.random.default_rng(0), 3, 5
+    lengths = {"demo_0": 9, "demo_3": 4, "demo_10": 14, "demo_11": 6}
+    with h5py.File(tmp_path / "demos.h5", "w") as file:
+        for name, rows in lengths.items():
+            write(file, f"data/{name}/obs/agentview_image", rng.integers(0, 255, (rows, 8, 8, 3), "u1"), stored)
+            write(file, f"data/{name}/actions", rng.random((rows, 7)), stored)
+        file["mask/train"] = np.array([b"demo_10", b"demo_0", b"demo_3"])
+    expected = []
+    with h5py.File(tmp_path / "demos.h5") as file:
+        train = [name.decode() for name in file["mask/train"][:]]
+        for name in train:
+            demo, rows = file["data"][name], lengths[name]
+            for index in range(rows):
+                begin, end = max(0, index - (frames - 1)), min(rows, index + length)
+                before, after = max(0, frames - 1 - index), max(0, index + length - rows)
+
+                def padded(values, before=before, after=after):
+                    return np.concatenate([values[:1]] * before + [values] + [values[-1:]] * after)
+
+                expected.append({
+                    "image": padded(demo["obs/agentview_image"][begin:end]),
+                    "action": padded(demo["actions"][begin:end]),
+                    "is_pad": np.array([True] * before + [False] * (end - begin) + [True] * after),
+                })  # fmt: skip
+    steps = range(1 - frames, length)
+    fields = {"image": Field("obs/agentview_image", steps=steps), "action": Field("actions", steps=steps)}
+    samples = Sequences(of=[f"data/{name}" for name in train], pad="edge")
+    check_all(expected, tmp_path / "demos.h5", {**fields, "is_pad": Padding(steps)}, samples)
+
+
+@STORED
+def test_diffusion_policy(tmp_path, stored):
+    """Windows of a horizon that may begin before a demonstration and end behind it, but only so far."""
+    rng, horizon, before, after = np.random.default_rng(0), 8, 1, 3
+    lengths = (12, 5, 30)
+    with h5py.File(tmp_path / "demos.h5", "w") as file:
+        for k, rows in enumerate(lengths):
+            write(file, f"data/demo_{k}/obs/image", rng.integers(0, 255, (rows, 6, 6, 3), "u1"), stored)
+            write(file, f"data/demo_{k}/actions", rng.random((rows, 10), "f4"), stored)
+    expected = []
+    with h5py.File(tmp_path / "demos.h5") as file:
+        for k, rows in enumerate(lengths):
+            for start in range(-before, rows - horizon + after + 1):
+                wanted = np.clip(np.arange(start, start + horizon), 0, rows - 1)
+                demo = file[f"data/demo_{k}"]
+                expected.append({"image": demo["obs/image"][()][wanted], "action": demo["actions"][()][wanted]})
+    samples = Sequences(of="data/*", pad="edge", pad_rows=(before, after))
+    # An anchor is a row that is there; the windows are those of all anchors, counted from one row before.
+    steps = range(-before, horizon - before)
+    fields = {"image": Field("obs/image", steps=steps), "action": Field("actions", steps=steps)}
+    check_all(expected, tmp_path / "demos.h5", fields, samples)
+
+
+@STORED
+def test_act(tmp_path, stored):
+    """A file an episode: one random time of each, and all actions from there on, zeros behind the end."""
+    rng, rows = np.random.default_rng(0), 20
+    paths = [str(tmp_path / f"episode_{k}.hdf5") for k in range(5)]
+    for path in paths:
+        with h5py.File(path, "w") as file:
+            write(file, "observations/images/top", rng.integers(0, 255, (rows, 8, 8, 3), "u1"), stored)
+            write(file, "observations/qpos", rng.random((rows, 14)), stored)
+            write(file, "action", rng.random((rows, 14)), stored)
+            file.attrs["sim"] = True
+    fields = {
+        "image": Field("observations/images/top", steps=[0]),
+        "qpos": Field("observations/qpos", steps=[0]),
+        "action": Field("action", steps=range(rows)),
+        "is_pad": Padding(range(rows)),
+        "start": Field("observations/qpos", steps=[0], columns=[0]),
+        "sim": "@sim",
+    }
+    samples, starts = Sequences(of="files", starts="random", pad="zeros"), []
+    for epoch in range(4):
+        with H5StreamLoader(paths, 2, shuffle=True, fields=fields, samples=samples, seed=epoch) as loader:
+            episodes = []
+            for batch in loader:
+                for place in range(len(batch["qpos"])):
+                    for episode, path in enumerate(paths):
+                        with h5py.File(path) as file:
+                            times = np.flatnonzero(
+                                file["observations/qpos"][:, 0] == batch["start"][place, 0, 0].item()
+                            )
+                            if not len(times):
+                                continue
+                            start = int(times[0])
+                            padded, is_pad = np.zeros((rows, 14)), np.arange(rows) >= rows - start
+                            padded[: rows - start] = file["action"][start:]
+                            assert np.array_equal(batch["image"][place, 0], file["observations/images/top"][start])
+                            assert np.array_equal(batch["qpos"][place, 0], file["observations/qpos"][start])
+                            assert np.array_equal(batch["action"][place], padded)
+                            assert np.array_equal(batch["is_pad"][place], is_pad)
+                            episodes.append(episode)
+                            starts.append(start)
+            assert sorted(episodes) == list(range(5))
+    assert len(set(starts)) > 5
+
+
+@STORED
+def test_fourcastnet(tmp_path, stored):
+    """A file a year: some channels of some times before as input, others of a later one as target, within the year."""
+    rng, history, step, inputs, outputs = np.random.default_rng(0), 1, 2, [0, 3, 5], [1, 2]
+    paths = [str(tmp_path / f"{year}.h5") for year in (1979, 1980)]
+    for path, times in zip(paths, (15, 20), strict=True):
+        with h5py.File(path, "w") as file:
+            write(file, "fields", rng.random((times, 6, 9, 12), "f4"), stored, rows=1)
+    expected = []
+    for path in paths:
+        with h5py.File(path) as file:
+            fields = file["fields"]
+            expected += [
+                {"x": fields[time - step * history : time + 1 : step, inputs], "y": fields[time + step, outputs][None]}
+                for time in range(step * history, len(fields) - step)
+            ]
+    fields = {
+        "x": Field("fields", steps=range(-step * history, 1, step), columns=inputs),
+        "y": Field("fields", steps=[step], columns=outputs),
+    }
+    check_all(expected, paths, fields, Sequences(of="files"))
+
+
+@STORED
+def test_d4rl(tmp_path, stored):
+    """One flat buffer: transitions to the next observation, but not over the end of an episode."""
+    rng, rows = np.random.default_rng(0), 120
+    ends = rng.random((2, rows)) < 0.1
+    with h5py.File(tmp_path / "buffer.h5", "w") as file:
+        write(file, "observations", rng.random((rows, 11), "f4"), stored)
+        write(file, "actions", rng.random((rows, 3), "f4"), stored)
+        write(file, "rewards", rng.random(rows, "f4"), stored)
+        file["terminals"], file["timeouts"] = ends
+    expected = []
+    with h5py.File(tmp_path / "buffer.h5") as file:
+        expected += [
+            {
+                "observation": file["observations"][i : i + 1], "next": file["observations"][i + 1 : i + 2],
+                "action": file["actions"][i : i + 1], "reward": file["rewards"][i : i + 1],
+            }
+            for i in range(rows - 1)
+            if not file["terminals"][i] and not file["timeouts"][i]
+        ]  # fmt: skip
+    fields = {
+        "observation": Field("observations", steps=[0]), "next": Field("observations", steps=[1]),
+        "action": Field("actions", steps=[0]), "reward": Field("rewards", steps=[0]),
+    }  # fmt: skip
+    check_all(expected, tmp_path / "buffer.h5", fields, Sequences(of=Ends("terminals", "timeouts")))
+
+
+@STORED
+def test_biofoundation(tmp_path, stored):
+    """Groups of windows and labels, one behind the other."""
+    rng = np.random.default_rng(0)
+    with h5py.File(tmp_path / "eeg.h5", "w") as file:
+        for k, rows in enumerate((12, 1, 30)):
+            write(file, f"data_group_{k}/X", rng.random((rows, 22, 16), "f4"), stored)
+            write(file, f"data_group_{k}/y", rng.integers(0, 4, rows), stored)
+    with h5py.File(tmp_path / "eeg.h5") as file:
+        expected = [{"x": group["X"][i], "y": group["y"][i]} for group in file.values() for i in range(len(group["y"]))]
+    check_all(expected, tmp_path / "eeg.h5", {"x": "X", "y": "y"}, Rows(of="data_group_*"))
+
+
+@STORED
+def test_seisbench(tmp_path, stored):
+    """Traces in buckets: a table names for each the bucket, the row, and the part of it (here the same for all)."""
+    rng, shapes = np.random.default_rng(0), [(9, 3, 40), (5, 3, 52), (7, 4, 64)]
+    with h5py.File(tmp_path / "waveforms.hdf5", "w") as file:
+        for k, shape in enumerate(shapes):
+            write(file, f"data/bucket{k}", rng.random(shape, "f4"), stored, rows=2)
+    bucket = rng.integers(0, 3, 30)
+    row = np.array([rng.integers(0, shapes[k][0]) for k in bucket])
+    names = [f"bucket{k}${i},:3,:36" for k, i in zip(bucket, row, strict=True)]
+    expected = []
+    with h5py.File(tmp_path / "waveforms.hdf5") as file:
+        for name in names:
+            dataset, where = name.split("$")
+            i, channels, times = where.split(",")
+            expected.append({"x": file[f"data/{dataset}"][int(i), : int(channels[1:]), : int(times[1:])], "name": name})
+    table = Table(group=[f"data/{name.split('$')[0]}" for name in names], row=row)
+    fields = {"x": Field(".", columns=(slice(3), slice(36))), "name": Values(names)}
+    check_all(expected, tmp_path / "waveforms.hdf5", fields, table)
+
+
+@STORED
+def test_clevr_iep(tmp_path, stored):
+    """Questions of one file, each with the features of its image in another."""
+    rng = np.random.default_rng(0)
+    with h5py.File(tmp_path / "questions.h5", "w") as file, h5py.File(tmp_path / "features.h5", "w") as features:
+        for name, values in {
+            "questions": rng.integers(0, 90, (70, 20)), "programs": rng.integers(0, 40, (70, 27)),
+            "answers": rng.integers(0, 28, 70), "image_idxs": rng.integers(0, 7, 70),
+        }.items():  # fmt: skip
+            write(file, name, values, stored)
+        write(features, "features", rng.random((7, 16, 5, 5), "f4"), stored, rows=1)
+    with h5py.File(tmp_path / "questions.h5") as file, h5py.File(tmp_path / "features.h5") as features:
+        expected = [
+            {
+                "question": file["questions"][i],
+                "program": file["programs"][i],
+                "answer": file["answers"][i],
+                "features": features["features"][file["image_idxs"][i]],
+            }
+            for i in range(70)
+        ]
+    fields = {
+        "question": "questions",
+        "program": "programs",
+        "answer": "answers",
+        "features": Field("features", file=str(tmp_path / "features.h5"), rows="image_idxs"),
+    }
+    check_all(expected, tmp_path / "questions.h5", fields)
+
+
+@STORED
+def test_pcam(tmp_path, stored):
+    """Images of one file, labels of another, of shape (N, 1, 1, 1)."""
+    rng = np.random.default_rng(0)
+    with h5py.File(tmp_path / "x.h5", "w") as images, h5py.File(tmp_path / "y.h5", "w") as labels:
+        write(images, "x", rng.integers(0, 255, (50, 12, 12, 3), "u1"), stored)
+        write(labels, "y", rng.integers(0, 2, (50, 1, 1, 1), "u1"), stored)
+        expected = [{"image": images["x"][i], "label": labels["y"][i, 0, 0, 0]} for i in range(50)]
+    fields = {"image": "x", "label": Field("y", file=str(tmp_path / "y.h5"), columns=(0, 0, 0, ...))}
+    check_all(expected, tmp_path / "x.h5", fields)
+
+
+@STORED
+def test_chexzero(tmp_path, stored):
+    """Pictures with the texts of a table in memory, some of which are empty."""
+    rng, texts = np.random.default_rng(0), [f"finding {k}" if k % 5 else " " for k in range(60)]
+    with h5py.File(tmp_path / "cxr.h5", "w") as file:
+        write(file, "cxr", rng.integers(0, 255, (60, 16, 16), "u1"), stored)
+        expected = [{"image": file["cxr"][i], "text": texts[i]} for i in range(60)]
+    check_all(expected, tmp_path / "cxr.h5", {"image": "cxr", "text": Values(texts)})
+
+
+@STORED
+def test_so2sat(tmp_path, stored):
+    """Some bands, the last axis, of two satellites, and labels one hot."""
+    rng = np.random.default_rng(0)
+    with h5py.File(tmp_path / "so2sat.h5", "w") as file:
+        write(file, "sen1", rng.random((40, 8, 8, 8)), stored)
+        write(file, "sen2", rng.random((40, 8, 8, 10)), stored)
+        write(file, "label", np.eye(17)[rng.integers(0, 17, 40)], stored)
+        expected = [
+            {"s1": file["sen1"][i, ..., 4:6], "s2": file["sen2"][i][..., [2, 1, 0]], "label": file["label"][i]}
+            for i in range(40)
+        ]
+    fields = {
+        "s1": Field("sen1", columns=(..., slice(4, 6))),
+        "s2": Field("sen2", columns=(..., [2, 1, 0])),
+        "label": "label",
+    }
+    check_all(expected, tmp_path / "so2sat.h5", fields)
+
+
+@STORED
+def test_salt(tmp_path, stored):
+    """Members of compounds as matrices: of jets, and of forty tracks for each."""
+    rng = np.random.default_rng(0)
+    jets = np.zeros(90, [("pt", "f4"), ("eta", "f4"), ("flavour", "i4"), ("mass", "f4")])
+    tracks = np.zeros((90, 40), [("valid", "?"), ("d0", "f4"), ("z0", "f4"), ("pt", "f4")])
+    for table in (jets, tracks):
+        for name in table.dtype.names:
+            values = rng.normal(size=table.shape) * 9
+            table[name] = values > 0 if table.dtype[name].kind == "b" else values
+    with h5py.File(tmp_path / "jets.h5", "w") as file:
+        write(file, "jets", jets, stored, rows=20)
+        write(file, "tracks", tracks, stored, rows=20)
+    expected = [
+        {
+            "jets": structured_to_unstructured(jets[i][["pt", "eta", "mass"]]),
+            "flavour": jets[i]["flavour"],
+            "tracks": structured_to_unstructured(tracks[i][["d0", "pt"]]),
+            "valid": tracks[i]["valid"],
+        }
+        for i in range(90)
+    ]
+    fields = {
+        "jets": Field("jets", members=["pt", "eta", "mass"]),
+        "flavour": "jets:flavour",
+        "tracks": Field("tracks", members=["d0", "pt"]),
+        "valid": "tracks:valid",
+    }
+    check_all(expected, tmp_path / "jets.h5", fields)
