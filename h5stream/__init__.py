@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from h5stream.repacking.repack import repack
     from h5stream.repacking.rewrite import RepackResult
     from h5stream.sampler import ChunkBatchSampler
+    from h5stream.samples.boxes import Boxes
     from h5stream.samples.columns import Padding, SampleNumber, Values
     from h5stream.samples.rows import Rows
     from h5stream.samples.segments import Bounds, Ends, Ids, Lengths
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Blocks": "h5stream.order.blocks",
     "Bounds": "h5stream.samples.segments",
+    "Boxes": "h5stream.samples.boxes",
     "ChunkBatchSampler": "h5stream.sampler",
     "Diagnosis": "h5stream.advice.diagnose",
     "Ends": "h5stream.samples.segments",
@@ -78,6 +80,7 @@ _HOMES = {
 __all__ = [
     "Blocks",
     "Bounds",
+    "Boxes",
     "ChunkBatchSampler",
     "Diagnosis",
     "Ends",

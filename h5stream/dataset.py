@@ -22,6 +22,8 @@ from h5stream.order.blocks import Blocks, block_numbers, blocks_by, listed_block
 from h5stream.order.draws import RandomStarts
 from h5stream.order.epoch import Window
 from h5stream.order.places import Places, place_dtype
+from h5stream.samples.boxes import BoxSpace
+from h5stream.samples.space import SequenceSpace
 from h5stream.storage.fields import Fields, Source
 from h5stream.storage.joining import joined_layout
 from h5stream.storage.layout import DIRECT, SampleLayout
@@ -89,8 +91,8 @@ class H5Dataset(Dataset[Any]):
     rows : slice, or array-like of int or bool, optional
         The rows to use, or the samples where `samples` says what these are, as indices or a mask; they keep the
         file's order.
-    samples : Sequences, Rows or Table, optional
-        What a sample is, where it is not a row of the files: see `Sequences`, `Rows` and `Table`.
+    samples : Sequences, Rows, Table or Boxes, optional
+        What a sample is, where it is not a row of the files: see `Sequences`, `Rows`, `Table` and `Boxes`.
     allow_external : bool
         Whether external links, external storage and virtual sources may lead out of the opened files.
     numpy : bool
@@ -281,13 +283,17 @@ class H5Dataset(Dataset[Any]):
 
     def _shuffled_blocks(self, rows: NDArray[np.int64] | None) -> Blocks:
         chunks = self.layout.looked_up_chunks()
-        return self._blocks_of(rows) if chunks is None else blocks_by(chunks, rows)
+        return self._blocks_of(rows) if chunks is None else blocks_by(chunks if rows is None else chunks[rows], rows)
 
     def _blocks_of(self, rows: NDArray[np.int64] | None) -> Blocks:
         layout = self.layout
         if layout.space is None:
             return make_blocks(layout.file_starts, layout.block_rows, rows)
-        return blocks_by(block_numbers(layout.file_starts, layout.block_rows, layout.space.anchors), rows)
+        numbers = np.arange(layout.samples) if rows is None else rows
+        if isinstance(layout.space, BoxSpace):
+            return blocks_by(layout.chunks_of_boxes(numbers), rows)
+        anchors = layout.space.anchors_of(numbers)
+        return blocks_by(block_numbers(layout.file_starts, layout.block_rows, anchors), rows)
 
     def blocks_for(self, shuffle: bool) -> Blocks:
         """Cut the rows into the blocks of an epoch; one that is not shuffled keeps the order of `listed`.
@@ -305,7 +311,8 @@ class H5Dataset(Dataset[Any]):
         if shuffle:
             return self.blocks
         space = self.layout.space
-        if self.is_in_file_order and (space is None or _ascending(space.anchors)):
+        in_order = space is None or (isinstance(space, SequenceSpace) and _ascending(space.anchors))
+        if self.is_in_file_order and in_order:
             return self._blocks_of(self.rows)
         rows = np.arange(self.layout.samples) if self.rows is None else self.rows
         return listed_blocks(rows, max(self.layout.block_rows))
@@ -328,6 +335,8 @@ class H5Dataset(Dataset[Any]):
         if self._starts is None:
             return None
         rows = self._starts.numbers(seed=seed, epoch=epoch)
+        if isinstance(self.layout.space, BoxSpace) and not shuffle:
+            return listed_blocks(rows, 1)
         return self._shuffled_blocks(rows) if shuffle else self._blocks_of(rows)
 
     # --- samples and batches ----------------------------------------------------------------------------

@@ -10,7 +10,8 @@ from h5stream.dataset import H5Dataset
 from h5stream.errors import StateError
 from h5stream.order.blocks import Blocks
 from h5stream.order.rest import Taken
-from h5stream.samples.space import SequenceSpace
+from h5stream.samples.boxes import BoxSpace
+from h5stream.samples.space import Space
 from h5stream.storage.layout import SampleLayout
 
 FORMAT = 2
@@ -156,7 +157,12 @@ def _fields_text(layout: SampleLayout) -> str:
     return text if len(text) <= 400 else f"{len(layout.fields)} fields, {_digest(text.encode())}"
 
 
-def _samples_text(layout: SampleLayout, space: SequenceSpace) -> str:
+def _samples_text(layout: SampleLayout, space: Space) -> str:
+    if isinstance(space, BoxSpace):
+        boxes = space.boxes
+        listed = [] if space.origins is None or space.volume is None else [space.volume, space.origins]
+        digest = _digest(repr(space.draws).encode(), space.volumes.tobytes(), *(each.tobytes() for each in listed))
+        return f"{space.samples} boxes of {boxes.shape}, halo={boxes.halo}, pad={boxes.pad}, {digest}"
     steps = [(field.steps, field.at) for field in layout.fields]
     listed = [] if space.others is None else [space.anchors, *space.others.values()]
     digest = _digest(repr((steps, space.draws)).encode(), space.edges.tobytes(), *(rows.tobytes() for rows in listed))

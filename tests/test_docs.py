@@ -53,6 +53,9 @@ def files(tmp_path, monkeypatch):
             molecules[f"{k}/coordinates"], molecules[f"{k}/energies"] = np.zeros((9, 5, 3)), np.zeros(9)
             molecules[f"{k}/species"] = np.arange(5)
             molecules[f"{k}"].attrs["name"] = "water"
+    for name in ("volume_0.h5", "volume_1.h5"):
+        with h5py.File(name, "w") as f:
+            f["raw"], f["label"] = np.zeros((20, 40, 50), "f4"), np.zeros((20, 40, 50), "u1")
     with h5py.File("questions.h5", "w") as f, h5py.File("features.h5", "w") as g, h5py.File("answers.h5", "w") as h:
         f["question"], f["image_index"], h["answer"] = np.arange(100), np.arange(100) % 7, np.arange(100)
         g["features"] = rng.random((7, 50))

@@ -12,6 +12,7 @@ import h5stream
 PUBLIC = [
     "Blocks",
     "Bounds",
+    "Boxes",
     "ChunkBatchSampler",
     "Diagnosis",
     "Ends",

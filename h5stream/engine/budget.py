@@ -31,6 +31,8 @@ from h5stream.errors import BudgetError, OptionError
 from h5stream.order.epoch import OrderSettings
 from h5stream.order.transfer import transfer_rows
 from h5stream.order.windows import first_rows
+from h5stream.samples.boxes import BoxSpace
+from h5stream.samples.space import SequenceSpace
 from h5stream.samples.spans import neighbours
 from h5stream.storage.layout import DECODED, DIRECT, DatasetPart, SampleLayout
 from h5stream.units import as_bytes
@@ -110,14 +112,15 @@ def shape_of(layout: SampleLayout, kept: tuple[int, ...] = (), selected: NDArray
         for number, parts in enumerate(layout.datasets)
         if number not in kept and not can_be_mapped(layout, number)
     ]
-    planned = [parts for parts in read if any(part.access != DIRECT for part in parts)]
+    is_boxed = isinstance(layout.space, BoxSpace)
+    planned = [parts for parts in read if is_boxed or any(part.access != DIRECT for part in parts)]
     return Shape(
         rows=rows,
         field_nbytes=tuple(field.row_nbytes for field in layout.fields),
         block_rows=block_rows_of(layout),
         scratch_nbytes=scratch_nbytes(layout),
         planned=len(planned),
-        chunks_a_row=sum(min(_chunks(parts) / rows, len(parts[0].pieces)) for parts in planned),
+        chunks_a_row=sum(_chunks_a_row(layout, parts, rows) for parts in planned),
         kept_nbytes=resident_format(layout, kept).nbytes if kept else 0,
         data_nbytes=_data_nbytes(layout, selected),
         largest_row=max(layout.rows, layout.samples),
@@ -130,7 +133,7 @@ def shape_of(layout: SampleLayout, kept: tuple[int, ...] = (), selected: NDArray
 
 def _span_nbytes(layout: SampleLayout, planned: Iterable[tuple[DatasetPart, ...]]) -> float:
     """Give what the plan takes of a sample's spans while it is made: of each kind of steps, and of each dataset cut."""
-    if layout.space is None:
+    if not isinstance(layout.space, SequenceSpace):
         return 0.0
     nbytes = 0.0
     for steps in {field.steps for field in layout.fields if field.steps is not None}:
@@ -140,6 +143,17 @@ def _span_nbytes(layout: SampleLayout, planned: Iterable[tuple[DatasetPart, ...]
         cuts = len(neighbours(steps)[0]) + len(steps) / min(part.chunk_rows for part in parts)
         nbytes += cuts * SPAN_PLAN_NBYTES
     return nbytes
+
+
+def _chunks_a_row(layout: SampleLayout, parts: tuple[DatasetPart, ...], rows: int) -> float:
+    """Give about how many chunks of a dataset are planned for a sample."""
+    if not isinstance(layout.space, BoxSpace):
+        return min(_chunks(parts) / rows, len(parts[0].pieces))
+    outer = layout.space.boxes.outer
+    touched = 1.0
+    for size, chunk in zip(outer, parts[0].grid_shape[-len(outer) :], strict=True):
+        touched *= 1 + size / chunk
+    return touched
 
 
 def _chunks(parts: Iterable[DatasetPart]) -> int:
@@ -152,12 +166,14 @@ def _data_nbytes(layout: SampleLayout, selected: NDArray[np.int64] | None) -> in
     index = sum(i.numbers.nbytes + i.offset.nbytes + i.nbytes.nbytes + i.filter_mask.nbytes for i in indexes)
     blocks = sum(-(-part.rows // rows) for part, rows in zip(layout.leading, layout.block_rows, strict=True))
     index += sum(rows.nbytes for _, rows in layout.lookups)
-    index += 0 if layout.space is None else layout.space.anchors.nbytes
+    index += 0 if layout.space is None else layout.space.nbytes
     return index + blocks * BLOCK_NBYTES + (0 if selected is None else selected.nbytes)
 
 
 def _seam_rows(layout: SampleLayout, planned: Iterable[tuple[DatasetPart, ...]]) -> int:
     """Give the rows of the longest chunk that is decoded, and that the edges of blocks may cut."""
+    if isinstance(layout.space, BoxSpace):
+        return 0
     cut = (
         part.chunk_rows
         for parts in planned

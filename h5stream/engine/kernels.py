@@ -682,6 +682,135 @@ def inflate_each(function, decompressor, source, at, nbytes, target, chunk_nbyte
     return at.shape[0]
 
 
+@_jit
+def _inside(index, size, mode):
+    """Give the index in a volume that one outside stands for: the nearest (1), or one mirrored at the edge (2)."""
+    if mode == 1:
+        return min(max(index, 0), size - 1)
+    if mode == 2:
+        around = max(1, 2 * (size - 1))
+        index = abs(index) % around
+        return around - index if index >= size else index
+    return index
+
+
+@_jit
+def _reach(origin, sizes, shape, low, high, strides, mode, element, into, out, counts):
+    """Find the elements along each axis of a box that a region has: where they go, and where they lie in it."""
+    step = element
+    for axis in range(sizes.shape[0] - 1, -1, -1):
+        count = 0
+        for k in range(sizes[axis]):
+            index = _inside(origin[axis] + k, shape[axis], mode)
+            if low[axis] <= index < high[axis]:
+                into[axis, count], out[axis, count] = k * step, (index - low[axis]) * strides[axis]
+                count += 1
+        counts[axis] = count
+        step *= sizes[axis]
+
+
+@_jit
+def _join_runs(into, out, count, element, runs):
+    """Join elements that follow one another in both places; give how many runs that makes."""
+    found = 0
+    for k in range(count):
+        last = found - 1
+        if found and into[k] == runs[last, 0] + runs[last, 2] and out[k] == runs[last, 1] + runs[last, 2]:
+            runs[last, 2] += element
+        else:
+            runs[found, 0], runs[found, 1], runs[found, 2] = into[k], out[k], element
+            found += 1
+    return found
+
+
+@_jit
+def _step_on(at, counts, axis):
+    """Go to the next place of axes up to one, the last first; false behind the last place."""
+    while axis >= 0:
+        at[axis] += 1
+        if at[axis] < counts[axis]:
+            return True
+        at[axis] = 0
+        axis -= 1
+    return False
+
+
+@_jit
+def place_boxes(
+    source, strides, low, high, shape, sizes, mode, element, origins, batch, within, slots, field_offset, row_nbytes
+):
+    """Copy what lies in boxes of a region of a volume, such as a chunk, to its place in each of them.
+
+    Parameters
+    ----------
+    source : int
+        Address of the region's first element.
+    strides : int64 array, shape (axes,)
+        Bytes from one of its elements to the next along each axis.
+    low, high : int64 arrays, shape (axes,)
+        Where the region begins and ends in the volume.
+    shape, sizes : int64 arrays, shape (axes,)
+        Elements of the volume, and of a box.
+    mode : int
+        What an index outside of the volume stands for; see `_inside`.
+    element : int
+        Bytes of an element.
+    origins : int64 array, shape (n, axes)
+        The first element of each box.
+    batch, within, slots, field_offset, row_nbytes : see `scatter`
+        Where each box goes.
+    """
+    axes, widest = sizes.shape[0], sizes.max()
+    into, out = np.empty((axes, widest), np.int64), np.empty((axes, widest), np.int64)
+    counts, at, inner = np.empty(axes, np.int64), np.zeros(axes, np.int64), axes - 1
+    runs = np.empty((widest, 3), np.int64)
+    for i in range(origins.shape[0]):
+        place = slots[batch[i]] + field_offset + within[i] * row_nbytes
+        _reach(origins[i], sizes, shape, low, high, strides, mode, element, into, out, counts)
+        if counts.min() == 0:
+            continue
+        found = _join_runs(into[inner], out[inner], counts[inner], element, runs)
+        goes_on = True
+        while goes_on:
+            target, begin = place, source
+            for axis in range(inner):
+                target += into[axis, at[axis]]
+                begin += out[axis, at[axis]]
+            for k in range(found):
+                _copy_run(target + runs[k, 0], begin + runs[k, 1], runs[k, 2])
+            goes_on = _step_on(at, counts, inner - 1)
+    fence()
+
+
+@_jit
+def fill_outside(row, shape, sizes, element, origins, batch, within, slots, field_offset, row_nbytes):
+    """Fill what of boxes lies outside of their volume with the elements at `row`, as many as its last axis has.
+
+    All else is as for `place_boxes`.
+    """
+    inner = sizes.shape[0] - 1
+    at = np.zeros(inner + 1, np.int64)
+    for i in range(origins.shape[0]):
+        place = slots[batch[i]] + field_offset + within[i] * row_nbytes
+        first = min(max(-origins[i, inner], 0), sizes[inner])
+        last = max(min(shape[inner] - origins[i, inner], sizes[inner]), first)
+        goes_on = True
+        while goes_on:
+            target, step, is_out = place, element * sizes[inner], False
+            for axis in range(inner - 1, -1, -1):
+                index = origins[i, axis] + at[axis]
+                is_out = is_out or index < 0 or index >= shape[axis]
+                target += at[axis] * step
+                step *= sizes[axis]
+            if is_out:
+                copy_bytes(target, row, element * sizes[inner])
+            else:
+                copy_bytes(target, row, element * first)
+                copy_bytes(target + element * last, row, element * (sizes[inner] - last))
+            goes_on = _step_on(at, sizes, inner - 1)
+    fence()
+
+
 def warm_up() -> None:
     """Compile, or load from the cache, every kernel; the first batch need not wait for it then."""
     data = np.zeros(64, dtype=np.uint8)

@@ -6,8 +6,11 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol, cast
 
+import numpy as np
+
 from h5stream.engine.counters import Tally
 from h5stream.engine.footprint import TASK_NBYTES
+from h5stream.engine.landing.boxes import BoxesOfPart
 from h5stream.engine.landing.chunks import Chunks, ChunkTask
 from h5stream.engine.landing.columns import Columns
 from h5stream.engine.landing.mapped import MappedFiles, MappedRows, can_be_mapped
@@ -22,7 +25,8 @@ from h5stream.engine.single import SingleRows
 from h5stream.engine.tasks import Destination, Task, Tools
 from h5stream.order.epoch import Window
 from h5stream.order.places import narrowed
-from h5stream.samples.space import Steps
+from h5stream.samples.boxes import BoxSpace
+from h5stream.samples.space import SequenceSpace, Steps
 from h5stream.storage.fallback import H5pyReader
 from h5stream.storage.filters import DecodeScratch
 from h5stream.storage.layout import DIRECT, VIA_H5PY, DatasetPart, FieldLayout, SampleLayout
@@ -90,7 +94,7 @@ class RowReader:
         self.sources: tuple[ByteSource, ...] = tuple(identity.open() for identity in layout.files)
         self.mapped_files = MappedFiles(layout.files)
         self._h5py = H5pyReader(layout)
-        number = None if layout.space is None else layout.space.padding
+        number = layout.space.padding if isinstance(layout.space, SequenceSpace) else None
         self._padding = None if number is None else Padding(layout.fields, number)
         # Rows without elements need no task.
         self._datasets = [n for n, parts in enumerate(layout.datasets) if any(part.pieces for part in parts)]
@@ -102,7 +106,7 @@ class RowReader:
         self._by_steps: dict[tuple[Steps | None, str], list[int]] = {}
         self._lookups = {number: narrowed(rows) for number, rows in layout.lookups}
         for dataset in self._datasets:
-            if dataset not in self._lookups:
+            if dataset not in self._lookups and not isinstance(layout.space, BoxSpace):
                 self._by_steps.setdefault(layout.steps_of(dataset), []).append(dataset)
         self._ways: list[list[Way | None]] = [[None] * len(parts) for parts in layout.datasets]
         self._unfiltered = not (layout.space or layout.columns or layout.lookups) and all(
@@ -149,9 +153,11 @@ class RowReader:
             The datasets that are in memory.
         """
         layout = self.layout
+        if isinstance(layout.space, BoxSpace):
+            yield from self._plan_boxes(placement.each_row(), layout.space, task_nbytes)
         for (steps, at), datasets in self._by_steps.items():
             rows, outside = placement, None
-            if layout.space is not None:
+            if isinstance(layout.space, SequenceSpace):
                 rows, outside = placed_spans(placement.each_row(), steps, at, layout.space, layout.rows)
             if len(rows):
                 yield from self._plan_some(rows, task_nbytes, datasets, resident)
@@ -162,6 +168,16 @@ class RowReader:
             looked_up = placement.each_row().looked_up(table)
             yield from self._plan_some(looked_up, task_nbytes, [dataset], resident)
         yield from self._columns.plan(placement)
+
+    def _plan_boxes(self, placement: Placement, space: BoxSpace, task_nbytes: int) -> Iterator[Task]:
+        """Plan what brings boxes, volume by volume."""
+        of, origins = space.boxes_of(placement.rows)
+        for volume in np.unique(of).tolist():
+            ours = np.flatnonzero(of == volume)
+            for parts in self.layout.aligned:
+                source = self.sources[parts[volume].file]
+                boxes = BoxesOfPart(parts[volume], self.layout.fields, space, source.gap_nbytes)
+                yield from boxes.plan(placement[ours], origins[ours], task_nbytes)
 
     def _plan_some(
         self, placement: Placement, task_nbytes: int, datasets: Sequence[int], resident: Resident | None

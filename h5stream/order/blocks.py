@@ -107,9 +107,9 @@ def blocks_by(keys: NDArray[np.int64], rows: NDArray[np.int64] | None = None) ->
     Parameters
     ----------
     keys : ndarray of int
-        For each row there is.
+        For each of the rows.
     rows : ndarray of int64, optional
-        The rows to use.
+        The rows; by default as many as keys, from 0.
 
     Examples
     --------
@@ -117,12 +117,11 @@ def blocks_by(keys: NDArray[np.int64], rows: NDArray[np.int64] | None = None) ->
     >>> blocks.edges.tolist(), blocks.rows.tolist()
     ([0, 2, 4], [1, 3, 0, 2])
     """
-    ours = keys if rows is None else keys[rows]
-    if not is_ascending(ours):
-        by_key = np.argsort(ours, kind="stable")
-        ours, rows = ours[by_key], by_key if rows is None else rows[by_key]
-    edges = np.flatnonzero(np.diff(ours)) + 1
-    return Blocks(edges=np.concatenate([[0], edges, [len(ours)]]), rows=rows)
+    if not is_ascending(keys):
+        by_key = np.argsort(keys, kind="stable")
+        keys, rows = keys[by_key], by_key if rows is None else rows[by_key]
+    edges = np.flatnonzero(np.diff(keys)) + 1
+    return Blocks(edges=np.concatenate([[0], edges, [len(keys)]]), rows=rows)
 
 
 def block_numbers(

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.order.permutation import DRAWS, permutation, random_words
-from h5stream.samples.space import SequenceSpace
+from h5stream.samples.space import Space
 
 Ints = NDArray[np.int64]
 
@@ -20,7 +20,7 @@ class RandomStarts:
 
     Parameters
     ----------
-    space : SequenceSpace
+    space : SequenceSpace or BoxSpace
         All possible samples, and how they are drawn.
     rows : ndarray of int64, optional
         The numbers of those that may be drawn, ascending; by default all.
@@ -34,13 +34,15 @@ class RandomStarts:
     (2, [0, 7], [1, 9])
     """
 
-    def __init__(self, space: SequenceSpace, rows: Ints | None = None) -> None:
+    def __init__(self, space: Space, rows: Ints | None = None) -> None:
         assert space.draws is not None
         self._draws, self._rows = space.draws, rows
-        anchors = space.anchors if rows is None else space.anchors[rows]
-        segment = np.searchsorted(space.edges, anchors, side="right")
+        if rows is None:
+            self._first, self._counts = space.segments
+            return
+        segment = np.searchsorted(space.segments[0], rows, side="right")
         self._first = np.flatnonzero(np.diff(segment, prepend=-1))
-        self._counts = np.diff(np.append(self._first, len(anchors)))
+        self._counts = np.diff(np.append(self._first, len(rows)))
 
     def __len__(self) -> int:
         return len(self._first) if self._draws.per_epoch is None else self._draws.per_epoch
@@ -61,10 +63,10 @@ class RandomStarts:
         """
         words = random_words(len(self), seed, epoch, DRAWS)
         if self._draws.by == "rows":
-            places = scaled(words, int(self._counts.sum()))
+            places = below(words, int(self._counts.sum()))
         else:
             segment = self._segments(seed, epoch)
-            places = self._first[segment] + scaled(words, self._counts[segment])
+            places = self._first[segment] + below(words, self._counts[segment])
         places = np.sort(places)
         return places if self._rows is None else self._rows[places]
 
@@ -78,12 +80,12 @@ class RandomStarts:
         return np.concatenate([np.tile(segments, rounds), chosen])
 
 
-def scaled(words: NDArray[np.uint64], counts: Any) -> Ints:
-    """Turn 64 random bits each into numbers from 0 to less than the counts, which are below 2**32.
+def below(words: NDArray[np.uint64], counts: Any) -> Ints:
+    """Turn 64 random bits each into numbers from 0 to less than the counts, which are far below 2**64.
 
     Examples
     --------
-    >>> scaled(np.array([0, 1 << 63, (1 << 64) - 1], np.uint64), 10).tolist()
-    [0, 5, 9]
+    >>> below(np.array([0, 17, 40], np.uint64), np.array([10, 10, 7])).tolist()
+    [0, 7, 5]
     """
-    return ((words >> np.uint64(32)) * np.asarray(counts).astype(np.uint64) >> np.uint64(32)).astype(np.int64)
+    return (words % np.asarray(counts).astype(np.uint64)).astype(np.int64)

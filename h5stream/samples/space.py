@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
+from h5stream.samples.boxes import BoxSpace
 from h5stream.samples.segments import Edges
 from h5stream.samples.sequences import Draws, Sequences, anchors_of
 
@@ -48,6 +49,18 @@ class SequenceSpace:
         """How many samples there are."""
         return len(self.anchors)
 
+    @property
+    def segments(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The number of each segment's first sample, and how many it has, of those that have any."""
+        segment = np.searchsorted(self.edges, self.anchors, side="right")
+        first = np.flatnonzero(np.diff(segment, prepend=-1))
+        return first, np.diff(np.append(first, len(segment)))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it takes in memory."""
+        return self.anchors.nbytes + sum(rows.nbytes for rows in (self.others or {}).values())
+
     def anchors_of(self, numbers: NDArray[Any], at: str = "") -> NDArray[np.int64]:
         """Give the rows that samples begin at, by their numbers, for fields that count from a column of a table."""
         every = self.others[at] if at and self.others is not None else self.anchors
@@ -58,6 +71,9 @@ class SequenceSpace:
     def padding(self) -> float | None:
         """The number that stands outside of segments; None where it is a row of the segment, or nothing does."""
         return None if self.pad is None or self.pad == "edge" else 0.0 if self.pad == "zeros" else float(self.pad)
+
+
+Space = SequenceSpace | BoxSpace
 
 
 def sequence_space(sequences: Sequences, edges: Edges, steps: Sequence[Steps]) -> SequenceSpace:

@@ -84,6 +84,18 @@ class H5pyReader:
         rows: NDArray[Any] = columns_of(data, part.columns)
         return rows
 
+    def box(self, part: DatasetPart, start: tuple[int, ...], count: tuple[int, ...]) -> NDArray[Any]:
+        """Read a box of a dataset part, converted to its dtype.
+
+        Raises
+        ------
+        CorruptChunkError, SourceError, SourceChangedError
+            As for `rows`.
+        """
+        where = tuple(slice(first, first + some) for first, some in zip(start, count, strict=True))
+        box: NDArray[Any] = self._read(part, start, lambda dataset: dataset[where])
+        return box
+
     def chunk(self, part: DatasetPart, number: int) -> NDArray[np.uint8]:
         """Read one chunk as its raw stored elements, padded with zeros beyond the data.
 

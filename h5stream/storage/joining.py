@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from h5stream.errors import OptionError
+from h5stream.samples.boxes import BoxSpace
 from h5stream.samples.space import SequenceSpace, joined_space
 from h5stream.storage.agreement import FileParts, check_alike, with_like_strings
 from h5stream.storage.layout import DatasetPart, SampleLayout
@@ -58,22 +59,24 @@ def joined_layout(layouts: Sequence[SampleLayout]) -> SampleLayout:
 
 
 def _joined_space(layouts: Sequence[SampleLayout]) -> SequenceSpace | None:
-    spaces = [layout.space for layout in layouts]
-    if all(space is None for space in spaces):
+    given = [layout.space for layout in layouts]
+    if all(space is None for space in given):
         return None
-    if any(space is None or space.pad != spaces[0].pad for space in spaces if spaces[0]) or spaces[0] is None:
+    if any(isinstance(space, BoxSpace) for space in given):
+        raise OptionError("samples=Boxes(...) are of one H5Dataset; give that all files")
+    spaces = [space for space in given if isinstance(space, SequenceSpace)]
+    first = spaces[0]
+    if len(spaces) < len(given) or any(space.pad != first.pad for space in spaces):
         raise OptionError("datasets that are read as one must have samples= of one kind, padded alike")
-    if any(space is not None and space.others is not None for space in spaces):
+    if any(space.others is not None for space in spaces):
         raise OptionError("a Table lists the samples of one H5Dataset; give that all files, and the Table their names")
-    if any(space is not None and space.draws != spaces[0].draws for space in spaces) or (
-        spaces[0].draws is not None and spaces[0].draws.per_epoch is not None
-    ):
+    if any(space.draws != first.draws for space in spaces) or (first.draws and first.draws.per_epoch is not None):
         raise OptionError(
             "datasets that are read as one take one random start of each segment, or all starts; for per_epoch= give "
             "one H5Dataset all files"
         )
     starts = np.cumsum([0] + [layout.rows for layout in layouts[:-1]]).tolist()
-    return joined_space([space for space in spaces if space is not None], starts)
+    return joined_space(spaces, starts)
 
 
 def _check_structure(first: SampleLayout, other: SampleLayout, number: int) -> None:

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from h5stream.samples.boxes import BoxSpace
 from h5stream.samples.columns import Column
 from h5stream.samples.sequences import Draws
-from h5stream.samples.space import SequenceSpace
+from h5stream.samples.space import Space
 from h5stream.storage.elements import Leaf
 from h5stream.storage.fields import SampleShape
 from h5stream.storage.filters import Pipeline
@@ -148,6 +149,8 @@ class DatasetPart:
         The chunks across a row that hold something asked for.
     targets : tuple of Target
         The fields.
+    shape : tuple of int
+        Of the whole dataset.
     """
 
     file: int
@@ -164,6 +167,7 @@ class DatasetPart:
     targets: tuple[Target, ...]
     stored_element_nbytes: int
     dtype_text: str
+    shape: tuple[int, ...] = ()
 
     @property
     def leads_on(self) -> bool:
@@ -192,6 +196,11 @@ class DatasetPart:
         if raw.any():
             raw &= self.index.is_edge(self.index.numbers[places])
         return raw
+
+    @property
+    def grid_shape(self) -> tuple[int, ...]:
+        """Elements of a chunk along each axis, or of what h5py reads together."""
+        return (self.chunk_rows, *self.shape[1:]) if self.index is None else self.index.chunk_shape
 
     @property
     def stored_row_nbytes(self) -> int:
@@ -239,7 +248,7 @@ class SampleLayout:
     entries: tuple[Any, ...]
     allow_external: bool
     mapped: frozenset[int] = frozenset()
-    space: SequenceSpace | None = None
+    space: Space | None = None
     columns: tuple[tuple[int, Column], ...] = ()
     lookups: tuple[tuple[int, NDArray[np.int64]], ...] = ()
 
@@ -327,6 +336,18 @@ class SampleLayout:
         found: NDArray[np.int64] = (np.cumsum(chunks) - chunks)[part] + (rows - starts[part]) // chunk_rows[part]
         return found
 
+    def chunks_of_boxes(self, boxes: NDArray[Any]) -> NDArray[np.int64]:
+        """Give a number for the chunk that each of some boxes begins in, ascending with its volume and its place."""
+        assert isinstance(self.space, BoxSpace)
+        volume, origins = self.space.boxes_of(boxes)
+        key = volume.copy()
+        for axis in range(origins.shape[1]):
+            place = axis - origins.shape[1]
+            sizes = np.array([part.grid_shape[place] for part in self.leading])[volume]
+            most = max(-(-part.shape[place] // part.grid_shape[place]) for part in self.leading)
+            key = key * most + np.clip(origins[:, axis], 0, None) // sizes
+        return key
+
     @property
     def block_rows(self) -> tuple[int, ...]:
         """Rows of a block, for each file: those of a chunk of the leading dataset, or of a part of one.
@@ -334,6 +355,8 @@ class SampleLayout:
         A chunk is cut where nothing that is streamed has to be decoded; a part of a chunk would be decoded whole.
         Depends on the layout alone, so that all ranks and threads cut alike.
         """
+        if isinstance(self.space, BoxSpace):
+            return (1,) * len(self.leading)
         sizes = []
         for number, lead in enumerate(self.leading):
             parts = 1

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import FieldLengthError, OptionError
-from h5stream.samples.space import SequenceSpace
+from h5stream.samples.space import Space
 from h5stream.storage.layout import DatasetPart, FieldLayout
 
 
@@ -80,7 +80,7 @@ class LookedUp:
             )
         self.tables.append(flat.astype(np.int64) + first)
 
-    def table(self, rows: int, space: SequenceSpace | None) -> NDArray[np.int64]:
+    def table(self, rows: int, space: Space | None) -> NDArray[np.int64]:
         """Give the row that each sample looks up.
 
         Raises
@@ -102,4 +102,4 @@ class LookedUp:
                 f"{self.rows - 1:,}; {len(wrong):,} of {count:,} are not there. Negative numbers do not count from "
                 "the end; give samples without one a row of their own, or leave them out of the file"
             )
-        return used if space is None or self.given is not None else used[space.anchors]
+        return used if space is None or self.given is not None else used[space.anchors_of(np.arange(space.samples))]

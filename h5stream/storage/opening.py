@@ -20,6 +20,7 @@ from h5stream.errors import (
     OptionError,
     UnsupportedFieldError,
 )
+from h5stream.samples.boxes import Boxes, box_space
 from h5stream.samples.columns import (
     Column,
     Given,
@@ -33,7 +34,7 @@ from h5stream.samples.columns import (
 )
 from h5stream.samples.rows import Rows
 from h5stream.samples.sequences import Sequences
-from h5stream.samples.space import SequenceSpace, sequence_space, steps_of
+from h5stream.samples.space import SequenceSpace, Space, sequence_space, steps_of
 from h5stream.samples.table import ROW, Table, groups_in, table_space
 from h5stream.storage import elements, filters
 from h5stream.storage.agreement import FileParts, check_alike, with_like_strings
@@ -61,7 +62,7 @@ from h5stream.storage.once import once_of
 from h5stream.storage.rowbox import Columns, column_pieces, selected_shape
 from h5stream.storage.source import SourceIdentity, identity_of
 
-SampleKind = Sequences | Rows | Table
+SampleKind = Sequences | Rows | Table | Boxes
 
 READ_TOGETHER_NBYTES = 256 * 1024
 """Bytes of unchunked data that count as one block.
@@ -80,7 +81,7 @@ def open_layout(
         Several files follow one another in the order given, patterns by name.
     fields : name, Field, sequence or mapping of them, optional
         By default the datasets at the root of the first file, if they agree in length.
-    samples : Sequences, Rows or Table, optional
+    samples : Sequences, Rows, Table or Boxes, optional
         What a sample is; a row by default.
     allow_external : bool
         Whether external links, external storage and virtual sources may lead out of the opened files.
@@ -91,7 +92,7 @@ def open_layout(
         One of its kinds for each rule; see `h5stream.errors`.
     """
     if samples is not None and not isinstance(samples, SampleKind):
-        raise OptionError(f"samples= takes Sequences(...), Rows(...) or Table(...), not {samples!r}")
+        raise OptionError(f"samples= takes Sequences(...), Rows(...), Table(...) or Boxes(...), not {samples!r}")
     asked = read_request(source, fields)
     every = _Files(asked.paths)
     looked_up: dict[int, LookedUp] = {}
@@ -124,12 +125,13 @@ class _Parts:
     """What the files, or groups of them, hold, one behind the other.
 
     `names` says of each the number of its file and the name of its group, and `starts` where its rows begin; `edges`
-    has the edges of its segments.
+    has the edges of its segments, `volumes` its elements along the axes of boxes.
     """
 
     files: list[FileParts] = field(default_factory=list)
     names: list[tuple[int, str]] = field(default_factory=list)
     starts: list[int] = field(default_factory=lambda: [0])
+    volumes: list[tuple[int, ...]] = field(default_factory=list)
     edges: list[NDArray[np.int64]] = field(default_factory=list)
 
     @property
@@ -155,6 +157,7 @@ def _parts_of(
                     found.edges.append(edges_in(file, group, samples.of, part.rows, path, guard) + found.rows)
                 found.files.append(part)
                 found.names.append((number, name))
+                found.volumes.append(reader.volume)
                 found.starts.append(found.rows + part.rows)
     assert shape is not None
     return found, shape
@@ -185,7 +188,7 @@ def _columns(
             yield number, NumberColumn()
         elif isinstance(given, Padding):
             assert isinstance(samples, (Sequences, Table))
-            assert layout.space is not None
+            assert isinstance(layout.space, SequenceSpace)
             steps = steps_of(given.steps, samples, "Padding()")
             assert steps is not None
             yield number, PaddingColumn(steps, layout.space)
@@ -204,8 +207,11 @@ def _columns(
 
 def _space(
     samples: SampleKind | None, parts: _Parts, paths: tuple[str, ...], fields: tuple[FieldLayout, ...]
-) -> SequenceSpace | None:
+) -> Space | None:
     """Find all samples; None where a sample is a row."""
+    if isinstance(samples, Boxes):
+        groups = [paths[number] + (f":{name}" if name else "") for number, name in parts.names]
+        return box_space(samples, np.array(parts.volumes, dtype=np.int64), groups)
     if isinstance(samples, Table):
         numbers = {name: number for number, name in enumerate(parts.names)}
         steps = [(field.at or ROW, field.steps) for field in fields]
@@ -278,6 +284,8 @@ class _FileReader:
     ) -> None:
         self._looked_up, self._sources = looked_up, files.named
         self.sequences = samples if isinstance(samples, (Sequences, Table)) else None
+        self._boxes = samples if isinstance(samples, Boxes) else None
+        self.volume: tuple[int, ...] = ()
         self.file, self.number, self.identity = file, number, files.identities[number]
         self.row_start, self.guard = row_start, guard
         self._files, self._linked = files, linked
@@ -303,7 +311,7 @@ class _FileReader:
             )
         parts = tuple(self._part(*group) for group in self.groups.values())
         return FileParts(
-            rows=next(iter(lengths.values())),
+            rows=next(iter(lengths.values())) if self._boxes is None else 1,
             fields=tuple(replace(field, name=field.name.removeprefix(f"{group}/")) for field in self.fields),
             parts=parts,
             entries=tuple(entries),
@@ -320,12 +328,36 @@ class _FileReader:
             return self._add_once(field)
         source, path = self._beside(field) if field.file else (self.file, self.identity.path)
         dataset, dataset_path, member = self._found(source, field.name, path)
-        lengths[field.name if not field.file else f"{field.name} of {path}"] = dataset.shape[0]
+        name = field.name if not field.file else f"{field.name} of {path}"
+        lengths[name] = dataset.shape[0] if self._boxes is None else self._add_volume(dataset, field)
         where = self._placed_in(path, dataset, dataset_path) if field.file else self._place(dataset, dataset_path)
         steps = steps_of(field.steps, self.sequences, field.name)
         key = (where.number, dataset_path, repr(field.columns), steps, self._at(field))
         group = self.groups.setdefault(key, (where, field.columns, field.name, []))
         return self._entry(dataset, dataset_path, field, member, group[-1])
+
+    def _add_volume(self, dataset: Any, field: Field) -> int:
+        """Note the axes of a volume that boxes are of, which all fields of it have alike."""
+        assert self._boxes is not None
+        axes, named = len(self._boxes.shape), f"{self.identity.path!r}: field {field.name!r}"
+        if field.columns is not None or field.steps is not None:
+            raise OptionError(f"{named}: samples=Boxes(...) takes boxes of a dataset, so columns= and steps= must go")
+        if dataset.ndim < axes:
+            raise OptionError(
+                f"{named} has the shape {dataset.shape}, and boxes of {self._boxes.shape} need {axes} axes"
+            )
+        volume = tuple(dataset.shape[dataset.ndim - axes :])
+        if self.volume not in ((), volume):
+            raise FieldLengthError(
+                f"{named} has the last axes {volume}, and another field {self.volume}; boxes are of the same place of "
+                "all fields, which must agree in these axes",
+                field=field.name,
+                file=self.identity.path,
+            )
+        if 0 in dataset.shape:
+            raise FieldLengthError(f"{named} has the shape {dataset.shape}: there is nothing in it", field=field.name)
+        self.volume = volume
+        return 1
 
     def _at(self, field: Field) -> str:
         """Give the column of a table that a field's rows count from; empty for the one that samples begin at."""
@@ -507,7 +539,10 @@ class _FileReader:
         base, inner_shape = dtype.subdtype or (dtype, ())
         kind = "object" if base.kind == "O" else "bytes" if base.kind == "S" else "array"
         steps = None if field.rows is not None else steps_of(field.steps, self.sequences, field.name)
-        if why := _why_refused(dtype, kind, member, steps):
+        why = _why_refused(dtype, kind, member, steps)
+        if self._boxes is not None and kind != "array":
+            why = why or "boxes are of numbers"
+        if why:
             raise UnsupportedFieldError(
                 f"{self.identity.path!r}: field {name!r} is {dtype}: {why}",
                 field=name,
@@ -522,7 +557,9 @@ class _FileReader:
                 name=name,
                 kind=kind,
                 dtype=np.dtype(object) if kind == "object" else np.dtype(base.newbyteorder("=")),
-                row_shape=(*(() if steps is None else (len(steps),)), *row_shape, *inner_shape),
+                row_shape=(*(() if steps is None else (len(steps),)), *row_shape, *inner_shape)
+                if self._boxes is None
+                else (*dataset.shape[: dataset.ndim - len(self.volume)], *self._boxes.outer, *inner_shape),
                 steps=steps,
                 at=field.at,
                 cast=field.dtype,
@@ -612,6 +649,7 @@ class _FileReader:
             targets=tuple(targets),
             stored_element_nbytes=dataset.id.get_type().get_size(),
             dtype_text=str(elements.plain_dtype(dataset.dtype)),
+            shape=tuple(dataset.shape),
         )
 
     def _why_h5py(self, place: _Place, targets: list[Target], pipeline: filters.Pipeline, name: str) -> str:

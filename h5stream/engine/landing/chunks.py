@@ -23,7 +23,7 @@ from h5stream.engine.slots import address_of
 from h5stream.engine.tasks import Destination, Ranges, Tools
 from h5stream.errors import CorruptChunkError
 from h5stream.storage.codecs import DecodeError, NotAskedError
-from h5stream.storage.index import MISSING
+from h5stream.storage.index import MISSING, ChunkIndex
 from h5stream.storage.layout import DatasetPart
 
 Bytes = NDArray[np.uint8]
@@ -221,7 +221,7 @@ class Chunks:
         work[1:] += np.where((gap > 0) & (gap <= self._gap), gap, 0)
         for cut in cut_by(work, task_nbytes):
             of_task: dict[str, Any] = {name: values[cut] for name, values in table.items()}
-            of_task["edges"] = self._groups(of_task["offset"], of_task["nbytes"])
+            of_task["edges"] = group_edges(of_task["offset"], of_task["nbytes"], self._gap)
             yield self._kind(part=self._part, programs=self._programs, shared=shared, **of_task)
 
     def _looked_up(self, numbers: Ints) -> dict[str, Ints]:
@@ -231,20 +231,26 @@ class Chunks:
         piece = np.tile(np.arange(len(part.pieces), dtype=np.int64), len(numbers))
         across = np.array([each.number for each in part.pieces], dtype=np.int64)
         number = np.repeat(numbers, len(part.pieces)) * index.columns + across[piece]
-        entry = index.find(number)
-        stored = entry != MISSING
-        offset, nbytes = np.full(len(entry), MISSING), np.zeros(len(entry), dtype=np.int64)
-        offset[stored], nbytes[stored] = index.offset[entry[stored]], index.nbytes[entry[stored]]
-        return {"number": number, "piece": piece, "entry": entry, "offset": offset, "nbytes": nbytes}
+        return {"piece": piece, **looked_up(index, number)}
 
-    def _groups(self, offset: Ints, nbytes: Ints) -> Ints:
-        """Group chunks that lie close together, so that one read brings them; those never written are left out."""
-        first = int(np.searchsorted(offset, MISSING, side="right"))
-        if first == len(offset):
-            return np.array([first])
-        gap = _gaps(offset, nbytes)[first:]
-        apart = (gap < 0) | (gap > self._gap)
-        return np.concatenate([[first], np.flatnonzero(apart) + first + 1, [len(offset)]])
+
+def looked_up(index: ChunkIndex, number: Ints) -> dict[str, Ints]:
+    """Find what to read for chunks, by their numbers."""
+    entry = index.find(number)
+    stored = entry != MISSING
+    offset, nbytes = np.full(len(entry), MISSING), np.zeros(len(entry), dtype=np.int64)
+    offset[stored], nbytes[stored] = index.offset[entry[stored]], index.nbytes[entry[stored]]
+    return {"number": number, "entry": entry, "offset": offset, "nbytes": nbytes}
+
+
+def group_edges(offset: Ints, nbytes: Ints, most_gap: int) -> Ints:
+    """Group chunks that lie close together, so that one read brings them; those never written are left out."""
+    first = int(np.searchsorted(offset, MISSING, side="right"))
+    if first == len(offset):
+        return np.array([first])
+    gap = _gaps(offset, nbytes)[first:]
+    apart = (gap < 0) | (gap > most_gap)
+    return np.concatenate([[first], np.flatnonzero(apart) + first + 1, [len(offset)]])
 
 
 def _gaps(offset: Ints, nbytes: Ints) -> Ints:

@@ -26,6 +26,7 @@ from h5stream.engine.plan import Placement
 from h5stream.engine.slots import address_of
 from h5stream.engine.tasks import NOTHING, Destination, Ranges, Tools
 from h5stream.errors import TruncatedFileError
+from h5stream.samples.boxes import BoxSpace
 from h5stream.storage.index import MISSING
 from h5stream.storage.layout import DIRECT, DatasetPart, SampleLayout
 from h5stream.storage.source import SourceIdentity
@@ -35,7 +36,7 @@ Ints = NDArray[np.int64]
 
 def can_be_mapped(layout: SampleLayout, number: int) -> bool:
     """Tell whether the rows of a dataset can be copied as they lie: unfiltered, native, in files that are mapped."""
-    return all(
+    return not isinstance(layout.space, BoxSpace) and all(
         part.access == DIRECT
         and part.file in layout.mapped
         and all(target.leaf is not None and target.leaf.is_whole for target in part.targets)

@@ -18,6 +18,7 @@ from h5stream.engine.slots import SlotFormat, address_of, map_memory
 from h5stream.engine.tasks import NOTHING, Destination, Ranges, Tools
 from h5stream.errors import H5StreamError
 from h5stream.order.epoch import Window
+from h5stream.samples.boxes import BoxSpace
 from h5stream.storage.layout import SampleLayout
 
 KEEP_NBYTES = 16 * 1024 * 1024
@@ -42,6 +43,8 @@ order of more rows takes milliseconds, which readers work out ahead."""
 
 def datasets_to_keep(layout: SampleLayout, memory_budget: int) -> tuple[int, ...]:
     """Choose the datasets that are read once, smallest first while they fit."""
+    if isinstance(layout.space, BoxSpace):
+        return ()
     sizes = []
     for number, parts in enumerate(layout.datasets):
         fields = [layout.fields[target.field] for target in parts[0].targets]

@@ -1,0 +1,274 @@
+"""Boxes: samples that are parts of volumes, the same part of each field. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h5stream.errors import OptionError
+from h5stream.samples.sequences import Draws, Of, checked_pad, integer
+
+Ints = NDArray[np.int64]
+
+RANDOM, GRID = "random", "grid"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Boxes:
+    """Samples that are boxes of n-dimensional datasets, each a volume, at the same place of every field.
+
+    A box is of the last axes of a dataset; axes before them, such as channels, are taken whole. The volumes are those
+    of one file, of several, or of groups of them.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        Elements of a box along each axis.
+    at : str or array-like, keyword-only
+        ``"random"`` (as many boxes an epoch as `per_epoch` says, anywhere), ``"grid"`` (boxes side by side, or `stride`
+        apart, the last of an axis moved back so that it ends with the volume), or the first element of each box: an
+        array of a row for each, with the volume's number in front where there are several volumes.
+    stride : sequence of int, optional, keyword-only
+        For ``"grid"``: elements from one box to the next along each axis; by default the box's shape.
+    per_epoch : int, optional, keyword-only
+        For ``"random"``: the boxes of an epoch. Which ones is a function of seed and epoch.
+    draw : str, keyword-only
+        For ``"random"``: ``"rows"`` draws each place as likely as any other, and so a large volume more often,
+        ``"segments"`` each volume as often as any other.
+    halo : sequence of int, optional, keyword-only
+        Elements around a box that come with it along each axis, on both sides.
+    pad : str or number, optional, keyword-only
+        What stands outside of a volume, where a halo, or a box that is larger, leads out of it: ``"edge"``,
+        ``"reflect"`` (mirrored at the edge, which is not repeated), ``"zeros"`` or a number.
+    of : str or sequence of str, optional, keyword-only
+        The groups that hold volumes, as in `Rows`; by default each file is one.
+
+    Raises
+    ------
+    OptionError
+        If these contradict each other, or are no shape, places or numbers.
+
+    Examples
+    --------
+    >>> Boxes((32, 64, 64), at="grid", halo=(0, 8, 8), pad="reflect").outer
+    (32, 80, 80)
+    """
+
+    shape: tuple[int, ...]
+    _: KW_ONLY
+    at: Any = RANDOM
+    stride: tuple[int, ...] | None = None
+    per_epoch: int | None = None
+    draw: str = "rows"
+    halo: tuple[int, ...] | None = None
+    pad: str | float | None = None
+    of: Of = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", _counts("shape", self.shape, 1))
+        for name, least in (("stride", 1), ("halo", 0)):
+            given = getattr(self, name)
+            if given is not None:
+                object.__setattr__(self, name, _counts(name, given, least))
+                if len(getattr(self, name)) != len(self.shape):
+                    raise OptionError(f"Boxes: {name}= has {len(given)} axes, and shape= {len(self.shape)}")
+        if self.pad != "reflect":
+            checked_pad("Boxes", self.pad)
+        if not isinstance(self.at, str):
+            object.__setattr__(self, "at", _places(self.at))
+        elif self.at not in (RANDOM, GRID):
+            raise OptionError(f"Boxes: at= is 'random', 'grid' or an array of places, not {self.at!r}")
+        is_random = isinstance(self.at, str) and self.at == RANDOM
+        if is_random != (self.per_epoch is not None) or (is_random and integer(self.per_epoch, "per_epoch") < 1):
+            raise OptionError(
+                "Boxes: per_epoch= says how many random boxes an epoch has, at least 1; it belongs to at='random', "
+                f"and is {self.per_epoch!r}"
+            )
+        if self.stride is not None and not (isinstance(self.at, str) and self.at == GRID):
+            raise OptionError("Boxes: stride= belongs to at='grid'")
+        if self.draw not in ("rows", "segments"):
+            raise OptionError(f"Boxes: draw= is 'rows' or 'segments', not {self.draw!r}")
+
+    @property
+    def outer(self) -> tuple[int, ...]:
+        """The shape of a sample along the axes of the box, with the halo."""
+        halo = self.halo or (0,) * len(self.shape)
+        return tuple(size + 2 * around for size, around in zip(self.shape, halo, strict=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BoxSpace:
+    """All boxes of some volumes.
+
+    Where boxes are random, all possible ones are counted: volume after volume, and in each by their first element as
+    arrays are. Else those that a grid or a user lists.
+
+    Attributes
+    ----------
+    boxes : Boxes
+        As the user asked.
+    volumes : ndarray of int64, shape (volumes, axes)
+        Elements of each along the axes of a box.
+    volume : ndarray of int64 or None
+        The volume of each box that is listed.
+    origins : ndarray of int64 or None
+        Its first element.
+    """
+
+    boxes: Boxes
+    volumes: Ints
+    volume: Ints | None = None
+    origins: Ints | None = None
+
+    @property
+    def draws(self) -> Draws | None:
+        """How an epoch's boxes are drawn; None where it takes all."""
+        return None if self.origins is not None else Draws(per_epoch=self.boxes.per_epoch, by=self.boxes.draw)
+
+    @property
+    def segments(self) -> tuple[Ints, Ints]:
+        """The number of each volume's first box, and how many it has, where boxes are random."""
+        counts = np.prod(self._starts, axis=1, dtype=np.int64)
+        return np.cumsum(counts) - counts, counts
+
+    @property
+    def _starts(self) -> Ints:
+        """Places of a box along each axis of each volume; one where it is larger and padded."""
+        starts: Ints = np.maximum(1, self.volumes - self.boxes.shape + 1)
+        return starts
+
+    @property
+    def samples(self) -> int:
+        """How many boxes there are, or how many are possible."""
+        return len(self.origins) if self.origins is not None else int(self.segments[1].sum())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that what is listed takes in memory."""
+        return 0 if self.origins is None or self.volume is None else self.origins.nbytes + self.volume.nbytes
+
+    def anchors_of(self, numbers: NDArray[Any], at: str = "") -> Ints:
+        """Give the volume of each box, by its number."""
+        found: Ints = (
+            np.searchsorted(self.segments[0], numbers, side="right") - 1
+            if self.volume is None
+            else self.volume[numbers]
+        )
+        return found
+
+    def boxes_of(self, numbers: NDArray[Any]) -> tuple[Ints, Ints]:
+        """Give the volume and the first element of boxes, by their numbers; of those with a halo, of the halo."""
+        volume = self.anchors_of(numbers)
+        if self.origins is not None:
+            origins = self.origins[numbers]
+        else:
+            left, starts = numbers - self.segments[0][volume], self._starts[volume]
+            origins = np.empty((len(volume), len(self.boxes.shape)), dtype=np.int64)
+            for axis in reversed(range(origins.shape[1])):
+                left, origins[:, axis] = np.divmod(left, starts[:, axis])
+        return volume, origins - np.array(self.boxes.halo or 0)
+
+
+def box_space(boxes: Boxes, volumes: Ints, names: Sequence[str]) -> BoxSpace:
+    """Find the boxes of some volumes.
+
+    Parameters
+    ----------
+    boxes : Boxes
+        As the user asked.
+    volumes : ndarray of int64, shape (volumes, axes)
+        Elements of each along the axes of a box.
+    names : sequence of str
+        What each is called.
+
+    Raises
+    ------
+    OptionError
+        If a box is not inside its volume, and nothing is padded.
+
+    Examples
+    --------
+    >>> space = box_space(Boxes((2, 3), at="grid"), np.array([[4, 5]]), ["a.h5"])
+    >>> space.origins.tolist()
+    [[0, 0], [0, 2], [2, 0], [2, 2]]
+    """
+    small = np.flatnonzero((volumes < boxes.shape).any(axis=1) & (boxes.pad is None))
+    if len(small):
+        raise OptionError(
+            f"Boxes: a box of {boxes.shape} does not fit into {names[small[0]]}, whose last axes are "
+            f"{tuple(volumes[small[0]].tolist())}; so it is with {len(small):,} of {len(volumes):,} volumes. Take a "
+            "smaller one, or pad='edge', 'reflect' or 'zeros'"
+        )
+    if boxes.halo is not None and any(boxes.halo) and boxes.pad is None:
+        raise OptionError("Boxes: a halo leads out of the volumes at their edges, so it needs pad=, such as 'reflect'")
+    if isinstance(boxes.at, str):
+        if boxes.at == RANDOM:
+            return BoxSpace(boxes=boxes, volumes=volumes)
+        grids = [_grid(boxes, volume) for volume in volumes]
+        of = np.repeat(np.arange(len(volumes)), [len(grid) for grid in grids])
+        return BoxSpace(boxes=boxes, volumes=volumes, volume=of, origins=np.concatenate(grids))
+    return _listed(boxes, volumes)
+
+
+def _grid(boxes: Boxes, volume: Ints) -> Ints:
+    """Give the places of boxes side by side; the last along an axis ends with the volume."""
+    axes = []
+    for size, step, whole in zip(boxes.shape, boxes.stride or boxes.shape, volume.tolist(), strict=True):
+        last = max(0, whole - size)
+        axes.append(np.unique(np.append(np.arange(0, last + 1, step), last)))
+    places = np.meshgrid(*axes, indexing="ij")
+    return np.stack([place.reshape(-1) for place in places], axis=1)
+
+
+def _listed(boxes: Boxes, volumes: Ints) -> BoxSpace:
+    places, axes = boxes.at, len(boxes.shape)
+    if places.shape[1] == axes and len(volumes) == 1:
+        places = np.concatenate([np.zeros((len(places), 1), dtype=np.int64), places], axis=1)
+    if places.shape[1] != axes + 1:
+        raise OptionError(
+            f"Boxes: at= has {places.shape[1]} numbers for each box, and a box of {axes} axes in {len(volumes):,} "
+            f"volumes needs {axes + (len(volumes) > 1)}: "
+            + ("the volume's number, and the first element" if len(volumes) > 1 else "its first element")
+        )
+    of, origins = places[:, 0], places[:, 1:]
+    wrong = np.flatnonzero((of < 0) | (of >= len(volumes)))
+    if len(wrong):
+        raise OptionError(f"Boxes: at= names volume {of[wrong[0]]} at {wrong[0]:,}; there are {len(volumes):,}")
+    if boxes.pad is None:
+        outside = np.flatnonzero((origins < 0).any(axis=1) | (origins + boxes.shape > volumes[of]).any(axis=1))
+        if len(outside):
+            k = outside[0]
+            raise OptionError(
+                f"Boxes: at= has {tuple(origins[k].tolist())} at {k:,}, from where a box of {boxes.shape} leads out of "
+                f"a volume of {tuple(volumes[of[k]].tolist())}; so it is with {len(outside):,} of {len(of):,}. pad= "
+                "fills in"
+            )
+    elif ((origins >= volumes[of]) | (origins + boxes.shape <= 0)).any():
+        raise OptionError("Boxes: at= has a box that lies wholly outside of its volume; there is nothing in it")
+    return BoxSpace(
+        boxes=boxes, volumes=volumes, volume=np.ascontiguousarray(of), origins=np.ascontiguousarray(origins)
+    )
+
+
+def _counts(name: str, given: Any, least: int) -> tuple[int, ...]:
+    try:
+        counts = tuple(integer(each, name) for each in given)
+    except TypeError:
+        raise OptionError(f"Boxes: {name}= is one number for each axis, such as (32, 64, 64), not {given!r}") from None
+    if not counts or min(counts) < least:
+        raise OptionError(f"Boxes: {name}= is one number for each axis, at least {least}, not {given!r}")
+    return counts
+
+
+def _places(given: Any) -> Ints:
+    found = np.asarray(given.detach().cpu() if hasattr(given, "detach") else given)
+    if found.ndim != 2 or not len(found) or found.dtype.kind not in "iu":
+        raise OptionError(
+            "Boxes: at= takes 'random', 'grid' or an array with a row of whole numbers for each box, not "
+            f"{found.dtype} {found.shape}"
+        )
+    return found.astype(np.int64)

@@ -1,0 +1,296 @@
+"""Boxes of volumes, beside h5py and NumPy: random, on a grid, listed; with halos, padding, channels, several files."""
+
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from amounts import examples
+from hypothesis import HealthCheck, given
+from hypothesis import strategies as st
+
+from h5stream import Boxes, Field, H5Dataset, H5StreamLoader, SampleNumber, Values, errors
+
+MODES = {
+    "edge": {"mode": "edge"},
+    "reflect": {"mode": "reflect"},
+    "zeros": {"mode": "constant"},
+    7: {"mode": "constant", "constant_values": 7},
+}
+
+
+def by_hand(volume, origin, outer, pad):
+    """Cut a box out of an array whose last axes it is of, padded by NumPy."""
+    axes = len(outer)
+    around = [
+        (max(0, -first), max(0, first + size - whole))
+        for first, size, whole in zip(origin, outer, volume.shape[-axes:], strict=True)
+    ]
+    if pad is not None:
+        volume = np.pad(volume, [(0, 0)] * (volume.ndim - axes) + around, **MODES[pad])
+    origin = [first + before for first, (before, _) in zip(origin, around, strict=True)]
+    return volume[(..., *(slice(first, first + size) for first, size in zip(origin, outer, strict=True)))]
+
+
+@st.composite
+def volumes(draw):
+    """Some volumes of one rank, how they are stored, and the shape of a box of their last axes."""
+    axes = draw(st.integers(1, 3))
+    leading = tuple(draw(st.lists(st.integers(1, 3), max_size=1)))
+    shapes = [tuple(draw(st.integers(1, 12)) for _ in range(axes)) for _ in range(draw(st.integers(1, 3)))]
+    dtype = draw(st.sampled_from(["u1", "<f4", ">i2", "<f8", "<c8"]))
+    kinds = [
+        {},
+        {"chunks": True},
+        {"chunks": True, "compression": "gzip", "shuffle": True},
+        {"chunks": True, "fletcher32": True},
+    ]
+    options = []
+    for shape in shapes:
+        by_h5py = [{"chunks": True, "scaleoffset": 0}] if dtype in ("u1", ">i2") else []
+        kind = draw(st.sampled_from(kinds + by_h5py))
+        options.append({**kind, "chunks": tuple(draw(st.integers(1, n)) for n in (*leading, *shape))} if kind else {})
+    return leading, shapes, dtype, options, draw(st.booleans())
+
+
+@examples(200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(form=volumes(), data=st.data())
+def test_every_box_is_what_h5py_cuts_out(tmp_path, form, data):
+    leading, shapes, dtype, options, sparse = form
+    rng, raw, labels = np.random.default_rng(0), [], []
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        for k, (shape, stored) in enumerate(zip(shapes, options, strict=True)):
+            values = rng.integers(0, 100, (*leading, *shape)).astype(dtype)
+            dataset = file.create_dataset(f"{k}/raw", values.shape, dtype, fillvalue=np.array(3, dtype)[()], **stored)
+            written = slice(0, max(1, values.shape[0] // 2)) if sparse else slice(None)
+            dataset[written] = values[written]
+            raw.append(dataset[()])
+            labels.append(rng.integers(0, 9, shape))
+            file[f"{k}/label"] = labels[-1]
+            file[str(k)].attrs["name"] = k
+    axes = len(shapes[0])
+    least = np.min(shapes, axis=0)
+    pad = data.draw(st.sampled_from([None, *MODES]))
+    size = tuple(data.draw(st.integers(1, int(n) if pad is None else int(n) + 3)) for n in least)
+    halo = (
+        tuple(data.draw(st.integers(0, 3)) for _ in range(axes))
+        if pad is not None and data.draw(st.booleans())
+        else None
+    )
+    at = data.draw(st.sampled_from(["random", "grid", "listed"]))
+    given = {"halo": halo, "pad": pad, "of": "*"}
+    if at == "random":
+        given |= {"per_epoch": data.draw(st.integers(1, 20)), "draw": data.draw(st.sampled_from(["rows", "segments"]))}
+    elif at == "grid":
+        given |= {"at": "grid", "stride": data.draw(st.none() | st.tuples(*(st.integers(1, 6) for _ in range(axes))))}
+    else:
+        places = []
+        for _ in range(data.draw(st.integers(1, 12))):
+            k = data.draw(st.integers(0, len(shapes) - 1))
+            room = [max(0, whole - one) for whole, one in zip(shapes[k], size, strict=True)]
+            places.append(
+                [
+                    k,
+                    *(
+                        data.draw(st.integers(0 if pad is None else -min(2, one - 1), n))
+                        for n, one in zip(room, size, strict=True)
+                    ),
+                ]
+            )
+        given |= {"at": np.array(places)}
+    fields = {"raw": "raw", "label": "label", "name": "@name", "number": SampleNumber()}
+    boxes = Boxes(size, **given)
+    order = data.draw(
+        st.sampled_from([{"shuffle": True, "seed": 1}, {}, {"shuffle": True, "window": 3, "num_workers": 0}])
+    )
+    with H5StreamLoader(path, 3, fields=fields, samples=boxes, **order) as loader:
+        batches = list(loader)
+        space = loader.dataset.layout.space
+    count = 0
+    for batch in batches:
+        volume, origins = space.boxes_of(batch["number"].numpy())
+        assert volume.tolist() == batch["name"].tolist()
+        for place in range(len(volume)):
+            k, origin = volume[place], origins[place].tolist()
+            assert (batch["raw"][place].numpy() == by_hand(raw[k], origin, boxes.outer, pad)).all()
+            assert (batch["label"][place].numpy() == by_hand(labels[k], origin, boxes.outer, pad)).all()
+            count += 1
+    if at == "random":
+        assert count == len(loader.dataset) == boxes.per_epoch
+        return
+    assert count == space.samples
+    if at == "listed":
+        found = np.concatenate([space.volume[:, None], space.origins], axis=1)
+        assert (found == boxes.at).all()
+    else:
+        for k, shape in enumerate(shapes):
+            covered = np.zeros(shape, int)
+            for origin in space.origins[space.volume == k]:
+                covered[tuple(slice(first, first + one) for first, one in zip(origin, size, strict=True))] += 1
+            step = given["stride"] or size
+            if all(a <= b for a, b in zip(step, size, strict=True)):
+                assert covered.min() >= 1
+
+
+@pytest.fixture(scope="module", params=[{}, {"chunks": (8, 8, 8), "compression": "gzip"}], ids=["contiguous", "gzip"])
+def paths(request, tmp_path_factory):
+    rng, folder = np.random.default_rng(0), tmp_path_factory.mktemp("volumes")
+    paths = [str(folder / f"{k}.h5") for k in range(2)]
+    for path, shape in zip(paths, ((20, 24, 30), (16, 40, 17)), strict=True):
+        with h5py.File(path, "w") as file:
+            file.create_dataset("raw", data=rng.random(shape, "f4"), **request.param)
+            file.create_dataset("label", data=rng.integers(0, 5, shape), **request.param)
+    return paths
+
+
+def epoch(loader):
+    return [batch["number"].tolist() for batch in loader]
+
+
+FIELDS = {"raw": "raw", "label": "label", "number": SampleNumber()}
+
+
+def test_ranks_part_the_boxes_and_a_state_goes_on_at_any_batch(paths):
+    def made(**given):
+        boxes = Boxes((6, 6, 6), per_epoch=40)
+        return H5StreamLoader(paths, 4, shuffle=True, seed=3, fields=FIELDS, samples=boxes, window=12, **given)
+
+    first, second = (lambda loader: (epoch(loader), epoch(loader)))(made())
+    assert first != second
+    shares = [epoch(made(rank=rank, world_size=2)) for rank in range(2)]
+    assert sorted(number for share in shares for batch in share for number in batch) == sorted(
+        number for batch in first for number in batch
+    )
+    for stop in (0, 1, 5, 9):
+        loader = made()
+        iterator = iter(loader)
+        begun = [next(iterator)["number"].tolist() for _ in range(stop)]
+        other = made()
+        other.load_state_dict(loader.state_dict())
+        assert begun + epoch(other) == first
+        assert epoch(other) == second
+    other = H5StreamLoader(
+        paths, 4, shuffle=True, seed=3, fields=FIELDS, samples=Boxes((6, 6, 5), per_epoch=40), window=12
+    )
+    with pytest.raises(errors.StateError, match=r"samples was|fields was"):
+        other.load_state_dict(made().state_dict())
+
+
+def test_a_dataset_alone_and_staged_copies_give_the_same_boxes(paths, tmp_path):
+    boxes = Boxes((6, 7, 8), at="grid", halo=(1, 0, 2), pad="reflect")
+    dataset = H5Dataset(paths, FIELDS, samples=boxes)
+    whole = dataset[:]
+    assert whole["number"].tolist() == list(range(len(dataset)))
+    files = [h5py.File(path) for path in paths]
+    volume, origins = dataset.layout.space.boxes_of(np.arange(len(dataset)))
+    for k, (of, origin) in enumerate(zip(volume, origins, strict=True)):
+        assert (whole["raw"][k].numpy() == by_hand(files[of]["raw"][()], origin.tolist(), boxes.outer, "reflect")).all()
+    for file in files:
+        file.close()
+    for loader in (
+        torch.utils.data.DataLoader(dataset, 4, shuffle=True, num_workers=1),
+        H5StreamLoader(paths, 4, shuffle=True, fields=FIELDS, samples=boxes, stage_to=tmp_path),
+        H5StreamLoader(dataset.subset([3, 5, 8, 13]), 2, shuffle=True),
+        H5StreamLoader(torch.utils.data.Subset(dataset, [9, 2, 4]), 2),
+    ):
+        for batch in loader:
+            assert (batch["raw"] == whole["raw"][batch["number"]]).all()
+            assert (batch["label"] == whole["label"][batch["number"]]).all()
+
+
+def test_a_chunk_that_several_boxes_of_a_window_touch_is_decoded_once(paths):
+    if "gzip" not in str(H5Dataset(paths[0], "raw").layout.datasets[0][0].reason):
+        pytest.skip("nothing is decoded")
+    boxes = Boxes((4, 4, 4), at="grid", stride=(2, 2, 2))
+    with H5StreamLoader(paths[0], 8, shuffle=True, window="all", fields="raw", samples=boxes) as loader:
+        batches = sum(1 for _ in loader)
+        assert loader.stats().decoded_bytes <= 24 * 24 * 32 * 4
+    assert batches * 8 >= len(loader.dataset)
+
+
+def test_damage_is_named_and_left_out(paths, tmp_path):
+    dataset = H5Dataset(paths[0], "raw", samples=Boxes((6, 6, 6), at="grid"))
+    part = dataset.layout.datasets[0][0]
+    if part.access == "direct":
+        pytest.skip("nothing is decoded")
+    damaged = tmp_path / "damaged.h5"
+    damaged.write_bytes(Path(paths[0]).read_bytes())
+    with open(damaged, "r+b") as file:
+        file.seek(int(part.index.offset[0]))
+        file.write(b"\xff" * int(part.index.nbytes[0]))
+    fields = ["raw", SampleNumber()]
+    boxes = Boxes((6, 6, 6), at="grid")
+    with pytest.raises(errors.CorruptChunkError, match=r"'raw'.*\(0, 0, 0\)"):
+        list(H5StreamLoader(damaged, 4, fields=fields, samples=boxes))
+    with (
+        H5StreamLoader(damaged, 4, fields=fields, samples=boxes, on_error="skip") as loader,
+        h5py.File(paths[0]) as file,
+    ):
+        seen = []
+        for raw, numbers in loader:
+            _, origins = loader.dataset.layout.space.boxes_of(numbers.numpy())
+            for box, origin in zip(raw, origins.tolist(), strict=True):
+                assert (box.numpy() == by_hand(file["raw"][()], origin, (6, 6, 6), None)).all()
+            seen += numbers.tolist()
+    touched = [k for k, origin in enumerate(dataset.layout.space.origins) if (origin < 8).all()]
+    assert sorted({*range(len(dataset))} - {*seen}) == touched
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (lambda: Boxes((4, 4)), "per_epoch= says how many random boxes"),
+        (lambda: Boxes((4, 4), at="grid", per_epoch=5), "belongs to at='random'"),
+        (lambda: Boxes((4, 4), per_epoch=0), "at least 1"),
+        (lambda: Boxes((4, 0), at="grid"), "shape= is one number for each axis, at least 1"),
+        (lambda: Boxes(4, at="grid"), "shape= is one number for each axis"),
+        (lambda: Boxes((4, 4), at="grid", stride=(2,)), "stride= has 1 axes, and shape= 2"),
+        (lambda: Boxes((4, 4), per_epoch=1, stride=(2, 2)), "stride= belongs to at='grid'"),
+        (lambda: Boxes((4, 4), at="middle"), "'random', 'grid' or an array"),
+        (lambda: Boxes((4, 4), at=[1, 2]), "a row of whole numbers for each box"),
+        (lambda: Boxes((4, 4), at="grid", pad="wrap"), "pad= is"),
+        (lambda: Boxes((4, 4), at="grid", draw="even"), "draw= is"),
+    ],
+)
+def test_boxes_that_contradict_themselves_are_refused(given, says):
+    with pytest.raises(errors.OptionError, match=says):
+        given()
+
+
+@pytest.mark.parametrize(
+    ("fields", "boxes", "kind", "says"),
+    [
+        (
+            "raw",
+            Boxes((21, 4, 4), at="grid"),
+            errors.OptionError,
+            r"\(21, 4, 4\) does not fit into .*1 of 1 volumes|2 of 2 volumes",
+        ),
+        ("raw", Boxes((4, 4, 4), at="grid", halo=(1, 1, 1)), errors.OptionError, "a halo leads out"),
+        ("raw", Boxes((4, 4, 4, 4), at="grid"), errors.OptionError, "need 4 axes"),
+        ("raw", Boxes((4, 4, 4), at=[[0, 0, 0]]), errors.OptionError, "needs 4: the volume's number"),
+        ("raw", Boxes((4, 4, 4), at=[[2, 0, 0, 0]]), errors.OptionError, "names volume 2 at 0; there are 2"),
+        ("raw", Boxes((4, 4, 4), at=[[0, 17, 0, 0]]), errors.OptionError, r"\(17, 0, 0\) at 0, from where a box"),
+        (Field("raw", columns=[1]), Boxes((4, 4, 4), at="grid"), errors.OptionError, "columns= and steps= must go"),
+        (["raw", Values([1, 2])], Boxes((4, 4, 4), at="grid"), errors.FieldLengthError, "needs one for each"),
+    ],
+)
+def test_boxes_that_are_not_there_are_told(paths, fields, boxes, kind, says):
+    with pytest.raises(kind, match=says):
+        H5Dataset(paths, fields, samples=boxes)
+
+
+def test_fields_of_unlike_volumes_are_told(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["raw"], file["label"], file["text"] = np.zeros((2, 9, 9)), np.zeros((9, 8)), np.zeros((9, 9), "S3")
+    with pytest.raises(errors.FieldLengthError, match=r"the last axes \(9, 8\), and another field \(9, 9\)"):
+        H5Dataset(tmp_path / "a.h5", ["raw", "label"], samples=Boxes((2, 2), at="grid"))
+    with pytest.raises(errors.UnsupportedFieldError, match="boxes are of numbers"):
+        H5Dataset(tmp_path / "a.h5", "text", samples=Boxes((2, 2), at="grid"))
+    drawn = H5Dataset(tmp_path / "a.h5", "raw", samples=Boxes((2, 2), per_epoch=5))
+    with pytest.raises(errors.OptionError, match=r"Boxes.* are of one H5Dataset"):
+        H5StreamLoader([drawn, drawn], 2)
+    with pytest.raises(errors.OptionError, match="none to choose from"):
+        drawn.subset([1])
