@@ -121,6 +121,8 @@ class H5Dataset(Dataset[Any]):
             layout = open_layout(cast(Source, source), fields, samples=samples, allow_external=allow_external)
             anchors = None if layout.space is None else layout.space.anchors
             known = _Known(layout, anchors, numpy, BlockCache())
+        elif samples is not None:
+            raise OptionError("samples= belongs to the H5Dataset that was given; say there what a sample is")
         self.layout: SampleLayout = known.layout
         self._rows = known.rows if rows is None else known.chosen(select_rows(rows, known.total))
         self._numpy: bool = numpy or known.numpy
