@@ -139,6 +139,8 @@ class H5Dataset(Dataset[Any]):
         if known is None:
             layout = open_layout(cast(Source, source), fields, samples=samples, allow_external=allow_external)
             known = _Known(layout, None, numpy, BlockCache())
+        elif samples is not None:
+            raise OptionError("samples= belongs to the H5Dataset that was given; say there what a sample is")
         self.layout: SampleLayout = known.layout
         self._rows = known.rows if rows is None else known.chosen(select_rows(rows, known.total))
         self._starts = known.starts(self._rows)

@@ -95,7 +95,9 @@ def numbers(index: Any, count: int, *, axis: int) -> NDArray[np.int64]:
             )
         return np.flatnonzero(chosen)
     if not np.issubdtype(chosen.dtype, np.integer) and chosen.shape != (0,):
-        raise OptionError(f"{what} named by integers, a slice or a mask, not {chosen.dtype}")
+        raise OptionError(
+            f"{what} named by integers, a slice or a mask, not {chosen.dtype if chosen.ndim else repr(index)}"
+        )
     if chosen.ndim != 1:
         raise OptionError(
             f"{what} named by integers, a slice, a mask or one list of integers, not an array of shape {chosen.shape}; "

@@ -79,7 +79,7 @@ class ChunkBatchSampler(Sampler[list[int]]):
                 "H5Dataset([a, b]) makes one"
             )
         if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-            raise OptionError(f"batch_size= takes a positive number of rows, not {batch_size!r}")
+            raise OptionError(f"batch_size= takes a positive whole number of rows, not {batch_size!r}")
         self.dataset = dataset
         self.epoch = 0
         self.batch_size = batch_size

@@ -95,7 +95,7 @@ class Settings:
             raise OptionError(f"generator= takes a torch.Generator, not {generator!r}")
         return replace(
             settings,
-            batch_size=_count("batch_size", settings.batch_size, 1, "a positive number of rows"),
+            batch_size=_count("batch_size", settings.batch_size, 1, "a positive whole number of rows"),
             num_workers=_count("num_workers", settings.num_workers, 0, "a non-negative number of reader threads"),
             seed=_count("seed", settings.seed, 0, "a non-negative integer"),
             timeout=_checked_timeout(settings.timeout),
@@ -306,7 +306,9 @@ def _count(name: str, value: Any, least: int, rule: str) -> int | None:
     if value is None:
         return None
     if (number := _integer(value)) is None or number < least:
-        raise OptionError(f"{name}= takes {rule}, not {value!r}")
+        fields = isinstance(value, (list, tuple, dict)) or (isinstance(value, str) and not value.isdigit())
+        hint = "; fields= is given by its name" if name == "batch_size" and fields else ""
+        raise OptionError(f"{name}= takes {rule}, not {value!r}{hint}")
     return number
 
 

@@ -62,7 +62,7 @@ def place_of(state: Any) -> tuple[Place, int, dict[str, int | str]]:
         If it is no state of a loader, or of a later version.
     """
     if not isinstance(state, dict) or "format" not in state:
-        raise StateError(f"load_state_dict takes what state_dict() gave, not {_short(state)}")
+        raise StateError(f"load_state_dict takes what state_dict() gave, not {_short(repr(state))}")
     if state["format"] not in range(1, FORMAT + 1):
         raise StateError(
             f"the state has format {_short(state['format'])}; this version of h5stream reads 1 to {FORMAT}"

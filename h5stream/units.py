@@ -49,9 +49,9 @@ def as_bytes(value: int | str, *, name: str) -> int:
     (512000000, 65536)
     >>> as_bytes("much", name="memory_budget=")
     Traceback (most recent call last):
-    h5stream.errors.OptionError: memory_budget= takes bytes, as a number or as a text such as "4GiB", not 'much'
+    h5stream.errors.OptionError: memory_budget= takes bytes, as a whole number or as a text such as "4GiB", not 'much'
     """
-    refused = OptionError(f'{name} takes bytes, as a number or as a text such as "4GiB", not {value!r}')
+    refused = OptionError(f'{name} takes bytes, as a whole number or as a text such as "4GiB", not {value!r}')
     if isinstance(value, str):
         found = _TEXT.fullmatch(value)
         if found is None or found[2].lower() not in _BYTES_OF:

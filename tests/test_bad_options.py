@@ -7,8 +7,8 @@ import torch
 from sample_files import write_sample
 from torch.utils.data import TensorDataset
 
-from h5stream import ChunkBatchSampler, Field, H5Dataset, H5StreamLoader
-from h5stream.errors import BudgetError, H5StreamError, OptionError
+from h5stream import ChunkBatchSampler, Field, H5Dataset, H5StreamLoader, Sequences, Values
+from h5stream.errors import BudgetError, H5StreamError, OptionError, SourceNotFoundError
 
 
 @pytest.fixture(scope="module")
@@ -19,14 +19,20 @@ def path(tmp_path_factory):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        *(({"batch_size": w}, "batch_size= takes a positive number of rows, not") for w in (0, -1, 2.5, True, "8")),
+        *(
+            ({"batch_size": w}, "batch_size= takes a positive whole number of rows, not")
+            for w in (0, -1, 2.5, True, "8")
+        ),
         *(({"num_workers": w}, "num_workers= takes a non-negative number of reader") for w in (-1, 1.0, True, "2")),
         *(
             ({"timeout": w}, "timeout= takes seconds, 0 or more, not")
             for w in (-1, "1", None, float("nan"), float("inf"))
         ),
         *(({"seed": w}, "seed= takes a non-negative integer, not") for w in (-1, 1.5, "1", True)),
-        *(({"window": w}, "window= takes a number of rows, 'auto' or 'all', not") for w in (0, "full", 1.5, None)),
+        *(
+            ({"window": w}, "window= takes a positive number of rows, 'auto' or 'all', not")
+            for w in (0, "full", 1.5, None)
+        ),
         *(({"memory_budget": w}, "memory_budget= takes ") for w in (0, "much", "-2G", 1.5)),
         *(({"rank": w}, "rank= takes an integer of at least 0, not") for w in (-1, "0", 0.0)),
         *(({"world_size": w}, "world_size= takes an integer of at least 1, not") for w in (0, "2")),
@@ -46,6 +52,11 @@ def path(tmp_path_factory):
         ({"batch_sampler": [[0]], "batch_size": 32}, "batch_sampler= decides everything"),
         ({"batch_size": None, "drop_last": True}, "batch_size=None gives single samples, so drop_last="),
         ({"fields": 3}, "fields= takes a name, a Field, a sequence or a mapping of them, not 3"),
+        ({"fields": {"x"}}, "fields= is a set, .* name them in a list"),
+        ({"samples": 16}, r"samples= takes Sequences\(...\) or Rows\(...\), not 16"),
+        ({"samples": Sequences}, r"samples= takes Sequences\(...\) or Rows\(...\), not <class"),
+        ({"fields": [Values(range(9))]}, "none of the fields 'values' says how many samples there are"),
+        ({"batch_size": ["x", "y"]}, r"not \['x', 'y'\]; fields= is given by its name"),
         ({"fields": []}, "fields= is empty; name at least one dataset"),
         ({"fields": ["x", 3]}, r"a field is a name or h5stream.Field\(...\), not 3"),
         ({"fields": Field("x", columns=[4])}, "columns=4 is not there: the rows have 4 columns, 0 to 3"),
@@ -59,6 +70,22 @@ def test_a_wrong_argument_is_refused_at_once(path, options, message):
     with pytest.raises(OptionError, match=message) as caught:
         H5StreamLoader(path, **options)
     assert isinstance(caught.value, ValueError)
+
+
+def test_a_file_of_a_field_that_is_not_there_is_named(path):
+    with pytest.raises(SourceNotFoundError, match=r"^no such file: 'gone\.h5'"):
+        H5StreamLoader(path, fields=["x", Field("y", file="gone.h5")])
+
+
+def test_what_a_sample_is_cannot_be_said_again_of_a_dataset(path):
+    with pytest.raises(OptionError, match="samples= belongs to the H5Dataset that was given"):
+        H5Dataset(H5Dataset(path, "x"), samples=Sequences(3))
+
+
+@pytest.mark.parametrize("index", ["x", 1.5, None])
+def test_an_index_that_names_no_row_is_shown(path, index):
+    with pytest.raises(OptionError, match=f"rows are named by integers, a slice or a mask, not {index!r}$"):
+        H5Dataset(path, "x")[index]
 
 
 @pytest.mark.parametrize("source", [3, None, [3], object()])

@@ -122,7 +122,7 @@ def test_tensors_name_rows_and_places_inside(both, tensor):
         ((3, 0, 0), r"3 indices for data of 2 axes, \(7, 5\)"),
         ((0, 5), "place 5 on axis 1 is not there: the axis has 5, 0 to 4"),
         ((slice(None), [True]), r"one value a place on axis 1: 5 places, shape \(1,\)"),
-        ((0, 1.5), "places on axis 1 are named by integers, a slice or a mask, not float64"),
+        ((0, 1.5), "places on axis 1 are named by integers, a slice or a mask, not 1.5"),
         (([0], [1]), "one list, array or mask, not several"),
         ((..., ...), "one '...'"),
         ([[0, 1], [2, 3]], r"not an array of shape \(2, 2\); reshape"),

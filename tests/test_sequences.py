@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from inner import stream_all
 
 from h5stream import Field, H5Dataset, H5StreamLoader, SampleNumber
-from h5stream.errors import OptionError
+from h5stream.errors import FieldNotFoundError, OptionError
 from h5stream.samples.segments import Bounds, Ends, Ids, Lengths
 from h5stream.samples.sequences import Sequences
 
@@ -36,6 +36,18 @@ def by_hand(path, anchor_steps, name, groups, pad):
                     continue
                 found.append(x[np.clip(wanted, 0, len(x) - 1)])
     return np.stack(found)
+
+
+def test_a_mask_of_names_is_looked_up_in_the_group_that_is_given(tmp_path):
+    path = demos(tmp_path / "a.h5")
+    with h5py.File(path, "a") as file:
+        file["mask/train"] = [b"demo_3", b"demo_0"]
+    with h5py.File(path) as file:
+        train = H5Dataset(file["data"], "actions", samples=Sequences(3, of=file["mask/train"]))
+        said = r"no group 'demo_3'.*mean 'data/demo_3'.*given: H5Dataset\(file\['data'\], \.\.\.\)"
+        with pytest.raises(FieldNotFoundError, match=said):
+            H5Dataset(path, "actions", samples=Sequences(3, of=file["mask/train"]))
+    assert np.array_equal(train[:], by_hand(path, range(3), "actions", ["data/demo_3", "data/demo_0"], None))
 
 
 @pytest.mark.parametrize("stored", [{}, {"compression": "gzip"}], ids=["contiguous", "gzip"])

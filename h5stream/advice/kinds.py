@@ -1,11 +1,12 @@
 """What a file holds that is not rows of equally long datasets, and what to do about it: pure, from the listing alone.
 
 h5stream streams rows of datasets. Sparse matrices, a dataset or a group for each sample, and MATLAB's turned axes are
-told apart by names and shapes; for each there are lines of Python that write a file which can be streamed.
+told apart by names and shapes; for each there are lines of Python that stream it, or write a file that can be streamed.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -49,7 +50,7 @@ class Kind:
     way_out : str
         What h5stream makes of it today, and what to do instead; empty where nothing is to be done.
     lines : tuple of str
-        Python that writes a file which can be streamed, and streams it; empty where there is none.
+        Python that streams it, or writes a file which can be streamed and streams that; empty where there is none.
     samples : tuple of str
         Those of the datasets whose rows can be streamed as they are.
     """
@@ -229,7 +230,7 @@ def _group_a_recording(path: str, entries: Sequence[DatasetEntry]) -> Iterator[K
         like_samples = _numbered(alike) >= _NUMBERED or len(alike) >= MANY_GROUPS
         if len(alike) >= LEAST_GROUPS and like_samples and not taken & set(paths):
             taken.update(paths)
-            yield _recordings(path, parent, alike)
+            yield _recordings(path, parent, alike, by_parent[parent])
 
 
 def _like_groups(groups: dict[str, dict[str, DatasetEntry]]) -> dict[str, dict[str, DatasetEntry]]:
@@ -248,61 +249,87 @@ def _like_groups(groups: dict[str, dict[str, DatasetEntry]]) -> dict[str, dict[s
     return {name: {relative: groups[name][relative] for relative in relatives} for name in members}
 
 
-def _recordings(path: str, parent: str, alike: dict[str, dict[str, DatasetEntry]]) -> Kind:
-    (first, inside), *_ = alike.items()
-    names = list(inside)
-    counts = sorted({entry.rows or 0 for group in alike.values() for entry in group.values()})
-    rows = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
+def _recordings(
+    path: str,
+    parent: str,
+    alike: dict[str, dict[str, DatasetEntry]],
+    siblings: Iterable[str],
+) -> Kind:
+    first, *_ = alike
+    rows, once = _rows_and_once(list(alike.values()))
+    counts = sorted({group[rows[0]].rows or 0 for group in alike.values()})
+    count = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
+    pattern = _pattern(parent, alike, siblings)
+    of = quoted(pattern) if pattern else "groups"
     return Kind(
         key="group_a_recording",
         datasets=tuple(entry.path for group in alike.values() for entry in group.values()),
         what=f"{parent or 'The root'} holds {len(alike):,} like groups (such as {first!r}, with "
-        f"{', '.join(names[:3])}{' ...' if len(names) > 3 else ''} of {rows} rows): each is a recording "
+        f"{', '.join(rows[:3])}{' ...' if len(rows) > 3 else ''} of {count} rows): each is a recording "
         "(an episode, a sensor) of its own",
-        way_out="h5stream streams the rows of one such group; it cannot take all of them one after the other yet, nor "
-        "sequences within each. To shuffle the rows of all, write them one below the other, once",
-        lines=_below(path, parent, inside),
+        way_out=f"samples=Rows(of={of}) makes the rows of all one dataset, and samples=Sequences(16, of={of}) "
+        "sequences of rows that stay inside a group",
+        lines=(
+            *(() if pattern else _alike_lines(path, parent, first, [*rows, *once])),
+            *loader_lines(path, rows, batch_size=256, rows_of=of, repeated=once)[0 if pattern else 2 :],
+        ),
         samples=tuple(entry.path for entry in max(alike.values(), key=_written_nbytes).values()),
+    )
+
+
+def _rows_and_once(groups: Sequence[dict[str, DatasetEntry]]) -> tuple[list[str], list[str]]:
+    """Tell what has as many rows in each group as most of the data has from what each group has once."""
+    by_counts = defaultdict(list)
+    for name in groups[0]:
+        by_counts[tuple(group[name].rows for group in groups)].append(name)
+    rows = max(by_counts.values(), key=lambda names: sum(group[n].raw_nbytes for group in groups for n in names))
+    once = [names for counts, names in by_counts.items() if names is not rows and len(set(counts)) == 1]
+    return rows, [name for names in once for name in names]
+
+
+def _pattern(parent: str, names: Iterable[str], siblings: Iterable[str]) -> str:
+    """Give a pattern that these of a group's groups match, and no others; empty where there is none.
+
+    It begins as all of them do: groups without datasets may lie beside them, and are not known here.
+    """
+    wanted = sorted(names)
+    shared = [
+        one
+        for one, other in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(wanted[0], wanted[-1], strict=False))
+    ]
+    start = re.sub(r"\d+$", "", "".join(shared))
+    found = f"{parent}/{start}*" if parent else f"{start}*"
+    fits = {name for name in siblings if name.startswith(start)} == set(wanted)
+    return found if fits and not re.search(r"[*?[]", found[:-1]) else ""
+
+
+def _alike_lines(path: str, parent: str, first: str, names: Sequence[str]) -> Lines:
+    """Give the lines that find the groups where no pattern does."""
+    return (
+        "import h5py",
+        "from h5stream import Field, H5StreamLoader, Rows",
+        "",
+        "names = [",
+        *(f"    {quoted(name)}," for name in names),
+        "]",
+        "",
+        "def is_alike(group):",
+        "    return isinstance(group, h5py.Group) and all(",
+        "        name in group",
+        "        and group[name].dtype == first[name].dtype",
+        "        and group[name].shape[1:] == first[name].shape[1:]",
+        "        for name in names",
+        "    )",
+        "",
+        f"with h5py.File({quoted(path)}) as f:",
+        f"    first = f[{quoted(f'{parent}/{first}')}]",
+        f"    groups = [g.name for g in f[{quoted('/' + parent)}].values() if is_alike(g)]",
+        "",
     )
 
 
 def _written_nbytes(group: dict[str, DatasetEntry]) -> float:
     return sum(entry.written_nbytes for entry in group.values())
-
-
-def _below(path: str, parent: str, inside: dict[str, DatasetEntry]) -> Lines:
-    target = _target(path)
-    chunks = {
-        name: (max(1, CHUNK_NBYTES // max(1, entry.row_nbytes)), *(entry.shape or ())[1:])
-        for name, entry in inside.items()
-    }
-    return (
-        "import h5py",
-        "from h5stream import H5StreamLoader",
-        "",
-        "chunks = {",
-        *(f"    {quoted(name)}: {chunk!r}," for name, chunk in chunks.items()),
-        "}",
-        "",
-        "def is_alike(group):",
-        "    return isinstance(group, h5py.Group) and all(",
-        "        name in group and group[name].shape[1:] == chunk[1:]",
-        "        for name, chunk in chunks.items()",
-        "    )",
-        "",
-        *_from_to(path, target),
-        f"    groups = [g for g in f[{quoted('/' + parent)}].values() if is_alike(g)]",
-        "    for name, (most, *inner) in chunks.items():",
-        "        parts = [g[name] for g in groups]",
-        "        rows, start = sum(map(len, parts)), 0",
-        "        shape, chunk = (rows, *inner), (min(most, rows), *inner)",
-        "        x = out.create_dataset(name, shape, parts[0].dtype, chunks=chunk)",
-        "        for part in parts:",
-        "            x[start : start + len(part)] = part[:]",
-        "            start += len(part)",
-        "",
-        *loader_lines(target, list(inside), batch_size=256)[2:],
-    )
 
 
 # --- MATLAB, PyTables, single values ----------------------------------------------------------------------

@@ -34,6 +34,8 @@ def loader_lines(
     batch_size: int,
     memory_budget: int | None = None,
     allow_external: bool = False,
+    rows_of: str = "",
+    repeated: Sequence[str] = (),
 ) -> Lines:
     r"""Give the program that streams fields of a file in shuffled batches.
 
@@ -49,6 +51,10 @@ def loader_lines(
         Where the default would be refused.
     allow_external : bool
         As for `H5StreamLoader`.
+    rows_of : str
+        What `Rows` takes, as Python; without it a sample is a row of the file.
+    repeated : sequence of str
+        Fields that a group has once.
 
     Examples
     --------
@@ -70,21 +76,22 @@ def loader_lines(
         "shuffle=True",
         *([f"memory_budget={memory_budget}"] if memory_budget is not None else []),
         *(["allow_external=True"] if allow_external else []),
+        *([f"samples=Rows(of={rows_of})"] if rows_of else []),
     ]
+    imported = [*(["Field"] if repeated else []), "H5StreamLoader", *(["Rows"] if rows_of else [])]
     return (
-        "from h5stream import H5StreamLoader",
+        f"from h5stream import {', '.join(imported)}",
         "",
         "loader = H5StreamLoader(",
         *(f"    {option}," for option in options),
-        *_fields_lines(fields),
+        *_fields_lines([*map(quoted, fields), *(f"Field({quoted(name)}, repeat=True)" for name in repeated)]),
         ")",
-        f"for {_batch_name(fields)} in loader:",
+        f"for {_batch_name([*fields, *repeated])} in loader:",
         "    ...  # your training step",
     )
 
 
-def _fields_lines(fields: Sequence[str]) -> list[str]:
-    names = [quoted(name) for name in fields]
+def _fields_lines(names: Sequence[str]) -> list[str]:
     if len(names) == 1:
         return [f"    fields={names[0]},"]
     in_one = f"    fields=[{', '.join(names)}],"

@@ -77,7 +77,12 @@ def bench_command(
     fields: Fields = "",
     batch_size: Annotated[
         int | None,
-        typer.Option("--batch-size", min=1, metavar="ROWS", help="Rows of a batch; by default 8192, at most 64 MiB."),
+        typer.Option(
+            "--batch-size",
+            min=1,
+            metavar="ROWS",
+            help="Rows of a batch; by default 8192, less for short files and large rows.",
+        ),
     ] = None,
     threads: Threads = None,
     window: Window = "auto",

@@ -244,7 +244,7 @@ def _code(lines: Sequence[str]) -> Iterator[Text]:
 
 
 def _to_stream_it(found: Inspection, sample: SampleCost) -> Iterator[RenderableType]:
-    yield _heading("To stream it as it is" if any(_has_lines(kind, found) for kind in found.kinds) else "To stream it")
+    yield _heading(_what_is_streamed(found))
     yield Text(_why_these(sample))
     yield from _code(found.lines)
     members = {e.path: e.members for group in found.groups for e in group.datasets}
@@ -252,6 +252,13 @@ def _to_stream_it(found: Inspection, sample: SampleCost) -> Iterator[RenderableT
     if compound is not None:
         alone = members[compound][0].name
         yield Text(f"{compound} comes as a dict of its members; a member alone is a field too, such as {alone!r}.")
+
+
+def _what_is_streamed(found: Inspection) -> str:
+    told = [kind for kind in found.kinds if _has_lines(kind, found)]
+    if any(kind.key == "group_a_recording" for kind in told):
+        return "To stream a part of it"
+    return "To stream it as it is" if told else "To stream it"
 
 
 def _why_these(sample: SampleCost) -> str:

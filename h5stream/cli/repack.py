@@ -25,7 +25,9 @@ DEFAULT_CHUNK_NBYTES = 1 << 20
 
 ChunkBytes = Annotated[
     int,
-    typer.Option("--chunk-bytes", parser=size, metavar=SIZE, help="Decoded size of a chunk.", show_default="1MiB"),
+    typer.Option(
+        "--chunk-bytes", parser=size, metavar=SIZE, help="Decoded size of a chunk; else 1MiB.", show_default=False
+    ),
 ]
 Compress = Annotated[str, typer.Option("--compress", help="none, lz4, zstd or gzip.")]
 Contiguous = Annotated[

@@ -75,8 +75,11 @@ def stage_command(
 ) -> None:
     """Copy FILES to faster storage (a RAM disk, an NVMe), verified; list, verify and remove the copies.
 
-    Exactly one of --to, --list, --verify and --remove says what to do. Only what the manifest in DIR lists is
-    ever deleted. Exit status: 0 when all is well, 1 when --verify finds a damaged copy, 2 for an error.
+    Exactly one of --to, --list, --verify and --remove says what to do.
+
+    Only what the manifest in DIR lists is ever deleted.
+
+    Exit status: 0 when all is well, 1 when --verify finds a damaged copy, 2 for an error.
     """
     chosen = _only_one({"--to": to, "--list": list_, "--verify": verify, "--remove": remove})
     _check_combination(chosen, bool(files), follow=follow, force=force)

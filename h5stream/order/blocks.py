@@ -186,7 +186,10 @@ def select_rows(selection: Any, total: int) -> NDArray[np.int64] | None:
     rows = np.sort(row_numbers(selection, total))
     twice = rows[1:][np.diff(rows) == 0]
     if len(twice):
-        raise OptionError(f"rows= names row {twice[0]} more than once; an epoch takes each row exactly once")
+        raise OptionError(
+            f"rows= names row {twice[0]} more than once; an epoch takes each row exactly once, but for those of a "
+            "torch.utils.data.Subset, which come as often as it names them"
+        )
     return rows
 
 

@@ -57,7 +57,7 @@ def check_window(window: object) -> None:
     """
     number = isinstance(window, int) and not isinstance(window, bool) and window > 0
     if not number and window not in ("auto", "all"):
-        raise OptionError(f"window= takes a number of rows, 'auto' or 'all', not {window!r}")
+        raise OptionError(f"window= takes a positive number of rows, 'auto' or 'all', not {window!r}")
 
 
 FILE_ORDER_NBYTES = 32 * 1024 * 1024

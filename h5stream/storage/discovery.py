@@ -34,6 +34,9 @@ _log = logging.getLogger("h5stream")
 
 _LISTED = 12
 
+_FEW_LENGTHS = 3
+"""Lengths, up to which as many names of each are listed; of more, as many names as this."""
+
 _DAMAGE = (RuntimeError, OSError, KeyError, ValueError, TypeError)
 """What h5py makes of objects that libhdf5 cannot open."""
 
@@ -189,8 +192,19 @@ def default_fields(file: Any, path: str, guard: Guard) -> list[str]:
     lengths = {thing.shape[0] if thing.shape else None for thing in at_root.values()}
     if len(lengths) == 1 and None not in lengths:
         return list(at_root)
-    why = "has no datasets at its root" if not at_root else "has datasets of unlike length at its root"
-    raise FieldLengthError(f"{path!r} {why}, so name the fields: fields=[...]. {_by_length(file)}", file=path)
+    where = "at its root" if file.name == "/" else f"in {file.name.strip('/')!r}"
+    why = f"has no datasets {where}" if not at_root else f"has datasets of unlike length {where}"
+    listing = _by_length(file)
+    if not listing:
+        raise FieldLengthError(
+            f"{path!r} has no dataset with rows {where}, nor in a group; name other files", file=path
+        )
+    single = [name for name, thing in at_root.items() if not thing.shape]
+    singles = f" Without rows, single values: {', '.join(single[:_LISTED])}." if single else ""
+    ways = "fields=[...]" if at_root else "fields=[...]; samples=Rows(of=...) takes the rows of groups that are alike"
+    raise FieldLengthError(
+        f"{path!r} {why}, so name the fields: {ways}. It has, by length: {listing}.{singles}", file=path
+    )
 
 
 def _datasets_in(group: Any, path: str, guard: Guard) -> tuple[dict[Any, Any], list[ExternalDataError]]:
@@ -258,13 +272,12 @@ def _by_length(file: Any) -> str:
     for name, thing in datasets_of(file).items():
         if thing.shape and not is_bookkeeping(name):
             groups[thing.shape[0]].append(name)
-    if not groups:
-        return "It has no dataset with rows."
+    most = _LISTED if len(groups) <= _FEW_LENGTHS else _FEW_LENGTHS
     lines = [
-        f"{rows:,} rows: {', '.join(names[:_LISTED])}{' ...' if len(names) > _LISTED else ''}"
+        f"{rows:,} rows: {', '.join(names[:most])}{' ...' if len(names) > most else ''}"
         for rows, names in sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
     ]
-    return "It has, by length: " + "; ".join(lines[:_LISTED]) + "."
+    return "; ".join(lines[:_LISTED]) + (" ..." if len(lines) > _LISTED else "")
 
 
 def find_dataset(file: Any, name: str, path: str, guard: Guard) -> tuple[Any, str, tuple[str, ...]]:

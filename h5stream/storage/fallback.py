@@ -60,6 +60,8 @@ class H5pyReader:
             if self._pid != os.getpid():
                 # The parent's handles are left alone: closing them here would touch its libhdf5 state.
                 self._pid, self._files, self._datasets = os.getpid(), {}, {}
+            if part.file in self._files and not self._files[part.file]:  # it changed, and was opened anew elsewhere
+                self._forget(part.file)
             if key not in self._datasets:
                 if part.file not in self._files:
                     identity = self._layout.files[part.file]
@@ -125,7 +127,7 @@ class H5pyReader:
             except H5StreamError:
                 raise  # the file changed, say
             except (OSError, RuntimeError, ValueError, TypeError, KeyError) as error:
-                if dataset is not None and self._datasets.get((part.file, part.path)) is not dataset:
+                if dataset is not None and (self._datasets.get((part.file, part.path)) is not dataset or not dataset):
                     continue  # another thread closed it
                 said = _SYSTEM_ERROR.search(str(error))
                 if said is None:
@@ -145,5 +147,8 @@ class H5pyReader:
         """
         with self._lock:
             if part.file in self._files and self._datasets.get((part.file, part.path)) is dataset:
-                self._datasets = {key: other for key, other in self._datasets.items() if key[0] != part.file}
-                self._files.pop(part.file).close()
+                self._forget(part.file).close()
+
+    def _forget(self, number: int) -> Any:
+        self._datasets = {key: other for key, other in self._datasets.items() if key[0] != number}
+        return self._files.pop(number)

@@ -37,10 +37,10 @@ class Field:
         Path of a dataset, with a compound member after a colon; an open dataset stands for its path. ``"@name"`` and
         ``"path@name"`` are an attribute, which every sample of its file or group gets. ``"."`` is the dataset itself,
         where ``samples=`` names datasets and not groups.
-    columns : slice, sequence of int, or a tuple of them, optional, keyword-only
+    columns : slice, list or array of int, or a tuple of them, optional, keyword-only
         Columns (axis 1 of the dataset) to take, in that order; a tuple says what to take of axis 1, 2 and so on, as
-        in brackets: slices, lists, masks, integers (which take the axis away) and ``...``. Integers alone are columns
-        of axis 1, as a list is; ``(0, 2, ...)`` is ``x[i, 0, 2]``. Only the chunks that hold
+        in brackets: slices, lists, masks, integers (which take the axis away) and ``...``. A tuple of
+        integers alone is refused: ``[0, 1]`` are columns, ``(0, 1, ...)`` a place. Only the chunks that hold
         them are read, and of chunks without a filter only their bytes, but for gaps of up to 4 KiB.
     members : sequence of str, optional, keyword-only
         Members of a compound that make one tensor, with a last axis of theirs; they must be numbers of one type.
@@ -191,8 +191,14 @@ def _member_names(name: str, members: Any) -> tuple[str, ...]:
 def _columns(columns: Any) -> Columns:
     if columns is None or isinstance(columns, slice):
         return columns
-    if not isinstance(columns, tuple) or (columns and all(isinstance(each, int) for each in columns)):
+    if not isinstance(columns, tuple) or any(isinstance(each, (bool, np.bool_)) for each in columns):
         return _column_list(columns)
+    if columns and all(isinstance(each, (int, np.integer)) for each in columns):
+        numbers = ", ".join(map(str, columns))
+        raise OptionError(
+            f"columns={columns!r} is a tuple of numbers, which is a place in a row to NumPy: columns=[{numbers}] takes "
+            f"these columns, and columns=({numbers}, ...) what x[i, {numbers}] is"
+        )
     return tuple(_of_axis(each) for each in columns)
 
 
@@ -209,12 +215,15 @@ def _of_axis(given: Any) -> Any:
 def _column_list(columns: Sequence[int]) -> list[int]:
     try:
         if any(isinstance(c, (bool, np.bool_)) for c in columns):
-            raise TypeError("a mask")
+            raise OptionError(
+                f"columns= takes a slice or column numbers, not {columns!r} (a mask); numpy.flatnonzero makes "
+                "numbers of it"
+            )
         return [operator.index(c) for c in columns]
-    except TypeError as error:
+    except TypeError:
         raise OptionError(
-            f"columns= takes a slice or column numbers, not {columns!r} ({error}); numpy.flatnonzero makes numbers of "
-            "a mask"
+            f"columns= takes a slice or column numbers, not {columns!r}; one column is [3], or (3, ...) without its "
+            "axis, and a tuple has an index for each axis of a row"
         ) from None
 
 
@@ -275,6 +284,11 @@ def sample_shape(fields: FieldLike | Sequence[FieldLike] | Mapping[str, FieldLik
     if isinstance(fields, Mapping):
         entries = tuple(_as_field(f) for f in fields.values())
         kind, keys = "dict", tuple(str(key) for key in fields)
+    elif isinstance(fields, (set, frozenset)):
+        raise OptionError(
+            f"fields= is a set, {fields!r}, which has no order, and a batch lists the fields in theirs; name them in a "
+            "list: fields=[...]"
+        )
     elif isinstance(fields, Iterable):
         entries = tuple(_as_field(f) for f in fields)
         kind, keys = "tuple", tuple(f.name for f in entries)

@@ -76,7 +76,11 @@ def groups_of(
                     field=name,
                     file=path,
                 )
-            hint = did_you_mean(name, list(_all_groups(file)))
+            every = list(_all_groups(file))
+            hint = did_you_mean(name, every)
+            inside = next((group.removesuffix(f"/{name}") for group in every if group.endswith(f"/{name}")), "")
+            if inside:
+                hint += f" Names are looked up inside the group that is given: H5Dataset(file[{inside!r}], ...)."
             raise FieldNotFoundError(f"{path!r} has no group {name!r}, which of= names.{hint}", field=name, file=path)
     return names
 

@@ -8,12 +8,17 @@ in theirs.
 
 What a user has written and libhdf5 still holds back is not in the file yet. It is flushed, through the user's own
 handle, when a file is opened here, and as long as that handle lives also before the file is looked at again.
+
+Ours share what the first of them opened, with what libhdf5 remembers of it. Of a file that was written to since, that
+is another file's structure over this one's bytes, so those that were opened before are closed first.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import threading
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,6 +32,11 @@ _FAILURES = (OSError, RuntimeError, ValueError, TypeError, KeyError)
 
 _written: set[tuple[int, int]] = set()
 """Device and inode of the files that were open for writing in this process when they were opened here."""
+
+_ours: list[tuple[weakref.ref[Any], tuple[int, ...]]] = []
+"""The handles that were opened here and live, each with what its file was when it was opened."""
+
+_ours_lock = threading.Lock()
 
 _pid = os.getpid()
 
@@ -52,8 +62,12 @@ def open_file(path: str, *, marked: bool = True) -> Any:
     access.set_fapl_log(b"", 0, 0)
     access.set_file_locking(False, True)
     flush_written(path, opening=True)
+    stamp = _close_outdated(path)
     try:
-        return h5py.File(h5f.open(os.fsencode(path), h5f.ACC_RDONLY, fapl=access))
+        file = h5py.File(h5f.open(os.fsencode(path), h5f.ACC_RDONLY, fapl=access))
+        with _ours_lock:
+            _ours.append((weakref.ref(file), stamp))
+        return file
     except FileNotFoundError:
         raise
     except OSError:
@@ -81,6 +95,25 @@ def flush_written(path: str, *, opening: bool) -> None:
         key = _key(os.stat(path))
         if opening or key in _written:
             _flush(key)
+
+
+def _close_outdated(path: str) -> tuple[int, ...]:
+    """Close what was opened here of a file that changed since, and say what the file is now.
+
+    A reader that still has such a handle finds it closed, looks at its file and reports the change.
+    """
+    try:
+        found = os.stat(path)
+    except OSError:
+        return ()
+    now = (*_key(found), found.st_size, found.st_mtime_ns)
+    with _ours_lock:
+        living = [(file, stamp) for ref, stamp in _ours if (file := ref()) is not None and file.id.valid]
+        _ours[:] = [(weakref.ref(file), stamp) for file, stamp in living]
+    for file, stamp in living:
+        if stamp[:2] == now[:2] and stamp != now:
+            file.close()
+    return now
 
 
 def _flush(key: tuple[int, int]) -> None:
@@ -122,4 +155,11 @@ def _flush_before_fork() -> None:
         _flush(key)
 
 
-os.register_at_fork(before=_flush_before_fork)
+def _forget_in_child() -> None:
+    """Leave the parent's handles alone, and its lock, which another of its threads may have held."""
+    global _ours_lock
+    _ours_lock = threading.Lock()
+    _ours.clear()
+
+
+os.register_at_fork(before=_flush_before_fork, after_in_child=_forget_in_child)

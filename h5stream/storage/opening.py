@@ -91,8 +91,7 @@ def open_layout(
     H5StreamError
         One of its kinds for each rule; see `h5stream.errors`.
     """
-    if samples is not None and not isinstance(samples, SampleKind):
-        raise OptionError(f"samples= takes Sequences(...), Rows(...), Table(...) or Boxes(...), not {samples!r}")
+    _check_samples(samples)
     asked = read_request(source, fields)
     every = _Files(asked.paths)
     looked_up: dict[int, LookedUp] = {}
@@ -222,6 +221,14 @@ def _space(
     return sequence_space(samples, every, [field.steps for field in fields if field.steps is not None])
 
 
+def _check_samples(samples: object) -> None:
+    if samples is not None and not isinstance(samples, SampleKind):
+        raise OptionError(
+            f"samples= takes Sequences(...), Rows(...), Table(...) or Boxes(...), not {samples!r}; "
+            "Sequences(16, of='data/*') are 16 rows that stay inside a group"
+        )
+
+
 def _default_shape(file: Any, group: str, path: str, guard: Guard) -> SampleShape:
     names = default_fields(file[group] if group else file, path, guard)
     fields = {name: Field(name) for name in names}
@@ -250,7 +257,11 @@ class _Files:
 
 
 def _inode(path: str) -> tuple[int, int]:
-    stat = os.stat(path)
+    try:
+        stat = os.stat(path)
+    except OSError:
+        identity_of(path)  # says what is wrong with it
+        raise
     return stat.st_dev, stat.st_ino
 
 
@@ -299,8 +310,8 @@ class _FileReader:
         entries = [self._add(place, field, lengths) for place, field in enumerate(shape.fields)]
         if not lengths:
             raise OptionError(
-                f"{self.identity.path!r}: the fields {', '.join(map(repr, shape.keys))} say how no sample begins; name "
-                "at least one dataset with an axis of rows"
+                f"{self.identity.path!r}: none of the fields {', '.join(map(repr, shape.keys))} says how many samples "
+                "there are; name at least one dataset with an axis of rows"
             )
         if len(set(lengths.values())) > 1:
             listing = ", ".join(f"{name!r} has {rows:,}" for name, rows in lengths.items())
@@ -551,7 +562,9 @@ class _FileReader:
         try:
             row_shape = selected_shape(dataset.shape[1:], field.columns)
         except OptionError as error:
-            raise OptionError(f"{self.identity.path!r}: field {name!r}: {error}") from None
+            inside = inner_shape and not dataset.shape[1:]
+            why = "columns= chooses among a dataset's axes, not inside a member; take it whole and index the batch"
+            raise OptionError(f"{self.identity.path!r}: field {name!r}: {why if inside else error}") from None
         self.fields.append(
             FieldLayout(
                 name=name,

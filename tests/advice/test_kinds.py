@@ -180,24 +180,51 @@ def test_columns_are_not_samples(tmp_path):
     assert len(found.sample.fields) == 30
 
 
-def test_groups_of_episodes_are_written_below_one_another(tmp_path, monkeypatch):
-    episodes = {
-        f"data__demo_{k}__{name}": RNG.standard_normal((10 + k, *inner)).astype("f4")
-        for k in range(5)
+def episodes(**others):
+    sizes = {k: 10 + k for k in range(5)}
+    made = {
+        f"data__demo_{k}__{name}": RNG.standard_normal((rows, *inner)).astype("f4")
+        for k, rows in sizes.items()
         for name, inner in (("actions", (7,)), ("obs__image", (4, 4)))
     }
-    unlike = {"data__demo_9__actions": np.zeros((3, 8), "f4"), "data__demo_9__obs__image": np.zeros((3, 4, 4), "f4")}
-    path = make(tmp_path / "a.h5", **episodes, **unlike, mask__train=np.array([b"demo_0"]))
+    return {**made, **{f"data__demo_{k}__goal": np.full(3, k, "f4") for k in sizes}, **others}
+
+
+UNLIKE = {"actions": np.zeros((3, 8), "f4"), "obs__image": np.zeros((3, 4, 4), "f4"), "goal": np.zeros(3, "f4")}
+EPISODES = {
+    "all alike": ({"mask__train": np.array([b"demo_0"])}, '"data/demo_*"'),
+    "others beside them": ({"data__mean__actions": np.zeros(7)}, '"data/demo_*"'),
+    "of another shape": ({f"data__demo_9__{name}": values for name, values in UNLIKE.items()}, "groups"),
+    "of less": ({"data__demo_9__goal": np.zeros(3, "f4")}, "groups"),
+}
+
+
+@pytest.mark.parametrize("name", EPISODES)
+def test_groups_of_episodes_are_streamed_as_rows_of_one_dataset(name, tmp_path, monkeypatch):
+    others, of = EPISODES[name]
+    made = episodes(**others)
+    path = make(tmp_path / "a.h5", **made)
+    with h5py.File(path, "a") as file:
+        file.create_group("data/cache")
     found = inspect_file(path)
     (kind,) = found.kinds
     assert kind.key == "group_a_recording"
+    assert "of 10 to 14 rows" in kind.what
+    assert f"samples=Rows(of={of})" in kind.way_out
     assert found.sample.fields == ("data/demo_4/actions", "data/demo_4/obs/image")
     run(found.lines, tmp_path, monkeypatch)
-    run(kind.lines, tmp_path, monkeypatch)
-    with h5py.File(tmp_path / "a.rows.h5") as file:
-        below = np.concatenate([episodes[f"data__demo_{k}__actions"] for k in range(5)])
-        assert (file["actions"][:] == below).all()
-        assert file["obs/image"].shape == (60, 4, 4)
+    dataset = run(kind.lines, tmp_path, monkeypatch)["loader"].dataset
+    actions, image, goal = dataset[:]
+    assert (actions == np.concatenate([made[f"data__demo_{k}__actions"] for k in range(5)])).all()
+    assert (image == np.concatenate([made[f"data__demo_{k}__obs__image"] for k in range(5)])).all()
+    assert (goal[:, 0] == np.repeat(np.arange(5), np.arange(10, 15))).all()
+
+
+def test_numbered_groups_at_the_root_are_streamed_as_rows_of_one_dataset(tmp_path, monkeypatch):
+    path = make(tmp_path / "a.h5", **{f"{k}__x": np.full((k + 1, 2), k) for k in range(12)})
+    (kind,) = inspect_file(path).kinds
+    x = run(kind.lines, tmp_path, monkeypatch)["loader"].dataset[:]
+    assert (x[:, 0] == np.repeat(np.arange(12), np.arange(1, 13))).all()
 
 
 def matlab(path, **arrays):

@@ -156,6 +156,12 @@ def test_help_shows_no_type_for_options_that_take_no_value(screens):
         assert all("--help" in line for line in lines), lines
 
 
+def test_no_line_of_a_help_text_breaks_where_its_source_does():
+    for name, command in typer.main.get_command(app).commands.items():
+        assert all("\n" not in paragraph for paragraph in command.help.strip().split("\n\n")), name
+        assert not [option for option in command.params if "(" in str(option.show_default)], name
+
+
 def test_commands_are_grouped_by_what_one_does_with_them(h5stream):
     text = h5stream("-h").out
     groups = re.findall(r"^╭─ (\w+) ─.*?^╰", text, flags=re.MULTILINE | re.DOTALL)

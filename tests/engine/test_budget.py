@@ -167,7 +167,7 @@ def test_a_budget_may_be_a_text(tmp_path):
 
 @pytest.mark.parametrize("wrong", [0, -5, 1.5, True, "most", None])
 def test_a_window_is_a_number_of_rows_or_one_of_two_words(layouts, wrong):
-    with pytest.raises(OptionError, match="window= takes a number of rows, 'auto' or 'all', not"):
+    with pytest.raises(OptionError, match="window= takes a positive number of rows, 'auto' or 'all', not"):
         size(layouts(0), 1 << 30, window=wrong)
 
 

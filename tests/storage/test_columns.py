@@ -114,7 +114,30 @@ def test_columns_that_are_not_there_or_named_twice_are_refused_with_file_and_fie
         H5Dataset(path, Field("x", columns=columns))
 
 
-@pytest.mark.parametrize("columns", [[True, False], np.array([True, False]), [1.5], ["a"]], ids=str)
+@pytest.mark.parametrize("columns", [(0,), (2, 0), (np.int64(1), 0)], ids=str)
+def test_a_tuple_of_numbers_is_a_place_to_numpy_and_refused_with_both_readings(columns):
+    numbers = ", ".join(map(str, columns))
+    with pytest.raises(OptionError, match=rf"columns=\[{numbers}\] takes .* columns=\({numbers}, \.\.\.\)"):
+        Field("x", columns=columns)
+
+
+def test_a_tuple_with_an_ellipsis_is_read_as_numpy_reads_it(tmp_path):
+    data = numbers(50, 3, 4)
+    path = make_file(tmp_path / "a.h5", data=data)
+    assert np.array_equal(H5Dataset(path, Field("x", columns=(2, 1, ...)))[:], data[:, 2, 1])
+    assert np.array_equal(H5Dataset(path, Field("x", columns=(2, ...)))[:], data[:, 2])
+    assert np.array_equal(H5Dataset(path, Field("x", columns=[2, 1]))[:], data[:, [2, 1]])
+
+
+def test_columns_inside_a_member_are_refused_by_what_they_are(tmp_path):
+    path = make_file(tmp_path / "a.h5", data=np.zeros(20, [("v", "f4", (3,)), ("n", "i4")]))
+    with pytest.raises(OptionError, match="field 'x:v': columns= chooses among a dataset's axes, not inside a member"):
+        H5Dataset(path, Field("x:v", columns=[0]))
+    with pytest.raises(OptionError, match=r"field 'x:n': .*one number a row"):
+        H5Dataset(path, Field("x:n", columns=[0]))
+
+
+@pytest.mark.parametrize("columns", [[True, False], (True, False), np.array([True, False]), [1.5], ["a"]], ids=str)
 def test_a_mask_or_something_that_is_no_number_is_refused_rather_than_misread(columns):
     with pytest.raises(OptionError, match="takes a slice or column numbers"):
         Field("x", columns=columns)

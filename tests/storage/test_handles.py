@@ -12,6 +12,7 @@ from forking import end_now
 
 from h5stream import H5Dataset, H5StreamLoader, repack, stage
 from h5stream.errors import SourceChangedError
+from h5stream.storage.fallback import H5pyReader
 from h5stream.storage.listing import list_datasets
 
 ROWS = 400
@@ -86,6 +87,47 @@ def test_the_user_may_truncate_a_file_whose_reading_is_over_but_not_closed(tmp_p
     with pytest.raises(SourceChangedError):
         dataset[:]
     dataset.close()
+
+
+@pytest.mark.parametrize("held", ["dataset", "loader", "iterator"])
+def test_a_file_written_anew_is_read_as_it_is_while_older_handles_live(tmp_path, held):
+    path = write(tmp_path / "a.h5")
+    kept = dataset = H5Dataset(path, ["x", "texts"])
+    check(dataset)  # texts come through h5py, whose handle stays open
+    if held != "dataset":
+        kept = H5StreamLoader(dataset, 50)
+        next(running := iter(kept))
+        kept = running if held == "iterator" else kept
+    with h5py.File(path, "w") as file:  # other shapes, chunks and names at the places of the old ones
+        file.create_dataset("x", data=X[::-1].T, chunks=(1, 40))
+        file["texts"] = TEXTS[:3]
+        file["z"] = np.arange(3)
+    anew = H5Dataset(path)
+    assert anew.layout.shape.keys == ("texts", "x", "z")
+    assert np.array_equal(anew[:]["x"], X[::-1].T)
+    assert anew[:]["texts"] == TEXTS[:3]
+    with pytest.raises(SourceChangedError):
+        list(kept) if held == "loader" else dataset[:]
+    with pytest.raises(SourceChangedError):
+        dataset[3]
+
+
+def test_a_handle_that_closes_within_a_read_is_a_change_of_the_file(tmp_path, monkeypatch):
+    path = write(tmp_path / "a.h5")
+    dataset = H5Dataset(path, "texts")
+    found, interrupted = H5pyReader._dataset, []
+
+    def find(self, part):
+        handle = found(self, part)
+        if not interrupted:
+            interrupted.append(True)
+            write(path, rows=X[::-1])
+            assert np.array_equal(H5Dataset(path, "x")[:], X[::-1])
+        return handle
+
+    monkeypatch.setattr(H5pyReader, "_dataset", find)
+    with pytest.raises(SourceChangedError):
+        dataset[:]
 
 
 @pytest.mark.parametrize("driver", ["core", "stdio", "fileobj"])

@@ -77,6 +77,28 @@ def test_without_fields_a_root_without_datasets_lists_what_there_is(tmp_path):
         H5Dataset(path)
 
 
+def test_without_fields_single_values_at_the_root_and_groups_that_are_alike_are_named(tmp_path):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file["x"], file["version"] = numbers(5), 3.0
+        file["g/a/x"], file["g/a/y"] = numbers(5), numbers(4)
+    with pytest.raises(FieldLengthError, match=r"5 rows: .*Without rows, single values: version\."):
+        H5Dataset(path)
+    with h5py.File(path) as file, pytest.raises(FieldLengthError, match=r"unlike length in 'g/a', so name the fields"):
+        H5Dataset(file["g/a"])
+    with (
+        h5py.File(path) as file,
+        pytest.raises(FieldLengthError, match=r"no datasets in 'g', .*samples=Rows\(of=...\)"),
+    ):
+        H5Dataset(file["g"])
+
+
+def test_a_file_without_rows_says_so(tmp_path):
+    path = make_file(tmp_path / "a.h5", data=np.float64(3))
+    with pytest.raises(FieldLengthError, match=r"a\.h5' has no dataset with rows"):
+        H5Dataset(path)
+
+
 def test_without_fields_all_datasets_at_the_root_are_taken(tmp_path):
     path = make_file(tmp_path / "a.h5", data=numbers(5))
     assert H5Dataset(path)[:].tolist() == numbers(5).tolist()
