@@ -103,7 +103,7 @@ ALLOCATIONS = {
     "plan": (Placement, "in_chunks"),
     "destination": (batches, "Destination"),
     "kept": (resident, "map_memory"),
-    "small chunks": (stacked.Stack, "scatter"),
+    "small chunks": (stacked._Stack, "scatter"),
     "batch": (Assembler, "batch"),
 }
 
