@@ -77,7 +77,7 @@ def forget_peak() -> None:
     Path("/proc/self/clear_refs").write_text("5")
 
 
-def _warmed(folder: Path) -> int:
+def warmed(folder: Path) -> int:
     """Import, compile and open once; give what that left resident."""
     import h5py
     import numpy as np
@@ -124,7 +124,7 @@ def _loader_of(path: Path, case: dict, batch_size: int, budget: int):
 
 def measure_here(path: Path, case: dict, batch_size: int, budget: int, most_batches: int | None) -> dict:
     """Run a case in this process; give bytes."""
-    baseline = _warmed(path.parent)
+    baseline = warmed(path.parent)
     forget_peak()
     loader, budget = _loader_of(path, case, batch_size, budget)
     made = resident_nbytes("VmHWM") - baseline

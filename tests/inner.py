@@ -148,6 +148,11 @@ def synchronized_by(monkeypatch, synchronize):
     monkeypatch.setattr(trials, "synchronize", synchronize)
 
 
+def trials_by(monkeypatch, clock):
+    """Let trials tell the time by a clock of the test's own."""
+    monkeypatch.setattr(trials, "clock", clock)
+
+
 def watch_admissions(monkeypatch):
     """Give a list that gets how many batches are open, whenever a window was admitted."""
     seen = []

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
+
+import forking
 
 ROOT = Path(__file__).resolve().parent.parent
 ONLY = "feed_share,steady_state,delayed_consumers"  # the others take a minute, most of it the naive loader's
 
 
+def script(name, *arguments):
+    """Run a script of the checkout; give what it printed."""
+    path = ROOT / name
+    process = forking.Forked(path.read_text(), *arguments, path=path)
+    out, err = process.communicate(200)
+    assert process.returncode == 0, err
+    return out
+
+
 def test_the_gpu_benchmark_runs_on_the_processor_and_finds_no_wrong_batch(tmp_path):
     out = tmp_path / "gpu.json"
-    subprocess.run(
-        [sys.executable, ROOT / "bench" / "gpu.py", "--device", "cpu", "--quick", "--only", ONLY, "--out", out],
-        check=True,
-        capture_output=True,
-        timeout=200,
-    )
+    script("bench/gpu.py", "--device", "cpu", "--quick", "--only", ONLY, "--out", out)
     report = json.loads(out.read_text())
     assert report["delayed_consumers"]["wrong"] == 0
     assert report["delayed_consumers"]["batches"] >= 48
@@ -27,7 +31,4 @@ def test_the_gpu_benchmark_runs_on_the_processor_and_finds_no_wrong_batch(tmp_pa
     steady = report["steady_state"]
     for kind in ("feed", "device_window"):
         assert steady[f"{kind}_held_bytes_after_second_epoch"] == steady[f"{kind}_held_bytes_after_last_epoch"]
-    drawn = subprocess.run(
-        [sys.executable, ROOT / "tools" / "bench_report.py", out], check=True, capture_output=True, text=True
-    )
-    assert "delayed consumers: batches" in drawn.stdout
+    assert "delayed consumers: batches" in script("tools/bench_report.py", out)

@@ -200,9 +200,12 @@ def test_many_datasets_share_one_bounded_cache_and_give_it_back(blocky):
         for k, dataset in enumerate(datasets):
             assert dataset[row][5] == k
     assert 48 << 20 < block_cache.held_nbytes() <= block_cache.LIMIT_NBYTES
-    first, last = (dataset._cache.nbytes for dataset in (datasets[0], datasets[-1]))
-    assert first == 0 < last
-    del datasets, dataset
+    for place, held in ((0, False), (-1, True)):  # the oldest blocks went first
+        all_nbytes = block_cache.held_nbytes()
+        datasets[place] = dataset = None
+        gc.collect()
+        assert (block_cache.held_nbytes() < all_nbytes) == held
+    del datasets
     gc.collect()
     assert block_cache.held_nbytes() <= before
 

@@ -3,7 +3,8 @@
 import h5py
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from amounts import examples
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from inner import stream_all
 
@@ -162,7 +163,7 @@ def same(ours, theirs):
     return ours.numpy().tobytes() == theirs.astype(theirs.dtype.newbyteorder("=")).tobytes()
 
 
-@settings(deadline=None, max_examples=120, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(400, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(form=recordings(), data=st.data())
 def test_every_sequence_is_what_h5py_gives_a_reader_of_a_few_lines(tmp_path_factory, form, data):
     paths, segments = write_recordings(tmp_path_factory.mktemp("r"), form)

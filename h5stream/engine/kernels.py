@@ -55,7 +55,7 @@ processor time for 512 MiB: 62 without, 50 with 4 lines two rows ahead, 44 with 
 rows of 4 KiB: 60, 34 with 4 or 8 lines, 41 with all 64."""
 
 
-def _jit(function):
+def jit(function):
     """Compile a kernel at its first call; keep what was compiled for other processes where there is a place for it."""
     options = {"nogil": True, "boundscheck": False, "error_model": "numpy"}
     try:
@@ -79,7 +79,7 @@ def _name_files_apart(kernel):
     return kernel
 
 
-@_jit
+@jit
 def _copy_run(target, source, count):
     """Copy one run of a row: past the cache where it is long, in one instruction where it is short."""
     if count >= STREAM_NBYTES:
@@ -97,7 +97,7 @@ def _copy_run(target, source, count):
         copy_bytes(target, source, count)
 
 
-@_jit
+@jit
 def _scatter(source, source_stride, segments, in_rows, batch, within, slots, field_offset, row_nbytes):
     """Do what `scatter` does, without the fence."""
     if segments.shape[0] == 1:
@@ -132,7 +132,7 @@ def _scatter(source, source_stride, segments, in_rows, batch, within, slots, fie
                 _copy_run(place + segments[s, 1], row + segments[s, 0], segments[s, 2])
 
 
-@_jit
+@jit
 def scatter(source, source_stride, segments, in_rows, batch, within, slots, field_offset, row_nbytes):
     """Copy rows of a decoded chunk to their places.
 
@@ -157,7 +157,7 @@ def scatter(source, source_stride, segments, in_rows, batch, within, slots, fiel
     fence()
 
 
-@_jit
+@jit
 def _scatter_spans(source, source_stride, segments, in_rows, lengths, batch, within, slots, field_offset, row_nbytes):
     """Do what `scatter_spans` does, without the fence."""
     count = segments[0, 2] if segments.shape[0] == 1 else 0
@@ -183,7 +183,7 @@ def _scatter_spans(source, source_stride, segments, in_rows, lengths, batch, wit
                     _copy_run(into, row + k * source_stride + segments[s, 0], segments[s, 2])
 
 
-@_jit
+@jit
 def scatter_spans(source, source_stride, segments, in_rows, lengths, batch, within, slots, field_offset, row_nbytes):
     """Copy spans of a decoded chunk to their places: ``lengths[i]`` rows from row ``in_rows[i]`` on.
 
@@ -193,7 +193,7 @@ def scatter_spans(source, source_stride, segments, in_rows, lengths, batch, with
     fence()
 
 
-@_jit
+@jit
 def spread(rows, batch, within, lengths, every_row, every_batch, every_within):
     """Give each row of spans, and where it goes, for itself."""
     at = 0
@@ -203,7 +203,7 @@ def spread(rows, batch, within, lengths, every_row, every_batch, every_within):
             at += 1
 
 
-@_jit
+@jit
 def scatter_stack(
     source, chunk_nbytes, source_stride, segments, edges, piece, low, high,
     in_rows, lengths, batch, within, slots, field_offset, row_nbytes,
@@ -243,7 +243,7 @@ def scatter_stack(
     fence()
 
 
-@_jit
+@jit
 def gather_planes_stack(source, planes, count, chunk_nbytes, chunks, out):
     """Undo the byte shuffle of many small chunks that lie one after the other."""
     width = planes.shape[0]
@@ -252,7 +252,7 @@ def gather_planes_stack(source, planes, count, chunk_nbytes, chunks, out):
         gather_planes(part, planes, count, out[c * count * width : (c + 1) * count * width])
 
 
-@_jit
+@jit
 def scatter_side_by_side(
     source, chunk_nbytes, pieces, source_stride, first_into, count, in_rows, batch, within, slots, offset, row_nbytes
 ):
@@ -272,14 +272,14 @@ def scatter_side_by_side(
                 copy_bytes(place + p * count, row + p * chunk_nbytes, count)
 
 
-@_jit
+@jit
 def _join_2(source, planes, first, count, out):
     a, b = source[planes[0] + first : planes[0] + first + count], source[planes[1] + first : planes[1] + first + count]
     for j in range(count):
         out[j] = np.uint16(a[j]) | np.uint16(b[j]) << np.uint16(8)
 
 
-@_jit
+@jit
 def _join_4(source, planes, first, count, out):
     a, b = source[planes[0] + first : planes[0] + first + count], source[planes[1] + first : planes[1] + first + count]
     c, d = source[planes[2] + first : planes[2] + first + count], source[planes[3] + first : planes[3] + first + count]
@@ -288,7 +288,7 @@ def _join_4(source, planes, first, count, out):
         out[j] = low | np.uint32(c[j]) << np.uint32(16) | np.uint32(d[j]) << np.uint32(24)
 
 
-@_jit
+@jit
 def _join_8(source, planes, first, count, out):
     a, b = source[planes[0] + first : planes[0] + first + count], source[planes[1] + first : planes[1] + first + count]
     c, d = source[planes[2] + first : planes[2] + first + count], source[planes[3] + first : planes[3] + first + count]
@@ -309,14 +309,14 @@ def _join_8(source, planes, first, count, out):
 # row in the chunk; ``address`` is that of ``source``.
 
 
-@_jit
+@jit
 def _edges(place, count, width):
     """Give the elements before the first whole cache line, and those up to the end of the last."""
     head = min((-place % LINE) // width, count)
     return head, head + (count - head) * width // LINE * LINE // width
 
 
-@_jit
+@jit
 def _scatter_planes_2(
     source, address, planes, segments, row_elements, in_rows, batch, within, slots, offset, row_nbytes
 ):
@@ -333,7 +333,7 @@ def _scatter_planes_2(
     fence()
 
 
-@_jit
+@jit
 def _scatter_planes_4(
     source, address, planes, segments, row_elements, in_rows, batch, within, slots, offset, row_nbytes
 ):
@@ -351,7 +351,7 @@ def _scatter_planes_4(
     fence()
 
 
-@_jit
+@jit
 def _scatter_planes_8(
     source, address, planes, segments, row_elements, in_rows, batch, within, slots, offset, row_nbytes
 ):
@@ -374,7 +374,7 @@ scatter_planes = {2: _scatter_planes_2, 4: _scatter_planes_4, 8: _scatter_planes
 """Element size in bytes -> the kernel that undoes a byte shuffle and scatters in one pass."""
 
 
-@_jit
+@jit
 def gather_planes(source, planes, count, out):
     """Undo a byte shuffle: byte ``k`` of element ``i`` comes from ``source[planes[k] + i]``."""
     width = planes.shape[0]
@@ -391,7 +391,7 @@ def gather_planes(source, planes, count, out):
                 out[i * width + k] = plane[i]
 
 
-@_jit
+@jit
 def gather_leaf(source, stride, places, count, out):
     """Take the bytes of one member out of stored elements: byte ``k`` comes from ``places[k]`` in each."""
     width = places.shape[0]
@@ -401,7 +401,7 @@ def gather_leaf(source, stride, places, count, out):
             out[i * width + k] = source[base + places[k]]
 
 
-@_jit
+@jit
 def gather(
     base, chunk_offset, chunk_rows, first_row, stride, fill_row, segments, rows, batch, within, slots, field_offset,
     row_nbytes,
@@ -433,7 +433,7 @@ def gather(
     fence()
 
 
-@_jit
+@jit
 def _read(descriptor, target, nbytes, offset, counts):
     """Read so many bytes, and count them; tells whether they all came."""
     began, done = now_ns(), 0
@@ -449,7 +449,7 @@ def _read(descriptor, target, nbytes, offset, counts):
     return True
 
 
-@_jit
+@jit
 def _address_of_chunk(chunk, numbers, offsets):
     """Give where a chunk begins in the file, -1 if it was never written; without `numbers` all of them were."""
     if numbers.shape[0] == 0:
@@ -458,7 +458,7 @@ def _address_of_chunk(chunk, numbers, offsets):
     return offsets[place] if place < numbers.shape[0] and numbers[place] == chunk else -1
 
 
-@_jit
+@jit
 def _copy_pieces(place, source, run):
     """Copy one run of a row that is no plain run of bytes: a member of each of some elements, or another byte order."""
     width, unit = run[2], run[5]
@@ -472,13 +472,13 @@ def _copy_pieces(place, source, run):
                 carray(u8_at(into + first + byte), 1)[0] = carray(u8_at(begin + first + unit - 1 - byte), 1)[0]
 
 
-@_jit
+@jit
 def _copy_fill(place, nbytes, fill, fill_nbytes):
     for at in range(0, nbytes, fill_nbytes):
         copy_bytes(place + at, fill, min(fill_nbytes, nbytes - at))
 
 
-@_jit
+@jit
 def _place_rows(
     sources, stride, extents, runs, fills, fill_nbytes, rows, lengths, batch, within, slots, offsets, row_nbytes
 ):
@@ -498,7 +498,7 @@ def _place_rows(
                         _copy_pieces(place, row + run[0], run)
 
 
-@_jit
+@jit
 def place_rows(
     sources, stride, extents, runs, fills, fill_nbytes, rows, lengths, batch, within, slots, offsets, row_nbytes
 ):
@@ -517,7 +517,7 @@ def place_rows(
     fence()
 
 
-@_jit
+@jit
 def _place_stretch(
     plain, sources, stride, extents, runs, fills, fill_nbytes, rows, lengths, batch, within, slots, offsets, row_nbytes
 ):
@@ -536,7 +536,7 @@ def _place_stretch(
         _scatter(sources[0], stride, segments, rows, batch, within, slots, offsets[field], row_nbytes[field])
 
 
-@_jit
+@jit
 def _rows_to_their_place(extent, runs, stride, row_nbytes):
     """Give how many consecutive rows are so long that they are best read to their places without a copy; 0: none.
 
@@ -550,7 +550,7 @@ def _rows_to_their_place(extent, runs, stride, row_nbytes):
     return UNCOPIED_NBYTES // stride + 1 if run[2] == stride == row_nbytes[run[6]] else 0
 
 
-@_jit
+@jit
 def _end_of_stretch(rows, lengths, low, before, farthest):
     """Give the end of what one read takes from `low` on, and of its rows.
 
@@ -572,7 +572,7 @@ def _end_of_stretch(rows, lengths, low, before, farthest):
     return high, rows[high - 1] + 1
 
 
-@_jit
+@jit
 def _room_of_each(extents, largest, room):
     """Share the room among extents that are read together; all of it is for one where they do not fit together."""
     return room // extents // LINE * LINE if extents > 1 and extents * (largest + LINE) <= room else room
@@ -582,7 +582,7 @@ room_of_each = _room_of_each.py_func
 """Gives the bytes of `read_rows`' room that are for one of so many extents, of which the largest has so many bytes."""
 
 
-@_jit
+@jit
 def read_rows(
     descriptor, numbers, offsets, across, chunk_rows, first_row, stride, extents, runs, fills, fill_nbytes,
     scratch, room, gap, counts, rows, lengths, batch, within, slots, field_offsets, row_nbytes,
@@ -669,7 +669,7 @@ def read_rows(
     return True
 
 
-@_jit
+@jit
 def inflate_each(function, decompressor, source, at, nbytes, target, chunk_nbytes):
     """Inflate chunks that lie at ``source + at[k]`` one behind the other to `target`; give how many came out right.
 

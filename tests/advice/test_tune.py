@@ -19,7 +19,7 @@ from h5stream.errors import OptionError
 from h5stream.profiles import Profile, read_profile, write_profile
 from h5stream.routes.device_window import DeviceWindowRoute
 
-ROWS, BATCH, CHUNK = 20_000, 100, 10
+ROWS, BATCH, CHUNK = 6000, 100, 10
 
 
 @pytest.fixture

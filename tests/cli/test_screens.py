@@ -16,6 +16,7 @@ import h5py
 import numpy as np
 import pytest
 import typer
+from forking import Forked
 from rich.console import Console
 
 from h5stream._version import __version__
@@ -221,8 +222,7 @@ def test_interrupted_before_anything_was_measured(capsys):
 def test_ctrl_c_prints_what_was_measured_until_then(here):
     with h5py.File("slow.h5", "w") as file:  # Each row has a part in each of 256 chunks: minutes, row by row.
         file.create_dataset("x", data=np.zeros((20_000, 256), "u1"), chunks=(20_000, 1), compression="gzip")
-    command = [sys.executable, "-m", "h5stream", "bench", "slow.h5", "--seconds", "200"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+    with Forked("from h5stream.cli.app import main; main()", "bench", "slow.h5", "--seconds", "200") as child:
         said = []
         for line in child.stdout:
             said.append(line)

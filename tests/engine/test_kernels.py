@@ -231,7 +231,7 @@ def test_kernels_compile_where_nothing_may_be_cached(monkeypatch):
 
     monkeypatch.setattr(kernels, "njit", njit)
 
-    @kernels._jit
+    @kernels.jit
     def twice(x):
         return 2 * x
 
@@ -241,7 +241,7 @@ def test_kernels_compile_where_nothing_may_be_cached(monkeypatch):
 
 def test_processes_that_compile_at_once_never_share_the_name_of_a_file():
     """One that read the index before another replaced it must not write over the other's code."""
-    files = [kernels._jit(lambda x: x)._cache._cache_file for _ in range(2)]
+    files = [kernels.jit(lambda x: x)._cache._cache_file for _ in range(2)]
     names = [one._data_name(1) for one in files for _ in range(2)]
     assert len(set(names)) == 4
     assert all(name.endswith(".nbc") for name in names)
@@ -249,7 +249,7 @@ def test_processes_that_compile_at_once_never_share_the_name_of_a_file():
 
 def test_what_was_compiled_is_found_again(tmp_path, monkeypatch):
     module = tmp_path / "kernel_of_a_test.py"
-    module.write_text("from h5stream.engine.kernels import _jit\n@_jit\ndef twice(x):\n    return 2 * x\n")
+    module.write_text("from h5stream.engine.kernels import jit\n@jit\ndef twice(x):\n    return 2 * x\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))  # wherever NUMBA_CACHE_DIR may lead
     first = importlib.import_module("kernel_of_a_test")

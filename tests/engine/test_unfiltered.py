@@ -1,5 +1,6 @@
 """Data that need no decoding: h5py's bytes for every form, and no bytes read but those that are wanted."""
 
+import contextlib
 import os
 
 import h5py
@@ -9,13 +10,13 @@ import torch
 from amounts import examples
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
-from inner import sources_of, stream_all
+from inner import stream_all
 from recording import asked_for, record_reads
 
 from h5stream import Field, H5Dataset, H5StreamLoader
 from h5stream.engine.landing.unfiltered import EXTENT_NBYTES, reach_of
 from h5stream.errors import SourceChangedError, TruncatedFileError
-from h5stream.storage.source import LOCAL_GAP_NBYTES, Descriptor
+from h5stream.storage.source import LOCAL_GAP_NBYTES
 
 MEMBERS = np.dtype(
     {"names": ["a", "b", "c"], "formats": ["<i2", (">f4", (3,)), "<u8"], "offsets": [1, 4, 16], "itemsize": 27}
@@ -215,10 +216,27 @@ def test_what_is_read_at_once_has_a_bound_however_long_rows_are(tmp_path):
     assert reach.scratch_nbytes == EXTENT_NBYTES
 
 
+def descriptors_of(path):
+    """Give the numbers under which this process has a file open."""
+    found = []
+    for link in os.scandir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # that of the folder itself, which is closed by then
+            if os.path.samefile(link.path, path):
+                found.append(int(link.name))
+    return found
+
+
 def test_a_descriptor_that_went_bad_is_replaced(tmp_path):
     path, x = write(tmp_path / "a.h5", rows=2000, columns=30)
     dataset = H5Dataset(path, "x")
-    source = sources_of(dataset)[0]
+    assert (dataset[0].numpy() == x[0]).all()
     for chosen in (slice(100, 1500), 7):
-        source._held = Descriptor(os.open(path, os.O_WRONLY))  # reading from it fails
+        held = descriptors_of(path)
+        assert held
+        writing = os.open(path, os.O_WRONLY)
+        for number in held:
+            os.dup2(writing, number)  # reading from it fails
+        os.close(writing)
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.pread(held[0], 1, 0)
         assert (dataset[chosen].numpy() == x[chosen]).all()

@@ -184,7 +184,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 def test_a_run_killed_within_an_epoch_ends_with_the_same_loss(file, tmp_path):
     def start(name, *more):
-        options = ["--data", file, "--y", "label", *SMALL, "--epochs", 3, "--batch-size", 32, "--log-every", 10]
+        options = ["--data", file, "--y", "label", *SMALL, "--batch-size", 32, "--log-every", 10]
         files = ["--checkpoint", tmp_path / f"{name}.pt", "--report", tmp_path / f"{name}.json"]
         return Forked(SCRIPT, *options, *files, "--checkpoint-every", 7, *more, path=EXAMPLES / "train.py")
 

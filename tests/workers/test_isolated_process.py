@@ -30,6 +30,7 @@ from h5stream import H5StreamLoader
 from h5stream.errors import IsolatedProcessError, LoaderClosedError
 
 ROOT = Path(__file__).resolve().parents[2]
+SLOW = pytest.mark.slow  # seconds for another new interpreter, where a test beside it tells as much
 
 
 @pytest.fixture
@@ -171,7 +172,7 @@ if "fork" in sys.argv and os.fork() == 0:
 SAY = "print(loader._iterations.engine.pid, flush=True)\n"
 
 
-@pytest.mark.parametrize("fork", [False, True])
+@pytest.mark.parametrize("fork", [pytest.param(False, marks=SLOW), True])
 def test_a_child_ends_when_its_parent_is_killed(tmp_path, sample, fork):
     parent = script(tmp_path, USE + SAY + "signal.pause()", sample.path, *["fork"] * fork)
     with parent:
@@ -230,7 +231,9 @@ def main():
 """
 
 
-@pytest.mark.parametrize("text", [UNGUARDED, WITH_A_FUNCTION + "\nif __name__ == '__main__':\n    main()"])
+@pytest.mark.parametrize(
+    "text", [pytest.param(UNGUARDED, marks=SLOW), WITH_A_FUNCTION + "\nif __name__ == '__main__':\n    main()"]
+)
 def test_a_script_needs_a_guard_only_for_functions_of_its_own(tmp_path, sample, text):
     ran = script(tmp_path, text, sample.path)
     assert ran.communicate(timeout=60) == ("1000\n", "")
@@ -256,8 +259,9 @@ def rows_of_rank(path, rank, queue):
         queue.put([row for batch in loader for row in batch["y"].tolist()])
 
 
-def test_a_rank_in_a_spawned_daemonic_process_has_a_child_of_its_own(forked):
-    context = multiprocessing.get_context("spawn")
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=SLOW)])
+def test_a_rank_in_a_daemonic_process_has_a_child_of_its_own(forked, method):
+    context = multiprocessing.get_context(method)
     queue = context.Queue()
     other = context.Process(target=rows_of_rank, args=(forked.path, 1, queue), daemon=True)
     other.start()

@@ -16,6 +16,8 @@ from h5stream.errors import IsolatedProcessError, LoaderClosedError
 from h5stream.workers.packing import pack, unpack
 from h5stream.workers.worker import Worker
 
+SLOW = pytest.mark.slow  # a process that imports torch, as the one that answers does by default
+
 
 class Doubling:
     """Gives tensors of so many elements, twice the number that it is told."""
@@ -62,7 +64,7 @@ def test_a_worker_answers_and_its_end_is_told_however_it_was_started(method):
     assert not psutil.pid_exists(worker.pid) or psutil.Process(worker.pid).status() == psutil.STATUS_ZOMBIE
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])
+@pytest.mark.parametrize("method", [pytest.param("spawn", marks=SLOW), pytest.param("forkserver", marks=SLOW), "fork"])
 def test_a_worker_ends_when_its_parent_hangs_up(method):
     worker, heard = started(Doubling, method)
     worker.post(1)
