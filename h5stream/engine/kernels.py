@@ -682,7 +682,7 @@ def inflate_each(function, decompressor, source, at, nbytes, target, chunk_nbyte
     return at.shape[0]
 
 
-@_jit
+@jit
 def _inside(index, size, mode):
     """Give the index in a volume that one outside stands for: the nearest (1), or one mirrored at the edge (2)."""
     if mode == 1:
@@ -694,7 +694,7 @@ def _inside(index, size, mode):
     return index
 
 
-@_jit
+@jit
 def _reach(origin, sizes, shape, low, high, strides, mode, element, into, out, counts):
     """Find the elements along each axis of a box that a region has: where they go, and where they lie in it."""
     step = element
@@ -709,7 +709,7 @@ def _reach(origin, sizes, shape, low, high, strides, mode, element, into, out, c
         step *= sizes[axis]
 
 
-@_jit
+@jit
 def _join_runs(into, out, count, element, runs):
     """Join elements that follow one another in both places; give how many runs that makes."""
     found = 0
@@ -723,7 +723,7 @@ def _join_runs(into, out, count, element, runs):
     return found
 
 
-@_jit
+@jit
 def _step_on(at, counts, axis):
     """Go to the next place of axes up to one, the last first; false behind the last place."""
     while axis >= 0:
@@ -735,7 +735,7 @@ def _step_on(at, counts, axis):
     return False
 
 
-@_jit
+@jit
 def place_boxes(
     source, strides, low, high, shape, sizes, mode, element, origins, batch, within, slots, field_offset, row_nbytes
 ):
@@ -782,7 +782,7 @@ def place_boxes(
     fence()
 
 
-@_jit
+@jit
 def fill_outside(row, shape, sizes, element, origins, batch, within, slots, field_offset, row_nbytes):
     """Fill what of boxes lies outside of their volume with the elements at `row`, as many as its last axis has.
 
