@@ -96,8 +96,8 @@ def leaf_of(dtype: np.dtype[Any], member: tuple[str, ...], stacked: tuple[str, .
     --------
     >>> pair = np.dtype([("a", "<i2"), ("b", ">f4", (3,))])
     >>> leaf = leaf_of(pair, ("b",))
-    >>> leaf.offset, leaf.unit_nbytes, leaf.units, leaf.swapped, leaf.shape
-    (2, 4, 3, True, (3,))
+    >>> leaf.offsets, leaf.unit_nbytes, leaf.units, leaf.swapped, leaf.shape
+    ((2,), 4, 3, True, (3,))
     """
     if stacked:
         return _stacked([leaf_of(dtype, (*member, name)) for name in stacked])

@@ -7,6 +7,7 @@ More of this kind stands in ``test_loader_threads.py``, ``test_loader_processes.
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import resource
 import signal
@@ -24,7 +25,7 @@ from inner import change_of, give_up_at_once, is_at_rest, open_batches, run_of, 
 from sample_files import gate, one_epoch_at_a_time, reader_threads, write_sample
 
 from h5stream import H5StreamLoader
-from h5stream.engine import batches, slots
+from h5stream.engine import batches, kernels, slots
 from h5stream.engine.assemble import Assembler
 from h5stream.engine.landing import resident, stacked
 from h5stream.engine.plan import Placement
@@ -182,6 +183,8 @@ def test_a_plugin_without_memory_is_an_error(monkeypatch):
 @pytest.fixture
 def no_descriptors():
     """Give a function after which no file can be opened until the test ends."""
+    importlib.import_module("numpy.ma")  # which NumPy opens when it is first used, as numba does its extensions
+    kernels.warm_up()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     held = []
 
@@ -215,6 +218,7 @@ def test_no_descriptor_left_is_an_error_that_says_so(sample, no_descriptors, num
         H5StreamLoader(sample.path)
     give_back()
     assert rows_of(loader) == list(range(1000))
+    loader.close()  # it may be reading ahead
     assert reader_threads() == []
 
 
