@@ -6,6 +6,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from amounts import crossed
 from forking import children_are_forks
 
 from h5stream import (
@@ -97,22 +98,20 @@ def test_a_dataset_gives_the_samples_of_a_reader_of_a_few_lines(path, pad):
     assert one["text"] == expected[-1][4]
 
 
-@pytest.mark.parametrize("pad", [None, "edge", 7])
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"num_workers": 0},
-        {"window": 16},
-        {"window": "all"},
-        {"shuffle": False},
-        {"isolation": "process"},
-        {"memory_budget": "24MiB", "num_workers": 1},
-        {"drop_last": True},
-    ],
-    ids=str,
+LOADERS = (
+    {},
+    {"num_workers": 0},
+    {"window": 16},
+    {"window": "all"},
+    {"shuffle": False},
+    {"isolation": "process"},
+    {"memory_budget": "24MiB", "num_workers": 1},
+    {"drop_last": True},
 )
-def test_a_loader_gives_each_sample_once(path, pad, options, monkeypatch):
+
+
+@pytest.mark.parametrize(("options", "pad"), crossed(LOADERS, (None, "edge", 7)), ids=str)
+def test_a_loader_gives_each_sample_once(path, options, pad, monkeypatch):
     children_are_forks(monkeypatch)
     expected = by_hand(path, 4, pad)
     given = {"shuffle": True, "seed": 1} | options

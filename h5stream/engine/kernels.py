@@ -820,6 +820,8 @@ def warm_up() -> None:
     # Rows and places come in 32 bits, but for data of more than 2**31 rows.
     rows = np.zeros(1, dtype=np.int32)
     scatter(data.ctypes.data, 8, one, rows, rows, rows, slots, 0, 8)
+    scatter_spans(data.ctypes.data, 8, one, rows, rows, rows, rows, slots, 0, 8)
+    spread(rows, rows, rows, rows, rows.copy(), rows.copy(), rows.copy())
     scatter_side_by_side(data.ctypes.data, 8, 1, 8, 0, 1, rows, rows, rows, slots, 0, 8)
     for width, kernel in scatter_planes.items():
         planes = np.arange(width, dtype=np.int64)
@@ -832,6 +834,9 @@ def warm_up() -> None:
     gather_leaf(data, 8, np.arange(4, dtype=np.int64), 1, target)
     inflate_each(0, 0, 0, zero[:0], zero[:0], 0, 1)
     gather(data.ctypes.data, zero, 1, 0, 8, 0, one, rows, rows, rows, slots, 0, 8)
+    box = zero[None], rows, rows, slots, 0, 8
+    place_boxes(data.ctypes.data, zero + 1, zero, zero + 1, zero + 1, zero + 1, 0, 1, *box)
+    fill_outside(data.ctypes.data, zero + 1, zero + 1, 1, *box)
     extents, runs = np.array([[0, 0, 1, 0, 1]], dtype=np.int64), np.array([[0, 0, 1, 1, 0, 1, 0]], dtype=np.int64)
     counts, none = np.zeros(5, dtype=np.int64), zero[:0]
     read_rows(
