@@ -812,7 +812,7 @@ def fill_outside(row, shape, sizes, element, origins, batch, within, slots, fiel
 
 
 def warm_up() -> None:
-    """Compile, or load from the cache, every kernel; the first batch need not wait for it then."""
+    """Compile, or load from the cache, every kernel but those of boxes; the first batch need not wait for it then."""
     data = np.zeros(64, dtype=np.uint8)
     target = np.zeros(64, dtype=np.uint8)
     slots = np.array([target.ctypes.data], dtype=np.int64)
@@ -834,9 +834,6 @@ def warm_up() -> None:
     gather_leaf(data, 8, np.arange(4, dtype=np.int64), 1, target)
     inflate_each(0, 0, 0, zero[:0], zero[:0], 0, 1)
     gather(data.ctypes.data, zero, 1, 0, 8, 0, one, rows, rows, rows, slots, 0, 8)
-    box = zero[None], rows, rows, slots, 0, 8
-    place_boxes(data.ctypes.data, zero + 1, zero, zero + 1, zero + 1, zero + 1, 0, 1, *box)
-    fill_outside(data.ctypes.data, zero + 1, zero + 1, 1, *box)
     extents, runs = np.array([[0, 0, 1, 0, 1]], dtype=np.int64), np.array([[0, 0, 1, 1, 0, 1, 0]], dtype=np.int64)
     counts, none = np.zeros(5, dtype=np.int64), zero[:0]
     read_rows(
