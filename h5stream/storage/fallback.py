@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from h5stream.errors import CorruptChunkError, H5StreamError, SourceError
 from h5stream.storage.check import chunk_box, read_raw_box
-from h5stream.storage.handles import open_file
+from h5stream.storage.handles import open_file, watch
 from h5stream.storage.layout import DatasetPart, SampleLayout
 from h5stream.storage.rowbox import columns_of
 
@@ -67,6 +67,7 @@ class H5pyReader:
                     identity = self._layout.files[part.file]
                     identity.check_unchanged()
                     self._files[part.file] = open_file(identity.path)
+                watch(self._files[part.file], [self._layout.files[number].path for number in part.behind])
                 self._datasets[key] = self._files[part.file][part.path]
             return self._datasets[key]
 

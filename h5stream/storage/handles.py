@@ -19,7 +19,7 @@ import contextlib
 import os
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import h5py
@@ -33,8 +33,8 @@ _FAILURES = (OSError, RuntimeError, ValueError, TypeError, KeyError)
 _written: set[tuple[int, int]] = set()
 """Device and inode of the files that were open for writing in this process when they were opened here."""
 
-_ours: list[tuple[weakref.ref[Any], tuple[int, ...]]] = []
-"""The handles that were opened here and live, each with what its file was when it was opened."""
+_ours: list[tuple[weakref.ref[Any], dict[str, tuple[int, ...]]]] = []
+"""The handles that were opened here and live, each with what its file, and those behind it, were then, by path."""
 
 _ours_lock = threading.Lock()
 
@@ -66,7 +66,7 @@ def open_file(path: str, *, marked: bool = True) -> Any:
     try:
         file = h5py.File(h5f.open(os.fsencode(path), h5f.ACC_RDONLY, fapl=access))
         with _ours_lock:
-            _ours.append((weakref.ref(file), stamp))
+            _ours.append((weakref.ref(file), {path: stamp}))
         return file
     except FileNotFoundError:
         raise
@@ -102,18 +102,41 @@ def _close_outdated(path: str) -> tuple[int, ...]:
 
     A reader that still has such a handle finds it closed, looks at its file and reports the change.
     """
+    now = _stamp(path)
+    with _ours_lock:
+        living = [(file, stamps) for ref, stamps in _ours if (file := ref()) is not None and file.id.valid]
+        _ours[:] = [(weakref.ref(file), stamps) for file, stamps in living]
+    for file, stamps in living:
+        own, *_ = stamps.values()
+        if now and own[:2] == now[:2] and any(_stamp(one) != stamp for one, stamp in stamps.items()):
+            file.close()
+    return now
+
+
+def watch(file: Any, behind: Iterable[str]) -> None:
+    """Note that a file opened here reads others, which libhdf5 keeps open with it.
+
+    Parameters
+    ----------
+    file : h5py.File
+        What `open_file` gave.
+    behind : iterable of str
+        The paths of the others.
+    """
+    stamps = {path: _stamp(path) for path in behind}
+    with _ours_lock:
+        for ref, known in _ours:
+            if ref() is file:
+                known.update(stamps)
+
+
+def _stamp(path: str) -> tuple[int, ...]:
+    """Say what a file is now: device, inode, bytes, time of the last change; nothing of one that is not there."""
     try:
         found = os.stat(path)
     except OSError:
         return ()
-    now = (*_key(found), found.st_size, found.st_mtime_ns)
-    with _ours_lock:
-        living = [(file, stamp) for ref, stamp in _ours if (file := ref()) is not None and file.id.valid]
-        _ours[:] = [(weakref.ref(file), stamp) for file, stamp in living]
-    for file, stamp in living:
-        if stamp[:2] == now[:2] and stamp != now:
-            file.close()
-    return now
+    return (*_key(found), found.st_size, found.st_mtime_ns)
 
 
 def _flush(key: tuple[int, int]) -> None:

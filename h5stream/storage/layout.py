@@ -151,6 +151,8 @@ class DatasetPart:
         The fields.
     shape : tuple of int
         Of the whole dataset.
+    behind : tuple of int
+        Other files that libhdf5 reads it from, as far as they are watched.
     """
 
     file: int
@@ -168,6 +170,7 @@ class DatasetPart:
     stored_element_nbytes: int
     dtype_text: str
     shape: tuple[int, ...] = ()
+    behind: tuple[int, ...] = ()
 
     @property
     def leads_on(self) -> bool:
@@ -292,6 +295,7 @@ class SampleLayout:
         else:
             places = np.unique(np.searchsorted(self.file_starts, rows, side="right") - 1)
         found = {parts[place].file for parts in self.aligned for place in places.tolist()}
+        found.update(*(parts[place].behind for parts in self.aligned for place in places.tolist()))
         # What is looked up may lie in any of its files.
         found |= {part.file for number, _ in self.lookups for part in self.datasets[number]}
         return tuple(sorted(found))

@@ -59,10 +59,14 @@ from h5stream.storage.layout import (
 from h5stream.storage.lookups import LookedUp
 from h5stream.storage.nearest import did_you_mean
 from h5stream.storage.once import once_of
+from h5stream.storage.references import files_behind
 from h5stream.storage.rowbox import Columns, column_pieces, selected_shape
 from h5stream.storage.source import SourceIdentity, identity_of
 
 SampleKind = Sequences | Rows | Table | Boxes
+
+WATCHED_FILES = 100
+"""Files behind a virtual dataset that are looked at for changes: one look costs a microsecond or two, at each read."""
 
 READ_TOGETHER_NBYTES = 256 * 1024
 """Bytes of unchunked data that count as one block.
@@ -663,7 +667,15 @@ class _FileReader:
             stored_element_nbytes=dataset.id.get_type().get_size(),
             dtype_text=str(elements.plain_dtype(dataset.dtype)),
             shape=tuple(dataset.shape),
+            behind=self._files_behind(place, reason),
         )
+
+    def _files_behind(self, place: _Place, reason: str) -> tuple[int, ...]:
+        """Give the numbers of the files that libhdf5 puts a dataset together from: they may change as well."""
+        if reason not in (IS_VIRTUAL, IN_EXTERNAL_FILES):
+            return ()
+        found = files_behind(place.dataset, place.identity.path)
+        return tuple(self._files.number_of(path) for path in found[:WATCHED_FILES])
 
     def _why_h5py(self, place: _Place, targets: list[Target], pipeline: filters.Pipeline, name: str) -> str:
         dataset = place.dataset

@@ -5,6 +5,7 @@ Only names are read, through h5py's low-level interface; no data, and nothing ou
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Iterator
@@ -99,6 +100,37 @@ def references(path: str | os.PathLike[str]) -> tuple[Reference, ...]:
     except (OSError, RuntimeError) as error:
         raise TruncatedFileError(f"{file} cannot be looked through: {error}", file=str(file)) from error
     return tuple({(item.kind, item.target): item for item in reversed(found)}.values())[::-1]
+
+
+def files_behind(dataset: h5py.Dataset, path: str) -> list[str]:
+    """Return the files that libhdf5 reads the elements of a dataset from, other than its own, as far as they are there.
+
+    Parameters
+    ----------
+    dataset : h5py.Dataset
+        Virtual, or with external storage.
+    path : str
+        The file that it is in.
+    """
+    seen: dict[str, None] = {}
+    _add_files_behind(dataset, Path(os.path.abspath(path)), seen)
+    return list(seen)
+
+
+def _add_files_behind(dataset: h5py.Dataset, file: Path, seen: dict[str, None]) -> None:
+    for reference in _of_dataset(dataset.id.get_create_plist(), file, b""):
+        found = reference.resolve()
+        if found is None or str(found) in seen:
+            continue
+        seen[str(found)] = None
+        if reference.kind is ReferenceKind.VIRTUAL:
+            names = {source.dset_name for source in dataset.virtual_sources()}
+            # Sources may be virtual themselves; what cannot be followed leads nowhere.
+            with contextlib.suppress(OSError, RuntimeError, ValueError), open_file(str(found)) as opened:
+                for name in names:
+                    source = opened.get(name)
+                    if isinstance(source, h5py.Dataset) and source.is_virtual:
+                        _add_files_behind(source, found, seen)
 
 
 def _links(opened: h5py.File, file: Path) -> list[Reference]:

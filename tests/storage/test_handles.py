@@ -8,6 +8,7 @@ import forking
 import h5py
 import numpy as np
 import pytest
+import torch
 from forking import end_now
 
 from h5stream import H5Dataset, H5StreamLoader, repack, stage
@@ -268,3 +269,49 @@ def test_no_handle_is_left_behind_at_the_end_of_the_interpreter(tmp_path):
     )
     done = forking.run(code, path, whole_end=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def write_behind(folder, kind, values):
+    """A dataset that libhdf5 puts together from another file, and that file, which is written anew each time."""
+    source, path = folder / "source.h5", folder / "v.h5"
+    if kind == "external storage":
+        (folder / "source.raw").write_bytes(values.tobytes())
+    else:
+        source.unlink(missing_ok=True)
+        with h5py.File(source, "w") as file:
+            file.create_dataset("x", data=values, chunks=(len(values) // 2,))
+    if path.exists():
+        return str(path)
+    with h5py.File(path, "w") as file:
+        if kind == "external storage":
+            file.create_dataset("x", values.shape, values.dtype, external=[("source.raw", 0, values.nbytes)])
+            return str(path)
+        inner = "source.h5"
+        if kind == "two levels":
+            inner = "middle.h5"
+            layout = h5py.VirtualLayout(values.shape, values.dtype)
+            layout[:] = h5py.VirtualSource("source.h5", "x", values.shape)
+            with h5py.File(folder / inner, "w") as middle:
+                middle.create_virtual_dataset("x", layout)
+        layout = h5py.VirtualLayout(values.shape, values.dtype)
+        layout[:] = h5py.VirtualSource(inner, "x", values.shape)
+        file.create_virtual_dataset("x", layout)
+    return str(path)
+
+
+@pytest.mark.parametrize("kind", ["virtual", "two levels", "external storage"])
+def test_a_file_behind_a_dataset_that_changed_is_noticed(tmp_path, monkeypatch, kind):
+    monkeypatch.chdir(tmp_path)  # where libhdf5 looks for external storage
+    values = np.arange(40)
+    path = write_behind(tmp_path, kind, values)
+    old = H5Dataset(path, "x", allow_external=True)
+    loader = H5StreamLoader(path, 8, fields="x", allow_external=True)
+    assert old[:].tolist() == torch.cat(list(loader)).tolist() == values.tolist()
+    write_behind(tmp_path, kind, np.arange(100, 148)[:40])
+    new = H5Dataset(path, "x", allow_external=True)
+    assert new[:].tolist() == list(range(100, 140))
+    with pytest.raises(SourceChangedError, match=r"source\.(h5|raw)"):
+        old[:]
+    with pytest.raises(SourceChangedError, match=r"source\.(h5|raw)"):
+        list(loader)
+    assert new[3].item() == 103
