@@ -3,13 +3,27 @@
 Every sample of a shuffled epoch is compared, through a loader and through a stock DataLoader.
 """
 
+import itertools
+
 import h5py
 import numpy as np
 import pytest
 import torch
 from numpy.lib.recfunctions import structured_to_unstructured
 
-from h5stream import Ends, Field, H5Dataset, H5StreamLoader, Padding, Rows, SampleNumber, Sequences, Table, Values
+from h5stream import (
+    Boxes,
+    Ends,
+    Field,
+    H5Dataset,
+    H5StreamLoader,
+    Padding,
+    Rows,
+    SampleNumber,
+    Sequences,
+    Table,
+    Values,
+)
 
 GZIP = {"compression": "gzip", "shuffle": True}
 STORED = pytest.mark.parametrize("stored", [{}, GZIP], ids=["contiguous", "gzip"])
@@ -330,3 +344,62 @@ def test_salt(tmp_path, stored):
         "valid": "tracks:valid",
     }
     check_all(expected, tmp_path / "jets.h5", fields)
+
+
+@STORED
+def test_pytorch_3dunet(tmp_path, stored):
+    """Patches of a grid that covers each volume, with a mirrored halo; channels are taken whole."""
+    rng, patch, stride, halo = np.random.default_rng(0), (8, 16, 16), (6, 12, 12), (2, 4, 4)
+    paths = [str(tmp_path / f"{k}.h5") for k in range(2)]
+    for path, shape in zip(paths, ((14, 30, 40), (8, 33, 20)), strict=True):
+        with h5py.File(path, "w") as file:
+            options = {**stored, "chunks": (2, 4, 10, 10)} if stored else {}
+            file.create_dataset("raw", data=rng.random((2, *shape), "f4"), **options)
+            file.create_dataset(
+                "label", data=rng.integers(0, 3, shape), **({**stored, "chunks": (4, 10, 10)} if stored else {})
+            )
+
+    def indices(whole, size, step):
+        last = 0
+        for last in range(0, whole - size + 1, step):
+            yield last
+        if last + size < whole:
+            yield whole - size
+
+    expected = []
+    for path in paths:
+        with h5py.File(path) as file:
+            around = [(one, one) for one in halo]
+            raw = np.pad(file["raw"][()], [(0, 0), *around], mode="reflect")
+            label = np.pad(file["label"][()], around, mode="reflect")
+            axes = [indices(*one) for one in zip(file["label"].shape, patch, stride, strict=True)]
+            for origin in itertools.product(*map(list, axes)):
+                box = tuple(slice(i, i + n + 2 * h) for i, n, h in zip(origin, patch, halo, strict=True))
+                expected.append({"raw": raw[(slice(None), *box)], "label": label[box]})
+    boxes = Boxes(patch, at="grid", stride=stride, halo=halo, pad="reflect")
+    check_all(expected, paths, {"raw": "raw", "label": "label"}, boxes)
+
+
+@STORED
+def test_torch_em(tmp_path, stored):
+    """So many crops an epoch anywhere in a volume, the same of raw data and labels."""
+    shape, crop = (20, 24, 30), (5, 8, 9)
+    raw = np.arange(np.prod(shape)).reshape(shape)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        options = {**stored, "chunks": (8, 8, 8)} if stored else {}
+        file.create_dataset("raw", data=raw, **options)
+        file.create_dataset("labels", data=raw % 7, **options)
+    with H5StreamLoader(tmp_path / "a.h5", 4, fields=["raw", "labels"], samples=Boxes(crop, per_epoch=50)) as loader:
+        epochs = []
+        for _ in range(2):
+            seen = []
+            for crops, labels in loader:
+                for one, label in zip(crops.numpy(), labels.numpy(), strict=True):
+                    origin = np.unravel_index(one[0, 0, 0], shape)
+                    box = tuple(slice(i, i + n) for i, n in zip(origin, crop, strict=True))
+                    assert np.array_equal(one, raw[box])
+                    assert np.array_equal(label, raw[box] % 7)
+                    seen.append(tuple(map(int, origin)))
+            epochs.append(seen)
+    assert len(epochs[0]) == len(epochs[1]) == 50
+    assert len({*epochs[0], *epochs[1]}) > 60
