@@ -115,13 +115,7 @@ def _scatter(source, source_stride, segments, in_rows, batch, within, slots, fie
                 value = carray(u8_at(base + in_rows[i] * source_stride), 1)[0]
                 carray(u8_at(slots[batch[i]] + target + within[i] * row_nbytes), 1)[0] = value
         else:
-            # Rows of a dataset in memory lie anywhere in it; for a chunk that a cache holds this costs nothing.
-            lines = min(_PREFETCHED_LINES, count // LINE) if count >= STREAM_NBYTES else 0
             for i in range(in_rows.shape[0]):
-                if lines and i + 4 < in_rows.shape[0]:
-                    coming = base + in_rows[i + 4] * source_stride
-                    for line in range(lines):
-                        prefetch(coming + line * LINE)
                 place = slots[batch[i]] + target + within[i] * row_nbytes
                 _copy_run(place, base + in_rows[i] * source_stride, count)
     else:

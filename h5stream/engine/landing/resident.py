@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from h5stream.engine import kernels
 from h5stream.engine.counters import Tally, clock
 from h5stream.engine.footprint import FIELD_ALIGNMENT, TASK_NBYTES
+from h5stream.engine.instructions import STREAM_NBYTES
 from h5stream.engine.plan import Placement
 from h5stream.engine.reader import RowReader
 from h5stream.engine.slots import SlotFormat, address_of, map_memory
@@ -170,7 +172,12 @@ class ResidentDatasets:
             if nbytes:
                 whole = np.array([[0, 0, nbytes]], dtype=np.int64)
                 source = base + self._format.offsets[field]
-                destination.scatter(field, placement, source, nbytes, whole)
+                if placement.counts is None and nbytes >= STREAM_NBYTES:
+                    # No cache holds rows that lie anywhere: they are asked for ahead, as those of a mapping are.
+                    one, rows = np.zeros(1, dtype=np.int64), self._format.rows
+                    kernels.gather(source, one, rows, 0, nbytes, 0, whole, *destination.of(field, placement))
+                else:
+                    destination.scatter(field, placement, source, nbytes, whole)
 
 
 def _fields_of(layout: SampleLayout, numbers: Sequence[int]) -> tuple[int, ...]:
