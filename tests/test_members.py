@@ -107,6 +107,20 @@ def test_members_that_make_no_tensor_are_refused(tmp_path, field, kind, says):
         H5Dataset(tmp_path / "a.h5", field())
 
 
+@pytest.mark.parametrize("members", [["b", "a"], ["a", "a"], ["b", "b"], ["a", "b"]], ids=" ".join)
+@pytest.mark.parametrize("shape", [(30,), (30, 3)], ids=str)
+def test_members_that_take_as_many_bytes_as_an_element_has(tmp_path, members, shape):
+    values = np.zeros(shape, [("a", "f4"), ("b", "f4")])
+    values["a"], values["b"] = np.random.default_rng(0).random((2, *shape), "f4")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = values
+    wanted = np.stack([values[name] for name in members], axis=-1)
+    dataset = H5Dataset(tmp_path / "a.h5", Field("x", members=members))
+    assert (dataset[:].numpy() == wanted).all()
+    assert (dataset[7].numpy() == wanted[7]).all()
+    assert (dataset[[9, 2, 9]].numpy() == wanted[[9, 2, 9]]).all()
+
+
 def test_members_that_h5py_converts_are_stacked_too(tmp_path):
     """A float of 16 bits with a member of 9 bits precision is no NumPy type."""
     odd = h5py.h5t.STD_I16LE.copy()

@@ -142,7 +142,7 @@ def _runs(part: DatasetPart, number: int, target: Target) -> Ints:
     leaf = target.leaf
     assert leaf is not None
     stored, unit = leaf.stored_nbytes, leaf.unit_nbytes if leaf.swapped else 1
-    dense = leaf.nbytes == stored
+    dense = leaf.run_nbytes == stored
     most = max(1, EXTENT_NBYTES // stored)
     found = []
     for piece, each in enumerate(part.pieces):
