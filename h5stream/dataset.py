@@ -22,12 +22,13 @@ from h5stream.order.blocks import Blocks, block_numbers, blocks_by, listed_block
 from h5stream.order.draws import RandomStarts
 from h5stream.order.epoch import Window
 from h5stream.order.places import Places, place_dtype
-from h5stream.samples.boxes import BoxSpace
+from h5stream.samples.box_space import BoxSpace
 from h5stream.samples.space import SequenceSpace
+from h5stream.storage.extents import SampleKind
 from h5stream.storage.fields import Fields, Source
 from h5stream.storage.joining import joined_layout
 from h5stream.storage.layout import DIRECT, SampleLayout
-from h5stream.storage.opening import SampleKind, open_layout
+from h5stream.storage.opening import open_layout
 from h5stream.structure import as_numpy, sample_of, samples_of, with_tensors
 
 REUSED_NBYTES = 32 * 1024 * 1024

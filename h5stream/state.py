@@ -10,7 +10,7 @@ from h5stream.dataset import H5Dataset
 from h5stream.errors import StateError
 from h5stream.order.blocks import Blocks
 from h5stream.order.rest import Taken
-from h5stream.samples.boxes import BoxSpace
+from h5stream.samples.box_space import BoxSpace
 from h5stream.samples.space import Space
 from h5stream.storage.layout import SampleLayout
 
@@ -159,10 +159,9 @@ def _fields_text(layout: SampleLayout) -> str:
 
 def _samples_text(layout: SampleLayout, space: Space) -> str:
     if isinstance(space, BoxSpace):
-        boxes = space.boxes
-        listed = [] if space.origins is None or space.volume is None else [space.volume, space.origins]
-        digest = _digest(repr(space.draws).encode(), space.volumes.tobytes(), *(each.tobytes() for each in listed))
-        return f"{space.samples} boxes of {boxes.shape}, halo={boxes.halo}, pad={boxes.pad}, {digest}"
+        along = repr(([parts[0].along for parts in layout.datasets], space.draws)).encode()
+        digest = _digest(along, space.volumes.tobytes(), *(each.tobytes() for each in space.starts.arrays))
+        return f"{space.samples} boxes, pad={space.pad}, {digest}"
     steps = [(field.steps, field.at) for field in layout.fields]
     listed = [] if space.others is None else [space.anchors, *space.others.values()]
     digest = _digest(repr((steps, space.draws)).encode(), space.edges.tobytes(), *(rows.tobytes() for rows in listed))

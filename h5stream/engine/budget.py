@@ -31,7 +31,7 @@ from h5stream.errors import BudgetError, OptionError
 from h5stream.order.epoch import OrderSettings
 from h5stream.order.transfer import transfer_rows
 from h5stream.order.windows import first_rows
-from h5stream.samples.boxes import BoxSpace
+from h5stream.samples.box_space import BoxSpace
 from h5stream.samples.space import SequenceSpace
 from h5stream.samples.spans import neighbours
 from h5stream.storage.layout import DECODED, DIRECT, DatasetPart, SampleLayout
@@ -149,10 +149,9 @@ def _chunks_a_row(layout: SampleLayout, parts: tuple[DatasetPart, ...], rows: in
     """Give about how many chunks of a dataset are planned for a sample."""
     if not isinstance(layout.space, BoxSpace):
         return min(_chunks(parts) / rows, len(parts[0].pieces))
-    outer = layout.space.boxes.outer
     touched = 1.0
-    for size, chunk in zip(outer, parts[0].grid_shape[-len(outer) :], strict=True):
-        touched *= 1 + size / chunk
+    for along, chunk, elements in zip(parts[0].along, parts[0].grid_shape, parts[0].shape, strict=True):
+        touched *= min(1 + along.span / chunk, -(-elements // chunk))
     return touched
 
 

@@ -689,18 +689,21 @@ def _inside(index, size, mode):
 
 
 @jit
-def _reach(origin, sizes, shape, low, high, strides, mode, element, into, out, counts):
+def _reach(origin, offsets, sizes, follow, shape, low, high, strides, mode, element, into, out, counts):
     """Find the elements along each axis of a box that a region has: where they go, and where they lie in it."""
     step = element
     for axis in range(sizes.shape[0] - 1, -1, -1):
-        count = 0
-        for k in range(sizes[axis]):
-            index = _inside(origin[axis] + k, shape[axis], mode)
+        size, begin, count = sizes[axis], origin[axis] + offsets[axis, 0], 0
+        first, last = 0, size
+        if follow[axis] and (mode == 0 or (begin >= 0 and begin + size <= shape[axis])):
+            first, last = max(low[axis] - begin, 0), min(high[axis] - begin, size)
+        for k in range(first, last):
+            index = _inside(origin[axis] + offsets[axis, k], shape[axis], mode)
             if low[axis] <= index < high[axis]:
                 into[axis, count], out[axis, count] = k * step, (index - low[axis]) * strides[axis]
                 count += 1
         counts[axis] = count
-        step *= sizes[axis]
+        step *= size
 
 
 @jit
@@ -730,9 +733,18 @@ def _step_on(at, counts, axis):
 
 
 @jit
+def _place_plane(target, source, into, out, count, runs, found):
+    """Copy the runs of the last axis for each element of the one before it."""
+    for j in range(count):
+        for k in range(found):
+            _copy_run(target + into[j] + runs[k, 0], source + out[j] + runs[k, 1], runs[k, 2])
+
+
+@jit
 def place_boxes(
-    source, strides, low, high, shape, sizes, mode, element, origins, batch, within, slots, field_offset, row_nbytes
-):
+    source, strides, low, high, shape, offsets, sizes, follow, mode, element, origins,
+    batch, within, slots, field_offset, row_nbytes,
+):  # fmt: skip
     """Copy what lies in boxes of a region of a volume, such as a chunk, to its place in each of them.
 
     Parameters
@@ -743,41 +755,45 @@ def place_boxes(
         Bytes from one of its elements to the next along each axis.
     low, high : int64 arrays, shape (axes,)
         Where the region begins and ends in the volume.
-    shape, sizes : int64 arrays, shape (axes,)
-        Elements of the volume, and of a box.
+    shape : int64 array, shape (axes,)
+        Elements of the volume.
+    offsets : int64 array, shape (axes, most elements)
+        The elements that a box takes along each axis, counted from its origin.
+    sizes, follow : int64 arrays, shape (axes,)
+        How many these are, and whether each is the next of the one before.
     mode : int
         What an index outside of the volume stands for; see `_inside`.
     element : int
         Bytes of an element.
     origins : int64 array, shape (n, axes)
-        The first element of each box.
+        The origin of each box.
     batch, within, slots, field_offset, row_nbytes : see `scatter`
         Where each box goes.
     """
     axes, widest = sizes.shape[0], sizes.max()
-    into, out = np.empty((axes, widest), np.int64), np.empty((axes, widest), np.int64)
-    counts, at, inner = np.empty(axes, np.int64), np.zeros(axes, np.int64), axes - 1
+    into, out = np.zeros((axes + 1, widest), np.int64), np.zeros((axes + 1, widest), np.int64)
+    counts, at, inner = np.ones(axes + 1, np.int64), np.zeros(axes, np.int64), axes - 1
+    # With one axis, another of one element stands in for the one before the last: `inner - 1` is the last then.
     runs = np.empty((widest, 3), np.int64)
     for i in range(origins.shape[0]):
         place = slots[batch[i]] + field_offset + within[i] * row_nbytes
-        _reach(origins[i], sizes, shape, low, high, strides, mode, element, into, out, counts)
+        _reach(origins[i], offsets, sizes, follow, shape, low, high, strides, mode, element, into, out, counts)
         if counts.min() == 0:
             continue
         found = _join_runs(into[inner], out[inner], counts[inner], element, runs)
         goes_on = True
         while goes_on:
             target, begin = place, source
-            for axis in range(inner):
+            for axis in range(inner - 1):
                 target += into[axis, at[axis]]
                 begin += out[axis, at[axis]]
-            for k in range(found):
-                _copy_run(target + runs[k, 0], begin + runs[k, 1], runs[k, 2])
-            goes_on = _step_on(at, counts, inner - 1)
+            _place_plane(target, begin, into[inner - 1], out[inner - 1], counts[inner - 1], runs, found)
+            goes_on = _step_on(at, counts, inner - 2)
     fence()
 
 
 @jit
-def fill_outside(row, shape, sizes, element, origins, batch, within, slots, field_offset, row_nbytes):
+def fill_outside(row, shape, offsets, sizes, element, origins, batch, within, slots, field_offset, row_nbytes):
     """Fill what of boxes lies outside of their volume with the elements at `row`, as many as its last axis has.
 
     All else is as for `place_boxes`.
@@ -786,21 +802,21 @@ def fill_outside(row, shape, sizes, element, origins, batch, within, slots, fiel
     at = np.zeros(inner + 1, np.int64)
     for i in range(origins.shape[0]):
         place = slots[batch[i]] + field_offset + within[i] * row_nbytes
-        first = min(max(-origins[i, inner], 0), sizes[inner])
-        last = max(min(shape[inner] - origins[i, inner], sizes[inner]), first)
         goes_on = True
         while goes_on:
             target, step, is_out = place, element * sizes[inner], False
             for axis in range(inner - 1, -1, -1):
-                index = origins[i, axis] + at[axis]
+                index = origins[i, axis] + offsets[axis, at[axis]]
                 is_out = is_out or index < 0 or index >= shape[axis]
                 target += at[axis] * step
                 step *= sizes[axis]
             if is_out:
                 copy_bytes(target, row, element * sizes[inner])
             else:
-                copy_bytes(target, row, element * first)
-                copy_bytes(target + element * last, row, element * (sizes[inner] - last))
+                for k in range(sizes[inner]):
+                    index = origins[i, inner] + offsets[inner, k]
+                    if index < 0 or index >= shape[inner]:
+                        copy_bytes(target + k * element, row, element)
             goes_on = _step_on(at, sizes, inner - 1)
     fence()
 

@@ -25,7 +25,7 @@ from h5stream.engine.single import SingleRows
 from h5stream.engine.tasks import Destination, Task, Tools
 from h5stream.order.epoch import Window
 from h5stream.order.places import narrowed
-from h5stream.samples.boxes import BoxSpace
+from h5stream.samples.box_space import BoxSpace
 from h5stream.samples.space import SequenceSpace, Steps
 from h5stream.storage.fallback import H5pyReader
 from h5stream.storage.filters import DecodeScratch
@@ -108,6 +108,7 @@ class RowReader:
         for dataset in self._datasets:
             if dataset not in self._lookups and not isinstance(layout.space, BoxSpace):
                 self._by_steps.setdefault(layout.steps_of(dataset), []).append(dataset)
+        self._boxes: dict[tuple[int, int], BoxesOfPart] = {}
         self._ways: list[list[Way | None]] = [[None] * len(parts) for parts in layout.datasets]
         self._unfiltered = not (layout.space or layout.columns or layout.lookups) and all(
             part.access == DIRECT and self.sources[part.file].has_descriptor
@@ -172,12 +173,20 @@ class RowReader:
     def _plan_boxes(self, placement: Placement, space: BoxSpace, task_nbytes: int) -> Iterator[Task]:
         """Plan what brings boxes, volume by volume."""
         of, origins = space.boxes_of(placement.rows)
-        for volume in np.unique(of).tolist():
-            ours = np.flatnonzero(of == volume)
-            for parts in self.layout.aligned:
-                source = self.sources[parts[volume].file]
-                boxes = BoxesOfPart(parts[volume], self.layout.fields, space, source.gap_nbytes)
-                yield from boxes.plan(placement[ours], origins[ours], task_nbytes)
+        by_volume = np.argsort(of, kind="stable")
+        for ours in np.split(by_volume, np.flatnonzero(np.diff(of[by_volume])) + 1) if len(of) else ():
+            for dataset in range(len(self.layout.aligned)):
+                yield from self._boxes_of(dataset, int(of[ours[0]]), space).plan(
+                    placement[ours], origins[ours], task_nbytes
+                )
+
+    def _boxes_of(self, dataset: int, volume: int, space: BoxSpace) -> BoxesOfPart:
+        boxes = self._boxes.get((dataset, volume))
+        if boxes is None:
+            part = self.layout.datasets[dataset][volume]
+            boxes = BoxesOfPart(part, self.layout.fields, space, self.sources[part.file].gap_nbytes)
+            self._boxes[dataset, volume] = boxes
+        return boxes
 
     def _plan_some(
         self, placement: Placement, task_nbytes: int, datasets: Sequence[int], resident: Resident | None

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
+from h5stream.samples.box_space import BoxSpace, Grid, Listed
 from h5stream.samples.sequences import Draws, Of, checked_pad, integer
 
 Ints = NDArray[np.int64]
@@ -100,80 +101,7 @@ class Boxes:
         return tuple(size + 2 * around for size, around in zip(self.shape, halo, strict=True))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class BoxSpace:
-    """All boxes of some volumes.
-
-    Where boxes are random, all possible ones are counted: volume after volume, and in each by their first element as
-    arrays are. Else those that a grid or a user lists.
-
-    Attributes
-    ----------
-    boxes : Boxes
-        As the user asked.
-    volumes : ndarray of int64, shape (volumes, axes)
-        Elements of each along the axes of a box.
-    volume : ndarray of int64 or None
-        The volume of each box that is listed.
-    origins : ndarray of int64 or None
-        Its first element.
-    """
-
-    boxes: Boxes
-    volumes: Ints
-    volume: Ints | None = None
-    origins: Ints | None = None
-
-    @property
-    def draws(self) -> Draws | None:
-        """How an epoch's boxes are drawn; None where it takes all."""
-        return None if self.origins is not None else Draws(per_epoch=self.boxes.per_epoch, by=self.boxes.draw)
-
-    @property
-    def segments(self) -> tuple[Ints, Ints]:
-        """The number of each volume's first box, and how many it has, where boxes are random."""
-        counts = np.prod(self._starts, axis=1, dtype=np.int64)
-        return np.cumsum(counts) - counts, counts
-
-    @property
-    def _starts(self) -> Ints:
-        """Places of a box along each axis of each volume; one where it is larger and padded."""
-        starts: Ints = np.maximum(1, self.volumes - self.boxes.shape + 1)
-        return starts
-
-    @property
-    def samples(self) -> int:
-        """How many boxes there are, or how many are possible."""
-        return len(self.origins) if self.origins is not None else int(self.segments[1].sum())
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that what is listed takes in memory."""
-        return 0 if self.origins is None or self.volume is None else self.origins.nbytes + self.volume.nbytes
-
-    def anchors_of(self, numbers: NDArray[Any], at: str = "") -> Ints:
-        """Give the volume of each box, by its number."""
-        found: Ints = (
-            np.searchsorted(self.segments[0], numbers, side="right") - 1
-            if self.volume is None
-            else self.volume[numbers]
-        )
-        return found
-
-    def boxes_of(self, numbers: NDArray[Any]) -> tuple[Ints, Ints]:
-        """Give the volume and the first element of boxes, by their numbers; of those with a halo, of the halo."""
-        volume = self.anchors_of(numbers)
-        if self.origins is not None:
-            origins = self.origins[numbers]
-        else:
-            left, starts = numbers - self.segments[0][volume], self._starts[volume]
-            origins = np.empty((len(volume), len(self.boxes.shape)), dtype=np.int64)
-            for axis in reversed(range(origins.shape[1])):
-                left, origins[:, axis] = np.divmod(left, starts[:, axis])
-        return volume, origins - np.array(self.boxes.halo or 0)
-
-
-def box_space(boxes: Boxes, volumes: Ints, names: Sequence[str]) -> BoxSpace:
+def box_space(boxes: Boxes, volumes: Ints, names: Sequence[str], multiples: Sequence[int] = ()) -> BoxSpace:
     """Find the boxes of some volumes.
 
     Parameters
@@ -184,6 +112,9 @@ def box_space(boxes: Boxes, volumes: Ints, names: Sequence[str]) -> BoxSpace:
         Elements of each along the axes of a box.
     names : sequence of str
         What each is called.
+    multiples : sequence of int, optional
+        What the first element of a box is a multiple of along each axis: it lies on an element of every field then,
+        also of one with fewer.
 
     Raises
     ------
@@ -193,7 +124,7 @@ def box_space(boxes: Boxes, volumes: Ints, names: Sequence[str]) -> BoxSpace:
     Examples
     --------
     >>> space = box_space(Boxes((2, 3), at="grid"), np.array([[4, 5]]), ["a.h5"])
-    >>> space.origins.tolist()
+    >>> space.boxes_of(np.arange(space.samples))[1].tolist()
     [[0, 0], [0, 2], [2, 0], [2, 2]]
     """
     small = np.flatnonzero((volumes < boxes.shape).any(axis=1) & (boxes.pad is None))
@@ -205,26 +136,26 @@ def box_space(boxes: Boxes, volumes: Ints, names: Sequence[str]) -> BoxSpace:
         )
     if boxes.halo is not None and any(boxes.halo) and boxes.pad is None:
         raise OptionError("Boxes: a halo leads out of the volumes at their edges, so it needs pad=, such as 'reflect'")
-    if isinstance(boxes.at, str):
-        if boxes.at == RANDOM:
-            return BoxSpace(boxes=boxes, volumes=volumes)
-        grids = [_grid(boxes, volume) for volume in volumes]
-        of = np.repeat(np.arange(len(volumes)), [len(grid) for grid in grids])
-        return BoxSpace(boxes=boxes, volumes=volumes, volume=of, origins=np.concatenate(grids))
-    return _listed(boxes, volumes)
+    each = tuple(multiples) or (1,) * len(boxes.shape)
+    if not isinstance(boxes.at, str):
+        return _listed(boxes, volumes, each)
+    is_random = boxes.at == RANDOM
+    stride = each if is_random else boxes.stride or boxes.shape
+    room = np.maximum(0, volumes - boxes.shape)
+    last = room // each * each
+    if not is_random and ((last < room).any() or any(step % one for step, one in zip(stride, each, strict=True))):
+        raise OptionError(
+            f"Boxes: with fields of another scale= a grid has strides, and room behind its first box, that are "
+            f"multiples of {each}; the stride is {stride}, and the room {tuple(room[(last < room).any(axis=1)][:1])}"
+        )
+    grid = Grid(
+        first=np.zeros_like(volumes), last=last, counts=-(-last // np.array(stride, dtype=np.int64)) + 1, stride=stride
+    )
+    draws = Draws(per_epoch=boxes.per_epoch, by=boxes.draw) if is_random else None
+    return BoxSpace(volumes=volumes, starts=grid, pad=boxes.pad, draws=draws)
 
 
-def _grid(boxes: Boxes, volume: Ints) -> Ints:
-    """Give the places of boxes side by side; the last along an axis ends with the volume."""
-    axes = []
-    for size, step, whole in zip(boxes.shape, boxes.stride or boxes.shape, volume.tolist(), strict=True):
-        last = max(0, whole - size)
-        axes.append(np.unique(np.append(np.arange(0, last + 1, step), last)))
-    places = np.meshgrid(*axes, indexing="ij")
-    return np.stack([place.reshape(-1) for place in places], axis=1)
-
-
-def _listed(boxes: Boxes, volumes: Ints) -> BoxSpace:
+def _listed(boxes: Boxes, volumes: Ints, multiples: tuple[int, ...]) -> BoxSpace:
     places, axes = boxes.at, len(boxes.shape)
     if places.shape[1] == axes and len(volumes) == 1:
         places = np.concatenate([np.zeros((len(places), 1), dtype=np.int64), places], axis=1)
@@ -249,9 +180,10 @@ def _listed(boxes: Boxes, volumes: Ints) -> BoxSpace:
             )
     elif ((origins >= volumes[of]) | (origins + boxes.shape <= 0)).any():
         raise OptionError("Boxes: at= has a box that lies wholly outside of its volume; there is nothing in it")
-    return BoxSpace(
-        boxes=boxes, volumes=volumes, volume=np.ascontiguousarray(of), origins=np.ascontiguousarray(origins)
-    )
+    if (origins % multiples).any():
+        raise OptionError(f"Boxes: with fields of another scale= at= has multiples of {multiples}, to begin with them")
+    starts = Listed(volume=np.ascontiguousarray(of), origins=np.ascontiguousarray(origins))
+    return BoxSpace(volumes=volumes, starts=starts, pad=boxes.pad)
 
 
 def _counts(name: str, given: Any, least: int) -> tuple[int, ...]:

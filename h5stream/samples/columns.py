@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
-from h5stream.samples.sequences import checked_steps, taken_by
-from h5stream.samples.space import SequenceSpace, Steps
+from h5stream.samples.sequences import checked_steps
+from h5stream.samples.space import Space, Steps
 
 
 @dataclass(frozen=True, slots=True, init=False, eq=False)
@@ -146,18 +146,16 @@ class PaddingColumn:
     ----------
     steps : tuple of int
         The steps.
-    space : SequenceSpace
-        The segments.
+    space : SequenceSpace or BoxSpace
+        The samples.
     """
 
     steps: Steps
-    space: SequenceSpace
+    space: Space
 
     def of(self, numbers: NDArray[np.int64], rows: NDArray[Any]) -> Any:
         """Give a row of flags for each of some samples."""
-        outside = taken_by(rows, self.steps, self.space.edges).outside
-        assert outside is not None
-        return outside.reshape(len(rows), len(self.steps))
+        return self.space.outside(numbers, self.steps)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -50,7 +50,8 @@ class Sequences:
         Rows from one anchor to the next in a segment.
     of : str, list of str, Ends, Bounds, Lengths or Ids, optional, keyword-only
         What a segment is: ``"files"``, groups by pattern (``"data/*"``) or by name, or what a field says; by default
-        all rows of all files are one segment after the other, a file each.
+        all rows of all files are one segment after the other, a file each. With `axis`, ``"rows"`` makes each index
+        of axis 0 a segment.
     pad : str or number, optional, keyword-only
         What stands where steps lead out of the segment: ``"edge"`` (its first or last row again), ``"zeros"`` or a
         number. By default nothing is padded: only whole sequences are samples.
@@ -68,6 +69,9 @@ class Sequences:
     draw : str, keyword-only
         With `per_epoch`: ``"segments"`` draws each segment as often as any other, ``"rows"`` each start as likely as
         any other, and so a long segment more often.
+    axis : int, keyword-only
+        The axis that sequences lie along, where it is not the first: 1 for recordings of channels x time; -1 is the
+        last. A sample has all of the other axes, in the dataset's order, but with ``of="rows"`` one index of axis 0.
 
     Raises
     ------
@@ -91,7 +95,17 @@ class Sequences:
     per_epoch: int | None = None
     draw: str = "segments"
 
+    axis: int = 0
+
     def __post_init__(self) -> None:
+        integer(self.axis, "axis")
+        if self.of == "rows" and self.axis == 0:
+            raise OptionError("Sequences: of='rows' makes each row of axis 0 a segment, so axis= is another, such as 1")
+        if self.axis != 0 and isinstance(self.of, (Ends, Ids, Lengths, Bounds)):
+            raise OptionError(
+                f"Sequences: {type(self.of).__name__} says where segments of rows end, so it needs axis=0; along axis "
+                f"{self.axis} a segment is a file, a group or, with of='rows', a row"
+            )
         for name, count in (("length", 1 if self.length is None else self.length), ("stride", self.stride)):
             if integer(count, name) < 1:
                 raise OptionError(f"Sequences: {name} must be at least 1, not {count!r}")
@@ -173,7 +187,7 @@ def anchors_of(edges: Edges, sequences: Sequences, first_step: int, last_step: i
     >>> anchors_of(np.array([0, 5]), Sequences(3, pad="edge", pad_rows=(0, 1)), -1, 1).tolist()
     [1, 2, 3, 4]
     """
-    before, after = _room(sequences, first_step, last_step)
+    before, after = room_for(sequences, first_step, last_step)
     first = np.maximum(edges[:-1], edges[:-1] - first_step - before)
     last = np.minimum(edges[1:] - 1, edges[1:] - 1 - last_step + after)
     counts = np.maximum(0, (last - first) // sequences.stride + 1)
@@ -187,7 +201,7 @@ def anchors_of(edges: Edges, sequences: Sequences, first_step: int, last_step: i
     return anchors
 
 
-def _room(sequences: Sequences, first_step: int, last_step: int) -> tuple[int, int]:
+def room_for(sequences: Sequences, first_step: int, last_step: int) -> tuple[int, int]:
     """Give how many rows may be padded at either end."""
     if sequences.pad is None:
         return 0, 0

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
-from h5stream.samples.boxes import BoxSpace
+from h5stream.samples.box_space import BoxSpace, number_outside
 from h5stream.samples.segments import Edges
-from h5stream.samples.sequences import Draws, Sequences, anchors_of
+from h5stream.samples.sequences import Draws, Sequences, anchors_of, taken_by
 
 Steps = tuple[int, ...]
 
@@ -67,10 +67,16 @@ class SequenceSpace:
         anchors: NDArray[np.int64] = every[numbers]
         return anchors
 
+    def outside(self, numbers: NDArray[Any], steps: Sequence[int]) -> NDArray[np.bool_]:
+        """Tell which steps lead out of the segment, for each of some samples."""
+        outside = taken_by(self.anchors[numbers], tuple(steps), self.edges).outside
+        assert outside is not None
+        return outside.reshape(len(numbers), len(steps))
+
     @property
     def padding(self) -> float | None:
         """The number that stands outside of segments; None where it is a row of the segment, or nothing does."""
-        return None if self.pad is None or self.pad == "edge" else 0.0 if self.pad == "zeros" else float(self.pad)
+        return number_outside(self.pad)
 
 
 Space = SequenceSpace | BoxSpace

@@ -12,7 +12,7 @@ from h5stream.errors import OptionError
 from h5stream.samples.sequences import checked_pad, integer
 from h5stream.samples.space import SequenceSpace, Steps
 
-GROUP, FILE, ROW = "group", "file", "row"
+GROUP, FILE, ROW, START = "group", "file", "row", "start"
 
 
 class Table:
@@ -26,6 +26,9 @@ class Table:
         Rows of a sample, for fields without `steps` of their own; without it these give one row, and no axis of steps.
     pad : str or number, optional, keyword-only
         What stands where steps lead out of the group or file: see `Sequences`. By default that is an error.
+    axis : int, optional, keyword-only
+        The axis that samples lie along, where it is not the first. The column ``start`` then says where a sample begins
+        on it, and ``row``, if there is one, which index of axis 0 it is of.
     **more : array-like
         Columns. ``row`` is the row that a sample begins at, from 0 in its group or file. ``group`` names the group that
         it is of, and ``file`` the file: its number among those that are opened, or its path. Without either, rows count
@@ -35,7 +38,7 @@ class Table:
     ----------
     columns : dict of str to ndarray or list
         The columns.
-    pad : str or number or None
+    pad, axis
         As given.
 
     Raises
@@ -50,12 +53,22 @@ class Table:
     """
 
     def __init__(
-        self, columns: Any = None, *, length: int | None = None, pad: str | float | None = None, **more: Any
+        self,
+        columns: Any = None,
+        *,
+        length: int | None = None,
+        pad: str | float | None = None,
+        axis: int | None = None,
+        **more: Any,
     ) -> None:
         self.columns = {name: _column(name, values) for name, values in (_named(columns) | more).items()}
-        if ROW not in self.columns:
+        self.axis = None if axis is None else integer(axis, "axis")
+        needed = ROW if axis is None else START
+        if not isinstance(self.columns.get(needed), np.ndarray):
             raise OptionError(
-                "Table needs a column 'row': the row that each sample begins at, in its group or file; its columns are "
+                f"Table needs a column {needed!r}: "
+                + ("the row" if axis is None else f"the index along axis {axis}")
+                + " that each sample begins at, in its group or file; its columns are "
                 f"{', '.join(map(repr, self.columns)) or 'none'}"
             )
         lengths = {name: len(values) for name, values in self.columns.items()}
@@ -69,7 +82,7 @@ class Table:
         self.length, self.pad = length, checked_pad("Table", pad)
 
     def __len__(self) -> int:
-        return len(self.columns[ROW])
+        return len(next(iter(self.columns.values())))
 
     def __repr__(self) -> str:
         return f"Table({len(self):,} samples, columns {', '.join(self.columns)})"
@@ -186,7 +199,7 @@ def table_space(
     >>> table_space(table, np.array([0, 3, 7]), parts, ["a.h5"], []).anchors.tolist()
     [4, 0]
     """
-    part = _part_of_each(table, parts, paths)
+    part = part_of_each(table, parts, paths)
     anchors = {
         name: table.columns[name] + (0 if part is None else edges[part]) for name in {ROW, *(at for at, _ in fields)}
     }
@@ -213,7 +226,7 @@ def _bounds(rows: NDArray[np.int64], edges: NDArray[np.int64]) -> tuple[NDArray[
     return edges[part], edges[part + 1]
 
 
-def _part_of_each(table: Table, parts: Mapping[tuple[int, str], int], paths: Sequence[str]) -> Any:
+def part_of_each(table: Table, parts: Mapping[tuple[int, str], int], paths: Sequence[str]) -> Any:
     """Give the number of each sample's part; None where rows count through all."""
     files = file_numbers(table, paths)
     if GROUP in table.columns:

@@ -13,6 +13,7 @@ import operator
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from types import EllipsisType
 from typing import Any
 
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 
 from h5stream.errors import FieldNotFoundError, OptionError, SourceNotFoundError
 from h5stream.samples.columns import FROM_NO_FILE, Given
-from h5stream.samples.sequences import checked_steps
+from h5stream.samples.sequences import checked_steps, integer
 from h5stream.samples.table import ROW
 from h5stream.storage.given import Named, checked_path, named_by, several
 from h5stream.storage.rowbox import Columns
@@ -49,6 +50,11 @@ class Field:
     steps : range or sequence of int, optional, keyword-only
         For ``samples=Sequences(...)``: the rows to take, counted from the one that a sample begins at. The field then
         has one more axis, of the steps.
+    axis : int, optional, keyword-only
+        The axis of this dataset that samples lie along, where it is not the one of ``samples=``.
+    scale : number, fraction, or one for each axis of a box, optional, keyword-only
+        Elements of this dataset for each of the other fields': 0.5 for a label of half the resolution, 1 / 3000 for
+        one every 30 seconds beside a recording of 100 a second.
     at : str, optional, keyword-only
         For ``samples=Table(...)``: the column that says which row `steps` count from, in place of ``"row"``.
     repeat : bool, optional, keyword-only
@@ -81,6 +87,8 @@ class Field:
     dtype: Any = None
     steps: tuple[int, ...] | None = None
     at: str = ""
+    axis: int | None = None
+    scale: tuple[Fraction, ...] = ()
     repeat: bool = False
     file: tuple[str, ...] = ()
     rows: Any = dataclasses.field(default=None, compare=False)
@@ -96,6 +104,8 @@ class Field:
         dtype: Any = None,
         steps: Iterable[int] | None = None,
         at: str = "",
+        axis: int | None = None,
+        scale: Any = None,
         repeat: bool = False,
         file: Any = None,
         rows: Any = None,
@@ -115,17 +125,21 @@ class Field:
         object.__setattr__(self, "dtype", dtype)
         object.__setattr__(self, "steps", None if steps is None else checked_steps(steps))
         object.__setattr__(self, "at", "" if at == ROW else at)
+        object.__setattr__(self, "axis", None if axis is None else integer(axis, "axis"))
+        object.__setattr__(self, "scale", _scales(name, scale))
         object.__setattr__(self, "repeat", bool(repeat))
         files = () if file is None else tuple(path for one in several(file) for path in _paths(one, None))
         object.__setattr__(self, "file", files)
         object.__setattr__(self, "rows", rows if rows is None or isinstance(rows, str) else as_row_numbers(name, rows))
-        if self.rows is not None and (self.repeat or steps is not None or at):
+        placed = steps is not None or bool(at) or axis is not None or bool(self.scale)
+        if self.rows is not None and (self.repeat or placed):
             raise OptionError(
-                f"Field({name!r}): rows= looks one row up for each sample, without repeat=, steps= and at="
+                f"Field({name!r}): rows= looks one row up for each sample, without repeat=, steps=, at=, axis=, scale="
             )
-        if self.repeat and (chosen is not None or steps is not None or at or self.members):
+        if self.repeat and (chosen is not None or placed or self.members):
             raise OptionError(
-                f"Field({name!r}): repeat=True takes the whole dataset, without columns=, members=, steps= and at="
+                f"Field({name!r}): repeat=True takes the whole dataset, without columns=, members=, steps=, at=, "
+                "axis= and scale="
             )
 
     @property
@@ -179,6 +193,20 @@ def as_row_numbers(name: str, rows: Any) -> NDArray[np.int64]:
             f"of {found.dtype} {found.shape}"
         )
     return found.astype(np.int64)
+
+
+def _scales(name: str, scale: Any) -> tuple[Fraction, ...]:
+    """Give scales as fractions: a float is taken for the nearest of small numbers."""
+    if scale is None:
+        return ()
+    try:
+        every = tuple(scale) if isinstance(scale, Iterable) else (scale,)
+        found = tuple(Fraction(each).limit_denominator(1_000_000) for each in every)
+    except (TypeError, ValueError, OverflowError):
+        found = ()
+    if not found or min(found) <= 0:
+        raise OptionError(f"Field({name!r}): scale= is a number above 0, or one for each axis of a box, not {scale!r}")
+    return found
 
 
 def _member_names(name: str, members: Any) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.samples.boxes import BoxSpace
+from h5stream.samples.box_space import Along, BoxSpace
 from h5stream.samples.columns import Column
 from h5stream.samples.sequences import Draws
 from h5stream.samples.space import Space
@@ -151,6 +151,8 @@ class DatasetPart:
         The fields.
     shape : tuple of int
         Of the whole dataset.
+    along : tuple of Along
+        What a sample takes along each axis, where it is a part of a volume.
     behind : tuple of int
         Other files that libhdf5 reads it from, as far as they are watched.
     """
@@ -170,6 +172,7 @@ class DatasetPart:
     stored_element_nbytes: int
     dtype_text: str
     shape: tuple[int, ...] = ()
+    along: tuple[Along, ...] = ()
     behind: tuple[int, ...] = ()
 
     @property
@@ -235,7 +238,7 @@ class SampleLayout:
     mapped : frozenset of int
         Files that may be mapped into memory, because they are never truncated: a mapping of a file that is
         truncated ends the process. Copies that `h5stream stage` made are of that kind.
-    space : SequenceSpace or None
+    space : SequenceSpace, BoxSpace or None
         Which samples there are, where these are not the rows.
     columns : tuple of (int, Column)
         By field number, the fields that come from no dataset.
@@ -345,11 +348,11 @@ class SampleLayout:
         assert isinstance(self.space, BoxSpace)
         volume, origins = self.space.boxes_of(boxes)
         key = volume.copy()
-        for axis in range(origins.shape[1]):
-            place = axis - origins.shape[1]
-            sizes = np.array([part.grid_shape[place] for part in self.leading])[volume]
-            most = max(-(-part.shape[place] // part.grid_shape[place]) for part in self.leading)
-            key = key * most + np.clip(origins[:, axis], 0, None) // sizes
+        for axis, along in enumerate(self.leading[0].along):
+            if along.origin is not None:
+                sizes = np.array([part.grid_shape[axis] for part in self.leading])[volume]
+                most = max(-(-part.shape[axis] // part.grid_shape[axis]) for part in self.leading)
+                key = key * most + np.clip(along.begins(origins), 0, None) // sizes
         return key
 
     @property

@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
@@ -20,7 +20,8 @@ from h5stream.errors import (
     OptionError,
     UnsupportedFieldError,
 )
-from h5stream.samples.boxes import Boxes, box_space
+from h5stream.samples.axes import ROWS
+from h5stream.samples.box_space import Along
 from h5stream.samples.columns import (
     Column,
     Given,
@@ -32,15 +33,15 @@ from h5stream.samples.columns import (
     Values,
     ValuesColumn,
 )
-from h5stream.samples.rows import Rows
 from h5stream.samples.sequences import Sequences
-from h5stream.samples.space import SequenceSpace, Space, sequence_space, steps_of
+from h5stream.samples.space import Space, sequence_space, steps_of
 from h5stream.samples.table import ROW, Table, groups_in, table_space
 from h5stream.storage import elements, filters
 from h5stream.storage.agreement import FileParts, check_alike, with_like_strings
 from h5stream.storage.check import fill_element, why_not_decoded_here
 from h5stream.storage.codecs import NBIT, SCALEOFFSET
 from h5stream.storage.discovery import check_has_rows, default_fields, find_dataset, open_hdf5
+from h5stream.storage.extents import Extents, SampleKind, Volume, has_extents, with_names
 from h5stream.storage.external import Guard, without_soft_links
 from h5stream.storage.fields import Asked, Field, Fields, SampleShape, Source, read_request, sample_shape
 from h5stream.storage.groups import edges_in, groups_of
@@ -60,10 +61,8 @@ from h5stream.storage.lookups import LookedUp
 from h5stream.storage.nearest import did_you_mean
 from h5stream.storage.once import once_of
 from h5stream.storage.references import files_behind
-from h5stream.storage.rowbox import Columns, column_pieces, selected_shape
+from h5stream.storage.rowbox import ColumnPiece, Columns, column_pieces, selected_shape
 from h5stream.storage.source import SourceIdentity, identity_of
-
-SampleKind = Sequences | Rows | Table | Boxes
 
 WATCHED_FILES = 100
 """Files behind a virtual dataset that are looked at for changes: one look costs a microsecond or two, at each read."""
@@ -107,7 +106,7 @@ def open_layout(
             f"{_named(asked.paths)} has zero rows in {', '.join(shape.keys)}; there is nothing to stream",
             file=asked.paths[0],
         )
-    space = _space(samples, parts, asked.paths, files[0].fields)
+    space = _space(samples, parts, asked.paths, shape, files[0].fields)
     layout = SampleLayout(
         files=tuple(every.identities),
         file_starts=tuple(parts.starts),
@@ -128,13 +127,13 @@ class _Parts:
     """What the files, or groups of them, hold, one behind the other.
 
     `names` says of each the number of its file and the name of its group, and `starts` where its rows begin; `edges`
-    has the edges of its segments, `volumes` its elements along the axes of boxes.
+    has the edges of its segments, `volumes` what is known of those that samples are parts of.
     """
 
     files: list[FileParts] = field(default_factory=list)
     names: list[tuple[int, str]] = field(default_factory=list)
     starts: list[int] = field(default_factory=lambda: [0])
-    volumes: list[tuple[int, ...]] = field(default_factory=list)
+    volumes: list[Volume] = field(default_factory=list)
     edges: list[NDArray[np.int64]] = field(default_factory=list)
 
     @property
@@ -154,9 +153,10 @@ def _parts_of(
             for group, name in _groups(file, asked, samples, number, guard):
                 if shape is None:
                     shape = _default_shape(file, group, path, guard)
-                reader = _FileReader(file, number, every, found.rows, guard, linked, samples, looked_up)
+                extents = Extents.of(samples) if samples and has_extents(samples, shape.fields) else None
+                reader = _FileReader(file, number, every, found.rows, guard, linked, samples, extents, looked_up)
                 part = reader.read(shape.inside(group), group if samples else "")
-                if isinstance(samples, Sequences):
+                if isinstance(samples, Sequences) and extents is None:
                     found.edges.append(edges_in(file, group, samples.of, part.rows, path, guard) + found.rows)
                 found.files.append(part)
                 found.names.append((number, name))
@@ -177,7 +177,7 @@ def _groups(
     if named is not None:
         yield from zip(groups_of(file, root, named, path, guard, kind) if named else [], named, strict=True)
         return
-    of = None if samples is None or isinstance(samples, Table) else samples.of
+    of = None if samples is None or isinstance(samples, Table) or samples.of == ROWS else samples.of
     for group in groups_of(file, root, of, path, guard, kind):
         yield group, ""
 
@@ -191,7 +191,7 @@ def _columns(
             yield number, NumberColumn()
         elif isinstance(given, Padding):
             assert isinstance(samples, (Sequences, Table))
-            assert isinstance(layout.space, SequenceSpace)
+            assert layout.space is not None
             steps = steps_of(given.steps, samples, "Padding()")
             assert steps is not None
             yield number, PaddingColumn(steps, layout.space)
@@ -209,14 +209,18 @@ def _columns(
 
 
 def _space(
-    samples: SampleKind | None, parts: _Parts, paths: tuple[str, ...], fields: tuple[FieldLayout, ...]
+    samples: SampleKind | None,
+    parts: _Parts,
+    paths: tuple[str, ...],
+    shape: SampleShape,
+    fields: tuple[FieldLayout, ...],
 ) -> Space | None:
     """Find all samples; None where a sample is a row."""
-    if isinstance(samples, Boxes):
+    numbers = {name: number for number, name in enumerate(parts.names)}
+    if samples is not None and has_extents(samples, shape.fields):
         groups = [paths[number] + (f":{name}" if name else "") for number, name in parts.names]
-        return box_space(samples, np.array(parts.volumes, dtype=np.int64), groups)
+        return Extents.of(samples).space(parts.volumes, groups, numbers, paths)
     if isinstance(samples, Table):
-        numbers = {name: number for number, name in enumerate(parts.names)}
         steps = [(field.at or ROW, field.steps) for field in fields]
         return table_space(samples, np.array(parts.starts), numbers, paths, steps)
     if not isinstance(samples, Sequences):
@@ -269,6 +273,13 @@ def _inode(path: str) -> tuple[int, int]:
     return stat.st_dev, stat.st_ino
 
 
+class _Taken(NamedTuple):
+    """What a sample takes of a dataset: the shape of it, and the steps where it is rows."""
+
+    shape: tuple[int, ...]
+    steps: tuple[int, ...] | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Place:
     """Where a dataset is: in which file, and under which path there, behind all links.
@@ -295,18 +306,18 @@ class _FileReader:
         guard: Guard,
         linked: contextlib.ExitStack,
         samples: SampleKind | None,
+        extents: Extents | None,
         looked_up: dict[int, LookedUp],
     ) -> None:
         self._looked_up, self._sources = looked_up, files.named
         self.sequences = samples if isinstance(samples, (Sequences, Table)) else None
-        self._boxes = samples if isinstance(samples, Boxes) else None
-        self.volume: tuple[int, ...] = ()
+        self._extents, self.volume = extents, Volume()
         self.file, self.number, self.identity = file, number, files.identities[number]
         self.row_start, self.guard = row_start, guard
         self._files, self._linked = files, linked
         self.fields: list[FieldLayout] = []
         self.once: list[tuple[int, Any]] = []
-        self.groups: dict[Any, tuple[_Place, Columns, str, list[Target]]] = {}
+        self.groups: dict[Any, tuple[_Place, Columns, str, tuple[Along, ...], list[Target]]] = {}
 
     def read(self, shape: SampleShape, group: str = "") -> FileParts:
         """Find all fields of a sample; of many groups, names say nothing of the one that they are found in."""
@@ -326,7 +337,7 @@ class _FileReader:
             )
         parts = tuple(self._part(*group) for group in self.groups.values())
         return FileParts(
-            rows=next(iter(lengths.values())) if self._boxes is None else 1,
+            rows=next(iter(lengths.values())),
             fields=tuple(replace(field, name=field.name.removeprefix(f"{group}/")) for field in self.fields),
             parts=parts,
             entries=tuple(entries),
@@ -344,35 +355,37 @@ class _FileReader:
         source, path = self._beside(field) if field.file else (self.file, self.identity.path)
         dataset, dataset_path, member = self._found(source, field.name, path)
         name = field.name if not field.file else f"{field.name} of {path}"
-        lengths[name] = dataset.shape[0] if self._boxes is None else self._add_volume(dataset, field)
+        lengths[name] = dataset.shape[0] if self._extents is None else 1
         where = self._placed_in(path, dataset, dataset_path) if field.file else self._place(dataset, dataset_path)
-        steps = steps_of(field.steps, self.sequences, field.name)
-        key = (where.number, dataset_path, repr(field.columns), steps, self._at(field))
-        group = self.groups.setdefault(key, (where, field.columns, field.name, []))
-        return self._entry(dataset, dataset_path, field, member, group[-1])
+        at, columns = self._at(field), field.columns
+        along: tuple[Along, ...] = ()
+        if self._extents is None:
+            taken = self._rows_taken(dataset, field)
+        else:
+            columns = None
+            try:
+                along, sizes = self._extents.take(dataset.shape, field, self.volume)
+            except (OptionError, FieldLengthError) as error:
+                raise with_names(error, path, field.name) from None
+            taken = _Taken(sizes, None)
+        key = (where.number, dataset_path, repr(columns), taken.steps, at, along)
+        group = self.groups.setdefault(key, (where, columns, field.name, along, []))
+        return self._entry(dataset, dataset_path, field, taken, member, group[-1])
 
-    def _add_volume(self, dataset: Any, field: Field) -> int:
-        """Note the axes of a volume that boxes are of, which all fields of it have alike."""
-        assert self._boxes is not None
-        axes, named = len(self._boxes.shape), f"{self.identity.path!r}: field {field.name!r}"
-        if field.columns is not None or field.steps is not None:
-            raise OptionError(f"{named}: samples=Boxes(...) takes boxes of a dataset, so columns= and steps= must go")
-        if dataset.ndim < axes:
+    def _rows_taken(self, dataset: Any, field: Field) -> _Taken:
+        """Give what a sample that is a row, or several, takes."""
+        steps = None if field.rows is not None else steps_of(field.steps, self.sequences, field.name)
+        if field.axis is not None:
             raise OptionError(
-                f"{named} has the shape {dataset.shape}, and boxes of {self._boxes.shape} need {axes} axes"
+                f"Field({field.name!r}, axis=): a sample is a row of axis 0 here; axis= is for Sequences(axis=)"
             )
-        volume = tuple(dataset.shape[dataset.ndim - axes :])
-        if self.volume not in ((), volume):
-            raise FieldLengthError(
-                f"{named} has the last axes {volume}, and another field {self.volume}; boxes are of the same place of "
-                "all fields, which must agree in these axes",
-                field=field.name,
-                file=self.identity.path,
-            )
-        if 0 in dataset.shape:
-            raise FieldLengthError(f"{named} has the shape {dataset.shape}: there is nothing in it", field=field.name)
-        self.volume = volume
-        return 1
+        try:
+            row_shape = selected_shape(dataset.shape[1:], field.columns)
+        except OptionError as error:
+            inside = not dataset.shape[1:] and (dataset.dtype.subdtype or dataset.dtype.fields)
+            why = "columns= chooses among a dataset's axes, not inside a member; take it whole and index the batch"
+            raise OptionError(f"{self.identity.path!r}: field {field.name!r}: {why if inside else error}") from None
+        return _Taken(shape=row_shape if steps is None else (len(steps), *row_shape), steps=steps)
 
     def _at(self, field: Field) -> str:
         """Give the column of a table that a field's rows count from; empty for the one that samples begin at."""
@@ -435,10 +448,10 @@ class _FileReader:
         """Add a file's share of a dataset that is looked up; give the number of its field, or a dict of numbers."""
         before, targets = len(self.fields), list[Target]()
         dataset, dataset_path, member = self._found(file, field.name, path)
-        entry = self._entry(dataset, dataset_path, field, member, targets)
+        entry = self._entry(dataset, dataset_path, field, self._rows_taken(dataset, field), member, targets)
         known.check_alike(self.fields[before:], path)
         where = self._placed_in(path, dataset, dataset_path) if field.file else self._place(dataset, dataset_path)
-        part = self._part(where, field.columns, field.name, targets)
+        part = self._part(where, field.columns, field.name, (), targets)
         known.parts.append(replace(part, row_start=known.rows))
         return entry
 
@@ -511,7 +524,9 @@ class _FileReader:
 
     # --- fields -------------------------------------------------------------------------------------
 
-    def _entry(self, dataset: Any, path: str, field: Any, member: tuple[str, ...], targets: list[Target]) -> Any:
+    def _entry(
+        self, dataset: Any, path: str, field: Any, taken: _Taken, member: tuple[str, ...], targets: list[Target]
+    ) -> Any:
         """Add the field, or one for each member of a compound; give its number or a dict of numbers."""
         dtype: Any = elements.plain_dtype(dataset.dtype)
         for part in member:
@@ -519,10 +534,10 @@ class _FileReader:
         if field.members:
             self._check_members(field, dtype)
             stacked = np.dtype((dtype.fields[field.members[0]][0], (len(field.members),)))
-            return self._add_field(dataset, path, field, member, stacked, targets)
+            return self._add_field(dataset, path, field, taken, member, stacked, targets)
         if dtype.fields is not None:
-            return {name: self._entry(dataset, path, field, (*member, name), targets) for name in dtype.names}
-        return self._add_field(dataset, path, field, member, dtype, targets)
+            return {name: self._entry(dataset, path, field, taken, (*member, name), targets) for name in dtype.names}
+        return self._add_field(dataset, path, field, taken, member, dtype, targets)
 
     def _check_members(self, field: Field, dtype: np.dtype[Any]) -> None:
         """Refuse members that are not there, or make no matrix."""
@@ -548,36 +563,34 @@ class _FileReader:
             )
 
     def _add_field(
-        self, dataset: Any, path: str, field: Any, member: tuple[str, ...], dtype: np.dtype[Any], targets: list[Target]
+        self,
+        dataset: Any,
+        path: str,
+        field: Any,
+        taken: _Taken,
+        member: tuple[str, ...],
+        dtype: np.dtype[Any],
+        targets: list[Target],
     ) -> int:
         name = ":".join((path, *member)) if member else field.name
         base, inner_shape = dtype.subdtype or (dtype, ())
         kind = "object" if base.kind == "O" else "bytes" if base.kind == "S" else "array"
-        steps = None if field.rows is not None else steps_of(field.steps, self.sequences, field.name)
-        why = _why_refused(dtype, kind, member, steps)
-        if self._boxes is not None and kind != "array":
-            why = why or "boxes are of numbers"
+        why = _why_refused(dtype, kind, member, taken.steps)
+        if self._extents is not None and kind != "array" and field.rows is None:
+            why = why or "samples that are parts of volumes are of numbers"
         if why:
             raise UnsupportedFieldError(
                 f"{self.identity.path!r}: field {name!r} is {dtype}: {why}",
                 field=name,
                 file=self.identity.path,
             )
-        try:
-            row_shape = selected_shape(dataset.shape[1:], field.columns)
-        except OptionError as error:
-            inside = inner_shape and not dataset.shape[1:]
-            why = "columns= chooses among a dataset's axes, not inside a member; take it whole and index the batch"
-            raise OptionError(f"{self.identity.path!r}: field {name!r}: {why if inside else error}") from None
         self.fields.append(
             FieldLayout(
                 name=name,
                 kind=kind,
                 dtype=np.dtype(object) if kind == "object" else np.dtype(base.newbyteorder("=")),
-                row_shape=(*(() if steps is None else (len(steps),)), *row_shape, *inner_shape)
-                if self._boxes is None
-                else (*dataset.shape[: dataset.ndim - len(self.volume)], *self._boxes.outer, *inner_shape),
-                steps=steps,
+                row_shape=(*taken.shape, *inner_shape),
+                steps=taken.steps,
                 at=field.at,
                 cast=field.dtype,
                 cut_at_nul=kind == "bytes" and elements.ends_at_nul(dataset.id.get_type(), member),
@@ -592,7 +605,17 @@ class _FileReader:
 
     # --- datasets -----------------------------------------------------------------------------------
 
-    def _part(self, place: _Place, columns: Columns, name: str, targets: list[Target]) -> DatasetPart:
+    def _part(
+        self, place: _Place, columns: Columns, name: str, along: tuple[Along, ...], targets: list[Target]
+    ) -> DatasetPart:
+        part = self._found_part(place, columns, name, targets)
+        if not along:
+            return part
+        elements = int(np.prod(part.shape[1:], dtype=object))
+        whole = ColumnPiece(number=0, row_elements=elements, segments=np.array([[0, 0, elements]]))
+        return replace(part, along=along, pieces=(whole,))
+
+    def _found_part(self, place: _Place, columns: Columns, name: str, targets: list[Target]) -> DatasetPart:
         dataset = place.dataset
         pipeline = filters.pipeline_of(dataset.id.get_create_plist())
         reason = self._why_h5py(place, targets, pipeline, name)

@@ -64,7 +64,7 @@ def selected_shape(row_shape: tuple[int, ...], columns: Columns) -> tuple[int, .
     """
     if columns is None:
         return row_shape
-    return tuple(len(numbers) for numbers, stays in _taken(row_shape, columns) if stays)
+    return tuple(len(numbers) for numbers, stays in axes_taken(row_shape, columns) if stays)
 
 
 def columns_of(rows: NDArray[Any], columns: Columns) -> NDArray[Any]:
@@ -77,13 +77,13 @@ def columns_of(rows: NDArray[Any], columns: Columns) -> NDArray[Any]:
     """
     if columns is None:
         return rows
-    taken = _taken(rows.shape[1:], columns)
+    taken = axes_taken(rows.shape[1:], columns)
     chosen: Any = (slice(None), *np.ix_(*(numbers for numbers, _ in taken)))
     found: NDArray[Any] = rows[chosen].reshape(len(rows), *(len(numbers) for numbers, stays in taken if stays))
     return found
 
 
-def _taken(row_shape: tuple[int, ...], columns: Columns) -> list[tuple[NDArray[np.int64], bool]]:
+def axes_taken(row_shape: tuple[int, ...], columns: Columns) -> list[tuple[NDArray[np.int64], bool]]:
     """Give for each axis of a row which of it is taken, and whether the axis stays."""
     parts: list[Any] = list(columns) if isinstance(columns, tuple) else [columns]
     if not row_shape:
@@ -167,7 +167,7 @@ def _places_in_batch_row(row_shape: tuple[int, ...], columns: Columns) -> NDArra
     """Return for each element of the stored row its place in the batch's row, -1 where it is not wanted."""
     if columns is None:
         return np.arange(math.prod(row_shape), dtype=np.int64).reshape(row_shape)
-    taken = [numbers for numbers, _ in _taken(row_shape, columns)]
+    taken = [numbers for numbers, _ in axes_taken(row_shape, columns)]
     places = np.full(row_shape, -1, dtype=np.int64)
     lengths = [len(numbers) for numbers in taken]
     places[np.ix_(*taken)] = np.arange(math.prod(lengths), dtype=np.int64).reshape(lengths)

@@ -18,7 +18,7 @@ from h5stream.engine.landing.programs import Program, dense_leaf, programs_of
 from h5stream.engine.plan import Placement, cut_by
 from h5stream.engine.slots import address_of
 from h5stream.engine.tasks import NOTHING, Destination, Ranges, Tools
-from h5stream.samples.boxes import BoxSpace
+from h5stream.samples.box_space import BoxSpace
 from h5stream.storage.index import MISSING
 from h5stream.storage.layout import DIRECT, VIA_H5PY, DatasetPart, FieldLayout
 
@@ -35,15 +35,19 @@ class Boxed:
 
     Attributes
     ----------
-    sizes : ndarray of int64, shape (axes,)
-        Elements of a box along each axis of the dataset.
+    offsets : ndarray of int64, shape (axes, most elements)
+        The elements that a box takes along each axis of the dataset, counted from its origin.
+    sizes, follow : ndarray of int64, shape (axes,)
+        How many these are, and whether each is the next of the one before.
     mode : int
         What stands outside: `PLAIN`, `EDGE` or `REFLECT`.
     origins : ndarray of int64, shape (n, axes)
-        The first element of each box; may lie outside.
+        The origin of each box; may lie outside.
     """
 
+    offsets: Ints
     sizes: Ints
+    follow: Ints
     mode: int
     origins: Ints
 
@@ -52,8 +56,17 @@ class Boxed:
     ) -> None:
         """Copy what lies in some of the boxes of a region that is in memory; see `kernels.place_boxes`."""
         kernels.place_boxes(
-            source, strides, low, high, shape, self.sizes, self.mode, element, self.origins[chosen], *where
-        )
+            source, strides, low, high, shape, self.offsets, self.sizes, self.follow, self.mode, element,
+            self.origins[chosen], *where,
+        )  # fmt: skip
+
+    @property
+    def ends(self) -> tuple[Ints, Ints]:
+        """The first and the last element that each box takes along each axis."""
+        taken = np.arange(self.offsets.shape[1]) < self.sizes[:, None]
+        least = np.where(taken, self.offsets, np.iinfo(np.int64).max).min(axis=1)
+        most = np.where(taken, self.offsets, np.iinfo(np.int64).min).max(axis=1)
+        return self.origins + least, self.origins + most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,10 +215,9 @@ class OutsideTask:
         since = clock()
         for field, row in self.rows:
             _, *where = destination.of(field, self.placement)
-            element = row.nbytes // int(self.boxed.sizes[-1])
-            kernels.fill_outside(
-                address_of(row), np.array(self.part.shape), self.boxed.sizes, element, self.boxed.origins, *where
-            )
+            boxed, element = self.boxed, row.nbytes // int(self.boxed.sizes[-1])
+            shape = np.array(self.part.shape)
+            kernels.fill_outside(address_of(row), shape, boxed.offsets, boxed.sizes, element, boxed.origins, *where)
         tools.tally.scattered(since)
 
 
@@ -230,11 +242,14 @@ class BoxesOfPart:
         self, part: DatasetPart, layout_fields: tuple[FieldLayout, ...], space: BoxSpace, gap_nbytes: int
     ) -> None:
         self._part, self._fields, self._gap = part, layout_fields, gap_nbytes
-        outer, pad = space.boxes.outer, space.boxes.pad
-        self._leading = part.shape[: len(part.shape) - len(outer)]
-        self._sizes = np.array([*self._leading, *outer], dtype=np.int64)
-        self._mode = {"edge": EDGE, "reflect": REFLECT}.get(str(pad), PLAIN)
-        self._outside = None if pad is None or self._mode else 0.0 if pad == "zeros" else float(pad)
+        self._sizes = np.array([len(along.offsets) for along in part.along], dtype=np.int64)
+        self._offsets = np.zeros((len(part.along), int(self._sizes.max())), dtype=np.int64)
+        for axis, along in enumerate(part.along):
+            self._offsets[axis, : len(along.offsets)] = along.offsets
+        apart = [(np.diff(along.offsets) != 1).any() for along in part.along]
+        self._follow = np.array([not each for each in apart], dtype=np.int64)
+        self._mode = {"edge": EDGE, "reflect": REFLECT}.get(str(space.pad), PLAIN)
+        self._outside = space.padding
         self._programs = programs_of(part) if part.index is not None else ()
 
     def plan(self, placement: Placement, origins: Ints, task_nbytes: int) -> Iterator[Any]:
@@ -245,15 +260,18 @@ class BoxesOfPart:
         placement : Placement
             The samples, and where they go.
         origins : ndarray of int64
-            The first element of each of them.
+            The origin of each of them.
         task_nbytes : int
             Decoded bytes of one task, about.
         """
-        leading = np.zeros((len(origins), len(self._leading)), dtype=np.int64)
-        boxed = Boxed(sizes=self._sizes, mode=self._mode, origins=np.concatenate([leading, origins], axis=1))
+        begins = np.zeros((len(origins), len(self._part.along)), dtype=np.int64)
+        for axis, along in enumerate(self._part.along):
+            begins[:, axis] = along.begins(origins)
+        boxed = Boxed(offsets=self._offsets, sizes=self._sizes, follow=self._follow, mode=self._mode, origins=begins)
         shape = np.array(self._part.shape)
         if self._outside is not None:
-            out = np.flatnonzero(((boxed.origins < 0) | (boxed.origins + self._sizes > shape)).any(axis=1))
+            first, last = boxed.ends
+            out = np.flatnonzero(((first < 0) | (last >= shape)).any(axis=1))
             if len(out):
                 rows = tuple((target.field, self._row_of(target.field)) for target in self._part.targets)
                 some = replace(boxed, origins=boxed.origins[out])
@@ -280,6 +298,9 @@ class BoxesOfPart:
         assert index is not None
         low, high = _spans(boxed, shape)
         number, box = _touched(low, high, np.array(index.chunk_shape), index.grid)
+        if not self._follow.all():
+            needed = self._needed(boxed, number, box, shape)
+            number, box = number[needed], box[needed]
         by_chunk = np.argsort(number, kind="stable")
         number, box = number[by_chunk], box[by_chunk]
         first = np.flatnonzero(np.diff(number, prepend=-1))
@@ -295,6 +316,22 @@ class BoxesOfPart:
             of_task: dict[str, Any] = {name: values[cut] for name, values in table.items()}
             of_task["edges"] = group_edges(of_task["offset"], of_task["nbytes"], self._gap)
             yield BoxTask(part=self._part, programs=self._programs, shared=shared, boxed=ours, **of_task)
+
+    def _needed(self, boxed: Boxed, number: Ints, box: Ints, shape: Ints) -> NDArray[np.bool_]:
+        """Tell which chunks hold an element that the box takes, where these do not follow one another."""
+        index = self._part.index
+        assert index is not None
+        begins = np.stack(np.unravel_index(number, index.grid), axis=1) * index.chunk_shape
+        first, last = boxed.ends
+        needed = np.ones(len(number), dtype=bool)
+        for axis in np.flatnonzero(self._follow == 0).tolist():
+            taken = np.sort(self._offsets[axis, : self._sizes[axis]])
+            from_origin = begins[:, axis] - boxed.origins[box, axis]
+            ends = from_origin + index.chunk_shape[axis]
+            inside = np.searchsorted(taken, from_origin) < np.searchsorted(taken, ends)
+            leads_out = (first[box, axis] < 0) | (last[box, axis] >= shape[axis])
+            needed &= inside | leads_out
+        return needed
 
     def _leave_out(self, table: dict[str, Ints], low: Ints, high: Ints) -> None:
         """Read of chunks that nothing has to be decoded of only from the first element to the last that boxes need."""
@@ -314,7 +351,7 @@ class BoxesOfPart:
 
 def _spans(boxed: Boxed, shape: Ints) -> tuple[Ints, Ints]:
     """Give the first element inside of a volume that each box needs along each axis, and the one behind the last."""
-    first, last = boxed.origins, boxed.origins + boxed.sizes - 1
+    first, last = boxed.ends
     low, high = np.clip(first, 0, shape - 1), np.clip(last, 0, shape - 1)
     if boxed.mode == REFLECT:
         low = np.minimum(low, np.where(last >= shape, 2 * (shape - 1) - last, low))

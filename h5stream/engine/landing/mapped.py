@@ -26,7 +26,7 @@ from h5stream.engine.plan import Placement
 from h5stream.engine.slots import address_of
 from h5stream.engine.tasks import NOTHING, Destination, Ranges, Tools
 from h5stream.errors import TruncatedFileError
-from h5stream.samples.boxes import BoxSpace
+from h5stream.samples.box_space import BoxSpace
 from h5stream.storage.index import MISSING
 from h5stream.storage.layout import DIRECT, DatasetPart, SampleLayout
 from h5stream.storage.source import SourceIdentity

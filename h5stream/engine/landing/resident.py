@@ -20,7 +20,7 @@ from h5stream.engine.slots import SlotFormat, address_of, map_memory
 from h5stream.engine.tasks import NOTHING, Destination, Ranges, Tools
 from h5stream.errors import H5StreamError
 from h5stream.order.epoch import Window
-from h5stream.samples.boxes import BoxSpace
+from h5stream.samples.box_space import BoxSpace
 from h5stream.storage.layout import SampleLayout
 
 KEEP_NBYTES = 16 * 1024 * 1024

@@ -1,0 +1,225 @@
+"""Samples along another axis than the first, or of fields with unlike numbers of elements: which there are. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h5stream.errors import OptionError
+from h5stream.samples.box_space import BoxSpace, Grid, Listed
+from h5stream.samples.rows import Rows
+from h5stream.samples.sequences import Sequences, room_for
+from h5stream.samples.table import ROW, START, Table, part_of_each
+
+Ints = NDArray[np.int64]
+
+ROWS = "rows"
+"""For ``of=``: each index of axis 0 is a segment."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlongAxis:
+    """What says how samples lie along an axis.
+
+    Attributes
+    ----------
+    axis : int
+        The axis; a negative one counts from the last.
+    has_rows : bool
+        Whether a sample is of one index of axis 0, which then is no axis of its own.
+    is_point : bool
+        Whether a sample is one index of the axis, which then is no axis of its own either.
+    origins : tuple of str
+        What each number of a sample's origin is called.
+    """
+
+    axis: int
+    has_rows: bool
+    is_point: bool
+    origins: tuple[str, ...]
+
+    @property
+    def along(self) -> int:
+        """Which number of an origin counts along the axis, of a field that names none."""
+        return int(self.has_rows)
+
+
+def along_axis(samples: Any, is_scaled: bool = False) -> AlongAxis | None:
+    """Tell how samples lie along an axis; None where they are rows, or of axis 0 and nothing is scaled."""
+    if isinstance(samples, Table):
+        if samples.axis is None:
+            return None
+        others = [
+            name
+            for name, values in samples.columns.items()
+            if isinstance(values, np.ndarray) and name not in (ROW, START)
+        ]
+        names = (*([ROW] if ROW in samples.columns else []), START, *others)
+        return AlongAxis(
+            axis=samples.axis, has_rows=ROW in samples.columns, is_point=samples.length is None, origins=names
+        )
+    if isinstance(samples, Rows):
+        return None if samples.axis == 0 else AlongAxis(axis=samples.axis, has_rows=False, is_point=True, origins=("",))
+    if not isinstance(samples, Sequences):
+        return None
+    has_rows = samples.of == ROWS
+    if samples.axis == 0 and not has_rows and not is_scaled:
+        return None
+    return AlongAxis(axis=samples.axis, has_rows=has_rows, is_point=False, origins=("",) * (1 + has_rows))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """How far a field's steps lead along the axis of a volume.
+
+    Attributes
+    ----------
+    elements : int
+        Elements of the field along it.
+    least, most : int
+        Its first and its last step.
+    scale : Fraction
+        Its elements for each of those that samples count in.
+    origin : int
+        Which number of an origin they are counted from.
+    """
+
+    elements: int
+    least: int
+    most: int
+    scale: Fraction = Fraction(1)
+    origin: int = 0
+
+
+def axis_space(samples: Sequences | Rows, volumes: Ints, reaches: Sequence[Sequence[Reach]]) -> BoxSpace:
+    """Find all samples along an axis.
+
+    Parameters
+    ----------
+    samples : Sequences or Rows
+        As the user asked.
+    volumes : ndarray of int64, shape (volumes, axes)
+        Rows where each is a segment, and elements along the axis.
+    reaches : sequence of sequence of Reach
+        For each volume, those of its fields.
+
+    Raises
+    ------
+    OptionError
+        If nothing is long enough.
+
+    Examples
+    --------
+    >>> reach = Reach(elements=5, least=0, most=2)
+    >>> space = axis_space(Sequences(3, of="rows", axis=1), np.array([[2, 5]]), [[reach]])
+    >>> space.boxes_of(np.arange(space.samples))[1].tolist()
+    [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]]
+    """
+    sequences = Sequences(1) if isinstance(samples, Rows) else samples
+    limits = [_limits(sequences, int(volume[-1]), some) for volume, some in zip(volumes, reaches, strict=True)]
+    first, last = np.array(limits, dtype=np.int64).reshape(-1, 2).T
+    counts = np.where(volumes[:, -1] > 0, np.maximum(0, (last - first) // sequences.stride + 1), 0)
+    ends = first + (counts - 1) * sequences.stride
+    if sequences.tail == "shift":
+        counts += (counts > 0) & (ends < last)
+    else:
+        last = ends
+    segments = volumes[:, 0] if volumes.shape[1] > 1 else np.ones(len(volumes), dtype=np.int64)
+    if not (counts * segments).any():
+        least, most = (
+            min(each.least for some in reaches for each in some),
+            max(e.most for some in reaches for e in some),
+        )
+        raise OptionError(
+            f"no sample fits: its steps span {most - least + 1:,} elements (from {least} to {most}), and the longest "
+            f"of {int(segments.sum()):,} segments has {int(volumes[:, -1].max(initial=0)):,}; take a shorter one, or "
+            "pad='edge' or pad='zeros'"
+        )
+    along = [first[:, None], last[:, None], counts[:, None]]
+    if volumes.shape[1] > 1:
+        rows = volumes[:, :1]
+        along = [np.hstack(pair) for pair in zip([np.zeros_like(rows), rows - 1, rows], along, strict=True)]
+    stride = (*((1,) if volumes.shape[1] > 1 else ()), sequences.stride)
+    grid = Grid(first=along[0], last=along[1], counts=along[2], stride=stride, segment_axes=volumes.shape[1] - 1)
+    left_out = int(segments[counts == 0].sum())
+    return BoxSpace(volumes=volumes, starts=grid, pad=sequences.pad, draws=sequences.draws, left_out=left_out)
+
+
+def _limits(sequences: Sequences, elements: int, reaches: Sequence[Reach]) -> tuple[int, int]:
+    """Give the first and the last place along an axis that a sample may begin at."""
+    plain = [each for each in reaches if each.scale == 1]
+    least, most = min((e.least for e in plain), default=0), max((e.most for e in plain), default=0)
+    before, after = room_for(sequences, least, most)
+    first, last = max(0, -least - before), min(elements - 1, elements - 1 - most + after)
+    if sequences.pad is None:
+        for each in reaches:
+            first = max(first, -(each.least / each.scale).__floor__())
+            last = min(last, ((each.elements - each.most) / each.scale).__ceil__() - 1)
+    return first, last
+
+
+def table_axis_space(
+    table: Table,
+    kind: AlongAxis,
+    volumes: Ints,
+    parts: Mapping[tuple[int, str], int],
+    paths: Sequence[str],
+    reaches: Sequence[Sequence[Reach]],
+) -> BoxSpace:
+    """Find where the samples of a table begin along an axis.
+
+    Parameters
+    ----------
+    table : Table
+        As the user listed them.
+    kind : AlongAxis
+        What its columns are.
+    volumes : ndarray of int64, shape (volumes, axes)
+        Rows where samples are of one, and elements along the axis.
+    parts : mapping of (int, str) to int
+        The number of each volume, by the number of its file and the name of its group.
+    paths : sequence of str
+        The files.
+    reaches : sequence of sequence of Reach
+        For each volume, those of its fields.
+
+    Raises
+    ------
+    OptionError
+        If a place is not there, or nothing says in which file one is.
+    """
+    part = part_of_each(table, parts, paths)
+    if part is None:
+        if len(volumes) > 1:
+            raise OptionError(f"Table: {len(volumes):,} files are opened, so with axis= it needs a column 'file'")
+        part = np.zeros(len(table), dtype=np.int64)
+    origins = np.stack([np.asarray(table.columns[name]) for name in kind.origins], axis=1)
+    if kind.has_rows:
+        _check(table, ROW, origins[:, 0], np.zeros(len(table)), volumes[part, 0] - 1, volumes[part, 0])
+    count = max(map(len, reaches))
+    for place in range(count):
+        of_part = [some[place] for some in reaches]
+        pad = table.pad is not None
+        least = np.array([0 if pad else -(each.least / each.scale).__floor__() for each in of_part])
+        most = np.array(
+            [((e.elements - (0 if pad else e.most)) / e.scale).__ceil__() - 1 for e in of_part], dtype=np.int64
+        )
+        name, origin = kind.origins[of_part[0].origin], origins[:, of_part[0].origin]
+        _check(table, name, origin, least[part], most[part], np.array([e.elements for e in of_part])[part])
+    return BoxSpace(volumes=volumes, starts=Listed(volume=part, origins=origins), pad=table.pad)
+
+
+def _check(table: Table, name: str, numbers: Ints, least: Any, most: Any, elements: Any) -> None:
+    wrong = np.flatnonzero((numbers < least) | (numbers > most))
+    if len(wrong):
+        k = int(wrong[0])
+        raise OptionError(
+            f"Table: {name!r} is {numbers[k]} at sample {k:,}, where {elements[k]:,} are there and a sample may begin "
+            f"at {int(least[k]):,} to {int(most[k]):,}; so it is for {len(wrong):,} of {len(table):,} samples"
+            + ("" if table.pad is not None or name == ROW else ". pad='edge' or 'zeros' fills in")
+        )

@@ -1,0 +1,226 @@
+"""The boxes that there are in some volumes, and what a dataset gives for one. Pure.
+
+A *volume* is a dataset that samples are parts of, or several of equal axes. A sample has an *origin*, a number along
+each axis that samples begin at; of each axis of its own a dataset gives the elements at some *offsets* from one of
+these numbers, or from 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h5stream.samples.sequences import Draws
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Along:
+    """What a sample takes of a dataset along one axis.
+
+    Attributes
+    ----------
+    offsets : range or tuple of int
+        The elements.
+    origin : int or None
+        Which number of the sample's origin they are counted from; None counts from 0.
+    scale : Fraction
+        Elements of this dataset for each of those that origins count in.
+    """
+
+    offsets: range | tuple[int, ...]
+    origin: int | None = None
+    scale: Fraction = Fraction(1)
+
+    @property
+    def span(self) -> int:
+        """Elements from the first to the last."""
+        return max(self.offsets) - min(self.offsets) + 1
+
+    def begins(self, origins: Ints) -> Any:
+        """Give where the offsets are counted from, for samples by their origins."""
+        if self.origin is None:
+            return 0
+        numbers = origins[:, self.origin]
+        return numbers if self.scale == 1 else numbers * self.scale.numerator // self.scale.denominator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Grid:
+    """Origins that follow one another by strides along each axis, the last at most a place of its own.
+
+    Attributes
+    ----------
+    first, last : ndarray of int64, shape (volumes, axes)
+        The first and the last origin along each axis of each volume.
+    counts : ndarray of int64, shape (volumes, axes)
+        How many there are.
+    stride : tuple of int
+        From one to the next along each axis.
+    segment_axes : int
+        Axes of which each number is a segment of its own: 0 where a volume is one.
+    """
+
+    first: Ints
+    last: Ints
+    counts: Ints
+    stride: tuple[int, ...]
+    segment_axes: int = 0
+
+    @property
+    def _samples(self) -> Ints:
+        """How many samples each volume has."""
+        samples: Ints = np.prod(self.counts, axis=1, dtype=np.int64)
+        return samples
+
+    @property
+    def samples(self) -> int:
+        """How many there are."""
+        return int(self._samples.sum())
+
+    @property
+    def segments(self) -> tuple[Ints, Ints]:
+        """The number of each segment's first sample, and how many it has, of those that have any."""
+        inner = np.prod(self.counts[:, self.segment_axes :], axis=1, dtype=np.int64)
+        counts = np.repeat(inner, np.prod(self.counts[:, : self.segment_axes], axis=1, dtype=np.int64))
+        starts = np.cumsum(counts) - counts
+        return starts[counts > 0], counts[counts > 0]
+
+    @property
+    def arrays(self) -> tuple[Ints, ...]:
+        """What it is made of."""
+        return self.first, self.last, self.counts
+
+    def volumes_of(self, numbers: NDArray[Any]) -> Ints:
+        """Give the volume of each sample, by its number."""
+        found: Ints = np.searchsorted(np.cumsum(self._samples), numbers, side="right")
+        return found
+
+    def origins_of(self, numbers: NDArray[Any]) -> Ints:
+        """Give the origin of each sample, by its number."""
+        volume = self.volumes_of(numbers)
+        left = numbers - (np.cumsum(self._samples) - self._samples)[volume]
+        origins = np.empty((len(volume), self.counts.shape[1]), dtype=np.int64)
+        for axis in reversed(range(origins.shape[1])):
+            left, place = np.divmod(left, self.counts[volume, axis])
+            place = self.first[volume, axis] + place * self.stride[axis]
+            origins[:, axis] = np.minimum(place, self.last[volume, axis])
+        return origins
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Listed:
+    """Origins one by one.
+
+    Attributes
+    ----------
+    volume : ndarray of int64, shape (samples,)
+        The volume of each.
+    origins : ndarray of int64, shape (samples, numbers)
+        The numbers of each.
+    """
+
+    volume: Ints
+    origins: Ints
+
+    @property
+    def samples(self) -> int:
+        """How many there are."""
+        return len(self.volume)
+
+    @property
+    def segments(self) -> tuple[Ints, Ints]:
+        """One of all."""
+        return np.zeros(1, dtype=np.int64), np.array([self.samples])
+
+    @property
+    def arrays(self) -> tuple[Ints, ...]:
+        """What it is made of."""
+        return self.volume, self.origins
+
+    def volumes_of(self, numbers: NDArray[Any]) -> Ints:
+        """Give the volume of each sample, by its number."""
+        volumes: Ints = self.volume[numbers]
+        return volumes
+
+    def origins_of(self, numbers: NDArray[Any]) -> Ints:
+        """Give the origin of each sample, by its number."""
+        origins: Ints = self.origins[numbers]
+        return origins
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BoxSpace:
+    """All samples that are parts of some volumes.
+
+    Attributes
+    ----------
+    volumes : ndarray of int64, shape (volumes, axes)
+        Elements of each along the axes that samples begin at.
+    starts : Grid or Listed
+        Where samples begin.
+    pad : str or float or None
+        What stands outside of volumes; None where no sample leads out.
+    draws : Draws or None
+        How an epoch's samples are drawn from all; None where it takes all.
+    left_out : int
+        Volumes, or rows of them, that no sample is of, since they are shorter than one.
+    """
+
+    volumes: Ints
+    starts: Grid | Listed
+    pad: str | float | None = None
+    draws: Draws | None = None
+    left_out: int = 0
+
+    @property
+    def segments(self) -> tuple[Ints, Ints]:
+        """The number of each segment's first sample, and how many it has."""
+        return self.starts.segments
+
+    @property
+    def samples(self) -> int:
+        """How many there are, or how many are possible."""
+        return self.starts.samples
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it takes in memory."""
+        return self.volumes.nbytes + sum(each.nbytes for each in self.starts.arrays)
+
+    def anchors_of(self, numbers: NDArray[Any], at: str = "") -> Ints:
+        """Give the volume of each sample, by its number."""
+        return self.starts.volumes_of(numbers)
+
+    def boxes_of(self, numbers: NDArray[Any]) -> tuple[Ints, Ints]:
+        """Give the volume and the origin of each sample, by its number."""
+        return self.starts.volumes_of(numbers), self.starts.origins_of(numbers)
+
+    def outside(self, numbers: NDArray[Any], steps: Sequence[int]) -> NDArray[np.bool_]:
+        """Tell which steps along the last axis lead out of the volume, for each of some samples."""
+        volume, origins = self.boxes_of(numbers)
+        places = origins[:, self.volumes.shape[1] - 1 :][:, :1] + np.array(steps, dtype=np.int64)
+        found: NDArray[np.bool_] = (places < 0) | (places >= self.volumes[volume, -1:])
+        return found
+
+    @property
+    def padding(self) -> float | None:
+        """The number that stands outside of volumes; None where it is an element of the volume, or nothing does."""
+        return number_outside(self.pad)
+
+
+def number_outside(pad: str | float | None) -> float | None:
+    """Give the number that a padding puts outside; None where it repeats what is inside, or there is none.
+
+    Examples
+    --------
+    >>> number_outside("zeros"), number_outside(3), number_outside("edge")
+    (0.0, 3.0, None)
+    """
+    return None if pad in (None, "edge", "reflect") else 0.0 if pad == "zeros" else float(pad)

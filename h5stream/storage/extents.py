@@ -1,0 +1,242 @@
+"""What a sample that is a part of a volume takes of each dataset: its elements along every axis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h5stream.errors import FieldLengthError, OptionError
+from h5stream.samples.axes import AlongAxis, Reach, along_axis, axis_space, table_axis_space
+from h5stream.samples.box_space import Along, BoxSpace
+from h5stream.samples.boxes import Boxes, box_space
+from h5stream.samples.rows import Rows
+from h5stream.samples.sequences import Sequences
+from h5stream.samples.space import steps_of
+from h5stream.samples.table import START, Table
+from h5stream.storage.fields import Field
+from h5stream.storage.rowbox import Columns, axes_taken
+
+SampleKind = Sequences | Rows | Table | Boxes
+Taken = tuple[tuple[Along, ...], tuple[int, ...]]
+"""What a sample takes of a dataset along each axis, and the shape that this has."""
+
+
+@dataclass(slots=True)
+class Volume:
+    """What is known of the volume of one file or group, field by field.
+
+    `elements` has the elements along each axis that samples begin at, by its number, and who said so; `reaches` how
+    far each field's steps lead; `multiples` what boxes begin at multiples of.
+    """
+
+    elements: dict[int, tuple[int, str]] = field(default_factory=dict)
+    scaled: list[tuple[str, int, int, Fraction]] = field(default_factory=list)
+    reaches: list[Reach] = field(default_factory=list)
+    multiples: dict[int, int] = field(default_factory=dict)
+
+    def add(self, name: str, axis: int, elements: int, scale: Fraction = Fraction(1)) -> None:
+        """Note how many elements a field has along an axis that samples begin at."""
+        if scale != 1:
+            self.scaled.append((name, axis, elements, scale))
+            return
+        known, other = self.elements.setdefault(axis, (elements, name))
+        if known != elements:
+            raise FieldLengthError(
+                f"it has {elements:,} elements along an axis that samples lie along, and {other!r} has {known:,}; "
+                "samples are of the same place of all fields, which must agree there. Field(..., scale=) is for one of "
+                "another resolution, Field(..., axis=) for one that lies otherwise",
+                field=name,
+            )
+
+    def sizes(self, axes: int) -> tuple[int, ...]:
+        """Give the elements along each axis, once all fields are known."""
+        for name, axis, elements, scale in self.scaled:
+            if axis not in self.elements:
+                raise OptionError(f"field {name!r} has scale=, which counts against fields without; name one of these")
+            expected = self.elements[axis][0] * scale
+            if abs(elements - expected) >= 1:
+                raise FieldLengthError(
+                    f"field {name!r} has {elements:,} elements, and {float(expected):,g} with scale={scale} of the "
+                    f"{self.elements[axis][0]:,} of {self.elements[axis][1]!r}",
+                    field=name,
+                )
+        if len(self.elements) < axes:
+            raise OptionError(
+                "no field has the axes that samples= speaks of; each of them has fewer. Name one that has, or another "
+                "axis="
+            )
+        return tuple(self.elements[axis][0] for axis in range(axes))
+
+
+def has_extents(samples: SampleKind | None, fields: tuple[Any, ...]) -> bool:
+    """Tell whether samples are parts of volumes, and not rows or sequences of them."""
+    scaled = any(isinstance(one, Field) and one.scale for one in fields)
+    return isinstance(samples, Boxes) or along_axis(samples, scaled) is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extents:
+    """Works out what each field of a sample takes of its dataset.
+
+    Attributes
+    ----------
+    samples : Sequences, Rows, Table or Boxes
+        What a sample is.
+    kind : AlongAxis or None
+        How it lies along an axis; None for boxes.
+    """
+
+    samples: SampleKind
+    kind: AlongAxis | None
+
+    @classmethod
+    def of(cls, samples: SampleKind) -> Extents:
+        """Give those of a kind of samples that has them."""
+        return cls(samples=samples, kind=along_axis(samples, is_scaled=True))
+
+    def take(self, shape: tuple[int, ...], asked: Field, volume: Volume) -> Taken:
+        """Give what a sample takes of a dataset along each axis, and the shape that this has; note it in a volume.
+
+        Raises
+        ------
+        OptionError
+            If the dataset has no such axis, or options contradict each other.
+        FieldLengthError
+            If there is nothing in it, or fields disagree.
+        """
+        if 0 in shape:
+            raise FieldLengthError(f"it has the shape {shape}: there is nothing in it", field=asked.name)
+        if isinstance(self.samples, Boxes):
+            return self._box(self.samples, shape, asked, volume)
+        return self._along(shape, asked, volume)
+
+    def _box(self, boxes: Boxes, shape: tuple[int, ...], asked: Field, volume: Volume) -> Taken:
+        axes = len(boxes.shape)
+        if asked.steps is not None or asked.at or asked.axis is not None:
+            raise OptionError("samples=Boxes(...) takes boxes of a dataset, so steps=, at= and axis= must go")
+        if len(shape) < axes:
+            raise OptionError(f"it has the shape {shape}, and boxes of {boxes.shape} need {axes} axes")
+        before, inner = shape[: len(shape) - axes], []
+        scales = _scales(asked, axes)
+        halo = boxes.halo or (0,) * axes
+        for axis, (size, around, scale) in enumerate(zip(boxes.shape, halo, scales, strict=True)):
+            if (size * scale).denominator > 1 or (around * scale).denominator > 1:
+                raise OptionError(
+                    f"scale={scale} makes {float(size * scale):g} elements of a box of {size} with a halo of {around}; "
+                    "both are whole numbers of each field's"
+                )
+            volume.add(asked.name, axis, shape[len(before) + axis], scale)
+            volume.multiples[axis] = int(np.lcm(volume.multiples.get(axis, 1), scale.denominator))
+            inner.append(Along(range(-int(around * scale), int((size + around) * scale)), axis, scale))
+        taken = [(Along(numbers), stays) for numbers, stays in _others(before, asked.columns)]
+        return (*(along for along, _ in taken), *inner), (
+            *(len(along.offsets) for along, stays in taken if stays),
+            *(len(along.offsets) for along in inner),
+        )
+
+    def _along(self, shape: tuple[int, ...], asked: Field, volume: Volume) -> Taken:
+        kind = self.kind
+        assert kind is not None
+        given = kind.axis if asked.axis is None else asked.axis
+        axis = given + len(shape) if given < 0 else given
+        by_row = kind.has_rows and not (asked.axis is not None and axis == 0)
+        if not 0 <= axis < len(shape):
+            if not by_row or asked.axis is not None or asked.steps is not None:
+                raise OptionError(
+                    f"it has the shape {shape}, and no axis {given} that samples lie along; Field(..., axis=) names "
+                    "another, and Field(..., repeat=True) is what a file or a group has once"
+                )
+            axis = -1  # what each row has once
+        elif by_row and axis == 0:
+            raise OptionError("samples are of one row of axis 0 each, so axis= is another, such as 1")
+        moved = {0: self._row(shape, asked, volume)} if by_row else {}
+        if axis >= 0:
+            moved[axis] = self._steps(shape[axis], asked, volume)
+        others = iter(_others(tuple(n for a, n in enumerate(shape) if a not in moved), asked.columns))
+        alongs, sizes = [], []
+        for a in range(len(shape)):
+            along, stays = moved[a] if a in moved else _whole(next(others))
+            alongs.append(along)
+            sizes += [len(along.offsets)] if stays else []
+        return tuple(alongs), tuple(sizes)
+
+    def _row(self, shape: tuple[int, ...], asked: Field, volume: Volume) -> tuple[Along, bool]:
+        volume.add(asked.name, 0, shape[0])
+        return Along((0,), 0), False
+
+    def _steps(self, elements: int, asked: Field, volume: Volume) -> tuple[Along, bool]:
+        """Give the steps of a field along the axis, and whether these make an axis."""
+        kind, samples = self.kind, self.samples
+        assert kind is not None
+        (scale,) = _scales(asked, 1)
+        steps: Any = asked.steps
+        if steps is None and kind.is_point and (isinstance(samples, Rows) or samples.length is None):  # type: ignore[union-attr]
+            steps, stays = (0,), False
+        else:
+            stays = True
+            if steps is None:
+                steps = self._scaled_steps(asked, scale)
+        origin = kind.origins.index(asked.at or START) if isinstance(samples, Table) else kind.along
+        volume.add(asked.name, kind.along, elements, scale)
+        volume.reaches.append(Reach(elements=elements, least=min(steps), most=max(steps), scale=scale, origin=origin))
+        return Along(steps, origin, scale), stays
+
+    def _scaled_steps(self, asked: Field, scale: Fraction) -> Any:
+        steps = steps_of(None, self.samples, asked.name)  # type: ignore[arg-type]
+        assert steps is not None
+        count = len(steps) * scale
+        if count.denominator > 1:
+            raise OptionError(
+                f"scale={scale} makes {float(count):g} elements of a sequence of {len(steps)}; say which with steps="
+            )
+        return range(int(count))
+
+    def space(
+        self, volumes: list[Volume], names: list[str], parts: dict[tuple[int, str], int], paths: tuple[str, ...]
+    ) -> BoxSpace:
+        """Find all samples of some volumes, which have names, and are found by files' numbers and groups' names."""
+        axes = len(self.samples.shape) if isinstance(self.samples, Boxes) else 1 + self.has_rows
+        sizes: NDArray[np.int64] = np.array([volume.sizes(axes) for volume in volumes], dtype=np.int64)
+        reaches = [volume.reaches for volume in volumes]
+        if isinstance(self.samples, Boxes):
+            multiples = [volumes[0].multiples[axis] for axis in range(axes)]
+            return box_space(self.samples, sizes, names, multiples)
+        if isinstance(self.samples, Table):
+            assert self.kind is not None
+            return table_axis_space(self.samples, self.kind, sizes, parts, paths, reaches)
+        return axis_space(self.samples, sizes, reaches)
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether samples are of one row of axis 0 each."""
+        return self.kind is not None and self.kind.has_rows
+
+
+def _whole(other: tuple[Any, bool]) -> tuple[Along, bool]:
+    return Along(other[0]), other[1]
+
+
+def _others(shape: tuple[int, ...], columns: Columns) -> list[tuple[Any, bool]]:
+    """Give what is taken of the axes that samples do not move along, and whether each stays."""
+    if columns is None:
+        return [(range(count), True) for count in shape]
+    if not shape:
+        raise OptionError("columns= chooses of the axes that samples do not lie along, and there is none; leave it out")
+    return [(tuple(numbers.tolist()), stays) for numbers, stays in axes_taken(shape, columns)]
+
+
+def _scales(asked: Field, axes: int) -> tuple[Fraction, ...]:
+    if len(asked.scale) not in (0, 1, axes):
+        raise OptionError(f"scale= has {len(asked.scale)} numbers, and samples have {axes} axes: one, or one for each")
+    return asked.scale * axes if len(asked.scale) == 1 else asked.scale or (Fraction(1),) * axes
+
+
+def with_names(error: OptionError | FieldLengthError, path: str, name: str) -> Any:
+    """Give an error again that says which field of which file it is about."""
+    if isinstance(error, FieldLengthError):
+        return FieldLengthError(f"{path!r}: field {name!r}: {error}", field=name, file=path)
+    return OptionError(f"{path!r}: field {name!r}: {error}")
