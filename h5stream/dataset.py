@@ -179,8 +179,9 @@ class H5Dataset(Dataset[Any]):
 
     def __repr__(self) -> str:
         names = ", ".join(f.name for f in self.layout.fields)
-        what = "rows" if self.layout.space is None else "samples"
-        return f"H5Dataset({len(self):,} {what} of {names}; {len(self.layout.files)} file(s))"
+        what, space = "rows" if self.layout.space is None else "samples", self.layout.space
+        short = f"; {space.left_out:,} segment(s) shorter than a sample left out" if space and space.left_out else ""
+        return f"H5Dataset({len(self):,} {what} of {names}; {len(self.layout.files)} file(s){short})"
 
     def close(self) -> None:
         """Close the files; the next read opens them again."""

@@ -131,3 +131,149 @@ def check(source, arguments, arrays, axis, fields, length, stride, pad, tail, by
     else:
         segments = [expected[number][:2] for number in seen]
         assert sorted(segments) == sorted(set(segments)) == sorted({each[:2] for each in expected})
+
+
+@pytest.mark.parametrize("stored", [{}, {"chunks": (2, 3, 4), "compression": "gzip"}], ids=["contiguous", "gzip"])
+def test_a_sample_may_be_one_index_of_another_axis(tmp_path, stored):
+    values = np.arange(4 * 5 * 6).reshape(4, 5, 6)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", data=values, **stored)
+        file["y"] = np.arange(6)
+    dataset = H5Dataset(tmp_path / "a.h5", {"x": "x", "y": Field("y", axis=0)}, samples=Rows(axis=-1))
+    assert len(dataset) == 6
+    for k in range(6):
+        assert (dataset[k]["x"].numpy() == values[..., k]).all()
+        assert dataset[k]["y"] == k
+
+
+@pytest.mark.parametrize("stored", [{}, {"chunks": (2, 3, 4, 2), "compression": "gzip"}], ids=["contiguous", "gzip"])
+@pytest.mark.parametrize(
+    "columns", [[2, 0], slice(1, 3), (..., 1), (1, ...), (slice(None, None, 2), [0, 2])], ids=lambda each: str(each)
+)
+def test_columns_choose_of_the_axes_that_samples_do_not_lie_along(tmp_path, stored, columns):
+    values = np.arange(4 * 5 * 7 * 3).reshape(4, 5, 7, 3).astype("f4")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", data=values, **stored)
+    samples = Sequences(2, of="rows", axis=2)
+    dataset = H5Dataset(tmp_path / "a.h5", Field("x", columns=columns), samples=samples)
+    for number in range(len(dataset)):
+        row, start = divmod(number, 6)
+        first, second = columns if isinstance(columns, tuple) else (columns, slice(None))
+        others = values[row].transpose(0, 2, 1)  # time last, so that what is chosen comes first
+        first = slice(None) if first is Ellipsis else first
+        second = slice(None) if second is Ellipsis else second
+        wanted = others[first][..., second, :] if isinstance(first, int) else others[first][:, second]
+        wanted = wanted[..., start : start + 2]
+        if wanted.ndim == 3:
+            wanted = wanted.transpose(0, 2, 1)
+        elif isinstance(first, int):
+            wanted = wanted.T
+        assert (dataset[number].numpy() == wanted).all()
+
+
+@pytest.mark.parametrize("stored", [{}, {"chunks": (7,), "compression": "gzip"}], ids=["contiguous", "gzip"])
+def test_fields_of_unlike_rates_are_taken_at_the_same_time(tmp_path, stored):
+    rng = np.random.default_rng(0)
+    with h5py.File(tmp_path / "night.h5", "w") as file:
+        for subject, stages in (("a", 9), ("b", 4)):
+            file.create_dataset(f"{subject}/eeg", data=rng.random(stages * 30 + 5), **stored)
+            file[f"{subject}/stage"] = np.arange(stages)
+    fields = {"eeg": "eeg", "stage": Field("stage", scale=1 / 30), "now": Field("stage", scale=1 / 30, steps=[0])}
+    samples = Sequences(60, stride=15, of="*")
+    with (
+        H5StreamLoader(tmp_path / "night.h5", 4, shuffle=True, fields={**fields, "n": SampleNumber()}, samples=samples) as loader,
+        h5py.File(tmp_path / "night.h5") as file,
+    ):  # fmt: skip
+        starts = [("a", k) for k in range(0, 9 * 30 + 5 - 59, 15) if k // 30 + 1 < 9]
+        starts += [("b", k) for k in range(0, 4 * 30 + 5 - 59, 15) if k // 30 + 1 < 4]
+        count = 0
+        for batch in loader:
+            for place, number in enumerate(batch["n"].tolist()):
+                subject, start = starts[number]
+                assert (batch["eeg"][place].numpy() == file[subject]["eeg"][start : start + 60]).all()
+                assert batch["stage"][place].tolist() == [start // 30, start // 30 + 1]
+                assert batch["now"][place].tolist() == [start // 30]
+                count += 1
+    assert count == len(starts)
+
+
+@pytest.mark.parametrize("stored", [{}, {"chunks": (4, 4, 4), "compression": "gzip"}], ids=["contiguous", "gzip"])
+@pytest.mark.parametrize("at", ["random", "grid", "listed"])
+def test_boxes_of_fields_of_unlike_resolution_are_of_the_same_place(tmp_path, stored, at):
+    rng = np.random.default_rng(0)
+    raw, label = rng.random((12, 16, 20), "f4"), rng.integers(0, 5, (12, 8, 10))
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("raw", data=raw, **stored)
+        file.create_dataset("label", data=label, **stored)
+    given = {
+        "random": {"per_epoch": 20},
+        "grid": {"at": "grid", "stride": (3, 4, 4)},
+        "listed": {"at": [[0, 0, 0], [5, 6, 8], [8, 12, 12]]},
+    }[at]
+    boxes = Boxes((4, 4, 8), **given)
+    fields = {"raw": "raw", "label": Field("label", scale=(1, 0.5, 0.5)), "n": SampleNumber()}
+    with H5StreamLoader(tmp_path / "a.h5", 3, shuffle=True, fields=fields, samples=boxes) as loader:
+        space, count = loader.dataset.layout.space, 0
+        for batch in loader:
+            for place, origin in enumerate(space.boxes_of(batch["n"].numpy())[1].tolist()):
+                z, y, x = origin
+                assert (batch["raw"][place].numpy() == raw[z : z + 4, y : y + 4, x : x + 8]).all()
+                y, x = y / 2, x / 2
+                assert y == int(y)
+                assert x == int(x)
+                wanted = label[z : z + 4, int(y) : int(y) + 2, int(x) : int(x) + 4]
+                assert (batch["label"][place].numpy() == wanted).all()
+                count += 1
+    assert count == len(loader.dataset)
+
+
+@pytest.fixture
+def recording(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"], file["short"], file["y"] = np.zeros((3, 10)), np.zeros((3, 9)), np.zeros(10)
+        file["third"], file["text"] = np.zeros(3), np.zeros((3, 10), "S2")
+        file["empty"] = np.zeros((3, 0))
+    return tmp_path / "a.h5"
+
+
+@pytest.mark.parametrize(
+    ("fields", "samples", "kind", "says"),
+    [
+        ("x", lambda: Sequences(2, of="rows"), errors.OptionError, "so axis= is another"),
+        ("x", lambda: Rows(), errors.OptionError, "Rows needs of="),
+        ("x", lambda: Sequences(2, axis=2), errors.OptionError, r"'x'.*shape \(3, 10\), and no axis 2"),
+        ("x", lambda: Sequences(11, axis=1), errors.OptionError, "span 11 elements.*has 10"),
+        (["x", "short"], lambda: Sequences(2, axis=1), errors.FieldLengthError, "'short': it has 9 .*'x' has 10"),
+        (["x", "y"], lambda: Sequences(2, axis=1), errors.OptionError, r"'y'.*Field\(..., axis=\) names another"),
+        (["x", "y"], lambda: Sequences(2, of="rows", axis=1), errors.FieldLengthError, "'y': it has 10 .*'x' has 3"),
+        ("y", lambda: Sequences(2, of="rows", axis=1), errors.OptionError, "each of them has fewer"),
+        ("text", lambda: Sequences(2, axis=1), errors.UnsupportedFieldError, "parts of volumes are of numbers"),
+        ("empty", lambda: Sequences(2, axis=1), errors.FieldLengthError, "there is nothing in it"),
+        (Field("x", axis=0), lambda: Sequences(2), errors.OptionError, "a sample is a row of axis 0"),
+        (["x", Field("third", axis=0, scale=0.3)], lambda: Sequences(10, axis=1), errors.OptionError, None),
+        (["x", Field("y", axis=0, scale=0.5)], lambda: Sequences(2, axis=1), errors.FieldLengthError, "and 5 with scale"),
+        (["x", Field("third", axis=0, scale=1 / 3)], lambda: Sequences(4, axis=1), errors.OptionError, "makes 1.33333"),
+        (Field("x", scale=0.5), lambda: Sequences(2, axis=1), errors.OptionError, "counts against fields without"),
+        ("x", lambda: Table(axis=1, row=[0]), errors.OptionError, "needs a column 'start'"),
+        ("x", lambda: Table(axis=1, length=3, row=[0], start=[8]), errors.OptionError, "'start' is 8 at sample 0"),
+        ("x", lambda: Table(axis=1, length=3, row=[3], start=[0]), errors.OptionError, "'row' is 3 at sample 0"),
+        ("x", lambda: Table(axis=1, length=3, start=[-1]), errors.OptionError, "'start' is -1 at sample 0"),
+        (Field("x", at="end"), lambda: Table(axis=1, start=[1]), errors.OptionError, "names a column"),
+        (Field("x", columns=[3]), lambda: Sequences(2, of="rows", axis=1), errors.OptionError, "none; leave it out"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_together_is_told(recording, fields, samples, kind, says):
+    if says is None:
+        assert len(H5Dataset(recording, fields, samples=samples())) == 1
+        return
+    with pytest.raises(kind, match=says):
+        H5Dataset(recording, fields, samples=samples())
+
+
+def test_segments_that_are_too_short_are_counted(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for k, length in enumerate((10, 3, 2, 7)):
+            file[f"{k}/x"] = np.zeros((2, length))
+            file[f"{k}/y"] = np.zeros(length)
+    assert "2 segment(s)" in repr(H5Dataset(tmp_path / "a.h5", "x", samples=Sequences(4, of="*", axis=1)))
+    assert "2 segment(s)" in repr(H5Dataset(tmp_path / "a.h5", "y", samples=Sequences(4, of="*")))

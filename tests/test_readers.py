@@ -403,3 +403,120 @@ def test_torch_em(tmp_path, stored):
             epochs.append(seen)
     assert len(epochs[0]) == len(epochs[1]) == 50
     assert len({*epochs[0], *epochs[1]}) > 60
+
+
+@STORED
+def test_multiple_physics_pretraining(tmp_path, stored):
+    """Simulations x time in files: some times as history, the next as target, of several fields; no step leaves one."""
+    rng, history = np.random.default_rng(0), 3
+    paths = [str(tmp_path / f"ns_{k}.h5") for k in range(2)]
+    for path, simulations in zip(paths, (3, 2), strict=True):
+        with h5py.File(path, "w") as file:
+            write(file, "velocity", rng.random((simulations, 9, 6, 5, 2), "f4"), stored, rows=1)
+            write(file, "particles", rng.random((simulations, 9, 6, 5, 1), "f4"), stored, rows=1)
+    expected = []
+    for path in paths:
+        with h5py.File(path) as file:
+            simulations, times = file["velocity"].shape[:2]
+            for simulation, time in itertools.product(range(simulations), range(history, times)):
+                inner = slice(time - history, time + 1)
+                both = [file[name][simulation, inner] for name in ("velocity", "particles")]
+                trajectory = np.concatenate(both, -1)
+                expected.append({"history": trajectory[:-1], "target": trajectory[-1]})
+    fields = {
+        f"{when}_{name}": Field(name, steps=steps)
+        for when, steps in (("history", range(history)), ("target", [history]))
+        for name in ("velocity", "particles")
+    }
+
+    def joined(batch):
+        both = {when: torch.cat([batch[f"{when}_{name}"] for name in ("velocity", "particles")], -1)
+                for when in ("history", "target")}  # fmt: skip
+        return {"history": both["history"], "target": both["target"][:, 0], "number": batch["number"]}
+
+    samples = Sequences(of="rows", axis=1)
+    seen = []
+    with H5StreamLoader(
+        paths, 4, shuffle=True, fields={**fields, "number": SampleNumber()}, samples=samples, transform=joined
+    ) as loader:
+        for batch in loader:
+            for place, number in enumerate(batch["number"].tolist()):
+                seen.append(number)
+                for name, wanted in expected[number].items():
+                    assert np.array_equal(batch[name][place].numpy(), wanted)
+    assert sorted(seen) == list(range(len(expected)))
+
+
+@STORED
+def test_poseidon(tmp_path, stored):
+    """All pairs of times t1 <= t2 of each simulation, two of three channels."""
+    rng, simulations, times = np.random.default_rng(0), 4, 6
+    with h5py.File(tmp_path / "ns.nc", "w") as file:
+        write(file, "velocity", rng.random((simulations, times, 3, 8, 8), "f4"), stored, rows=1)
+    pairs = [(i, j) for i in range(times) for j in range(i, times) if j - i != 2]
+    listed = [(simulation, t1, t2) for simulation in range(simulations) for t1, t2 in pairs]
+    expected = []
+    with h5py.File(tmp_path / "ns.nc") as file:
+        for simulation, t1, t2 in listed:
+            velocity = file["velocity"]
+            expected.append({
+                "input": velocity[simulation, t1, 0:2], "label": velocity[simulation, t2, 0:2], "time": np.array(t2 - t1),
+            })  # fmt: skip
+    table = np.array(listed)
+    check_all(
+        expected,
+        tmp_path / "ns.nc",
+        {
+            "input": Field("velocity", columns=slice(0, 2)),
+            "label": Field("velocity", columns=slice(0, 2), at="end"),
+            "time": Values(table[:, 2] - table[:, 1]),
+        },
+        Table(axis=1, row=table[:, 0], start=table[:, 1], end=table[:, 2]),
+    )
+
+
+@STORED
+def test_labram(tmp_path, stored):
+    """Subjects as groups of channels x time, a window every so often; the first part of each subject's alone."""
+    rng, window, stride, until = np.random.default_rng(0), 20, 7, 0.8
+    with h5py.File(tmp_path / "eeg.hdf5", "w") as file:
+        for name, length in (("sub_a", 90), ("sub_b", 63), ("sub_c", 20)):
+            write(file, f"{name}/eeg", rng.random((5, length)), stored, rows=3)
+    expected, chosen, every = [], [], 0
+    with h5py.File(tmp_path / "eeg.hdf5") as file:
+        for subject in file:
+            eeg = file[subject]["eeg"]
+            count = (eeg.shape[1] - window) // stride + 1
+            last = int(count * until - 1)
+            chosen += [every + k for k in range(last + 1)]
+            every += count
+            expected += [{"eeg": eeg[:, k * stride : k * stride + window]} for k in range(last + 1)]
+    samples = Sequences(window, stride=stride, of="*", axis=1)
+    dataset = H5Dataset(tmp_path / "eeg.hdf5", {"eeg": "eeg", "number": SampleNumber()}, samples=samples, rows=chosen)
+    places = {number: place for place, number in enumerate(chosen)}
+    seen = []
+    for batch in H5StreamLoader(dataset, 4, shuffle=True):
+        for place, number in enumerate(batch["number"].tolist()):
+            seen.append(number)
+            assert np.array_equal(batch["eeg"][place].numpy(), expected[places[number]]["eeg"])
+    assert sorted(seen) == chosen
+
+
+@STORED
+def test_earth_forecasting_transformer(tmp_path, stored):
+    """A catalogue of events, which lie in files by year; some frames of each, time being the last axis."""
+    rng, frames, stride, raw = np.random.default_rng(0), 4, 3, 12
+    paths = [str(tmp_path / f"SEVIR_VIL_{year}.h5") for year in (2018, 2019)]
+    for path, events in zip(paths, (3, 4), strict=True):
+        with h5py.File(path, "w") as file:
+            write(file, "vil", rng.integers(0, 255, (events, 8, 7, raw), "u1"), stored, rows=1)
+    catalogue = [(paths[1], 2), (paths[0], 0), (paths[1], 3), (paths[0], 2)]
+    listed = [(path, event, k * stride) for path, event in catalogue for k in range((raw - frames) // stride + 1)]
+    expected = []
+    for path, event, start in listed:
+        with h5py.File(path) as file:
+            expected.append(
+                {"vil": file["vil"][event : event + 1, :, :, slice(0, None)][0][:, :, start : start + frames]}
+            )
+    files, events, starts = zip(*listed, strict=True)
+    check_all(expected, paths, {"vil": "vil"}, Table(axis=-1, length=frames, file=files, row=events, start=starts))
