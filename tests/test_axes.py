@@ -1,9 +1,10 @@
 """Samples along another axis than the first, beside slices of h5py: recordings, simulations, unlike rates, tables."""
 
+import contextlib
+
 import h5py
 import numpy as np
 import pytest
-import torch
 from amounts import examples
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
@@ -73,24 +74,27 @@ def test_every_sample_along_an_axis_is_what_h5py_slices(tmp_path, form, data):
         "name": "@name",
     }
     samples = Sequences(
-        length, stride=stride, of="rows" if by_row else "*", axis=axis - (len(shapes[0]) if data.draw(st.booleans()) else 0),
-        pad=pad, tail=tail, starts=starts,
-    )  # fmt: skip
+        length,
+        stride=stride,
+        of="rows" if by_row else "*",
+        axis=axis - (len(shapes[0]) if data.draw(st.booleans()) else 0),
+        pad=pad,
+        tail=tail,
+        starts=starts,
+    )
     order = data.draw(
         st.sampled_from([{"shuffle": True, "seed": 1}, {}, {"shuffle": True, "window": 3, "num_workers": 0}])
     )
-    source = path
-    if by_row:
-        with h5py.File(path) as file:
-            source = file["0"]
-            arguments = {"batch_size": 3, "fields": fields, "samples": samples, **order}
-            check(source, arguments, arrays, axis, fields, length, stride, pad, tail, by_row)
-    else:
-        check(source, {"batch_size": 3, "fields": fields, "samples": samples, **order}, arrays, axis, fields, length, stride, pad, tail, by_row)  # fmt: skip
+    with contextlib.ExitStack() as opened:
+        source = opened.enter_context(h5py.File(path))["0"] if by_row else path
+        arguments = {"batch_size": 3, "fields": fields, "samples": samples, **order}
+        check(source, arguments, arrays, axis % arrays[0].ndim, by_row)
 
 
-def check(source, arguments, arrays, axis, fields, length, stride, pad, tail, by_row):
+def check(source, arguments, arrays, axis, by_row):
     """Read an epoch, and look at each sample."""
+    fields, samples = arguments["fields"], arguments["samples"]
+    length, stride, pad, tail = samples.length, samples.stride, samples.pad, samples.tail
     steps = list(range(length)) if fields["x"] == "x" else list(fields["x"].steps)
     least, most = min(0, *steps), max(length - 1, *steps)
     expected = []
@@ -181,9 +185,11 @@ def test_fields_of_unlike_rates_are_taken_at_the_same_time(tmp_path, stored):
     fields = {"eeg": "eeg", "stage": Field("stage", scale=1 / 30), "now": Field("stage", scale=1 / 30, steps=[0])}
     samples = Sequences(60, stride=15, of="*")
     with (
-        H5StreamLoader(tmp_path / "night.h5", 4, shuffle=True, fields={**fields, "n": SampleNumber()}, samples=samples) as loader,
+        H5StreamLoader(
+            tmp_path / "night.h5", 4, shuffle=True, fields={**fields, "n": SampleNumber()}, samples=samples
+        ) as loader,
         h5py.File(tmp_path / "night.h5") as file,
-    ):  # fmt: skip
+    ):
         starts = [("a", k) for k in range(0, 9 * 30 + 5 - 59, 15) if k // 30 + 1 < 9]
         starts += [("b", k) for k in range(0, 4 * 30 + 5 - 59, 15) if k // 30 + 1 < 4]
         count = 0
@@ -251,7 +257,12 @@ def recording(tmp_path):
         ("empty", lambda: Sequences(2, axis=1), errors.FieldLengthError, "there is nothing in it"),
         (Field("x", axis=0), lambda: Sequences(2), errors.OptionError, "a sample is a row of axis 0"),
         (["x", Field("third", axis=0, scale=0.3)], lambda: Sequences(10, axis=1), errors.OptionError, None),
-        (["x", Field("y", axis=0, scale=0.5)], lambda: Sequences(2, axis=1), errors.FieldLengthError, "and 5 with scale"),
+        (
+            ["x", Field("y", axis=0, scale=0.5)],
+            lambda: Sequences(2, axis=1),
+            errors.FieldLengthError,
+            "and 5 with scale",
+        ),
         (["x", Field("third", axis=0, scale=1 / 3)], lambda: Sequences(4, axis=1), errors.OptionError, "makes 1.33333"),
         (Field("x", scale=0.5), lambda: Sequences(2, axis=1), errors.OptionError, "counts against fields without"),
         ("x", lambda: Table(axis=1, row=[0]), errors.OptionError, "needs a column 'start'"),
@@ -261,7 +272,7 @@ def recording(tmp_path):
         (Field("x", at="end"), lambda: Table(axis=1, start=[1]), errors.OptionError, "names a column"),
         (Field("x", columns=[3]), lambda: Sequences(2, of="rows", axis=1), errors.OptionError, "none; leave it out"),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_fit_together_is_told(recording, fields, samples, kind, says):
     if says is None:
         assert len(H5Dataset(recording, fields, samples=samples())) == 1

@@ -459,9 +459,8 @@ def test_poseidon(tmp_path, stored):
     with h5py.File(tmp_path / "ns.nc") as file:
         for simulation, t1, t2 in listed:
             velocity = file["velocity"]
-            expected.append({
-                "input": velocity[simulation, t1, 0:2], "label": velocity[simulation, t2, 0:2], "time": np.array(t2 - t1),
-            })  # fmt: skip
+            pair = velocity[simulation, t1, 0:2], velocity[simulation, t2, 0:2], np.array(t2 - t1)
+            expected.append(dict(zip(("input", "label", "time"), pair, strict=True)))
     table = np.array(listed)
     check_all(
         expected,
