@@ -1,5 +1,6 @@
 """Boxes of volumes, beside h5py and NumPy: random, on a grid, listed; with halos, padding, channels, several files."""
 
+import threading
 from pathlib import Path
 
 import h5py
@@ -305,3 +306,81 @@ def test_fields_of_unlike_volumes_are_told(tmp_path):
         H5StreamLoader([drawn, drawn], 2)
     with pytest.raises(errors.OptionError, match="none to choose from"):
         drawn.subset([1])
+
+
+def has_enough(label):
+    return float((label > 2).double().mean()) > 0.41
+
+
+@pytest.mark.parametrize("draw", ["rows", "segments"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"num_workers": 0}, {"window_device": "cpu"}, {"isolation": "process"}, {"rank": 1, "world_size": 2}],
+)
+def test_boxes_that_are_refused_are_drawn_again(paths, draw, options):
+    boxes = Boxes((4, 4, 4), per_epoch=40, accept=has_enough, accept_on="label", draw=draw)
+    everything = Boxes((4, 4, 4), per_epoch=40, draw=draw)
+    with H5StreamLoader(
+        paths, 5, shuffle=True, seed=1, fields=FIELDS, samples=Boxes((4, 4, 4), **everything)
+    ) as loader:
+        assert not all(has_enough(label) for batch in loader for label in batch["label"])
+    epochs = []
+    with (
+        H5StreamLoader(paths, 5, shuffle=True, seed=1, fields=FIELDS, samples=boxes, window=10, **options) as loader,
+        h5py.File(paths[0]) as first,
+        h5py.File(paths[1]) as second,
+    ):
+        space = loader.dataset.layout.space
+        for _ in range(2):
+            seen = []
+            for batch in loader:
+                of, origins = space.boxes_of(batch["number"].numpy())
+                for place in range(len(of)):
+                    file, origin = (first, second)[of[place]], origins[place].tolist()
+                    assert has_enough(batch["label"][place])
+                    assert (batch["raw"][place].numpy() == by_hand(file["raw"][()], origin, (4, 4, 4), None)).all()
+                    assert (batch["label"][place].numpy() == by_hand(file["label"][()], origin, (4, 4, 4), None)).all()
+                seen += batch["number"].tolist()
+            epochs.append(seen)
+        assert len(epochs[0]) == len(loader.dataset) // options.get("world_size", 1)
+        assert epochs[0] != epochs[1]
+        if draw == "segments" and not options:
+            assert np.bincount(space.boxes_of(np.array(epochs[0]))[0]).tolist() == [20, 20]
+
+
+def test_a_dataset_alone_gives_boxes_that_are_accepted(paths):
+    boxes = Boxes((4, 4, 4), per_epoch=10, accept=lambda sample: has_enough(sample["label"]))
+    dataset = H5Dataset(paths, FIELDS, samples=boxes)
+    assert all(has_enough(dataset[k]["label"]) for k in range(10))
+    with H5StreamLoader(dataset, 10, seed=0) as loader:
+        assert next(iter(loader))["number"].tolist() == [dataset[k]["number"].item() for k in range(10)]
+
+
+def test_a_function_that_refuses_all_is_told_and_can_be_stopped(paths):
+    never = Boxes((4, 4, 4), per_epoch=10, accept=lambda label: False, accept_on="label", tries=3)
+    with pytest.raises(errors.OptionError, match=r"refused 3 boxes in turn for \d+ of \d+ samples"):
+        next(iter(H5StreamLoader(paths, 5, shuffle=True, fields=FIELDS, samples=never)))
+    asked = threading.Event()
+
+    def ask(label):
+        asked.set()
+        return False
+
+    forever = Boxes((4, 4, 4), per_epoch=10, accept=ask, accept_on="label", tries=10**9)
+    loader = H5StreamLoader(paths, 5, shuffle=True, fields=FIELDS, samples=forever)
+    iterator = iter(loader)
+    assert asked.wait(60)
+    iterator.close()
+    loader.close()
+
+
+def test_a_function_that_breaks_is_told(paths):
+    boxes = Boxes((4, 4, 4), per_epoch=10, accept=lambda label: label.nothing, accept_on="label")
+    with pytest.raises(AttributeError, match="nothing"):
+        list(H5StreamLoader(paths, 5, shuffle=True, fields=FIELDS, samples=boxes))
+    with pytest.raises(errors.OptionError, match="accept_on='labels' is no field of a sample; it has 'raw', 'label'"):
+        H5Dataset(paths, FIELDS, samples=Boxes((4, 4, 4), per_epoch=1, accept=has_enough, accept_on="labels"))
+    with pytest.raises(errors.OptionError, match="accept= is a function, for at='random'"):
+        Boxes((4, 4), at="grid", accept=has_enough)
+    with pytest.raises(errors.OptionError, match="it needs accept="):
+        Boxes((4, 4), per_epoch=1, accept_on="label")

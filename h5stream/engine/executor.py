@@ -345,6 +345,7 @@ class Run:
         if window is None:
             return None
         first, placement = Placement.from_first(window)
+        placement = self._reader.accepted(placement, lambda: self._stopped)
         del window  # its batch numbers are as much memory as those of the placement
         # Small windows are cut finely enough that every thread gets a share.
         share = placement.total_rows * self._row_nbytes // (4 * max(1, len(self._threads)))

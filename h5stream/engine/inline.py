@@ -131,6 +131,7 @@ class InlineRun:
         if window is None:
             return None
         first, placement = Placement.from_first(window)
+        placement = self._reader.accepted(placement, lambda: self._stopped)
         tasks = list(self._reader.plan(placement, TASK_NBYTES, self._resident))
         return PlannedWindow(first, placement.rows_of_batches(), tasks, placement.files_of(self._reader.layout))
 

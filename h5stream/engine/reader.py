@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Protocol, cast
 
 import numpy as np
 
+from h5stream.engine.acceptance import Acceptance
 from h5stream.engine.counters import Tally
 from h5stream.engine.footprint import TASK_NBYTES
 from h5stream.engine.landing.boxes import BoxesOfPart
@@ -109,6 +111,11 @@ class RowReader:
             if dataset not in self._lookups and not isinstance(layout.space, BoxSpace):
                 self._by_steps.setdefault(layout.steps_of(dataset), []).append(dataset)
         self._boxes: dict[tuple[int, int], BoxesOfPart] = {}
+        self._acceptance = (
+            Acceptance(layout, layout.space, self._plan_of, self._carry_out)
+            if isinstance(layout.space, BoxSpace) and layout.space.accept is not None
+            else None
+        )
         self._ways: list[list[Way | None]] = [[None] * len(parts) for parts in layout.datasets]
         self._unfiltered = not (layout.space or layout.columns or layout.lookups) and all(
             part.access == DIRECT and self.sources[part.file].has_descriptor
@@ -141,6 +148,21 @@ class RowReader:
         """Reads that may wait at a time, beside the threads that decode; 0 where those read as well."""
         return max((source.concurrency for source in self.sources), default=0)
 
+    def accepted(self, placement: Placement, stopped: Callable[[], bool] = lambda: False) -> Placement:
+        """Give a window's samples again, with others in place of those that the user's function refuses.
+
+        Raises
+        ------
+        OptionError
+            If it refuses too many.
+        """
+        if self._acceptance is None:
+            return placement
+        placement = placement.each_row()
+        numbers = self._acceptance.numbers(placement.rows.astype(np.int64), stopped)
+        ascending = np.argsort(numbers, kind="stable")
+        return replace(placement[ascending], rows=narrowed(numbers[ascending]))
+
     def plan(self, placement: Placement, task_nbytes: int, resident: Resident | None = None) -> Iterator[Task]:
         """Plan what brings a window's samples.
 
@@ -155,7 +177,8 @@ class RowReader:
         """
         layout = self.layout
         if isinstance(layout.space, BoxSpace):
-            yield from self._plan_boxes(placement.each_row(), layout.space, task_nbytes)
+            every = range(len(layout.aligned))
+            yield from self._plan_boxes(placement.each_row(), layout.space, task_nbytes, every)
         for (steps, at), datasets in self._by_steps.items():
             rows, outside = placement, None
             if isinstance(layout.space, SequenceSpace):
@@ -170,12 +193,18 @@ class RowReader:
             yield from self._plan_some(looked_up, task_nbytes, [dataset], resident)
         yield from self._columns.plan(placement)
 
-    def _plan_boxes(self, placement: Placement, space: BoxSpace, task_nbytes: int) -> Iterator[Task]:
-        """Plan what brings boxes, volume by volume."""
+    def _plan_of(self, placement: Placement, datasets: Sequence[int]) -> Iterator[Task]:
+        assert isinstance(self.layout.space, BoxSpace)
+        return self._plan_boxes(placement, self.layout.space, TASK_NBYTES, datasets)
+
+    def _plan_boxes(
+        self, placement: Placement, space: BoxSpace, task_nbytes: int, datasets: Sequence[int]
+    ) -> Iterator[Task]:
+        """Plan what brings some datasets' boxes, volume by volume."""
         of, origins = space.boxes_of(placement.rows)
         by_volume = np.argsort(of, kind="stable")
         for ours in np.split(by_volume, np.flatnonzero(np.diff(of[by_volume])) + 1) if len(of) else ():
-            for dataset in range(len(self.layout.aligned)):
+            for dataset in datasets:
                 yield from self._boxes_of(dataset, int(of[ours[0]]), space).plan(
                     placement[ours], origins[ours], task_nbytes
                 )
@@ -241,9 +270,13 @@ class RowReader:
         H5StreamError
             As tasks do.
         """
-        placement, tools = Placement.of(window), self.tools()
+        placement = self.accepted(Placement.of(window))
         plain = self._unfiltered and not self._mapped
-        for task in self._in_turn(placement) if plain else self.plan(placement, TASK_NBYTES):
+        self._carry_out(self._in_turn(placement) if plain else self.plan(placement, TASK_NBYTES), destination)
+
+    def _carry_out(self, tasks: Iterator[Task], destination: Destination) -> None:
+        tools = self.tools()
+        for task in tasks:
             task.land(tools.read(task.ranges()), destination, tools)
 
     def _in_turn(self, placement: Placement) -> Iterator[Task]:

@@ -7,7 +7,7 @@ these numbers, or from 0.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -155,6 +155,25 @@ class Listed:
         return origins
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accept:
+    """Which boxes will do.
+
+    Attributes
+    ----------
+    function : callable
+        Tells it of a box.
+    on : str, int or None
+        The field that it is asked about, by its name or place; None asks about whole samples.
+    tries : int
+        Boxes that are tried for each sample, at most.
+    """
+
+    function: Callable[[Any], Any]
+    on: str | int | None
+    tries: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BoxSpace:
     """All samples that are parts of some volumes.
@@ -171,6 +190,8 @@ class BoxSpace:
         How an epoch's samples are drawn from all; None where it takes all.
     left_out : int
         Volumes, or rows of them, that no sample is of, since they are shorter than one.
+    accept : Accept or None
+        Which boxes will do; None accepts all.
     """
 
     volumes: Ints
@@ -178,6 +199,7 @@ class BoxSpace:
     pad: str | float | None = None
     draws: Draws | None = None
     left_out: int = 0
+    accept: Accept | None = None
 
     @property
     def segments(self) -> tuple[Ints, Ints]:
@@ -202,6 +224,18 @@ class BoxSpace:
         """Give the volume and the origin of each sample, by its number."""
         return self.starts.volumes_of(numbers), self.starts.origins_of(numbers)
 
+    def drawn_again(self, numbers: Ints, trial: int) -> Ints:
+        """Give the boxes that are tried in place of some that were refused, as a function of their numbers alone.
+
+        They are of the same volume, or of any, as the first were drawn.
+        """
+        words = _mixed(numbers.astype(np.uint64), trial)
+        if self.draws is not None and self.draws.by == "rows":
+            return (words % np.uint64(self.samples)).astype(np.int64)
+        first, counts = self.segments
+        segment = np.searchsorted(first, numbers, side="right") - 1
+        return first[segment] + (words % counts[segment].astype(np.uint64)).astype(np.int64)
+
     def outside(self, numbers: NDArray[Any], steps: Sequence[int]) -> NDArray[np.bool_]:
         """Tell which steps along the last axis lead out of the volume, for each of some samples."""
         volume, origins = self.boxes_of(numbers)
@@ -213,6 +247,14 @@ class BoxSpace:
     def padding(self) -> float | None:
         """The number that stands outside of volumes; None where it is an element of the volume, or nothing does."""
         return number_outside(self.pad)
+
+
+def _mixed(numbers: NDArray[np.uint64], trial: int) -> NDArray[np.uint64]:
+    """Give 64 bits for each number and trial that look random. Source: the finalizer of SplitMix64."""
+    bits = numbers * np.uint64(0x9E3779B97F4A7C15) + np.uint64((trial + 1) * 0xD1342543DE82EF95 % (1 << 64))
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        bits = (bits ^ (bits >> np.uint64(shift))) * np.uint64(factor)
+    return bits ^ (bits >> np.uint64(31))
 
 
 def number_outside(pad: str | float | None) -> float | None:

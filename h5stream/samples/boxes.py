@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
-from h5stream.samples.box_space import BoxSpace, Grid, Listed
+from h5stream.samples.box_space import Accept, BoxSpace, Grid, Listed
 from h5stream.samples.sequences import Draws, Of, checked_pad, integer
 
 Ints = NDArray[np.int64]
@@ -45,6 +45,14 @@ class Boxes:
     pad : str or number, optional, keyword-only
         What stands outside of a volume, where a halo, or a box that is larger, leads out of it: ``"edge"``,
         ``"reflect"`` (mirrored at the edge, which is not repeated), ``"zeros"`` or a number.
+    accept : callable, optional, keyword-only
+        For ``"random"``: tells whether a box will do, such as ``lambda label: (label > 0).float().mean() > 0.1``. One
+        that will not is drawn again, which is a function of its number alone. It is called in reader threads, with the
+        tensor of the field that `accept_on` names, or with a whole sample; what it is asked about is read twice.
+    accept_on : str or int, optional, keyword-only
+        The name, or for a tuple the place, of the field that `accept` is asked about.
+    tries : int, keyword-only
+        Boxes that are tried for each sample at most; then it is an error.
     of : str or sequence of str, optional, keyword-only
         The groups that hold volumes, as in `Rows`; by default each file is one.
 
@@ -67,6 +75,9 @@ class Boxes:
     draw: str = "rows"
     halo: tuple[int, ...] | None = None
     pad: str | float | None = None
+    accept: Callable[[Any], Any] | None = None
+    accept_on: str | int | None = None
+    tries: int = 500
     of: Of = None
 
     def __post_init__(self) -> None:
@@ -91,6 +102,13 @@ class Boxes:
             )
         if self.stride is not None and not (isinstance(self.at, str) and self.at == GRID):
             raise OptionError("Boxes: stride= belongs to at='grid'")
+        if (self.accept is not None and not (is_random and callable(self.accept))) or integer(self.tries, "tries") < 1:
+            raise OptionError(
+                "Boxes: accept= is a function, for at='random', and tries= at least 1; boxes of a grid are chosen with "
+                "rows= or subset()"
+            )
+        if self.accept is None and self.accept_on is not None:
+            raise OptionError("Boxes: accept_on= names the field that accept= is asked about; it needs accept=")
         if self.draw not in ("rows", "segments"):
             raise OptionError(f"Boxes: draw= is 'rows' or 'segments', not {self.draw!r}")
 
@@ -152,7 +170,8 @@ def box_space(boxes: Boxes, volumes: Ints, names: Sequence[str], multiples: Sequ
         first=np.zeros_like(volumes), last=last, counts=-(-last // np.array(stride, dtype=np.int64)) + 1, stride=stride
     )
     draws = Draws(per_epoch=boxes.per_epoch, by=boxes.draw) if is_random else None
-    return BoxSpace(volumes=volumes, starts=grid, pad=boxes.pad, draws=draws)
+    accept = None if boxes.accept is None else Accept(function=boxes.accept, on=boxes.accept_on, tries=boxes.tries)
+    return BoxSpace(volumes=volumes, starts=grid, pad=boxes.pad, draws=draws, accept=accept)
 
 
 def _listed(boxes: Boxes, volumes: Ints, multiples: tuple[int, ...]) -> BoxSpace:

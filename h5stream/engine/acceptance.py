@@ -1,0 +1,134 @@
+"""Boxes that a function of the user's rejects, and those that take their places: worked out before a window is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from h5stream.engine.assemble import Assembler
+from h5stream.engine.plan import Placement
+from h5stream.engine.slots import SlotFormat, address_of
+from h5stream.engine.tasks import Destination, Task
+from h5stream.errors import OptionError
+from h5stream.samples.box_space import Accept, BoxSpace
+from h5stream.storage.layout import SampleLayout
+from h5stream.structure import sample_of
+
+TRIED_NBYTES = 16 * 1024 * 1024
+"""Bytes of boxes that are tried at a time."""
+
+Carry = Callable[[Iterator[Task], Destination], None]
+Plan = Callable[[Placement, tuple[int, ...]], Iterator[Task]]
+
+
+class Acceptance:
+    """Finds boxes that are accepted.
+
+    # Guarantees: immutable; any thread may ask. The user's function is called by that thread, and must allow it.
+
+    Parameters
+    ----------
+    layout : SampleLayout
+        The fields.
+    space : BoxSpace
+        The boxes; its `accept` says which will do.
+    plan, carry_out : callable
+        Plan what some datasets give for samples, and carry it out.
+    """
+
+    def __init__(self, layout: SampleLayout, space: BoxSpace, plan: Plan, carry_out: Carry) -> None:
+        assert space.accept is not None
+        self._layout, self._space, self._rule = layout, space, space.accept
+        _check_field(layout, space.accept.on)
+        self._plan, self._carry_out, self._assembler = plan, carry_out, Assembler(layout)
+        self._datasets = tuple(_datasets_of(layout, self._rule))
+        wanted = {target.field for n in self._datasets for target in layout.datasets[n][0].targets}
+        self._nbytes = sum(layout.fields[field].row_nbytes for field in wanted)
+
+    def numbers(self, numbers: NDArray[np.int64], stopped: Callable[[], bool]) -> NDArray[np.int64]:
+        """Give for each box its own number where it is accepted, else that of one which is.
+
+        Parameters
+        ----------
+        numbers : ndarray of int64
+            Of the boxes that were drawn.
+        stopped : callable
+            Tells whether nothing is needed any more; what comes back is of no use then.
+
+        Raises
+        ------
+        OptionError
+            If none is found in as many tries as there may be.
+        """
+        found, pending = numbers.copy(), np.arange(len(numbers))
+        at_once = max(1, TRIED_NBYTES // max(1, self._nbytes))
+        for trial in range(self._rule.tries):
+            refused = []
+            for first in range(0, len(pending), at_once):
+                if stopped():
+                    return found
+                some = pending[first : first + at_once]
+                refused.append(some[~self._accepts(found[some])])
+            pending = np.concatenate(refused) if refused else pending[:0]
+            if not len(pending):
+                return found
+            found[pending] = self._space.drawn_again(numbers[pending], trial)
+        raise OptionError(
+            f"Boxes: accept= refused {self._rule.tries:,} boxes in turn for {len(pending):,} of {len(numbers):,} "
+            "samples; let it accept more, or allow more tries="
+        )
+
+    def _accepts(self, numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Ask the function about some boxes, each read once."""
+        distinct, which = np.unique(numbers, return_inverse=True)
+        count = len(distinct)
+        slot_format = SlotFormat.for_rows(self._layout.fields, count)
+        memory = np.empty(slot_format.nbytes, dtype=np.uint8)  # of fields that are not asked about nothing is touched
+        objects = {n: [None] * count for n, field in enumerate(self._layout.fields) if field.kind == "object"}
+        destination = Destination(
+            slots=np.array([address_of(memory)], dtype=np.int64),
+            format=slot_format,
+            row_nbytes=tuple(field.placed_nbytes for field in self._layout.fields),
+            objects=[objects],
+        )
+        placement = Placement(rows=distinct, batch=np.zeros(count, dtype=np.int64), within=np.arange(count))
+        self._carry_out(self._plan(placement, self._datasets), destination)
+        batch = self._assembler.batch(torch.from_numpy(memory), slot_format, count, objects)
+        asked = batch if self._rule.on is None else batch[self._rule.on]
+        accepted = np.array([bool(self._rule.function(sample_of(asked, k))) for k in range(count)], dtype=bool)
+        answers: NDArray[np.bool_] = accepted[which]
+        return answers
+
+
+def _check_field(layout: SampleLayout, on: str | int | None) -> None:
+    """Refuse a field that is to be looked at, and is none of the sample's."""
+    shape = layout.shape
+    keys = list(shape.keys) if shape.kind == "dict" else [*range(len(shape.keys))] if shape.kind == "tuple" else []
+    if on is not None and on not in keys:
+        raise OptionError(
+            f"Boxes: accept_on={on!r} is no field of a sample; "
+            + (f"it has {', '.join(repr(key) for key in keys)}" if keys else "a sample is one tensor, so leave it out")
+        )
+
+
+def _datasets_of(layout: SampleLayout, rule: Accept) -> Iterator[int]:
+    """Give the datasets that the function is asked about."""
+    wanted = None if rule.on is None else _fields_in(_entry(layout, rule.on))
+    for number, parts in enumerate(layout.aligned):
+        if wanted is None or wanted & {target.field for target in parts[0].targets}:
+            yield number
+
+
+def _entry(layout: SampleLayout, on: Any) -> Any:
+    place = list(layout.shape.keys).index(on) if layout.shape.kind == "dict" else on
+    return layout.entries[place]
+
+
+def _fields_in(entry: Any) -> set[int]:
+    if isinstance(entry, dict):
+        return set().union(*map(_fields_in, entry.values()))
+    return {entry}
