@@ -320,9 +320,7 @@ def has_enough(label):
 def test_boxes_that_are_refused_are_drawn_again(paths, draw, options):
     boxes = Boxes((4, 4, 4), per_epoch=40, accept=has_enough, accept_on="label", draw=draw)
     everything = Boxes((4, 4, 4), per_epoch=40, draw=draw)
-    with H5StreamLoader(
-        paths, 5, shuffle=True, seed=1, fields=FIELDS, samples=Boxes((4, 4, 4), **everything)
-    ) as loader:
+    with H5StreamLoader(paths, 5, shuffle=True, seed=1, fields=FIELDS, samples=everything) as loader:
         assert not all(has_enough(label) for batch in loader for label in batch["label"])
     epochs = []
     with (
