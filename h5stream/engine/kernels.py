@@ -689,21 +689,30 @@ def _inside(index, size, mode):
 
 
 @jit
-def _reach(origin, offsets, sizes, follow, shape, low, high, strides, mode, element, into, out, counts):
-    """Find the elements along each axis of a box that a region has: where they go, and where they lie in it."""
-    step = element
-    for axis in range(sizes.shape[0] - 1, -1, -1):
+def _reach(origin, offsets, sizes, follow, shape, low, high, strides, mode, element, into, out, counts, runs):
+    """Find the elements along each axis of a box that a region has: where they go, and where they lie in it.
+
+    Of the last axis these are runs, whose number is given.
+    """
+    inner, step, found = sizes.shape[0] - 1, element, 0
+    for axis in range(inner, -1, -1):
         size, begin, count = sizes[axis], origin[axis] + offsets[axis, 0], 0
-        first, last = 0, size
+        first, last, is_plain = 0, size, False
         if follow[axis] and (mode == 0 or (begin >= 0 and begin + size <= shape[axis])):
-            first, last = max(low[axis] - begin, 0), min(high[axis] - begin, size)
-        for k in range(first, last):
-            index = _inside(origin[axis] + offsets[axis, k], shape[axis], mode)
-            if low[axis] <= index < high[axis]:
-                into[axis, count], out[axis, count] = k * step, (index - low[axis]) * strides[axis]
-                count += 1
+            first, last, is_plain = max(low[axis] - begin, 0), min(high[axis] - begin, size), True
+        if axis == inner and is_plain and strides[axis] == element:
+            count = max(0, last - first)
+            runs[0, 0], runs[0, 1] = first * element, (begin + first - low[axis]) * element
+            runs[0, 2], found = count * element, 1
+        else:
+            for k in range(first, last):
+                index = _inside(origin[axis] + offsets[axis, k], shape[axis], mode)
+                if low[axis] <= index < high[axis]:
+                    into[axis, count], out[axis, count] = k * step, (index - low[axis]) * strides[axis]
+                    count += 1
         counts[axis] = count
         step *= size
+    return found
 
 
 @jit
@@ -777,10 +786,13 @@ def place_boxes(
     runs = np.empty((widest, 3), np.int64)
     for i in range(origins.shape[0]):
         place = slots[batch[i]] + field_offset + within[i] * row_nbytes
-        _reach(origins[i], offsets, sizes, follow, shape, low, high, strides, mode, element, into, out, counts)
+        found = _reach(
+            origins[i], offsets, sizes, follow, shape, low, high, strides, mode, element, into, out, counts, runs
+        )
         if counts.min() == 0:
             continue
-        found = _join_runs(into[inner], out[inner], counts[inner], element, runs)
+        if found == 0:
+            found = _join_runs(into[inner], out[inner], counts[inner], element, runs)
         goes_on = True
         while goes_on:
             target, begin = place, source

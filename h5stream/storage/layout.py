@@ -46,6 +46,11 @@ SMALL_NBYTES = 8 * 1024 * 1024
 """A dataset of no more bytes, such as labels, does not keep others' chunks from being cut: it is kept in memory."""
 
 
+BOXES_IN_BLOCK = 4
+"""Boxes side by side that a block of unfiltered data has along an axis: what lies at its edges, a fifth at most, is
+read for both neighbours."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldLayout:
     """One entry of a batch: a tensor, a list of bytes, or a list of objects.
@@ -350,9 +355,9 @@ class SampleLayout:
         key = volume.copy()
         for axis, along in enumerate(self.leading[0].along):
             if along.origin is not None:
-                sizes = np.array([part.grid_shape[axis] for part in self.leading])[volume]
-                most = max(-(-part.shape[axis] // part.grid_shape[axis]) for part in self.leading)
-                key = key * most + np.clip(along.begins(origins), 0, None) // sizes
+                sizes = np.array([_block_size(part, axis) for part in self.leading])
+                most = max(-(-part.shape[axis] // size) for part, size in zip(self.leading, sizes, strict=True))
+                key = key * int(most) + np.clip(along.begins(origins), 0, None) // sizes[volume]
         return key
 
     @property
@@ -381,6 +386,12 @@ class SampleLayout:
     def assemble(self, values: Sequence[Any]) -> Any:
         """Put one value for each field into the user's structure."""
         return self.shape.assemble([_pick(entry, values) for entry in self.entries])
+
+
+def _block_size(part: DatasetPart, axis: int) -> int:
+    """Give the elements along an axis that boxes of one block begin in: a chunk's, or fewer where none is decoded."""
+    size = part.grid_shape[axis]
+    return size if part.access != DIRECT else min(size, BOXES_IN_BLOCK * part.along[axis].span)
 
 
 def _pick(entry: Any, values: Sequence[Any]) -> Any:
