@@ -26,7 +26,7 @@ from h5stream.cli.app import app
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
-PAGES = sorted(path for path in DOCS.glob("*.md") if not path.name.startswith("notes-"))
+PAGES = sorted(path for path in DOCS.rglob("*.md") if not path.name.startswith("notes-"))
 BLOCK = re.compile(r"(<!-- not run: [^>]+ -->\n)?```python\n(.*?)```", flags=re.S)
 
 
@@ -53,6 +53,9 @@ def files(tmp_path, monkeypatch):
             molecules[f"{k}/coordinates"], molecules[f"{k}/energies"] = np.zeros((9, 5, 3)), np.zeros(9)
             molecules[f"{k}/species"] = np.arange(5)
             molecules[f"{k}"].attrs["name"] = "water"
+    with h5py.File("eeg.h5", "w") as f:
+        for subject in "ab":
+            f[f"{subject}/signal"], f[f"{subject}/stage"] = np.zeros((4, 300)), np.arange(10)
     for name in ("volume_0.h5", "volume_1.h5"):
         with h5py.File(name, "w") as f:
             f["raw"], f["label"] = np.zeros((20, 40, 50), "f4"), np.zeros((20, 40, 50), "u1")
@@ -253,8 +256,8 @@ def test_every_option_of_the_training_script_in_the_guide_exists():
 
 
 def test_every_page_is_in_the_navigation():
-    listed = re.findall(r": ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), flags=re.M)
-    assert sorted(listed) == [page.name for page in PAGES]
+    listed = re.findall(r"[:-] ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), flags=re.M)
+    assert sorted(listed) == sorted(str(page.relative_to(DOCS)) for page in PAGES)
 
 
 def test_the_command_line_page_is_what_the_commands_say():

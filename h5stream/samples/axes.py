@@ -74,7 +74,7 @@ def along_axis(samples: Any, is_scaled: bool = False) -> AlongAxis | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reach:
+class FieldSteps:
     """How far a field's steps lead along the axis of a volume.
 
     Attributes
@@ -96,7 +96,7 @@ class Reach:
     origin: int = 0
 
 
-def axis_space(samples: Sequences | Rows, volumes: Ints, reaches: Sequence[Sequence[Reach]]) -> BoxSpace:
+def axis_space(samples: Sequences | Rows, volumes: Ints, steps_of_each: Sequence[Sequence[FieldSteps]]) -> BoxSpace:
     """Find all samples along an axis.
 
     Parameters
@@ -105,7 +105,7 @@ def axis_space(samples: Sequences | Rows, volumes: Ints, reaches: Sequence[Seque
         As the user asked.
     volumes : ndarray of int64, shape (volumes, axes)
         Rows where each is a segment, and elements along the axis.
-    reaches : sequence of sequence of Reach
+    steps_of_each : sequence of sequence of FieldSteps
         For each volume, those of its fields.
 
     Raises
@@ -115,13 +115,13 @@ def axis_space(samples: Sequences | Rows, volumes: Ints, reaches: Sequence[Seque
 
     Examples
     --------
-    >>> reach = Reach(elements=5, least=0, most=2)
+    >>> reach = FieldSteps(elements=5, least=0, most=2)
     >>> space = axis_space(Sequences(3, of="rows", axis=1), np.array([[2, 5]]), [[reach]])
     >>> space.boxes_of(np.arange(space.samples))[1].tolist()
     [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]]
     """
     sequences = Sequences(1) if isinstance(samples, Rows) else samples
-    limits = [_limits(sequences, int(volume[-1]), some) for volume, some in zip(volumes, reaches, strict=True)]
+    limits = [_limits(sequences, int(volume[-1]), some) for volume, some in zip(volumes, steps_of_each, strict=True)]
     first, last = np.array(limits, dtype=np.int64).reshape(-1, 2).T
     counts = np.where(volumes[:, -1] > 0, np.maximum(0, (last - first) // sequences.stride + 1), 0)
     ends = first + (counts - 1) * sequences.stride
@@ -132,8 +132,8 @@ def axis_space(samples: Sequences | Rows, volumes: Ints, reaches: Sequence[Seque
     segments = volumes[:, 0] if volumes.shape[1] > 1 else np.ones(len(volumes), dtype=np.int64)
     if not (counts * segments).any():
         least, most = (
-            min(each.least for some in reaches for each in some),
-            max(e.most for some in reaches for e in some),
+            min(each.least for some in steps_of_each for each in some),
+            max(e.most for some in steps_of_each for e in some),
         )
         raise OptionError(
             f"no sample fits: its steps span {most - least + 1:,} elements (from {least} to {most}), and the longest "
@@ -150,14 +150,14 @@ def axis_space(samples: Sequences | Rows, volumes: Ints, reaches: Sequence[Seque
     return BoxSpace(volumes=volumes, starts=grid, pad=sequences.pad, draws=sequences.draws, left_out=left_out)
 
 
-def _limits(sequences: Sequences, elements: int, reaches: Sequence[Reach]) -> tuple[int, int]:
+def _limits(sequences: Sequences, elements: int, steps_of_each: Sequence[FieldSteps]) -> tuple[int, int]:
     """Give the first and the last place along an axis that a sample may begin at."""
-    plain = [each for each in reaches if each.scale == 1]
+    plain = [each for each in steps_of_each if each.scale == 1]
     least, most = min((e.least for e in plain), default=0), max((e.most for e in plain), default=0)
     before, after = room_for(sequences, least, most)
     first, last = max(0, -least - before), min(elements - 1, elements - 1 - most + after)
     if sequences.pad is None:
-        for each in reaches:
+        for each in steps_of_each:
             first = max(first, -(each.least / each.scale).__floor__())
             last = min(last, ((each.elements - each.most) / each.scale).__ceil__() - 1)
     return first, last
@@ -169,7 +169,7 @@ def table_axis_space(
     volumes: Ints,
     parts: Mapping[tuple[int, str], int],
     paths: Sequence[str],
-    reaches: Sequence[Sequence[Reach]],
+    steps_of_each: Sequence[Sequence[FieldSteps]],
 ) -> BoxSpace:
     """Find where the samples of a table begin along an axis.
 
@@ -185,7 +185,7 @@ def table_axis_space(
         The number of each volume, by the number of its file and the name of its group.
     paths : sequence of str
         The files.
-    reaches : sequence of sequence of Reach
+    steps_of_each : sequence of sequence of FieldSteps
         For each volume, those of its fields.
 
     Raises
@@ -201,9 +201,9 @@ def table_axis_space(
     origins = np.stack([np.asarray(table.columns[name]) for name in kind.origins], axis=1)
     if kind.has_rows:
         _check(table, ROW, origins[:, 0], np.zeros(len(table)), volumes[part, 0] - 1, volumes[part, 0])
-    count = max(map(len, reaches))
+    count = max(map(len, steps_of_each))
     for place in range(count):
-        of_part = [some[place] for some in reaches]
+        of_part = [some[place] for some in steps_of_each]
         pad = table.pad is not None
         least = np.array([0 if pad else -(each.least / each.scale).__floor__() for each in of_part])
         most = np.array(

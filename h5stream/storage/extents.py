@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import FieldLengthError, OptionError
-from h5stream.samples.axes import AlongAxis, Reach, along_axis, axis_space, table_axis_space
+from h5stream.samples.axes import AlongAxis, FieldSteps, along_axis, axis_space, table_axis_space
 from h5stream.samples.box_space import Along, BoxSpace
 from h5stream.samples.boxes import Boxes, box_space
 from h5stream.samples.rows import Rows
@@ -29,13 +29,13 @@ Taken = tuple[tuple[Along, ...], tuple[int, ...]]
 class Volume:
     """What is known of the volume of one file or group, field by field.
 
-    `elements` has the elements along each axis that samples begin at, by its number, and who said so; `reaches` how
+    `elements` has the elements along each axis that samples begin at, by its number, and who said so; `steps_of_each` how
     far each field's steps lead; `multiples` what boxes begin at multiples of.
     """
 
     elements: dict[int, tuple[int, str]] = field(default_factory=dict)
     scaled: list[tuple[str, int, int, Fraction]] = field(default_factory=list)
-    reaches: list[Reach] = field(default_factory=list)
+    steps_of_each: list[FieldSteps] = field(default_factory=list)
     multiples: dict[int, int] = field(default_factory=dict)
 
     def add(self, name: str, axis: int, elements: int, scale: Fraction = Fraction(1)) -> None:
@@ -182,7 +182,9 @@ class Extents:
                 steps = self._scaled_steps(asked, scale)
         origin = kind.origins.index(asked.at or START) if isinstance(samples, Table) else kind.along
         volume.add(asked.name, kind.along, elements, scale)
-        volume.reaches.append(Reach(elements=elements, least=min(steps), most=max(steps), scale=scale, origin=origin))
+        volume.steps_of_each.append(
+            FieldSteps(elements=elements, least=min(steps), most=max(steps), scale=scale, origin=origin)
+        )
         return Along(steps, origin, scale), stays
 
     def _scaled_steps(self, asked: Field, scale: Fraction) -> Any:
@@ -201,14 +203,14 @@ class Extents:
         """Find all samples of some volumes, which have names, and are found by files' numbers and groups' names."""
         axes = len(self.samples.shape) if isinstance(self.samples, Boxes) else 1 + self.has_rows
         sizes: NDArray[np.int64] = np.array([volume.sizes(axes) for volume in volumes], dtype=np.int64)
-        reaches = [volume.reaches for volume in volumes]
+        steps_of_each = [volume.steps_of_each for volume in volumes]
         if isinstance(self.samples, Boxes):
             multiples = [volumes[0].multiples[axis] for axis in range(axes)]
             return box_space(self.samples, sizes, names, multiples)
         if isinstance(self.samples, Table):
             assert self.kind is not None
-            return table_axis_space(self.samples, self.kind, sizes, parts, paths, reaches)
-        return axis_space(self.samples, sizes, reaches)
+            return table_axis_space(self.samples, self.kind, sizes, parts, paths, steps_of_each)
+        return axis_space(self.samples, sizes, steps_of_each)
 
     @property
     def has_rows(self) -> bool:
