@@ -29,8 +29,8 @@ Taken = tuple[tuple[Along, ...], tuple[int, ...]]
 class Volume:
     """What is known of the volume of one file or group, field by field.
 
-    `elements` has the elements along each axis that samples begin at, by its number, and who said so; `steps_of_each` how
-    far each field's steps lead; `multiples` what boxes begin at multiples of.
+    `elements` has the elements along each axis that samples begin at, by its number, and who said so; `steps_of_each`
+    how far each field's steps lead; `multiples` what boxes begin at multiples of.
     """
 
     elements: dict[int, tuple[int, str]] = field(default_factory=dict)
