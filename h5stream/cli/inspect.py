@@ -17,6 +17,15 @@ def inspect_command(
     batch_size: BatchSize = 8192,
     threads: Threads = None,
     memory_budget: MemoryBudget = None,
+    samples: Annotated[
+        str,
+        typer.Option(
+            "--samples",
+            metavar="TEXT",
+            help="What a sample is, where it is no row: \"Sequences(16, of='data/*')\".",
+            show_default=False,
+        ),
+    ] = "",
     everything: Annotated[bool, typer.Option("--all", help="List every dataset.", metavar=FLAG)] = False,
     allow_external: Annotated[
         bool, typer.Option("--allow-external", help="Follow external storage and virtual sources.", metavar=FLAG)
@@ -25,11 +34,16 @@ def inspect_command(
 ) -> None:
     """Show a file's datasets, what a shuffled batch costs, and advice. Nothing is changed.
 
+    With --samples it is what a shuffled batch of these samples costs: some are read and counted.
+
     Several files are shown one after the other; with --json they are a list.
     """
     from h5stream.storage.listing import MOST_DATASETS, list_datasets
     from h5stream.workers.guard import InChild
 
+    if samples:
+        show_samples([*files_of(files)], samples, listed_names(fields), batch_size, threads, memory_budget, as_json)
+        return
     names, most = listed_names(fields), None if everything else MOST_DATASETS
     found = []
     for number, path in enumerate(files_of(files)):
@@ -57,3 +71,36 @@ def inspect_command(
     if as_json:
         values = [one.to_dict() for one in found]
         typer.echo(json.dumps(values[0] if len(values) == 1 else values, indent=2))
+
+
+def show_samples(
+    paths: list[str],
+    text: str,
+    names: list[str] | None,
+    batch_size: int,
+    threads: int | None,
+    memory_budget: int | None,
+    as_json: bool,
+) -> None:
+    """Show what a shuffled batch of samples costs; several files are one after the other, as a loader has them."""
+    from dataclasses import asdict
+
+    from h5stream import H5Dataset, allowance
+    from h5stream.advice.samples_cost import cost_samples, samples_from_text
+    from h5stream.cli.inspect_view import print_samples
+    from h5stream.engine.budget import default_budget, threads_within
+
+    fields = None if not names else names[0] if len(names) == 1 else names
+    dataset = H5Dataset(paths, fields, samples=samples_from_text(text))
+    budget = memory_budget or default_budget(allowance.memory_total_bytes())
+    cost = cost_samples(
+        dataset,
+        text,
+        batch_size=batch_size,
+        memory_budget=budget,
+        threads=threads or threads_within(dataset.layout, allowance.cpus(), budget),
+    )
+    if as_json:
+        typer.echo(json.dumps(asdict(cost), indent=2))
+        return
+    print_samples(safe_console(), ", ".join(paths), cost)

@@ -15,6 +15,8 @@ from h5stream.advice.inspection import Inspection, RowGroup
 from h5stream.advice.kinds import Kind
 from h5stream.advice.layout_advice import EVERY_EPOCH, Advice
 from h5stream.advice.sample_cost import SampleCost
+from h5stream.advice.samples_cost import SamplesCost
+from h5stream.cli.printable import printable
 from h5stream.storage.layout import DECODED, DIRECT, VIA_H5PY
 from h5stream.storage.listing import DAMAGED, REFUSED, DatasetEntry
 from h5stream.units import text_of_bytes
@@ -449,3 +451,31 @@ def print_all(console: Console, found: Inspection, *, everything: bool) -> None:
                 console.print()
             # What is to be copied is not broken, however long.
             console.print(shown, soft_wrap=isinstance(shown, Text) and bool(shown.no_wrap))
+
+
+def print_samples(console: Console, file: str, cost: SamplesCost) -> None:
+    """Print what shuffled batches of samples cost."""
+    console.print(Text(file, "bold"), soft_wrap=True)
+    short = f"; {cost.left_out:,} segments are shorter than one" if cost.left_out else ""
+    console.print()
+    console.print(_heading("A sample"))
+    console.print(f"{cost.text}: {cost.samples:,} of {text_of_bytes(cost.sample_nbytes)}{short}.", markup=False)
+    shapes = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    for name, shape in cost.shapes.items():
+        shapes.add_row(f"  {printable(name)}", shape)
+    console.print(shapes)
+    console.print()
+    console.print(_heading(f"A shuffled batch of {cost.batch_samples:,}"))
+    console.print(
+        f"It holds {text_of_bytes(cost.batch_nbytes)}; {cost.window_samples:,} samples are shuffled with one another."
+    )
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("average, counted")
+    for title in ("one sample at a time", "h5stream"):
+        table.add_column(title, justify="right")
+    for what, of in (("read from the file", "read_nbytes"), ("decoded, or as it lies there", "decoded_nbytes")):
+        each = (getattr(reader, of) for reader in (cost.alone, cost.ours))
+        table.add_row(what, *(_amplified(nbytes, nbytes / max(1, cost.batch_nbytes)) for nbytes in each))
+    table.add_row("chunks, or runs of rows", count_text(cost.alone.chunks), count_text(cost.ours.chunks))
+    console.print(table)
+    console.print("x: for each byte that the batch holds; what samples share is counted once.", style="dim")

@@ -1,0 +1,200 @@
+"""What shuffled batches of samples cost that are no rows: a window of them and some samples alone are read."""
+
+from __future__ import annotations
+
+import ast
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from h5stream.dataset import H5Dataset
+from h5stream.engine.budget import size_for
+from h5stream.engine.counters import Tally
+from h5stream.engine.footprint import TASK_NBYTES
+from h5stream.engine.plan import Placement
+from h5stream.engine.reader import RowReader
+from h5stream.engine.slots import SlotFormat, address_of, map_memory
+from h5stream.engine.tasks import Destination, Task
+from h5stream.errors import OptionError
+from h5stream.order.epoch import EpochOrder, OrderSettings, Window
+from h5stream.samples.boxes import Boxes
+from h5stream.samples.rows import Rows
+from h5stream.samples.segments import Bounds, Ends, Ids, Lengths
+from h5stream.samples.sequences import Sequences
+from h5stream.samples.table import Table
+from h5stream.storage.extents import SampleKind
+
+ALONE = 32
+"""Samples that are read one at a time."""
+
+SECONDS = 3.0
+"""A window is read for so long at most; what of it is left is taken to cost as much."""
+
+KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Sequences, Rows, Table, Boxes, Ends, Bounds, Lengths, Ids)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Read:
+    """What samples took to read: bytes from the file, bytes of chunks once decoded, and chunks."""
+
+    read_nbytes: float
+    decoded_nbytes: float
+    chunks: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplesCost:
+    """What shuffled batches of samples cost.
+
+    Attributes
+    ----------
+    text : str
+        What a sample is, as the user wrote it.
+    samples, sample_nbytes : int
+        Samples of an epoch, and bytes of one in a batch.
+    left_out : int
+        Segments that are shorter than a sample.
+    batch_samples, batch_nbytes : int
+        Samples of a full batch, and its bytes.
+    window_samples : int
+        Samples of the largest window, which are shuffled with one another.
+    shapes : dict of str to str
+        What a sample gives, by field.
+    alone, ours : Read
+        A batch whose samples are read one at a time, and by h5stream.
+    """
+
+    text: str
+    samples: int
+    sample_nbytes: int
+    left_out: int
+    batch_samples: int
+    batch_nbytes: int
+    window_samples: int
+    shapes: dict[str, str] = field(default_factory=dict)
+    alone: Read
+    ours: Read
+
+
+def samples_from_text(text: str) -> SampleKind:
+    """Read what a sample is from text as Python has it, of literals alone.
+
+    Raises
+    ------
+    OptionError
+        If it is something else.
+
+    Examples
+    --------
+    >>> samples_from_text("Sequences(16, of=Ends('terminals'))").length
+    16
+    """
+    try:
+        made = _made(ast.parse(text.strip(), mode="eval").body)
+    except (SyntaxError, ValueError, TypeError) as error:
+        raise OptionError(
+            f"--samples takes what samples= does, such as \"Sequences(16, of='data/*')\", and {text!r} is not that: "
+            f"{error}"
+        ) from None
+    if not isinstance(made, SampleKind):
+        raise OptionError(f"--samples takes one of Sequences, Rows, Table and Boxes, not {text!r}")
+    return made
+
+
+def _made(node: ast.expr) -> Any:
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        if node.func.id not in KINDS:
+            raise ValueError(f"{node.func.id} is none of {', '.join(KINDS)}")
+        named = {str(keyword.arg): _made(keyword.value) for keyword in node.keywords}
+        return KINDS[node.func.id](*map(_made, node.args), **named)
+    return ast.literal_eval(node)
+
+
+def cost_samples(dataset: H5Dataset, text: str, *, batch_size: int, memory_budget: int, threads: int) -> SamplesCost:
+    """Read a window of a shuffled epoch, and some of its samples alone, and count what that takes.
+
+    Parameters
+    ----------
+    dataset : H5Dataset
+        The samples.
+    text : str
+        What they are, as the user wrote it.
+    batch_size, memory_budget, threads : int
+        As for `H5StreamLoader`.
+    """
+    layout = dataset.layout
+    batch_samples = min(batch_size, len(dataset))
+    size = size_for(layout, batch_size=batch_samples, window="auto", memory_budget=memory_budget, threads=threads)
+    settings = OrderSettings(
+        batch_size=batch_samples, window_rows=size.window_rows, first_window_rows=size.first_window_rows
+    )
+    order = EpochOrder(dataset.drawn_blocks(True, seed=0, epoch=0) or dataset.blocks_for(True), settings)
+    windows = np.diff(order.window_edges)
+    largest = int(windows.argmax())
+    numbers = np.sort(order.rows_of_window(largest))
+    reader = RowReader(layout)
+    ours, done = _counted(reader, numbers, SECONDS)
+    some = np.random.default_rng(0).permutation(numbers)[:ALONE]
+    alone = [_counted(reader, some[k : k + 1], SECONDS)[0] for k in range(len(some))]
+    reader.close()
+    share = batch_samples / len(numbers) / done
+    names = layout.shape.keys or [field.name for field in layout.fields]
+    flat = len(names) == len(layout.fields)
+    return SamplesCost(
+        text=text,
+        samples=len(dataset),
+        sample_nbytes=layout.row_nbytes,
+        left_out=0 if layout.space is None else layout.space.left_out,
+        batch_samples=batch_samples,
+        batch_nbytes=batch_samples * layout.row_nbytes,
+        window_samples=int(windows.max()),
+        shapes={
+            str(names[k] if flat else field.name): f"{' x '.join(map(str, field.row_shape)) or '1'} {field.dtype}"
+            for k, field in enumerate(layout.fields)
+        },
+        alone=_read(alone, batch_samples / len(alone)),
+        ours=_read([ours], share),
+    )
+
+
+def _read(tallies: list[Tally], share: float) -> Read:
+    return Read(
+        read_nbytes=share * sum(tally.read_bytes for tally in tallies),
+        decoded_nbytes=share * sum(tally.decoded_bytes + tally.h5py_bytes for tally in tallies),
+        chunks=share * sum(tally.chunks for tally in tallies),
+    )
+
+
+def _counted(reader: RowReader, numbers: Any, seconds: float) -> tuple[Tally, float]:
+    """Read samples, all to the same memory; give what was counted, and the share of them that was read."""
+    layout = reader.layout
+    slot_format = SlotFormat.for_rows(layout.fields, 1)
+    memory = map_memory(slot_format.nbytes)
+    objects = {n: [None] for n, field in enumerate(layout.fields) if field.kind == "object"}
+    nothing = np.zeros_like(numbers)
+    placement = reader.accepted(Placement.of(Window(rows=numbers, batch=nothing, within=nothing)))
+    destination = Destination(
+        slots=np.array([address_of(np.frombuffer(memory, dtype=np.uint8))], dtype=np.int64),
+        format=slot_format,
+        row_nbytes=tuple(field.placed_nbytes for field in layout.fields),
+        objects=[objects],
+    )
+    tally = Tally()
+    tools = reader.tools(tally)
+    tasks: list[Task] = list(reader.plan(placement, TASK_NBYTES))
+    until, done = time.monotonic() + seconds, 0
+    for task in _mixed(tasks):
+        task.land(tools.read(task.ranges()), destination, tools)
+        done += 1
+        if time.monotonic() > until:
+            break
+    return tally, done / max(1, len(tasks))
+
+
+def _mixed(tasks: list[Task]) -> Iterator[Task]:
+    """Give tasks in an order of which every part is like the whole."""
+    for k in np.random.default_rng(0).permutation(len(tasks)).tolist():
+        yield tasks[k]
