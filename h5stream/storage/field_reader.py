@@ -1,0 +1,360 @@
+"""The fields of a sample in one file: names become datasets, members, columns in memory, and what fills them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from h5stream.errors import (
+    FieldLengthError,
+    FieldNotFoundError,
+    OptionError,
+    UnsupportedFieldError,
+)
+from h5stream.samples.box_space import Along
+from h5stream.samples.columns import (
+    Given,
+    Padding,
+    Values,
+)
+from h5stream.samples.sequences import Sequences
+from h5stream.samples.space import steps_of
+from h5stream.samples.table import Table
+from h5stream.storage import elements
+from h5stream.storage.agreement import FileParts
+from h5stream.storage.discovery import check_has_rows, find_dataset
+from h5stream.storage.extents import Extents, SampleKind, Volume, with_names
+from h5stream.storage.fields import Field, SampleShape
+from h5stream.storage.layout import (
+    FieldLayout,
+    Target,
+)
+from h5stream.storage.lookups import LookedUp
+from h5stream.storage.nearest import did_you_mean
+from h5stream.storage.once import once_of
+from h5stream.storage.parts import PartReader
+from h5stream.storage.places import OpenFile, Place
+from h5stream.storage.rowbox import Columns, selected_shape
+
+
+class _Taken(NamedTuple):
+    """What a sample takes of a dataset: the shape of it, and the steps where it is rows."""
+
+    shape: tuple[int, ...]
+    steps: tuple[int, ...] | None
+
+
+class FieldReader:
+    """Collects the fields of a sample, and the parts that fill them, of one open file or of a group of it."""
+
+    def __init__(
+        self,
+        opened: OpenFile,
+        row_start: int,
+        samples: SampleKind | None,
+        extents: Extents | None,
+        looked_up: dict[int, LookedUp],
+    ) -> None:
+        self._looked_up, self._opened = looked_up, opened
+        self.sequences = samples if isinstance(samples, (Sequences, Table)) else None
+        self._extents, self.volume = extents, Volume()
+        self.file, self.number, self.identity = opened.file, opened.number, opened.identity
+        self.guard, self._parts = opened.guard, PartReader(opened.files, opened.guard, row_start)
+        self.fields: list[FieldLayout] = []
+        self.once: list[tuple[int, Any]] = []
+        self.groups: dict[Any, tuple[Place, Columns, str, tuple[Along, ...], list[Target]]] = {}
+
+    def read(self, shape: SampleShape, group: str = "") -> FileParts:
+        """Find all fields of a sample; of many groups, names say nothing of the one that they are found in."""
+        lengths: dict[str, int] = {}
+        entries = [self._add(place, field, lengths) for place, field in enumerate(shape.fields)]
+        if not lengths:
+            raise OptionError(
+                f"{self.identity.path!r}: none of the fields {', '.join(map(repr, shape.keys))} says how many samples "
+                "there are; name at least one dataset with an axis of rows"
+            )
+        if len(set(lengths.values())) > 1:
+            listing = ", ".join(f"{name!r} has {rows:,}" for name, rows in lengths.items())
+            raise FieldLengthError(
+                f"{self.identity.path!r}: the fields of a sample must agree in rows, but {listing}; "
+                "name fields of one length; Field(..., repeat=True) is what a file or a group has once",
+                file=self.identity.path,
+            )
+        parts = tuple(self._parts.part(*group) for group in self.groups.values())
+        return FileParts(
+            rows=next(iter(lengths.values())),
+            fields=tuple(replace(field, name=field.name.removeprefix(f"{group}/")) for field in self.fields),
+            parts=parts,
+            entries=tuple(entries),
+            once=tuple(self.once),
+        )
+
+    def _add(self, place: int, field: Field | Given, lengths: dict[str, int]) -> Any:
+        """Add what one entry of a sample holds; give the number of its field, or a dict of numbers."""
+        if not isinstance(field, Field):
+            return self._add_column(field)
+        if field.rows is not None:
+            return self._look_up(place, field)
+        if field.repeat or self._is_attribute(field.name):
+            return self._add_once(field)
+        source, path = self._beside(field) if field.file else (self.file, self.identity.path)
+        dataset, dataset_path, member = self._found(source, field.name, path)
+        name = field.name if not field.file else f"{field.name} of {path}"
+        lengths[name] = dataset.shape[0] if self._extents is None else 1
+        where = (
+            self._opened.beside(path, dataset, dataset_path)
+            if field.file
+            else self._opened.place(dataset, dataset_path)
+        )
+        at, columns = self._at(field), field.columns
+        along: tuple[Along, ...] = ()
+        if self._extents is None:
+            taken = self._rows_taken(dataset, field, member)
+        else:
+            columns = None
+            try:
+                along, sizes = self._extents.take(dataset.shape, field, self.volume)
+            except (OptionError, FieldLengthError) as error:
+                raise with_names(error, path, field.name) from None
+            taken = _Taken(sizes, None)
+        key = (where.number, dataset_path, repr(columns), taken.steps, at, along)
+        group = self.groups.setdefault(key, (where, columns, field.name, along, []))
+        return self._entry(dataset, dataset_path, field, taken, member, group[-1])
+
+    def _rows_taken(self, dataset: Any, field: Field, member: tuple[str, ...]) -> _Taken:
+        """Give what a sample that is a row, or several, takes."""
+        steps = None if field.rows is not None else steps_of(field.steps, self.sequences, field.name)
+        if field.axis is not None:
+            raise OptionError(
+                f"Field({field.name!r}, axis=): a sample is a row of axis 0 here; axis= is for Sequences(axis=)"
+            )
+        try:
+            row_shape = selected_shape(dataset.shape[1:], field.columns)
+        except OptionError as error:
+            inner = _inner_dtype(dataset, member)
+            inside = not dataset.shape[1:] and (inner.subdtype or inner.fields)
+            why = "columns= chooses among a dataset's axes, not inside a member; take it whole and index the batch"
+            raise OptionError(f"{self.identity.path!r}: field {field.name!r}: {why if inside else error}") from None
+        return _Taken(shape=row_shape if steps is None else (len(steps), *row_shape), steps=steps)
+
+    def _at(self, field: Field) -> str:
+        """Give the column of a table that a field's rows count from; empty for the one that samples begin at."""
+        columns = self.sequences.columns if isinstance(self.sequences, Table) else {}
+        if field.at and not isinstance(columns.get(field.at), np.ndarray):
+            numbers = [name for name, values in columns.items() if isinstance(values, np.ndarray)]
+            raise OptionError(
+                f"Field({field.name!r}, at={field.at!r}): at= names a column of row numbers of samples=Table(...), "
+                + (f"which has {', '.join(map(repr, numbers))}" if columns else "and there is no Table")
+            )
+        return field.at
+
+    def _found(self, file: Any, name: str, path: str) -> tuple[Any, str, tuple[str, ...]]:
+        """Find a dataset that has an axis of rows: itself, its path, and the member path inside its elements."""
+        dataset, dataset_path, member = find_dataset(file, name, path, self.guard)
+        self._check_has_numpy_type(dataset, name)
+        check_has_rows(dataset, name, path)
+        return dataset, dataset_path, member
+
+    def _beside(self, field: Field) -> tuple[Any, str]:
+        """Open the file that a field of another file has beside this one."""
+        named = self._opened.files.named
+        if len(field.file) != named:
+            raise OptionError(
+                f"Field({field.name!r}, file=): {len(field.file)} files stand beside {named}; name as many, "
+                "one for each file of the source, or look rows up in them with rows="
+            )
+        path = field.file[self.number]
+        return self._opened.opened(path), path
+
+    def _where(self, field: Field, path: str, dataset: Any, dataset_path: str) -> Place:
+        if field.file:
+            return self._opened.beside(path, dataset, dataset_path)
+        return self._opened.place(dataset, dataset_path)
+
+    def _look_up(self, place: int, field: Field) -> Any:
+        """Add a field that is looked up: its dataset, here or in the files that it names, and the rows wanted of it."""
+        known = self._looked_up.get(place)
+        if known is None:
+            given = None if isinstance(field.rows, str) else field.rows
+            known = self._looked_up[place] = LookedUp(name=field.name, given=given)
+        first = 0 if field.file else known.rows
+        if not field.file:
+            known.entry = self._add_looked_up(known, field, self.file, self.identity.path)
+        elif not known.parts:
+            before = len(self.fields)
+            for path in field.file:
+                del self.fields[before:]
+                known.entry = self._add_looked_up(known, field, self._opened.opened(path), path)
+        else:
+            self.fields += known.layouts
+        if isinstance(field.rows, str):
+            values = once_of(self.file, field.rows, self.identity.path, self.guard)
+            known.add_table(values, first, self.identity.path)
+        return known.entry
+
+    def _add_looked_up(self, known: LookedUp, field: Field, file: Any, path: str) -> Any:
+        """Add a file's share of a dataset that is looked up; give the number of its field, or a dict of numbers."""
+        before, targets = len(self.fields), list[Target]()
+        dataset, dataset_path, member = self._found(file, field.name, path)
+        entry = self._entry(dataset, dataset_path, field, self._rows_taken(dataset, field, member), member, targets)
+        known.check_alike(self.fields[before:], path)
+        where = (
+            self._opened.beside(path, dataset, dataset_path)
+            if field.file
+            else self._opened.place(dataset, dataset_path)
+        )
+        part = self._parts.part(where, field.columns, field.name, (), targets)
+        known.parts.append(replace(part, row_start=known.rows))
+        return entry
+
+    def _add_column(self, given: Given) -> int:
+        """Add a field that comes from no dataset; give its number."""
+        steps = cast_to = None
+        shape: tuple[int, ...] = ()
+        kind = "array"
+        dtype: np.dtype[Any] = np.dtype(np.int64)
+        if isinstance(given, Padding):
+            if self.sequences is None:
+                raise OptionError("Padding() tells what was padded of a sequence, so it needs samples=Sequences(...)")
+            steps = steps_of(given.steps, self.sequences, "Padding()")
+            assert steps is not None
+            shape, dtype = (len(steps),), np.dtype(bool)
+        elif isinstance(given, Values):
+            cast_to = given.dtype
+            if isinstance(given.values, np.ndarray):
+                shape, dtype = given.values.shape[1:], given.values.dtype.newbyteorder("=")
+            else:
+                kind, dtype = "object", np.dtype(object)
+        self.fields.append(
+            FieldLayout(name=given.name, kind=kind, dtype=dtype, row_shape=shape, cast=cast_to, steps=None)
+        )
+        return len(self.fields) - 1
+
+    def _is_attribute(self, name: str) -> bool:
+        return "@" in name and name not in self.file
+
+    def _add_once(self, field: Field) -> int:
+        """Add a field that the whole part has once: an attribute, or a dataset without an axis of rows."""
+        value = np.asarray(once_of(self.file, field.name, self.identity.path, self.guard))
+        if value.dtype.kind not in "biufc":
+            value = value.astype(object)
+        kind = "object" if value.dtype.kind == "O" else "array"
+        dtype = value.dtype.newbyteorder("=")
+        self.once.append((len(self.fields), value.tolist() if kind == "object" else value.astype(dtype)))
+        shape = () if kind == "object" else value.shape
+        self.fields.append(
+            FieldLayout(name=field.name, kind=kind, dtype=dtype, row_shape=shape, cast=field.dtype, steps=None)
+        )
+        return len(self.fields) - 1
+
+    def _check_has_numpy_type(self, dataset: Any, name: str) -> None:
+        try:
+            _ = dataset.dtype
+        except (TypeError, ValueError, NotImplementedError) as error:
+            raise UnsupportedFieldError(
+                f"{self.identity.path!r}: field {name!r} has a type that h5py cannot read: {error}",
+                field=name,
+                file=self.identity.path,
+            ) from error
+
+    # --- fields -------------------------------------------------------------------------------------
+
+    def _entry(
+        self, dataset: Any, path: str, field: Any, taken: _Taken, member: tuple[str, ...], targets: list[Target]
+    ) -> Any:
+        """Add the field, or one for each member of a compound; give its number or a dict of numbers."""
+        dtype = _inner_dtype(dataset, member)
+        if field.members:
+            self._check_members(field, dtype)
+            stacked = np.dtype((dtype.fields[field.members[0]][0], (len(field.members),)))
+            return self._add_field(dataset, path, field, taken, member, stacked, targets)
+        if dtype.fields is not None:
+            return {name: self._entry(dataset, path, field, taken, (*member, name), targets) for name in dtype.names}
+        return self._add_field(dataset, path, field, taken, member, dtype, targets)
+
+    def _check_members(self, field: Field, dtype: np.dtype[Any]) -> None:
+        """Refuse members that are not there, or make no matrix."""
+        known = dtype.names or ()
+        for name in field.members:
+            if name not in known:
+                there = f"it has {', '.join(map(repr, known))}" if known else f"its elements are {dtype}, no compounds"
+                raise FieldNotFoundError(
+                    f"{self.identity.path!r}: field {field.name!r} has no member {name!r}, which members= names; "
+                    f"{there}{did_you_mean(name, list(known))}",
+                    field=field.name,
+                    file=self.identity.path,
+                )
+        kinds = {name: dtype[name] for name in field.members}
+        first = kinds[field.members[0]]
+        if any(kind != first for kind in kinds.values()) or first.kind not in "biufc":
+            listing = ", ".join(f"{name!r} is {kind}" for name, kind in kinds.items())
+            raise UnsupportedFieldError(
+                f"{self.identity.path!r}: members= makes one tensor of numbers of one type, but of {field.name!r} "
+                f"{listing}; make a field for each type, and join them in transform=",
+                field=field.name,
+                file=self.identity.path,
+            )
+
+    def _add_field(
+        self,
+        dataset: Any,
+        path: str,
+        field: Any,
+        taken: _Taken,
+        member: tuple[str, ...],
+        dtype: np.dtype[Any],
+        targets: list[Target],
+    ) -> int:
+        name = ":".join((path, *member)) if member else field.name
+        base, inner_shape = dtype.subdtype or (dtype, ())
+        kind = "object" if base.kind == "O" else "bytes" if base.kind == "S" else "array"
+        why = _why_refused(dtype, kind, member, taken.steps)
+        if self._extents is not None and kind != "array" and field.rows is None:
+            why = why or "samples that are parts of volumes are of numbers"
+        if why:
+            raise UnsupportedFieldError(
+                f"{self.identity.path!r}: field {name!r} is {dtype}: {why}",
+                field=name,
+                file=self.identity.path,
+            )
+        self.fields.append(
+            FieldLayout(
+                name=name,
+                kind=kind,
+                dtype=np.dtype(object) if kind == "object" else np.dtype(base.newbyteorder("=")),
+                row_shape=(*taken.shape, *inner_shape),
+                steps=taken.steps,
+                at=field.at,
+                cast=field.dtype,
+                cut_at_nul=kind == "bytes" and elements.ends_at_nul(dataset.id.get_type(), member),
+            )
+        )
+        number = len(self.fields) - 1
+        stored, stacked = elements.plain_dtype(dataset.dtype), field.members
+        leaf = elements.leaf_of(stored, member, stacked) if kind != "object" else None
+        fill = np.zeros(leaf.nbytes if leaf else 0, np.uint8)
+        targets.append(Target(field=number, member=member, leaf=leaf, fill=fill, stacked=stacked))
+        return number
+
+
+def _inner_dtype(dataset: Any, member: tuple[str, ...]) -> Any:
+    """Give the type of a member of a dataset's elements."""
+    dtype: Any = elements.plain_dtype(dataset.dtype)
+    for part in member:
+        dtype = dtype.fields[part][0]
+    return dtype
+
+
+def _why_refused(dtype: np.dtype[Any], kind: str, member: tuple[str, ...], steps: tuple[int, ...] | None) -> str:
+    """Say why a batch cannot hold a field of a type; empty where it can."""
+    if why := elements.refusal(dtype):
+        return why
+    if dtype.subdtype is not None and dtype.subdtype[0].fields is not None:
+        return "an array of compounds inside a compound has no tensor form"
+    if kind == "object" and member:
+        return "a member of variable length, which only whole datasets may have"
+    if kind == "object" and steps is not None:
+        return "values of variable length make no tensor of several rows; leave it out, or store it with a fixed length"
+    return ""

@@ -1,0 +1,244 @@
+"""Parts: how a dataset of one file is stored, and how the rows that fields take of it are reached."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import h5py
+import numpy as np
+
+from h5stream.errors import (
+    H5StreamError,
+    MissingFilterError,
+)
+from h5stream.samples.box_space import Along
+from h5stream.storage import elements, filters
+from h5stream.storage.check import fill_element, why_not_decoded_here
+from h5stream.storage.codecs import NBIT, SCALEOFFSET
+from h5stream.storage.external import Guard
+from h5stream.storage.index import ChunkIndex, build_index, one_extent
+from h5stream.storage.layout import (
+    DECODED,
+    DIRECT,
+    IN_EXTERNAL_FILES,
+    IS_VIRTUAL,
+    VIA_H5PY,
+    DatasetPart,
+    Target,
+)
+from h5stream.storage.places import Files, Place
+from h5stream.storage.references import files_behind
+from h5stream.storage.rowbox import ColumnPiece, Columns, column_pieces
+
+WATCHED_FILES = 100
+"""Files behind a virtual dataset that are looked at for changes: one look costs a microsecond or two, at each read."""
+
+READ_TOGETHER_NBYTES = 256 * 1024
+"""Bytes of unchunked data that count as one block.
+
+Small enough that a window holds many blocks, large enough that a read costs more than its system call."""
+
+
+class PartReader:
+    """Describes datasets.
+
+    Parameters
+    ----------
+    files : Files
+        All files.
+    guard : Guard
+        Says which files data may lie in.
+    row_start : int
+        The number of the first row.
+    """
+
+    def __init__(self, files: Files, guard: Guard, row_start: int) -> None:
+        self._files, self._guard, self._row_start = files, guard, row_start
+
+    def part(
+        self, place: Place, columns: Columns, name: str, along: tuple[Along, ...], targets: list[Target]
+    ) -> DatasetPart:
+        """Describe a dataset, for the fields that it fills.
+
+        Parameters
+        ----------
+        place : Place
+            Where it is.
+        columns : slice, list of int or tuple, optional
+            What is taken of a row.
+        name : str
+            What the user calls it.
+        along : tuple of Along
+            What is taken along each axis, where samples are parts of volumes.
+        targets : list of Target
+            The fields.
+
+        Raises
+        ------
+        MissingFilterError, UnsupportedFieldError, SourceError
+            If it cannot be read.
+        """
+        part = self._found_part(place, columns, name, targets)
+        if not along:
+            return part
+        elements = int(np.prod(part.shape[1:], dtype=object))
+        whole = ColumnPiece(number=0, row_elements=elements, segments=np.array([[0, 0, elements]]))
+        return replace(part, along=along, pieces=(whole,))
+
+    def _found_part(self, place: Place, columns: Columns, name: str, targets: list[Target]) -> DatasetPart:
+        dataset = place.dataset
+        pipeline = filters.pipeline_of(dataset.id.get_create_plist())
+        reason = self._why_h5py(place, targets, pipeline, name)
+        index, why_no_index = self._read_index(place, pipeline, reason, name)
+        if reason or why_no_index:
+            return self._describe(place, columns, targets, pipeline, None, reason or why_no_index)
+        assert index is not None
+        try:
+            element = fill_element(dataset, index)
+        except (OSError, RuntimeError) as error:  # nothing was written, and no fill value defined
+            reason = f"what its missing chunks hold cannot be read: {error}"
+            return self._describe(place, columns, targets, pipeline, None, reason)
+        if element is not None:
+            targets = [replace(t, fill=element[t.leaf.places]) for t in targets if t.leaf]
+        part = self._describe(place, columns, targets, pipeline, index, "")
+        if reason := why_not_decoded_here(dataset, part, place.identity):
+            return self._describe(place, columns, targets, pipeline, None, reason)
+        return part
+
+    def _read_index(
+        self, place: Place, pipeline: filters.Pipeline, reason: str, name: str
+    ) -> tuple[ChunkIndex | None, str]:
+        """Read the chunk index if it is needed; else, or if it cannot be used, say why not."""
+        dataset = place.dataset
+        # Even where h5py reads, only the index tells whether a filter that is missing was applied to any chunk.
+        lacking = dataset.chunks is not None and not all(h5py.h5z.filter_avail(f.id) for f in pipeline.filters)
+        if reason and not lacking:
+            return None, reason
+        try:
+            index = build_index(dataset, file_size=place.identity.size)
+        except H5StreamError:
+            raise
+        except (RuntimeError, OSError, OverflowError) as error:
+            return None, f"its chunk index cannot be read: {error}"
+        why_not = self._why_h5py_after_index(place.identity.path, name, pipeline, index)
+        if why_not:
+            return None, why_not
+        return index if dataset.chunks else _cut_extent(index, dataset.id.get_type().get_size()), ""
+
+    def _describe(
+        self,
+        place: Place,
+        columns: Columns,
+        targets: list[Target],
+        pipeline: filters.Pipeline,
+        index: ChunkIndex | None,
+        reason: str,
+    ) -> DatasetPart:
+        dataset = place.dataset
+        if index is not None:
+            chunk_rows, chunk_row_shape = index.chunk_shape[0], index.chunk_shape[1:]
+            # Members that are put together, element by element, are as good as a filter.
+            scattered = dataset.ndim > 1 and any(t.leaf is not None and len(t.leaf.offsets) > 1 for t in targets)
+            access = DECODED if pipeline.filters or scattered else DIRECT
+        else:
+            chunk_rows, chunk_row_shape = _rows_read_together(dataset), dataset.shape[1:]
+            access = VIA_H5PY
+            targets = [replace(t, leaf=None) for t in targets]
+        return DatasetPart(
+            file=place.number,
+            path=place.path,
+            rows=dataset.shape[0],
+            row_start=self._row_start,
+            access=access,
+            reason=reason or (pipeline.describe() if pipeline.filters else "no filter"),
+            chunk_rows=max(1, chunk_rows),
+            index=index,
+            pipeline=pipeline,
+            columns=columns,
+            pieces=column_pieces(dataset.shape[1:], chunk_row_shape, columns),
+            targets=tuple(targets),
+            stored_element_nbytes=dataset.id.get_type().get_size(),
+            dtype_text=str(elements.plain_dtype(dataset.dtype)),
+            shape=tuple(dataset.shape),
+            behind=self._files_behind(place, reason),
+        )
+
+    def _files_behind(self, place: Place, reason: str) -> tuple[int, ...]:
+        """Give the numbers of the files that libhdf5 puts a dataset together from: they may change as well."""
+        if reason not in (IS_VIRTUAL, IN_EXTERNAL_FILES):
+            return ()
+        found = files_behind(place.dataset, place.identity.path)
+        return tuple(self._files.number_of(path) for path in found[:WATCHED_FILES])
+
+    def _why_h5py(self, place: Place, targets: list[Target], pipeline: filters.Pipeline, name: str) -> str:
+        dataset = place.dataset
+        creation = dataset.id.get_create_plist()
+        self._guard.check_data(dataset, name, place.identity.path)
+        if dataset.is_virtual:
+            return IS_VIRTUAL
+        if creation.get_external_count():
+            return IN_EXTERNAL_FILES
+        if place.unresolved:
+            return place.unresolved
+        if any(t.leaf is None for t in targets):
+            return "variable length" if dataset.dtype.kind == "O" else f"{dataset.dtype}: libhdf5 converts it"
+        if not elements.is_laid_out_as_numpy(dataset):
+            return "its stored type is not a NumPy type; libhdf5 converts it"
+        if creation.get_layout() == h5py.h5d.COMPACT:
+            return "compact: its bytes lie in the object header"
+        for f in pipeline.filters:
+            if f.id in (NBIT, SCALEOFFSET):
+                return f"{filters.KNOWN_NAMES[f.id]}: only libhdf5 undoes it"
+        return ""
+
+    def _why_h5py_after_index(self, path: str, name: str, pipeline: filters.Pipeline, index: ChunkIndex) -> str:
+        """Look for filters that stored chunks really need and that are not decoded here."""
+        for place, f in enumerate(pipeline.filters):
+            needed = bool(((index.filter_mask >> np.uint32(place)) & 1 == 0).any())
+            if f.decodable or not needed:
+                continue
+            if h5py.h5z.filter_avail(f.id):
+                return f"filter {f.id} ({f.name}): only a plugin of this machine's libhdf5 undoes it"
+            label = filters.KNOWN_NAMES.get(f.id, f.name or "unnamed")
+            raise MissingFilterError(
+                f"{path!r}: field {name!r} needs HDF5 filter {f.id} ({label}), which is not available. "
+                "Get a plugin for it (hdf5plugin carries most; others are listed as registered filters by The HDF "
+                "Group) and name its folder in HDF5_PLUGIN_PATH before Python starts.",
+                filter_id=f.id,
+                file=path,
+                field=name,
+            )
+        return ""
+
+
+def _rows_read_together(dataset: Any) -> int:
+    if dataset.chunks is not None:
+        return int(dataset.chunks[0])
+    row_nbytes = max(1, dataset.dtype.itemsize * int(np.prod(dataset.shape[1:], dtype=object)))
+    rows: int = min(READ_TOGETHER_NBYTES // row_nbytes, dataset.shape[0])
+    return max(1, rows)
+
+
+def _cut_extent(index: ChunkIndex, element_nbytes: int) -> ChunkIndex:
+    """Cut one contiguous extent into blocks of rows, so that it is read like chunks."""
+    row_nbytes = element_nbytes * int(np.prod(index.shape[1:], dtype=object))
+    rows = index.shape[0]
+    together = max(1, min(READ_TOGETHER_NBYTES // max(1, row_nbytes), max(1, rows)))
+    if len(index.numbers) == 0:
+        return replace(
+            one_extent((together, *index.shape[1:]), offset=-1, nbytes=0),
+            shape=index.shape,
+            grid=(-(-rows // together), *index.grid[1:]),
+        )
+    numbers = np.arange(-(-rows // together), dtype=np.int64)
+    counts = np.minimum(together, rows - numbers * together)
+    return ChunkIndex(
+        shape=index.shape,
+        chunk_shape=(together, *index.shape[1:]),
+        grid=(len(numbers), *index.grid[1:]),
+        numbers=numbers,
+        offset=index.offset[0] + numbers * (together * row_nbytes),
+        nbytes=counts * row_nbytes,
+        filter_mask=np.zeros(len(numbers), dtype=np.uint32),
+    )

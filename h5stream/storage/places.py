@@ -1,0 +1,109 @@
+"""Places: in which file a dataset is, and under which path there, behind all links."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass, replace
+from typing import Any
+
+import h5py
+
+from h5stream.storage.discovery import open_hdf5
+from h5stream.storage.external import Guard, without_soft_links
+from h5stream.storage.source import SourceIdentity, identity_of
+
+
+class Files:
+    """The files that were named, and behind them those that links of theirs lead to."""
+
+    def __init__(self, paths: tuple[str, ...]) -> None:
+        self.identities, self.named = [identity_of(path) for path in paths], len(paths)
+        self._numbers: dict[tuple[int, int], int] = {}
+
+    def number_of(self, path: str) -> int:
+        """Return a file's number; one that was not named is added."""
+        if not self._numbers:
+            self._numbers = {_inode(identity.path): n for n, identity in reversed([*enumerate(self.identities)])}
+        number = self._numbers.setdefault(_inode(path), len(self.identities))
+        if number == len(self.identities):
+            self.identities.append(identity_of(path))
+        return number
+
+
+def _inode(path: str) -> tuple[int, int]:
+    try:
+        stat = os.stat(path)
+    except OSError:
+        identity_of(path)  # says what is wrong with it
+        raise
+    return stat.st_dev, stat.st_ino
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a dataset is: in which file, and under which path there, behind all links.
+
+    `unresolved` says why only the path that was asked for leads to it.
+    """
+
+    number: int
+    identity: SourceIdentity
+    dataset: Any
+    path: str
+    unresolved: str = ""
+
+
+class OpenFile:
+    """One of the files that were named, open, and those that its links lead to.
+
+    Parameters
+    ----------
+    file : h5py.File
+        Open.
+    number : int
+        Its number among all files.
+    files : Files
+        Those.
+    guard : Guard
+        Says which files external links may lead to.
+    linked : contextlib.ExitStack
+        Closes what links lead to.
+    """
+
+    def __init__(self, file: Any, number: int, files: Files, guard: Guard, linked: contextlib.ExitStack) -> None:
+        self.file, self.number, self.files, self.guard = file, number, files, guard
+        self.identity = files.identities[number]
+        self._linked = linked
+
+    def opened(self, path: str) -> Any:
+        """Open another file, which is closed with this one."""
+        self.files.number_of(path)  # the file as it was before it was opened
+        return self._linked.enter_context(open_hdf5(path))
+
+    def beside(self, path: str, dataset: Any, dataset_path: str) -> Place:
+        """Give the place of a dataset in another file that was named."""
+        number = self.files.number_of(path)
+        return Place(number=number, identity=self.files.identities[number], dataset=dataset, path=dataset_path)
+
+    def place(self, dataset: Any, path: str) -> Place:
+        """Follow the links to a dataset, so that it is read as if its own file had been named."""
+        here = Place(number=self.number, identity=self.identity, dataset=dataset, path=path)
+        if dataset.file.filename == self.file.filename:
+            return here
+        # libhdf5 knows a path in the other file only for what was not reached over a soft link in this one.
+        found = self.file[without_soft_links(self.file, path)]
+        target, name = os.path.abspath(os.fsdecode(found.file.filename)), found.name
+        self.guard.check_file(path, target, self.identity.path)
+        number = self.files.number_of(target)  # the file as it was before it was opened by its own name
+        file = self._linked.enter_context(open_hdf5(target))
+        there = file.get(name) if name else None
+        if not isinstance(there, h5py.Dataset) or _address(there) != _address(found):
+            return replace(here, unresolved="it lies in another file, behind an external link")
+        identity = self.files.identities[number]
+        return Place(number=number, identity=identity, dataset=there, path=name.strip("/"))
+
+
+def _address(dataset: Any) -> int:
+    """Return where a dataset lies in its file."""
+    return int(h5py.h5o.get_info(dataset.id).addr)
