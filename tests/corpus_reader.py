@@ -1,9 +1,11 @@
 """Reads one file of the corpus in a child process and reports on each dataset: run by ``test_corpus.py``.
 
 A crash or a hang of libhdf5 on a broken file must not take the tests with it. A process for each file that
-imported torch again would take minutes, so this program imports everything once and forks for each line of its
-standard input, ``[what, path, every]`` as JSON: `what` is ``"read"``, or ``"open"`` to be told the ways alone, and of
-the file's datasets each `every`-th is looked at. The child answers with one line of JSON on its standard output.
+imported torch again would take minutes, so this program imports everything once and forks a child, which reads a file
+for each line of the standard input, ``[what, path, every]`` as JSON: `what` is ``"read"``, or ``"open"`` to be told the
+ways alone, and of the file's datasets each `every`-th is looked at. It answers with one line of JSON, and the next
+child is forked where it dies, or after `FILES_OF_A_CHILD` files: what libhdf5 and torch do at their first use takes as
+long as a small file.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from h5stream.engine import kernels
 from h5stream.errors import H5StreamError, UnsupportedFieldError
 
 CHILD_SECONDS = 120
+FILES_OF_A_CHILD = 40
 MOST_BATCHES = 20
 MOST_ROWS = 50
 MOST_CHOSEN_NBYTES = 1 << 24
@@ -137,27 +140,52 @@ def report_on(path: str, every: int) -> dict:
     return report
 
 
-def answer_in_child(what: str, path: str, every: int) -> str:
-    """Fork, report in the child, and give its line; a child that dies or hangs is itself the answer."""
-    read_end, write_end = os.pipe()
-    child = os.fork()
-    if child == 0:
-        signal.alarm(CHILD_SECONDS)  # the default action ends the process even inside libhdf5
-        code = 1
-        try:
-            os.close(read_end)
-            with os.fdopen(write_end, "w") as out:
-                out.write(json.dumps((report_on if what == "read" else ways_in)(path, every), default=str))
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            end_now(code)
-    os.close(write_end)
-    with os.fdopen(read_end) as source:
-        line = source.read()
-    _, status = os.waitpid(child, 0)
-    return line or json.dumps({"died": os.waitstatus_to_exitcode(status)})
+class Child:
+    """A fork that reads files until it dies."""
+
+    def __init__(self) -> None:
+        theirs, self._questions = os.pipe()
+        self._answers, answers = os.pipe()
+        self.asked = 0
+        self._pid = os.fork()
+        if self._pid == 0:
+            try:
+                os.close(self._questions)
+                os.close(self._answers)
+                answer_all(theirs, answers)
+            finally:
+                end_now(0)
+        os.close(theirs)
+        os.close(answers)
+        self._said = os.fdopen(self._answers)
+
+    def ask(self, question: str) -> str | None:
+        """Give the line that it answers, None if it died."""
+        self.asked += 1
+        os.write(self._questions, question.encode())
+        return self._said.readline() or None
+
+    def end(self) -> int:
+        """Let it end, and tell how it did."""
+        os.close(self._questions)
+        self._said.close()
+        _, status = os.waitpid(self._pid, 0)
+        return os.waitstatus_to_exitcode(status)
+
+
+def answer_all(questions: int, answers: int) -> None:
+    """Report on each file that is asked for; an exception that nobody foresaw ends the child with its traceback."""
+    with os.fdopen(questions) as asked, os.fdopen(answers, "w", buffering=1) as out:
+        for line in asked:
+            what, path, every = json.loads(line)
+            signal.alarm(CHILD_SECONDS)  # the default action ends the process even inside libhdf5
+            try:
+                answer = (report_on if what == "read" else ways_in)(path, every)
+            except BaseException:
+                traceback.print_exc()
+                end_now(1)
+            signal.alarm(0)
+            out.write(json.dumps(answer, default=str) + "\n")
 
 
 def main() -> None:
@@ -166,9 +194,18 @@ def main() -> None:
     warnings.filterwarnings("ignore", "This process", DeprecationWarning)
     warnings.filterwarnings("ignore", "the shuffle is weak", UserWarning)  # windows are tiny on purpose
     kernels.warm_up()
+    child = Child()
     for line in sys.stdin:
-        sys.stdout.write(answer_in_child(*json.loads(line)) + "\n")
+        if child.asked == FILES_OF_A_CHILD:
+            child.end()
+            child = Child()
+        answer = child.ask(line)
+        if answer is None:
+            answer = json.dumps({"died": child.end()}) + "\n"
+            child = Child()
+        sys.stdout.write(answer)
         sys.stdout.flush()
+    child.end()
 
 
 if __name__ == "__main__":
