@@ -2,14 +2,15 @@
 
 A crash or a hang of libhdf5 on a broken file must not take the tests with it. A process for each file that
 imported torch again would take minutes, so this program imports everything once and forks a child, which reads a file
-for each line of the standard input, ``[what, path, every]`` as JSON: `what` is ``"read"``, or ``"open"`` to be told the
-ways alone, and of the file's datasets each `every`-th is looked at. It answers with one line of JSON, and the next
-child is forked where it dies, or after `FILES_OF_A_CHILD` files: what libhdf5 and torch do at their first use takes as
-long as a small file.
+for each line of the standard input, ``[what, path, most]`` as JSON: `what` is ``"read"``, or ``"open"`` to be told the
+ways alone, and of datasets that are alike so many are looked at, or all for null. It answers with one line of JSON, and
+the next child is forked where it dies, or after `FILES_OF_A_CHILD` files: what libhdf5 and torch do at their first use
+takes as long as a small file.
 """
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import json
 import os
@@ -35,12 +36,28 @@ MOST_ROWS = 50
 MOST_CHOSEN_NBYTES = 1 << 24
 
 
-def dataset_names(path: str) -> list[str]:
-    """List all datasets that hard links lead to, through h5py; nothing if it cannot open the file."""
-    found: list[str] = []
+def dataset_names(path: str, most: int | None) -> list[str]:
+    """List the datasets that hard links lead to, the first `most` of those alike; none if h5py cannot open the file."""
+    found: dict[object, list[str]] = collections.defaultdict(list)
+
+    def note(name, thing):
+        if isinstance(thing, h5py.Dataset):
+            found[kind_of(thing) if most else None].append(name)
+
     with contextlib.suppress(Exception), h5py.File(path, "r", locking=False) as file:
-        file.visititems(lambda name, thing: found.append(name) if isinstance(thing, h5py.Dataset) else None)
-    return found
+        file.visititems(note)
+    return [name for names in found.values() for name in names[:most]]
+
+
+def kind_of(dataset: h5py.Dataset) -> object:
+    """Give what is the same for datasets that are laid out alike."""
+    try:
+        made = dataset.id.get_create_plist()
+        filters = [made.get_filter(number)[:3] for number in range(made.get_nfilters())]
+        kept = (dataset.id.get_type().encode(), dataset.shape, dataset.maxshape)
+        return (*kept, made.get_layout(), dataset.chunks, tuple(filters))
+    except Exception:  # a broken one is like no other
+        return dataset.name
 
 
 def read_with_h5py(path: str, name: str):
@@ -118,18 +135,18 @@ def rows_to_choose(dataset: H5Dataset) -> int:
     return max(3, min(MOST_ROWS, MOST_CHOSEN_NBYTES // max(1, row_nbytes)))
 
 
-def ways_in(path: str, every: int) -> list[str]:
+def ways_in(path: str, most: int | None) -> list[str]:
     """Name how each dataset of a file is read, without those that are refused."""
     ways = []
-    for name in dataset_names(path)[::every]:
+    for name in dataset_names(path, most):
         with contextlib.suppress(H5StreamError):
             ways.append(way_of(H5Dataset(path, name)))
     return ways
 
 
-def report_on(path: str, every: int) -> dict:
+def report_on(path: str, most: int | None) -> dict:
     """Report on the datasets of a file."""
-    names = dataset_names(path)[::every]
+    names = dataset_names(path, most)
     report = {"datasets": [examine(path, name) for name in names], "file": None}
     if not names:
         try:
@@ -177,10 +194,10 @@ def answer_all(questions: int, answers: int) -> None:
     """Report on each file that is asked for; an exception that nobody foresaw ends the child with its traceback."""
     with os.fdopen(questions) as asked, os.fdopen(answers, "w", buffering=1) as out:
         for line in asked:
-            what, path, every = json.loads(line)
+            what, path, most = json.loads(line)
             signal.alarm(CHILD_SECONDS)  # the default action ends the process even inside libhdf5
             try:
-                answer = (report_on if what == "read" else ways_in)(path, every)
+                answer = (report_on if what == "read" else ways_in)(path, most)
             except BaseException:
                 traceback.print_exc()
                 end_now(1)
