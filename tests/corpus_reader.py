@@ -13,7 +13,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import json
-import os
 import signal
 import sys
 import traceback
@@ -22,7 +21,7 @@ import warnings
 import h5py
 import hdf5plugin  # noqa: F401
 import numpy as np
-from forking import end_now
+from forking import Standing
 from oracle import expected, same, take
 
 from h5stream import H5Dataset, H5StreamLoader
@@ -157,52 +156,14 @@ def report_on(path: str, most: int | None) -> dict:
     return report
 
 
-class Child:
-    """A fork that reads files until it dies."""
-
-    def __init__(self) -> None:
-        theirs, self._questions = os.pipe()
-        self._answers, answers = os.pipe()
-        self.asked = 0
-        self._pid = os.fork()
-        if self._pid == 0:
-            try:
-                os.close(self._questions)
-                os.close(self._answers)
-                answer_all(theirs, answers)
-            finally:
-                end_now(0)
-        os.close(theirs)
-        os.close(answers)
-        self._said = os.fdopen(self._answers)
-
-    def ask(self, question: str) -> str | None:
-        """Give the line that it answers, None if it died."""
-        self.asked += 1
-        os.write(self._questions, question.encode())
-        return self._said.readline() or None
-
-    def end(self) -> int:
-        """Let it end, and tell how it did."""
-        os.close(self._questions)
-        self._said.close()
-        _, status = os.waitpid(self._pid, 0)
-        return os.waitstatus_to_exitcode(status)
-
-
-def answer_all(questions: int, answers: int) -> None:
-    """Report on each file that is asked for; an exception that nobody foresaw ends the child with its traceback."""
-    with os.fdopen(questions) as asked, os.fdopen(answers, "w", buffering=1) as out:
-        for line in asked:
-            what, path, most = json.loads(line)
-            signal.alarm(CHILD_SECONDS)  # the default action ends the process even inside libhdf5
-            try:
-                answer = (report_on if what == "read" else ways_in)(path, most)
-            except BaseException:
-                traceback.print_exc()
-                end_now(1)
-            signal.alarm(0)
-            out.write(json.dumps(answer, default=str) + "\n")
+def answer(line: str) -> str:
+    """Report on the file that is asked for; an exception that nobody foresaw ends the child with its traceback."""
+    what, path, most = json.loads(line)
+    signal.alarm(CHILD_SECONDS)  # the default action ends the process even inside libhdf5
+    try:
+        return json.dumps((report_on if what == "read" else ways_in)(path, most), default=str)
+    finally:
+        signal.alarm(0)
 
 
 def main() -> None:
@@ -211,16 +172,16 @@ def main() -> None:
     warnings.filterwarnings("ignore", "This process", DeprecationWarning)
     warnings.filterwarnings("ignore", "the shuffle is weak", UserWarning)  # windows are tiny on purpose
     kernels.warm_up()
-    child = Child()
+    child = Standing(answer)
     for line in sys.stdin:
         if child.asked == FILES_OF_A_CHILD:
             child.end()
-            child = Child()
-        answer = child.ask(line)
-        if answer is None:
-            answer = json.dumps({"died": child.end()}) + "\n"
-            child = Child()
-        sys.stdout.write(answer)
+            child = Standing(answer)
+        said = child.ask(line)
+        if said is None:
+            said = json.dumps({"died": child.end()})
+            child = Standing(answer)
+        sys.stdout.write(said + "\n")
         sys.stdout.flush()
     child.end()
 

@@ -206,6 +206,44 @@ def in_forked_child(work, limit_s=PATIENCE_S):
     return answer
 
 
+class Standing:
+    """A fork of this process that answers lines with `answer`, each in turn, until it is ended or dies of one."""
+
+    def __init__(self, answer):
+        theirs, self._questions = os.pipe()
+        ours, answers = os.pipe()
+        self.asked, self._pid = 0, os.fork()
+        if self._pid == 0:
+            try:
+                os.close(self._questions)
+                os.close(ours)
+                with open(theirs) as asked, open(answers, "w", buffering=1) as said:
+                    for line in asked:
+                        said.write(answer(line) + "\n")
+                end_now(0)
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                end_now(1)
+        os.close(theirs)
+        os.close(answers)
+        self._said = open(ours)
+
+    def ask(self, line):
+        """Give the line that it answers, None if it died instead."""
+        self.asked += 1
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._questions, line.rstrip("\n").encode() + b"\n")
+        said = self._said.readline()
+        return said.rstrip("\n") if said.endswith("\n") else None
+
+    def end(self):
+        """Let it end, and give its exit status, negative for a signal."""
+        os.close(self._questions)
+        self._said.close()
+        return os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+
+
 def _ask(ends, **request):
     link = _link()
     request["folder"] = os.getcwd()
