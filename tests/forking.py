@@ -13,6 +13,7 @@ import contextlib
 import fcntl
 import functools
 import gc
+import importlib
 import io
 import json
 import os
@@ -28,6 +29,9 @@ import types
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
+
+OPTIMIZERS = ("torch._dynamo",)
+"""What the first optimizer of a process imports, for two seconds."""
 
 end_now = os._exit
 """Ends a process without what Python does at its end: for forks, which have that of their parent."""
@@ -49,10 +53,20 @@ class Ended:
 class Forked:
     """A process that runs some code as ``__main__``; `path` is the file that the code says it is of.
 
-    With `binary` pipes, its errors go where ours do.
+    With `binary` pipes, its errors go where ours do. What it `imports` its parent has imported, once.
     """
 
-    def __init__(self, code, *arguments, environment=None, path=None, own_group=False, binary=False, whole_end=False):
+    def __init__(
+        self,
+        code,
+        *arguments,
+        environment=None,
+        path=None,
+        own_group=False,
+        binary=False,
+        whole_end=False,
+        imports=(),
+    ):
         pipes = [os.pipe() for _ in range(4)]
         if binary:
             os.dup2(2, pipes[2][1])
@@ -66,6 +80,7 @@ class Forked:
                 path=path and str(path),
                 own_group=own_group,
                 whole_end=whole_end,
+                imports=imports,
             )
         finally:
             for end in theirs:
@@ -292,12 +307,15 @@ def serve(descriptor):
         if not request:
             return
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})  # none ends before it is written down
+        asked = json.loads(request)
+        for module in asked.get("imports", ()):
+            importlib.import_module(module)
         child = os.fork()
         if child == 0:
             for end in (*running.values(), ends.pop()):
                 os.close(end)
             link.close()
-            _become(json.loads(request), ends)
+            _become(asked, ends)
             return
         running[child] = ends.pop()
         for end in ends:
