@@ -52,7 +52,9 @@ OPTIONS = [{}, {"compress": "lz4", "chunk_nbytes": 8192}]
 
 
 @pytest.mark.corpus
-@pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["in turns", "all"])
+@pytest.mark.parametrize(
+    "whole", [False, pytest.param(True, marks=[pytest.mark.slow, pytest.mark.timeout(1200)])], ids=["in turns", "all"]
+)
 def test_every_file_of_the_corpus_comes_through(tmp_path, whole):
     """By default every sixth, with one of the options, and none of the two with thousands of datasets."""
     files = [path for path in sorted(CORPUS.rglob("*")) if path.is_file() and opens(path)]
