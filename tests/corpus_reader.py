@@ -1,16 +1,18 @@
 """Reads one file of the corpus in a child process and reports on each dataset: run by ``test_corpus.py``.
 
 A crash or a hang of libhdf5 on a broken file must not take the tests with it. A process for each file that
-imported torch again would take minutes, so this program imports everything once and forks for each line of its
-standard input, ``[what, path, every]`` as JSON: `what` is ``"read"``, or ``"open"`` to be told the ways alone, and of
-the file's datasets each `every`-th is looked at. The child answers with one line of JSON on its standard output.
+imported torch again would take minutes, so this program imports everything once and forks a child, which reads a file
+for each line of the standard input, ``[what, path, most]`` as JSON: `what` is ``"read"``, or ``"open"`` to be told the
+ways alone, and of datasets that are alike so many are looked at, or all for null. It answers with one line of JSON, and
+the next child is forked where it dies, or after `FILES_OF_A_CHILD` files: what libhdf5 and torch do at their first use
+takes as long as a small file.
 """
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import json
-import os
 import signal
 import sys
 import traceback
@@ -19,7 +21,7 @@ import warnings
 import h5py
 import hdf5plugin  # noqa: F401
 import numpy as np
-from forking import end_now
+from forking import Standing
 from oracle import expected, same, take
 
 from h5stream import H5Dataset, H5StreamLoader
@@ -27,17 +29,34 @@ from h5stream.engine import kernels
 from h5stream.errors import H5StreamError, UnsupportedFieldError
 
 CHILD_SECONDS = 120
+FILES_OF_A_CHILD = 40
 MOST_BATCHES = 20
 MOST_ROWS = 50
 MOST_CHOSEN_NBYTES = 1 << 24
 
 
-def dataset_names(path: str) -> list[str]:
-    """List all datasets that hard links lead to, through h5py; nothing if it cannot open the file."""
-    found: list[str] = []
+def dataset_names(path: str, most: int | None) -> list[str]:
+    """List the datasets that hard links lead to, the first `most` of those alike; none if h5py cannot open the file."""
+    found: dict[object, list[str]] = collections.defaultdict(list)
+
+    def note(name, thing):
+        if isinstance(thing, h5py.Dataset):
+            found[kind_of(thing) if most else None].append(name)
+
     with contextlib.suppress(Exception), h5py.File(path, "r", locking=False) as file:
-        file.visititems(lambda name, thing: found.append(name) if isinstance(thing, h5py.Dataset) else None)
-    return found
+        file.visititems(note)
+    return [name for names in found.values() for name in names[:most]]
+
+
+def kind_of(dataset: h5py.Dataset) -> object:
+    """Give what is the same for datasets that are laid out alike."""
+    try:
+        made = dataset.id.get_create_plist()
+        filters = [made.get_filter(number)[:3] for number in range(made.get_nfilters())]
+        kept = (dataset.id.get_type().encode(), dataset.shape, dataset.maxshape)
+        return (*kept, made.get_layout(), dataset.chunks, tuple(filters))
+    except Exception:  # a broken one is like no other
+        return dataset.name
 
 
 def read_with_h5py(path: str, name: str):
@@ -115,18 +134,18 @@ def rows_to_choose(dataset: H5Dataset) -> int:
     return max(3, min(MOST_ROWS, MOST_CHOSEN_NBYTES // max(1, row_nbytes)))
 
 
-def ways_in(path: str, every: int) -> list[str]:
+def ways_in(path: str, most: int | None) -> list[str]:
     """Name how each dataset of a file is read, without those that are refused."""
     ways = []
-    for name in dataset_names(path)[::every]:
+    for name in dataset_names(path, most):
         with contextlib.suppress(H5StreamError):
             ways.append(way_of(H5Dataset(path, name)))
     return ways
 
 
-def report_on(path: str, every: int) -> dict:
+def report_on(path: str, most: int | None) -> dict:
     """Report on the datasets of a file."""
-    names = dataset_names(path)[::every]
+    names = dataset_names(path, most)
     report = {"datasets": [examine(path, name) for name in names], "file": None}
     if not names:
         try:
@@ -137,27 +156,14 @@ def report_on(path: str, every: int) -> dict:
     return report
 
 
-def answer_in_child(what: str, path: str, every: int) -> str:
-    """Fork, report in the child, and give its line; a child that dies or hangs is itself the answer."""
-    read_end, write_end = os.pipe()
-    child = os.fork()
-    if child == 0:
-        signal.alarm(CHILD_SECONDS)  # the default action ends the process even inside libhdf5
-        code = 1
-        try:
-            os.close(read_end)
-            with os.fdopen(write_end, "w") as out:
-                out.write(json.dumps((report_on if what == "read" else ways_in)(path, every), default=str))
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            end_now(code)
-    os.close(write_end)
-    with os.fdopen(read_end) as source:
-        line = source.read()
-    _, status = os.waitpid(child, 0)
-    return line or json.dumps({"died": os.waitstatus_to_exitcode(status)})
+def answer(line: str) -> str:
+    """Report on the file that is asked for; an exception that nobody foresaw ends the child with its traceback."""
+    what, path, most = json.loads(line)
+    signal.alarm(CHILD_SECONDS)  # the default action ends the process even inside libhdf5
+    try:
+        return json.dumps((report_on if what == "read" else ways_in)(path, most), default=str)
+    finally:
+        signal.alarm(0)
 
 
 def main() -> None:
@@ -166,9 +172,18 @@ def main() -> None:
     warnings.filterwarnings("ignore", "This process", DeprecationWarning)
     warnings.filterwarnings("ignore", "the shuffle is weak", UserWarning)  # windows are tiny on purpose
     kernels.warm_up()
+    child = Standing(answer)
     for line in sys.stdin:
-        sys.stdout.write(answer_in_child(*json.loads(line)) + "\n")
+        if child.asked == FILES_OF_A_CHILD:
+            child.end()
+            child = Standing(answer)
+        said = child.ask(line)
+        if said is None:
+            said = json.dumps({"died": child.end()})
+            child = Standing(answer)
+        sys.stdout.write(said + "\n")
         sys.stdout.flush()
+    child.end()
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import contextlib
 import fcntl
 import functools
 import gc
+import importlib
 import io
 import json
 import os
@@ -28,6 +29,9 @@ import types
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
+
+OPTIMIZERS = ("torch._dynamo",)
+"""What the first optimizer of a process imports, for two seconds."""
 
 end_now = os._exit
 """Ends a process without what Python does at its end: for forks, which have that of their parent."""
@@ -49,10 +53,20 @@ class Ended:
 class Forked:
     """A process that runs some code as ``__main__``; `path` is the file that the code says it is of.
 
-    With `binary` pipes, its errors go where ours do.
+    With `binary` pipes, its errors go where ours do. What it `imports` its parent has imported, once.
     """
 
-    def __init__(self, code, *arguments, environment=None, path=None, own_group=False, binary=False, whole_end=False):
+    def __init__(
+        self,
+        code,
+        *arguments,
+        environment=None,
+        path=None,
+        own_group=False,
+        binary=False,
+        whole_end=False,
+        imports=(),
+    ):
         pipes = [os.pipe() for _ in range(4)]
         if binary:
             os.dup2(2, pipes[2][1])
@@ -66,6 +80,7 @@ class Forked:
                 path=path and str(path),
                 own_group=own_group,
                 whole_end=whole_end,
+                imports=imports,
             )
         finally:
             for end in theirs:
@@ -206,6 +221,44 @@ def in_forked_child(work, limit_s=PATIENCE_S):
     return answer
 
 
+class Standing:
+    """A fork of this process that answers lines with `answer`, each in turn, until it is ended or dies of one."""
+
+    def __init__(self, answer):
+        theirs, self._questions = os.pipe()
+        ours, answers = os.pipe()
+        self.asked, self._pid = 0, os.fork()
+        if self._pid == 0:
+            try:
+                os.close(self._questions)
+                os.close(ours)
+                with open(theirs) as asked, open(answers, "w", buffering=1) as said:
+                    for line in asked:
+                        said.write(answer(line) + "\n")
+                end_now(0)
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                end_now(1)
+        os.close(theirs)
+        os.close(answers)
+        self._said = open(ours)
+
+    def ask(self, line):
+        """Give the line that it answers, None if it died instead."""
+        self.asked += 1
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._questions, line.rstrip("\n").encode() + b"\n")
+        said = self._said.readline()
+        return said.rstrip("\n") if said.endswith("\n") else None
+
+    def end(self):
+        """Let it end, and give its exit status, negative for a signal."""
+        os.close(self._questions)
+        self._said.close()
+        return os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+
+
 def _ask(ends, **request):
     link = _link()
     request["folder"] = os.getcwd()
@@ -254,12 +307,15 @@ def serve(descriptor):
         if not request:
             return
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})  # none ends before it is written down
+        asked = json.loads(request)
+        for module in asked.get("imports", ()):
+            importlib.import_module(module)
         child = os.fork()
         if child == 0:
             for end in (*running.values(), ends.pop()):
                 os.close(end)
             link.close()
-            _become(json.loads(request), ends)
+            _become(asked, ends)
             return
         running[child] = ends.pop()
         for end in ends:

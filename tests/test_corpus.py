@@ -24,8 +24,8 @@ pytestmark = [
     ),
 ]
 
-# Of a thousand alike datasets each of these is read by default.
-A_SHARE = 20
+# Of a file's datasets that differ in their bytes alone so many are read by default; some files have a thousand.
+MOST_ALIKE = 2
 
 # Two smaller files of the same program are read by default, and test_main_job.py reads as many rows.
 SLOW = {"manycontigs.cool"}
@@ -51,8 +51,8 @@ def reader():
     program = TESTS / "corpus_reader.py"
     with Forked(program.read_text(), path=program) as process:
 
-        def ask(what, path, every):
-            process.stdin.write(json.dumps([what, str(path), every]) + "\n")
+        def ask(what, path, most):
+            process.stdin.write(json.dumps([what, str(path), most]) + "\n")
             process.stdin.flush()
             return json.loads(process.stdout.readline())
 
@@ -69,19 +69,16 @@ def tally():
     sys.stdout.write("\n".join(["", f"corpus: {sum(counts.values()):,} datasets of {len(FILES)} files", *lines, ""]))
 
 
-def files_and_shares():
-    """Give each file, and which of its datasets are read: all, but of those with a thousand some by default."""
-    for path in FILES:
-        name = str(path.relative_to(CORPUS))
-        whole_is_slow = path.name in SLOW or "large_group" in path.name
-        if "large_group" in path.name:
-            yield pytest.param(path, A_SHARE, id=f"{name}, a share")
-        yield pytest.param(path, 1, id=name, marks=pytest.mark.slow if whole_is_slow else ())
-
-
-@pytest.mark.parametrize(("path", "every"), list(files_and_shares()))
-def test_every_dataset_of_a_file_equals_h5py_or_is_refused(path, every, reader, tally):
-    report = reader("read", path, every)
+@pytest.mark.parametrize("most", [MOST_ALIKE, pytest.param(None, marks=pytest.mark.slow)], ids=["some", "all"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=str(path.relative_to(CORPUS)), marks=[pytest.mark.slow] * (path.name in SLOW))
+        for path in FILES
+    ],
+)
+def test_every_dataset_of_a_file_equals_h5py_or_is_refused(path, most, reader, tally):
+    report = reader("read", path, most)
     assert "died" not in report, f"the child that read it ended with {report['died']}"
     wrong = []
     for found in report["datasets"]:
@@ -101,7 +98,7 @@ def test_the_corpus_has_every_way_of_reading(reader):
     """A corpus of which nothing was read directly would have tested nothing."""
     ways = collections.Counter()
     for path in sorted(FILES, key=lambda path: -path.stat().st_size):  # the largest hold the most datasets
-        ways.update(reader("open", path, A_SHARE if "large_group" in path.name else 1))
+        ways.update(reader("open", path, MOST_ALIKE))
         if min(ways["direct"], ways["decoded"], ways["h5py"]) > 20:
             return
     pytest.fail(f"only {dict(ways)}")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch.distributed as dist
-from forking import Forked
+from forking import OPTIMIZERS, Forked
 from inner import stream_all
 from sample_files import write_sample
 from torch.utils.data import SequentialSampler
@@ -68,10 +68,8 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 def by_forks(processes, *arguments):
     """Do what `torchrun` does on one node, but for importing torch in each process."""
     world = {**LOOPBACK, "WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    return [
-        Forked(RUN, *arguments, path=EXAMPLE, environment={**world, "RANK": str(rank), "LOCAL_RANK": str(rank)})
-        for rank in range(processes)
-    ]
+    ranks = [{**world, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(processes)]
+    return [Forked(RUN, *arguments, path=EXAMPLE, environment=rank, imports=OPTIMIZERS) for rank in ranks]
 
 
 def finish(*jobs):

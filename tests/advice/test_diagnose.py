@@ -63,12 +63,13 @@ def four_processors(monkeypatch):
     stream_all(monkeypatch)
 
 
-@pytest.fixture
-def file(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as made:
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("diagnose") / "a.h5"
+    with h5py.File(path, "w") as made:
         rows = np.random.default_rng(0).integers(0, 9, (ROWS, WIDTH)).astype("f4")
         made.create_dataset("x", data=rows, chunks=(CHUNK, WIDTH), compression="gzip")
-    return str(tmp_path / "a.h5")
+    return str(path)
 
 
 def loader_of(file, **options):

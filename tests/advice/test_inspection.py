@@ -172,12 +172,16 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.fixture(scope="module", params=LAYOUTS)
+def laid_out(request, tmp_path_factory):
+    of_x, of_y = LAYOUTS[request.param]
+    path = tmp_path_factory.mktemp("layouts") / "a.h5"
+    return write(path, x=(noise(150_007, 16), of_x), y=(np.arange(150_007), of_y))
+
+
 @pytest.mark.parametrize("budget_mib", [8, 256])
-def test_our_plan_is_what_an_epoch_reads_and_decodes(tmp_path, monkeypatch, layout, budget_mib):
-    of_x, of_y = LAYOUTS[layout]
-    path = write(tmp_path / "a.h5", x=(noise(150_007, 16), of_x), y=(np.arange(150_007), of_y))
-    budget = budget_mib * MIB
+def test_our_plan_is_what_an_epoch_reads_and_decodes(laid_out, monkeypatch, budget_mib):
+    path, budget = laid_out, budget_mib * MIB
     sample = inspect_file(path, batch_size=1000, memory_budget=budget, threads=1).sample
     assert any(cost.kept for cost in sample.datasets) == (budget_mib == 256)
 

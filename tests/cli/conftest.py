@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import io
 import os
 import sys
 from dataclasses import dataclass
@@ -47,11 +49,19 @@ def h5stream(monkeypatch, capsys):
     return run
 
 
-def write_file(path, rows=4000):
-    rng = np.random.default_rng(0)
-    with h5py.File(path, "w") as file:
+@functools.cache
+def content(rows):
+    """Give the bytes of a good file."""
+    rng, bytes_of_it = np.random.default_rng(0), io.BytesIO()
+    with h5py.File(bytes_of_it, "w") as file:
         file.create_dataset("x", data=rng.random((rows, 16), dtype="f4"), chunks=(200, 16), compression="gzip")
         file["y"] = np.arange(rows) % 10
+    return bytes_of_it.getvalue()
+
+
+def write_file(path, rows=4000):
+    with open(path, "wb") as file:
+        file.write(content(rows))
     return path
 
 

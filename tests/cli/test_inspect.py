@@ -24,10 +24,11 @@ def inspect(*options, width="100"):
     return result.output
 
 
-@pytest.fixture
-def path(tmp_path):
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("inspect")
     rng = np.random.default_rng(0)
-    with h5py.File(tmp_path / "a.h5", "w") as file:
+    with h5py.File(folder / "a.h5", "w") as file:
         file.create_dataset(
             "a_group_of_some/length_of_name/signal_to_noise_ratio",
             data=rng.standard_normal((20_000, 160)).astype("f4"),
@@ -41,7 +42,7 @@ def path(tmp_path):
         for k in range(20):
             file[f"many/{k}"] = np.arange(7)
             file[f"lengths/{k}"] = np.arange(100 + k)
-    return str(tmp_path / "a.h5")
+    return str(folder / "a.h5")
 
 
 def test_it_prints_datasets_cost_shuffle_and_advice(path):

@@ -94,10 +94,11 @@ def all_is_streamed(monkeypatch):
     stream_all(monkeypatch)
 
 
-@pytest.fixture
-def path(tmp_path):
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("sources") / "a.h5"
     rng = np.random.default_rng(0)
-    with h5py.File(tmp_path / "a.h5", "w") as file:
+    with h5py.File(path, "w") as file:
         x = rng.integers(0, 99, (ROWS, 24)).astype("f4")
         file.create_dataset("gzip", data=x, chunks=(64, 24), compression="gzip", shuffle=True)
         file.create_dataset("large", data=np.repeat(x, 20, axis=1), chunks=(100, 480), compression="lzf")
@@ -108,7 +109,7 @@ def path(tmp_path):
         file["sparse"][120:130] = 1
         file["pair"] = np.zeros(ROWS, dtype=[("a", "i4"), ("b", "<f4")])
         file["row"] = np.arange(ROWS)
-    return str(tmp_path / "a.h5")
+    return str(path)
 
 
 FIELDS = ["gzip", "large", "side", "plain", "contiguous", "sparse", "pair:b", "row"]

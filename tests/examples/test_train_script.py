@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from forking import Forked
+from forking import OPTIMIZERS, Forked
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
@@ -186,7 +186,8 @@ def test_a_run_killed_within_an_epoch_ends_with_the_same_loss(file, tmp_path):
     def start(name, *more):
         options = ["--data", file, "--y", "label", *SMALL, "--batch-size", 32, "--log-every", 10]
         files = ["--checkpoint", tmp_path / f"{name}.pt", "--report", tmp_path / f"{name}.json"]
-        return Forked(SCRIPT, *options, *files, "--checkpoint-every", 7, *more, path=EXAMPLES / "train.py")
+        every = ["--checkpoint-every", 7, *more]
+        return Forked(SCRIPT, *options, *files, *every, path=EXAMPLES / "train.py", imports=OPTIMIZERS)
 
     with start("whole") as whole:
         whole.communicate()

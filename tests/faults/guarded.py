@@ -24,7 +24,7 @@ NO_THREAD_CACHE = "glibc.malloc.tcache_count=0"
 
 
 class MutantReader:
-    """The program that reads files in guarded children; started once a module, and again should it end."""
+    """The program that reads files in guarded children."""
 
     def __init__(self, scratch: Path) -> None:
         self._scratch = scratch / "mutant.h5"

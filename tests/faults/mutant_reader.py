@@ -1,9 +1,10 @@
 """Reads mutated copies of a file, each in a guarded child process, and says how each went: run by ``guarded.py``.
 
 Everything is imported once; then each line of standard input (JSON: the mutated file, the original, and how to read)
-is answered with one line. Each file gets a fresh fork, so that damage to the heap by one is never blamed on the next,
-and a failure comes again when it is asked for again. A child has a limit on its memory and on its time, and says over
-a pipe how far it came, so that a crash of libhdf5 or of a codec in it is told apart from one of ours.
+is answered with one line. One child reads file after file while all goes well. A file that does not go well in it gets
+a fresh fork, so that damage to the heap by one is never blamed on the next, and a failure comes again when it is asked
+for again. A child has a limit on its memory and on its time, and says over a pipe how far it came, so that a crash of
+libhdf5 or of a codec in it is told apart from one of ours.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
+import functools
 import gc
 import hashlib
 import json
@@ -25,7 +27,7 @@ import h5py
 import hdf5plugin  # noqa: F401
 import numpy as np
 import torch
-from forking import end_now
+from forking import Standing, end_now
 from oracle import expected, same
 
 from h5stream import H5Dataset, H5StreamLoader
@@ -38,6 +40,7 @@ from h5stream.storage.plugins import PluginBuffer
 MEMORY_NBYTES = 1 << 30
 """What a child may take beyond what it was forked with; the files are a few KiB."""
 
+FILES_OF_A_CHILD = 50
 M_PERTURB = -6
 ISOLATED_SECONDS = 10
 HEAP_SIZES = range(64, 2048, 8)
@@ -52,6 +55,7 @@ H5PY_CRASHED, H5PY_HUNG = "h5py crashes, we do not", "h5py hangs, we do not"
 BOTH_CRASHED, BOTH_HUNG = "we crash, and h5py too", "we hang, and h5py too"
 CODEC_CRASHED = "we crash in a codec, h5py did not"
 WRONG, UNCLEAR, CRASH, HANG = "wrong bytes", "unclear error", "crash", "hang"
+WELL = {EQUAL, ERROR, RIGHT}
 GOOD = {EQUAL, ERROR, RIGHT, NOISE, H5PY_CRASHED, H5PY_HUNG}
 
 TOUCHED_ROWS = 256
@@ -169,6 +173,14 @@ def judge(path: str, original: str, say, read) -> tuple[str, str]:
     return WRONG, "h5py fails" if theirs is None else f"h5py reads {str(theirs)[:2000]}, we {str(ours)[:2000]}"
 
 
+def limit_memory() -> None:
+    """Let this process have little more than it has, and leave nothing behind should it crash."""
+    with open("/proc/self/statm") as statm:
+        now = int(statm.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (now + MEMORY_NBYTES,) * 2)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
 def in_child(work, seconds: int) -> tuple[bytes, int]:
     """Run `work(write end)` in a guarded fork; give what it wrote, with where it crashed, and its exit status."""
     read_end, write_end = os.pipe()
@@ -178,10 +190,7 @@ def in_child(work, seconds: int) -> tuple[bytes, int]:
         try:
             os.close(read_end)
             signal.alarm(seconds)  # ends the process even inside libhdf5
-            with open("/proc/self/statm") as statm:
-                now = int(statm.read().split()[0]) * resource.getpagesize()
-            resource.setrlimit(resource.RLIMIT_AS, (now + MEMORY_NBYTES,) * 2)
-            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            limit_memory()
             faulthandler.enable(write_end, all_threads=False)
             work(write_end)
             code = 0
@@ -294,6 +303,22 @@ def _plain(value):
     return value.tolist() if isinstance(value, torch.Tensor) else value
 
 
+@functools.cache
+def begin_standing() -> None:
+    """Guard a child that stays."""
+    limit_memory()
+
+
+def answer(line: str) -> str:
+    """Judge a file in the child that stays."""
+    begin_standing()
+    request = json.loads(line)
+    signal.alarm(request["seconds"])
+    verdict = judge(request["path"], request["original"], lambda: None, READINGS[request["how"]])
+    signal.alarm(0)
+    return json.dumps(verdict)
+
+
 def main() -> None:
     kernels.warm_up()
     resident.KEEP_NBYTES = -1  # small files would otherwise be read once and kept
@@ -301,11 +326,19 @@ def main() -> None:
     os.dup2(2, 1)  # some codecs print to standard output
     gc.collect()
     gc.freeze()  # or the first collection in every child would copy all pages
+    child = Standing(answer)
     for line in sys.stdin:
-        request = json.loads(line)
-        answer = outcome_of(request["path"], request["original"], READINGS[request["how"]], request["seconds"])
-        answers.write(json.dumps(answer) + "\n")
+        said = child.ask(line)
+        verdict = json.loads(said) if said else ("", "")
+        if verdict[0] not in WELL or child.asked == FILES_OF_A_CHILD:
+            child.end()
+            child = Standing(answer)
+        if verdict[0] not in WELL:
+            request = json.loads(line)
+            verdict = outcome_of(request["path"], request["original"], READINGS[request["how"]], request["seconds"])
+        answers.write(json.dumps(verdict) + "\n")
         answers.flush()
+    child.end()
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 from amounts import crossed
 from forking import guards_are_forks
-from guarded import MutantReader
 from making import low_level
 from mutant_reader import EQUAL, ERROR
 from typer.testing import CliRunner
@@ -30,13 +29,6 @@ from h5stream.storage.listing import list_datasets
 
 CORPUS = Path(os.environ.get("H5STREAM_CORPUS") or Path(__file__).resolve().parents[3] / "shared" / "corpus")
 ODD = sorted(p for p in (CORPUS / "odd").rglob("*") if p.is_file() and p.stat().st_size < 32 << 20)
-
-
-@pytest.fixture(scope="module")
-def reader(tmp_path_factory):
-    reader = MutantReader(tmp_path_factory.mktemp("hostile"))
-    yield reader
-    reader.close()
 
 
 # --- claims ---------------------------------------------------------------------------------------------------

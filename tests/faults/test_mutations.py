@@ -15,7 +15,6 @@ import functools
 import sys
 
 import pytest
-from guarded import SECONDS, MutantReader
 from mutant_reader import BOTH_CRASHED, CODEC_CRASHED, CRASH, EQUAL, ERROR, GOOD, HANG, WRONG
 from mutants import Cut, Flip, Mutant, Put, all_cuts, cuts, fuzz, in_chunks, in_filter_parameters, in_structure
 from seeds import FILTERS, INDEXES, NATIVE, write_seed
@@ -34,13 +33,6 @@ def tables():
 
 
 @pytest.fixture(scope="module")
-def reader(tmp_path_factory):
-    reader = MutantReader(tmp_path_factory.mktemp("mutants"))
-    yield reader
-    reader.close()
-
-
-@pytest.fixture(scope="module")
 def seed_of(tmp_path_factory):
     return functools.cache(functools.partial(write_seed, tmp_path_factory.mktemp("seeds")))
 
@@ -51,7 +43,7 @@ def check(request, reader, tables):
     title = request.node.originalname.removeprefix("test_")
     native = request.node.callspec.params.get("name") in NATIVE
     codecs_own = {"chunks": {BOTH_CRASHED, CODEC_CRASHED} if native else set(), "structure": {BOTH_CRASHED}}
-    reader.seconds, reader.counts = SECONDS, tables[title + (", native codecs" if native else "")]
+    reader.counts = tables[title + (", native codecs" if native else "")]
 
     def check(seed, where, mutant):
         outcome, detail = reader.outcome_of(mutant, seed)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import io
 import os
 import signal
 
@@ -45,12 +47,20 @@ def numbers(rows, columns=24, dtype="f4"):
     return np.random.default_rng(rows).integers(0, 100, (rows, columns)).astype(dtype)
 
 
+@functools.cache
+def content():
+    """Give the bytes of a file of many small chunks."""
+    bytes_of_it = io.BytesIO()
+    with h5py.File(bytes_of_it, "w") as file:
+        file.create_dataset("x", data=numbers(5000), chunks=(7, 5), compression="gzip")
+        file.create_dataset("y", data=np.arange(5000), chunks=(300,))
+    return bytes_of_it.getvalue()
+
+
 @pytest.fixture
 def plain(tmp_path):
     path = tmp_path / "plain.h5"
-    with h5py.File(path, "w") as file:
-        file.create_dataset("x", data=numbers(5000), chunks=(7, 5), compression="gzip")
-        file.create_dataset("y", data=np.arange(5000), chunks=(300,))
+    path.write_bytes(content())
     return path
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from forking import end_now
+from forking import children_are_forks, end_now, guards_are_forks
 from torch.utils.data import Subset
 from typer.testing import CliRunner
 
@@ -65,7 +65,8 @@ def test_a_loader_with_a_process_of_its_own_refuses_such_a_file(crashing, fields
     assert error.value.exitcode == -signal.SIGSEGV
 
 
-def test_what_does_not_crash_in_it_can_be_read(crashing):
+def test_what_does_not_crash_in_it_can_be_read(crashing, monkeypatch):
+    children_are_forks(monkeypatch)
     assert [batch.tolist() for batch in H5StreamLoader(crashing, 5, fields="y", isolation="process")] == [
         [0, 1, 2, 3, 4]
     ]
@@ -103,7 +104,8 @@ FIELDS = {
 
 
 @pytest.mark.parametrize(("kind", "fields"), list(zip([list, tuple, iter, np.array], FIELDS, strict=True)))
-def test_files_and_fields_may_be_given_as_anything_that_names_them(crashing, kind, fields):
+def test_files_and_fields_may_be_given_as_anything_that_names_them(crashing, kind, fields, monkeypatch):
+    guards_are_forks(monkeypatch)  # one of these would import torch
     loader = H5StreamLoader(kind([str(crashing)]), 5, fields=FIELDS[fields](), isolation="process")
     assert len(loader) == 1
 

@@ -192,7 +192,7 @@ def test_ctrl_c_in_a_terminal_is_the_parents_alone(tmp_path, sample):
     wait = (
         f"try:\n    {SAY}    signal.pause()\nexcept KeyboardInterrupt:\n    print(sum(1 for _ in iterator))\n    raise"
     )
-    parent = script(tmp_path, USE + wait, sample.path, own_group=True)
+    parent = script(tmp_path, USE + wait, sample.path, own_group=True, whole_end=True)
     with parent:
         child = int(parent.stdout.readline())
         os.killpg(parent.pid, signal.SIGINT)
@@ -202,6 +202,7 @@ def test_ctrl_c_in_a_terminal_is_the_parents_alone(tmp_path, sample):
     assert is_gone(child)
 
 
+@SLOW
 def test_the_interpreters_exit_ends_the_child(tmp_path, sample):
     parent = script(tmp_path, USE + SAY, sample.path, whole_end=True)
     out, err = parent.communicate(timeout=60)
