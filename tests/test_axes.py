@@ -233,6 +233,17 @@ def test_boxes_of_fields_of_unlike_resolution_are_of_the_same_place(tmp_path, st
     assert count == len(loader.dataset)
 
 
+def test_what_each_row_has_once_comes_whole(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["u"], file["p"], file["label"] = np.zeros((3, 9)), np.arange(12).reshape(3, 4), np.arange(3)
+    fields = {"u": "u", "p": Field("p", axis="rows"), "label": "label"}
+    dataset = H5Dataset(tmp_path / "a.h5", fields, samples=Sequences(4, of="rows", axis=1))
+    assert [dataset[k]["p"].tolist() for k in (0, 6, 17)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+    assert dataset[17]["label"] == 2
+    with pytest.raises(errors.OptionError, match="axis='rows' takes the row of axis 0"):
+        H5Dataset(tmp_path / "a.h5", {"u": "u", "p": Field("p", axis="rows")}, samples=Sequences(4, axis=1))
+
+
 @pytest.fixture
 def recording(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:

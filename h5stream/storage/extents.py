@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import FieldLengthError, OptionError
-from h5stream.samples.axes import AlongAxis, FieldSteps, along_axis, axis_space, table_axis_space
+from h5stream.samples.axes import ROWS, AlongAxis, FieldSteps, along_axis, axis_space, table_axis_space
 from h5stream.samples.box_space import Along, BoxSpace
 from h5stream.samples.boxes import Boxes, box_space
 from h5stream.samples.rows import Rows
@@ -48,7 +48,8 @@ class Volume:
             raise FieldLengthError(
                 f"it has {elements:,} elements along an axis that samples lie along, and {other!r} has {known:,}; "
                 "samples are of the same place of all fields, which must agree there. Field(..., scale=) is for one of "
-                "another resolution, Field(..., axis=) for one that lies otherwise",
+                "another resolution, Field(..., axis=) for one that lies otherwise, and axis='rows' for what each row "
+                "has once",
                 field=name,
             )
 
@@ -141,11 +142,16 @@ class Extents:
     def _along(self, shape: tuple[int, ...], asked: Field, volume: Volume) -> Taken:
         kind = self.kind
         assert kind is not None
-        given = kind.axis if asked.axis is None else asked.axis
+        if asked.axis == ROWS and (asked.steps is not None or asked.scale or not kind.has_rows):
+            raise OptionError(
+                "axis='rows' takes the row of axis 0 that a sample is of: where samples are of rows, of='rows' or a "
+                "Table with 'row', and without steps= and scale="
+            )
+        given = kind.axis if asked.axis is None else len(shape) if asked.axis == ROWS else int(asked.axis)
         axis = given + len(shape) if given < 0 else given
         by_row = kind.has_rows and not (asked.axis is not None and axis == 0)
         if not 0 <= axis < len(shape):
-            if not by_row or asked.axis is not None or asked.steps is not None:
+            if not by_row or asked.axis not in (None, ROWS) or asked.steps is not None:
                 raise OptionError(
                     f"it has the shape {shape}, and no axis {given} that samples lie along; Field(..., axis=) names "
                     "another, and Field(..., repeat=True) is what a file or a group has once"

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import FieldNotFoundError, OptionError, SourceNotFoundError
+from h5stream.samples.axes import ROWS
 from h5stream.samples.columns import FROM_NO_FILE, Given
 from h5stream.samples.sequences import checked_steps, integer
 from h5stream.samples.table import ROW
@@ -50,8 +51,9 @@ class Field:
     steps : range or sequence of int, optional, keyword-only
         For ``samples=Sequences(...)``: the rows to take, counted from the one that a sample begins at. The field then
         has one more axis, of the steps.
-    axis : int, optional, keyword-only
-        The axis of this dataset that samples lie along, where it is not the one of ``samples=``.
+    axis : int or "rows", optional, keyword-only
+        The axis of this dataset that samples lie along, where it is not the one of ``samples=``; ``"rows"`` takes the
+        whole row of axis 0 that a sample is of, as of parameters that each simulation has once.
     scale : number, fraction, or one for each axis of a box, optional, keyword-only
         Elements of this dataset for each of the other fields': 0.5 for a label of half the resolution, 1 / 3000 for
         one every 30 seconds beside a recording of 100 a second.
@@ -87,7 +89,7 @@ class Field:
     dtype: Any = None
     steps: tuple[int, ...] | None = None
     at: str = ""
-    axis: int | None = None
+    axis: int | str | None = None
     scale: tuple[Fraction, ...] = ()
     repeat: bool = False
     file: tuple[str, ...] = ()
@@ -104,7 +106,7 @@ class Field:
         dtype: Any = None,
         steps: Iterable[int] | None = None,
         at: str = "",
-        axis: int | None = None,
+        axis: int | str | None = None,
         scale: Any = None,
         repeat: bool = False,
         file: Any = None,
@@ -125,7 +127,7 @@ class Field:
         object.__setattr__(self, "dtype", dtype)
         object.__setattr__(self, "steps", None if steps is None else checked_steps(steps))
         object.__setattr__(self, "at", "" if at == ROW else at)
-        object.__setattr__(self, "axis", None if axis is None else integer(axis, "axis"))
+        object.__setattr__(self, "axis", axis if axis is None or axis == ROWS else integer(axis, "axis"))
         object.__setattr__(self, "scale", _scales(name, scale))
         object.__setattr__(self, "repeat", bool(repeat))
         files = () if file is None else tuple(path for one in several(file) for path in _paths(one, None))
