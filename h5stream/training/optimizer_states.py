@@ -88,19 +88,10 @@ def find_optimizer(name: str) -> OptimizerKind:
     return kind
 
 
-def optimizer_state_bytes(optimizer: str, shapes: Sequence[Shape], *, element_bytes: int = 4) -> int:
-    """Give the bytes of state that an optimizer keeps for parameters of these shapes.
+def optimizer_state_bytes(optimizer: str, shapes: Sequence[Shape]) -> int:
+    """Give the bytes of state that an optimizer keeps for float32 parameters of these shapes.
 
     The step counters (4 bytes a tensor, by default on the host) are left out.
-
-    Parameters
-    ----------
-    optimizer : str
-        A name of `OPTIMIZERS`.
-    shapes : sequence of tuple of int
-        The trainable parameters.
-    element_bytes : int, optional
-        Of a parameter's element; torch keeps the state in the parameter's type.
 
     Notes
     -----
@@ -117,8 +108,8 @@ def optimizer_state_bytes(optimizer: str, shapes: Sequence[Shape], *, element_by
     if kind.form == "8bit":
         return sum(kind.copies * _bytes_8bit(math.prod(shape)) for shape in shapes)
     if kind.form == "factored":
-        return element_bytes * sum(_factored_elements(shape) for shape in shapes)
-    return kind.copies * element_bytes * sum(math.prod(shape) for shape in shapes)
+        return 4 * sum(_factored_elements(shape) for shape in shapes)
+    return 4 * kind.copies * sum(math.prod(shape) for shape in shapes)
 
 
 def _bytes_8bit(values: int) -> int:
