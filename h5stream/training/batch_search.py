@@ -147,6 +147,11 @@ def find_batch_size(
     free : callable, optional
         Called between tries, after garbage collection; by default gives torch's cached GPU memory back.
 
+    Returns
+    -------
+    BatchSearch
+        The suggestion, the largest batch that worked, and every try.
+
     Raises
     ------
     OptionError
