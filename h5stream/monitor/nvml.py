@@ -200,13 +200,13 @@ class NvmlReader:
         card = device.card
         utilization = self._ask(device, "nvmlDeviceGetUtilizationRates", device.handle)
         memory = self._memory(device)
-        gpm = self._try(device, "gpm", device.gpm.read) if device.gpm else None
+        busy, received = (self._try(device, "gpm", device.gpm.read) if device.gpm else None) or (None, None)
         return {
             "utilization_ratio": None if utilization is None else utilization.gpu / 100,
-            "sm_activity_ratio": gpm.sm_activity_ratio if gpm else None,
+            "sm_activity_ratio": busy,
             "memory_used_bytes": None if memory is None else int(memory.used),
             "memory_total_bytes": None if memory is None else int(memory.total),
-            "pcie_receive_bytes_per_s": self._pcie(device, gpm.pcie_receive_bytes_per_s if gpm else None),
+            "pcie_receive_bytes_per_s": self._pcie(device, received),
             "power_w": _times(self._ask(device, "nvmlDeviceGetPowerUsage", card), 1e-3),
             "power_limit_w": _times(self._ask(device, "nvmlDeviceGetEnforcedPowerLimit", card), 1e-3),
             "temperature_c": self._temperature(device),

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from h5stream.errors import MissingExtraError
-from h5stream.monitor.figures import GPU_FIGURES, SYSTEM_FIGURES, value_of
+from h5stream.monitor.figures import GPU_FIGURES, SYSTEM_FIGURES, value_at
 from h5stream.monitor.sample import SystemSample
 
 # Prometheus writes units out.
@@ -60,11 +60,11 @@ class PrometheusCollector:
         """Give one gauge for each figure that is known."""
         sample = self._newest()
         for figure in SYSTEM_FIGURES:
-            value = value_of(figure, sample)
+            value = value_at(figure.path, sample)
             if value is not None:
                 yield self._family(_metric("h5stream_" + figure.name), figure.help, value=value)
         for figure in GPU_FIGURES:
-            known = [(str(i), gpu, value_of(figure, gpu)) for i, gpu in enumerate(sample.gpus)]
+            known = [(str(i), gpu, value_at(figure.path, sample, i)) for i, gpu in enumerate(sample.gpus)]
             gauge = self._family(_metric("h5stream_gpu_" + figure.name), figure.help, labels=["gpu", "uuid", "name"])
             for position, gpu, value in known:
                 if value is not None:
