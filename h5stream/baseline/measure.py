@@ -68,11 +68,6 @@ class Measurement:
         """Batches a second."""
         return self.batches / self.seconds
 
-    @property
-    def gigabytes_per_s(self) -> float:
-        """Decoded bytes a second, in units of 10**9."""
-        return self.nbytes / self.seconds / 1e9
-
 
 def batches_of(loader: Any) -> Iterator[Any]:
     """Stream batches; those of several fields as tuples, which a list of strings or ragged rows cannot be taken for."""

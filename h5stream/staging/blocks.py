@@ -15,27 +15,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from h5stream.errors import SourceChangedError, StagedFileDamagedError
-from h5stream.staging.checksum import block_hash
-
-PIECE_BYTES = 256 << 10
+from h5stream.staging.checksum import PIECE_BYTES, block_hash
 
 # What copy_file_range says where it does not work between two files; a copy by hand then does.
 _CANNOT = {errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EPERM, errno.EBADF}
-
-
-@dataclass(frozen=True, slots=True)
-class Buffers:
-    """Two pieces of memory that one thread reuses: what was read, and what was read back."""
-
-    read: memoryview
-    """Holds a piece of the source."""
-    back: memoryview
-    """Holds the same piece of the copy."""
-
-
-def new_buffers() -> Buffers:
-    """Give buffers on page boundaries."""
-    return Buffers(memoryview(mmap.mmap(-1, PIECE_BYTES)), memoryview(mmap.mmap(-1, PIECE_BYTES)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +39,7 @@ class BlockCopy:
     """The source, for messages."""
 
 
-def copy_block(block: BlockCopy, buffers: Buffers, progress: Callable[[int], None]) -> bytes:
+def copy_block(block: BlockCopy, progress: Callable[[int], None]) -> bytes:
     """Copy one block and give the hash of its bytes; `progress` is told the bytes of every piece.
 
     Raises
@@ -69,19 +52,21 @@ def copy_block(block: BlockCopy, buffers: Buffers, progress: Callable[[int], Non
         As the kernel says: no space left, input or output error.
     """
     read, back = block_hash(), block_hash()
+    # On page boundaries: what was read, and what was read back.
+    given, got = (memoryview(mmap.mmap(-1, PIECE_BYTES)) for _ in range(2))
     write = _write_in_kernel if block.in_kernel else _write
     at, end = block.offset, block.offset + block.length
     while at < end:
-        count = os.preadv(block.source, [buffers.read[: end - at]], at)
+        count = os.preadv(block.source, [given[: end - at]], at)
         if count == 0:
             raise SourceChangedError(
                 f"{block.name} changed while it was copied: it ends at byte {at}, {end} were expected. "
                 f"Its copy was not kept; stage again when nothing writes to it",
                 file=block.name,
             )
-        read.update(buffers.read[:count])
-        write(block, buffers.read[:count], at)
-        back.update(read_back(block, buffers.back[:count], at))
+        read.update(given[:count])
+        write(block, given[:count], at)
+        back.update(read_back(block, got[:count], at))
         at += count
         progress(count)
     digest = read.digest()
