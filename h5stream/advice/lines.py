@@ -105,5 +105,7 @@ def _batch_name(fields: Sequence[str]) -> str:
     if not 1 < len(fields) <= MOST_UNPACKED:
         return "batch"
     names = [re.sub(r"\W", "_", re.split(r"[/:]", name)[-1], flags=re.ASCII) for name in fields]
+    together = ", ".join(names)
     good = all(name.isidentifier() and not keyword.iskeyword(name) for name in names)
-    return ", ".join(names) if good and len(set(names) | {"loader"}) > len(names) else "batch"
+    fits = len(f"for {together} in loader:") <= WIDTH
+    return together if good and fits and len(set(names) | {"loader"}) > len(names) else "batch"

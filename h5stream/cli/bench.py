@@ -135,7 +135,7 @@ class _Bench:
         from h5stream.baseline.sample_file import write_sample_file
 
         rows = 524_288
-        with Bar(self._errors, "writing a sample file", rows=True) as bar:
+        with Bar(self._errors, "writing a sample file", unit="rows") as bar:
             return write_sample_file(path, rows, progress=lambda done: bar.show(done, rows))
 
     def measure(
@@ -185,7 +185,7 @@ class _Bench:
         from h5stream.baseline.measure import measure_epoch
 
         rows = len(loader.dataset)
-        with Bar(self._errors, title, rows=True) as bar:
+        with Bar(self._errors, title, unit="rows") as bar:
             return measure_epoch(title, loader, seconds=self._seconds, progress=lambda done: bar.show(done, rows))
 
     def _naive(self, paths: Sequence[str], loader: H5StreamLoader, batch_size: int, workers: int) -> None:
@@ -193,8 +193,8 @@ class _Bench:
         from h5stream.baseline.stopped import RivalError
 
         layout = loader.dataset.layout
-        note = f"(stopped after {self._seconds:.0f} s)"
-        with Bar(self._errors, "naive DataLoader", rows=True) as bar:
+        note = f"(stops after {self._seconds:.0f} s)"
+        with Bar(self._errors, "naive DataLoader", unit="rows") as bar:
             try:
                 self._report.naive = measure_naive(
                     paths,
@@ -214,7 +214,7 @@ class _Bench:
         from h5stream.baseline.measure import check_epoch
 
         done, total = 0, len(loader.dataset)
-        with Bar(self._errors, "comparing with h5py", rows=True) as bar:
+        with Bar(self._errors, "comparing with h5py", unit="rows") as bar:
 
             def show(rows: int) -> None:
                 nonlocal done

@@ -95,7 +95,7 @@ class _Table:
     """
 
     def __init__(self, entries: Sequence[DatasetEntry], width: int, wide: bool) -> None:
-        self._wide = wide
+        self._wide, self._width = wide, width
         self._titles = [
             "a row", "chunk" if wide else "chunk rows", "chunk size", "filters", *(["stored"] if wide else []), "ratio",
             "read",
@@ -122,7 +122,7 @@ class _Table:
                 yield from self._line(
                     Text(f"  {entry.path}"), self._cells(entry), style="" if group.rows and not entry.role else "dim"
                 )
-                yield from _members(entry, everything=everything)
+                yield from self._members(entry, everything=everything)
             if left := len(group.datasets) - len(entries):
                 yield Text(f"  and {left:,} more (--all)", style="dim")
 
@@ -160,6 +160,22 @@ class _Table:
             Text(entry.access, style=_ACCESS_STYLES.get(entry.access, "green")) if _is_shown(entry) else Text("-"),
         ]
 
+    def _members(self, entry: DatasetEntry, *, everything: bool) -> Iterator[Text]:
+        """List the members of a compound by the names under which they are fields."""
+        shown = entry.members[: None if everything else _LISTED]
+        width = max((len(member.name) for member in shown), default=0)
+        if any(4 + width + 2 + len(member.dtype) > self._width for member in shown):
+            width = 0  # a name that is long gets no company; it is not broken
+        for member in shown:
+            name, room = f"    {member.name.ljust(width)}", self._width - len(member.dtype) - 2
+            yield from (
+                [_whole(f"{name}  {member.dtype}", "dim")]
+                if len(name) <= room
+                else [_whole(name, "dim"), _whole(f"      {member.dtype}", "dim")]
+            )
+        if left := len(entry.members) - len(shown):
+            yield Text(f"    and {left:,} more members (--all)", style="dim")
+
 
 def _is_shown(entry: DatasetEntry) -> bool:
     """Tell whether it matters how a dataset is reached: it has rows, or it is damaged and nothing is known of it."""
@@ -179,16 +195,6 @@ def _folded(text: str, width: int) -> list[str]:
 def _whole(text: str, style: str = "") -> Text:
     """Make a line that is printed as it is, however long: it is there to be copied."""
     return Text(text, style=style, no_wrap=True, overflow="ignore")
-
-
-def _members(entry: DatasetEntry, *, everything: bool) -> Iterator[Text]:
-    """List the members of a compound by the names under which they are fields."""
-    shown = entry.members[: None if everything else _LISTED]
-    width = max((len(member.name) for member in shown), default=0)
-    for member in shown:
-        yield _whole(f"    {member.name.ljust(width)}  {member.dtype}", "dim")
-    if left := len(entry.members) - len(shown):
-        yield Text(f"    and {left:,} more members (--all)", style="dim")
 
 
 def _row_text(entry: DatasetEntry, width: int) -> str:
