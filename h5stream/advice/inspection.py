@@ -116,7 +116,6 @@ def inspect_file(
     batch_size: int = BATCH_SIZE,
     memory_budget: int | None = None,
     threads: int | None = None,
-    most_datasets: int | None = MOST_DATASETS,
     allow_external: bool = False,
     listing: tuple[tuple[DatasetEntry, ...], int] | None = None,
 ) -> Inspection:
@@ -133,8 +132,6 @@ def inspect_file(
         Rows of a batch.
     memory_budget, threads : int, optional
         As for `H5StreamLoader`; by default what it would take here.
-    most_datasets : int, optional
-        Look at so many datasets; None looks at all.
     allow_external : bool
         Whether external storage and virtual sources may lead out of the file.
     listing : tuple, optional
@@ -159,7 +156,7 @@ def inspect_file(
     """
     if batch_size < 1:
         raise OptionError(f"a batch has at least one row, not {batch_size}")
-    listing = listing or list_datasets(path, most=most_datasets, allow_external=allow_external)
+    listing = listing or list_datasets(path, most=MOST_DATASETS, allow_external=allow_external)
     entries, left_out = listing
     kinds = kinds_of(path, entries)
     chosen_by, names = _choose_fields(path, entries, fields, kinds, allow_external)

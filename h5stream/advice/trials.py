@@ -158,17 +158,18 @@ def time_loop(loader: Any, step: Step | None, seconds: float, *, step_s: float =
         elapsed_s=clock() - loop.began_s,
         waited_s=loop.waited_s,
         first_s=loop.first_s,
-        epoch_batches=_length(loader),
+        epoch_batches=length_of(loader),
         whole_epochs=epochs > 0,
         on_device=on_device,
         statistics=combined(kept) if kept else None,
     )
 
 
-def _length(loader: Any) -> int | None:
+def length_of(loader: Any) -> int | None:
+    """Give the batches of an epoch; None where the loader does not tell."""
     try:
         return len(loader)
-    except TypeError:  # of an iterable, or a DataLoader over one
+    except TypeError:  # of an iterable, or a DataLoader over one, which has a __len__ and raises
         return None
 
 
