@@ -37,24 +37,16 @@ _TYPE_NAMES: dict[tuple[type, ...], str] = {(str,): "text", (bool,): "true or fa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """Tuned settings.
-
-    Attributes
-    ----------
-    dataset : str
-        The file that was tuned for, absolute.
-    fields : str, tuple of str or None
-        The fields of a sample; None for the default ones.
-    loader : dict
-        Arguments of `H5StreamLoader`, of `LOADER_KEYS`.
-    measured : dict
-        What was measured with them: numbers and strings, for people.
-    """
+    """Tuned settings."""
 
     dataset: str
+    """The file that was tuned for, absolute."""
     fields: str | tuple[str, ...] | None
+    """The fields of a sample; None for the default ones."""
     loader: Mapping[str, bool | int | str]
+    """Arguments of `H5StreamLoader`, of `LOADER_KEYS`."""
     measured: Mapping[str, int | float | str] = field(default_factory=dict)
+    """What was measured with them: numbers and strings, for people."""
 
     def __post_init__(self) -> None:
         for key, value in self.loader.items():

@@ -14,23 +14,16 @@ ASSUMED_BYTES_PER_S = 1e9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstBatch:
-    """What comes before an epoch's first batch.
-
-    Attributes
-    ----------
-    window_rows : int
-        Rows of the first window: its batches come when all of it is read.
-    read_nbytes, decoded_nbytes : float
-        Bytes to read, and bytes that filters give of them, in the first epoch.
-    seconds : float
-        About how long that takes in the first epoch of a process; where epochs follow one another, the later ones'
-        first window is read during the epoch before.
-    """
+    """What comes before an epoch's first batch."""
 
     window_rows: int
+    """Rows of the first window: its batches come when all of it is read."""
     read_nbytes: float
     decoded_nbytes: float
+    """Bytes to read, and bytes that filters give of them, in the first epoch."""
     seconds: float
+    """About how long that takes in the first epoch of a process; where epochs follow one another, the later ones' first
+    window is read during the epoch before."""
 
 
 def predict_first_batch(

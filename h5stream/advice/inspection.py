@@ -30,18 +30,12 @@ MOST_FIELDS = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowGroup:
-    """Datasets with the same number of rows: candidates for the fields of one sample.
-
-    Attributes
-    ----------
-    rows : int or None
-        Elements along axis 0; None for single values and null dataspaces.
-    datasets : tuple of DatasetEntry
-        In the file's order.
-    """
+    """Datasets with the same number of rows: candidates for the fields of one sample."""
 
     rows: int | None
+    """Elements along axis 0; None for single values and null dataspaces."""
     datasets: tuple[DatasetEntry, ...]
+    """In the file's order."""
 
     @property
     def written_nbytes(self) -> float:
@@ -51,42 +45,28 @@ class RowGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
-    """A file as a training loop sees it.
-
-    Attributes
-    ----------
-    file : str
-        Its path, as given.
-    file_nbytes : int
-        Its size.
-    groups : tuple of RowGroup
-        Its datasets by number of rows, those of the sample first, then most bytes first.
-    left_out : int
-        Datasets that were not looked at.
-    sample : SampleCost or None
-        What a batch costs.
-    no_sample : str
-        Why there is no sample; else empty.
-    kinds : tuple of Kind
-        What is special about the file: what it holds that is not rows of datasets, and what to do about it.
-    lines : tuple of str
-        Python that streams the sample; empty where there is none.
-    advice : tuple of Advice
-        What would help; empty where nothing is wrong.
-    repack_command : str
-        The command that writes a better layout, where that would help; else empty.
-    """
+    """A file as a training loop sees it."""
 
     file: str
+    """Its path, as given."""
     file_nbytes: int
+    """Its size."""
     groups: tuple[RowGroup, ...]
+    """Its datasets by number of rows, those of the sample first, then most bytes first."""
     left_out: int
+    """Datasets that were not looked at."""
     sample: SampleCost | None
+    """What a batch costs."""
     no_sample: str
+    """Why there is no sample; else empty."""
     kinds: tuple[Kind, ...]
+    """What is special about the file: what it holds that is not rows of datasets, and what to do about it."""
     lines: tuple[str, ...]
+    """Python that streams the sample; empty where there is none."""
     advice: tuple[Advice, ...]
+    """What would help; empty where nothing is wrong."""
     repack_command: str
+    """The command that writes a better layout, where that would help; else empty."""
 
     def to_dict(self) -> dict[str, Any]:
         """Give everything as plain containers for JSON; the keys are the attributes' names.

@@ -36,31 +36,21 @@ _SPARSE = ("data", "indices", "indptr")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """Something in a file that is not rows of datasets.
-
-    Attributes
-    ----------
-    key : str
-        A stable name: ``"sparse"``, ``"dataset_a_sample"``, ``"group_a_recording"``, ``"matlab"``,
-        ``"matlab_turned"``, ``"pytables"`` or ``"single_values"``.
-    datasets : tuple of str
-        What it is about.
-    what : str
-        What it is.
-    way_out : str
-        What h5stream makes of it today, and what to do instead; empty where nothing is to be done.
-    lines : tuple of str
-        Python that streams it, or writes a file which can be streamed and streams that; empty where there is none.
-    samples : tuple of str
-        Those of the datasets whose rows can be streamed as they are.
-    """
+    """Something in a file that is not rows of datasets."""
 
     key: str
+    """A stable name: ``"sparse"``, ``"dataset_a_sample"``, ``"group_a_recording"``, ``"matlab"``, ``"matlab_turned"``,
+    ``"pytables"`` or ``"single_values"``."""
     datasets: tuple[str, ...]
+    """What it is about."""
     what: str
+    """What it is."""
     way_out: str
+    """What h5stream makes of it today, and what to do instead; empty where nothing is to be done."""
     lines: Lines = ()
+    """Python that streams it, or writes a file which can be streamed and streams that; empty where there is none."""
     samples: tuple[str, ...] = ()
+    """Those of the datasets whose rows can be streamed as they are."""
 
 
 def kinds_of(path: str, entries: Sequence[DatasetEntry]) -> tuple[Kind, ...]:

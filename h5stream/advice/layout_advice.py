@@ -38,30 +38,20 @@ EVERY_EPOCH, ONCE = "every epoch", "first batch"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """Something about the layout that costs more than it must.
-
-    Attributes
-    ----------
-    key : str
-        A stable name of the rule.
-    fields : tuple of str
-        The datasets that it is about.
-    problem : str
-        What is wrong, with its number.
-    way_out : str
-        What to do about it.
-    costs : str
-        ``"every epoch"``, or ``"first batch"`` for datasets that are read once and kept in memory.
-    repack : bool
-        Whether ``h5stream repack`` removes it.
-    """
+    """Something about the layout that costs more than it must."""
 
     key: str
+    """A stable name of the rule."""
     fields: tuple[str, ...]
+    """The datasets that it is about."""
     problem: str
+    """What is wrong, with its number."""
     way_out: str
+    """What to do about it."""
     costs: str = EVERY_EPOCH
+    """``"every epoch"``, or ``"first batch"`` for datasets that are read once and kept in memory."""
     repack: bool = False
+    """Whether ``h5stream repack`` removes it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,22 +38,15 @@ COPYING = 0.8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """The part that all others wait for.
-
-    Attributes
-    ----------
-    name : str
-        One of the names above: storage, decode, scatter, copy, h5py, Python, planning, start of the epoch,
-        batch too small, step.
-    measured : str
-        Its rate or share, as measured.
-    turns : tuple of Turn
-        What to turn, the likeliest gain first.
-    """
+    """The part that all others wait for."""
 
     name: str
+    """One of the names above: storage, decode, scatter, copy, h5py, Python, planning, start of the epoch, batch too
+    small, step."""
     measured: str
+    """Its rate or share, as measured."""
     turns: tuple[Turn, ...]
+    """What to turn, the likeliest gain first."""
 
     def __str__(self) -> str:
         return f"{self.name}: {self.measured}"

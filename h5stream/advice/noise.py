@@ -17,21 +17,14 @@ CHANCE = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Runs of two settings that took turns.
-
-    Attributes
-    ----------
-    gain : float
-        How many times faster the one is than the other: their median runs.
-    spread : float
-        Share by which two runs of one setting typically differ: high where something else uses the machine.
-    chance : float
-        How likely runs of equally fast settings come out in so clear an order.
-    """
+    """Runs of two settings that took turns."""
 
     gain: float
+    """How many times faster the one is than the other: their median runs."""
     spread: float
+    """Share by which two runs of one setting typically differ: high where something else uses the machine."""
     chance: float
+    """How likely runs of equally fast settings come out in so clear an order."""
 
     @property
     def is_faster(self) -> bool:

@@ -16,22 +16,15 @@ REFRESH_S = 0.2
 
 @dataclass(slots=True)
 class Advance:
-    """How far the epoch is.
-
-    Attributes
-    ----------
-    batches, samples : int
-        Taken so far.
-    total : int or None
-        Batches of the epoch, if they are known.
-    elapsed_s : float
-        Seconds so far.
-    """
+    """How far the epoch is."""
 
     batches: int = 0
     samples: int = 0
+    """Taken so far."""
     total: int | None = None
+    """Batches of the epoch, if they are known."""
     elapsed_s: float = 0.0
+    """Seconds so far."""
 
     @property
     def rate(self) -> str:

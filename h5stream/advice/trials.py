@@ -25,37 +25,25 @@ clock = time.perf_counter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """What a run did.
-
-    Attributes
-    ----------
-    batches, rows : int
-        Taken.
-    elapsed_s : float
-        Seconds, to the end of the device's work.
-    waited_s : float
-        Seconds of them in ``next``.
-    first_s : float
-        Seconds of them until the first batch.
-    epoch_batches : int or None
-        Batches of an epoch; None where the loader does not tell.
-    whole_epochs : bool
-        Whether at least one epoch was run to its end.
-    on_device : bool
-        Whether there was a device whose work was waited for.
-    statistics : LoaderStatistics or None
-        The loader's own, of all epochs in the run together.
-    """
+    """What a run did."""
 
     batches: int
     rows: int
+    """Taken."""
     elapsed_s: float
+    """Seconds, to the end of the device's work."""
     waited_s: float = 0.0
+    """Seconds of them in ``next``."""
     first_s: float = 0.0
+    """Seconds of them until the first batch."""
     epoch_batches: int | None = None
+    """Batches of an epoch; None where the loader does not tell."""
     whole_epochs: bool = False
+    """Whether at least one epoch was run to its end."""
     on_device: bool = False
+    """Whether there was a device whose work was waited for."""
     statistics: LoaderStatistics | None = None
+    """The loader's own, of all epochs in the run together."""
 
     @property
     def _start_s(self) -> float:

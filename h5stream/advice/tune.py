@@ -53,38 +53,26 @@ READING = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One setting and what was measured with it.
-
-    Attributes
-    ----------
-    knob : str
-        What was varied: ``"default"``, ``"threads"``, ``"window"`` or ``"device"`` (where the window lies).
-    threads, window_rows : int
-        The setting.
-    window_device : str
-        The device that the window lies on; empty for the host.
-    blocks, all_blocks : int
-        Blocks in a window, and of the data. Low (under a hundred of many): the shuffle mixes little.
-    rows_per_s : float
-        Rows a second; 0 where it was refused.
-    first_batch_s : float or None
-        Seconds to the first batch.
-    refused : str
-        Why it was not run; empty if it was.
-    statistics : LoaderStatistics or None
-        The loader's own.
-    """
+    """One setting and what was measured with it."""
 
     knob: str
+    """What was varied: ``"default"``, ``"threads"``, ``"window"`` or ``"device"`` (where the window lies)."""
     threads: int
     window_rows: int
+    """The setting."""
     blocks: int
     all_blocks: int = 0
+    """Blocks in a window, and of the data. Low (under a hundred of many): the shuffle mixes little."""
     rows_per_s: float = 0.0
+    """Rows a second; 0 where it was refused."""
     first_batch_s: float | None = None
+    """Seconds to the first batch."""
     refused: str = ""
+    """Why it was not run; empty if it was."""
     statistics: LoaderStatistics | None = None
+    """The loader's own."""
     window_device: str = ""
+    """The device that the window lies on; empty for the host."""
 
     @property
     def setting(self) -> tuple[int, int, str]:

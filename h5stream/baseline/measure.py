@@ -31,32 +31,22 @@ _SLAB_NBYTES = 32 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """What a loader did.
-
-    Attributes
-    ----------
-    name : str
-        The loader.
-    rows, batches, nbytes : int
-        What it delivered.
-    seconds : float
-        From asking for the iterator to the last batch counted.
-    first_batch_s : float or None
-        To the first batch; None if there was none in the time.
-    peak_nbytes : int
-        Growth of resident memory over the start, worker processes included.
-    stopped : bool
-        Whether its time was over before its epoch.
-    """
+    """What a loader did."""
 
     name: str
+    """The loader."""
     rows: int
     batches: int
     nbytes: int
+    """What it delivered."""
     seconds: float
+    """From asking for the iterator to the last batch counted."""
     first_batch_s: float | None
+    """To the first batch; None if there was none in the time."""
     peak_nbytes: int
+    """Growth of resident memory over the start, worker processes included."""
     stopped: bool = False
+    """Whether its time was over before its epoch."""
 
     @property
     def rows_per_s(self) -> float:
@@ -154,21 +144,14 @@ def measure_naive(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """What comparing with h5py found.
-
-    Attributes
-    ----------
-    rows : int
-        Rows that were compared in every field.
-    total : int
-        Rows there are.
-    problem : str
-        What is wrong; else empty.
-    """
+    """What comparing with h5py found."""
 
     rows: int
+    """Rows that were compared in every field."""
     total: int
+    """Rows there are."""
     problem: str = ""
+    """What is wrong; else empty."""
 
 
 def check_epoch(

@@ -10,24 +10,16 @@ from h5stream.monitor.visible import DeviceName
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverFacts:
-    """The driver and its devices.
-
-    Attributes
-    ----------
-    version : str or None
-        The driver's version, None without a driver.
-    cuda_version : tuple of int or None
-        The newest CUDA that the driver runs, as (major, minor).
-    devices : tuple of DeviceName
-        Every card and MIG instance in NVML's order.
-    reason : str or None
-        Why there is no driver, or None.
-    """
+    """The driver and its devices."""
 
     version: str | None = None
+    """The driver's version, None without a driver."""
     cuda_version: tuple[int, int] | None = None
+    """The newest CUDA that the driver runs, as (major, minor)."""
     devices: tuple[DeviceName, ...] = ()
+    """Every card and MIG instance in NVML's order."""
     reason: str | None = None
+    """Why there is no driver, or None."""
 
 
 def driver_facts(api: NvmlApi | None = None) -> DriverFacts:

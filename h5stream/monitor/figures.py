@@ -10,21 +10,14 @@ from h5stream.monitor.sample import SystemSample
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A number that a sample may have.
-
-    Attributes
-    ----------
-    name : str
-        Its name outside, ending in its unit.
-    path : str
-        Where `value_at` finds it.
-    help : str
-        What it is, in one line.
-    """
+    """A number that a sample may have."""
 
     name: str
+    """Its name outside, ending in its unit."""
     path: str
+    """Where `value_at` finds it."""
     help: str
+    """What it is, in one line."""
 
 
 def _figure(path: str, help_text: str, name: str = "") -> Figure:

@@ -16,44 +16,29 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceName:
-    """What NVML says of a card, or of a MIG instance, before anything is measured.
-
-    Attributes
-    ----------
-    uuid : str
-        ``GPU-...`` or ``MIG-...``.
-    name : str
-        Product name.
-    parent_uuid : str or None
-        The card of a MIG instance; None for a card.
-    gpu_instance_id, compute_instance_id : int or None
-        NVML's numbers of a MIG instance; None for a card.
-    pci_bus_id : str or None
-        Address on the PCI bus, as in ``/sys/bus/pci/devices``; a MIG instance has its card's.
-    """
+    """What NVML says of a card, or of a MIG instance, before anything is measured."""
 
     uuid: str
+    """``GPU-...`` or ``MIG-...``."""
     name: str
+    """Product name."""
     parent_uuid: str | None = None
+    """The card of a MIG instance; None for a card."""
     gpu_instance_id: int | None = None
     compute_instance_id: int | None = None
+    """NVML's numbers of a MIG instance; None for a card."""
     pci_bus_id: str | None = None
+    """Address on the PCI bus, as in ``/sys/bus/pci/devices``; a MIG instance has its card's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Visible:
-    """The devices that a process sees.
-
-    Attributes
-    ----------
-    uuids : tuple of str
-        In CUDA's order.
-    note : str or None
-        What is uncertain about the order, or why nothing is visible; None where all is known.
-    """
+    """The devices that a process sees."""
 
     uuids: tuple[str, ...]
+    """In CUDA's order."""
     note: str | None = None
+    """What is uncertain about the order, or why nothing is visible; None where all is known."""
 
 
 _UNSURE = (

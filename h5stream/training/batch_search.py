@@ -42,21 +42,14 @@ class Stateful(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One batch size that was tried.
-
-    Attributes
-    ----------
-    batch_size : int
-        Rows.
-    fits : bool
-        False if memory ran out.
-    message : str
-        The first line of what was raised, empty if it fits.
-    """
+    """One batch size that was tried."""
 
     batch_size: int
+    """Rows."""
     fits: bool
+    """False if memory ran out."""
     message: str = ""
+    """The first line of what was raised, empty if it fits."""
 
     def __str__(self) -> str:
         return f"{self.batch_size}: " + ("fits" if self.fits else f"out of memory ({self.message})")

@@ -12,18 +12,12 @@ from h5stream.errors import OptionError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """One GPU model.
-
-    Attributes
-    ----------
-    name : str
-        As the presets call it.
-    memory_gib : tuple of float
-        The memories it is sold with in GiB (the maker's "GB"), the usual one first.
-    """
+    """One GPU model."""
 
     name: str
+    """As the presets call it."""
     memory_gib: tuple[float, ...]
+    """The memories it is sold with in GiB (the maker's "GB"), the usual one first."""
 
 
 # Memories are the makers' data sheets'. The notes know the RTX 5090 with 24 GB, which is the laptop card;

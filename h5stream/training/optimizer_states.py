@@ -20,24 +20,16 @@ _SMALLEST_8BIT = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerKind:
-    """How much an optimizer keeps.
-
-    Attributes
-    ----------
-    name : str
-        Its short name.
-    copies : int
-        State tensors as large as the parameter (or, with 8 bits, as many values).
-    form : str
-        ``"full"`` in the parameter's own type, ``"8bit"``, or ``"factored"`` into rows and columns.
-    keeps : str
-        What they are.
-    """
+    """How much an optimizer keeps."""
 
     name: str
+    """Its short name."""
     copies: int
+    """State tensors as large as the parameter (or, with 8 bits, as many values)."""
     keeps: str
+    """What they are."""
     form: str = "full"
+    """``"full"`` in the parameter's own type, ``"8bit"``, or ``"factored"`` into rows and columns."""
 
 
 _KINDS = (
