@@ -61,17 +61,7 @@ class DatasetCost:
 
 
 def batch_cost(costs: Sequence[DatasetCost], entries: Sequence[DatasetEntry], batch_rows: int) -> BatchCost:
-    """Average an epoch over its batches.
-
-    Parameters
-    ----------
-    costs : sequence of DatasetCost
-        One for each dataset.
-    entries : sequence of DatasetEntry
-        The same datasets as they are stored.
-    batch_rows : int
-        Rows of a batch.
-    """
+    """Average what an epoch takes from each dataset, and how they are stored, over its batches."""
     share = batch_rows / max(1, entries[0].rows or 0)
     read, decoded = sum(c.read_nbytes for c in costs), sum(c.decoded_nbytes for c in costs)
     stored = sum(e.stored_nbytes for e in entries)
@@ -136,23 +126,9 @@ def naive_cost(entry: DatasetEntry) -> DatasetCost:
 def stream_costs(
     layout: SampleLayout, order: EpochOrder, entries: Sequence[DatasetEntry], *, memory_budget: int
 ) -> tuple[DatasetCost, ...]:
-    """Plan the first epoch's reads with the engine's own plan, and add them up.
+    """Plan the first epoch's reads with the engine's own plan, and add them up for each dataset of the layout.
 
-    Parameters
-    ----------
-    layout : SampleLayout
-        The fields, of one file.
-    order : EpochOrder
-        The epoch.
-    entries : sequence of DatasetEntry
-        The layout's datasets, in its order.
-    memory_budget : int
-        Bytes; decides which datasets are kept.
-
-    Returns
-    -------
-    tuple of DatasetCost
-        One for each dataset of the layout.
+    The memory budget decides which datasets are kept.
     """
     kept = datasets_to_keep(layout, memory_budget)
     costs = []

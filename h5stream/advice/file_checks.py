@@ -68,15 +68,7 @@ def check_structure(path: Path) -> Check:
 
 
 def check_filesystem(path: Path, mounts: str | None = None) -> Check:
-    """Judge the filesystem under a file.
-
-    Parameters
-    ----------
-    path : Path
-        An existing file.
-    mounts : str, optional
-        Text of ``/proc/self/mountinfo``, for tests.
-    """
+    """Judge the filesystem under a file; `mounts` stands in for ``/proc/self/mountinfo``."""
     mount = mount_of(path, mounts)
     found = f"{mount.kind or 'unknown'}, mounted at {mount.point}"
     if mount.on_network:
@@ -119,11 +111,6 @@ def read_trial(path: Path, *, trial_bytes: int = TRIAL_BYTES, trial_s: float = T
     """Read pieces of 4 MiB, spread over the file, past the page cache where the filesystem allows it.
 
     The page cache is left as it is: direct reads neither use nor fill it.
-
-    Raises
-    ------
-    OSError
-        If the file cannot be read.
     """
     direct = True
     try:

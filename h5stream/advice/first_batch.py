@@ -29,18 +29,9 @@ class FirstBatch:
 def predict_first_batch(
     costs: Sequence[DatasetCost], rates: Sequence[float | None], order: EpochOrder, threads: int
 ) -> FirstBatch:
-    """Predict the time to the first batch.
+    """Predict the time to the first batch, from an epoch's costs and each dataset's decoded bytes a second and thread.
 
-    Parameters
-    ----------
-    costs : sequence of DatasetCost
-        Of an epoch, dataset by dataset. What is kept is read in whole first, by one thread.
-    rates : sequence of float or None
-        Decoded bytes a second of one thread, for each dataset; None where that was not measured.
-    order : EpochOrder
-        The epoch, cut into windows.
-    threads : int
-        Reader threads.
+    What is kept is read in whole first, by one thread; where no rate was measured, one is assumed.
 
     Examples
     --------

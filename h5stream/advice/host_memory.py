@@ -27,20 +27,7 @@ def dataloader_memory(
     prefetch_factor: int = 2,
     available_bytes: int | None = None,
 ) -> Suggestion:
-    """Give the host memory that a stock `DataLoader` fills with a setting.
-
-    Parameters
-    ----------
-    row_bytes : int
-        Bytes of a row, all fields together, decoded.
-    batch_size : int
-        Rows.
-    workers : int
-        ``num_workers``; with 0 there is no queue.
-    prefetch_factor : int, optional
-        Batches ahead for each worker; 2 is the `DataLoader`'s default.
-    available_bytes : int, optional
-        Memory that could be taken, to compare with.
+    """Give the host memory that a stock `DataLoader` fills with a setting, rows being of all fields, decoded.
 
     Examples
     --------
@@ -101,24 +88,9 @@ def loader_memory(
     """Give the host memory that `H5StreamLoader` plans with, and what a budget does to its window.
 
     The window is in the batch slots themselves: there is no queue of batches beside it, whatever the number
-    of threads. Two windows are held, one that is read while the other is consumed.
-
-    Parameters
-    ----------
-    row_bytes : int
-        Bytes of a row, all fields together, decoded.
-    batch_size : int
-        Rows. A budget never changes it.
-    threads : int, optional
-        Reader threads.
-    chunk_bytes : int, optional
-        Bytes of a decoded chunk of the largest field; one chunk's rows are a block.
-    block_rows : int, optional
-        Rows of a block; by default those of a chunk of whole rows.
-    rows : int, optional
-        Rows of the data; by default more than any window has.
-    memory_budget : int, optional
-        Bytes that must do; by default those of a loader that is given none on a large machine, 2 GiB.
+    of threads. Two windows are held, one that is read while the other is consumed. Chunks are those of the largest
+    field; a block has as many rows as a chunk of whole rows, unless `block_rows` says otherwise. Without `rows` there
+    are more than any window has, without a budget the loader's own default of 2 GiB counts.
 
     Examples
     --------

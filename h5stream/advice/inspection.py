@@ -101,26 +101,10 @@ def inspect_file(
 ) -> Inspection:
     """Look at a file and say what shuffled batches of it cost; nothing is changed.
 
-    Parameters
-    ----------
-    path : str
-        An HDF5 file.
-    fields : sequence of str, optional
-        The fields of a sample. By default the root's datasets if they agree in length, else the group of equally
-        long datasets with the most bytes.
-    batch_size : int
-        Rows of a batch.
-    memory_budget, threads : int, optional
-        As for `H5StreamLoader`; by default what it would take here.
-    allow_external : bool
-        Whether external storage and virtual sources may lead out of the file.
-    listing : tuple, optional
-        What `list_datasets` gives for it, where another process was asked: libhdf5 crashes at some files.
-
-    Raises
-    ------
-    H5StreamError
-        If the file cannot be opened, or the named fields cannot be streamed.
+    The fields are by default the root's datasets if they agree in length, else the group of equally long datasets with
+    the most bytes; budget and threads what the loader would take here. `listing` is what `list_datasets` gives, where
+    another process was asked: libhdf5 crashes at some files. A file that cannot be opened, and named fields that cannot
+    be streamed, are errors.
 
     Examples
     --------

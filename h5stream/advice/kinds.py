@@ -54,15 +54,7 @@ class Kind:
 
 
 def kinds_of(path: str, entries: Sequence[DatasetEntry]) -> tuple[Kind, ...]:
-    """Find what is special about a file's datasets.
-
-    Parameters
-    ----------
-    path : str
-        The file, as the lines shall name it.
-    entries : sequence of DatasetEntry
-        Its datasets.
-    """
+    """Find what is special about a file's datasets; the lines of Python name the file as `path` does."""
     data = [entry for entry in entries if not entry.role]
     found: list[Kind] = []
     for look in (_sparse, _dataset_a_sample, _group_a_recording, _matlab):

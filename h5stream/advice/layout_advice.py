@@ -78,21 +78,9 @@ def layout_advice(
     blocks_per_window: int,
     blocks: int,
 ) -> tuple[Advice, ...]:
-    """Look for what costs more than it must.
+    """Look for what costs more than it must; what costs in every epoch comes first.
 
-    Parameters
-    ----------
-    entries, costs, rates : sequences
-        The datasets of a sample: how they are stored, what an epoch takes, decoded bytes a second.
-    block_rows, batch_rows : int
-        Rows of a block, and of a batch.
-    blocks_per_window, blocks : int
-        Distinct blocks in the largest window, and in the file.
-
-    Returns
-    -------
-    tuple of Advice
-        What costs in every epoch first; empty where nothing is wrong.
+    Datasets are given as they are stored, with what an epoch takes of them and their decoded bytes a second.
     """
     stored = [
         _Stored(entry=e, cost=c, rate=r, block_rows=block_rows, batch_rows=batch_rows)

@@ -65,18 +65,9 @@ def least_amplification(statistics: LoaderStatistics, rows_ahead: int) -> float:
 
 
 def data_limit(statistics: LoaderStatistics, knobs: LoaderKnobs, *, cpus: int, rows_ahead: int = 0) -> Limit:
-    """Name what limits the loader while it is waited for.
+    """Name what limits the loader while it is waited for: alone, or in a loop that it kept waiting.
 
-    Parameters
-    ----------
-    statistics : LoaderStatistics
-        Of a time in which the consumer waited: the loader alone, or a loop that it kept waiting.
-    knobs : LoaderKnobs
-        What the loader is set to.
-    cpus : int
-        Processors that may be used.
-    rows_ahead : int
-        Rows at most that had been read ahead, and were not taken, when a run was cut off.
+    At most `rows_ahead` rows had been read ahead, and were not taken, when a run was cut off.
 
     Examples
     --------

@@ -39,22 +39,8 @@ def loader_lines(
 ) -> Lines:
     r"""Give the program that streams fields of a file in shuffled batches.
 
-    Parameters
-    ----------
-    path : str
-        The file.
-    fields : sequence of str
-        At least one.
-    batch_size : int
-        Rows of a batch.
-    memory_budget : int, optional
-        Where the default would be refused.
-    allow_external : bool
-        As for `H5StreamLoader`.
-    rows_of : str
-        What `Rows` takes, as Python; without it a sample is a row of the file.
-    repeated : sequence of str
-        Fields that a group has once.
+    `rows_of` is what `Rows` takes, as Python; without it a sample is a row of the file. `repeated` are fields that a
+    group has once.
 
     Examples
     --------

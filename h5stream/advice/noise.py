@@ -33,12 +33,7 @@ class Comparison:
 
 
 def compare(ours: Sequence[float], theirs: Sequence[float]) -> Comparison:
-    """Compare the rates of two settings, measured in turns.
-
-    Parameters
-    ----------
-    ours, theirs : sequence of float
-        A rate for each run; five of each can decide, fewer cannot.
+    """Compare the rates of two settings, run in turns; five runs of each can decide, fewer cannot.
 
     Examples
     --------

@@ -96,18 +96,7 @@ def cost_sample(
 ) -> tuple[SampleCost, tuple[Advice, ...]]:
     """Work out what shuffled batches of a layout cost, and what of its storage costs more than it must.
 
-    Parameters
-    ----------
-    layout : SampleLayout
-        The fields, of one file.
-    entries : sequence of DatasetEntry
-        How the file's datasets are stored.
-    fields : tuple of str
-        The fields' names.
-    chosen_by : str
-        See `SampleCost`.
-    batch_size, memory_budget, threads : int
-        As for `H5StreamLoader`. Where the budget is too small, the one that would do is taken, and advised.
+    Where the budget is too small, the one that would do is taken, and advised.
     """
     stored = _stored_as(layout, entries)
     size, too_small = _window_size(layout, batch_size, memory_budget, threads)

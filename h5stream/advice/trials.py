@@ -76,13 +76,7 @@ class Trial:
 
 
 def first_batch(loader: Any) -> Any:
-    """Take one batch, and end that iteration.
-
-    Raises
-    ------
-    OptionError
-        If the loader has none.
-    """
+    """Take one batch, and end that iteration; a loader that has none is an error."""
     iterator = iter(loader)
     try:
         return next(iterator)
@@ -115,18 +109,9 @@ def _timed(step: Step, batch: Any, count: int) -> tuple[float, bool]:
 
 
 def time_loop(loader: Any, step: Step | None, seconds: float, *, step_s: float = 0.0) -> Trial:
-    """Iterate over a loader, epoch after epoch, until the time is up.
+    """Iterate over a loader, epoch after epoch, until so many seconds after its first batch; at least two are taken.
 
-    Parameters
-    ----------
-    loader : iterable
-        Whose batches are taken.
-    step : callable, optional
-        What is done with each; nothing by default.
-    seconds : float
-        When to stop after the first batch, however long that took; at least two batches are taken.
-    step_s : float
-        What a step takes, so that not more than `SYNCHRONIZE_S` of device work is queued.
+    Of a step that takes `step_s`, not more than `SYNCHRONIZE_S` of device work is queued.
     """
     loop = _Loop(step, seconds, max(1, round(SYNCHRONIZE_S / step_s)) if step_s else 0)
     kept: list[LoaderStatistics] = []

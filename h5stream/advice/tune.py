@@ -225,17 +225,7 @@ def _challenge_on_device(bench: Bench, duels: _Duels) -> str:
 
 
 def search(measure: Measure, default: Attempt, *, cpus: int, rows: int, batch_size: int) -> Attempt:
-    """Vary the threads, then the window: each changes what the other finds little.
-
-    Parameters
-    ----------
-    measure : callable
-        Runs a setting.
-    default : Attempt
-        Where to begin.
-    cpus, rows, batch_size : int
-        Processors allowed; rows of an epoch and of a batch.
-    """
+    """Vary the threads from the default's on, then the window: each changes what the other finds little."""
     window = default.window_rows
     counts = [n for n in thread_counts(cpus) if n != default.threads]
     tried = _in_turns(measure, [("default", default.threads, window), *(("threads", n, window) for n in counts)])

@@ -13,13 +13,7 @@ _CURVE, _BEST, _DEFAULT = BLUE, RED, "#999999"
 
 
 def save_tune_plot(tuning: Tuning, path: str | Path) -> None:
-    """Draw rows a second over threads and over windows into an image file.
-
-    Raises
-    ------
-    MissingExtraError
-        If matplotlib is not installed.
-    """
+    """Draw rows a second over threads and over windows into an image file; needs matplotlib."""
     figure = figure_of_matplotlib()(figsize=(10, 4.2), dpi=120, layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     ran = [attempt for attempt in tuning.attempts if not attempt.refused]

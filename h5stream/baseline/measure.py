@@ -117,12 +117,7 @@ def measure_naive(
     """Time the naive loader for at most so many seconds.
 
     It works in processes of its own, which are killed when the time is over. The rows of batches that were not
-    complete then count for it.
-
-    Raises
-    ------
-    RivalError
-        If it cannot read the files.
+    complete then count for it. `RivalError` is raised if it cannot read the files.
     """
     rival = Rival(paths, fields, batch_size, workers)
     try:
@@ -160,16 +155,7 @@ def check_epoch(
     """Stream an epoch again and compare every row with h5py, or as many as can be had in the time.
 
     Each row of a batch is known by the order, which is arithmetic; each gets a 64-bit sum of its bytes, and
-    h5py's reading of the file in file order must give the same sums.
-
-    Parameters
-    ----------
-    loader : H5StreamLoader
-        The loader.
-    seconds : float
-        Longest time of the epoch, and then again of h5py's reading.
-    progress : callable, optional
-        Called with the number of rows of each batch.
+    h5py's reading of the file in file order must give the same sums, within as many seconds again.
     """
     layout, epoch = loader.dataset.layout, loader._cursor.next_epoch
     total = layout.rows

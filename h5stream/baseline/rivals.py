@@ -17,12 +17,8 @@ from h5stream.storage.handles import open_file
 class NaiveDataset(Dataset[Any]):
     """One row a ``__getitem__`` through h5py: each decodes a whole chunk.
 
-    Parameters
-    ----------
-    path : str or sequence of str
-        The file, or several, one after the other; opened lazily, once in each worker, as the forums recommend.
-    fields : sequence of str
-        Paths of datasets, with a compound member after a colon.
+    Files stand one after the other, and are opened lazily, once in each worker, as the forums recommend. Fields are
+    paths of datasets, with a compound member after a colon.
     """
 
     def __init__(self, path: str | Sequence[str], fields: Sequence[str]) -> None:

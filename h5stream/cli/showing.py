@@ -75,14 +75,8 @@ def indented(console: Console, text: str, style: str = "") -> None:
 class Bar:
     """A progress bar with rate and time left on a terminal; elsewhere a plain line every few seconds.
 
-    Parameters
-    ----------
-    console : Console
-        Where; the errors' console where the standard output is for results.
-    title : str
-        What is going on.
-    unit : str
-        What is counted: ``"bytes"``, ``"rows"``, or nothing (``""``) where only the note tells.
+    It goes to the errors' console where the standard output is for results. What is counted is a `unit`: ``"bytes"``,
+    ``"rows"``, or nothing (``""``) where only the note tells.
     """
 
     def __init__(self, console: Console, title: str, *, unit: str = "bytes") -> None:

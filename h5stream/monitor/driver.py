@@ -25,11 +25,6 @@ class DriverFacts:
 def driver_facts(api: NvmlApi | None = None) -> DriverFacts:
     """Ask the driver once and give NVML back.
 
-    Parameters
-    ----------
-    api : NvmlApi, optional
-        NVML, for tests.
-
     Examples
     --------
     >>> facts = driver_facts()

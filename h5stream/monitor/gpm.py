@@ -18,14 +18,7 @@ Means = tuple[float | None, float | None]
 class GpmPair:
     """Two GPM samples of one device that take turns; owned by the thread of its `NvmlReader`.
 
-    Parameters
-    ----------
-    api : NvmlApi
-        NVML.
-    card : handle
-        The whole card.
-    gpu_instance : int or None
-        NVML's number of the MIG instance to look at, None for the whole card.
+    The device is the whole card, or the MIG instance of it that has NVML's number `gpu_instance`.
     """
 
     def __init__(self, api: Any, card: Any, gpu_instance: int | None) -> None:
@@ -36,13 +29,7 @@ class GpmPair:
         self._has_first = False
 
     def read(self) -> Means | None:
-        """Give the means since the reading before, or None the first time.
-
-        Raises
-        ------
-        NVMLError
-            If the device does not do it after all.
-        """
+        """Give the means since the reading before, or None the first time."""
         api = self._api
         while len(self._samples) < 2:
             self._samples.append(api.nvmlGpmSampleAlloc())

@@ -77,18 +77,7 @@ class _Device:
 
 
 class NvmlReader:
-    """Reads devices through NVML.
-
-    Parameters
-    ----------
-    api : NvmlApi, optional
-        By default nvidia-ml-py.
-
-    Raises
-    ------
-    DriverGone
-        If there is no driver, or it does not start.
-    """
+    """Reads devices through NVML, by default nvidia-ml-py's; `DriverGone` if there is no driver that starts."""
 
     def __init__(self, api: NvmlApi | None = None) -> None:
         self._api = api if api is not None else installed_nvml()
@@ -133,13 +122,7 @@ class NvmlReader:
             device.gpm = device.gpm or self._start_gpm(device)
 
     def read(self) -> tuple[GpuSample, ...]:
-        """Read every observed device.
-
-        Raises
-        ------
-        DriverGone
-            If the driver went away; this reader is of no use after that, but for `close`.
-        """
+        """Read every observed device; after a `DriverGone` this reader is of no use, but for `close`."""
         return tuple(self._read_device(device) for device in self._devices)
 
     # -- finding devices

@@ -40,22 +40,7 @@ _PANELS: tuple[tuple[str, float, float, tuple[tuple[str, str, str], ...]], ...] 
 
 
 def save_plot(samples: Sequence[SystemSample], path: str | Path) -> None:
-    """Draw GPU, SM, CPU, VRAM, RAM, data wait and read rates over time into an image file.
-
-    Parameters
-    ----------
-    samples : sequence of SystemSample
-        Oldest first, at least one.
-    path : path
-        The image; its ending decides the format.
-
-    Raises
-    ------
-    MissingExtraError
-        If matplotlib is not installed.
-    OptionError
-        If there are no samples.
-    """
+    """Draw GPU, SM, CPU, VRAM, RAM, data wait and read rates over time into an image file; samples are oldest first."""
     figure_class = figure_of_matplotlib()
     if not samples:
         raise OptionError("there are no samples to plot: the monitor ran for less than a tenth of a second")
@@ -75,15 +60,7 @@ def save_plot(samples: Sequence[SystemSample], path: str | Path) -> None:
 
 
 def check_plot_path(path: str | Path) -> None:
-    """Say now, by raising, what `save_plot` would stumble over at the end of an hour.
-
-    Raises
-    ------
-    MissingExtraError
-        If matplotlib is not installed.
-    OptionError
-        If there is no such folder, or the ending is no format that matplotlib writes.
-    """
+    """Say now, by raising, what `save_plot` would stumble over at the end of an hour."""
     formats = figure_of_matplotlib()().canvas.get_supported_filetypes()
     ending = Path(path).suffix.removeprefix(".").lower()
     if ending not in formats:
@@ -93,13 +70,7 @@ def check_plot_path(path: str | Path) -> None:
 
 
 def figure_of_matplotlib() -> Any:
-    """Give matplotlib's figure, which needs no window system.
-
-    Raises
-    ------
-    MissingExtraError
-        If matplotlib is not installed.
-    """
+    """Give matplotlib's figure, which needs no window system; `MissingExtraError` where it is not installed."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:

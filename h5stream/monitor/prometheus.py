@@ -28,17 +28,7 @@ def _client() -> Any:
 
 
 class PrometheusCollector:
-    """Gives the newest sample to a Prometheus registry whenever that is scraped.
-
-    Parameters
-    ----------
-    newest : callable
-        Gives the sample to show, most often ``monitor.sample``.
-
-    Raises
-    ------
-    MissingExtraError
-        If prometheus-client is not installed.
+    """Gives the newest sample, most often ``monitor.sample``, to a Prometheus registry whenever that is scraped.
 
     Examples
     --------
@@ -87,13 +77,7 @@ class PrometheusCollector:
 
 
 def prometheus_text(sample: SystemSample) -> str:
-    """Give one sample in the text format, for the node exporter's textfile collector or a page of one's own.
-
-    Raises
-    ------
-    MissingExtraError
-        If prometheus-client is not installed.
-    """
+    """Give one sample in the text format, for the node exporter's textfile collector or a page of one's own."""
     client = _client()
     registry = client.CollectorRegistry()
     registry.register(PrometheusCollector(lambda: sample))

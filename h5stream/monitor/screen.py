@@ -20,16 +20,9 @@ _OTHER_COLUMNS = 72  # what the table needs beside the course
 
 
 def sparkline(values: Sequence[float | None], width: int, top: float | None = None) -> str:
-    """Give the last `width` values as a row of bars; a blank where there is no value.
+    """Give the last `width` values, oldest first, as a row of bars; a blank where there is no value.
 
-    Parameters
-    ----------
-    values : sequence of float or None
-        Oldest first.
-    width : int
-        Columns.
-    top : float, optional
-        The value of a full bar, by default the greatest of those shown.
+    A full bar is `top`, by default the greatest of those shown.
 
     Examples
     --------
@@ -63,20 +56,9 @@ def render_screen(
     note: str | None = None,
     with_process: bool = True,
 ) -> Panel:
-    """Give the whole screen for the samples so far.
+    """Give the whole screen for the samples so far, oldest first, at least one.
 
-    Parameters
-    ----------
-    samples : sequence of SystemSample
-        Oldest first, at least one.
-    width : int
-        Columns of the terminal.
-    title : str
-        What is watched.
-    note : str, optional
-        A line below, for instance what is uncertain about the GPUs' order.
-    with_process : bool, default True
-        Whether to show the watched process.
+    A note stands below, for instance what is uncertain about the GPUs' order.
     """
     last = samples[-1]
     parts: list[RenderableType] = []

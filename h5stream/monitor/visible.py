@@ -50,17 +50,10 @@ _UNSURE = (
 def visible_devices(
     devices: Sequence[DeviceName], environment: Mapping[str, str], cuda_uuids: Sequence[str] = ()
 ) -> Visible:
-    """Give the devices that a process with `environment` sees, in CUDA's order.
+    """Give the devices that a process sees, in CUDA's order, of those in NVML's: an instance stands after its card.
 
-    Parameters
-    ----------
-    devices : sequence of DeviceName
-        Every card and MIG instance in NVML's order; an instance stands after its card.
-    environment : mapping
-        The process's environment; ``CUDA_VISIBLE_DEVICES`` and ``CUDA_DEVICE_ORDER`` are read.
-    cuda_uuids : sequence of str
-        What CUDA itself says, with or without the ``GPU-`` prefix, if it has started in that process; it
-        wins over the environment, except that it names a MIG instance by its card with some drivers.
+    What CUDA itself says (`cuda_uuids`, with or without the ``GPU-`` prefix), if it has started in that process, wins
+    over the environment, except that it names a MIG instance by its card with some drivers.
 
     Examples
     --------

@@ -42,14 +42,7 @@ class BlockCopy:
 def copy_block(block: BlockCopy, progress: Callable[[int], None]) -> bytes:
     """Copy one block and give the hash of its bytes; `progress` is told the bytes of every piece.
 
-    Raises
-    ------
-    SourceChangedError
-        If the source ends inside the block.
-    StagedFileDamagedError
-        If what is read back differs from what was read.
-    OSError
-        As the kernel says: no space left, input or output error.
+    It is an error if the source ends inside the block, or what is read back differs from what was read.
     """
     read, back = block_hash(), block_hash()
     # On page boundaries: what was read, and what was read back.

@@ -130,10 +130,7 @@ def is_of(entry: Entry, member: Member, recipe: str) -> bool:
 def make_claim(folder: StagingFolder, groups: Sequence[Group], who: Claimant, tick: Callable[[], None]) -> Claim:
     """Decide what to copy and what to use, and write both to the manifest, in the session of `who`.
 
-    Raises
-    ------
-    NotEnoughSpaceError
-        If what is to be copied does not fit; nothing was changed then.
+    Where what is to be copied does not fit, nothing is changed and `NotEnoughSpaceError` is raised.
     """
     with folder.locked(tick) as files:
         before = dict(files)

@@ -37,12 +37,7 @@ class Gathered:
 def gather(path: Path, *, follow: bool) -> Gathered:
     """Give the group of a file: itself, and with `follow` every file that it needs, directly or not.
 
-    Raises
-    ------
-    SourceNotFoundError
-        If the file does not exist.
-    UnfollowableReferenceError
-        If a needed file is named by an absolute path, or would not be found beside the copy.
+    A needed file that is named by an absolute path, or would not be found beside the copy, is an error.
     """
     main = Path(os.path.abspath(path))
     _check_regular(main)

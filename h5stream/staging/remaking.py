@@ -58,12 +58,7 @@ class Remaking:
     def remake(self, job: CopyJob, progress: Callable[[int], None]) -> tuple[CopiedFile, tuple[str, ...]]:
         """Rewrite a file to its unfinished name, verify it and flush it; give it, and what could not be kept.
 
-        Parameters
-        ----------
-        job : CopyJob
-            The file.
-        progress : callable
-            Told how far it is, in bytes of the estimated size.
+        `progress` is told how far it is, in bytes of the estimated size.
         """
         from h5stream.repacking.repack import explained
         from h5stream.repacking.rewrite import estimate_nbytes, rewrite

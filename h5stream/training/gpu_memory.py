@@ -32,26 +32,9 @@ def gpu_memory(
 ) -> Suggestion:
     """Give what a training step takes of a GPU's memory, part by part, and the batch that would fit.
 
-    Parameters
-    ----------
-    parameters : int
-        Of the model, all of them trained. They stand for one square matrix, which matters to factored optimizers
-        alone (and flatters them).
-    optimizer : str
-        Its kind, a name of `h5stream.training.optimizer_states.OPTIMIZERS`.
-    batch_size : int
-        Rows. Only compared with what fits.
-    memory_gib : float
-        The card's memory in GiB.
-    activation_bytes_per_row : float, optional
-        From `measure_activations`.
-    row_bytes : int, optional
-        Bytes of a row on the device.
-
-    Notes
-    -----
-    Activations and the optimizer's temporaries are not there at the same time, so the peak takes the larger
-    of the two. The temporaries are another copy of the parameters: torch's default on CUDA (``foreach``).
+    The parameters, all of them trained, stand for one square matrix, which matters to factored optimizers alone (and
+    flatters them). Activations and the optimizer's temporaries are not there at the same time, so the peak takes the
+    larger of the two. The temporaries are another copy of the parameters: torch's default on CUDA (``foreach``).
 
     Examples
     --------

@@ -110,20 +110,10 @@ def nearest_names(name: str, count: int = 3) -> tuple[str, ...]:
 
 
 def find_card(name: str) -> Card:
-    """Give the card that a name means, whoever wrote it: a driver, a shop or a person.
+    """Give the card that a name means, whether a driver, a shop or a person wrote it.
 
     Makers' words, form factors, case, spaces and memory sizes do not matter; the model's letters and
-    digits do, since a guess between ``4080`` and ``4090`` is worse than a question.
-
-    Parameters
-    ----------
-    name : str
-        For example ``"NVIDIA GeForce RTX 4090"`` (NVML), ``"rtx4090"``, ``"4090"`` or ``"A100-SXM4-80GB"``.
-
-    Raises
-    ------
-    OptionError
-        No card has that name; the message gives the nearest ones.
+    digits do, since a guess between ``4080`` and ``4090`` is worse than a question. The error gives the nearest names.
 
     Examples
     --------

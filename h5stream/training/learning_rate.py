@@ -28,18 +28,8 @@ def learning_rate_for(
 
     Linear for plain and momentum SGD: k times the rows make one step for k. Square root for optimizers that
     divide by the gradient's own size (Adam and its kin). Both are starting points: no rule holds for every
-    task and size.
-
-    Parameters
-    ----------
-    new_batch_size, old_batch_size : int
-        Rows of an optimizer step, with accumulation and all ranks.
-    old_lr : float
-        The rate that works with the old batch.
-    optimizer : str, optional
-        Decides the rule and the warm-up.
-    rows : int, optional
-        Rows of an epoch, to turn warm-up epochs into steps.
+    task and size. Batches are those of an optimizer step, with accumulation and all ranks; `rows` of an epoch turn
+    warm-up epochs into steps.
 
     Examples
     --------

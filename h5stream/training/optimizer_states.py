@@ -59,10 +59,7 @@ _ALIASES = {"sgdmomentum": "momentum", "sgdm": "momentum", "nesterov": "momentum
 def find_optimizer(name: str) -> OptimizerKind:
     """Give the optimizer of a name; case, dashes and where "8bit" stands do not matter.
 
-    Raises
-    ------
-    OptionError
-        Unknown; the message lists all names, nearest first.
+    The error for an unknown one lists all names, the nearest first.
 
     Examples
     --------

@@ -31,19 +31,7 @@ def what_to_try_first(
     the share of step time spent waiting for data tells the cases apart. Over 20 %: what feeds the GPU comes
     first (workers, prefetch), since a larger batch only waits for more rows. Otherwise: batch, workers,
     prefetch, precision; under 5 % nothing in the loader will help, so that batch and precision lead.
-
-    Parameters
-    ----------
-    setting : Setting
-        What is used now. It is not changed.
-    precision : {"fp32", "tf32", "fp16", "bf16"}, optional
-        What the model computes in.
-    waiting_share : float, optional
-        Waiting for data over step time, 0 to 1, measured.
-    preset : GpuPreset, optional
-        Where to start on the GPU; below it, it is what to try next.
-    cpus : int, optional
-        Processors that may be used.
+    Below a preset, that is what to try next.
 
     Examples
     --------
