@@ -21,9 +21,8 @@ from h5stream.advice.limits import (
     step_turns,
 )
 from h5stream.advice.rules import above_zero
-from h5stream.advice.suggestion import Suggestion
+from h5stream.advice.suggestion import Suggestion, Turn
 from h5stream.advice.trials import Step, Trial, first_batch, time_loop, time_step
-from h5stream.advice.turn import Turn
 from h5stream.advice.waiting import NOT_WAITING, WAITING
 from h5stream.engine.statistics import LoaderStatistics
 from h5stream.loader import H5StreamLoader

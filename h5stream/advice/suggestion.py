@@ -58,3 +58,24 @@ class Suggestion(ShownAsText):
         plain = asdict(self)
         figures: dict[str, Any] = plain.pop("figures")
         return plain | figures
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One knob to turn, with what to expect."""
+
+    knob: str
+    """What it is called."""
+    present: str
+    """Its value now."""
+    try_next: str
+    """What to try."""
+    why: str
+    """Why that helps."""
+    speedup: float | None = None
+    """How many times faster the limiting part becomes, at best; None where that is not known."""
+    stop: str = ""
+    """When to leave it; empty where nothing is to be tried step by step."""
+
+    def __str__(self) -> str:
+        return f"{self.knob}: {self.present} -> {self.try_next} ({self.why})"

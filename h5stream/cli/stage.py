@@ -13,19 +13,19 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from h5stream.cli.options import FLAG, SIZE, AsJson, files_of, size
+from h5stream.cli.options import FLAG, SIZE, AsJson, files_of, listed_names, size
 from h5stream.cli.printable import printable, safe_console
 from h5stream.cli.repack import (
-    DEFAULT_CHUNK_NBYTES,
+    DEFAULT,
     ChunkBytes,
     Compress,
     Contiguous,
     RepackFields,
     ShuffleRows,
-    recipe_options,
 )
 from h5stream.cli.showing import Bar, Notices, line, prose
 from h5stream.errors import OptionError, StagingError
+from h5stream.repacking.recipe import Recipe
 from h5stream.units import text_of_bytes
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def stage_command(
     repack: Annotated[
         bool, typer.Option("--repack", help="Rewrite FILES for streaming on the way.", metavar=FLAG)
     ] = False,
-    chunk_bytes: ChunkBytes = DEFAULT_CHUNK_NBYTES,
+    chunk_bytes: ChunkBytes = DEFAULT.chunk_nbytes,
     compress: Compress = "none",
     contiguous: Contiguous = False,
     shuffle_rows: ShuffleRows = None,
@@ -83,7 +83,13 @@ def stage_command(
     """
     chosen = _only_one({"--to": to, "--list": list_, "--verify": verify, "--remove": remove})
     _check_combination(chosen, bool(files), follow=follow, force=force)
-    recipe = recipe_options(chunk_bytes, compress, contiguous, shuffle_rows, fields)
+    recipe = Recipe.of(
+        fields=listed_names(fields),
+        chunk_nbytes=chunk_bytes,
+        compress=compress,
+        contiguous=contiguous,
+        shuffle_rows=shuffle_rows,
+    )
     _check_repack(chosen, repack, recipe)
     if to is not None:
         _stage(files_of(files or []), to, follow, threads, margin_bytes, recipe if repack else None, as_json)
@@ -116,10 +122,10 @@ def _check_combination(chosen: str, files: bool, *, follow: bool, force: bool) -
         raise OptionError(f"--force belongs to --remove, not to {chosen}")
 
 
-def _check_repack(chosen: str, repack: bool, recipe: dict[str, Any]) -> None:
+def _check_repack(chosen: str, repack: bool, recipe: Recipe) -> None:
     if repack and chosen != "--to":
         raise OptionError(f"--repack belongs to --to, not to {chosen}")
-    if not repack and recipe != recipe_options():
+    if not repack and recipe != DEFAULT:
         raise OptionError(
             "--chunk-bytes, --compress, --contiguous, --shuffle-rows and --fields say how to rewrite; add --repack"
         )
@@ -131,7 +137,7 @@ def _stage(
     follow: bool,
     threads: int | None,
     margin_bytes: int | None,
-    recipe: dict[str, Any] | None,
+    recipe: Recipe | None,
     as_json: bool,
 ) -> None:
     from h5stream.staging import stage
@@ -154,7 +160,7 @@ def _stage(
             lease=False,
             threads=threads,
             margin_bytes=margin_bytes,
-            repack=recipe,
+            repack=None if recipe is None else asdict(recipe),
             progress=show,
         )
         shown(result.notices)

@@ -32,7 +32,7 @@ from h5stream.errors import (
     StagedFileDamagedError,
     StagingError,
 )
-from h5stream.staging.blocks import BlockCopy, copy_block
+from h5stream.staging.blocks import copy_block
 from h5stream.staging.checksum import BLOCK_BYTES, Checksum, block_count, combine
 from h5stream.staging.layout import SourceVersion, version_from
 from h5stream.units import text_of_bytes
@@ -142,18 +142,12 @@ class ParallelCopy:
     def _copy(self, file: _OpenFile, number: int) -> CopiedFile | None:
         """Copy a block; give the file if that was the last one."""
         job, offset = file.job, number * BLOCK_BYTES
-        length = min(BLOCK_BYTES, job.version.size_bytes - offset)
+        span = range(offset, min(offset + BLOCK_BYTES, job.version.size_bytes))
         with _opened(job) as (source, target):
-            if length > 0:
-                block = BlockCopy(
-                    source=source,
-                    target=target,
-                    offset=offset,
-                    length=length,
-                    in_kernel=job.in_kernel,
-                    name=job.source,
+            if span:
+                file.digests[number] = copy_block(
+                    job.source, source, target, span, in_kernel=job.in_kernel, progress=self._told
                 )
-                file.digests[number] = copy_block(block, self._told)
             with self._lock:
                 file.unfinished -= 1
                 is_last = file.unfinished == 0
