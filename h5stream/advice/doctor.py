@@ -13,7 +13,7 @@ from h5stream import allowance
 from h5stream.advice import file_checks, machine_checks
 from h5stream.advice.check import Check
 from h5stream.device.facts import cuda_facts, pin_error
-from h5stream.monitor.driver import DriverFacts, driver_facts
+from h5stream.monitor.nvml import DriverFacts, driver_facts
 from h5stream.storage.versions import storage_versions
 
 _MOUNTS = Path("/proc/self/mounts")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from h5stream.advice.check import Check, failed, passed, warned
 from h5stream.device.facts import CudaFacts
-from h5stream.monitor.driver import DriverFacts
+from h5stream.monitor.nvml import DriverFacts
 from h5stream.storage.versions import StorageVersions
 from h5stream.units import text_of_bytes
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import statistics
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -283,25 +283,21 @@ def _fastest(attempts: list[Attempt]) -> float:
     return max(attempt.rows_per_s for attempt in attempts)
 
 
+@dataclass(slots=True)
 class Bench:
-    """Runs settings on one file."""
+    """Runs settings on one file, and keeps the best run and all rates of each."""
 
-    def __init__(
-        self,
-        source: Any,
-        fields: Any,
-        batch_size: int,
-        memory_budget: int | None,
-        device: Any,
-        seconds: float,
-        progress: Callable[[Attempt], None],
-    ) -> None:
-        self.device = device
-        self.source, self.fields, self.batch_size, self.seconds = source, fields, batch_size, seconds
-        self.memory_budget, self.rows, self.row_nbytes = memory_budget, 0, 0
-        self.best: dict[tuple[int, int, str], Attempt] = {}
-        self.rates: dict[tuple[int, int, str], list[float]] = {}
-        self._progress = progress
+    source: Any
+    fields: Any
+    batch_size: int
+    memory_budget: int | None
+    device: Any
+    seconds: float
+    progress: Callable[[Attempt], None]
+    rows: int = 0
+    row_nbytes: int = 0
+    best: dict[tuple[int, int, str], Attempt] = field(default_factory=dict)
+    rates: dict[tuple[int, int, str], list[float]] = field(default_factory=dict)
 
     def measure(self, knob: str, threads: int, window: int | str) -> Attempt:
         """Run one setting; 0 threads stands for the loader's own choice."""
@@ -323,7 +319,7 @@ class Bench:
         return self._noted(attempt)
 
     def _noted(self, attempt: Attempt) -> Attempt:
-        self._progress(attempt)
+        self.progress(attempt)
         self.rates.setdefault(attempt.setting, []).append(attempt.rows_per_s)
         known = self.best.get(attempt.setting)
         if known is None or attempt.rows_per_s > known.rows_per_s:
@@ -341,7 +337,7 @@ class Bench:
         for turn in range(TURNS):
             for attempt in (one, other) if turn % 2 else (other, one):
                 ran = self.run(attempt.knob, *attempt.setting)
-                self._progress(ran)
+                self.progress(ran)
                 rates[attempt.setting].append(ran.rows_per_s)
         return rates[one.setting], rates[other.setting]
 

@@ -25,6 +25,7 @@ from h5stream.storage.rowbox import columns_of
 from h5stream.structure import leaves
 
 Progress = Callable[[int], None]
+"""Takes the rows done so far."""
 
 _SLAB_NBYTES = 32 * 1024 * 1024
 
@@ -163,7 +164,7 @@ def check_epoch(
     seen = np.zeros(total, dtype=np.uint8)
     sums = np.zeros((len(layout.fields), total), dtype=np.uint64)
     until = time.perf_counter() + seconds
-    stopped, order = False, _rows_of_batches(loader, epoch)
+    done, stopped, order = 0, False, _rows_of_batches(loader, epoch)
     for batch in batches_of(loader):
         rows = next(order, None)
         if rows is None:
@@ -171,7 +172,8 @@ def check_epoch(
         np.add.at(seen, rows, 1)
         for field, leaf in enumerate(leaves(batch)):
             sums[field, rows] = row_sums(leaf)
-        progress(len(rows))
+        done += len(rows)
+        progress(done)
         if stopped := time.perf_counter() >= until:
             break
     wrong = np.flatnonzero(seen > 1 if stopped else seen != 1)

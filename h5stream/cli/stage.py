@@ -82,7 +82,6 @@ def stage_command(
     Exit status: 0 when all is well, 1 when --verify finds a damaged copy, 2 for an error.
     """
     chosen = _only_one({"--to": to, "--list": list_, "--verify": verify, "--remove": remove})
-    _check_combination(chosen, bool(files), follow=follow, force=force)
     recipe = Recipe.of(
         fields=listed_names(fields),
         chunk_nbytes=chunk_bytes,
@@ -90,7 +89,7 @@ def stage_command(
         contiguous=contiguous,
         shuffle_rows=shuffle_rows,
     )
-    _check_repack(chosen, repack, recipe)
+    _check_combination(chosen, bool(files), recipe, follow=follow, force=force, repack=repack)
     if to is not None:
         _stage(files_of(files or []), to, follow, threads, margin_bytes, recipe if repack else None, as_json)
     elif list_ is not None:
@@ -111,21 +110,15 @@ def _only_one(choices: dict[str, Path | None]) -> str:
     return given[0]
 
 
-def _check_combination(chosen: str, files: bool, *, follow: bool, force: bool) -> None:
+def _check_combination(chosen: str, files: bool, recipe: Recipe, **flags: bool) -> None:
     if chosen == "--to" and not files:
         raise OptionError("stage --to needs FILES to copy; for example: h5stream stage a.h5 --to /dev/shm/x")
     if chosen in {"--list", "--verify"} and files:
         raise OptionError(f"stage {chosen} is about the whole folder and takes no FILES")
-    if follow and chosen != "--to":
-        raise OptionError(f"--follow belongs to --to, not to {chosen}")
-    if force and chosen != "--remove":
-        raise OptionError(f"--force belongs to --remove, not to {chosen}")
-
-
-def _check_repack(chosen: str, repack: bool, recipe: Recipe) -> None:
-    if repack and chosen != "--to":
-        raise OptionError(f"--repack belongs to --to, not to {chosen}")
-    if not repack and recipe != DEFAULT:
+    for flag, belongs_to in (("follow", "--to"), ("force", "--remove"), ("repack", "--to")):
+        if flags[flag] and chosen != belongs_to:
+            raise OptionError(f"--{flag} belongs to {belongs_to}, not to {chosen}")
+    if not flags["repack"] and recipe != DEFAULT:
         raise OptionError(
             "--chunk-bytes, --compress, --contiguous, --shuffle-rows and --fields say how to rewrite; add --repack"
         )

@@ -303,3 +303,42 @@ def _sysfs_bus_id(bus_id: str | bytes) -> str:
     text = bus_id.decode() if isinstance(bus_id, bytes) else bus_id
     domain, _, rest = text.lower().partition(":")
     return f"{domain[-4:]}:{rest}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverFacts:
+    """The driver and its devices."""
+
+    version: str | None = None
+    """The driver's version, None without a driver."""
+    cuda_version: tuple[int, int] | None = None
+    """The newest CUDA that the driver runs, as (major, minor)."""
+    devices: tuple[DeviceName, ...] = ()
+    """Every card and MIG instance in NVML's order."""
+    reason: str | None = None
+    """Why there is no driver, or None."""
+
+
+def driver_facts(api: NvmlApi | None = None) -> DriverFacts:
+    """Ask the driver once and give NVML back.
+
+    Examples
+    --------
+    >>> facts = driver_facts()
+    >>> (facts.version is None) == (facts.reason is not None)
+    True
+    """
+    try:
+        reader = NvmlReader(api)
+    except DriverGone as gone:
+        return DriverFacts(reason=str(gone))
+    try:
+        return DriverFacts(
+            version=reader.driver_version() or "unknown version",
+            cuda_version=reader.cuda_version(),
+            devices=tuple(reader.list_devices()),
+        )
+    except DriverGone as gone:
+        return DriverFacts(reason=str(gone))
+    finally:
+        reader.close()

@@ -21,7 +21,7 @@ from h5stream.advice.file_checks import ReadTrial
 from h5stream.cli.app import app
 from h5stream.device.facts import CudaFacts, cuda_facts, pin_error, started_cuda_uuids
 from h5stream.filesystem import Mount, mount_of, resident_bytes
-from h5stream.monitor.driver import DriverFacts, driver_facts
+from h5stream.monitor.nvml import DriverFacts, driver_facts
 from h5stream.monitor.visible import DeviceName
 from h5stream.storage.versions import FilterFact, StorageVersions, storage_versions
 
