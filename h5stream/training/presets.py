@@ -20,21 +20,14 @@ _HDF5_NOTES = "notes of an HDF5 trainer at batch 8192 on 24 GB, 11 % -> 70 to 85
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What a training script would pass to its loader.
-
-    Attributes
-    ----------
-    batch_size : int
-        Rows.
-    workers : int
-        Loader processes (`DataLoader`) or reader threads (h5stream).
-    prefetch_factor : int
-        Batches ahead, for each worker.
-    """
+    """What a training script would pass to its loader."""
 
     batch_size: int
+    """Rows."""
     workers: int
+    """Loader processes (`DataLoader`) or reader threads (h5stream)."""
     prefetch_factor: int
+    """Batches ahead, for each worker."""
 
     def __str__(self) -> str:
         return f"batch {self.batch_size}, {self.workers} workers, prefetch {self.prefetch_factor}"
@@ -42,18 +35,12 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """A setting that was used on the card for another kind of work.
-
-    Attributes
-    ----------
-    setting : Setting
-        What was used.
-    workload : str
-        For what.
-    """
+    """A setting that was used on the card for another kind of work."""
 
     setting: Setting
+    """What was used."""
     workload: str
+    """For what."""
 
     def __str__(self) -> str:
         return f"{self.setting}: {self.workload}"
