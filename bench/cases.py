@@ -13,8 +13,9 @@ import hdf5plugin
 import imagecodecs
 import numpy as np
 
+from bench.rivals import ram_loader, tuned_loader
 from h5stream import H5StreamLoader, allowance
-from h5stream.baseline.rivals import naive_loader, ram_loader, tuned_loader
+from h5stream.baseline.rivals import naive_loader
 from h5stream.baseline.sample_file import sample_rows, write_sample_file
 from h5stream.storage.codecs import SHUFFLE
 from h5stream.storage.opening import open_layout

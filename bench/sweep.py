@@ -28,9 +28,10 @@ from torch.utils.data import DataLoader
 
 from bench.child import run_child, warm
 from bench.machine import describe
+from bench.rivals import TunedDataset
 from bench.sweep_cells import AXES, MIB, Cell, cells, write
 from h5stream import H5StreamLoader, allowance
-from h5stream.baseline.rivals import NaiveDataset, TunedDataset
+from h5stream.baseline.rivals import NaiveDataset
 
 NBYTES = {"quick": 16 * MIB, "full": 128 * MIB}
 SECONDS = {"quick": 1.0, "full": 3.0}

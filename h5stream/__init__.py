@@ -36,9 +36,13 @@ if TYPE_CHECKING:
     from h5stream.samples.table import Table
     from h5stream.staging import StagedFiles, stage, staged
     from h5stream.storage.fields import Field
+    from h5stream.training.activations import ActivationMemory, measure_activations
+    from h5stream.training.batch_search import BatchSearch, find_batch_size
     from h5stream.training.presets import GpuPreset, preset_for
 
 _HOMES = {
+    "ActivationMemory": "h5stream.training.activations",
+    "BatchSearch": "h5stream.training.batch_search",
     "Blocks": "h5stream.order.blocks",
     "Bounds": "h5stream.samples.segments",
     "Boxes": "h5stream.samples.boxes",
@@ -69,6 +73,8 @@ _HOMES = {
     "Window": "h5stream.order.epoch",
     "collate": "h5stream.dataset",
     "diagnose": "h5stream.advice.diagnose",
+    "find_batch_size": "h5stream.training.batch_search",
+    "measure_activations": "h5stream.training.activations",
     "preset_for": "h5stream.training.presets",
     "repack": "h5stream.repacking.repack",
     "stage": "h5stream.staging",
@@ -78,6 +84,8 @@ _HOMES = {
 }
 
 __all__ = [
+    "ActivationMemory",
+    "BatchSearch",
     "Blocks",
     "Bounds",
     "Boxes",
@@ -110,6 +118,8 @@ __all__ = [
     "collate",
     "diagnose",
     "errors",
+    "find_batch_size",
+    "measure_activations",
     "preset_for",
     "repack",
     "stage",

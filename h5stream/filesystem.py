@@ -35,14 +35,7 @@ class Mount:
 
 
 def mount_of(path: Path, mounts: str | None = None) -> Mount:
-    """Give the file system under a path.
-
-    Parameters
-    ----------
-    path : Path
-        A file or folder; it need not exist.
-    mounts : str, optional
-        Text of ``/proc/self/mountinfo``, for tests.
+    """Give the file system under a path, which need not exist; `mounts` stands in for ``/proc/self/mountinfo``.
 
     Source: ``proc_pid_mountinfo(5)``.
 
@@ -74,13 +67,7 @@ def existing_parent(path: Path) -> Path:
 
 
 def give_name(part: Path, name: Path) -> None:
-    """Rename a file to a name that must be free.
-
-    Raises
-    ------
-    OSError
-        As the system says it; `FileExistsError` where the name was taken meanwhile.
-    """
+    """Rename a file to a name that must be free; `FileExistsError` where it was taken meanwhile."""
     try:
         os.link(part, name)  # unlike rename, it fails where the name is taken
     except FileExistsError:

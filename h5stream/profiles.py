@@ -37,24 +37,16 @@ _TYPE_NAMES: dict[tuple[type, ...], str] = {(str,): "text", (bool,): "true or fa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """Tuned settings.
-
-    Attributes
-    ----------
-    dataset : str
-        The file that was tuned for, absolute.
-    fields : str, tuple of str or None
-        The fields of a sample; None for the default ones.
-    loader : dict
-        Arguments of `H5StreamLoader`, of `LOADER_KEYS`.
-    measured : dict
-        What was measured with them: numbers and strings, for people.
-    """
+    """Tuned settings."""
 
     dataset: str
+    """The file that was tuned for, absolute."""
     fields: str | tuple[str, ...] | None
+    """The fields of a sample; None for the default ones."""
     loader: Mapping[str, bool | int | str]
+    """Arguments of `H5StreamLoader`, of `LOADER_KEYS`."""
     measured: Mapping[str, int | float | str] = field(default_factory=dict)
+    """What was measured with them: numbers and strings, for people."""
 
     def __post_init__(self) -> None:
         for key, value in self.loader.items():
@@ -105,13 +97,7 @@ def write_profile(profile: Profile, path: str | Path) -> None:
 
 
 def read_profile(path: str | Path) -> Profile:
-    """Read a profile.
-
-    Raises
-    ------
-    OptionError
-        If there is no such file, it is not TOML, or it sets something that profiles do not set.
-    """
+    """Read a profile; what is not there, is not TOML or sets something that profiles do not set is an `OptionError`."""
     try:
         tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -135,20 +121,7 @@ def arguments_from(path: str | Path, dataset: Any, arguments: Mapping[str, Any])
 
     A profile is tuned on shuffled epochs, so that one that does not say otherwise shuffles; with an order of the
     user's own (`sampler`, `batch_sampler`) there is nothing to shuffle, and `batch_sampler` says how large batches are.
-
-    Parameters
-    ----------
-    path : path
-        The profile.
-    dataset : object
-        What to stream; None for the file that was tuned for, with its fields.
-    arguments : mapping
-        Arguments of `H5StreamLoader`; they win.
-
-    Raises
-    ------
-    OptionError
-        If the profile cannot be read, or names no file and none was given.
+    Without a dataset it is the file that was tuned for, with its fields.
     """
     profile = read_profile(path)
     if dataset is None and not profile.dataset:

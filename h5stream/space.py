@@ -99,14 +99,7 @@ def what_fits(sizes: Sequence[tuple[str, int]], usable_bytes: int) -> list[str]:
 def refusal(space: Space, sizes: Sequence[tuple[str, int]], promised_bytes: int = 0) -> str:
     """Give why the files do not fit, with the numbers and what would fit; an empty string where they fit.
 
-    Parameters
-    ----------
-    space : Space
-        What the folder can take.
-    sizes : sequence of (str, int)
-        Name and bytes of each file to be copied.
-    promised_bytes : int
-        What copies that other processes are making will still take.
+    Each file has a name and its bytes; what other processes are copying will still take `promised_bytes`.
     """
     needed = sum(pages(size) for _, size in sizes)
     usable = max(0, space.usable_bytes - promised_bytes)

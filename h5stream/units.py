@@ -20,26 +20,11 @@ _TEXT = re.compile(r"\s*(\d[\d_]*(?:\.\d*)?|\.\d+)\s*([a-z]*)\s*", re.IGNORECASE
 
 
 def as_bytes(value: int | str, *, name: str) -> int:
-    """Give the number of bytes that a number or a text means.
+    """Give the number of bytes that a number or a text such as ``"4GiB"``, ``"512 MB"`` or ``"1.5G"`` means.
 
-    Parameters
-    ----------
-    value : int or str
-        A number of bytes, or a text such as ``"4GiB"``, ``"512 MB"`` or ``"1.5G"``. ``KiB``, ``MiB``, ``GiB``,
-        ``TiB`` and their first letters alone are powers of 1024 (``"4G"`` is ``"4GiB"``); ``KB``, ``MB``, ``GB`` and
-        ``TB`` are powers of 1000. Upper and lower case are alike, and so is a space before the unit.
-    name : str
-        How the user knows the option, for the error: ``"memory_budget="`` or ``"--memory-budget"``.
-
-    Returns
-    -------
-    int
-        Bytes, at least 0; parts of a byte are dropped.
-
-    Raises
-    ------
-    OptionError
-        The value is neither, or negative.
+    ``KiB``, ``MiB``, ``GiB``, ``TiB`` and their first letters alone are powers of 1024 (``"4G"`` is ``"4GiB"``);
+    ``KB``, ``MB``, ``GB`` and ``TB`` are powers of 1000. Upper and lower case are alike, and so is a space before the
+    unit. Parts of a byte are dropped. The error calls the option `name`, as the user knows it.
 
     Examples
     --------

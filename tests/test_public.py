@@ -10,6 +10,8 @@ import pytest
 import h5stream
 
 PUBLIC = [
+    "ActivationMemory",
+    "BatchSearch",
     "Blocks",
     "Bounds",
     "Boxes",
@@ -42,6 +44,8 @@ PUBLIC = [
     "collate",
     "diagnose",
     "errors",
+    "find_batch_size",
+    "measure_activations",
     "preset_for",
     "repack",
     "stage",

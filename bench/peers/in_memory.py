@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from bench.peers.protocol import ByImport, OnPlainHdf5
 from bench.peers.source import length, slabs
-from h5stream.baseline.rivals import RamDataset, ram_loader
+from bench.rivals import RamDataset, ram_loader
 
 
 class _OneByOne(Dataset[Any]):

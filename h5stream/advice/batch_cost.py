@@ -27,69 +27,41 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchCost:
-    """What one batch costs, averaged over an epoch.
-
-    Attributes
-    ----------
-    chunks : float
-        Chunks that are fetched for it.
-    read_nbytes, decoded_nbytes : float
-        Bytes read from the file, and bytes that filters give.
-    read_amplification : float or None
-        Bytes read for each stored byte of the batch's own rows: 1 is ideal, 1,000 means that 999 of 1,000 bytes
-        are read for nothing. None where nothing is stored.
-    decode_amplification : float or None
-        The same for decoded bytes. None where there is nothing to decode.
-    """
+    """What one batch costs, averaged over an epoch."""
 
     chunks: float
+    """Chunks that are fetched for it."""
     read_nbytes: float
     decoded_nbytes: float
+    """Bytes read from the file, and bytes that filters give."""
     read_amplification: float | None
+    """Bytes read for each stored byte of the batch's own rows: 1 is ideal, 1,000 means that 999 of 1,000 bytes are read
+    for nothing. None where nothing is stored."""
     decode_amplification: float | None
+    """The same for decoded bytes. None where there is nothing to decode."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetCost:
-    """What an epoch takes from one dataset.
-
-    Attributes
-    ----------
-    path : str
-        The dataset.
-    chunks : float
-        Chunks that are fetched; one that several windows need counts for each.
-    times_read : float
-        How often each stored chunk is fetched in an epoch: 1 is ideal.
-    read_nbytes, decoded_nbytes : float
-        Bytes read from the file, and bytes that filters give.
-    gap_nbytes : float
-        Of the bytes read, those that lie between chunks and are read along: cheaper than another system call.
-    kept : bool
-        Whether it is small enough to be read once and kept in memory; later epochs then cost nothing.
-    """
+    """What an epoch takes from one dataset."""
 
     path: str
+    """The dataset."""
     chunks: float
+    """Chunks that are fetched; one that several windows need counts for each."""
     times_read: float
+    """How often each stored chunk is fetched in an epoch: 1 is ideal."""
     read_nbytes: float
     decoded_nbytes: float
+    """Bytes read from the file, and bytes that filters give."""
     gap_nbytes: float = 0.0
+    """Of the bytes read, those that lie between chunks and are read along: cheaper than another system call."""
     kept: bool = False
+    """Whether it is small enough to be read once and kept in memory; later epochs then cost nothing."""
 
 
 def batch_cost(costs: Sequence[DatasetCost], entries: Sequence[DatasetEntry], batch_rows: int) -> BatchCost:
-    """Average an epoch over its batches.
-
-    Parameters
-    ----------
-    costs : sequence of DatasetCost
-        One for each dataset.
-    entries : sequence of DatasetEntry
-        The same datasets as they are stored.
-    batch_rows : int
-        Rows of a batch.
-    """
+    """Average what an epoch takes from each dataset, and how they are stored, over its batches."""
     share = batch_rows / max(1, entries[0].rows or 0)
     read, decoded = sum(c.read_nbytes for c in costs), sum(c.decoded_nbytes for c in costs)
     stored = sum(e.stored_nbytes for e in entries)
@@ -154,23 +126,9 @@ def naive_cost(entry: DatasetEntry) -> DatasetCost:
 def stream_costs(
     layout: SampleLayout, order: EpochOrder, entries: Sequence[DatasetEntry], *, memory_budget: int
 ) -> tuple[DatasetCost, ...]:
-    """Plan the first epoch's reads with the engine's own plan, and add them up.
+    """Plan the first epoch's reads with the engine's own plan, and add them up for each dataset of the layout.
 
-    Parameters
-    ----------
-    layout : SampleLayout
-        The fields, of one file.
-    order : EpochOrder
-        The epoch.
-    entries : sequence of DatasetEntry
-        The layout's datasets, in its order.
-    memory_budget : int
-        Bytes; decides which datasets are kept.
-
-    Returns
-    -------
-    tuple of DatasetCost
-        One for each dataset of the layout.
+    The memory budget decides which datasets are kept.
     """
     kept = datasets_to_keep(layout, memory_budget)
     costs = []

@@ -12,24 +12,16 @@ _ORDER: tuple[Status, ...] = ("pass", "warn", "fail")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One thing that was looked at.
-
-    Attributes
-    ----------
-    name : str
-        What.
-    status : {"pass", "warn", "fail"}
-        ``warn`` costs speed, ``fail`` stops something from working.
-    found : str
-        What was found, with its numbers.
-    fix : str
-        What to do about it; empty if there is nothing to do.
-    """
+    """One thing that was looked at."""
 
     name: str
+    """What."""
     status: Status
+    """``warn`` costs speed, ``fail`` stops something from working."""
     found: str
+    """What was found, with its numbers."""
     fix: str = ""
+    """What to do about it; empty if there is nothing to do."""
 
 
 def passed(name: str, found: str) -> Check:

@@ -32,6 +32,22 @@ def count_text(number: float) -> str:
     return f"{number:.1f}".removesuffix(".0") if number >= 1 else f"{number:.2g}"
 
 
+def counted(count: int, thing: str, things: str = "") -> str:
+    """Count things.
+
+    Examples
+    --------
+    >>> counted(1, "row"), counted(1024, "row")
+    ('1 row', '1,024 rows')
+    """
+    return f"{count:,} {thing if count == 1 else things or f'{thing}s'}"
+
+
+def shape_text(shape: Sequence[int]) -> str:
+    """Write a shape, such as ``3 x 1,024``."""
+    return " x ".join(f"{n:,}" for n in shape)
+
+
 def names_text(names: Sequence[str]) -> str:
     """Name some datasets and count the others.
 
@@ -97,11 +113,11 @@ def ours_in_words(
     """Say what h5stream does instead, and what of it is not ideal."""
     block_rows = int(order.blocks.edges[1])
     lines = []
-    chunks = sum(cost.chunks for cost in costs if not cost.kept)
+    chunks, batches = sum(cost.chunks for cost in costs if not cost.kept), counted(order.batches, "batch", "batches")
     if chunks:
         lines.append(
             "each chunk is fetched once for all its rows that a window holds: "
-            f"{count_text(chunks)} fetched / {_batches(order)} = {count_text(chunks / order.batches)} a batch"
+            f"{count_text(chunks)} fetched / {batches} = {count_text(chunks / order.batches)} a batch"
         )
     kept = [cost.path for cost in costs if cost.kept]
     if kept:
@@ -111,10 +127,6 @@ def ours_in_words(
         found = _alike((entry.path, describe(entry, cost)) for entry, cost in both)
         lines += [f"{names_text(names)}: {text}" for text, names in found]
     return (*lines, *_gaps(costs))
-
-
-def _batches(order: EpochOrder) -> str:
-    return f"{order.batches:,} batches" if order.batches > 1 else "1 batch"
 
 
 def _straddling(block_rows: int, leading: str) -> Callable[[DatasetEntry, DatasetCost], str]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from h5stream import allowance
+from h5stream.advice.epoch_summary import gpu_ratio
 from h5stream.advice.knobs import LoaderKnobs
 from h5stream.advice.limits import (
     BATCH_TOO_SMALL,
@@ -20,9 +21,8 @@ from h5stream.advice.limits import (
     step_turns,
 )
 from h5stream.advice.rules import above_zero
-from h5stream.advice.suggestion import Suggestion
+from h5stream.advice.suggestion import Suggestion, Turn
 from h5stream.advice.trials import Step, Trial, first_batch, time_loop, time_step
-from h5stream.advice.turn import Turn
 from h5stream.advice.waiting import NOT_WAITING, WAITING
 from h5stream.engine.statistics import LoaderStatistics
 from h5stream.loader import H5StreamLoader
@@ -131,7 +131,7 @@ def diagnose(
         limit = _data_limit(alone, both, knobs)
     else:
         limit = _step_limit(step, batch, ceiling, seconds, knobs) if probe_batch else _step(ceiling, knobs)
-    found = _verdict(alone, ceiling, both, waiting, limit, _gpu_ratio(monitor))
+    found = _verdict(alone, ceiling, both, waiting, limit, gpu_ratio(monitor.summary()))
     return replace(found, caveats=(*found.caveats, *_ahead_in_words(alone, knobs)))
 
 
@@ -214,7 +214,7 @@ def _half(batch: Any, rows: int | None) -> Any:
 
 
 def _verdict(
-    alone: Trial, ceiling: Trial, both: Trial, waiting: float, limit: Limit, gpu_ratio: float | None
+    alone: Trial, ceiling: Trial, both: Trial, waiting: float, limit: Limit, gpu_share: float | None
 ) -> Diagnosis:
     data_s, step_s, together_s = alone.batch_s, ceiling.batch_s, both.batch_s
     ceiling_share = min(1.0, step_s / together_s) if together_s else 0.0
@@ -230,7 +230,7 @@ def _verdict(
             f"(under {NOT_WAITING:.0%}: not input-bound, over {WAITING:.0%}: strongly)",
             f"the first batch came after {1e3 * both.first_s:.0f} ms: once an epoch, and its part is counted",
             f"the loop reaches {ceiling_share:.0%} of the ceiling (aim: {ACCELERATOR_AIM:.0%}); "
-            f"GPU utilisation {percent(gpu_ratio)}",
+            f"GPU utilisation {percent(gpu_share)}",
             *(f"next: {turn}{_gain(turn)}" for turn in turns),
         ),
         caveats=_caveats(waiting, both, step_s, together_s),
@@ -239,7 +239,7 @@ def _verdict(
         together_s=together_s,
         waiting_share=waiting,
         ceiling_share=ceiling_share,
-        gpu_ratio=gpu_ratio,
+        gpu_ratio=gpu_share,
         limit=limit,
         turns=turns,
         statistics=alone.statistics,
@@ -283,9 +283,3 @@ def _ahead_in_words(alone: Trial, knobs: LoaderKnobs) -> tuple[str, ...]:
         f"rows beside {statistics.rows:,} taken: of the rows that were read it is "
         f"{least_amplification(statistics, ahead):.2f} or more",
     )
-
-
-def _gpu_ratio(monitor: SystemMonitor) -> float | None:
-    gpus = monitor.summary().gpus
-    spread = gpus[0].utilization_ratio if gpus else None
-    return spread.mean if spread is not None else None

@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import resource
 import shutil
-from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import h5stream
@@ -14,43 +13,13 @@ from h5stream import allowance
 from h5stream.advice import file_checks, machine_checks
 from h5stream.advice.check import Check
 from h5stream.device.facts import cuda_facts, pin_error
-from h5stream.monitor.driver import DriverFacts, driver_facts
+from h5stream.monitor.nvml import DriverFacts, driver_facts
 from h5stream.storage.versions import storage_versions
 
 _MOUNTS = Path("/proc/self/mounts")
 _NODES = Path("/sys/devices/system/node")
 _PCI = Path("/sys/bus/pci/devices")
 _SYSTEMS_OWN = ("/run", "/sys", "/proc")
-
-
-def no_chunk_checks(path: Path) -> list[Check]:
-    """Give no checks: the place of those that need the chunk index of `path`."""
-    return []
-
-
-def examine(
-    file: str | Path | None = None, *, chunk_checks: Callable[[Path], Iterable[Check]] = no_chunk_checks
-) -> list[Check]:
-    """Give the checklist of this machine and, if a file is given, of that file on it.
-
-    Parameters
-    ----------
-    file : path, optional
-        An HDF5 file.
-    chunk_checks : callable, optional
-        Gives the checks that need the file's chunk index; called only if the file is an HDF5 file.
-
-    Examples
-    --------
-    >>> from h5stream.advice.check import worst
-    >>> checks = examine()
-    >>> [check.name for check in checks][:3]
-    ['torch', 'driver', 'CUDA']
-    """
-    checks = examine_machine()
-    if file is not None:
-        checks += examine_file(Path(file), chunk_checks)
-    return checks
 
 
 def examine_machine() -> list[Check]:
@@ -74,7 +43,7 @@ def examine_machine() -> list[Check]:
     ]
 
 
-def examine_file(path: Path, chunk_checks: Callable[[Path], Iterable[Check]] = no_chunk_checks) -> list[Check]:
+def examine_file(path: Path) -> list[Check]:
     """Give the checklist of a file; only what tells so if it is no HDF5 file, or a damaged one."""
     first = file_checks.check_is_hdf5(path)
     if first.status == "fail":
@@ -88,7 +57,6 @@ def examine_file(path: Path, chunk_checks: Callable[[Path], Iterable[Check]] = n
         file_checks.check_filesystem(path),
         file_checks.check_residency(path),
         file_checks.check_read_rate(path),
-        *chunk_checks(path),
     ]
 
 

@@ -158,6 +158,12 @@ class EpochSummary(ShownAsText):
         return (f"   other knobs: {', '.join(others)}",) if others else ()
 
 
+def gpu_ratio(machine: SystemSummary | None, device: int = 0) -> float | None:
+    """Give the mean utilisation of a GPU; None where it is not known."""
+    spread = machine.gpus[device].utilization_ratio if machine is not None and device < len(machine.gpus) else None
+    return spread.mean if spread is not None else None
+
+
 def _count(value: int | None) -> str:
     return NA if value is None else str(value)
 

@@ -25,21 +25,14 @@ MOST_DATASETS = 2000  # A second's work; what cuts a file off is seen when it is
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadTrial:
-    """How fast a file was read.
-
-    Attributes
-    ----------
-    bytes_per_s : float
-        Bytes a second, one read of 4 MiB after the other.
-    size_bytes : int
-        Bytes read. Few: the rate says little.
-    direct : bool
-        Whether the reads went past the page cache, so that the rate is the storage's.
-    """
+    """How fast a file was read."""
 
     bytes_per_s: float
+    """Bytes a second, one read of 4 MiB after the other."""
     size_bytes: int
+    """Bytes read. Few: the rate says little."""
     direct: bool
+    """Whether the reads went past the page cache, so that the rate is the storage's."""
 
 
 def check_is_hdf5(path: Path) -> Check:
@@ -75,15 +68,7 @@ def check_structure(path: Path) -> Check:
 
 
 def check_filesystem(path: Path, mounts: str | None = None) -> Check:
-    """Judge the filesystem under a file.
-
-    Parameters
-    ----------
-    path : Path
-        An existing file.
-    mounts : str, optional
-        Text of ``/proc/self/mountinfo``, for tests.
-    """
+    """Judge the filesystem under a file; `mounts` stands in for ``/proc/self/mountinfo``."""
     mount = mount_of(path, mounts)
     found = f"{mount.kind or 'unknown'}, mounted at {mount.point}"
     if mount.on_network:
@@ -126,11 +111,6 @@ def read_trial(path: Path, *, trial_bytes: int = TRIAL_BYTES, trial_s: float = T
     """Read pieces of 4 MiB, spread over the file, past the page cache where the filesystem allows it.
 
     The page cache is left as it is: direct reads neither use nor fill it.
-
-    Raises
-    ------
-    OSError
-        If the file cannot be read.
     """
     direct = True
     try:

@@ -14,40 +14,24 @@ ASSUMED_BYTES_PER_S = 1e9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstBatch:
-    """What comes before an epoch's first batch.
-
-    Attributes
-    ----------
-    window_rows : int
-        Rows of the first window: its batches come when all of it is read.
-    read_nbytes, decoded_nbytes : float
-        Bytes to read, and bytes that filters give of them, in the first epoch.
-    seconds : float
-        About how long that takes in the first epoch of a process; where epochs follow one another, the later ones'
-        first window is read during the epoch before.
-    """
+    """What comes before an epoch's first batch."""
 
     window_rows: int
+    """Rows of the first window: its batches come when all of it is read."""
     read_nbytes: float
     decoded_nbytes: float
+    """Bytes to read, and bytes that filters give of them, in the first epoch."""
     seconds: float
+    """About how long that takes in the first epoch of a process; where epochs follow one another, the later ones' first
+    window is read during the epoch before."""
 
 
 def predict_first_batch(
     costs: Sequence[DatasetCost], rates: Sequence[float | None], order: EpochOrder, threads: int
 ) -> FirstBatch:
-    """Predict the time to the first batch.
+    """Predict the time to the first batch, from an epoch's costs and each dataset's decoded bytes a second and thread.
 
-    Parameters
-    ----------
-    costs : sequence of DatasetCost
-        Of an epoch, dataset by dataset. What is kept is read in whole first, by one thread.
-    rates : sequence of float or None
-        Decoded bytes a second of one thread, for each dataset; None where that was not measured.
-    order : EpochOrder
-        The epoch, cut into windows.
-    threads : int
-        Reader threads.
+    What is kept is read in whole first, by one thread; where no rate was measured, one is assumed.
 
     Examples
     --------

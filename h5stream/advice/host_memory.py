@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 from h5stream.advice.rules import above_zero, at_least
@@ -20,77 +19,31 @@ WORKER_BYTES = 512 << 20
 _MANY_ROWS = 1 << 30  # more than a window has, and still numbers of 32 bits
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DataLoaderMemory(Suggestion):
-    """Host memory of a `torch.utils.data.DataLoader`.
-
-    Attributes
-    ----------
-    batch_bytes : int
-        One batch.
-    queued_batches : int
-        Batches that are ready or being made, at most.
-    queued_bytes : int
-        Their bytes: how much is queued.
-    collating_bytes : int
-        The rows that workers hold as a list while they copy them into a batch.
-    worker_bytes : int
-        The worker processes themselves.
-    total_bytes : int
-        All of it, and the batch that the training loop holds.
-    available_bytes : int or None
-        Memory that could be taken, as given.
-    """
-
-    batch_bytes: int
-    queued_batches: int
-    queued_bytes: int
-    collating_bytes: int
-    worker_bytes: int
-    total_bytes: int
-    available_bytes: int | None
-
-
 def dataloader_memory(
     *,
     row_bytes: int,
     batch_size: int,
     workers: int,
     prefetch_factor: int = 2,
-    worker_bytes: int = WORKER_BYTES,
     available_bytes: int | None = None,
-) -> DataLoaderMemory:
-    """Give the host memory that a stock `DataLoader` fills with a setting.
-
-    Parameters
-    ----------
-    row_bytes : int
-        Bytes of a row, all fields together, decoded.
-    batch_size : int
-        Rows.
-    workers : int
-        ``num_workers``; with 0 there is no queue.
-    prefetch_factor : int, optional
-        Batches ahead for each worker; 2 is the `DataLoader`'s default.
-    worker_bytes : int, optional
-        What a worker process takes by itself.
-    available_bytes : int, optional
-        Memory that could be taken, to compare with.
+) -> Suggestion:
+    """Give the host memory that a stock `DataLoader` fills with a setting, rows being of all fields, decoded.
 
     Examples
     --------
-    >>> memory = dataloader_memory(row_bytes=1024, batch_size=8192, workers=8, prefetch_factor=16)
-    >>> memory.queued_batches, memory.queued_bytes == 1 << 30
+    >>> memory = dataloader_memory(row_bytes=1024, batch_size=8192, workers=8, prefetch_factor=16).figures
+    >>> memory["queued_batches"], memory["queued_bytes"] == 1 << 30
     (128, True)
     """
     at_least(1, row_bytes=row_bytes, batch_size=batch_size, prefetch_factor=prefetch_factor)
-    at_least(0, workers=workers, worker_bytes=worker_bytes, available_bytes=available_bytes)
+    at_least(0, workers=workers, available_bytes=available_bytes)
     batch = row_bytes * batch_size
     queued = workers * prefetch_factor
     # Without workers the training process itself makes its one batch, and holds its rows meanwhile.
     collating = max(workers, 1) * batch
-    total = batch + queued * batch + collating + workers * worker_bytes
-    return DataLoaderMemory(
+    worker_bytes = workers * WORKER_BYTES
+    total = batch + queued * batch + collating + worker_bytes
+    return Suggestion(
         title="Host memory, stock DataLoader",
         answer=f"{text_of_bytes(queued * batch)} queued, about {text_of_bytes(total)} in all",
         arithmetic=(
@@ -98,18 +51,20 @@ def dataloader_memory(
             f"queued: {workers} workers x {prefetch_factor} batches = {queued} batches x "
             f"{text_of_bytes(batch)} = {text_of_bytes(queued * batch)}",
             f"rows on their way into a batch: {max(workers, 1)} x {text_of_bytes(batch)} = {text_of_bytes(collating)}",
-            f"worker processes: {workers} x {text_of_bytes(worker_bytes)} = {text_of_bytes(workers * worker_bytes)}",
+            f"worker processes: {workers} x {text_of_bytes(WORKER_BYTES)} = {text_of_bytes(worker_bytes)}",
             f"and the batch in use: {text_of_bytes(batch)}; together {text_of_bytes(total)}",
         ),
         caveats=_against_available(total, available_bytes),
         sources=("DataLoader keeps at most prefetch_factor x num_workers batches outstanding (torch docs)",),
-        batch_bytes=batch,
-        queued_batches=queued,
-        queued_bytes=queued * batch,
-        collating_bytes=collating,
-        worker_bytes=workers * worker_bytes,
-        total_bytes=total,
-        available_bytes=available_bytes,
+        figures={
+            "batch_bytes": batch,
+            "queued_batches": queued,
+            "queued_bytes": queued * batch,
+            "collating_bytes": collating,
+            "worker_bytes": worker_bytes,
+            "total_bytes": total,
+            "available_bytes": available_bytes,
+        },
     )
 
 
@@ -120,49 +75,6 @@ def _against_available(total: int, available_bytes: int | None) -> tuple[str, ..
     return (f"more than there is: {share}" if total > available_bytes else f"fits: {share}",)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoaderMemory(Suggestion):
-    """Host memory of `H5StreamLoader`, by the arithmetic that the loader itself sizes its windows with.
-
-    Attributes
-    ----------
-    batch_bytes : int
-        One batch, which is one slot.
-    window_rows : int
-        Rows that are shuffled with one another, after a budget's cap.
-    window_bytes : int
-        Slots that are filled or wait at a time, at most: two windows, one that is read while one is consumed.
-    leased_bytes : int
-        The batch that the training loop holds.
-    plan_bytes : int
-        What is worked out for each row of two windows: which it is, and where it goes.
-    scratch_bytes : int
-        The threads' buffers.
-    total_bytes : int
-        All of it.
-    threads : int
-        Reader threads, after a budget's cap.
-    capped : bool
-        True if the budget made the window smaller than asked.
-    smallest_budget_bytes : int
-        The budget that would just do.
-    fits : bool
-        False if the budget is smaller than that.
-    """
-
-    batch_bytes: int
-    window_rows: int
-    window_bytes: int
-    leased_bytes: int
-    plan_bytes: int
-    scratch_bytes: int
-    total_bytes: int
-    threads: int
-    capped: bool
-    smallest_budget_bytes: int
-    fits: bool
-
-
 def loader_memory(
     *,
     row_bytes: int,
@@ -171,57 +83,38 @@ def loader_memory(
     chunk_bytes: int = 1 << 20,
     block_rows: int | None = None,
     rows: int | None = None,
-    window_rows: int | None = None,
     memory_budget: int | None = None,
-) -> LoaderMemory:
+) -> Suggestion:
     """Give the host memory that `H5StreamLoader` plans with, and what a budget does to its window.
 
     The window is in the batch slots themselves: there is no queue of batches beside it, whatever the number
-    of threads. Two windows are held, one that is read while the other is consumed.
-
-    Parameters
-    ----------
-    row_bytes : int
-        Bytes of a row, all fields together, decoded.
-    batch_size : int
-        Rows. A budget never changes it.
-    threads : int, optional
-        Reader threads.
-    chunk_bytes : int, optional
-        Bytes of a decoded chunk of the largest field; one chunk's rows are a block.
-    block_rows : int, optional
-        Rows of a block; by default those of a chunk of whole rows.
-    rows : int, optional
-        Rows of the data; by default more than any window has.
-    window_rows : int, optional
-        Rows of a window; by default those of ``window="auto"``.
-    memory_budget : int, optional
-        Bytes that must do; by default those of a loader that is given none on a large machine, 2 GiB.
+    of threads. Two windows are held, one that is read while the other is consumed. Chunks are those of the largest
+    field; a block has as many rows as a chunk of whole rows, unless `block_rows` says otherwise. Without `rows` there
+    are more than any window has, without a budget the loader's own default of 2 GiB counts.
 
     Examples
     --------
-    >>> free = loader_memory(row_bytes=1024, batch_size=8192, threads=8)
-    >>> free.window_rows, free.total_bytes <= 2 << 30
+    >>> free = loader_memory(row_bytes=1024, batch_size=8192, threads=8).figures
+    >>> free["window_rows"], free["total_bytes"] <= 2 << 30
     (761856, True)
-    >>> tight = loader_memory(row_bytes=1024, batch_size=8192, threads=8, memory_budget=512 << 20)
-    >>> tight.capped, tight.total_bytes <= 512 << 20
+    >>> tight = loader_memory(row_bytes=1024, batch_size=8192, threads=8, memory_budget=512 << 20).figures
+    >>> tight["capped"], tight["total_bytes"] <= 512 << 20
     (True, True)
     """
     at_least(1, row_bytes=row_bytes, batch_size=batch_size, chunk_bytes=chunk_bytes)
     at_least(0, threads=threads)
-    above_zero(block_rows=block_rows, rows=rows, window_rows=window_rows, memory_budget=memory_budget)
+    above_zero(block_rows=block_rows, rows=rows, memory_budget=memory_budget)
     shape = shape_of_numbers(
         row_bytes=row_bytes, chunk_bytes=chunk_bytes, rows=rows or _MANY_ROWS, block_rows=block_rows
     )
-    given: dict[str, Any] = {"batch_size": min(batch_size, shape.rows), "threads": threads}
-    given["window"] = window_rows or "auto"
+    given: dict[str, Any] = {"batch_size": min(batch_size, shape.rows), "threads": threads, "window": "auto"}
     budget = DEFAULT_BUDGET if memory_budget is None else memory_budget
     smallest = _smallest(shape, given)
     size = size_window(shape, memory_budget=max(budget, smallest), **given)
     asked = size_window(shape, memory_budget=1 << 80, **given).window_rows
     fits = smallest <= budget
     slots = size.max_open_batches * size.batch_nbytes
-    return LoaderMemory(
+    return Suggestion(
         title="Host memory, h5stream",
         answer=f"{text_of_bytes(size.needed_nbytes)}, window of {size.window_rows} rows"
         + ("" if fits else f": over the budget, {text_of_bytes(smallest)} would do"),
@@ -229,7 +122,7 @@ def loader_memory(
             f"block: {text_of_bytes(chunk_bytes)} chunk / {row_bytes} B = {shape.block_rows} rows"
             if block_rows is None
             else f"block: {shape.block_rows} rows, those of a chunk ({text_of_bytes(chunk_bytes)})",
-            _window_line(asked, size.window_rows, batch_size, shape, window_rows),
+            _window_line(asked, size.window_rows, batch_size, shape),
             f"slots: {size.max_open_batches} batches x {text_of_bytes(size.batch_nbytes)} = {text_of_bytes(slots)} "
             f"(one window is read while one is consumed), and {text_of_bytes(size.batch_nbytes)} that the training "
             "loop holds",
@@ -239,17 +132,19 @@ def loader_memory(
         ),
         caveats=_budget_caveats(asked, size.window_rows, shape.block_rows, memory_budget, smallest, fits),
         sources=("h5stream's design: one budget over slots, windows, plans and scratch; loader.stats() measures",),
-        batch_bytes=size.batch_nbytes,
-        window_rows=size.window_rows,
-        window_bytes=slots,
-        leased_bytes=size.batch_nbytes,
-        plan_bytes=size.plan_nbytes,
-        scratch_bytes=size.scratch_nbytes,
-        total_bytes=size.needed_nbytes,
-        threads=size.threads,
-        capped=size.window_rows < asked,
-        smallest_budget_bytes=smallest,
-        fits=fits,
+        figures={
+            "batch_bytes": size.batch_nbytes,
+            "window_rows": size.window_rows,
+            "window_bytes": slots,
+            "leased_bytes": size.batch_nbytes,
+            "plan_bytes": size.plan_nbytes,
+            "scratch_bytes": size.scratch_nbytes,
+            "total_bytes": size.needed_nbytes,
+            "threads": size.threads,
+            "capped": size.window_rows < asked,
+            "smallest_budget_bytes": smallest,
+            "fits": fits,
+        },
     )
 
 
@@ -274,15 +169,13 @@ def _smallest(shape: Shape, given: dict[str, Any]) -> int:
         return error.needed
 
 
-def _window_line(asked: int, rows: int, batch_size: int, shape: Shape, given: int | None) -> str:
-    if given is not None:
-        line = f"window: {given} rows, as given"
-    else:
+def _window_line(asked: int, rows: int, batch_size: int, shape: Shape) -> str:
+    line = f"window: all {asked} rows"
+    if asked < shape.rows:
         line = (
             f"window: max({AUTO_BATCHES} x {batch_size}, {AUTO_BLOCKS} x {shape.block_rows}, "
             f"{text_of_bytes(AUTO_NBYTES)} of at most {AUTO_ROWS} rows) = {asked} rows"
         )
-        line = line if asked < shape.rows else f"window: all {asked} rows"
     return line if rows == asked else f"{line}, cut to {rows} by the budget"
 
 

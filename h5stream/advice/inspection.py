@@ -30,18 +30,12 @@ MOST_FIELDS = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowGroup:
-    """Datasets with the same number of rows: candidates for the fields of one sample.
-
-    Attributes
-    ----------
-    rows : int or None
-        Elements along axis 0; None for single values and null dataspaces.
-    datasets : tuple of DatasetEntry
-        In the file's order.
-    """
+    """Datasets with the same number of rows: candidates for the fields of one sample."""
 
     rows: int | None
+    """Elements along axis 0; None for single values and null dataspaces."""
     datasets: tuple[DatasetEntry, ...]
+    """In the file's order."""
 
     @property
     def written_nbytes(self) -> float:
@@ -51,42 +45,28 @@ class RowGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
-    """A file as a training loop sees it.
-
-    Attributes
-    ----------
-    file : str
-        Its path, as given.
-    file_nbytes : int
-        Its size.
-    groups : tuple of RowGroup
-        Its datasets by number of rows, those of the sample first, then most bytes first.
-    left_out : int
-        Datasets that were not looked at.
-    sample : SampleCost or None
-        What a batch costs.
-    no_sample : str
-        Why there is no sample; else empty.
-    kinds : tuple of Kind
-        What is special about the file: what it holds that is not rows of datasets, and what to do about it.
-    lines : tuple of str
-        Python that streams the sample; empty where there is none.
-    advice : tuple of Advice
-        What would help; empty where nothing is wrong.
-    repack_command : str
-        The command that writes a better layout, where that would help; else empty.
-    """
+    """A file as a training loop sees it."""
 
     file: str
+    """Its path, as given."""
     file_nbytes: int
+    """Its size."""
     groups: tuple[RowGroup, ...]
+    """Its datasets by number of rows, those of the sample first, then most bytes first."""
     left_out: int
+    """Datasets that were not looked at."""
     sample: SampleCost | None
+    """What a batch costs."""
     no_sample: str
+    """Why there is no sample; else empty."""
     kinds: tuple[Kind, ...]
+    """What is special about the file: what it holds that is not rows of datasets, and what to do about it."""
     lines: tuple[str, ...]
+    """Python that streams the sample; empty where there is none."""
     advice: tuple[Advice, ...]
+    """What would help; empty where nothing is wrong."""
     repack_command: str
+    """The command that writes a better layout, where that would help; else empty."""
 
     def to_dict(self) -> dict[str, Any]:
         """Give everything as plain containers for JSON; the keys are the attributes' names.
@@ -116,34 +96,15 @@ def inspect_file(
     batch_size: int = BATCH_SIZE,
     memory_budget: int | None = None,
     threads: int | None = None,
-    most_datasets: int | None = MOST_DATASETS,
     allow_external: bool = False,
     listing: tuple[tuple[DatasetEntry, ...], int] | None = None,
 ) -> Inspection:
     """Look at a file and say what shuffled batches of it cost; nothing is changed.
 
-    Parameters
-    ----------
-    path : str
-        An HDF5 file.
-    fields : sequence of str, optional
-        The fields of a sample. By default the root's datasets if they agree in length, else the group of equally
-        long datasets with the most bytes.
-    batch_size : int
-        Rows of a batch.
-    memory_budget, threads : int, optional
-        As for `H5StreamLoader`; by default what it would take here.
-    most_datasets : int, optional
-        Look at so many datasets; None looks at all.
-    allow_external : bool
-        Whether external storage and virtual sources may lead out of the file.
-    listing : tuple, optional
-        What `list_datasets` gives for it, where another process was asked: libhdf5 crashes at some files.
-
-    Raises
-    ------
-    H5StreamError
-        If the file cannot be opened, or the named fields cannot be streamed.
+    The fields are by default the root's datasets if they agree in length, else the group of equally long datasets with
+    the most bytes; budget and threads what the loader would take here. `listing` is what `list_datasets` gives, where
+    another process was asked: libhdf5 crashes at some files. A file that cannot be opened, and named fields that cannot
+    be streamed, are errors.
 
     Examples
     --------
@@ -159,7 +120,7 @@ def inspect_file(
     """
     if batch_size < 1:
         raise OptionError(f"a batch has at least one row, not {batch_size}")
-    listing = listing or list_datasets(path, most=most_datasets, allow_external=allow_external)
+    listing = listing or list_datasets(path, most=MOST_DATASETS, allow_external=allow_external)
     entries, left_out = listing
     kinds = kinds_of(path, entries)
     chosen_by, names = _choose_fields(path, entries, fields, kinds, allow_external)

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
+from h5stream.advice.cost_in_words import counted, shape_text
 from h5stream.advice.lines import Lines, loader_lines, quoted
 from h5stream.storage.listing import INDEX, DatasetEntry
 
@@ -36,43 +37,25 @@ _SPARSE = ("data", "indices", "indptr")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """Something in a file that is not rows of datasets.
-
-    Attributes
-    ----------
-    key : str
-        A stable name: ``"sparse"``, ``"dataset_a_sample"``, ``"group_a_recording"``, ``"matlab"``,
-        ``"matlab_turned"``, ``"pytables"`` or ``"single_values"``.
-    datasets : tuple of str
-        What it is about.
-    what : str
-        What it is.
-    way_out : str
-        What h5stream makes of it today, and what to do instead; empty where nothing is to be done.
-    lines : tuple of str
-        Python that streams it, or writes a file which can be streamed and streams that; empty where there is none.
-    samples : tuple of str
-        Those of the datasets whose rows can be streamed as they are.
-    """
+    """Something in a file that is not rows of datasets."""
 
     key: str
+    """A stable name: ``"sparse"``, ``"dataset_a_sample"``, ``"group_a_recording"``, ``"matlab"``, ``"matlab_turned"``,
+    ``"pytables"`` or ``"single_values"``."""
     datasets: tuple[str, ...]
+    """What it is about."""
     what: str
+    """What it is."""
     way_out: str
+    """What h5stream makes of it today, and what to do instead; empty where nothing is to be done."""
     lines: Lines = ()
+    """Python that streams it, or writes a file which can be streamed and streams that; empty where there is none."""
     samples: tuple[str, ...] = ()
+    """Those of the datasets whose rows can be streamed as they are."""
 
 
 def kinds_of(path: str, entries: Sequence[DatasetEntry]) -> tuple[Kind, ...]:
-    """Find what is special about a file's datasets.
-
-    Parameters
-    ----------
-    path : str
-        The file, as the lines shall name it.
-    entries : sequence of DatasetEntry
-        Its datasets.
-    """
+    """Find what is special about a file's datasets; the lines of Python name the file as `path` does."""
     data = [entry for entry in entries if not entry.role]
     found: list[Kind] = []
     for look in (_sparse, _dataset_a_sample, _group_a_recording, _matlab):
@@ -101,7 +84,7 @@ def _sparse(path: str, entries: Sequence[DatasetEntry]) -> Iterator[Kind]:
         key="sparse",
         datasets=tuple(e.path for parts in found.values() for e in parts),
         what=f"{_named(list(found))} {'is a sparse matrix' if len(found) == 1 else 'are sparse matrices'} (CSR or "
-        f"CSC). The {_count(rows, 'sample')} of {largest} are not rows of its datasets: sample i is "
+        f"CSC). The {counted(rows, 'sample')} of {largest} are not rows of its datasets: sample i is "
         "data[indptr[i]:indptr[i+1]], at the columns indices[indptr[i]:indptr[i+1]]",
         way_out="h5stream cannot stream sparse rows yet. Use the library that wrote them (scipy, "
         f"anndata), or write them as a dense array where that fits ({rows:,} x columns x {data.element_nbytes} bytes)",
@@ -173,7 +156,11 @@ def _samples(path: str, group: str, alike: dict[str, DatasetEntry]) -> Kind:
     first = next(iter(alike.values()))
     lengths = sorted({entry.rows or 0 for entry in alike.values()})
     inner = first.shape[1:] if first.shape else ()
-    shape = _shape((lengths[0], *inner)) if len(lengths) == 1 else f"{lengths[0]:,} to {_shape((lengths[-1], *inner))}"
+    shape = (
+        shape_text((lengths[0], *inner))
+        if len(lengths) == 1
+        else f"{lengths[0]:,} to {shape_text((lengths[-1], *inner))}"
+    )
     example = max(alike)
     return Kind(
         key="dataset_a_sample",
@@ -343,7 +330,7 @@ def _matlab(path: str, entries: Sequence[DatasetEntry]) -> Iterator[Kind]:
     shape = largest.shape or ()
     what = (
         "MATLAB wrote this file (-v7.3), and its axes are the other way round here: "
-        f"{largest.path} is {_shape(shape[::-1])} in MATLAB and {_shape(shape)} in HDF5"
+        f"{largest.path} is {shape_text(shape[::-1])} in MATLAB and {shape_text(shape)} in HDF5"
     )
     turned = _turned(arrays)
     if not turned:
@@ -362,7 +349,7 @@ def _matlab(path: str, entries: Sequence[DatasetEntry]) -> Iterator[Kind]:
     yield Kind(
         key="matlab_turned",
         datasets=tuple(names),
-        what=f"{what}. The {_count(rows, 'sample')} of {_named(names)} lie along the last axis here, not the first",
+        what=f"{what}. The {counted(rows, 'sample')} of {_named(names)} lie along the last axis here, not the first",
         way_out="h5stream streams rows of the first axis only. Turn the axes back, once",
         lines=(
             "import h5py",
@@ -395,7 +382,7 @@ def _pytables(entries: Sequence[DatasetEntry]) -> Iterator[Kind]:
         yield Kind(
             key="pytables",
             datasets=tuple(index),
-            what=f"{_count(len(index), 'dataset')} with _i_ in the path {'are' if len(index) > 1 else 'is'} what "
+            what=f"{counted(len(index), 'dataset')} with _i_ in the path {'are' if len(index) > 1 else 'is'} what "
             "PyTables keeps to find rows of its tables, and no data",
             way_out="",
         )
@@ -407,7 +394,7 @@ def _single_values(path: str, entries: Sequence[DatasetEntry]) -> Iterator[Kind]
         yield Kind(
             key="single_values",
             datasets=tuple(entry.path for entry in entries),
-            what=f"It holds single values only ({_count(len(entries), 'dataset')}), and no dataset with rows",
+            what=f"It holds single values only ({counted(len(entries), 'dataset')}), and no dataset with rows",
             way_out="There is nothing to stream. Read them with h5py",
             lines=("import h5py", "", f"with h5py.File({quoted(path)}) as f:", f"    print(f[{quoted(first)}][()])"),
         )
@@ -440,14 +427,6 @@ def _from_to(path: str, target: str) -> Lines:
         f"target = {quoted(target)}",
         'with h5py.File(source) as f, h5py.File(target, "w") as out:',
     )
-
-
-def _shape(shape: Sequence[int]) -> str:
-    return " x ".join(f"{n:,}" for n in shape)
-
-
-def _count(count: int, thing: str) -> str:
-    return f"{count:,} {thing}{'' if count == 1 else 's'}"
 
 
 def _named(names: Sequence[str]) -> str:

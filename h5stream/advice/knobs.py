@@ -12,25 +12,6 @@ from h5stream.storage.layout import DECODED, VIA_H5PY
 class LoaderKnobs:
     """What a loader is set to; None where it has no such setting.
 
-    Attributes
-    ----------
-    batch_size : int or None
-        Rows of a batch.
-    num_workers : int or None
-        Reader threads, or worker processes of a stock `DataLoader`.
-    prefetch_factor : int or None
-        Batches ahead.
-    window_rows, first_window_rows : int or None
-        Rows that are shuffled with one another, and those of an epoch's first window.
-    persistent_workers, pin_memory : bool or None
-        As in `DataLoader`.
-    transform, collate_fn : str or None
-        Names of the functions that run for each batch, or each sample.
-    filters : str
-        How the field with the most bytes is compressed; empty if it is not, or if that is not known.
-    via_h5py : str
-        Why a field is read through h5py; empty if none is.
-
     Examples
     --------
     >>> from torch.utils.data import DataLoader
@@ -39,16 +20,24 @@ class LoaderKnobs:
     """
 
     batch_size: int | None = None
+    """Rows of a batch."""
     num_workers: int | None = None
+    """Reader threads, or worker processes of a stock `DataLoader`."""
     prefetch_factor: int | None = None
+    """Batches ahead."""
     window_rows: int | None = None
     first_window_rows: int | None = None
+    """Rows that are shuffled with one another, and those of an epoch's first window."""
     persistent_workers: bool | None = None
     pin_memory: bool | None = None
+    """As in `DataLoader`."""
     transform: str | None = None
     collate_fn: str | None = None
+    """Names of the functions that run for each batch, or each sample."""
     filters: str = ""
+    """How the field with the most bytes is compressed; empty if it is not, or if that is not known."""
     via_h5py: str = ""
+    """Why a field is read through h5py; empty if none is."""
 
     @classmethod
     def of(cls, loader: Any) -> LoaderKnobs:

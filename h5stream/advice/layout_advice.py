@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
@@ -38,30 +38,20 @@ EVERY_EPOCH, ONCE = "every epoch", "first batch"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """Something about the layout that costs more than it must.
-
-    Attributes
-    ----------
-    key : str
-        A stable name of the rule.
-    fields : tuple of str
-        The datasets that it is about.
-    problem : str
-        What is wrong, with its number.
-    way_out : str
-        What to do about it.
-    costs : str
-        ``"every epoch"``, or ``"first batch"`` for datasets that are read once and kept in memory.
-    repack : bool
-        Whether ``h5stream repack`` removes it.
-    """
+    """Something about the layout that costs more than it must."""
 
     key: str
+    """A stable name of the rule."""
     fields: tuple[str, ...]
+    """The datasets that it is about."""
     problem: str
+    """What is wrong, with its number."""
     way_out: str
+    """What to do about it."""
     costs: str = EVERY_EPOCH
+    """``"every epoch"``, or ``"first batch"`` for datasets that are read once and kept in memory."""
     repack: bool = False
+    """Whether ``h5stream repack`` removes it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,21 +78,9 @@ def layout_advice(
     blocks_per_window: int,
     blocks: int,
 ) -> tuple[Advice, ...]:
-    """Look for what costs more than it must.
+    """Look for what costs more than it must; what costs in every epoch comes first.
 
-    Parameters
-    ----------
-    entries, costs, rates : sequences
-        The datasets of a sample: how they are stored, what an epoch takes, decoded bytes a second.
-    block_rows, batch_rows : int
-        Rows of a block, and of a batch.
-    blocks_per_window, blocks : int
-        Distinct blocks in the largest window, and in the file.
-
-    Returns
-    -------
-    tuple of Advice
-        What costs in every epoch first; empty where nothing is wrong.
+    Datasets are given as they are stored, with what an epoch takes of them and their decoded bytes a second.
     """
     stored = [
         _Stored(entry=e, cost=c, rate=r, block_rows=block_rows, batch_rows=batch_rows)
@@ -137,125 +115,84 @@ def _together(members: Sequence[tuple[_Stored, _Finding]]) -> Advice:
 
 
 def _findings(one: _Stored) -> Iterator[_Finding]:
-    for rule in _RULES:
-        finding = rule(one)
-        if finding is not None:
-            yield finding
-            if rule in _EXPLAINS_ALL:
-                return
-
-
-def _variable_length(one: _Stored) -> _Finding | None:
-    if not one.entry.variable_length:
-        return None
-    return (
-        "variable_length",
-        f"{one.entry.dtype} lies in the file's heap: h5py reads it one element after another under its lock, and a "
-        "batch holds a list, not a tensor",
-        "store strings with a fixed length, or as integer codes beside a table of names",
-        False,
-    )
-
-
-def _through_h5py(one: _Stored) -> _Finding | None:
-    if one.entry.access != VIA_H5PY or one.entry.layout == "compact":
-        return None
-    return (
-        "through_h5py",
-        f"read through h5py, under its lock and with one thread, because: {one.entry.reason}",
-        "store it as plain numbers in chunks of about 1 MiB with lz4",
-        True,
-    )
-
-
-def _row_per_chunk(one: _Stored) -> _Finding | None:
     entry = one.entry
-    if entry.chunk_rows != 1 or entry.chunks < MANY_CHUNKS or entry.chunk_nbytes >= TINY_CHUNK_NBYTES:
-        return None
-    return (
-        "row_per_chunk",
-        f"every row is a chunk of its own ({text_of_bytes(entry.chunk_nbytes)}), so a batch takes "
-        f"{one.batch_rows * entry.chunks_across:,} separate chunks; what each costs beside its bytes outweighs them",
-        "chunks of about 1 MiB",
-        True,
-    )
+    # Where h5py reads, chunks and filters are its business.
+    if entry.variable_length:
+        yield (
+            "variable_length",
+            f"{entry.dtype} lies in the file's heap: h5py reads it one element after another under its lock, and a "
+            "batch holds a list, not a tensor",
+            "store strings with a fixed length, or as integer codes beside a table of names",
+            False,
+        )
+    elif entry.access == VIA_H5PY and entry.layout != "compact":
+        yield (
+            "through_h5py",
+            f"read through h5py, under its lock and with one thread, because: {entry.reason}",
+            "store it as plain numbers in chunks of about 1 MiB with lz4",
+            True,
+        )
+    else:
+        yield from _of_chunk_sizes(one, entry)
+        yield from _of_chunk_shapes(one, entry)
 
 
-def _tiny_chunks(one: _Stored) -> _Finding | None:
-    entry = one.entry
-    if entry.chunk_rows == 1 or entry.chunks < MANY_CHUNKS or entry.chunk_nbytes >= TINY_CHUNK_NBYTES:
-        return None
-    a_batch = one.cost.chunks * one.batch_rows / max(1, entry.rows or 0)
-    return (
-        "tiny_chunks",
-        f"{entry.chunks:,} chunks of {text_of_bytes(entry.chunk_nbytes)}, {count_text(a_batch)} a batch; below "
-        f"{text_of_bytes(TINY_CHUNK_NBYTES)} finding and fetching a chunk costs as much as decoding it",
-        "chunks of about 1 MiB",
-        True,
-    )
+def _of_chunk_sizes(one: _Stored, entry: DatasetEntry) -> Iterator[_Finding]:
+    size, way_out = text_of_bytes(entry.chunk_nbytes), "chunks of about 1 MiB"
+    many_tiny = entry.chunks >= MANY_CHUNKS and entry.chunk_nbytes < TINY_CHUNK_NBYTES
+    if many_tiny and entry.chunk_rows == 1:
+        yield (
+            "row_per_chunk",
+            f"every row is a chunk of its own ({size}), so a batch takes {one.batch_rows * entry.chunks_across:,} "
+            "separate chunks; what each costs beside its bytes outweighs them",
+            way_out,
+            True,
+        )
+    elif many_tiny:
+        a_batch = one.cost.chunks * one.batch_rows / max(1, entry.rows or 0)
+        yield (
+            "tiny_chunks",
+            f"{entry.chunks:,} chunks of {size}, {count_text(a_batch)} a batch; below "
+            f"{text_of_bytes(TINY_CHUNK_NBYTES)} finding and fetching a chunk costs as much as decoding it",
+            way_out,
+            True,
+        )
+    if entry.chunk_nbytes > HUGE_CHUNK_NBYTES and entry.filters:
+        yield (
+            "huge_chunks",
+            f"chunks of {size}: one thread decodes each, {entry.chunk_rows or 0:,} rows have to be in memory for any "
+            "one of them, and few fit a window",
+            way_out,
+            True,
+        )
 
 
-def _huge_chunks(one: _Stored) -> _Finding | None:
-    entry = one.entry
-    if entry.chunk_nbytes <= HUGE_CHUNK_NBYTES or not entry.filters:
-        return None
-    return (
-        "huge_chunks",
-        f"chunks of {text_of_bytes(entry.chunk_nbytes)}: one thread decodes each, {entry.chunk_rows or 0:,} rows have "
-        "to be in memory for any one of them, and few fit a window",
-        "chunks of about 1 MiB",
-        True,
-    )
-
-
-def _split_rows(one: _Stored) -> _Finding | None:
-    across = one.entry.chunks_across
+def _of_chunk_shapes(one: _Stored, entry: DatasetEntry) -> Iterator[_Finding]:
+    across, times = entry.chunks_across, one.cost.times_read
     # One row a chunk has been said already, and there is nothing to gain where a row alone fills chunks.
-    if across < MANY_ACROSS or one.entry.chunk_rows == 1 or one.entry.row_nbytes > HUGE_CHUNK_NBYTES:
-        return None
-    return (
-        "split_rows",
-        f"each row is cut into {across:,} chunks that lie side by side, so it is put together from {across:,} places",
-        "chunks that hold whole rows",
-        True,
-    )
-
-
-def _straddling(one: _Stored) -> _Finding | None:
-    if one.cost.times_read <= STRADDLING or not one.entry.filters:
-        return None
-    return (
-        "straddling_chunks",
-        f"its chunks of {one.entry.chunk_rows or 0:,} rows lie across the blocks of {one.block_rows:,} rows that are "
-        f"shuffled, so each is decoded {one.cost.times_read:.2f} times an epoch",
-        "the same number of rows in the chunks of all fields, or whole multiples",
-        True,
-    )
-
-
-def _slow_filters(one: _Stored) -> _Finding | None:
-    if one.rate is None or one.rate >= SLOW_DECODE or one.entry.chunk_nbytes < TINY_CHUNK_NBYTES:
-        return None
-    return (
-        "slow_filter",
-        f"{one.entry.filters} gives {text_of_bytes(one.rate)}/s a thread here (timed on its own chunks)",
-        "lz4, which gives about 1.7 GiB/s, or gzip with shuffle, about 1.2",
-        True,
-    )
-
-
-_RULES: tuple[Callable[[_Stored], _Finding | None], ...] = (
-    _variable_length,
-    _through_h5py,
-    _row_per_chunk,
-    _tiny_chunks,
-    _huge_chunks,
-    _split_rows,
-    _straddling,
-    _slow_filters,
-)
-# Where h5py reads, chunks and filters are its business.
-_EXPLAINS_ALL = (_variable_length, _through_h5py)
+    if across >= MANY_ACROSS and entry.chunk_rows != 1 and entry.row_nbytes <= HUGE_CHUNK_NBYTES:
+        yield (
+            "split_rows",
+            f"each row is cut into {across:,} chunks that lie side by side, so it is put together from {across:,} "
+            "places",
+            "chunks that hold whole rows",
+            True,
+        )
+    if times > STRADDLING and entry.filters:
+        yield (
+            "straddling_chunks",
+            f"its chunks of {entry.chunk_rows or 0:,} rows lie across the blocks of {one.block_rows:,} rows that are "
+            f"shuffled, so each is decoded {times:.2f} times an epoch",
+            "the same number of rows in the chunks of all fields, or whole multiples",
+            True,
+        )
+    if one.rate is not None and one.rate < SLOW_DECODE and entry.chunk_nbytes >= TINY_CHUNK_NBYTES:
+        yield (
+            "slow_filter",
+            f"{entry.filters} gives {text_of_bytes(one.rate)}/s a thread here (timed on its own chunks)",
+            "lz4, which gives about 1.7 GiB/s, or gzip with shuffle, about 1.2",
+            True,
+        )
 
 
 def _few_blocks(stored: Sequence[_Stored], blocks_per_window: int, blocks: int) -> list[Advice]:

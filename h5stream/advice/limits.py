@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 from h5stream.advice.knobs import LoaderKnobs
-from h5stream.advice.turn import Turn
+from h5stream.advice.suggestion import Turn
 from h5stream.advice.waiting import NOT_WAITING
 from h5stream.engine.statistics import LoaderStatistics
 from h5stream.monitor.line import size
@@ -38,25 +37,22 @@ COPYING = 0.8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """The part that all others wait for.
-
-    Attributes
-    ----------
-    name : str
-        One of the names above: storage, decode, scatter, copy, h5py, Python, planning, start of the epoch,
-        batch too small, step.
-    measured : str
-        Its rate or share, as measured.
-    turns : tuple of Turn
-        What to turn, the likeliest gain first.
-    """
+    """The part that all others wait for."""
 
     name: str
+    """One of the names above: storage, decode, scatter, copy, h5py, Python, planning, start of the epoch, batch too
+    small, step."""
     measured: str
+    """Its rate or share, as measured."""
     turns: tuple[Turn, ...]
+    """What to turn, the likeliest gain first."""
 
     def __str__(self) -> str:
         return f"{self.name}: {self.measured}"
+
+
+Found = tuple[str, tuple[Turn, ...]]
+"""What was measured of the readers' part that takes longest, and what to turn."""
 
 
 def least_amplification(statistics: LoaderStatistics, rows_ahead: int) -> float:
@@ -72,18 +68,9 @@ def least_amplification(statistics: LoaderStatistics, rows_ahead: int) -> float:
 
 
 def data_limit(statistics: LoaderStatistics, knobs: LoaderKnobs, *, cpus: int, rows_ahead: int = 0) -> Limit:
-    """Name what limits the loader while it is waited for.
+    """Name what limits the loader while it is waited for: alone, or in a loop that it kept waiting.
 
-    Parameters
-    ----------
-    statistics : LoaderStatistics
-        Of a time in which the consumer waited: the loader alone, or a loop that it kept waiting.
-    knobs : LoaderKnobs
-        What the loader is set to.
-    cpus : int
-        Processors that may be used.
-    rows_ahead : int
-        Rows at most that had been read ahead, and were not taken, when a run was cut off.
+    At most `rows_ahead` rows had been read ahead, and were not taken, when a run was cut off.
 
     Examples
     --------
@@ -102,16 +89,19 @@ def data_limit(statistics: LoaderStatistics, knobs: LoaderKnobs, *, cpus: int, r
     if statistics.idle > IDLE:
         first_s = statistics.first_batch_s or 0.0
         return _start(statistics, knobs) if 2 * first_s > statistics.wait_s else _batch_overhead(statistics, knobs)
-    parts: dict[Callable[[LoaderStatistics, LoaderKnobs, int, float], Limit], float] = {
-        _storage: statistics.read_s,
-        partial(_decode, torn=least_amplification(statistics, rows_ahead)): statistics.decode_s,
-        _scatter: statistics.scatter_s,
-        _h5py: statistics.h5py_s,
-        _planning: statistics.plan_s,
+    torn = least_amplification(statistics, rows_ahead)
+    parts: dict[str, tuple[float, Callable[[float], Found]]] = {
+        STORAGE: (statistics.read_s, lambda share: _storage(statistics, knobs, share)),
+        DECODE: (statistics.decode_s, lambda share: _decode(statistics, knobs, cpus, share, torn)),
+        SCATTER: (statistics.scatter_s, lambda share: _scatter(statistics, knobs, cpus)),
+        H5PY: (statistics.h5py_s, lambda share: _h5py(statistics, knobs)),
+        PLANNING: (statistics.plan_s, lambda share: _planning(statistics, knobs)),
     }
-    slowest = max(parts, key=lambda part: parts[part])
-    work_s = sum(parts.values())
-    return slowest(statistics, knobs, cpus, parts[slowest] / work_s if work_s else 0.0)
+    name = max(parts, key=lambda part: parts[part][0])
+    part_s, find = parts[name]
+    share = part_s / max(1e-9, sum(seconds for seconds, _ in parts.values()))
+    measured, turns = find(share)
+    return Limit(name=name, measured=f"{measured}; {share:.0%} of the readers' work", turns=turns)
 
 
 def loop_limit(statistics: LoaderStatistics, knobs: LoaderKnobs, *, cpus: int) -> Limit:
@@ -163,40 +153,31 @@ def _more_workers(statistics: LoaderStatistics, knobs: LoaderKnobs, wanted: int,
     )
 
 
-def _storage(statistics: LoaderStatistics, knobs: LoaderKnobs, cpus: int, share: float) -> Limit:
+def _storage(statistics: LoaderStatistics, knobs: LoaderKnobs, share: float) -> Found:
     each = statistics.read_bytes / max(1, statistics.reads)
-    return Limit(
-        name=STORAGE,
-        measured=f"{size(statistics.read_bytes_per_s, '/s')} a thread in reads of {text_of_bytes(each)}; "
-        f"{share:.0%} of the readers' work",
-        turns=(
-            _more_workers(statistics, knobs, 2 * statistics.threads, "reads that wait can wait together"),
-            Turn(
-                knob="staging",
-                present="the files where they are",
-                try_next="h5stream stage FILE, on a local disk or tmpfs",
-                why="memory answers at once",
-                speedup=_without(share),
-            ),
-        ),
+    staging = Turn(
+        knob="staging",
+        present="the files where they are",
+        try_next="h5stream stage FILE, on a local disk or tmpfs",
+        why="memory answers at once",
+        speedup=_without(share),
     )
+    more = _more_workers(statistics, knobs, 2 * statistics.threads, "reads that wait can wait together")
+    return f"{size(statistics.read_bytes_per_s, '/s')} a thread in reads of {text_of_bytes(each)}", (more, staging)
 
 
-def _decode(statistics: LoaderStatistics, knobs: LoaderKnobs, cpus: int, share: float, *, torn: float) -> Limit:
+def _decode(statistics: LoaderStatistics, knobs: LoaderKnobs, cpus: int, share: float, torn: float) -> Found:
     rate = statistics.decode_bytes_per_s
-    turns = []
+    turns = list(_all_processors(statistics, knobs, cpus))
     if torn > TORN:
-        turns.append(
-            Turn(
-                knob="order",
-                present=f"{torn:.1f} bytes decoded for each one used",
-                try_next="shuffle=True without a sampler, or a larger window",
-                why="each chunk is then decoded once",
-                speedup=torn,
-            )
+        order = Turn(
+            knob="order",
+            present=f"{torn:.1f} bytes decoded for each one used",
+            try_next="shuffle=True without a sampler, or a larger window",
+            why="each chunk is then decoded once",
+            speedup=torn,
         )
-    if statistics.threads < cpus:
-        turns.append(_more_workers(statistics, knobs, cpus, f"{cpus} processors are allowed"))
+        turns.insert(0, order)
     if rate is not None and rate < FAST_DECODE_BYTES_PER_S:
         turns.append(
             Turn(
@@ -207,71 +188,48 @@ def _decode(statistics: LoaderStatistics, knobs: LoaderKnobs, cpus: int, share: 
                 speedup=_without(share * (1 - rate / FAST_DECODE_BYTES_PER_S)),
             )
         )
-    return Limit(
-        name=DECODE,
-        measured=f"{size(rate, '/s')} a thread ({knobs.filters or 'its filters'}, {statistics.threads} of them); "
-        f"{share:.0%} of the readers' work",
-        turns=tuple(turns),
-    )
+    filters = knobs.filters or "its filters"
+    return f"{size(rate, '/s')} a thread ({filters}, {statistics.threads} of them)", tuple(turns)
 
 
-def _scatter(statistics: LoaderStatistics, knobs: LoaderKnobs, cpus: int, share: float) -> Limit:
+def _scatter(statistics: LoaderStatistics, knobs: LoaderKnobs, cpus: int) -> Found:
     rate = statistics.delivered_bytes / statistics.scatter_s if statistics.scatter_s else None
-    repack = Turn(
-        knob="chunks",
-        present="as written",
-        try_next="repack with chunks of whole rows",
-        why="rows then move in one piece",
-    )
-    more = (_more_workers(statistics, knobs, cpus, f"{cpus} processors are allowed"),)
-    return Limit(
-        name=SCATTER,
-        measured=f"{size(rate, '/s')} a thread; {share:.0%} of the readers' work",
-        turns=(*(more if statistics.threads < cpus else ()), repack),
-    )
+    repack = _chunks("as written", "repack with chunks of whole rows", "rows then move in one piece")
+    return f"{size(rate, '/s')} a thread", (*_all_processors(statistics, knobs, cpus), repack)
 
 
-def _h5py(statistics: LoaderStatistics, knobs: LoaderKnobs, cpus: int, share: float) -> Limit:
+def _h5py(statistics: LoaderStatistics, knobs: LoaderKnobs) -> Found:
     rate = statistics.h5py_bytes / statistics.h5py_s if statistics.h5py_s else None
-    return Limit(
-        name=H5PY,
-        measured=f"{size(rate, '/s')} under its lock; {share:.0%} of the readers' work",
-        turns=(
-            Turn(
-                knob="storage of the field",
-                present=knobs.via_h5py or "read through h5py",
-                try_next="repack it with an ordinary filter and type",
-                why="threads do not help: h5py's lock lets one in at a time",
-            ),
-        ),
+    repack = Turn(
+        knob="storage of the field",
+        present=knobs.via_h5py or "read through h5py",
+        try_next="repack it with an ordinary filter and type",
+        why="threads do not help: h5py's lock lets one in at a time",
     )
+    return f"{size(rate, '/s')} under its lock", (repack,)
 
 
-def _planning(statistics: LoaderStatistics, knobs: LoaderKnobs, cpus: int, share: float) -> Limit:
+def _planning(statistics: LoaderStatistics, knobs: LoaderKnobs) -> Found:
     rows = statistics.rows / max(1, statistics.chunks)
-    return Limit(
-        name=PLANNING,
-        measured=f"{1e9 * statistics.plan_s / max(1, statistics.rows):.0f} ns a row; {share:.0%} of the readers' work",
-        turns=(_smaller_window(knobs) if rows > ROWS_OF_A_CHUNK else _larger_chunks(rows),),
-    )
-
-
-def _smaller_window(knobs: LoaderKnobs) -> Turn:
-    return Turn(
+    smaller_window = Turn(
         knob="window",
         present=_text(knobs.window_rows),
         try_next="n/a" if knobs.window_rows is None else str(max(1, knobs.window_rows // 4)),
         why="fewer rows are sorted at a time, in cache; it mixes less, `h5stream tune` measures it",
     )
+    larger_chunks = _chunks(f"{rows:.0f} rows each", "repack with larger chunks", "fewer places to look up")
+    measured = f"{1e9 * statistics.plan_s / max(1, statistics.rows):.0f} ns a row"
+    return measured, (smaller_window if rows > ROWS_OF_A_CHUNK else larger_chunks,)
 
 
-def _larger_chunks(rows: float) -> Turn:
-    return Turn(
-        knob="chunks",
-        present=f"{rows:.0f} rows each",
-        try_next="repack with larger chunks",
-        why="fewer places to look up",
-    )
+def _chunks(present: str, try_next: str, why: str) -> Turn:
+    return Turn(knob="chunks", present=present, try_next=try_next, why=why)
+
+
+def _all_processors(statistics: LoaderStatistics, knobs: LoaderKnobs, cpus: int) -> tuple[Turn, ...]:
+    if statistics.threads >= cpus:
+        return ()
+    return (_more_workers(statistics, knobs, cpus, f"{cpus} processors are allowed"),)
 
 
 def _python(statistics: LoaderStatistics, knobs: LoaderKnobs) -> Limit:

@@ -39,22 +39,8 @@ def loader_lines(
 ) -> Lines:
     r"""Give the program that streams fields of a file in shuffled batches.
 
-    Parameters
-    ----------
-    path : str
-        The file.
-    fields : sequence of str
-        At least one.
-    batch_size : int
-        Rows of a batch.
-    memory_budget : int, optional
-        Where the default would be refused.
-    allow_external : bool
-        As for `H5StreamLoader`.
-    rows_of : str
-        What `Rows` takes, as Python; without it a sample is a row of the file.
-    repeated : sequence of str
-        Fields that a group has once.
+    `rows_of` is what `Rows` takes, as Python; without it a sample is a row of the file. `repeated` are fields that a
+    group has once.
 
     Examples
     --------
@@ -105,5 +91,7 @@ def _batch_name(fields: Sequence[str]) -> str:
     if not 1 < len(fields) <= MOST_UNPACKED:
         return "batch"
     names = [re.sub(r"\W", "_", re.split(r"[/:]", name)[-1], flags=re.ASCII) for name in fields]
+    together = ", ".join(names)
     good = all(name.isidentifier() and not keyword.iskeyword(name) for name in names)
-    return ", ".join(names) if good and len(set(names) | {"loader"}) > len(names) else "batch"
+    fits = len(f"for {together} in loader:") <= WIDTH
+    return together if good and fits and len(set(names) | {"loader"}) > len(names) else "batch"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from h5stream.advice.check import Check, failed, passed, warned
 from h5stream.device.facts import CudaFacts
-from h5stream.monitor.driver import DriverFacts
+from h5stream.monitor.nvml import DriverFacts
 from h5stream.storage.versions import StorageVersions
 from h5stream.units import text_of_bytes
 
@@ -37,15 +37,7 @@ def check_driver(driver: DriverFacts) -> Check:
 
 
 def check_cuda(facts: CudaFacts, driver: DriverFacts, visible: str | None) -> Check:
-    """Judge whether torch can use the GPUs that the driver has.
-
-    Parameters
-    ----------
-    facts, driver
-        Torch's view and the driver's.
-    visible : str or None
-        ``CUDA_VISIBLE_DEVICES``.
-    """
+    """Judge whether torch can use the GPUs that the driver has; `visible` is ``CUDA_VISIBLE_DEVICES``."""
     if not driver.devices:
         return passed("CUDA", "not used: no GPU")
     if facts.available:
@@ -75,14 +67,7 @@ def check_cuda(facts: CudaFacts, driver: DriverFacts, visible: str | None) -> Ch
 def check_pinned(available: bool, error: str | None, memlock_bytes: int) -> Check:
     """Judge pinned memory, without which copies to the GPU cannot overlap with computing.
 
-    Parameters
-    ----------
-    available : bool
-        Whether torch can use a GPU.
-    error : str or None
-        What went wrong at the trial.
-    memlock_bytes : int
-        The limit ``RLIMIT_MEMLOCK``, -1 for none. CUDA's own pinned memory does not count against it.
+    The limit ``RLIMIT_MEMLOCK`` is -1 for none; CUDA's own pinned memory does not count against it.
     """
     limit = "unlimited" if memlock_bytes < 0 else f"{text_of_bytes(memlock_bytes)}"
     if not available:
@@ -114,13 +99,7 @@ def check_memory(available_bytes: int, limit_bytes: int | None) -> Check:
 
 
 def check_tmpfs(free_bytes: Mapping[str, int]) -> Check:
-    """Judge the places in memory where files can be staged, and where torch's workers pass batches.
-
-    Parameters
-    ----------
-    free_bytes : mapping
-        Writable tmpfs folders and their free bytes.
-    """
+    """Judge the writable places in memory where files can be staged, and where torch's workers pass batches."""
     found = ", ".join(f"{place} {text_of_bytes(free)} free" for place, free in free_bytes.items())
     if not free_bytes:
         return warned("tmpfs", "no writable tmpfs", "mount one: mount -t tmpfs -o size=40G tmpfs /mnt/ramdisk")
@@ -159,15 +138,7 @@ def check_filters(versions: StorageVersions) -> Check:
 
 
 def check_numa(gpu_nodes: Sequence[int], cpu_nodes: Set[int]) -> Check:
-    """Judge whether the process runs near its GPU.
-
-    Parameters
-    ----------
-    gpu_nodes : sequence of int
-        Each GPU's memory node; -1 where the machine has only one.
-    cpu_nodes : set of int
-        The nodes whose processors this process may use.
-    """
+    """Judge whether the process runs near its GPU; a node of -1 means that the machine has only one."""
     known = sorted({node for node in gpu_nodes if node >= 0})
     if not known:
         return passed("NUMA", "no GPU" if not gpu_nodes else "one node")

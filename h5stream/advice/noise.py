@@ -17,21 +17,14 @@ CHANCE = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Runs of two settings that took turns.
-
-    Attributes
-    ----------
-    gain : float
-        How many times faster the one is than the other: their median runs.
-    spread : float
-        Share by which two runs of one setting typically differ: high where something else uses the machine.
-    chance : float
-        How likely runs of equally fast settings come out in so clear an order.
-    """
+    """Runs of two settings that took turns."""
 
     gain: float
+    """How many times faster the one is than the other: their median runs."""
     spread: float
+    """Share by which two runs of one setting typically differ: high where something else uses the machine."""
     chance: float
+    """How likely runs of equally fast settings come out in so clear an order."""
 
     @property
     def is_faster(self) -> bool:
@@ -40,12 +33,7 @@ class Comparison:
 
 
 def compare(ours: Sequence[float], theirs: Sequence[float]) -> Comparison:
-    """Compare the rates of two settings, measured in turns.
-
-    Parameters
-    ----------
-    ours, theirs : sequence of float
-        A rate for each run; five of each can decide, fewer cannot.
+    """Compare the rates of two settings, run in turns; five runs of each can decide, fewer cannot.
 
     Examples
     --------

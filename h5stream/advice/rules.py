@@ -6,12 +6,7 @@ from h5stream.errors import OptionError
 
 
 def at_least(smallest: float, **values: float | None) -> None:
-    """Raise where a named value is smaller than allowed; ``None`` (not given) passes.
-
-    Raises
-    ------
-    OptionError
-        The message names the value and the rule.
+    """Raise `OptionError` where a named value is smaller than allowed; ``None`` (not given) passes.
 
     Examples
     --------
@@ -27,12 +22,7 @@ def at_least(smallest: float, **values: float | None) -> None:
 
 
 def above_zero(**values: float | None) -> None:
-    """Raise where a named value is zero, negative or not a number; ``None`` passes.
-
-    Raises
-    ------
-    OptionError
-        The message names the value and the rule.
+    """Raise `OptionError` where a named value is zero, negative or not a number; ``None`` passes.
 
     Examples
     --------

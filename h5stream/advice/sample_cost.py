@@ -23,92 +23,65 @@ from h5stream.storage.listing import DatasetEntry, decode_rate, describe_dataset
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shuffle:
-    """How the first epoch is cut and mixed.
-
-    Attributes
-    ----------
-    block_rows, blocks : int
-        Rows of a block, the unit of the coarse shuffle, and blocks of the file.
-    window_rows, windows : int
-        Rows of the largest window, which are shuffled with one another, and windows of the epoch. The first ones
-        are smaller, so that the first batch comes early.
-    blocks_per_window : int
-        Distinct blocks in the largest window: what matters for learning. High is good.
-    blocks_per_batch, blocks_per_batch_full : float
-        Distinct blocks in a batch, and what a full shuffle would give.
-    mixing_score : float
-        1 where batch means of the row number scatter as under a full shuffle, towards 0 where each batch sees
-        one stretch of the file. A low score harms only where neighbouring rows resemble each other.
-    """
+    """How the first epoch is cut and mixed."""
 
     block_rows: int
     blocks: int
+    """Rows of a block, the unit of the coarse shuffle, and blocks of the file."""
     window_rows: int
     windows: int
+    """Rows of the largest window, which are shuffled with one another, and windows of the epoch. The first ones are
+    smaller, so that the first batch comes early."""
     blocks_per_window: int
+    """Distinct blocks in the largest window: what matters for learning. High is good."""
     blocks_per_batch: float
     blocks_per_batch_full: float
+    """Distinct blocks in a batch, and what a full shuffle would give."""
     mixing_score: float
+    """1 where batch means of the row number scatter as under a full shuffle, towards 0 where each batch sees one
+    stretch of the file. A low score harms only where neighbouring rows resemble each other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleCost:
-    """What shuffled batches of some fields cost.
-
-    Attributes
-    ----------
-    fields : tuple of str
-        The fields.
-    chosen_by : str
-        ``"named"`` by the user, ``"root"`` for the root's datasets, ``"rows"`` for the largest group of equal rows.
-    rows, row_nbytes : int
-        Rows of an epoch, and bytes of one in a batch.
-    batch_size, batch_rows : int
-        As asked for, and rows that a full batch really has.
-    batch_nbytes : int
-        Bytes of a full batch.
-    needed_read_nbytes, needed_decoded_nbytes : float
-        What the batch's own rows take in the file, and once decoded: the least that any reader could do.
-    naive, ours : BatchCost
-        A batch read one row at a time through h5py, and by h5stream, both averaged over the first epoch.
-    datasets : tuple of DatasetCost
-        An epoch of h5stream's, dataset by dataset.
-    shuffle : Shuffle
-        How rows are mixed.
-    memory_nbytes, memory_budget, threads : int
-        Bytes that slots, windows and scratch take at most; what they may take; reader threads.
-    decode_rows_per_s : float or None
-        Rows a second that undoing filters allows on all threads, timed on some of the file's own chunks. An upper
-        limit: reading and copying come on top. None where nothing is decoded in every epoch.
-    first_batch : FirstBatch
-        What must be read before the first batch, and about how long that takes.
-    notice : str
-        Said where the budget makes the window smaller than wished.
-    naive_words, our_words : tuple of str
-        The arithmetic, a step a line.
-    """
+    """What shuffled batches of some fields cost."""
 
     fields: tuple[str, ...]
+    """The fields."""
     chosen_by: str
+    """``"named"`` by the user, ``"root"`` for the root's datasets, ``"rows"`` for the largest group of equal rows."""
     rows: int
     row_nbytes: int
+    """Rows of an epoch, and bytes of one in a batch."""
     batch_size: int
     batch_rows: int
+    """As asked for, and rows that a full batch really has."""
     batch_nbytes: int
+    """Bytes of a full batch."""
     needed_read_nbytes: float
     needed_decoded_nbytes: float
+    """What the batch's own rows take in the file, and once decoded: the least that any reader could do."""
     naive: BatchCost
     ours: BatchCost
+    """A batch read one row at a time through h5py, and by h5stream, both averaged over the first epoch."""
     datasets: tuple[DatasetCost, ...]
+    """An epoch of h5stream's, dataset by dataset."""
     shuffle: Shuffle
+    """How rows are mixed."""
     memory_nbytes: int
     memory_budget: int
     threads: int
+    """Bytes that slots, windows and scratch take at most; what they may take; reader threads."""
     decode_rows_per_s: float | None
+    """Rows a second that undoing filters allows on all threads, timed on some of the file's own chunks. An upper limit:
+    reading and copying come on top. None where nothing is decoded in every epoch."""
     first_batch: FirstBatch
+    """What must be read before the first batch, and about how long that takes."""
     notice: str
+    """Said where the budget makes the window smaller than wished."""
     naive_words: tuple[str, ...]
     our_words: tuple[str, ...]
+    """The arithmetic, a step a line."""
 
 
 def cost_sample(
@@ -123,18 +96,7 @@ def cost_sample(
 ) -> tuple[SampleCost, tuple[Advice, ...]]:
     """Work out what shuffled batches of a layout cost, and what of its storage costs more than it must.
 
-    Parameters
-    ----------
-    layout : SampleLayout
-        The fields, of one file.
-    entries : sequence of DatasetEntry
-        How the file's datasets are stored.
-    fields : tuple of str
-        The fields' names.
-    chosen_by : str
-        See `SampleCost`.
-    batch_size, memory_budget, threads : int
-        As for `H5StreamLoader`. Where the budget is too small, the one that would do is taken, and advised.
+    Where the budget is too small, the one that would do is taken, and advised.
     """
     stored = _stored_as(layout, entries)
     size, too_small = _window_size(layout, batch_size, memory_budget, threads)

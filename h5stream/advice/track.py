@@ -8,15 +8,16 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from h5stream import allowance
-from h5stream.advice.epoch_summary import EpochSummary
+from h5stream.advice.epoch_summary import EpochSummary, gpu_ratio
 from h5stream.advice.knobs import LoaderKnobs
 from h5stream.advice.limits import Limit, loop_limit
-from h5stream.advice.progress import Advance, Display, display_for
+from h5stream.advice.progress import Advance, Display
+from h5stream.advice.trials import length_of
 from h5stream.advice.waiting import WaitClock
 from h5stream.device.meter import DeviceMemory, device_memory
 from h5stream.engine.statistics import LoaderStatistics
 from h5stream.errors import OptionError
-from h5stream.monitor.summary import GpuSummary, SystemSummary, summarize
+from h5stream.monitor.summary import SystemSummary, summarize
 from h5stream.monitor.system import SystemMonitor
 from h5stream.structure import rows_of
 from h5stream.units import text_of_bytes
@@ -120,7 +121,7 @@ class Tracked:
         from rich.console import Console
 
         console = self._console if self._console is not None else Console(stderr=True)
-        return display_for(console, self._description, _length(self._loader))
+        return Display(console, self._description, length_of(self._loader))
 
     def _end(self, epoch: _Epoch) -> None:
         """Print the summary, however the epoch ended: exhausted, left with `break`, or by an exception."""
@@ -134,7 +135,7 @@ class _Epoch:
         self, loader: Iterable[Any], monitor: SystemMonitor | None, description: str, every: float, display: Display
     ) -> None:
         self._loader, self._monitor, self._description, self._display = loader, monitor, description, display
-        self._advance = Advance(total=_length(loader))
+        self._advance = Advance(total=length_of(loader))
         self._waits = WaitClock()
         self._stride = max(1, round(every * (self._advance.total or 100)))
         self._largest: int | None = None
@@ -216,17 +217,10 @@ class _Epoch:
             first_memory=self._first_memory,
             memory=device_memory(),
             machine=machine,
-            gpu_ratio=_gpu_ratio(machine, self._device),
+            gpu_ratio=gpu_ratio(machine, self._device),
             statistics=statistics,
             limit=_limit_of(statistics, knobs),
         )
-
-
-def _length(loader: Any) -> int | None:
-    try:
-        return len(loader)
-    except TypeError:  # DataLoader has a __len__ and raises, where its dataset has none
-        return None
 
 
 def _statistics_of(loader: Any) -> LoaderStatistics | None:
@@ -239,11 +233,3 @@ def _limit_of(statistics: LoaderStatistics | None, knobs: LoaderKnobs) -> Limit 
     if statistics is None or not statistics.batches:
         return None
     return loop_limit(statistics, knobs, cpus=allowance.cpus())
-
-
-def _gpu_ratio(machine: SystemSummary | None, device: int) -> float | None:
-    gpus: tuple[GpuSummary, ...] = machine.gpus if machine is not None else ()
-    if device >= len(gpus):
-        return None
-    spread = gpus[device].utilization_ratio
-    return spread.mean if spread is not None else None

@@ -25,37 +25,25 @@ clock = time.perf_counter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """What a run did.
-
-    Attributes
-    ----------
-    batches, rows : int
-        Taken.
-    elapsed_s : float
-        Seconds, to the end of the device's work.
-    waited_s : float
-        Seconds of them in ``next``.
-    first_s : float
-        Seconds of them until the first batch.
-    epoch_batches : int or None
-        Batches of an epoch; None where the loader does not tell.
-    whole_epochs : bool
-        Whether at least one epoch was run to its end.
-    on_device : bool
-        Whether there was a device whose work was waited for.
-    statistics : LoaderStatistics or None
-        The loader's own, of all epochs in the run together.
-    """
+    """What a run did."""
 
     batches: int
     rows: int
+    """Taken."""
     elapsed_s: float
+    """Seconds, to the end of the device's work."""
     waited_s: float = 0.0
+    """Seconds of them in ``next``."""
     first_s: float = 0.0
+    """Seconds of them until the first batch."""
     epoch_batches: int | None = None
+    """Batches of an epoch; None where the loader does not tell."""
     whole_epochs: bool = False
+    """Whether at least one epoch was run to its end."""
     on_device: bool = False
+    """Whether there was a device whose work was waited for."""
     statistics: LoaderStatistics | None = None
+    """The loader's own, of all epochs in the run together."""
 
     @property
     def _start_s(self) -> float:
@@ -88,13 +76,7 @@ class Trial:
 
 
 def first_batch(loader: Any) -> Any:
-    """Take one batch, and end that iteration.
-
-    Raises
-    ------
-    OptionError
-        If the loader has none.
-    """
+    """Take one batch, and end that iteration; a loader that has none is an error."""
     iterator = iter(loader)
     try:
         return next(iterator)
@@ -127,18 +109,9 @@ def _timed(step: Step, batch: Any, count: int) -> tuple[float, bool]:
 
 
 def time_loop(loader: Any, step: Step | None, seconds: float, *, step_s: float = 0.0) -> Trial:
-    """Iterate over a loader, epoch after epoch, until the time is up.
+    """Iterate over a loader, epoch after epoch, until so many seconds after its first batch; at least two are taken.
 
-    Parameters
-    ----------
-    loader : iterable
-        Whose batches are taken.
-    step : callable, optional
-        What is done with each; nothing by default.
-    seconds : float
-        When to stop after the first batch, however long that took; at least two batches are taken.
-    step_s : float
-        What a step takes, so that not more than `SYNCHRONIZE_S` of device work is queued.
+    Of a step that takes `step_s`, not more than `SYNCHRONIZE_S` of device work is queued.
     """
     loop = _Loop(step, seconds, max(1, round(SYNCHRONIZE_S / step_s)) if step_s else 0)
     kept: list[LoaderStatistics] = []
@@ -158,17 +131,18 @@ def time_loop(loader: Any, step: Step | None, seconds: float, *, step_s: float =
         elapsed_s=clock() - loop.began_s,
         waited_s=loop.waited_s,
         first_s=loop.first_s,
-        epoch_batches=_length(loader),
+        epoch_batches=length_of(loader),
         whole_epochs=epochs > 0,
         on_device=on_device,
         statistics=combined(kept) if kept else None,
     )
 
 
-def _length(loader: Any) -> int | None:
+def length_of(loader: Any) -> int | None:
+    """Give the batches of an epoch; None where the loader does not tell."""
     try:
         return len(loader)
-    except TypeError:  # of an iterable, or a DataLoader over one
+    except TypeError:  # of an iterable, or a DataLoader over one, which has a __len__ and raises
         return None
 
 

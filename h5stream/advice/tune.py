@@ -10,7 +10,7 @@ from __future__ import annotations
 import statistics
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,38 +53,26 @@ READING = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One setting and what was measured with it.
-
-    Attributes
-    ----------
-    knob : str
-        What was varied: ``"default"``, ``"threads"``, ``"window"`` or ``"device"`` (where the window lies).
-    threads, window_rows : int
-        The setting.
-    window_device : str
-        The device that the window lies on; empty for the host.
-    blocks, all_blocks : int
-        Blocks in a window, and of the data. Low (under a hundred of many): the shuffle mixes little.
-    rows_per_s : float
-        Rows a second; 0 where it was refused.
-    first_batch_s : float or None
-        Seconds to the first batch.
-    refused : str
-        Why it was not run; empty if it was.
-    statistics : LoaderStatistics or None
-        The loader's own.
-    """
+    """One setting and what was measured with it."""
 
     knob: str
+    """What was varied: ``"default"``, ``"threads"``, ``"window"`` or ``"device"`` (where the window lies)."""
     threads: int
     window_rows: int
+    """The setting."""
     blocks: int
     all_blocks: int = 0
+    """Blocks in a window, and of the data. Low (under a hundred of many): the shuffle mixes little."""
     rows_per_s: float = 0.0
+    """Rows a second; 0 where it was refused."""
     first_batch_s: float | None = None
+    """Seconds to the first batch."""
     refused: str = ""
+    """Why it was not run; empty if it was."""
     statistics: LoaderStatistics | None = None
+    """The loader's own."""
     window_device: str = ""
+    """The device that the window lies on; empty for the host."""
 
     @property
     def setting(self) -> tuple[int, int, str]:
@@ -237,17 +225,7 @@ def _challenge_on_device(bench: Bench, duels: _Duels) -> str:
 
 
 def search(measure: Measure, default: Attempt, *, cpus: int, rows: int, batch_size: int) -> Attempt:
-    """Vary the threads, then the window: each changes what the other finds little.
-
-    Parameters
-    ----------
-    measure : callable
-        Runs a setting.
-    default : Attempt
-        Where to begin.
-    cpus, rows, batch_size : int
-        Processors allowed; rows of an epoch and of a batch.
-    """
+    """Vary the threads from the default's on, then the window: each changes what the other finds little."""
     window = default.window_rows
     counts = [n for n in thread_counts(cpus) if n != default.threads]
     tried = _in_turns(measure, [("default", default.threads, window), *(("threads", n, window) for n in counts)])
@@ -305,25 +283,21 @@ def _fastest(attempts: list[Attempt]) -> float:
     return max(attempt.rows_per_s for attempt in attempts)
 
 
+@dataclass(slots=True)
 class Bench:
-    """Runs settings on one file."""
+    """Runs settings on one file, and keeps the best run and all rates of each."""
 
-    def __init__(
-        self,
-        source: Any,
-        fields: Any,
-        batch_size: int,
-        memory_budget: int | None,
-        device: Any,
-        seconds: float,
-        progress: Callable[[Attempt], None],
-    ) -> None:
-        self.device = device
-        self.source, self.fields, self.batch_size, self.seconds = source, fields, batch_size, seconds
-        self.memory_budget, self.rows, self.row_nbytes = memory_budget, 0, 0
-        self.best: dict[tuple[int, int, str], Attempt] = {}
-        self.rates: dict[tuple[int, int, str], list[float]] = {}
-        self._progress = progress
+    source: Any
+    fields: Any
+    batch_size: int
+    memory_budget: int | None
+    device: Any
+    seconds: float
+    progress: Callable[[Attempt], None]
+    rows: int = 0
+    row_nbytes: int = 0
+    best: dict[tuple[int, int, str], Attempt] = field(default_factory=dict)
+    rates: dict[tuple[int, int, str], list[float]] = field(default_factory=dict)
 
     def measure(self, knob: str, threads: int, window: int | str) -> Attempt:
         """Run one setting; 0 threads stands for the loader's own choice."""
@@ -345,7 +319,7 @@ class Bench:
         return self._noted(attempt)
 
     def _noted(self, attempt: Attempt) -> Attempt:
-        self._progress(attempt)
+        self.progress(attempt)
         self.rates.setdefault(attempt.setting, []).append(attempt.rows_per_s)
         known = self.best.get(attempt.setting)
         if known is None or attempt.rows_per_s > known.rows_per_s:
@@ -363,7 +337,7 @@ class Bench:
         for turn in range(TURNS):
             for attempt in (one, other) if turn % 2 else (other, one):
                 ran = self.run(attempt.knob, *attempt.setting)
-                self._progress(ran)
+                self.progress(ran)
                 rates[attempt.setting].append(ran.rows_per_s)
         return rates[one.setting], rates[other.setting]
 

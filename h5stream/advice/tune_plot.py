@@ -7,27 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from h5stream.advice.tune import Attempt, Tuning
-from h5stream.errors import MissingExtraError
+from h5stream.monitor.plot import BLUE, RED, bare, figure_of_matplotlib
 
-# Okabe and Ito's colours, which stay apart for colour-blind readers and in print.
-_CURVE, _BEST, _DEFAULT = "#0072B2", "#D55E00", "#999999"
+_CURVE, _BEST, _DEFAULT = BLUE, RED, "#999999"
 
 
 def save_tune_plot(tuning: Tuning, path: str | Path) -> None:
-    """Draw rows a second over threads and over windows into an image file.
-
-    Raises
-    ------
-    MissingExtraError
-        If matplotlib is not installed.
-    """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError(
-            "a plot needs matplotlib, which is not installed: pip install 'h5stream[plot]'"
-        ) from error
-    figure = Figure(figsize=(10, 4.2), dpi=120, layout="constrained")
+    """Draw rows a second over threads and over windows into an image file; needs matplotlib."""
+    figure = figure_of_matplotlib()(figsize=(10, 4.2), dpi=120, layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     ran = [attempt for attempt in tuning.attempts if not attempt.refused]
     threads = [a for a in ran if a.knob in ("default", "threads")]
@@ -50,8 +37,7 @@ def save_tune_plot(tuning: Tuning, path: str | Path) -> None:
 def _panel(axis: Any, tuning: Tuning, attempts: Sequence[Attempt], place: Any, label: str) -> None:
     axis.set_xscale("log", base=2)
     axis.set_xlabel(label)
-    axis.grid(axis="y", color="0.9")
-    axis.spines[["top", "right"]].set_visible(False)
+    bare(axis)
     places = [place(a) for a in attempts]
     axis.plot(places, [a.rows_per_s / 1e6 for a in attempts], "o-", color=_CURVE, linewidth=1.6)
     axis.set_xticks(places, [_short(value) for value in places])

@@ -25,38 +25,29 @@ from h5stream.storage.rowbox import columns_of
 from h5stream.structure import leaves
 
 Progress = Callable[[int], None]
+"""Takes the rows done so far."""
 
 _SLAB_NBYTES = 32 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """What a loader did.
-
-    Attributes
-    ----------
-    name : str
-        The loader.
-    rows, batches, nbytes : int
-        What it delivered.
-    seconds : float
-        From asking for the iterator to the last batch counted.
-    first_batch_s : float or None
-        To the first batch; None if there was none in the time.
-    peak_nbytes : int
-        Growth of resident memory over the start, worker processes included.
-    stopped : bool
-        Whether its time was over before its epoch.
-    """
+    """What a loader did."""
 
     name: str
+    """The loader."""
     rows: int
     batches: int
     nbytes: int
+    """What it delivered."""
     seconds: float
+    """From asking for the iterator to the last batch counted."""
     first_batch_s: float | None
+    """To the first batch; None if there was none in the time."""
     peak_nbytes: int
+    """Growth of resident memory over the start, worker processes included."""
     stopped: bool = False
+    """Whether its time was over before its epoch."""
 
     @property
     def rows_per_s(self) -> float:
@@ -67,11 +58,6 @@ class Measurement:
     def batches_per_s(self) -> float:
         """Batches a second."""
         return self.batches / self.seconds
-
-    @property
-    def gigabytes_per_s(self) -> float:
-        """Decoded bytes a second, in units of 10**9."""
-        return self.nbytes / self.seconds / 1e9
 
 
 def batches_of(loader: Any) -> Iterator[Any]:
@@ -132,12 +118,7 @@ def measure_naive(
     """Time the naive loader for at most so many seconds.
 
     It works in processes of its own, which are killed when the time is over. The rows of batches that were not
-    complete then count for it.
-
-    Raises
-    ------
-    RivalError
-        If it cannot read the files.
+    complete then count for it. `RivalError` is raised if it cannot read the files.
     """
     rival = Rival(paths, fields, batch_size, workers)
     try:
@@ -159,21 +140,14 @@ def measure_naive(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """What comparing with h5py found.
-
-    Attributes
-    ----------
-    rows : int
-        Rows that were compared in every field.
-    total : int
-        Rows there are.
-    problem : str
-        What is wrong; else empty.
-    """
+    """What comparing with h5py found."""
 
     rows: int
+    """Rows that were compared in every field."""
     total: int
+    """Rows there are."""
     problem: str = ""
+    """What is wrong; else empty."""
 
 
 def check_epoch(
@@ -182,16 +156,7 @@ def check_epoch(
     """Stream an epoch again and compare every row with h5py, or as many as can be had in the time.
 
     Each row of a batch is known by the order, which is arithmetic; each gets a 64-bit sum of its bytes, and
-    h5py's reading of the file in file order must give the same sums.
-
-    Parameters
-    ----------
-    loader : H5StreamLoader
-        The loader.
-    seconds : float
-        Longest time of the epoch, and then again of h5py's reading.
-    progress : callable, optional
-        Called with the number of rows of each batch.
+    h5py's reading of the file in file order must give the same sums, within as many seconds again.
     """
     layout, epoch = loader.dataset.layout, loader._cursor.next_epoch
     total = layout.rows
@@ -199,7 +164,7 @@ def check_epoch(
     seen = np.zeros(total, dtype=np.uint8)
     sums = np.zeros((len(layout.fields), total), dtype=np.uint64)
     until = time.perf_counter() + seconds
-    stopped, order = False, _rows_of_batches(loader, epoch)
+    done, stopped, order = 0, False, _rows_of_batches(loader, epoch)
     for batch in batches_of(loader):
         rows = next(order, None)
         if rows is None:
@@ -207,7 +172,8 @@ def check_epoch(
         np.add.at(seen, rows, 1)
         for field, leaf in enumerate(leaves(batch)):
             sums[field, rows] = row_sums(leaf)
-        progress(len(rows))
+        done += len(rows)
+        progress(done)
         if stopped := time.perf_counter() >= until:
             break
     wrong = np.flatnonzero(seen > 1 if stopped else seen != 1)

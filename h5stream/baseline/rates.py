@@ -20,20 +20,7 @@ def fresh_rates(
     """Give each file's best rate in rows a second, opening the file included.
 
     The files take turns, so that a neighbour on the machine slows all of them alike. A loader that stays open
-    would keep small datasets in memory and measure nothing.
-
-    Parameters
-    ----------
-    paths : sequence of str
-        The files, which all have `fields`.
-    fields : sequence of str
-        What a sample is made of.
-    rounds : int
-        Turns.
-    seconds : float
-        Longest time of one turn of one file; what was delivered until then counts.
-    **options
-        Of `H5StreamLoader`; by default batches of 8,192 rows, shuffled.
+    would keep small datasets in memory and measure nothing. What was delivered within the time of a turn counts.
     """
     best = [0.0] * len(paths)
     for _ in range(rounds):

@@ -32,20 +32,8 @@ def write_sample_file(
 
     The numbers are normally distributed and have 11 significant bits, like what a digitiser measures: they
     compress to a half, and inflate at about 1.3 GB/s a thread. By default they are stored as people store
-    them: gzip level 4 with shuffle, 1 MiB a chunk.
-
-    Parameters
-    ----------
-    path : path
-        Where to; an existing file is replaced.
-    rows : int
-        Rows of 1 KiB.
-    filters : dict, optional
-        Keywords of ``h5py.create_dataset`` in place of gzip-4 and shuffle.
-    chunks : tuple of int, bool or None
-        As in h5py; True takes h5py's guess, None stores contiguously.
-    progress : callable, optional
-        Called with the number of rows written so far.
+    them: gzip level 4 with shuffle, 1 MiB a chunk. `filters` are keywords of ``h5py.create_dataset`` in place of these,
+    `chunks` is as in h5py.
     """
     chosen = {"compression": "gzip", "compression_opts": 4, "shuffle": True} if filters is None else filters
     rng = np.random.default_rng(0)

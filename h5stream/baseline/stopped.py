@@ -100,13 +100,7 @@ class Rival:
         return self._told.first_s - self._told.started_s if self._told.first_s else None
 
     def run(self, seconds: float, progress: Callable[[int], None]) -> float:
-        """Let it work for at most so many seconds, and give how many it took.
-
-        Raises
-        ------
-        RivalError
-            If it fails.
-        """
+        """Let it work for at most so many seconds, and give how many it took; `RivalError` if it fails."""
         asked = time.perf_counter()
         while True:
             self._process.join(TICK_S)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+import textwrap
 from collections.abc import Callable
 from typing import Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 
 from h5stream._version import __version__
 from h5stream.cli.bench import bench_command
@@ -120,8 +121,10 @@ def main() -> None:
 
 
 def _fail(message: str) -> None:
-    text = " ".join(message.split())
-    safe_console(stderr=True).print(f"[bold red]error:[/] {escape(text)}", highlight=False, soft_wrap=True)
+    console, text = safe_console(stderr=True), " ".join(f"error: {message}".split())
+    if console.is_terminal:  # It would be broken within words; a log or a pipe gets one line, and a path stays whole.
+        text = textwrap.fill(text, console.width, break_long_words=False, break_on_hyphens=False)
+    console.print(Text.assemble(("error:", "bold red"), text.removeprefix("error:")), highlight=False, soft_wrap=True)
     sys.exit(2)
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -135,8 +136,14 @@ class _Bench:
         from h5stream.baseline.sample_file import write_sample_file
 
         rows = 524_288
-        with Bar(self._errors, "writing a sample file", rows=True) as bar:
-            return write_sample_file(path, rows, progress=lambda done: bar.show(done, rows))
+        with self._progress("writing a sample file", rows) as show:
+            return write_sample_file(path, rows, progress=show)
+
+    @contextlib.contextmanager
+    def _progress(self, title: str, total: int, note: str = "") -> Iterator[Callable[[int], None]]:
+        """Show a bar of rows; give what takes how many are done."""
+        with Bar(self._errors, title, unit="rows") as bar:
+            yield lambda done: bar.show(done, total, note)
 
     def measure(
         self, paths: Sequence[str], batch_size: int | None, workers: int, check: bool, options: dict[str, Any]
@@ -184,17 +191,16 @@ class _Bench:
     def _epoch(self, loader: H5StreamLoader, title: str) -> Measurement:
         from h5stream.baseline.measure import measure_epoch
 
-        rows = len(loader.dataset)
-        with Bar(self._errors, title, rows=True) as bar:
-            return measure_epoch(title, loader, seconds=self._seconds, progress=lambda done: bar.show(done, rows))
+        with self._progress(title, len(loader.dataset)) as show:
+            return measure_epoch(title, loader, seconds=self._seconds, progress=show)
 
     def _naive(self, paths: Sequence[str], loader: H5StreamLoader, batch_size: int, workers: int) -> None:
         from h5stream.baseline.measure import measure_naive
         from h5stream.baseline.stopped import RivalError
 
         layout = loader.dataset.layout
-        note = f"(stopped after {self._seconds:.0f} s)"
-        with Bar(self._errors, "naive DataLoader", rows=True) as bar:
+        note = f"(stops after {self._seconds:.0f} s)"
+        with self._progress("naive DataLoader", layout.rows, note) as show:
             try:
                 self._report.naive = measure_naive(
                     paths,
@@ -203,7 +209,7 @@ class _Bench:
                     workers=workers,
                     seconds=self._seconds,
                     row_nbytes=layout.row_nbytes,
-                    progress=lambda done: bar.show(done, layout.rows, note),
+                    progress=show,
                 )
             except RivalError as error:
                 self._report.naive_failed = str(error)
@@ -213,14 +219,7 @@ class _Bench:
     def _check(self, loader: H5StreamLoader) -> None:
         from h5stream.baseline.measure import check_epoch
 
-        done, total = 0, len(loader.dataset)
-        with Bar(self._errors, "comparing with h5py", rows=True) as bar:
-
-            def show(rows: int) -> None:
-                nonlocal done
-                done += rows
-                bar.show(done, total)
-
+        with self._progress("comparing with h5py", len(loader.dataset)) as show:
             self._report.checked = check_epoch(loader, seconds=self._seconds, progress=show)
 
     def _print(self, measured: Measurement, *, header: bool = False) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.padding import Padding
 from rich.text import Text
 
 from h5stream.cli.options import (
@@ -24,6 +23,7 @@ from h5stream.cli.options import (
     window_rows,
 )
 from h5stream.cli.printable import safe_console
+from h5stream.cli.showing import indented, verdict
 
 if TYPE_CHECKING:
     from h5stream.advice.diagnose import Diagnosis
@@ -85,11 +85,7 @@ def pause(seconds_a_row: float) -> Callable[[Any], None]:
 def _print(found: Diagnosis, settings: str) -> None:
     console = safe_console()
     console.print(Text(settings, style="dim"))
-    console.print(Text(f"{found.title}: {found.answer}", style="bold"))
-    for line in found.arithmetic:
-        console.print(Padding(Text(line), (0, 0, 0, 2), expand=False))
-    for line in found.caveats:
-        console.print(Padding(Text(f"note: {line}"), (0, 0, 0, 2), expand=False))
+    verdict(console, found, found.arithmetic)
     if found.statistics is not None:
         console.print(Text("the loader alone:", style="dim"))
-        console.print(Padding(Text(str(found.statistics), style="dim"), (0, 0, 0, 2), expand=False))
+        indented(console, str(found.statistics), style="dim")

@@ -10,7 +10,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from h5stream.advice.cost_in_words import count_text, names_text
+from h5stream.advice.cost_in_words import count_text, counted, names_text, shape_text
 from h5stream.advice.inspection import Inspection, RowGroup
 from h5stream.advice.kinds import Kind
 from h5stream.advice.layout_advice import EVERY_EPOCH, Advice
@@ -72,7 +72,7 @@ def _datasets(found: Inspection, console: Console, *, everything: bool) -> Itera
         (found.left_out, " not looked at"),
     ):
         if count:
-            yield Text(f"and {_datasets_text(count)}{what} (--all)", style="dim")
+            yield Text(f"and {counted(count, 'dataset')}{what} (--all)", style="dim")
 
 
 def _legend(entries: Sequence[DatasetEntry]) -> str:
@@ -80,10 +80,6 @@ def _legend(entries: Sequence[DatasetEntry]) -> str:
     accesses = {entry.access for entry in entries}
     said = ["ratio: how many times smaller filters make it"] if any(entry.filters for entry in entries) else []
     return "; ".join([*said, *(f"{access} = {means}" for access, means in _ACCESS_MEANS.items() if access in accesses)])
-
-
-def _datasets_text(count: int) -> str:
-    return "1 dataset" if count == 1 else f"{count:,} datasets"
 
 
 def _without_roles(group: RowGroup) -> RowGroup:
@@ -97,7 +93,7 @@ class _Table:
     """
 
     def __init__(self, entries: Sequence[DatasetEntry], width: int, wide: bool) -> None:
-        self._wide = wide
+        self._wide, self._width = wide, width
         self._titles = [
             "a row", "chunk" if wide else "chunk rows", "chunk size", "filters", *(["stored"] if wide else []), "ratio",
             "read",
@@ -119,12 +115,12 @@ class _Table:
         """Give the lines of the table."""
         yield from self._line(Text("dataset"), [Text(title) for title in self._titles], style="dim")
         for group, entries in zip(groups, shown, strict=True):
-            yield Text("no rows" if group.rows is None else _rows_text(group.rows), style="bold")
+            yield Text("no rows" if group.rows is None else counted(group.rows, "row"), style="bold")
             for entry in entries:
                 yield from self._line(
                     Text(f"  {entry.path}"), self._cells(entry), style="" if group.rows and not entry.role else "dim"
                 )
-                yield from _members(entry, everything=everything)
+                yield from self._members(entry, everything=everything)
             if left := len(group.datasets) - len(entries):
                 yield Text(f"  and {left:,} more (--all)", style="dim")
 
@@ -149,7 +145,7 @@ class _Table:
     def _cells(self, entry: DatasetEntry) -> list[Text]:
         shape = entry.chunk_shape
         if self._wide:
-            chunk = _shape_text(shape) if shape else entry.layout
+            chunk = shape_text(shape) if shape else entry.layout
         else:
             chunk = f"{shape[0]:,}" if shape else "-"
         return [
@@ -161,6 +157,22 @@ class _Table:
             Text(f"{entry.ratio:,.1f}" if entry.ratio and entry.filters else "-"),
             Text(entry.access, style=_ACCESS_STYLES.get(entry.access, "green")) if _is_shown(entry) else Text("-"),
         ]
+
+    def _members(self, entry: DatasetEntry, *, everything: bool) -> Iterator[Text]:
+        """List the members of a compound by the names under which they are fields."""
+        shown = entry.members[: None if everything else _LISTED]
+        width = max((len(member.name) for member in shown), default=0)
+        if any(4 + width + 2 + len(member.dtype) > self._width for member in shown):
+            width = 0  # a name that is long gets no company; it is not broken
+        for member in shown:
+            name, room = f"    {member.name.ljust(width)}", self._width - len(member.dtype) - 2
+            yield from (
+                [_whole(f"{name}  {member.dtype}", "dim")]
+                if len(name) <= room
+                else [_whole(name, "dim"), _whole(f"      {member.dtype}", "dim")]
+            )
+        if left := len(entry.members) - len(shown):
+            yield Text(f"    and {left:,} more members (--all)", style="dim")
 
 
 def _is_shown(entry: DatasetEntry) -> bool:
@@ -183,27 +195,13 @@ def _whole(text: str, style: str = "") -> Text:
     return Text(text, style=style, no_wrap=True, overflow="ignore")
 
 
-def _members(entry: DatasetEntry, *, everything: bool) -> Iterator[Text]:
-    """List the members of a compound by the names under which they are fields."""
-    shown = entry.members[: None if everything else _LISTED]
-    width = max((len(member.name) for member in shown), default=0)
-    for member in shown:
-        yield _whole(f"    {member.name.ljust(width)}  {member.dtype}", "dim")
-    if left := len(entry.members) - len(shown):
-        yield Text(f"    and {left:,} more members (--all)", style="dim")
-
-
 def _row_text(entry: DatasetEntry, width: int) -> str:
     inner = entry.shape[1:] if entry.shape else ()
-    text = f"{_shape_text(inner)} {entry.dtype}" if inner else entry.dtype
+    text = f"{shape_text(inner)} {entry.dtype}" if inner else entry.dtype
     if not entry.members:
         return text
     count = len(entry.members)
-    return f"{_shape_text(inner)} of " * bool(inner) + (f"{count:,} members" if count > 1 else "1 member")
-
-
-def _shape_text(shape: Sequence[int]) -> str:
-    return " x ".join(f"{n:,}" for n in shape)
+    return f"{shape_text(inner)} of " * bool(inner) + (f"{count:,} members" if count > 1 else "1 member")
 
 
 def _reasons(found: Inspection) -> Iterator[RenderableType]:
@@ -283,10 +281,10 @@ def _why_these(sample: SampleCost) -> str:
 
 def _cost(sample: SampleCost) -> Iterator[RenderableType]:
     fewer = f" (there are no {sample.batch_size:,})" if sample.batch_rows < sample.batch_size else ""
-    yield _heading(f"A shuffled batch of {_rows_text(sample.batch_rows)}")
+    yield _heading(f"A shuffled batch of {counted(sample.batch_rows, 'row')}")
     one, together = text_of_bytes(sample.row_nbytes), text_of_bytes(sample.batch_nbytes)
     size = f"of {one} make {together}" if sample.row_nbytes else "of no fixed size"
-    yield Text(f"{_rows_text(sample.batch_rows)}{fewer} {size}.")
+    yield Text(f"{counted(sample.batch_rows, 'row')}{fewer} {size}.")
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("average, first epoch")
     for title in ("needed", "row by row, h5py", "h5stream"):
@@ -371,13 +369,13 @@ def _labelled(parts: Sequence[tuple[str, Iterator[str] | Sequence[str]]]) -> Ite
 def _mixing(sample: SampleCost) -> Iterator[RenderableType]:
     shuffle = sample.shuffle
     yield _heading("The shuffle")
-    blocks = f"{_blocks_text(shuffle.blocks)} of {_rows_text(shuffle.block_rows)}"
+    blocks = f"{counted(shuffle.blocks, 'block')} of {counted(shuffle.block_rows, 'row')}"
     if shuffle.windows == 1:
         lines = [f"all rows ({blocks}) fit one window, so this is a full shuffle"]
     else:
         lines = [
             f"{blocks} are shuffled, then the rows inside {shuffle.windows:,} windows, the largest with "
-            f"{_rows_text(shuffle.window_rows)} from {_blocks_text(shuffle.blocks_per_window)}"
+            f"{counted(shuffle.window_rows, 'row')} from {counted(shuffle.blocks_per_window, 'block')}"
         ]
     if shuffle.windows > 1:
         lines.append(
@@ -391,14 +389,6 @@ def _mixing(sample: SampleCost) -> Iterator[RenderableType]:
             "matters where neighbouring rows resemble each other"
         )
     yield from _labelled([("", lines)])
-
-
-def _rows_text(count: int) -> str:
-    return f"{count:,} rows" if count != 1 else "1 row"
-
-
-def _blocks_text(count: int) -> str:
-    return f"{count:,} blocks" if count != 1 else "1 block"
 
 
 # --- advice -----------------------------------------------------------------------------------------------
@@ -434,7 +424,7 @@ def _one_advice(number: int, advice: Advice) -> RenderableType:
 def print_all(console: Console, found: Inspection, *, everything: bool) -> None:
     """Print everything that was found about a file."""
     count = sum(len(group.datasets) for group in found.groups) + found.left_out
-    facts = f"{text_of_bytes(found.file_nbytes)}, {_datasets_text(count)}"
+    facts = f"{text_of_bytes(found.file_nbytes)}, {counted(count, 'dataset')}"
     apart = "  " if len(found.file) + len(facts) + 2 <= console.width else "\n"
     console.print(Text.assemble((found.file, "bold"), f"{apart}{facts}"), soft_wrap=True)
     parts: list[Iterator[RenderableType]] = []

@@ -74,13 +74,7 @@ def field_names(text: str) -> str | list[str] | None:
 
 
 def listed_names(text: str) -> list[str] | None:
-    """Give the names of a text with commas between them; None where there is no text at all.
-
-    Raises
-    ------
-    OptionError
-        If there is a text and no name in it.
-    """
+    """Give the names of a text with commas between them; None where there is no text at all."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     if text and not names:
         raise OptionError(f"--fields takes names separated by commas, not {text!r}")
@@ -93,13 +87,7 @@ def window_rows(text: str) -> int | str:
 
 
 def files_of(given: list[str]) -> list[str]:
-    """Give the files that paths and patterns name, each of which is there.
-
-    Raises
-    ------
-    SourceError
-        If a pattern matches nothing, or what is named is not there or is no file.
-    """
+    """Give the files that paths and patterns name, each of which is there."""
     from h5stream.storage.fields import read_request
     from h5stream.storage.source import FileIdentity
 
@@ -114,11 +102,6 @@ def check_writable(path: Path | None, option: str) -> None:
 
     What is there already is left as it is: the file is opened for appending, or made and taken away again,
     which asks the file system itself and not its permissions alone.
-
-    Raises
-    ------
-    OptionError
-        If it cannot be written.
     """
     if path is None:
         return

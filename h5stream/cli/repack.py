@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -14,14 +14,14 @@ from h5stream.cli.options import FLAG, SIZE, AsJson, check_writable, files_of, l
 from h5stream.cli.printable import safe_console
 from h5stream.cli.showing import Bar, Notices, line, prose
 from h5stream.errors import OptionError
+from h5stream.repacking.recipe import Recipe
 from h5stream.units import text_of_bytes
 
 if TYPE_CHECKING:
     from h5stream.repacking.rewrite import RepackProgress, RepackResult
 
 _SHOWN = 5
-
-DEFAULT_CHUNK_NBYTES = 1 << 20
+DEFAULT = Recipe()
 
 ChunkBytes = Annotated[
     int,
@@ -45,7 +45,7 @@ def repack_command(
     source: Annotated[Path, typer.Argument(metavar="IN", help="The file to rewrite.", show_default=False)],
     target: Annotated[Path, typer.Argument(metavar="OUT", help="The file to write.", show_default=False)],
     fields: RepackFields = "",
-    chunk_bytes: ChunkBytes = DEFAULT_CHUNK_NBYTES,
+    chunk_bytes: ChunkBytes = DEFAULT.chunk_nbytes,
     compress: Compress = "none",
     contiguous: Contiguous = False,
     shuffle_rows: ShuffleRows = None,
@@ -56,7 +56,6 @@ def repack_command(
     as_json: AsJson = False,
 ) -> None:
     """Rewrite IN as OUT in chunks that stream well; everything else in it is kept, and every row is verified."""
-    from h5stream.repacking.recipe import Recipe
     from h5stream.repacking.repack import carry_out, plan_repack
 
     given = files_of([str(source)])
@@ -67,7 +66,13 @@ def repack_command(
         )
     if not target.exists():
         check_writable(target, "OUT")
-    recipe = Recipe.of(**recipe_options(chunk_bytes, compress, contiguous, shuffle_rows, fields))
+    recipe = Recipe.of(
+        fields=listed_names(fields),
+        chunk_nbytes=chunk_bytes,
+        compress=compress,
+        contiguous=contiguous,
+        shuffle_rows=shuffle_rows,
+    )
     plan = plan_repack(given[0], target, recipe, overwrite=overwrite)
     if not as_json:
         Notices(safe_console())(plan.notices)
@@ -89,23 +94,6 @@ def repack_command(
     if as_json:
         found = asdict(result) | {"rows_per_s": rates}
         typer.echo(json.dumps(found, indent=2, default=str))
-
-
-def recipe_options(
-    chunk_bytes: int = DEFAULT_CHUNK_NBYTES,
-    compress: str = "none",
-    contiguous: bool = False,
-    shuffle_rows: int | None = None,
-    fields: str = "",
-) -> dict[str, Any]:
-    """Give the options of `h5stream.repack` for those of the command line; without any, the defaults."""
-    return {
-        "fields": listed_names(fields),
-        "chunk_nbytes": chunk_bytes,
-        "compress": compress,
-        "contiguous": contiguous,
-        "shuffle_rows": shuffle_rows,
-    }
 
 
 def _print(console: Console, result: RepackResult, said: tuple[str, ...]) -> None:

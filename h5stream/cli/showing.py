@@ -5,25 +5,31 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from rich.markup import escape
+from rich.padding import Padding
 from rich.progress import (
     BarColumn,
     DownloadColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
+    SpinnerColumn,
     TextColumn,
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
 from rich.table import Column
+from rich.text import Text
 
 from h5stream.cli.printable import printable
 from h5stream.units import text_of_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import TracebackType
 
     from rich.console import Console
+
+    from h5stream.advice.suggestion import Suggestion
 
 # A log file wants to know that it goes on, not how it looks every moment.
 _PLAIN_LINE_S = 5.0
@@ -54,32 +60,36 @@ class Notices:
                 prose(self._console, f"note: {notice}")
 
 
+def verdict(console: Console, found: Suggestion, details: Sequence[str] = ()) -> None:
+    """Print an answer in bold, what it follows from, and its caveats."""
+    console.print(Text(f"{found.title}: {found.answer}", style="bold"))
+    for text in (*details, *(f"note: {caveat}" for caveat in found.caveats)):
+        indented(console, text)
+
+
+def indented(console: Console, text: str, style: str = "") -> None:
+    """Print a sentence two columns in, also where it is broken."""
+    console.print(Padding(Text(text, style=style), (0, 0, 0, 2), expand=False))
+
+
 class Bar:
     """A progress bar with rate and time left on a terminal; elsewhere a plain line every few seconds.
 
-    Parameters
-    ----------
-    console : Console
-        Where; the errors' console where the standard output is for results.
-    title : str
-        What is going on.
-    rows : bool
-        Count rows, and not bytes.
+    It goes to the errors' console where the standard output is for results. What is counted is a `unit`: ``"bytes"``,
+    ``"rows"``, or nothing (``""``) where only the note tells.
     """
 
-    def __init__(self, console: Console, title: str, *, rows: bool = False) -> None:
-        self._title = title
-        self._console = console
-        self._rows = rows
-        self._last = time.monotonic()
-        self._begin = self._last
-        counts = (MofNCompleteColumn(), TextColumn("rows")) if rows else (DownloadColumn(binary_units=True),)
+    def __init__(self, console: Console, title: str, *, unit: str = "bytes") -> None:
+        self._title, self._console, self._unit = title, console, unit
+        self._begin = self._last = time.monotonic()
+        columns: dict[str, tuple[ProgressColumn, ...]] = {
+            "rows": (BarColumn(20), MofNCompleteColumn(), TextColumn("rows"), TimeRemainingColumn()),
+            "bytes": (BarColumn(20), DownloadColumn(True), TransferSpeedColumn(), TimeRemainingColumn()),
+            "": (SpinnerColumn(),),
+        }
         self._progress = Progress(
             TextColumn("{task.description}"),
-            BarColumn(bar_width=20),
-            *counts,
-            *(() if rows else (TransferSpeedColumn(),)),
-            TimeRemainingColumn(),
+            *columns[unit],
             TextColumn("{task.fields[note]}", markup=False, table_column=Column(overflow="ellipsis", no_wrap=True)),
             console=console,
             transient=True,
@@ -96,45 +106,20 @@ class Bar:
     ) -> None:
         self._progress.stop()
 
-    def show(self, done: int, total: int, note: str = "") -> None:
+    def show(self, done: int = 0, total: int = 0, note: str = "") -> None:
         """Show how far it is."""
+        note = printable(note, kept="")
         self._progress.update(self._task, completed=done, total=total or None, note=note)
         now = time.monotonic()
         if not self._console.is_terminal and now - self._last >= _PLAIN_LINE_S:
             self._last = now
-            rate = done / max(now - self._begin, 1e-6)
-            left = f", {(total - done) / rate:.0f} s left" if rate > 0 else ""
-            text = f"{self._title}: {self._counts(done, total, rate)}{left} {note}"
-            line(self._console, text.rstrip())
+            prose(self._console, f"{self._title}: {self._counts(done, total, now)} {note}".replace("  ", " ").rstrip())
 
-    def _counts(self, done: int, total: int, rate: float) -> str:
-        if self._rows:
-            return f"{done:,} of {total:,} rows, {rate:,.0f} rows/s"
-        return f"{text_of_bytes(done)} of {text_of_bytes(total)}, {text_of_bytes(rate)}/s"
-
-
-class Steps:
-    """Says which step of many is under way: in place on a terminal, elsewhere a line every few seconds."""
-
-    def __init__(self, console: Console, title: str) -> None:
-        self._console, self._title, self._last = console, title, time.monotonic()
-        self._status = console.status(title)
-
-    def __enter__(self) -> Steps:
-        self._status.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._status.stop()
-
-    def show(self, text: str) -> None:
-        """Show what has just been done."""
-        said = printable(f"{self._title}: {text}", kept="")
-        now = time.monotonic()
-        if self._console.is_terminal:
-            self._status.update(escape(said))
-        elif now - self._last >= _PLAIN_LINE_S:
-            self._last = now
-            line(self._console, said)
+    def _counts(self, done: int, total: int, now: float) -> str:
+        if not self._unit:
+            return ""
+        rate = done / max(now - self._begin, 1e-6)
+        left = f", {(total - done) / rate:.0f} s left" if rate > 0 else ""
+        if self._unit == "rows":
+            return f"{done:,} of {total:,} rows, {rate:,.0f}/s{left}"
+        return f"{text_of_bytes(done)} of {text_of_bytes(total)}, {text_of_bytes(rate)}/s{left}"

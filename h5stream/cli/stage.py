@@ -13,19 +13,19 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from h5stream.cli.options import FLAG, SIZE, AsJson, files_of, size
+from h5stream.cli.options import FLAG, SIZE, AsJson, files_of, listed_names, size
 from h5stream.cli.printable import printable, safe_console
 from h5stream.cli.repack import (
-    DEFAULT_CHUNK_NBYTES,
+    DEFAULT,
     ChunkBytes,
     Compress,
     Contiguous,
     RepackFields,
     ShuffleRows,
-    recipe_options,
 )
 from h5stream.cli.showing import Bar, Notices, line, prose
 from h5stream.errors import OptionError, StagingError
+from h5stream.repacking.recipe import Recipe
 from h5stream.units import text_of_bytes
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def stage_command(
     repack: Annotated[
         bool, typer.Option("--repack", help="Rewrite FILES for streaming on the way.", metavar=FLAG)
     ] = False,
-    chunk_bytes: ChunkBytes = DEFAULT_CHUNK_NBYTES,
+    chunk_bytes: ChunkBytes = DEFAULT.chunk_nbytes,
     compress: Compress = "none",
     contiguous: Contiguous = False,
     shuffle_rows: ShuffleRows = None,
@@ -82,9 +82,14 @@ def stage_command(
     Exit status: 0 when all is well, 1 when --verify finds a damaged copy, 2 for an error.
     """
     chosen = _only_one({"--to": to, "--list": list_, "--verify": verify, "--remove": remove})
-    _check_combination(chosen, bool(files), follow=follow, force=force)
-    recipe = recipe_options(chunk_bytes, compress, contiguous, shuffle_rows, fields)
-    _check_repack(chosen, repack, recipe)
+    recipe = Recipe.of(
+        fields=listed_names(fields),
+        chunk_nbytes=chunk_bytes,
+        compress=compress,
+        contiguous=contiguous,
+        shuffle_rows=shuffle_rows,
+    )
+    _check_combination(chosen, bool(files), recipe, follow=follow, force=force, repack=repack)
     if to is not None:
         _stage(files_of(files or []), to, follow, threads, margin_bytes, recipe if repack else None, as_json)
     elif list_ is not None:
@@ -105,21 +110,15 @@ def _only_one(choices: dict[str, Path | None]) -> str:
     return given[0]
 
 
-def _check_combination(chosen: str, files: bool, *, follow: bool, force: bool) -> None:
+def _check_combination(chosen: str, files: bool, recipe: Recipe, **flags: bool) -> None:
     if chosen == "--to" and not files:
         raise OptionError("stage --to needs FILES to copy; for example: h5stream stage a.h5 --to /dev/shm/x")
     if chosen in {"--list", "--verify"} and files:
         raise OptionError(f"stage {chosen} is about the whole folder and takes no FILES")
-    if follow and chosen != "--to":
-        raise OptionError(f"--follow belongs to --to, not to {chosen}")
-    if force and chosen != "--remove":
-        raise OptionError(f"--force belongs to --remove, not to {chosen}")
-
-
-def _check_repack(chosen: str, repack: bool, recipe: dict[str, Any]) -> None:
-    if repack and chosen != "--to":
-        raise OptionError(f"--repack belongs to --to, not to {chosen}")
-    if not repack and recipe != recipe_options():
+    for flag, belongs_to in (("follow", "--to"), ("force", "--remove"), ("repack", "--to")):
+        if flags[flag] and chosen != belongs_to:
+            raise OptionError(f"--{flag} belongs to {belongs_to}, not to {chosen}")
+    if not flags["repack"] and recipe != DEFAULT:
         raise OptionError(
             "--chunk-bytes, --compress, --contiguous, --shuffle-rows and --fields say how to rewrite; add --repack"
         )
@@ -131,7 +130,7 @@ def _stage(
     follow: bool,
     threads: int | None,
     margin_bytes: int | None,
-    recipe: dict[str, Any] | None,
+    recipe: Recipe | None,
     as_json: bool,
 ) -> None:
     from h5stream.staging import stage
@@ -154,7 +153,7 @@ def _stage(
             lease=False,
             threads=threads,
             margin_bytes=margin_bytes,
-            repack=recipe,
+            repack=None if recipe is None else asdict(recipe),
             progress=show,
         )
         shown(result.notices)

@@ -30,43 +30,34 @@ from h5stream.cli.options import (
 from h5stream.cli.printable import safe_console
 from h5stream.errors import OptionError
 from h5stream.training.accumulation import accumulation_for
-from h5stream.training.gpu_memory import gpu_memory, parameter_count
+from h5stream.training.gpu_memory import gpu_memory as gpu_memory_of
 from h5stream.training.learning_rate import learning_rate_for
 from h5stream.training.order_of_knobs import what_to_try_first
-from h5stream.training.presets import GpuPreset, Setting, preset_for, validation_batch
+from h5stream.training.presets import Setting, preset_for, validation_batch
 
 # Without a GPU's preset: the loader's own default batch, and the DataLoader's default prefetch.
-_DEFAULT_BATCH = 8192
-_DEFAULT_PREFETCH = 2
+_DEFAULT = Setting(batch_size=8192, workers=1, prefetch_factor=2)
 _CHUNK_NBYTES = 1 << 20
 
 _LABEL_COLUMNS = 8
+# Which options a suggestion takes, for those who did not give them.
+_NEEDED = {
+    "preset": "--gpu (a preset)",
+    "loader_memory": "FILE or --row-bytes (host memory)",
+    "gpu_memory": "--parameters (GPU memory)",
+    "accumulation": "--target-batch (accumulation)",
+    "learning_rate": "--lr with --lr-batch (learning rate)",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Question:
-    """What was asked, as it was asked: None where an option was not given."""
+class _Data:
+    """What is known of the data: as it was given, and of files where it was not."""
 
-    gpu: str | None
-    gpu_memory: float | None
     row_bytes: int | None
-    batch_size: int | None
-    workers: int | None
-    threads: int | None
-    prefetch: int | None
     rows: int | None
     chunk_bytes: int
-    block_rows: int | None
-    memory_budget: int | None
-    parameters: int | None
-    activation_bytes: float
-    optimizer: str
-    target_batch: int | None
-    lr: float | None
-    lr_batch: int | None
-    precision: str
-    waiting: float | None
-    validation: Literal["half", "twice"]
+    block_rows: int | None = None
 
 
 def _gib(text: str | float) -> float:
@@ -75,118 +66,20 @@ def _gib(text: str | float) -> float:
     return float(plain[1]) if plain else some_size(str(text)) / (1 << 30)
 
 
-def _asked_of(
-    question: _Question, paths: list[str], fields: str | list[str] | None, chunk_bytes: int | None
-) -> _Question:
-    """Fill in what files know; what was given on the command line stays."""
+def _data_of(files: list[str], fields: str, row_bytes: int | None, rows: int | None, chunk_bytes: int | None) -> _Data:
+    if not files:
+        if fields:
+            raise OptionError(f"--fields {fields!r} names fields of FILE; name a file as well")
+        return _Data(row_bytes=row_bytes, rows=rows, chunk_bytes=chunk_bytes or _CHUNK_NBYTES)
     from h5stream.storage.opening import open_layout
 
-    layout = open_layout(paths, fields)
-    lead = layout.leading[0]
-    return replace(
-        question,
-        row_bytes=question.row_bytes or layout.row_nbytes,
-        rows=question.rows or layout.rows,
-        chunk_bytes=chunk_bytes or lead.chunk_nbytes,
+    layout = open_layout(files_of(files), field_names(fields))
+    return _Data(
+        row_bytes=row_bytes or layout.row_nbytes,
+        rows=rows or layout.rows,
+        chunk_bytes=chunk_bytes or layout.leading[0].chunk_nbytes,
         # With a chunk of the user's own the file's no longer say how many rows it has.
         block_rows=None if chunk_bytes else min(layout.block_rows[0], layout.rows),
-    )
-
-
-def suggestions_for(question: _Question, *, cpus: int, available_bytes: int | None) -> dict[str, Suggestion]:
-    """Give every suggestion that the question has the numbers for, in the order to read them."""
-    preset = _preset(question, cpus)
-    setting = _setting(question, preset, cpus)
-    found: dict[str, Suggestion] = {} if preset is None else {"preset": preset}
-    found["validation_batch"] = validation_batch(setting.batch_size, rule=question.validation)
-    if question.row_bytes is not None:
-        found |= _host_memory(question, question.row_bytes, setting, cpus, available_bytes)
-    if question.parameters is not None:
-        found["gpu_memory"] = _gpu_memory(question, question.parameters, setting, preset)
-    if question.target_batch is not None:
-        found["accumulation"] = accumulation_for(question.target_batch, setting.batch_size, rows=question.rows)
-    if question.lr is not None:
-        found["learning_rate"] = _learning_rate(question, question.lr, setting)
-    found["what_to_try_first"] = what_to_try_first(
-        _here(question, setting, cpus),
-        precision=question.precision,
-        waiting_share=question.waiting,
-        preset=preset,
-        cpus=cpus,
-    )
-    return found
-
-
-def _preset(question: _Question, cpus: int) -> GpuPreset | None:
-    if question.gpu is None and question.gpu_memory is None:
-        return None
-    return preset_for(question.gpu, memory_gib=question.gpu_memory, cpus=cpus)
-
-
-def _setting(question: _Question, preset: GpuPreset | None, cpus: int) -> Setting:
-    """Give what the user said, and where nothing was said the preset or the default."""
-    start = (
-        preset.setting
-        if preset
-        else Setting(batch_size=_DEFAULT_BATCH, workers=cpus, prefetch_factor=_DEFAULT_PREFETCH)
-    )
-    return Setting(
-        batch_size=start.batch_size if question.batch_size is None else question.batch_size,
-        workers=start.workers if question.workers is None else question.workers,
-        prefetch_factor=start.prefetch_factor if question.prefetch is None else question.prefetch,
-    )
-
-
-def _here(question: _Question, setting: Setting, cpus: int) -> Setting:
-    """Give the setting with no more workers than processors, unless the user has more: a preset's are not theirs."""
-    return setting if question.workers is not None else replace(setting, workers=min(setting.workers, cpus))
-
-
-def _host_memory(
-    question: _Question, row_bytes: int, setting: Setting, cpus: int, available_bytes: int | None
-) -> dict[str, Suggestion]:
-    return {
-        "dataloader_memory": dataloader_memory(
-            row_bytes=row_bytes,
-            batch_size=setting.batch_size,
-            workers=setting.workers,
-            prefetch_factor=setting.prefetch_factor,
-            available_bytes=available_bytes,
-        ),
-        "loader_memory": loader_memory(
-            row_bytes=row_bytes,
-            batch_size=setting.batch_size,
-            threads=question.threads or _here(question, setting, cpus).workers,
-            chunk_bytes=question.chunk_bytes,
-            block_rows=question.block_rows,
-            rows=question.rows,
-            memory_budget=question.memory_budget,
-        ),
-    }
-
-
-def _gpu_memory(question: _Question, parameters: int, setting: Setting, preset: GpuPreset | None) -> Suggestion:
-    if preset is None:
-        raise OptionError("--parameters needs --gpu or --gpu-memory: the memory that the model must fit")
-    return gpu_memory(
-        parameter_count(parameters),
-        optimizer=question.optimizer,
-        batch_size=setting.batch_size,
-        memory_gib=preset.memory_gib,
-        activation_bytes_per_row=question.activation_bytes,
-        row_bytes=question.row_bytes or 0,
-    )
-
-
-def _learning_rate(question: _Question, lr: float, setting: Setting) -> Suggestion:
-    if question.lr_batch is None:
-        raise OptionError("--lr needs --lr-batch: the batch that the rate was tuned for")
-    return learning_rate_for(
-        question.target_batch or setting.batch_size,
-        old_batch_size=question.lr_batch,
-        old_lr=lr,
-        optimizer=question.optimizer,
-        rows=question.rows,
     )
 
 
@@ -209,25 +102,14 @@ def _shown(suggestion: Suggestion) -> Group:
     return Group(Text(suggestion.title, style="bold cyan"), body, Text())
 
 
-def _print_all(console: Console, found: dict[str, Suggestion], question: _Question) -> None:
+def _print_all(console: Console, found: dict[str, Suggestion], batch_size: int | None) -> None:
     for suggestion in found.values():
         console.print(_shown(suggestion))
-    more = _not_asked(question)
+    more = [options for name, options in _NEEDED.items() if name not in found]
     if more:
         console.print(Text(f"With more numbers: {', '.join(more)}.", style="dim"))
-    kept = "" if question.batch_size is None else f" Your batch size stays {question.batch_size}."
+    kept = "" if batch_size is None else f" Your batch size stays {batch_size}."
     console.print(Text(f"Suggestions are printed and never applied.{kept}", style="dim"))
-
-
-def _not_asked(question: _Question) -> list[str]:
-    options = {
-        "--gpu (a preset)": question.gpu is None and question.gpu_memory is None,
-        "FILE or --row-bytes (host memory)": question.row_bytes is None,
-        "--parameters (GPU memory)": question.parameters is None,
-        "--target-batch (accumulation)": question.target_batch is None,
-        "--lr with --lr-batch (learning rate)": question.lr is None,
-    }
-    return [option for option, missing in options.items() if missing]
 
 
 def suggest_command(
@@ -292,34 +174,72 @@ def suggest_command(
     as_json: AsJson = False,
 ) -> None:
     """Suggest batch size, workers, prefetch and more, with the arithmetic. Nothing is applied."""
-    question = _Question(
-        gpu=gpu,
-        gpu_memory=gpu_memory,
-        row_bytes=row_bytes,
-        batch_size=batch_size,
-        workers=workers,
-        threads=threads,
-        prefetch=prefetch,
-        rows=rows,
-        chunk_bytes=chunk_bytes or _CHUNK_NBYTES,
-        block_rows=None,
-        memory_budget=memory_budget,
-        parameters=parameters,
-        activation_bytes=activation_bytes,
-        optimizer=optimizer,
-        target_batch=target_batch,
-        lr=lr,
-        lr_batch=lr_batch,
-        precision=precision,
-        waiting=waiting,
-        validation=validation,
+    cpus, available_bytes = allowance.cpus(), allowance.memory_available_bytes()
+    data = _data_of(files or [], fields, row_bytes, rows, chunk_bytes)
+    preset = None if gpu is None and gpu_memory is None else preset_for(gpu, memory_gib=gpu_memory, cpus=cpus)
+    start = preset.setting if preset else replace(_DEFAULT, workers=cpus)
+    setting = Setting(
+        batch_size=batch_size or start.batch_size,
+        workers=start.workers if workers is None else workers,
+        prefetch_factor=prefetch or start.prefetch_factor,
     )
-    if files:
-        question = _asked_of(question, files_of(files), field_names(fields), chunk_bytes)
-    elif fields:
-        raise OptionError(f"--fields {fields!r} names fields of FILE; name a file as well")
-    found = suggestions_for(question, cpus=allowance.cpus(), available_bytes=allowance.memory_available_bytes())
+    # No more workers than processors, unless the user has more: a preset's are not theirs.
+    here = setting if workers is not None else replace(setting, workers=min(setting.workers, cpus))
+    found: dict[str, Suggestion] = {} if preset is None else {"preset": preset}
+    found["validation_batch"] = validation_batch(setting.batch_size, rule=validation)
+    if data.row_bytes is not None:
+        found |= _host_memory(data, data.row_bytes, setting, threads or here.workers, memory_budget, available_bytes)
+    if parameters is not None:
+        if preset is None:
+            raise OptionError("--parameters needs --gpu or --gpu-memory: the memory that the model must fit")
+        found["gpu_memory"] = gpu_memory_of(
+            parameters,
+            optimizer=optimizer,
+            batch_size=setting.batch_size,
+            memory_gib=preset.memory_gib,
+            activation_bytes_per_row=activation_bytes,
+            row_bytes=data.row_bytes or 0,
+        )
+    if target_batch is not None:
+        found["accumulation"] = accumulation_for(target_batch, setting.batch_size, rows=data.rows)
+    if lr is not None:
+        if lr_batch is None:
+            raise OptionError("--lr needs --lr-batch: the batch that the rate was tuned for")
+        found["learning_rate"] = learning_rate_for(
+            target_batch or setting.batch_size, old_batch_size=lr_batch, old_lr=lr, optimizer=optimizer, rows=data.rows
+        )
+    found["what_to_try_first"] = what_to_try_first(
+        here, precision=precision, waiting_share=waiting, preset=preset, cpus=cpus
+    )
     if as_json:
         typer.echo(json.dumps({name: value.to_dict() for name, value in found.items()}, indent=2))
     else:
-        _print_all(safe_console(), found, question)
+        _print_all(safe_console(), found, batch_size)
+
+
+def _host_memory(
+    data: _Data,
+    row_bytes: int,
+    setting: Setting,
+    threads: int,
+    memory_budget: int | None,
+    available_bytes: int | None,
+) -> dict[str, Suggestion]:
+    return {
+        "dataloader_memory": dataloader_memory(
+            row_bytes=row_bytes,
+            batch_size=setting.batch_size,
+            workers=setting.workers,
+            prefetch_factor=setting.prefetch_factor,
+            available_bytes=available_bytes,
+        ),
+        "loader_memory": loader_memory(
+            row_bytes=row_bytes,
+            batch_size=setting.batch_size,
+            threads=threads,
+            chunk_bytes=data.chunk_bytes,
+            block_rows=data.block_rows,
+            rows=data.rows,
+            memory_budget=memory_budget,
+        ),
+    }

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from h5stream.cli.options import AsJson, BatchSize, Fields, Files, MemoryBudget, check_writable, field_names, files_of
 from h5stream.cli.printable import safe_console
-from h5stream.cli.showing import Steps, line
+from h5stream.cli.showing import Bar, line, verdict
 
 if TYPE_CHECKING:
     from h5stream.advice.tune import Attempt, Tuning
@@ -48,7 +47,7 @@ def tune_command(
     paths = files_of(files)
     errors = safe_console(stderr=True)
     warm_up()
-    with Steps(errors, "measuring") as steps:
+    with Bar(errors, "measuring", unit="") as bar:
         tuning = tune(
             paths[0] if len(paths) == 1 else paths,
             fields=field_names(fields),
@@ -56,7 +55,7 @@ def tune_command(
             memory_budget=memory_budget,
             device=device,
             seconds=seconds,
-            progress=lambda attempt: steps.show(_said(attempt)),
+            progress=lambda attempt: bar.show(note=_said(attempt)),
         )
     if as_json:
         typer.echo(json.dumps(tuning.to_dict(), indent=2, default=str))
@@ -79,9 +78,7 @@ def _said(attempt: Attempt) -> str:
 
 def _print(console: Console, tuning: Tuning) -> None:
     console.print(attempts_table(tuning, console.width))
-    console.print(Text(f"{tuning.title}: {tuning.answer}", style="bold"))
-    for caveat in tuning.caveats:
-        console.print(Padding(Text(f"note: {caveat}"), (0, 0, 0, 2), expand=False))
+    verdict(console, tuning)
     console.print(Text(f"The batch size stays {tuning.profile.loader['batch_size']}.", style="dim"))
 
 

@@ -4,45 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from operator import attrgetter
 
-from h5stream.monitor.sample import GpuSample, SystemSample
+from h5stream.monitor.sample import SystemSample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A number that a sample may have.
-
-    Attributes
-    ----------
-    name : str
-        Its name outside, ending in its unit.
-    path : str
-        The attribute of the sample, or of its GPU, that holds it.
-    help : str
-        What it is, in one line.
-    """
+    """A number that a sample may have."""
 
     name: str
+    """Its name outside, ending in its unit."""
     path: str
+    """Where `value_at` finds it."""
     help: str
+    """What it is, in one line."""
 
 
 def _figure(path: str, help_text: str, name: str = "") -> Figure:
-    return Figure(name=name or path.replace(".", "_").removeprefix("host_"), path=path, help=help_text)
+    return Figure(
+        name=name or path.removeprefix("gpu.").removeprefix("host.").replace(".", "_"), path=path, help=help_text
+    )
 
 
 GPU_FIGURES = (
-    _figure("utilization_ratio", "Share of the time in which some kernel ran."),
-    _figure("sm_activity_ratio", "Share of the multiprocessors that were busy."),
-    _figure("memory_used_bytes", "Device memory taken."),
-    _figure("memory_total_bytes", "Device memory there is."),
-    _figure("pcie_receive_bytes_per_s", "Bytes a second that came over PCIe."),
-    _figure("power_w", "Power drawn."),
-    _figure("power_limit_w", "Power that may be drawn."),
-    _figure("temperature_c", "Temperature of the die."),
-    _figure("sm_clock_hz", "Clock of the multiprocessors."),
-    _figure("memory_clock_hz", "Clock of the device memory."),
+    _figure("gpu.utilization_ratio", "Share of the time in which some kernel ran."),
+    _figure("gpu.sm_activity_ratio", "Share of the multiprocessors that were busy."),
+    _figure("gpu.memory_used_bytes", "Device memory taken."),
+    _figure("gpu.memory_total_bytes", "Device memory there is."),
+    _figure("gpu.pcie_receive_bytes_per_s", "Bytes a second that came over PCIe."),
+    _figure("gpu.power_w", "Power drawn."),
+    _figure("gpu.power_limit_w", "Power that may be drawn."),
+    _figure("gpu.temperature_c", "Temperature of the die."),
+    _figure("gpu.sm_clock_hz", "Clock of the multiprocessors."),
+    _figure("gpu.memory_clock_hz", "Clock of the device memory."),
 )
 
 SYSTEM_FIGURES = (
@@ -59,14 +53,18 @@ SYSTEM_FIGURES = (
     _figure("cost_ratio", "Share of one processor that the monitor itself takes.", "monitor_cost_ratio"),
 )
 
-_GETTERS = {figure.path: attrgetter(figure.path) for figure in (*GPU_FIGURES, *SYSTEM_FIGURES)}
 
+def value_at(path: str, sample: SystemSample, gpu: int = 0) -> float | None:
+    """Give the value at a path such as ``host.cpu_ratio`` or, of one device, ``gpu.power_w``; None where there is none.
 
-def value_of(figure: Figure, sample: SystemSample | GpuSample) -> float | None:
-    """Give the figure's value in its unit, or None where the sample has none."""
-    if figure.path.startswith("process.") and isinstance(sample, SystemSample) and sample.process is None:
-        return None
-    value: float | None = _GETTERS[figure.path](sample)
+    Examples
+    --------
+    >>> value_at("gpu.power_w", SystemSample(time_s=0.0)), value_at("elapsed_s", SystemSample(time_s=0.0))
+    (None, 0.0)
+    """
+    owner, _, name = path.rpartition(".")
+    found = sample.gpu(gpu) if owner == "gpu" else getattr(sample, owner) if owner else sample
+    value: float | None = None if found is None else getattr(found, name)
     return value
 
 
@@ -79,9 +77,9 @@ def flatten(sample: SystemSample) -> Iterator[tuple[str, float | str | None]]:
     True
     """
     yield from (("time_s", sample.time_s), ("elapsed_s", sample.elapsed_s), ("interval_s", sample.interval_s))
-    yield from ((figure.name, value_of(figure, sample)) for figure in SYSTEM_FIGURES)
+    yield from ((figure.name, value_at(figure.path, sample)) for figure in SYSTEM_FIGURES)
     for position, gpu in enumerate(sample.gpus):
         yield f"gpu{position}_uuid", gpu.uuid
-        yield from ((f"gpu{position}_{figure.name}", value_of(figure, gpu)) for figure in GPU_FIGURES)
+        yield from ((f"gpu{position}_{figure.name}", value_at(figure.path, sample, position)) for figure in GPU_FIGURES)
         reasons = gpu.throttle_reasons
         yield f"gpu{position}_throttle_reasons", None if reasons is None else "+".join(reasons)

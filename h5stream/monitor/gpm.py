@@ -9,38 +9,16 @@ Source: ``nvmlGpmMetricsGet`` in the NVML API reference.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpmReading:
-    """Means between two GPM samples.
-
-    Attributes
-    ----------
-    sm_activity_ratio : float or None
-        Share of the multiprocessors that were busy, 0 to 1. High: the GPU works. Low: kernels too small, or
-        none.
-    pcie_receive_bytes_per_s : float or None
-        Bytes a second that came over PCIe. High: the copy may be the limit. Low: it is not.
-    """
-
-    sm_activity_ratio: float | None
-    pcie_receive_bytes_per_s: float | None
+Means = tuple[float | None, float | None]
+"""The share of the multiprocessors that were busy, 0 to 1, and bytes a second over PCIe, between two samples."""
 
 
 class GpmPair:
     """Two GPM samples of one device that take turns; owned by the thread of its `NvmlReader`.
 
-    Parameters
-    ----------
-    api : NvmlApi
-        NVML.
-    card : handle
-        The whole card.
-    gpu_instance : int or None
-        NVML's number of the MIG instance to look at, None for the whole card.
+    The device is the whole card, or the MIG instance of it that has NVML's number `gpu_instance`.
     """
 
     def __init__(self, api: Any, card: Any, gpu_instance: int | None) -> None:
@@ -50,14 +28,8 @@ class GpmPair:
         self._request = api.c_nvmlGpmMetricsGet_t()
         self._has_first = False
 
-    def read(self) -> GpmReading | None:
-        """Give the means since the reading before, or None the first time.
-
-        Raises
-        ------
-        NVMLError
-            If the device does not do it after all.
-        """
+    def read(self) -> Means | None:
+        """Give the means since the reading before, or None the first time."""
         api = self._api
         while len(self._samples) < 2:
             self._samples.append(api.nvmlGpmSampleAlloc())
@@ -81,7 +53,7 @@ class GpmPair:
                 break  # The driver has gone, and the samples with it.
         self._samples = []
 
-    def _between(self, earlier: Any, later: Any) -> GpmReading:
+    def _between(self, earlier: Any, later: Any) -> Means:
         api, request = self._api, self._request
         request.version = api.NVML_GPM_METRICS_GET_VERSION
         request.numMetrics = 2
@@ -90,11 +62,8 @@ class GpmPair:
         request.metrics[1].metricId = api.NVML_GPM_METRIC_PCIE_RX_PER_SEC
         api.nvmlGpmMetricsGet(request)
         busy, mebibytes = _value(request.metrics[0]), _value(request.metrics[1])
-        return GpmReading(
-            # Drivers have given MIG instances a little over 100.
-            sm_activity_ratio=None if busy is None else min(busy / 100, 1.0),
-            pcie_receive_bytes_per_s=None if mebibytes is None else mebibytes * 2**20,
-        )
+        # Drivers have given MIG instances a little over 100.
+        return None if busy is None else min(busy / 100, 1.0), None if mebibytes is None else mebibytes * 2**20
 
 
 def _value(metric: Any) -> float | None:

@@ -110,18 +110,7 @@ def _disk_rate(before: _Counters, now: _Counters) -> float | None:
 
 
 class ProcessReader:
-    """Reads one process and its children.
-
-    Parameters
-    ----------
-    pid : int, optional
-        By default this process.
-
-    Raises
-    ------
-    ProcessLookupError
-        If there is no such process.
-    """
+    """Reads one process, by default this one, and its children; `ProcessLookupError` if there is none."""
 
     def __init__(self, pid: int | None = None) -> None:
         self._pid = os.getpid() if pid is None else pid

@@ -77,18 +77,7 @@ class _Device:
 
 
 class NvmlReader:
-    """Reads devices through NVML.
-
-    Parameters
-    ----------
-    api : NvmlApi, optional
-        By default nvidia-ml-py.
-
-    Raises
-    ------
-    DriverGone
-        If there is no driver, or it does not start.
-    """
+    """Reads devices through NVML, by default nvidia-ml-py's; `DriverGone` if there is no driver that starts."""
 
     def __init__(self, api: NvmlApi | None = None) -> None:
         self._api = api if api is not None else installed_nvml()
@@ -133,13 +122,7 @@ class NvmlReader:
             device.gpm = device.gpm or self._start_gpm(device)
 
     def read(self) -> tuple[GpuSample, ...]:
-        """Read every observed device.
-
-        Raises
-        ------
-        DriverGone
-            If the driver went away; this reader is of no use after that, but for `close`.
-        """
+        """Read every observed device; after a `DriverGone` this reader is of no use, but for `close`."""
         return tuple(self._read_device(device) for device in self._devices)
 
     # -- finding devices
@@ -200,13 +183,13 @@ class NvmlReader:
         card = device.card
         utilization = self._ask(device, "nvmlDeviceGetUtilizationRates", device.handle)
         memory = self._memory(device)
-        gpm = self._try(device, "gpm", device.gpm.read) if device.gpm else None
+        busy, received = (self._try(device, "gpm", device.gpm.read) if device.gpm else None) or (None, None)
         return {
             "utilization_ratio": None if utilization is None else utilization.gpu / 100,
-            "sm_activity_ratio": gpm.sm_activity_ratio if gpm else None,
+            "sm_activity_ratio": busy,
             "memory_used_bytes": None if memory is None else int(memory.used),
             "memory_total_bytes": None if memory is None else int(memory.total),
-            "pcie_receive_bytes_per_s": self._pcie(device, gpm.pcie_receive_bytes_per_s if gpm else None),
+            "pcie_receive_bytes_per_s": self._pcie(device, received),
             "power_w": _times(self._ask(device, "nvmlDeviceGetPowerUsage", card), 1e-3),
             "power_limit_w": _times(self._ask(device, "nvmlDeviceGetEnforcedPowerLimit", card), 1e-3),
             "temperature_c": self._temperature(device),
@@ -320,3 +303,42 @@ def _sysfs_bus_id(bus_id: str | bytes) -> str:
     text = bus_id.decode() if isinstance(bus_id, bytes) else bus_id
     domain, _, rest = text.lower().partition(":")
     return f"{domain[-4:]}:{rest}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverFacts:
+    """The driver and its devices."""
+
+    version: str | None = None
+    """The driver's version, None without a driver."""
+    cuda_version: tuple[int, int] | None = None
+    """The newest CUDA that the driver runs, as (major, minor)."""
+    devices: tuple[DeviceName, ...] = ()
+    """Every card and MIG instance in NVML's order."""
+    reason: str | None = None
+    """Why there is no driver, or None."""
+
+
+def driver_facts(api: NvmlApi | None = None) -> DriverFacts:
+    """Ask the driver once and give NVML back.
+
+    Examples
+    --------
+    >>> facts = driver_facts()
+    >>> (facts.version is None) == (facts.reason is not None)
+    True
+    """
+    try:
+        reader = NvmlReader(api)
+    except DriverGone as gone:
+        return DriverFacts(reason=str(gone))
+    try:
+        return DriverFacts(
+            version=reader.driver_version() or "unknown version",
+            cuda_version=reader.cuda_version(),
+            devices=tuple(reader.list_devices()),
+        )
+    except DriverGone as gone:
+        return DriverFacts(reason=str(gone))
+    finally:
+        reader.close()

@@ -4,84 +4,64 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from h5stream.errors import MissingExtraError, OptionError
+from h5stream.monitor.figures import value_at
 from h5stream.monitor.sample import SystemSample
 
 # Okabe and Ito's colours, which stay apart for colour-blind readers and in print.
-_COLOURS = {
-    "GPU": "#009E73",
-    "SM": "#56B4E9",
-    "CPU": "#D55E00",
-    "process": "#E69F00",
-    "VRAM": "#009E73",
-    "RAM": "#D55E00",
-    "data wait": "#CC79A7",
-    "PCIe in": "#0072B2",
-    "disk": "#E69F00",
-}
+GREEN, SKY, RED, ORANGE, PINK, BLUE = "#009E73", "#56B4E9", "#D55E00", "#E69F00", "#CC79A7", "#0072B2"
 _STYLES = ("-", "--", ":", "-.")  # one for each GPU
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Curve:
-    kind: str
-    label: str
-    style: str
-    values: list[float]
-
-    @property
-    def known(self) -> bool:
-        return any(math.isfinite(value) for value in self.values)
+# Each panel: the axis, its height, what a value is multiplied by, and the curves: label, colour, where values are.
+_PANELS: tuple[tuple[str, float, float, tuple[tuple[str, str, str], ...]], ...] = (
+    (
+        "busy (%)",
+        3,
+        100,
+        (
+            ("GPU", GREEN, "gpu.utilization_ratio"),
+            ("SM", SKY, "gpu.sm_activity_ratio"),
+            ("CPU (machine)", RED, "host.cpu_ratio"),
+            ("CPU (process)", ORANGE, "process.cpu_ratio"),
+        ),
+    ),
+    ("memory (%)", 2, 100, (("VRAM", GREEN, "gpu.memory_ratio"), ("RAM", RED, "host.ram_ratio"))),
+    ("data wait (%)", 1.3, 100, (("data wait", PINK, "data_wait_ratio"),)),
+    (
+        "read (GB/s)",
+        1.3,
+        1e-9,
+        (("PCIe in", BLUE, "gpu.pcie_receive_bytes_per_s"), ("disk", ORANGE, "host.disk_read_bytes_per_s")),
+    ),
+)
 
 
 def save_plot(samples: Sequence[SystemSample], path: str | Path) -> None:
-    """Draw GPU, SM, CPU, VRAM, RAM, data wait and read rates over time into an image file.
-
-    Parameters
-    ----------
-    samples : sequence of SystemSample
-        Oldest first, at least one.
-    path : path
-        The image; its ending decides the format.
-
-    Raises
-    ------
-    MissingExtraError
-        If matplotlib is not installed.
-    OptionError
-        If there are no samples.
-    """
-    figure_class = _figure_class()
+    """Draw GPU, SM, CPU, VRAM, RAM, data wait and read rates over time into an image file; samples are oldest first."""
+    figure_class = figure_of_matplotlib()
     if not samples:
         raise OptionError("there are no samples to plot: the monitor ran for less than a tenth of a second")
     figure = figure_class(figsize=(10, 8.5), dpi=120, layout="constrained")
-    axes = figure.subplots(4, 1, sharex=True, height_ratios=[3, 2, 1.3, 1.3])
-    times = [sample.elapsed_s for sample in samples]
-    _panel(axes[0], times, _busy(samples), "busy (%)", samples, percent=True)
-    _panel(axes[1], times, _memory(samples), "memory (%)", samples, percent=True)
-    _panel(axes[2], times, _waits(samples), "data wait (%)", samples, percent=True)
-    _panel(axes[3], times, _reads(samples), "read (GB/s)", samples, percent=False)
-    axes[3].set_xlabel("seconds since the monitor began")
+    axes = figure.subplots(len(_PANELS), 1, sharex=True, height_ratios=[height for _, height, _, _ in _PANELS])
+    gpus = max(1, *(len(sample.gpus) for sample in samples))
+    for axis, (label, _, factor, curves) in zip(axes, _PANELS, strict=True):
+        for name, colour, where in curves:
+            for gpu in range(gpus if where.startswith("gpu.") else 1):
+                numbered = f"{name} {gpu}" if gpus > 1 and where.startswith("gpu.") else name
+                values = [value_at(where, sample, gpu) for sample in samples]
+                _curve(axis, samples, numbered, colour, _STYLES[gpu % len(_STYLES)], values, factor)
+        _finish(axis, samples, label)
+    axes[-1].set_xlabel("seconds since the monitor began")
     figure.suptitle(_title(samples), fontsize=11, x=0.01, ha="left")
     figure.savefig(path)
 
 
 def check_plot_path(path: str | Path) -> None:
-    """Say now, by raising, what `save_plot` would stumble over at the end of an hour.
-
-    Raises
-    ------
-    MissingExtraError
-        If matplotlib is not installed.
-    OptionError
-        If there is no such folder, or the ending is no format that matplotlib writes.
-    """
-    formats = _figure_class()().canvas.get_supported_filetypes()
+    """Say now, by raising, what `save_plot` would stumble over at the end of an hour."""
+    formats = figure_of_matplotlib()().canvas.get_supported_filetypes()
     ending = Path(path).suffix.removeprefix(".").lower()
     if ending not in formats:
         raise OptionError(f"plot {str(path)!r}: must end in one of .{', .'.join(sorted(formats))}")
@@ -89,8 +69,8 @@ def check_plot_path(path: str | Path) -> None:
         raise OptionError(f"plot {str(path)!r}: there is no folder {str(Path(path).parent)!r}")
 
 
-def _figure_class() -> Any:
-    """Give matplotlib's figure, which needs no window system."""
+def figure_of_matplotlib() -> Any:
+    """Give matplotlib's figure, which needs no window system; `MissingExtraError` where it is not installed."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -100,86 +80,44 @@ def _figure_class() -> Any:
     return Figure
 
 
-def _busy(samples: Sequence[SystemSample]) -> list[_Curve]:
-    return [
-        *_per_gpu(samples, "GPU", lambda gpu: gpu.utilization_ratio, 100),
-        *_per_gpu(samples, "SM", lambda gpu: gpu.sm_activity_ratio, 100),
-        _curve(samples, "CPU", "CPU (machine)", lambda s: s.host.cpu_ratio, 100),
-        _curve(samples, "process", "CPU (process)", lambda s: s.process.cpu_ratio if s.process else None, 100),
-    ]
-
-
-def _memory(samples: Sequence[SystemSample]) -> list[_Curve]:
-    ram = _curve(samples, "RAM", "RAM", lambda s: s.host.ram_ratio, 100)
-    return [*_per_gpu(samples, "VRAM", lambda gpu: gpu.memory_ratio, 100), ram]
-
-
-def _waits(samples: Sequence[SystemSample]) -> list[_Curve]:
-    return [_curve(samples, "data wait", "data wait", lambda s: s.data_wait_ratio, 100)]
-
-
-def _reads(samples: Sequence[SystemSample]) -> list[_Curve]:
-    disk = _curve(samples, "disk", "disk", lambda s: s.host.disk_read_bytes_per_s, 1e-9)
-    return [*_per_gpu(samples, "PCIe in", lambda gpu: gpu.pcie_receive_bytes_per_s, 1e-9), disk]
-
-
 def _curve(
-    samples: Sequence[SystemSample],
-    kind: str,
-    label: str,
-    get: Callable[[SystemSample], float | None],
-    factor: float,
-    style: str = "-",
-) -> _Curve:
-    raw = [get(sample) for sample in samples]
-    values = [math.nan if value is None else value * factor for value in raw]
-    return _Curve(kind=kind, label=label, style=style, values=values)
-
-
-def _per_gpu(
-    samples: Sequence[SystemSample], kind: str, get: Callable[[Any], float | None], factor: float
-) -> list[_Curve]:
-    count = max(len(sample.gpus) for sample in samples)
-
-    def at(position: int) -> Callable[[SystemSample], float | None]:
-        return lambda sample: get(gpu) if (gpu := sample.gpu(position)) else None
-
-    return [
-        _curve(samples, kind, f"{kind} {i}" if count > 1 else kind, at(i), factor, _STYLES[i % len(_STYLES)])
-        for i in range(max(count, 1))
-    ]
-
-
-def _panel(
     axis: Any,
-    times: Sequence[float],
-    curves: Sequence[_Curve],
-    label: str,
     samples: Sequence[SystemSample],
-    *,
-    percent: bool,
+    label: str,
+    colour: str,
+    style: str,
+    values: Sequence[float | None],
+    factor: float,
 ) -> None:
+    known = any(value is not None for value in values)
+    axis.plot(
+        [sample.elapsed_s for sample in samples],
+        [math.nan if value is None else value * factor for value in values],
+        style,
+        color=colour if known else "0.75",
+        # What has no value keeps its place in the legend, so that it is not looked for in vain.
+        label=label if known else f"{label}: n/a",
+        linewidth=1.6,
+        marker="o" if len(samples) < 3 else None,
+    )
+
+
+def _finish(axis: Any, samples: Sequence[SystemSample], label: str) -> None:
+    """Label a panel whose curves are drawn."""
     axis.set_ylabel(label)
+    bare(axis)
+    if all(line.get_label().endswith(": n/a") for line in axis.lines):
+        axis.text(0.5, 0.5, "n/a", transform=axis.transAxes, ha="center", va="center", color="0.6")
+    axis.set_ylim(0, 102 if "%" in label else None)
+    first_s, last_s = samples[0].elapsed_s, samples[-1].elapsed_s
+    axis.set_xlim(first_s, max(last_s, first_s + 1e-3))
+    axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=9)
+
+
+def bare(axis: Any) -> None:
+    """Leave of a panel's frame what helps to read values."""
     axis.grid(axis="y", color="0.9")
     axis.spines[["top", "right"]].set_visible(False)
-    marker = "o" if len(times) < 3 else None
-    for curve in curves:
-        # What has no value keeps its place in the legend, so that it is not looked for in vain.
-        shown = curve.label if curve.known else f"{curve.label}: n/a"
-        axis.plot(
-            times,
-            curve.values,
-            curve.style,
-            color=_COLOURS[curve.kind] if curve.known else "0.75",
-            label=shown,
-            linewidth=1.6,
-            marker=marker,
-        )
-    if not any(curve.known for curve in curves):
-        axis.text(0.5, 0.5, "n/a", transform=axis.transAxes, ha="center", va="center", color="0.6")
-    axis.set_ylim(0, 102 if percent else None)
-    axis.set_xlim(times[0], max(times[-1], times[0] + 1e-3))
-    axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=9)
 
 
 def _title(samples: Sequence[SystemSample]) -> str:

@@ -19,16 +19,8 @@ _log = logging.getLogger("h5stream.monitor")
 class GpuWatch:
     """The GPUs that a process sees: finds them, follows CUDA's order once it is known, outlives the driver.
 
-    Parameters
-    ----------
-    api : NvmlApi or None
-        NVML; None for nvidia-ml-py.
-    environment : mapping
-        Environment of the watched process.
-    devices : sequence of int or str, optional
-        Which to watch: positions in CUDA's order, or UUIDs; by default all that the process sees.
-    own_process : bool
-        Whether the watched process is this one, so that torch can be asked for CUDA's order.
+    Devices are positions in CUDA's order, or UUIDs; by default all that the process sees. Only of this very process can
+    torch be asked for CUDA's order.
     """
 
     def __init__(
@@ -109,21 +101,8 @@ def _picked(wanted: Sequence[int | str] | None, seen: Visible, every: tuple[str,
 class Probe:
     """Reads everything once per call. Belongs to the thread that uses it, NVML included.
 
-    Parameters
-    ----------
-    pid : int, optional
-        The process to watch, by default this one.
-    devices : sequence of int or str, optional
-        See `GpuWatch`.
-    data_wait : callable, optional
-        Gives the share of the time since its last call that went into waiting for data, or None.
-    api : NvmlApi, optional
-        NVML, for tests.
-
-    Raises
-    ------
-    ProcessLookupError
-        If there is no process `pid`.
+    `data_wait` gives the share of the time since its last call that went into waiting for data, or None. It is a
+    `ProcessLookupError` if there is no process `pid`.
     """
 
     def __init__(

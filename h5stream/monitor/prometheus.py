@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from h5stream.errors import MissingExtraError
-from h5stream.monitor.figures import GPU_FIGURES, SYSTEM_FIGURES, value_of
+from h5stream.monitor.figures import GPU_FIGURES, SYSTEM_FIGURES, value_at
 from h5stream.monitor.sample import SystemSample
 
 # Prometheus writes units out.
@@ -28,17 +28,7 @@ def _client() -> Any:
 
 
 class PrometheusCollector:
-    """Gives the newest sample to a Prometheus registry whenever that is scraped.
-
-    Parameters
-    ----------
-    newest : callable
-        Gives the sample to show, most often ``monitor.sample``.
-
-    Raises
-    ------
-    MissingExtraError
-        If prometheus-client is not installed.
+    """Gives the newest sample, most often ``monitor.sample``, to a Prometheus registry whenever that is scraped.
 
     Examples
     --------
@@ -60,11 +50,11 @@ class PrometheusCollector:
         """Give one gauge for each figure that is known."""
         sample = self._newest()
         for figure in SYSTEM_FIGURES:
-            value = value_of(figure, sample)
+            value = value_at(figure.path, sample)
             if value is not None:
                 yield self._family(_metric("h5stream_" + figure.name), figure.help, value=value)
         for figure in GPU_FIGURES:
-            known = [(str(i), gpu, value_of(figure, gpu)) for i, gpu in enumerate(sample.gpus)]
+            known = [(str(i), gpu, value_at(figure.path, sample, i)) for i, gpu in enumerate(sample.gpus)]
             gauge = self._family(_metric("h5stream_gpu_" + figure.name), figure.help, labels=["gpu", "uuid", "name"])
             for position, gpu, value in known:
                 if value is not None:
@@ -87,13 +77,7 @@ class PrometheusCollector:
 
 
 def prometheus_text(sample: SystemSample) -> str:
-    """Give one sample in the text format, for the node exporter's textfile collector or a page of one's own.
-
-    Raises
-    ------
-    MissingExtraError
-        If prometheus-client is not installed.
-    """
+    """Give one sample in the text format, for the node exporter's textfile collector or a page of one's own."""
     client = _client()
     registry = client.CollectorRegistry()
     registry.register(PrometheusCollector(lambda: sample))

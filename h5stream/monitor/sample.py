@@ -142,6 +142,11 @@ class ProcessSample:
         """Share of the allowed processors that was busy with this process and its children, 0 to 1."""
         return _share(self.cpu_cores, self.cpus_allowed)
 
+    @property
+    def memory_together_bytes(self) -> int | None:
+        """Resident memory of the process and its children."""
+        return None if self.memory_bytes is None else self.memory_bytes + (self.children_memory_bytes or 0)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SystemSample:

@@ -10,6 +10,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from h5stream.monitor.figures import value_at
 from h5stream.monitor.line import NA, amount, percent, scaled, size
 from h5stream.monitor.sample import GpuSample, SystemSample
 
@@ -19,16 +20,9 @@ _OTHER_COLUMNS = 72  # what the table needs beside the course
 
 
 def sparkline(values: Sequence[float | None], width: int, top: float | None = None) -> str:
-    """Give the last `width` values as a row of bars; a blank where there is no value.
+    """Give the last `width` values, oldest first, as a row of bars; a blank where there is no value.
 
-    Parameters
-    ----------
-    values : sequence of float or None
-        Oldest first.
-    width : int
-        Columns.
-    top : float, optional
-        The value of a full bar, by default the greatest of those shown.
+    A full bar is `top`, by default the greatest of those shown.
 
     Examples
     --------
@@ -47,11 +41,11 @@ def _bar(ratio: float) -> str:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Row:
     label: str
-    get: Callable[[SystemSample], float | None]
+    path: str
     show: Callable[[float | None], str]
+    colour: str
     top: float | None = None
     now: str | None = None
-    colour: str = "cyan"
 
 
 def render_screen(
@@ -62,26 +56,15 @@ def render_screen(
     note: str | None = None,
     with_process: bool = True,
 ) -> Panel:
-    """Give the whole screen for the samples so far.
+    """Give the whole screen for the samples so far, oldest first, at least one.
 
-    Parameters
-    ----------
-    samples : sequence of SystemSample
-        Oldest first, at least one.
-    width : int
-        Columns of the terminal.
-    title : str
-        What is watched.
-    note : str, optional
-        A line below, for instance what is uncertain about the GPUs' order.
-    with_process : bool, default True
-        Whether to show the watched process.
+    A note stands below, for instance what is uncertain about the GPUs' order.
     """
     last = samples[-1]
     parts: list[RenderableType] = []
     for position, gpu in enumerate(last.gpus):
         heading = f"GPU {position}  {gpu.name}"
-        parts.append(_table(samples, width, heading, _gpu_rows(position, gpu), _gpu_state(gpu)))
+        parts.append(_table(samples, width, heading, _gpu_rows(gpu), _gpu_state(gpu), position))
     if not last.gpus:
         parts.append(Text.assemble(("GPU  ", "bold"), ("n/a", "dim"), f"  {last.gpu_reason or ''}\n"))
     parts.append(_table(samples, width, "Machine", _host_rows(last)))
@@ -94,7 +77,7 @@ def render_screen(
 
 
 def _table(
-    samples: Sequence[SystemSample], width: int, heading: str, rows: Sequence[_Row], state: str = ""
+    samples: Sequence[SystemSample], width: int, heading: str, rows: Sequence[_Row], state: str = "", gpu: int = 0
 ) -> RenderableType:
     course = max(_MIN_COURSE, width - _OTHER_COLUMNS)
     table = Table(box=None, padding=(0, 1), show_header=False, pad_edge=False)
@@ -104,7 +87,7 @@ def _table(
     table.add_column(width=12, style="dim", no_wrap=True)
     table.add_column(width=12, style="dim", no_wrap=True)
     for row in rows:
-        values = [row.get(sample) for sample in samples]
+        values = [value_at(row.path, sample, gpu) for sample in samples]
         now = row.now or row.show(values[-1])
         mean, most = _extremes(values, row.show)
         line = Text(sparkline(values, course, row.top), style=row.colour)
@@ -122,17 +105,14 @@ def _extremes(values: Sequence[float | None], show: Callable[[float | None], str
     return f"ø {show(sum(known) / len(known))}", f"↑ {show(max(known))}"
 
 
-def _gpu_rows(position: int, gpu: GpuSample) -> list[_Row]:
-    def of(name: str) -> Callable[[SystemSample], float | None]:
-        return lambda sample: getattr(one, name) if (one := sample.gpu(position)) else None
-
+def _gpu_rows(gpu: GpuSample) -> list[_Row]:
     vram = amount(gpu.memory_used_bytes, gpu.memory_total_bytes)
     return [
-        _Row(label="Utilisation", get=of("utilization_ratio"), show=percent, top=1.0, colour="green"),
-        _Row(label="SM activity", get=of("sm_activity_ratio"), show=percent, top=1.0, colour="green"),
-        _Row(label="VRAM", get=of("memory_ratio"), show=percent, top=1.0, now=vram, colour="blue"),
-        _Row(label="PCIe in", get=of("pcie_receive_bytes_per_s"), show=_rate, colour="magenta"),
-        _Row(label="Power", get=of("power_w"), show=_watts, top=gpu.power_limit_w, colour="yellow"),
+        _Row(label="Utilisation", path="gpu.utilization_ratio", show=percent, colour="green", top=1.0),
+        _Row(label="SM activity", path="gpu.sm_activity_ratio", show=percent, colour="green", top=1.0),
+        _Row(label="VRAM", path="gpu.memory_ratio", show=percent, colour="blue", top=1.0, now=vram),
+        _Row(label="PCIe in", path="gpu.pcie_receive_bytes_per_s", show=_rate, colour="magenta"),
+        _Row(label="Power", path="gpu.power_w", show=_watts, colour="yellow", top=gpu.power_limit_w),
     ]
 
 
@@ -148,36 +128,20 @@ def _gpu_state(gpu: GpuSample) -> str:
 def _host_rows(last: SystemSample) -> list[_Row]:
     ram = amount(last.host.ram_used_bytes, last.host.ram_total_bytes)
     return [
-        _Row(label="CPU", get=lambda s: s.host.cpu_ratio, show=percent, top=1.0, colour="green"),
-        _Row(label="RAM", get=lambda s: s.host.ram_ratio, show=percent, top=1.0, now=ram, colour="blue"),
-        _Row(
-            label="Disk read",
-            get=lambda s: s.host.disk_read_bytes_per_s,
-            show=_rate,
-            colour="magenta",
-        ),
+        _Row(label="CPU", path="host.cpu_ratio", show=percent, colour="green", top=1.0),
+        _Row(label="RAM", path="host.ram_ratio", show=percent, colour="blue", top=1.0, now=ram),
+        _Row(label="Disk read", path="host.disk_read_bytes_per_s", show=_rate, colour="magenta"),
     ]
 
 
 def _process_rows(last: SystemSample) -> list[_Row]:
     allowed = last.process.cpus_allowed if last.process else None
     return [
-        _Row(label="CPU", get=_process("cpu_cores"), show=_cores, top=allowed, colour="green"),
-        _Row(label="Memory", get=_process_memory, show=size, colour="blue"),
-        _Row(label="Disk read", get=_process("disk_read_bytes_per_s"), show=_rate, colour="magenta"),
-        _Row(label="Data wait", get=lambda s: s.data_wait_ratio, show=percent, top=1.0, colour="red"),
+        _Row(label="CPU", path="process.cpu_cores", show=_cores, colour="green", top=allowed),
+        _Row(label="Memory", path="process.memory_together_bytes", show=size, colour="blue"),
+        _Row(label="Disk read", path="process.disk_read_bytes_per_s", show=_rate, colour="magenta"),
+        _Row(label="Data wait", path="data_wait_ratio", show=percent, colour="red", top=1.0),
     ]
-
-
-def _process(name: str) -> Callable[[SystemSample], float | None]:
-    return lambda sample: getattr(sample.process, name) if sample.process else None
-
-
-def _process_memory(sample: SystemSample) -> float | None:
-    process = sample.process
-    if process is None or process.memory_bytes is None:
-        return None
-    return process.memory_bytes + (process.children_memory_bytes or 0)
 
 
 def _process_state(last: SystemSample) -> str:

@@ -6,6 +6,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from h5stream.monitor.line import NA, percent, scaled
 from h5stream.monitor.sample import GpuSample, SystemSample
@@ -155,6 +156,16 @@ class SystemSummary(ShownAsText):
         return "\n".join(lines)
 
 
+_SPREADS = (
+    "utilization_ratio",
+    "sm_activity_ratio",
+    "memory_used_bytes",
+    "pcie_receive_bytes_per_s",
+    "power_w",
+    "temperature_c",
+)
+
+
 def summarize(samples: Sequence[SystemSample]) -> SystemSummary:
     """Summarize samples: means, least and most of every figure.
 
@@ -186,10 +197,7 @@ def summarize(samples: Sequence[SystemSample]) -> SystemSummary:
         ram_total_bytes=last.host.ram_total_bytes,
         disk_read_bytes_per_s=Spread.of(sample.host.disk_read_bytes_per_s for sample in samples),
         process_disk_read_bytes_per_s=Spread.of(process.disk_read_bytes_per_s for process in processes),
-        process_memory_bytes=Spread.of(
-            None if process.memory_bytes is None else process.memory_bytes + (process.children_memory_bytes or 0)
-            for process in processes
-        ),
+        process_memory_bytes=Spread.of(process.memory_together_bytes for process in processes),
         data_wait_ratio=Spread.of(sample.data_wait_ratio for sample in samples),
         cost_ratio=Spread.of(sample.cost_ratio for sample in samples),
     )
@@ -198,19 +206,15 @@ def summarize(samples: Sequence[SystemSample]) -> SystemSummary:
 def _summarize_gpu(uuid: str, samples: Sequence[SystemSample]) -> GpuSummary:
     readings = [gpu for sample in samples for gpu in sample.gpus if gpu.uuid == uuid]
     throttled, reasons = _throttling(readings)
+    spreads: dict[str, Any] = {name: Spread.of(getattr(gpu, name) for gpu in readings) for name in _SPREADS}
     return GpuSummary(
         uuid=uuid,
         name=readings[-1].name,
-        utilization_ratio=Spread.of(gpu.utilization_ratio for gpu in readings),
-        sm_activity_ratio=Spread.of(gpu.sm_activity_ratio for gpu in readings),
-        memory_used_bytes=Spread.of(gpu.memory_used_bytes for gpu in readings),
         memory_total_bytes=next((g.memory_total_bytes for g in reversed(readings) if g.memory_total_bytes), None),
-        pcie_receive_bytes_per_s=Spread.of(gpu.pcie_receive_bytes_per_s for gpu in readings),
-        power_w=Spread.of(gpu.power_w for gpu in readings),
-        temperature_c=Spread.of(gpu.temperature_c for gpu in readings),
         throttled_ratio=throttled,
         throttle_reasons=reasons,
         unavailable=readings[-1].unavailable,
+        **spreads,
     )
 
 

@@ -16,44 +16,29 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceName:
-    """What NVML says of a card, or of a MIG instance, before anything is measured.
-
-    Attributes
-    ----------
-    uuid : str
-        ``GPU-...`` or ``MIG-...``.
-    name : str
-        Product name.
-    parent_uuid : str or None
-        The card of a MIG instance; None for a card.
-    gpu_instance_id, compute_instance_id : int or None
-        NVML's numbers of a MIG instance; None for a card.
-    pci_bus_id : str or None
-        Address on the PCI bus, as in ``/sys/bus/pci/devices``; a MIG instance has its card's.
-    """
+    """What NVML says of a card, or of a MIG instance, before anything is measured."""
 
     uuid: str
+    """``GPU-...`` or ``MIG-...``."""
     name: str
+    """Product name."""
     parent_uuid: str | None = None
+    """The card of a MIG instance; None for a card."""
     gpu_instance_id: int | None = None
     compute_instance_id: int | None = None
+    """NVML's numbers of a MIG instance; None for a card."""
     pci_bus_id: str | None = None
+    """Address on the PCI bus, as in ``/sys/bus/pci/devices``; a MIG instance has its card's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Visible:
-    """The devices that a process sees.
-
-    Attributes
-    ----------
-    uuids : tuple of str
-        In CUDA's order.
-    note : str or None
-        What is uncertain about the order, or why nothing is visible; None where all is known.
-    """
+    """The devices that a process sees."""
 
     uuids: tuple[str, ...]
+    """In CUDA's order."""
     note: str | None = None
+    """What is uncertain about the order, or why nothing is visible; None where all is known."""
 
 
 _UNSURE = (
@@ -65,17 +50,10 @@ _UNSURE = (
 def visible_devices(
     devices: Sequence[DeviceName], environment: Mapping[str, str], cuda_uuids: Sequence[str] = ()
 ) -> Visible:
-    """Give the devices that a process with `environment` sees, in CUDA's order.
+    """Give the devices that a process sees, in CUDA's order, of those in NVML's: an instance stands after its card.
 
-    Parameters
-    ----------
-    devices : sequence of DeviceName
-        Every card and MIG instance in NVML's order; an instance stands after its card.
-    environment : mapping
-        The process's environment; ``CUDA_VISIBLE_DEVICES`` and ``CUDA_DEVICE_ORDER`` are read.
-    cuda_uuids : sequence of str
-        What CUDA itself says, with or without the ``GPU-`` prefix, if it has started in that process; it
-        wins over the environment, except that it names a MIG instance by its card with some drivers.
+    What CUDA itself says (`cuda_uuids`, with or without the ``GPU-`` prefix), if it has started in that process, wins
+    over the environment, except that it names a MIG instance by its card with some drivers.
 
     Examples
     --------

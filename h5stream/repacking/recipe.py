@@ -15,27 +15,18 @@ _LEAST_CHUNK, _MOST_CHUNK = 4096, 1 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """The options of one `repack`.
-
-    Attributes
-    ----------
-    fields : tuple of str or None
-        Datasets to rewrite; None for all that can be.
-    chunk_nbytes : int
-        Decoded bytes of a chunk, 4 KiB to 1 GiB.
-    compress : str
-        ``"none"``, ``"lz4"``, ``"zstd"`` or ``"gzip"``.
-    contiguous : bool
-        Whether to store without chunks.
-    shuffle_rows : int or None
-        Seed of the offline shuffle.
-    """
+    """The options of one `repack`."""
 
     fields: tuple[str, ...] | None = None
+    """Datasets to rewrite; None for all that can be."""
     chunk_nbytes: int = 1024 * 1024
+    """Decoded bytes of a chunk, 4 KiB to 1 GiB."""
     compress: str = "none"
+    """``"none"``, ``"lz4"``, ``"zstd"`` or ``"gzip"``."""
     contiguous: bool = False
+    """Whether to store without chunks."""
     shuffle_rows: int | None = None
+    """Seed of the offline shuffle."""
 
     def __post_init__(self) -> None:
         if self.compress not in _COMPRESSIONS:

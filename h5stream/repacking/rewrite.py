@@ -131,12 +131,7 @@ class RewritePlan:
 def plan_rewrite(source: str, recipe: Recipe) -> RewritePlan:
     """Look at a file, and decide what becomes of each of its datasets.
 
-    Raises
-    ------
-    SourceError, FieldError
-        If it cannot be opened, or a field is not there.
-    FieldLengthError
-        If it is not clear which rows a shuffle is about.
+    It is an error if a field is not there, or it is not clear which rows a shuffle is about.
     """
     datasets = survey(source)
     chosen = {each.address for each in datasets}
@@ -207,15 +202,7 @@ def estimate_nbytes(plan: RewritePlan) -> int:
 
 
 def rewrite(plan: RewritePlan, target: Path, progress: RepackProgressCallback | None = None) -> RepackResult:
-    """Write the new file over `target`, which exists, and verify it.
-
-    Raises
-    ------
-    StagedFileDamagedError
-        If what was written is not what the source holds.
-    SourceChangedError
-        If the source changes meanwhile.
-    """
+    """Write the new file over `target`, which exists, and verify it against the source, which must not change."""
     begin, identity = time.monotonic(), FileIdentity.of(plan.source)
     seed = plan.recipe.shuffle_rows
     order = None if seed is None else permutation(plan.sample_rows, seed).astype(np.int64)

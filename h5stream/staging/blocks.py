@@ -12,115 +12,75 @@ import errno
 import mmap
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from h5stream.errors import SourceChangedError, StagedFileDamagedError
-from h5stream.staging.checksum import block_hash
-
-PIECE_BYTES = 256 << 10
+from h5stream.staging.checksum import PIECE_BYTES, block_hash
 
 # What copy_file_range says where it does not work between two files; a copy by hand then does.
 _CANNOT = {errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EPERM, errno.EBADF}
 
 
-@dataclass(frozen=True, slots=True)
-class Buffers:
-    """Two pieces of memory that one thread reuses: what was read, and what was read back."""
+def copy_block(
+    name: str, source: int, target: int, span: range, *, in_kernel: bool, progress: Callable[[int], None]
+) -> bytes:
+    """Copy some bytes of an open file to another one and give their hash; `progress` is told the bytes of every piece.
 
-    read: memoryview
-    """Holds a piece of the source."""
-    back: memoryview
-    """Holds the same piece of the copy."""
-
-
-def new_buffers() -> Buffers:
-    """Give buffers on page boundaries."""
-    return Buffers(memoryview(mmap.mmap(-1, PIECE_BYTES)), memoryview(mmap.mmap(-1, PIECE_BYTES)))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockCopy:
-    """One block to be copied between two open files."""
-
-    source: int
-    """Descriptor of the source."""
-    target: int
-    """Descriptor of the copy, open for reading and writing."""
-    offset: int
-    """First byte."""
-    length: int
-    """Bytes."""
-    in_kernel: bool
-    """Try copy_file_range: on one file system that shares extents or copies on its server."""
-    name: str
-    """The source, for messages."""
-
-
-def copy_block(block: BlockCopy, buffers: Buffers, progress: Callable[[int], None]) -> bytes:
-    """Copy one block and give the hash of its bytes; `progress` is told the bytes of every piece.
-
-    Raises
-    ------
-    SourceChangedError
-        If the source ends inside the block.
-    StagedFileDamagedError
-        If what is read back differs from what was read.
-    OSError
-        As the kernel says: no space left, input or output error.
+    It is an error if the source, called `name`, ends among them, or what is read back differs from what was read. With
+    `in_kernel`, copy_file_range is tried: on one file system that shares extents or copies on its server.
     """
     read, back = block_hash(), block_hash()
-    write = _write_in_kernel if block.in_kernel else _write
-    at, end = block.offset, block.offset + block.length
+    # On page boundaries: what was read, and what was read back.
+    given, got = (memoryview(mmap.mmap(-1, PIECE_BYTES)) for _ in range(2))
+    at, end = span.start, span.stop
     while at < end:
-        count = os.preadv(block.source, [buffers.read[: end - at]], at)
+        count = os.preadv(source, [given[: end - at]], at)
         if count == 0:
             raise SourceChangedError(
-                f"{block.name} changed while it was copied: it ends at byte {at}, {end} were expected. "
+                f"{name} changed while it was copied: it ends at byte {at}, {end} were expected. "
                 f"Its copy was not kept; stage again when nothing writes to it",
-                file=block.name,
+                file=name,
             )
-        read.update(buffers.read[:count])
-        write(block, buffers.read[:count], at)
-        back.update(read_back(block, buffers.back[:count], at))
+        read.update(given[:count])
+        taken = _copied_in_kernel(source, target, at, count) if in_kernel else 0
+        # What the kernel did not take; the bytes that were hashed, in any case.
+        _write(target, given[taken:count], at + taken)
+        back.update(read_back(target, got[:count], at))
         at += count
         progress(count)
     digest = read.digest()
     if back.digest() != digest:
         raise StagedFileDamagedError(
-            f"the copy of {block.name} differs from it between bytes {block.offset} and {end}: what was "
+            f"the copy of {name} differs from it between bytes {span.start} and {end}: what was "
             "written there is not what is read back. Its copy was not kept; memory or storage at fault is "
             "likely",
-            file=block.name,
+            file=name,
         )
     return digest
 
 
-def _write(block: BlockCopy, piece: memoryview, at: int) -> None:
+def _write(target: int, piece: memoryview, at: int) -> None:
     done = 0
     while done < len(piece):
-        done += os.pwrite(block.target, piece[done:], at + done)
+        done += os.pwrite(target, piece[done:], at + done)
 
 
-def _write_in_kernel(block: BlockCopy, piece: memoryview, at: int) -> None:
+def _copied_in_kernel(source: int, target: int, at: int, count: int) -> int:
+    """Let the kernel copy bytes; give how many it took."""
     done = 0
     try:
-        while done < len(piece):
-            moved = os.copy_file_range(block.source, block.target, len(piece) - done, at + done, at + done)
-            if moved == 0:
-                break
+        while done < count and (moved := os.copy_file_range(source, target, count - done, at + done, at + done)):
             done += moved
     except OSError as error:
         if error.errno not in _CANNOT:
             raise
-    # What the kernel did not take; the bytes that were hashed, in any case.
-    _write(block, piece[done:], at + done)
+    return done
 
 
-def read_back(block: BlockCopy, space: memoryview, at: int) -> memoryview:
+def read_back(target: int, space: memoryview, at: int) -> memoryview:
     """Read what was written, from storage where that can be asked for; gives `space`, filled."""
     done = 0
     while done < len(space):
-        count = os.preadv(block.target, [space[done:]], at + done)
+        count = os.preadv(target, [space[done:]], at + done)
         if count == 0:
             break  # shorter than what was written: the hashes will differ
         done += count

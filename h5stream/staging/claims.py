@@ -87,13 +87,17 @@ def _is_free(folder: StagingFolder, name: str) -> bool:
     path = folder.copy_path(name)
     if os.path.lexists(path):
         return False
-    parents = list(path.relative_to(folder.path).parents)[:-1]
-    # A symbolic link in the way could lead out of the folder.
-    return all(_is_plain_folder(folder.path / parent) for parent in parents if os.path.lexists(folder.path / parent))
+    return _lead_nowhere_else(parent for parent in _folders_above(folder, path) if os.path.lexists(parent))
 
 
-def _is_plain_folder(path: os.PathLike[str]) -> bool:
-    return stat.S_ISDIR(os.lstat(path).st_mode)
+def _folders_above(folder: StagingFolder, path: Path) -> list[Path]:
+    """Give the folders between a copy and the staging folder, the innermost first."""
+    return list(path.parents)[: len(path.relative_to(folder.path).parts) - 1]
+
+
+def _lead_nowhere_else(folders: Iterable[Path]) -> bool:
+    """Say whether these are plain folders: a symbolic link in the way could lead out of the staging folder."""
+    return all(stat.S_ISDIR(os.lstat(path).st_mode) for path in folders)
 
 
 def standing_in(folder: StagingFolder, files: Files, who: Claimant) -> Callable[[str, Member], Standing]:
@@ -130,10 +134,7 @@ def is_of(entry: Entry, member: Member, recipe: str) -> bool:
 def make_claim(folder: StagingFolder, groups: Sequence[Group], who: Claimant, tick: Callable[[], None]) -> Claim:
     """Decide what to copy and what to use, and write both to the manifest, in the session of `who`.
 
-    Raises
-    ------
-    NotEnoughSpaceError
-        If what is to be copied does not fit; nothing was changed then.
+    Where what is to be copied does not fit, nothing is changed and `NotEnoughSpaceError` is raised.
     """
     with folder.locked(tick) as files:
         before = dict(files)
@@ -145,39 +146,17 @@ def make_claim(folder: StagingFolder, groups: Sequence[Group], who: Claimant, ti
             begin_session(folder, who.session)  # before the manifest speaks of it: without a lock it counts as dead
         for name in draft.to_retire:
             delete_copy(folder, name, files[name])
-        parts = _make_parts(folder, draft)
-        if draft.files != before:
-            _save_or_delete(folder, draft, parts)
+        with contextlib.ExitStack() as undone:
+            for name, _ in draft.to_copy:
+                path = folder.part_path(name, draft.files[name])
+                inode = _make_part(folder, path)
+                undone.callback(path.unlink, missing_ok=True)
+                draft.files[name] = replace(draft.files[name], copy_inode=inode)
+            if draft.files != before:
+                folder.save(draft.files)
+            undone.pop_all()  # all of them are in the manifest now
     to_copy = tuple((name, member, draft.files[name].copy_inode) for name, member in draft.to_copy)
     return Claim(names=tuple(draft.names), to_copy=to_copy, to_wait_for=tuple(draft.to_wait_for))
-
-
-def _make_parts(folder: StagingFolder, draft: _Draft) -> list[Path]:
-    """Make the empty files that copies begin as, and write their inodes into the draft."""
-    made: list[Path] = []
-    try:
-        for name, _ in draft.to_copy:
-            path = folder.part_path(name, draft.files[name])
-            inode = _make_part(folder, path)
-            made.append(path)
-            draft.files[name] = replace(draft.files[name], copy_inode=inode)
-    except BaseException:
-        _delete_parts(made)
-        raise
-    return made
-
-
-def _save_or_delete(folder: StagingFolder, draft: _Draft, parts: Sequence[Path]) -> None:
-    try:
-        folder.save(draft.files)
-    except BaseException:
-        _delete_parts(parts)
-        raise
-
-
-def _delete_parts(paths: Sequence[Path]) -> None:
-    for path in paths:
-        path.unlink(missing_ok=True)
 
 
 def _draft(folder: StagingFolder, groups: Sequence[Group], files: Files, who: Claimant) -> _Draft:
@@ -301,14 +280,13 @@ def _make_part(folder: StagingFolder, path: Path) -> int:
 def delete_copy(folder: StagingFolder, name: str, entry: Entry) -> bool:
     """Delete a copy if the file of that name is the one that was made; say whether it was."""
     path = folder.copy_path(name)
-    if is_intact(folder, name, entry) is None or not all(
-        _is_plain_folder(folder.path / parent) for parent in list(path.relative_to(folder.path).parents)[:-1]
-    ):
+    folders = _folders_above(folder, path)
+    if is_intact(folder, name, entry) is None or not _lead_nowhere_else(folders):
         return False
     path.unlink()
-    for parent in list(path.relative_to(folder.path).parents)[:-1]:
+    for parent in folders:
         with contextlib.suppress(OSError):  # not empty: another's
-            (folder.path / parent).rmdir()
+            parent.rmdir()
     return True
 
 
@@ -342,4 +320,5 @@ def reclaim(folder: StagingFolder, files: dict[str, Entry]) -> None:
             drop_unfinished(folder, name, files.pop(name))
     for path in folder.control.glob("*.session"):  # of the dead, also of those of whom the manifest never spoke
         if path.stem not in alive:
-            _delete_parts([*folder.control.glob(f"{path.stem}.*.part"), path])
+            for unfinished in (*folder.control.glob(f"{path.stem}.*.part"), path):
+                unfinished.unlink(missing_ok=True)

@@ -1,13 +1,13 @@
 """Copying several files at once, each in blocks, to names that nothing takes for whole files.
 
 # Guarantees:
-# - `ParallelCopy` starts its threads in `start` and has joined them when `close` returns. The threads read
+# - `ParallelCopy` starts its threads in `start` and has ended them when `close` returns. The threads read
 #   and write files and nothing else; what becomes of a finished copy is the caller's business, in the
 #   caller's thread.
 # - A block belongs to one thread. Descriptors are opened for a block and closed after it, so that each has
-#   its own read-ahead and an idle file costs none. Buffers belong to a thread.
-# - `_lock` guards the hand-out of blocks and the counts of those unfinished. No thread holds it over I/O.
-# - After `close`, or after an error in any thread, each thread stops at its next piece of 256 KiB.
+#   its own read-ahead and an idle file costs none.
+# - `_lock` guards what is counted. No thread holds it over I/O.
+# - After `close` each thread stops at its next piece of 256 KiB.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import queue
 import stat
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 from h5stream import allowance
@@ -32,12 +32,11 @@ from h5stream.errors import (
     StagedFileDamagedError,
     StagingError,
 )
-from h5stream.staging.blocks import BlockCopy, Buffers, copy_block, new_buffers
+from h5stream.staging.blocks import copy_block
 from h5stream.staging.checksum import BLOCK_BYTES, Checksum, block_count, combine
 from h5stream.staging.layout import SourceVersion, version_from
 from h5stream.units import text_of_bytes
 
-# Ctrl-C in the middle of `Thread.start` leaves a thread that comes up a moment later: within this time.
 _LATE_START_S = 1.0
 
 
@@ -87,33 +86,13 @@ class _OpenFile:
 
     def __init__(self, job: CopyJob) -> None:
         self.job = job
-        count = block_count(job.version.size_bytes)
-        self.digests = [b""] * count
-        # A file of zero bytes has no block, but must be made.
-        self.blocks = self.untaken = self.unfinished = max(1, count)
-
-
-@dataclass(frozen=True, slots=True)
-class _Block:
-    file: _OpenFile
-    number: int
-
-
-@dataclass(slots=True)
-class _Count:
-    """Bytes that one thread has copied; written by that thread only, read by all."""
-
-    bytes: int = 0
+        # A file of zero bytes has no digest, but must be made.
+        self.digests = [b""] * block_count(job.version.size_bytes)
+        self.blocks = self.unfinished = max(1, len(self.digests))
 
 
 class _StoppedError(Exception):
     """The copy was closed; no news to anybody."""
-
-
-@dataclass(slots=True)
-class _State:
-    finished: queue.SimpleQueue[CopiedFile | BaseException] = field(default_factory=queue.SimpleQueue)
-    stop: threading.Event = field(default_factory=threading.Event)
 
 
 def default_threads() -> int:
@@ -125,133 +104,60 @@ class ParallelCopy:
     """Copies jobs with several threads; finished files are fetched with `wait`."""
 
     def __init__(self, jobs: Sequence[CopyJob], threads: int) -> None:
-        self._agenda = _Agenda(jobs)
-        self._lock = threading.Lock()
-        self._state = _State()
-        self._launched: list[threading.Thread] = []
-        wanted = sum(max(1, block_count(job.version.size_bytes)) for job in jobs)
-        self._counts = [_Count() for _ in range(min(threads, wanted))]
-        self._threads = [
-            threading.Thread(target=self._work, args=(count,), name=f"h5stream-stage-{number}", daemon=True)
-            for number, count in enumerate(self._counts)
-        ]
-
-    @property
-    def bytes_done(self) -> int:
-        """Bytes copied so far."""
-        return sum(count.bytes for count in self._counts)
+        self._jobs, self._threads = jobs, threads
+        self._name = f"h5stream-stage-{id(self):x}"
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=self._name)
+        self._done: queue.SimpleQueue[Future[CopiedFile | None]] = queue.SimpleQueue()
+        self._stop, self._lock = threading.Event(), threading.Lock()
+        self.bytes_done = 0
 
     def start(self) -> None:
         """Start the threads."""
-        for thread in self._threads:
-            self._launched.append(thread)
-            thread.start()
+        files = [_OpenFile(job) for job in self._jobs]
+        blocks = [(place, file, number) for place, file in enumerate(files) for number in range(file.blocks)]
+        # Writes to one file wait for each other in the kernel, those to several do not: as many files as there are
+        # threads take turns.
+        blocks.sort(key=lambda block: (block[0] // self._threads, block[2]))
+        for _, file, number in blocks:
+            self._pool.submit(self._copy, file, number).add_done_callback(self._done.put)
 
     def wait(self, timeout_s: float) -> list[CopiedFile]:
         """Give the files finished since the last call, after `timeout_s` at most; raise a thread's error."""
-        found: list[CopiedFile] = []
+        found: list[CopiedFile | None] = []
         with contextlib.suppress(queue.Empty):
-            item = self._state.finished.get(timeout=timeout_s)
+            found.append(self._done.get(timeout=timeout_s).result())
             while True:
-                if isinstance(item, BaseException):
-                    raise item
-                found.append(item)
-                item = self._state.finished.get_nowait()
-        return found
+                found.append(self._done.get_nowait().result())
+        return [copied for copied in found if copied is not None]
 
     def close(self) -> None:
         """Stop the threads and wait until they are gone."""
-        self._state.stop.set()
-        for thread in self._launched:
-            _join(thread)
-
-    def _work(self, count: _Count) -> None:
-        buffers = new_buffers()
-        try:
-            own = None
-            while (block := self._next(own)) is not None:
-                self._copy(block, buffers, count)
-                own = block.file
-        except _StoppedError:
-            pass
-        except BaseException as error:
-            self._state.stop.set()
-            self._state.finished.put(error)
-
-    def _next(self, own: _OpenFile | None) -> _Block | None:
-        with self._lock:
-            return None if self._state.stop.is_set() else self._agenda.next(own)
-
-    def _copy(self, block: _Block, buffers: Buffers, count: _Count) -> None:
-        job = block.file.job
-
-        def told(size: int) -> None:
-            count.bytes += size
-            if self._state.stop.is_set():
-                raise _StoppedError
-
-        with _opened(job) as (source, target):
-            offset = block.number * BLOCK_BYTES
-            length = min(BLOCK_BYTES, job.version.size_bytes - offset)
-            if length > 0:
-                piece = BlockCopy(
-                    source=source,
-                    target=target,
-                    offset=offset,
-                    length=length,
-                    in_kernel=job.in_kernel,
-                    name=job.source,
-                )
-                block.file.digests[block.number] = copy_block(piece, buffers, told)
-            if self._is_last(block.file):
-                self._state.finished.put(_finish(block.file, source, target))
-
-    def _is_last(self, file: _OpenFile) -> bool:
-        with self._lock:
-            file.unfinished -= 1
-            return file.unfinished == 0
-
-
-def _join(thread: threading.Thread) -> None:
-    """Wait for the end of a thread, also one that is only just coming up after an interrupted start."""
-    give_up = time.monotonic() + _LATE_START_S
-    while time.monotonic() < give_up:
-        try:
-            thread.join()
-        except RuntimeError:  # not started, or not yet
+        self._stop.set()
+        self._pool.shutdown(cancel_futures=True)
+        # One that Ctrl-C kept the pool from noting while it was started comes up a moment later, and ends.
+        give_up = time.monotonic() + _LATE_START_S
+        while time.monotonic() < give_up and any(one.name.startswith(self._name) for one in threading.enumerate()):
             time.sleep(0.001)
-        else:
-            return
 
+    def _copy(self, file: _OpenFile, number: int) -> CopiedFile | None:
+        """Copy a block; give the file if that was the last one."""
+        job, offset = file.job, number * BLOCK_BYTES
+        span = range(offset, min(offset + BLOCK_BYTES, job.version.size_bytes))
+        with _opened(job) as (source, target):
+            if span:
+                file.digests[number] = copy_block(
+                    job.source, source, target, span, in_kernel=job.in_kernel, progress=self._told
+                )
+            with self._lock:
+                file.unfinished -= 1
+                is_last = file.unfinished == 0
+            return _finish(file, source, target) if is_last else None
 
-class _Agenda:
-    """Hands out blocks: to each thread those of a file of its own while there are files, then of others'.
-
-    Writes to one file wait for each other in the kernel (one lock to an inode), writes to several do not.
-    Not safe for several threads by itself; `ParallelCopy` holds its lock.
-    """
-
-    def __init__(self, jobs: Sequence[CopyJob]) -> None:
-        self._untouched = deque(_OpenFile(job) for job in jobs)
-        self._begun: deque[_OpenFile] = deque()
-
-    def next(self, own: _OpenFile | None) -> _Block | None:
-        """Give the next block for a thread whose last block was of the file `own`."""
-        if own is None or own.untaken == 0:
-            own = self._other()
-        if own is None:
-            return None
-        number = own.blocks - own.untaken
-        own.untaken -= 1
-        return _Block(own, number)
-
-    def _other(self) -> _OpenFile | None:
-        if self._untouched:
-            self._begun.append(self._untouched.popleft())
-            return self._begun[-1]
-        while self._begun and self._begun[0].untaken == 0:
-            self._begun.popleft()
-        return self._begun[0] if self._begun else None
+    def _told(self, nbytes: int) -> None:
+        with self._lock:
+            self.bytes_done += nbytes
+        if self._stop.is_set():
+            raise _StoppedError
 
 
 @contextlib.contextmanager

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,35 +23,20 @@ if TYPE_CHECKING:
     from h5stream.storage.references import Reference
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gathered:
-    """What is to be staged, and what is to be said about it."""
+def gather(path: Path, *, follow: bool) -> tuple[Group, list[str]]:
+    """Give the group of a file: itself, and with `follow` every file that it needs, directly or not; and what to say.
 
-    group: Group
-    """The file that was asked for and those that come along."""
-    notices: tuple[str, ...]
-    """Lines for people."""
-
-
-def gather(path: Path, *, follow: bool) -> Gathered:
-    """Give the group of a file: itself, and with `follow` every file that it needs, directly or not.
-
-    Raises
-    ------
-    SourceNotFoundError
-        If the file does not exist.
-    UnfollowableReferenceError
-        If a needed file is named by an absolute path, or would not be found beside the copy.
+    A needed file that is named by an absolute path, or would not be found beside the copy, is an error.
     """
     main = Path(os.path.abspath(path))
     _check_regular(main)
     if not follow:
         # First, because looking into a file brings what this process has written into it, and so changes it.
-        stays = tuple(_what_stays_behind(main))
-        return Gathered(group=_group([main]), notices=stays)
+        stays = list(_what_stays_behind(main))
+        return _group([main]), stays
     found, missing = _closure(main)
     notices = [f"{item.file} names {item.target} ({item.kind}), which does not exist" for item in missing]
-    return Gathered(group=_group(found), notices=(*notices, *_storage_notice(main)))
+    return _group(found), [*notices, *_storage_notice(main)]
 
 
 def _check_regular(path: Path) -> None:

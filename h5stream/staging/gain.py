@@ -34,16 +34,7 @@ def place_of(path: Path) -> Place:
 def little_gain(name: str, size_bytes: int, resident: int | None, source: Place, target: Place) -> str:
     """Give why staging a file gains little, for people; an empty string where it may gain.
 
-    Parameters
-    ----------
-    name : str
-        The file, as the message is to call it.
-    size_bytes : int
-        Its size.
-    resident : int or None
-        Bytes of it that the page cache holds; None where that is not known.
-    source, target : Place
-        Where it lies and where it would go.
+    Of the file the page cache holds `resident` bytes; None where that is not known.
     """
     if source.mount.in_memory:
         return f"staging {name} gains nothing: it lies in memory already ({source.mount.kind})"

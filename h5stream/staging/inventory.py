@@ -18,8 +18,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from h5stream.errors import StagedFileInUseError, StagingError
-from h5stream.staging.blocks import PIECE_BYTES
-from h5stream.staging.checksum import Checksum, block_count, block_hash, combine
+from h5stream.staging.checksum import Checksum, block_count, combine, hash_block
 from h5stream.staging.claims import alive_among, delete_copy, drop_unfinished, is_intact, reclaim, sessions_of
 from h5stream.staging.copying import default_threads
 from h5stream.staging.folder import StagingFolder, pid_of
@@ -190,21 +189,19 @@ def verify_staged(
         By name; copies that are being made are left out.
     """
     place = _folder(folder)
-    whole = [(name, entry) for name, entry in sorted(place.load().items()) if entry.whole]
+    whole = {name: (entry, entry.checksum) for name, entry in sorted(place.load().items()) if entry.checksum}
     reader = _Reader()
-    jobs = [
-        (name, entry, number)
-        for name, entry in whole
-        for number in range(block_count(entry.bytes_of_copy, _block_bytes(entry)))
-    ]
-    total = sum(entry.bytes_of_copy for _, entry in whole)
+    total = sum(entry.bytes_of_copy for entry, _ in whole.values())
     pool = ThreadPoolExecutor(threads or default_threads(), thread_name_prefix="h5stream-verify")
     try:
-        futures = {
-            (name, number): pool.submit(reader.digest, place.copy_path(name), entry, number)
-            for name, entry, number in jobs
+        blocks = {
+            name: [
+                pool.submit(reader.digest, place.copy_path(name), number * made.block_bytes, made.block_bytes)
+                for number in range(block_count(entry.bytes_of_copy, made.block_bytes))
+            ]
+            for name, (entry, made) in whole.items()
         }
-        left = set(futures.values())
+        left = {future for futures in blocks.values() for future in futures}
         while left:
             _, left = wait(left, timeout=TICK_S)
             if progress is not None:
@@ -215,50 +212,40 @@ def verify_staged(
     return tuple(
         VerifiedFile(
             path=place.copy_path(name),
-            problem=_problem(
-                place.copy_path(name),
-                entry,
-                [futures[name, n].result() for n in range(block_count(entry.bytes_of_copy, _block_bytes(entry)))],
-            ),
+            problem=_problem(place.copy_path(name), entry, made, [future.result() for future in blocks[name]]),
         )
-        for name, entry in whole
+        for name, (entry, made) in whole.items()
     )
 
 
-def _block_bytes(entry: Entry) -> int:
-    assert entry.checksum is not None
-    return entry.checksum.block_bytes
+class _StoppedError(Exception):
+    """The caller has gone."""
 
 
 class _Reader:
-    """Hashes blocks for several threads; `bytes_done` may lag behind, it is only shown."""
+    """Hashes blocks for several threads."""
 
     def __init__(self) -> None:
         self.stop = threading.Event()
         self.bytes_done = 0
         self._lock = threading.Lock()
 
-    def digest(self, path: Path, entry: Entry, number: int) -> bytes | OSError:
+    def digest(self, path: Path, offset: int, length: int) -> bytes | OSError:
         """Give the hash of one block, or the error that reading it met."""
-        block_bytes = _block_bytes(entry)
-        at, end = number * block_bytes, min((number + 1) * block_bytes, entry.bytes_of_copy)
-        digest = block_hash()
         try:
             with path.open("rb", buffering=0) as file:
-                while at < end and not self.stop.is_set():
-                    piece = os.pread(file.fileno(), min(PIECE_BYTES, end - at), at)
-                    if not piece:
-                        break
-                    digest.update(piece)
-                    at += len(piece)
-                    with self._lock:
-                        self.bytes_done += len(piece)
+                return hash_block(file.fileno(), offset, length, self._told)
         except OSError as error:
             return error
-        return digest.digest()
+
+    def _told(self, nbytes: int) -> None:
+        if self.stop.is_set():
+            raise _StoppedError
+        with self._lock:
+            self.bytes_done += nbytes
 
 
-def _problem(path: Path, entry: Entry, digests: Sequence[bytes | OSError]) -> str:
+def _problem(path: Path, entry: Entry, made: Checksum, digests: Sequence[bytes | OSError]) -> str:
     try:
         size = path.lstat().st_size
     except OSError as error:
@@ -269,12 +256,9 @@ def _problem(path: Path, entry: Entry, digests: Sequence[bytes | OSError]) -> st
     if errors:
         return f"cannot be read: {errors[0].strerror or errors[0]}"
     found = combine([item for item in digests if isinstance(item, bytes)])
-    assert entry.checksum is not None
-    if found.algorithm != entry.checksum.algorithm:
-        return f"its checksum is of a kind that is not known here: {entry.checksum.algorithm}"
-    if found.digest != entry.checksum.digest:
-        return f"its checksum is {found.digest}, {entry.checksum.digest} was staged"
-    return ""
+    if found.algorithm != made.algorithm:
+        return f"its checksum is of a kind that is not known here: {made.algorithm}"
+    return "" if found.digest == made.digest else f"its checksum is {found.digest}, {made.digest} was staged"
 
 
 def remove_staged(

@@ -108,21 +108,9 @@ def known_prefixes(group: Group, names: Iterable[str]) -> list[str]:
 
 
 def choose_prefix(group: Group, known: Iterable[str], standing: Callable[[str, Member], Standing]) -> str | None:
-    """Give the subfolder for a group: where it lies already, else the first in which no name is taken.
+    """Give the subfolder for a group: where it lies already, else the first in which no name is taken; None if all are.
 
-    Parameters
-    ----------
-    group : Group
-        The files.
-    known : iterable of str
-        Subfolders that may hold the group already, from `known_prefixes`.
-    standing : callable
-        What a name is to a member.
-
-    Returns
-    -------
-    str or None
-        A prefix that is empty or ends in a slash; None where all are taken.
+    A prefix is empty or ends in a slash; `known` ones, from `known_prefixes`, may hold the group already.
     """
     for prefix in known:
         if all(standing(prefix + member.relative, member) in _THERE for member in group.members):

@@ -25,14 +25,8 @@ PathLike = str | os.PathLike[str]
 def stage_layout(layout: SampleLayout, to: PathLike) -> tuple[SampleLayout, Callable[[], None]]:
     """Stage the files of a layout; give the layout over the copies, and what gives their lease back.
 
-    A copy has its source's bytes, so every address in the layout holds for it too: nothing is opened again.
-
-    Raises
-    ------
-    StagingError
-        As `h5stream.stage` does.
-    SourceChangedError
-        If a file is not the one that the layout was made of.
+    A copy has its source's bytes, so every address in the layout holds for it too: nothing is opened again. A file that
+    is not the one any more that the layout was made of is an error.
     """
     _log.info("staging %d file(s) to %s", len(layout.files), to)
     # What links lead to is among the files. Other files that those need come along only where they may be outside.

@@ -113,10 +113,7 @@ def _entry_to_json(entry: Entry) -> dict[str, Any]:
 def from_json(text: str, *, where: str) -> dict[str, Entry]:
     """Give the files that a manifest lists, checked; `where` names the folder in messages.
 
-    Raises
-    ------
-    ManifestError
-        If it is no manifest, was written by a newer version, or names something outside its folder.
+    `ManifestError` is raised for what is no manifest, is of another version, or names something outside its folder.
     """
     try:
         document = json.loads(text)

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 from h5stream.errors import SourceChangedError
 from h5stream.repacking.recipe import Recipe
-from h5stream.staging.blocks import PIECE_BYTES
-from h5stream.staging.checksum import BLOCK_BYTES, Checksum, block_hash, combine
+from h5stream.staging.checksum import BLOCK_BYTES, Checksum, combine, hash_block
 from h5stream.staging.claims import is_of
 from h5stream.staging.copying import CopiedFile, CopyJob, dress, open_part
 from h5stream.staging.folder import StagingFolder
@@ -59,12 +58,7 @@ class Remaking:
     def remake(self, job: CopyJob, progress: Callable[[int], None]) -> tuple[CopiedFile, tuple[str, ...]]:
         """Rewrite a file to its unfinished name, verify it and flush it; give it, and what could not be kept.
 
-        Parameters
-        ----------
-        job : CopyJob
-            The file.
-        progress : callable
-            Told how far it is, in bytes of the estimated size.
+        `progress` is told how far it is, in bytes of the estimated size.
         """
         from h5stream.repacking.repack import explained
         from h5stream.repacking.rewrite import estimate_nbytes, rewrite
@@ -104,10 +98,5 @@ class Remaking:
 
 def _checksum(descriptor: int, size_bytes: int) -> Checksum:
     """Hash what was written, as the manifest keeps it; whether it is right was found out through h5py."""
-    digests = []
-    for start in range(0, size_bytes, BLOCK_BYTES):
-        digest = block_hash()
-        for at in range(start, min(start + BLOCK_BYTES, size_bytes), PIECE_BYTES):
-            digest.update(os.pread(descriptor, min(PIECE_BYTES, size_bytes - at), at))
-        digests.append(digest.digest())
-    return combine(digests)
+    starts = range(0, size_bytes, BLOCK_BYTES)
+    return combine([hash_block(descriptor, start, BLOCK_BYTES, lambda nbytes: None) for start in starts])

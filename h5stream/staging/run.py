@@ -117,9 +117,9 @@ class StagingRun:
         wanted = list(dict.fromkeys(path for path in paths if not in_place[path]))
         groups = []
         for path in wanted:
-            gathered = gather(path, follow=follow)
-            groups.append(gathered.group)
-            self._notices += gathered.notices
+            group, notices = gather(path, follow=follow)
+            groups.append(group)
+            self._notices += notices
         self._notices += [f"{path} lies in the folder already" for path in in_place if in_place[path]]
         if self._remaking is not None:
             self._notices += self._remaking.look_at(self._folder, [group.members[0] for group in groups])

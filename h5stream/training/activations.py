@@ -61,17 +61,22 @@ def measure_activations(
         Takes the batch and gives something with the loss in it; under ``torch.autocast`` if training is.
         By default ``model(batch)``, with a tuple, list or dict spread over the arguments.
 
+    Returns
+    -------
+    ActivationMemory
+        Bytes a row, and those that are kept whatever the batch.
+
+    Raises
+    ------
+    OptionError
+        Fewer than 4 rows, no tensor, or tensors that disagree in rows.
+
     Notes
     -----
     Counted by https://docs.pytorch.org/docs/stable/autograd.html#torch.autograd.graph.saved_tensors_hooks,
     each storage once, without parameters, buffers and the batch. Compiled models and activation
     checkpointing save differently from what the hooks see in the first run; measure these with
     `find_batch_size`.
-
-    Raises
-    ------
-    OptionError
-        Fewer than 4 rows, no tensor, or tensors that disagree in rows.
 
     Examples
     --------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -42,21 +42,14 @@ class Stateful(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One batch size that was tried.
-
-    Attributes
-    ----------
-    batch_size : int
-        Rows.
-    fits : bool
-        False if memory ran out.
-    message : str
-        The first line of what was raised, empty if it fits.
-    """
+    """One batch size that was tried."""
 
     batch_size: int
+    """Rows."""
     fits: bool
+    """False if memory ran out."""
     message: str = ""
+    """The first line of what was raised, empty if it fits."""
 
     def __str__(self) -> str:
         return f"{self.batch_size}: " + ("fits" if self.fits else f"out of memory ({self.message})")
@@ -147,6 +140,11 @@ def find_batch_size(
     free : callable, optional
         Called between tries, after garbage collection; by default gives torch's cached GPU memory back.
 
+    Returns
+    -------
+    BatchSearch
+        The suggestion, the largest batch that worked, and every try.
+
     Raises
     ------
     OptionError
@@ -182,15 +180,15 @@ def find_batch_size(
     return _report(search, low, high, margin_share, restored=bool(saved))
 
 
+@dataclass(slots=True)
 class _Search:
     """The tries so far, and how to make the next. Used by one thread, the caller's."""
 
-    def __init__(self, step: Callable[[int], Any], steps_per_try: int, free: Callable[[], Any]) -> None:
-        self.step = step
-        self.steps_per_try = steps_per_try
-        self.free = free
-        self.attempts: list[Attempt] = []
-        self.steps_run = 0
+    step: Callable[[int], Any]
+    steps_per_try: int
+    free: Callable[[], Any]
+    attempts: list[Attempt] = field(default_factory=list)
+    steps_run: int = 0
 
     def release(self) -> None:
         gc.collect()

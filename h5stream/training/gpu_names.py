@@ -12,18 +12,12 @@ from h5stream.errors import OptionError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """One GPU model.
-
-    Attributes
-    ----------
-    name : str
-        As the presets call it.
-    memory_gib : tuple of float
-        The memories it is sold with in GiB (the maker's "GB"), the usual one first.
-    """
+    """One GPU model."""
 
     name: str
+    """As the presets call it."""
     memory_gib: tuple[float, ...]
+    """The memories it is sold with in GiB (the maker's "GB"), the usual one first."""
 
 
 # Memories are the makers' data sheets'. The notes know the RTX 5090 with 24 GB, which is the laptop card;
@@ -116,20 +110,10 @@ def nearest_names(name: str, count: int = 3) -> tuple[str, ...]:
 
 
 def find_card(name: str) -> Card:
-    """Give the card that a name means, whoever wrote it: a driver, a shop or a person.
+    """Give the card that a name means, whether a driver, a shop or a person wrote it.
 
     Makers' words, form factors, case, spaces and memory sizes do not matter; the model's letters and
-    digits do, since a guess between ``4080`` and ``4090`` is worse than a question.
-
-    Parameters
-    ----------
-    name : str
-        For example ``"NVIDIA GeForce RTX 4090"`` (NVML), ``"rtx4090"``, ``"4090"`` or ``"A100-SXM4-80GB"``.
-
-    Raises
-    ------
-    OptionError
-        No card has that name; the message gives the nearest ones.
+    digits do, since a guess between ``4080`` and ``4090`` is worse than a question. The error gives the nearest names.
 
     Examples
     --------

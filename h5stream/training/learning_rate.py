@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal
 
 from h5stream.advice.rules import above_zero, at_least
 from h5stream.advice.suggestion import Suggestion
-from h5stream.errors import OptionError
 from h5stream.training.optimizer_states import find_optimizer
 
-# Goyal et al. ramp over 5 epochs.
-_WARMUP_EPOCHS = 5.0
+# Goyal et al. ramp over 5 epochs; Adam's ramp follows its second moment, of which this is everyone's default.
+_WARMUP_EPOCHS = 5
+_BETA2 = 0.999
 _STEP_BY_GRADIENT = frozenset({"sgd", "momentum"})
 
 _SOURCES = (
@@ -23,90 +21,32 @@ _SOURCES = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LearningRate(Suggestion):
-    """A learning rate for another batch.
-
-    Attributes
-    ----------
-    old_batch_size, new_batch_size : int
-        Rows of an optimizer step before and after, accumulation and ranks included.
-    old_lr : float
-        The rate that was tuned for the old batch.
-    linear, sqrt : float
-        The new rate by each rule.
-    rule : str
-        The rule that fits the optimizer.
-    lr : float
-        The new rate by that rule.
-    warmup_steps : int or None
-        Optimizer steps of the ramp, None where the rows of an epoch would be needed and were not given.
-    warmup_start : float
-        The rate that the ramp begins with.
-    """
-
-    old_batch_size: int
-    new_batch_size: int
-    old_lr: float
-    linear: float
-    sqrt: float
-    rule: Literal["linear", "sqrt"]
-    lr: float
-    warmup_steps: int | None
-    warmup_start: float
-
-
 def learning_rate_for(
-    new_batch_size: int,
-    *,
-    old_batch_size: int,
-    old_lr: float,
-    optimizer: str = "adamw",
-    rows: int | None = None,
-    beta2: float = 0.999,
-    warmup_epochs: float = _WARMUP_EPOCHS,
-) -> LearningRate:
+    new_batch_size: int, *, old_batch_size: int, old_lr: float, optimizer: str = "adamw", rows: int | None = None
+) -> Suggestion:
     """Give the learning rate for a new batch by both rules, which of them fits, and the warm-up.
 
     Linear for plain and momentum SGD: k times the rows make one step for k. Square root for optimizers that
     divide by the gradient's own size (Adam and its kin). Both are starting points: no rule holds for every
-    task and size.
-
-    Parameters
-    ----------
-    new_batch_size, old_batch_size : int
-        Rows of an optimizer step, with accumulation and all ranks.
-    old_lr : float
-        The rate that works with the old batch.
-    optimizer : str, optional
-        Decides the rule and the warm-up.
-    rows : int, optional
-        Rows of an epoch, to turn warm-up epochs into steps.
-    beta2 : float, optional
-        Of Adam, for its warm-up.
-    warmup_epochs : float, optional
-        Of the ramp for SGD.
+    task and size. Batches are those of an optimizer step, with accumulation and all ranks; `rows` of an epoch turn
+    warm-up epochs into steps.
 
     Examples
     --------
-    >>> rate = learning_rate_for(16, old_batch_size=8, old_lr=0.0004)
-    >>> round(rate.sqrt, 6), rate.linear, rate.rule, rate.warmup_steps
+    >>> rate = learning_rate_for(16, old_batch_size=8, old_lr=0.0004).figures
+    >>> round(rate["sqrt"], 6), rate["linear"], rate["rule"], rate["warmup_steps"]
     (0.000566, 0.0008, 'sqrt', 2000)
     """
     at_least(1, new_batch_size=new_batch_size, old_batch_size=old_batch_size, rows=rows)
     above_zero(old_lr=old_lr)
-    at_least(0, warmup_epochs=warmup_epochs)
-    if not 0 <= beta2 < 1:
-        raise OptionError(f"beta2 must be at least 0 and under 1, not {beta2}")
     plain = find_optimizer(optimizer).name in _STEP_BY_GRADIENT
     ratio = new_batch_size / old_batch_size
     linear, root = old_lr * ratio, old_lr * math.sqrt(ratio)
-    rate = linear if plain else root
-    steps, warmup_line = _warmup(plain, new_batch_size, rows, beta2, warmup_epochs)
+    rule, rate = ("linear", linear) if plain else ("sqrt", root)
+    steps, warmup_line = _warmup(plain, new_batch_size, rows)
     # Goyal et al. ramp up from the old rate; Adam's ramp begins at 0. A smaller batch starts where it ends.
     start = min(old_lr, rate) if plain else 0.0
-    rule: Literal["linear", "sqrt"] = "linear" if plain else "sqrt"
-    return LearningRate(
+    return Suggestion(
         title=f"Learning rate for a batch of {new_batch_size}",
         answer=f"{rate:.3g} ({rule} rule)" + ("" if steps is None else f", {steps} warm-up steps from {start:.3g}"),
         arithmetic=(
@@ -117,28 +57,29 @@ def learning_rate_for(
         ),
         caveats=_caveats(ratio, steps, rows, new_batch_size, plain),
         sources=_SOURCES,
-        old_batch_size=old_batch_size,
-        new_batch_size=new_batch_size,
-        old_lr=old_lr,
-        linear=linear,
-        sqrt=root,
-        rule=rule,
-        lr=rate,
-        warmup_steps=steps,
-        warmup_start=start,
+        figures={
+            "old_batch_size": old_batch_size,
+            "new_batch_size": new_batch_size,
+            "old_lr": old_lr,
+            "linear": linear,
+            "sqrt": root,
+            "rule": rule,
+            "lr": rate,
+            "warmup_steps": steps,
+            "warmup_start": start,
+        },
     )
 
 
-def _warmup(plain: bool, batch_size: int, rows: int | None, beta2: float, epochs: float) -> tuple[int | None, str]:
+def _warmup(plain: bool, batch_size: int, rows: int | None) -> tuple[int | None, str]:
     if not plain:
         # 0.999 is no binary fraction: without rounding, 2 / (1 - 0.999) would come out above 2000.
-        steps = math.ceil(round(2 / (1 - beta2), 6))
-        return steps, f"warm-up: 2 / (1 - {beta2:g}) = {steps} steps, whatever the batch"
+        steps = math.ceil(round(2 / (1 - _BETA2), 6))
+        return steps, f"warm-up: 2 / (1 - {_BETA2:g}) = {steps} steps, whatever the batch"
     if rows is None:
-        return None, f"warm-up: {epochs:g} epochs x ceil(rows / {batch_size}) steps; give the rows"
-    a_epoch = math.ceil(rows / batch_size)
-    steps = math.ceil(epochs * a_epoch)
-    return steps, f"warm-up: {epochs:g} epochs x ceil({rows} / {batch_size}) = {steps} steps"
+        return None, f"warm-up: {_WARMUP_EPOCHS} epochs x ceil(rows / {batch_size}) steps; give the rows"
+    steps = _WARMUP_EPOCHS * math.ceil(rows / batch_size)
+    return steps, f"warm-up: {_WARMUP_EPOCHS} epochs x ceil({rows} / {batch_size}) = {steps} steps"
 
 
 def _caveats(ratio: float, steps: int | None, rows: int | None, batch_size: int, plain: bool) -> tuple[str, ...]:

@@ -20,24 +20,16 @@ _SMALLEST_8BIT = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerKind:
-    """How much an optimizer keeps.
-
-    Attributes
-    ----------
-    name : str
-        Its short name.
-    copies : int
-        State tensors as large as the parameter (or, with 8 bits, as many values).
-    form : str
-        ``"full"`` in the parameter's own type, ``"8bit"``, or ``"factored"`` into rows and columns.
-    keeps : str
-        What they are.
-    """
+    """How much an optimizer keeps."""
 
     name: str
+    """Its short name."""
     copies: int
+    """State tensors as large as the parameter (or, with 8 bits, as many values)."""
     keeps: str
+    """What they are."""
     form: str = "full"
+    """``"full"`` in the parameter's own type, ``"8bit"``, or ``"factored"`` into rows and columns."""
 
 
 _KINDS = (
@@ -67,10 +59,7 @@ _ALIASES = {"sgdmomentum": "momentum", "sgdm": "momentum", "nesterov": "momentum
 def find_optimizer(name: str) -> OptimizerKind:
     """Give the optimizer of a name; case, dashes and where "8bit" stands do not matter.
 
-    Raises
-    ------
-    OptionError
-        Unknown; the message lists all names, nearest first.
+    The error for an unknown one lists all names, the nearest first.
 
     Examples
     --------
@@ -88,19 +77,10 @@ def find_optimizer(name: str) -> OptimizerKind:
     return kind
 
 
-def optimizer_state_bytes(optimizer: str, shapes: Sequence[Shape], *, element_bytes: int = 4) -> int:
-    """Give the bytes of state that an optimizer keeps for parameters of these shapes.
+def optimizer_state_bytes(optimizer: str, shapes: Sequence[Shape]) -> int:
+    """Give the bytes of state that an optimizer keeps for float32 parameters of these shapes.
 
     The step counters (4 bytes a tensor, by default on the host) are left out.
-
-    Parameters
-    ----------
-    optimizer : str
-        A name of `OPTIMIZERS`.
-    shapes : sequence of tuple of int
-        The trainable parameters.
-    element_bytes : int, optional
-        Of a parameter's element; torch keeps the state in the parameter's type.
 
     Notes
     -----
@@ -117,8 +97,8 @@ def optimizer_state_bytes(optimizer: str, shapes: Sequence[Shape], *, element_by
     if kind.form == "8bit":
         return sum(kind.copies * _bytes_8bit(math.prod(shape)) for shape in shapes)
     if kind.form == "factored":
-        return element_bytes * sum(_factored_elements(shape) for shape in shapes)
-    return kind.copies * element_bytes * sum(math.prod(shape) for shape in shapes)
+        return 4 * sum(_factored_elements(shape) for shape in shapes)
+    return 4 * kind.copies * sum(math.prod(shape) for shape in shapes)
 
 
 def _bytes_8bit(values: int) -> int:

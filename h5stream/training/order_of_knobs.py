@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from h5stream.advice.rules import at_least
-from h5stream.advice.suggestion import Suggestion
-from h5stream.advice.turn import Turn
+from h5stream.advice.suggestion import Suggestion, Turn
 from h5stream.advice.waiting import NOT_WAITING, WAITING
 from h5stream.errors import OptionError
 from h5stream.training.presets import GpuPreset, Setting
@@ -19,22 +16,6 @@ _FASTER_PRECISION = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OrderOfKnobs(Suggestion):
-    """What to try first.
-
-    Attributes
-    ----------
-    knobs : tuple of Turn
-        In the order to try them, one at a time.
-    waiting_share : float or None
-        The measured share that the order follows; None where nothing was measured.
-    """
-
-    knobs: tuple[Turn, ...]
-    waiting_share: float | None
-
-
 def what_to_try_first(
     setting: Setting,
     *,
@@ -42,33 +23,21 @@ def what_to_try_first(
     waiting_share: float | None = None,
     preset: GpuPreset | None = None,
     cpus: int | None = None,
-) -> OrderOfKnobs:
+) -> Suggestion:
     """Give the settings in the order to try them.
 
     The notes disagree: one turns the batch first, another the workers. Both are right for their case, and
     the share of step time spent waiting for data tells the cases apart. Over 20 %: what feeds the GPU comes
     first (workers, prefetch), since a larger batch only waits for more rows. Otherwise: batch, workers,
     prefetch, precision; under 5 % nothing in the loader will help, so that batch and precision lead.
-
-    Parameters
-    ----------
-    setting : Setting
-        What is used now. It is not changed.
-    precision : {"fp32", "tf32", "fp16", "bf16"}, optional
-        What the model computes in.
-    waiting_share : float, optional
-        Waiting for data over step time, 0 to 1, measured.
-    preset : GpuPreset, optional
-        Where to start on the GPU; below it, it is what to try next.
-    cpus : int, optional
-        Processors that may be used.
+    Below a preset, that is what to try next.
 
     Examples
     --------
     >>> now = Setting(batch_size=64, workers=2, prefetch_factor=2)
-    >>> [turn.knob for turn in what_to_try_first(now).knobs]
+    >>> [turn.knob for turn in what_to_try_first(now).figures["knobs"]]
     ['batch size', 'workers', 'prefetch', 'precision']
-    >>> [turn.knob for turn in what_to_try_first(now, waiting_share=0.5).knobs]
+    >>> [turn.knob for turn in what_to_try_first(now, waiting_share=0.5).figures["knobs"]]
     ['workers', 'prefetch', 'batch size', 'precision']
     """
     at_least(1, cpus=cpus)
@@ -92,7 +61,7 @@ def what_to_try_first(
             f"   {turn.why}; stop {turn.stop}",
         )
     ]
-    return OrderOfKnobs(
+    return Suggestion(
         title="What to try first",
         answer=", then ".join(turn.knob for turn in chosen) + " (one at a time)",
         arithmetic=(reason, *lines),
@@ -100,8 +69,7 @@ def what_to_try_first(
         sources=(
             "notes of people whose GPUs were 11, 70 and 83 % busy: one begins with the batch, one with the workers",
         ),
-        knobs=chosen,
-        waiting_share=waiting_share,
+        figures={"knobs": chosen, "waiting_share": waiting_share},
     )
 
 

@@ -9,7 +9,6 @@ with its workload, since a batch of 96 and one of 7168 on like cards differ by t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from h5stream.advice.rules import above_zero, at_least
 from h5stream.advice.suggestion import Suggestion
@@ -21,21 +20,14 @@ _HDF5_NOTES = "notes of an HDF5 trainer at batch 8192 on 24 GB, 11 % -> 70 to 85
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What a training script would pass to its loader.
-
-    Attributes
-    ----------
-    batch_size : int
-        Rows.
-    workers : int
-        Loader processes (`DataLoader`) or reader threads (h5stream).
-    prefetch_factor : int
-        Batches ahead, for each worker.
-    """
+    """What a training script would pass to its loader."""
 
     batch_size: int
+    """Rows."""
     workers: int
+    """Loader processes (`DataLoader`) or reader threads (h5stream)."""
     prefetch_factor: int
+    """Batches ahead, for each worker."""
 
     def __str__(self) -> str:
         return f"batch {self.batch_size}, {self.workers} workers, prefetch {self.prefetch_factor}"
@@ -43,18 +35,12 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """A setting that was used on the card for another kind of work.
-
-    Attributes
-    ----------
-    setting : Setting
-        What was used.
-    workload : str
-        For what.
-    """
+    """A setting that was used on the card for another kind of work."""
 
     setting: Setting
+    """What was used."""
     workload: str
+    """For what."""
 
     def __str__(self) -> str:
         return f"{self.setting}: {self.workload}"
@@ -228,30 +214,7 @@ def _preset_arithmetic(name: str, setting: Setting, documented: bool, memory_gib
     return tuple(lines)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ValidationBatch(Suggestion):
-    """How many rows a validation batch may have.
-
-    Attributes
-    ----------
-    training_batch_size : int
-        Rows of a training batch, as given.
-    half, twice : int
-        Rows by each of the two documented rules.
-    rule : str
-        The rule that `answer` takes.
-    batch_size : int
-        Rows by that rule.
-    """
-
-    training_batch_size: int
-    half: int
-    twice: int
-    rule: Literal["half", "twice"]
-    batch_size: int
-
-
-def validation_batch(batch_size: int, *, rule: Literal["half", "twice"] = "half") -> ValidationBatch:
+def validation_batch(batch_size: int, *, rule: str = "half") -> Suggestion:
     """Give a validation batch: half or twice the training batch, and why the notes differ.
 
     Half is what the HDF5 trainer uses (4096 beside 8192): there, host memory is what a second loader
@@ -259,17 +222,9 @@ def validation_batch(batch_size: int, *, rule: Literal["half", "twice"] = "half"
     uses (192 beside 96, 160 beside 80): there, GPU memory is the limit, and validation keeps neither
     gradients nor activations for a backward pass.
 
-    Parameters
-    ----------
-    batch_size : int
-        Rows of a training batch. It is not changed.
-    rule : {"half", "twice"}, optional
-        ``"half"`` while the batch is limited by what the host can queue, ``"twice"`` while it is limited by
-        GPU memory.
-
     Examples
     --------
-    >>> validation_batch(8192).batch_size, validation_batch(96, rule="twice").batch_size
+    >>> validation_batch(8192).figures["batch_size"], validation_batch(96, rule="twice").figures["batch_size"]
     (4096, 192)
     """
     at_least(1, batch_size=batch_size)
@@ -277,7 +232,7 @@ def validation_batch(batch_size: int, *, rule: Literal["half", "twice"] = "half"
         raise OptionError(f"rule must be 'half' or 'twice', not {rule!r}")
     half, twice = max(1, batch_size // 2), batch_size * 2
     chosen = half if rule == "half" else twice
-    return ValidationBatch(
+    return Suggestion(
         title="Validation batch",
         answer=f"{chosen} ({rule} the training batch)",
         arithmetic=(
@@ -286,9 +241,11 @@ def validation_batch(batch_size: int, *, rule: Literal["half", "twice"] = "half"
         ),
         caveats=("a mean of batch means weighs a smaller last batch too much: sum over rows, then divide",),
         sources=("half: HDF5 trainer, 4096 beside 8192", "twice: fine-tuner on 8 GB, 192 beside 96"),
-        training_batch_size=batch_size,
-        half=half,
-        twice=twice,
-        rule=rule,
-        batch_size=chosen,
+        figures={
+            "training_batch_size": batch_size,
+            "half": half,
+            "twice": twice,
+            "rule": rule,
+            "batch_size": chosen,
+        },
     )

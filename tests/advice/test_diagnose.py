@@ -20,8 +20,8 @@ from h5stream import H5StreamLoader, diagnose
 from h5stream.advice import trials
 from h5stream.advice.knobs import LoaderKnobs
 from h5stream.advice.limits import data_limit
+from h5stream.advice.suggestion import Turn
 from h5stream.advice.trials import Trial, time_loop, time_step
-from h5stream.advice.turn import Turn
 from h5stream.cli.app import app
 from h5stream.engine.statistics import LoaderStatistics
 from h5stream.errors import OptionError

@@ -21,7 +21,7 @@ from h5stream.advice.file_checks import ReadTrial
 from h5stream.cli.app import app
 from h5stream.device.facts import CudaFacts, cuda_facts, pin_error, started_cuda_uuids
 from h5stream.filesystem import Mount, mount_of, resident_bytes
-from h5stream.monitor.driver import DriverFacts, driver_facts
+from h5stream.monitor.nvml import DriverFacts, driver_facts
 from h5stream.monitor.visible import DeviceName
 from h5stream.storage.versions import FilterFact, StorageVersions, storage_versions
 
@@ -343,17 +343,9 @@ class TestFile:
         check = file_checks.check_read_rate(tmp_path / "nowhere")
         assert (verdict(check), "No such file" in check.found) == ("fail", True)
 
-    def test_the_checks_of_a_file_stand_in_order_and_the_index_may_add_some(self, path):
+    def test_the_checks_of_a_file_stand_in_order(self, path):
         names = [check.name for check in doctor.examine_file(path)]
         assert names == ["file", "structure", "filesystem", "page cache", "read rate"]
-        asked = []
-
-        def of_the_index(file):
-            asked.append(file)
-            return [passed("chunks", "1 MiB")]
-
-        assert doctor.examine_file(path, of_the_index)[-1].name == "chunks"
-        assert asked == [path]
 
     def test_a_file_that_was_cut_off_fails(self, path):
         os.truncate(path, path.stat().st_size - 1)
@@ -364,7 +356,7 @@ class TestFile:
 
     def test_what_is_no_hdf5_file_is_not_looked_at_further(self, tmp_path):
         (tmp_path / "x").write_text("no")
-        checks = doctor.examine_file(tmp_path / "x", lambda path: pytest.fail("asked for its chunks"))
+        checks = doctor.examine_file(tmp_path / "x")
         assert [check.name for check in checks] == ["file"]
 
 

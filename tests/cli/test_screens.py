@@ -22,7 +22,7 @@ from rich.console import Console
 from h5stream._version import __version__
 from h5stream.advice.tune import Attempt, Tuning
 from h5stream.baseline.measure import Measurement
-from h5stream.cli.app import app
+from h5stream.cli.app import _fail, app
 from h5stream.cli.bench import Report, print_end, print_row
 from h5stream.cli.showing import Bar
 from h5stream.cli.tune import attempts_table
@@ -177,16 +177,41 @@ def test_what_is_piped_says_now_and_then_how_far_it_is(monkeypatch):
     moments = itertools.count(0.0, 2.0)
     monkeypatch.setattr("time.monotonic", lambda: next(moments))
     log = Console(file=io.StringIO(), width=80)
-    with Bar(log, "writing", rows=True) as bar:
+    with Bar(log, "writing", unit="rows") as bar:
         for done in range(1, 13):
             bar.show(done * 1000, 12_000)
     lines = log.file.getvalue().splitlines()
     assert lines == [
-        "writing: 3,000 of 12,000 rows, 500 rows/s, 18 s left",
-        "writing: 6,000 of 12,000 rows, 500 rows/s, 12 s left",
-        "writing: 9,000 of 12,000 rows, 500 rows/s, 6 s left",
-        "writing: 12,000 of 12,000 rows, 500 rows/s, 0 s left",
+        "writing: 3,000 of 12,000 rows, 500/s, 18 s left",
+        "writing: 6,000 of 12,000 rows, 500/s, 12 s left",
+        "writing: 9,000 of 12,000 rows, 500/s, 6 s left",
+        "writing: 12,000 of 12,000 rows, 500/s, 0 s left",
     ]
+
+
+@pytest.mark.parametrize("note", ["(stops after 10 s)", "verifying a/group/with/a_long_name/and/a/dataset/in/it"])
+def test_what_is_piped_is_no_wider_than_80_columns(note, monkeypatch):
+    moments = itertools.count(0.0, 200.0)
+    monkeypatch.setattr("time.monotonic", lambda: next(moments))
+    for unit in ("rows", "bytes", ""):
+        log = Console(file=io.StringIO(), width=80)
+        with Bar(log, "h5stream, first epoch", unit=unit) as bar:
+            bar.show(123_456_789, 1_234_567_890, note)
+        text = log.file.getvalue()
+        assert max(map(len, text.splitlines())) <= 80
+        assert " ".join(text.split()).endswith(note)
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_long_error_breaks_between_words_on_a_terminal_and_not_at_all_elsewhere(terminal, monkeypatch, capsys):
+    message = "the fields have unlike numbers of rows " * 5 + "in '/" + "long/" * 20 + "train.h5'"
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(Console, "is_terminal", terminal)
+    with pytest.raises(SystemExit):
+        _fail(message)
+    lines = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().err).splitlines()
+    assert " ".join(lines).split() == f"error: {message}".split()
+    assert len(lines) == (4 if terminal else 1)
 
 
 def test_version_and_module_are_two_more_doors():

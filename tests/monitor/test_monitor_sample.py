@@ -19,7 +19,7 @@ from h5stream.monitor import (
     format_line,
     summarize,
 )
-from h5stream.monitor.figures import GPU_FIGURES, SYSTEM_FIGURES, flatten, value_of
+from h5stream.monitor.figures import GPU_FIGURES, SYSTEM_FIGURES, flatten, value_at
 from h5stream.monitor.line import scaled
 
 CLASSES = [GpuSample, HostSample, ProcessSample, SystemSample, GpuSummary, SystemSummary, Spread]
@@ -47,7 +47,7 @@ def test_every_number_of_a_sample_is_a_figure():
         return {prefix + n for n, hint in hints.items() if re.match("int|float", hint) and n not in NOT_FIGURES}
 
     figures = {figure.path for figure in SYSTEM_FIGURES} - {"cost_ratio"}
-    assert {figure.path for figure in GPU_FIGURES} == numbers(GpuSample)
+    assert {figure.path for figure in GPU_FIGURES} == numbers(GpuSample, "gpu.")
     assert figures == numbers(SystemSample) | numbers(HostSample, "host.") | numbers(ProcessSample, "process.")
 
 
@@ -65,9 +65,9 @@ def test_a_sample_flattens_with_none_for_what_is_not_known():
     assert dict(flatten(SystemSample(time_s=0, gpus=(GpuSample(uuid="", name=""),))))["gpu0_throttle_reasons"] is None
 
 
-def test_value_of_reaches_into_host_and_process():
+def test_value_at_reaches_into_host_and_process():
     sample = SystemSample(time_s=0, host=HostSample(cpu_ratio=0.5), process=ProcessSample(pid=1, cpu_cores=2.0))
-    values = {figure.name: value_of(figure, sample) for figure in SYSTEM_FIGURES}
+    values = {figure.name: value_at(figure.path, sample) for figure in SYSTEM_FIGURES}
     assert (values["cpu_ratio"], values["process_cpu_cores"]) == (0.5, 2.0)
 
 

@@ -119,8 +119,8 @@ def test_removing_cleans_up_after_a_kill(child, write, ram, left):
 def test_a_kill_before_the_manifest_speaks_of_a_copy_leaves_nothing_for_good(child, write, ram, left):
     script = """
     import signal
-    from h5stream.staging import claims
-    claims._save_or_delete = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    from h5stream.staging.folder import StagingFolder
+    StagingFolder.save = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
     stage(sys.argv[1], to=sys.argv[2])
     """
     victim = child(script, write("a.h5", 1000), ram)

@@ -14,7 +14,7 @@ def setting(batch_size=8192, workers=8, prefetch_factor=16):
 
 
 def names(**options):
-    return [knob.knob for knob in what_to_try_first(setting(), **options).knobs]
+    return [knob.knob for knob in what_to_try_first(setting(), **options).figures["knobs"]]
 
 
 def test_without_a_measurement_it_is_batch_workers_prefetch_precision():
@@ -44,7 +44,7 @@ def test_between_the_thresholds_neither_side_leads(share):
     ],
 )
 def test_the_next_value_is_the_presets_where_there_is_one(now, gpu, batch, workers):
-    knobs = what_to_try_first(now, preset=preset_for(gpu) if gpu else None).knobs
+    knobs = what_to_try_first(now, preset=preset_for(gpu) if gpu else None).figures["knobs"]
     assert [knobs[0].try_next, knobs[1].try_next] == [batch, workers]
 
 
@@ -52,7 +52,7 @@ def test_the_next_value_is_the_presets_where_there_is_one(now, gpu, batch, worke
 def test_workers_never_exceed_the_processors(workers, cpus, preset):
     knob = what_to_try_first(
         setting(workers=workers), cpus=cpus, preset=preset_for("RTX 5090") if preset else None
-    ).knobs[1]
+    ).figures["knobs"][1]
     if workers > cpus:
         assert knob.try_next == f"{cpus} (no more processors are allowed here)"
     elif workers == cpus:
@@ -63,10 +63,10 @@ def test_workers_never_exceed_the_processors(workers, cpus, preset):
 
 def test_every_knob_says_why_and_when_to_stop():
     advice = what_to_try_first(setting(), precision="bf16")
-    for knob in advice.knobs:
+    for knob in advice.figures["knobs"]:
         assert f"{knob.knob}: {knob.present} -> {knob.try_next}" in str(advice)
         assert f"{knob.why}; stop {knob.stop}" in str(advice)
-    assert advice.knobs[3].try_next == "leave it"
+    assert advice.figures["knobs"][3].try_next == "leave it"
 
 
 @pytest.mark.parametrize("bad", [{"waiting_share": 1.1}, {"waiting_share": -0.1}, {"precision": "int8"}])

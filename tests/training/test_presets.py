@@ -162,10 +162,10 @@ def test_more_workers_than_processors_are_noted():
 
 
 def test_the_validation_batch_follows_either_note():
-    assert (validation_batch(8192).batch_size, validation_batch(8192).twice) == (4096, 16384)
-    assert validation_batch(96, rule="twice").batch_size == 192
-    assert validation_batch(80, rule="twice").batch_size == 160
-    assert validation_batch(1).batch_size == 1
+    assert (validation_batch(8192).figures["batch_size"], validation_batch(8192).figures["twice"]) == (4096, 16384)
+    assert validation_batch(96, rule="twice").figures["batch_size"] == 192
+    assert validation_batch(80, rule="twice").figures["batch_size"] == 160
+    assert validation_batch(1).figures["batch_size"] == 1
     assert {"half", "twice"} <= set(str(validation_batch(8192)).replace(":", " ").split())
 
 
