@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from h5stream.sampler import ChunkBatchSampler
     from h5stream.samples.boxes import Boxes
     from h5stream.samples.columns import Padding, SampleNumber, Values
+    from h5stream.samples.objects import Objects
     from h5stream.samples.rows import Rows
     from h5stream.samples.segments import Bounds, Ends, Ids, Lengths
     from h5stream.samples.sequences import Sequences
@@ -46,6 +47,7 @@ _HOMES = {
     "Blocks": "h5stream.order.blocks",
     "Bounds": "h5stream.samples.segments",
     "Boxes": "h5stream.samples.boxes",
+    "Objects": "h5stream.samples.objects",
     "ChunkBatchSampler": "h5stream.sampler",
     "Diagnosis": "h5stream.advice.diagnose",
     "Ends": "h5stream.samples.segments",
@@ -101,6 +103,7 @@ __all__ = [
     "Ids",
     "Lengths",
     "LoaderStatistics",
+    "Objects",
     "Order",
     "Padding",
     "Ranks",

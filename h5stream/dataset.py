@@ -92,8 +92,8 @@ class H5Dataset(Dataset[Any]):
     rows : slice, or array-like of int or bool, optional
         The rows to use, or the samples where `samples` says what these are, as indices or a mask; they keep the
         file's order.
-    samples : Sequences, Rows, Table or Boxes, optional
-        What a sample is, where it is not a row of the files: see `Sequences`, `Rows`, `Table` and `Boxes`.
+    samples : Sequences, Rows, Objects, Table or Boxes, optional
+        What a sample is, where it is not a row of the files: see `Sequences`, `Rows`, `Objects`, `Table` and `Boxes`.
     allow_external : bool
         Whether external links, external storage and virtual sources may lead out of the opened files.
     numpy : bool
@@ -180,7 +180,7 @@ class H5Dataset(Dataset[Any]):
     def __repr__(self) -> str:
         names = ", ".join(f.name for f in self.layout.fields)
         what, space = "rows" if self.layout.space is None else "samples", self.layout.space
-        short = f"; {space.left_out:,} segment(s) shorter than a sample left out" if space and space.left_out else ""
+        short = f"; {space.left_out:,} segment(s) that have no sample left out" if space and space.left_out else ""
         return f"H5Dataset({len(self):,} {what} of {names}; {len(self.layout.files)} file(s){short})"
 
     def close(self) -> None:

@@ -77,7 +77,7 @@ class H5StreamLoader:
         `window` may be tens of gigabytes. Same order and bytes as on the host. Fields must be tensors.
     fields : str, Field, sequence or mapping, optional
         What a sample is made of; see `H5Dataset`. A batch of a sequence of fields is a list, as DataLoader's is.
-    samples : Sequences, Rows, Table or Boxes, optional
+    samples : Sequences, Rows, Objects, Table or Boxes, optional
         What a sample is, where it is not a row: a sequence of rows that stays inside a group, a file or an episode, or
         a row of any of many groups.
     seed : int, optional

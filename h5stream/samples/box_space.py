@@ -189,7 +189,7 @@ class BoxSpace:
     draws : Draws or None
         How an epoch's samples are drawn from all; None where it takes all.
     left_out : int
-        Volumes, or rows of them, that no sample is of, since they are shorter than one.
+        Volumes, or rows of them, that no sample is of: they are shorter than one, or lack a field.
     accept : Accept or None
         Which boxes will do; None accepts all.
     """

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from h5stream.errors import FieldLengthError, OptionError
 from h5stream.samples.axes import ROWS, AlongAxis, FieldSteps, along_axis, axis_space, table_axis_space
-from h5stream.samples.box_space import Along, BoxSpace
+from h5stream.samples.box_space import Along, BoxSpace, Listed
 from h5stream.samples.boxes import Boxes, box_space
+from h5stream.samples.objects import Objects
 from h5stream.samples.rows import Rows
 from h5stream.samples.sequences import Sequences
 from h5stream.samples.space import steps_of
@@ -20,7 +21,7 @@ from h5stream.samples.table import START, Table
 from h5stream.storage.fields import Field
 from h5stream.storage.rowbox import Columns, axes_taken
 
-SampleKind = Sequences | Rows | Table | Boxes
+SampleKind = Sequences | Rows | Table | Boxes | Objects
 Taken = tuple[tuple[Along, ...], tuple[int, ...]]
 """What a sample takes of a dataset along each axis, and the shape that this has."""
 
@@ -76,7 +77,7 @@ class Volume:
 def has_extents(samples: SampleKind | None, fields: tuple[Any, ...]) -> bool:
     """Tell whether samples are parts of volumes, and not rows or sequences of them."""
     scaled = any(isinstance(one, Field) and one.scale for one in fields)
-    return isinstance(samples, Boxes) or along_axis(samples, scaled) is not None
+    return isinstance(samples, (Boxes, Objects)) or along_axis(samples, scaled) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +112,12 @@ class Extents:
         """
         if 0 in shape:
             raise FieldLengthError(f"it has the shape {shape}: there is nothing in it", field=asked.name)
+        if isinstance(self.samples, Objects):
+            if asked.steps is not None or asked.at or asked.axis is not None or asked.scale:
+                raise OptionError("samples=Objects(...) takes datasets whole, so steps=, at=, axis= and scale= must go")
+            taken = _others(shape, asked.columns)
+            whole = tuple(Along(numbers) for numbers, _ in taken)
+            return whole, tuple(len(numbers) for numbers, stays in taken if stays)
         if isinstance(self.samples, Boxes):
             return self._box(self.samples, shape, asked, volume)
         return self._along(shape, asked, volume)
@@ -207,6 +214,9 @@ class Extents:
         self, volumes: list[Volume], names: list[str], parts: dict[tuple[int, str], int], paths: tuple[str, ...]
     ) -> BoxSpace:
         """Find all samples of some volumes, which have names, and are found by files' numbers and groups' names."""
+        if isinstance(self.samples, Objects):
+            nowhere = np.zeros((len(volumes), 0), dtype=np.int64)
+            return BoxSpace(volumes=nowhere, starts=Listed(volume=np.arange(len(volumes)), origins=nowhere))
         axes = len(self.samples.shape) if isinstance(self.samples, Boxes) else 1 + self.has_rows
         sizes: NDArray[np.int64] = np.array([volume.sizes(axes) for volume in volumes], dtype=np.int64)
         steps_of_each = [volume.steps_of_each for volume in volumes]
@@ -217,6 +227,12 @@ class Extents:
             assert self.kind is not None
             return table_axis_space(self.samples, self.kind, sizes, parts, paths, steps_of_each)
         return axis_space(self.samples, sizes, steps_of_each)
+
+    def has_once(self, dataset: Any) -> bool:
+        """Tell whether an object's dataset is a value rather than numbers along axes: a single one, or strings."""
+        if not isinstance(self.samples, Objects) or not hasattr(dataset, "dtype"):
+            return False
+        return dataset.shape == () or dataset.dtype.kind in "OS"
 
     @property
     def has_rows(self) -> bool:

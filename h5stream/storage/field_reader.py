@@ -100,6 +100,8 @@ class FieldReader:
         if field.repeat or self._is_attribute(field.name):
             return self._add_once(field)
         source, path = self._beside(field) if field.file else (self.file, self.identity.path)
+        if self._extents is not None and self._extents.has_once(source.get(field.name)):
+            return self._add_once(field)
         dataset, dataset_path, member = self._found(source, field.name, path)
         name = field.name if not field.file else f"{field.name} of {path}"
         lengths[name] = dataset.shape[0] if self._extents is None else 1

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from h5stream.errors import (
     FieldLengthError,
+    FieldNotFoundError,
     OptionError,
 )
 from h5stream.samples.axes import ROWS
@@ -26,6 +27,7 @@ from h5stream.samples.columns import (
     Values,
     ValuesColumn,
 )
+from h5stream.samples.objects import Objects
 from h5stream.samples.sequences import Sequences
 from h5stream.samples.space import Space, sequence_space, steps_of
 from h5stream.samples.table import ROW, Table, groups_in, table_space
@@ -106,6 +108,7 @@ class _Parts:
     starts: list[int] = field(default_factory=lambda: [0])
     volumes: list[Volume] = field(default_factory=list)
     edges: list[NDArray[np.int64]] = field(default_factory=list)
+    left_out: int = 0
 
     @property
     def rows(self) -> int:
@@ -127,7 +130,13 @@ def _parts_of(
                 extents = Extents.of(samples) if samples and has_extents(samples, shape.fields) else None
                 opened = OpenFile(file, number, every, guard, linked)
                 reader = FieldReader(opened, found.rows, samples, extents, looked_up)
-                part = reader.read(shape.inside(group), group if samples else "")
+                try:
+                    part = reader.read(shape.inside(group), group if samples else "")
+                except FieldNotFoundError:
+                    if not isinstance(samples, Objects) or samples.missing == "error":
+                        raise
+                    found.left_out += 1
+                    continue
                 if isinstance(samples, Sequences) and extents is None:
                     found.edges.append(edges_in(file, group, samples.of, part.rows, path, guard) + found.rows)
                 found.files.append(part)
@@ -135,6 +144,8 @@ def _parts_of(
                 found.volumes.append(reader.volume)
                 found.starts.append(found.rows + part.rows)
     assert shape is not None
+    if not found.files:
+        raise FieldNotFoundError(f"{_named(asked.paths)}: each of {found.left_out:,} objects lacks a field", field="")
     return found, shape
 
 
@@ -191,7 +202,8 @@ def _space(
     numbers = {name: number for number, name in enumerate(parts.names)}
     if samples is not None and has_extents(samples, shape.fields):
         groups = [paths[number] + (f":{name}" if name else "") for number, name in parts.names]
-        return Extents.of(samples).space(parts.volumes, groups, numbers, paths)
+        space = Extents.of(samples).space(parts.volumes, groups, numbers, paths)
+        return replace(space, left_out=parts.left_out or space.left_out)
     if isinstance(samples, Table):
         steps = [(field.at or ROW, field.steps) for field in fields]
         return table_space(samples, np.array(parts.starts), numbers, paths, steps)
@@ -204,7 +216,7 @@ def _space(
 def _check_samples(samples: object) -> None:
     if samples is not None and not isinstance(samples, SampleKind):
         raise OptionError(
-            f"samples= takes Sequences(...), Rows(...), Table(...) or Boxes(...), not {samples!r}; "
+            f"samples= takes Sequences(...), Rows(...), Objects(...), Table(...) or Boxes(...), not {samples!r}; "
             "Sequences(16, of='data/*') are 16 rows that stay inside a group"
         )
 

@@ -1,0 +1,48 @@
+"""Objects: samples that are a group, a dataset or a file each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+
+from h5stream.errors import OptionError
+
+MISSING = ("error", "skip")
+
+
+@dataclass(frozen=True, slots=True)
+class Objects:
+    """Samples that are a group, a dataset or a file each, all of one form.
+
+    Fields are looked up in each group or file: ``"x"`` is a dataset there, all of it, ``"@name"`` an attribute. Where
+    the objects are datasets, ``"."`` is the object itself.
+
+    Parameters
+    ----------
+    of : str or sequence of str
+        The objects: a pattern (``"*"``, ``"data/*"``, ``"*/*/run_*"``), which takes them in the order of their names,
+        numbers in these counted as such; names, in the order given; or ``"files"``.
+    missing : str, keyword-only
+        What becomes of an object that lacks a field: ``"error"``, or ``"skip"``, which leaves it out;
+        ``print(dataset)`` tells how many.
+
+    Raises
+    ------
+    OptionError
+        If `of` names nothing, or `missing` is something else.
+
+    Examples
+    --------
+    >>> Objects("data/*").of
+    'data/*'
+    """
+
+    of: str | Sequence[str]
+    _: KW_ONLY
+    missing: str = "error"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.of, str) and not len(self.of):
+            raise OptionError("Objects: of= lists no object; name some, or a pattern such as 'data/*'")
+        if self.missing not in MISSING:
+            raise OptionError(f"Objects: missing= is 'error' or 'skip', not {self.missing!r}")
