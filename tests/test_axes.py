@@ -9,7 +9,19 @@ from amounts import examples
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from h5stream import Boxes, Field, H5Dataset, H5StreamLoader, Padding, Rows, SampleNumber, Sequences, Table, errors
+from h5stream import (
+    Boxes,
+    Ends,
+    Field,
+    H5Dataset,
+    H5StreamLoader,
+    Padding,
+    Rows,
+    SampleNumber,
+    Sequences,
+    Table,
+    errors,
+)
 
 STORED = [{}, {"chunks": True}, {"chunks": True, "compression": "gzip"}, {"chunks": True, "fletcher32": True}]
 
@@ -267,6 +279,9 @@ def recording(tmp_path):
         ("text", lambda: Sequences(2, axis=1), errors.UnsupportedFieldError, "parts of volumes are of numbers"),
         ("empty", lambda: Sequences(2, axis=1), errors.FieldLengthError, "there is nothing in it"),
         (Field("x", axis=0), lambda: Sequences(2), errors.OptionError, "a sample is a row of axis 0"),
+        (Field("x", scale=2), lambda: None, errors.OptionError, "a sample is a row of axis 0"),
+        (Field("x", scale=2), lambda: Table(row=[0]), errors.OptionError, "a sample is a row of axis 0"),
+        (["y", Field("x", scale=2)], lambda: Sequences(2, of=Ends("y")), errors.OptionError, "cuts rows into segments"),
         (["x", Field("third", axis=0, scale=0.3)], lambda: Sequences(10, axis=1), errors.OptionError, None),
         (
             ["x", Field("y", axis=0, scale=0.5)],

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from h5stream.errors import OptionError
 from h5stream.samples.box_space import BoxSpace, Grid, Listed
 from h5stream.samples.rows import Rows
+from h5stream.samples.segments import Bounds, Ends, Ids, Lengths
 from h5stream.samples.sequences import Sequences, room_for
 from h5stream.samples.table import ROW, START, Table, part_of_each
 
@@ -68,6 +69,11 @@ def along_axis(samples: Any, is_scaled: bool = False) -> AlongAxis | None:
     if not isinstance(samples, Sequences):
         return None
     has_rows = samples.of == ROWS
+    if is_scaled and isinstance(samples.of, (Ends, Ids, Lengths, Bounds)):
+        raise OptionError(
+            f"Field(scale=) counts in whole files or groups, and of={type(samples.of).__name__}(...) cuts rows into "
+            "segments; segments of groups or files take scale="
+        )
     if samples.axis == 0 and not has_rows and not is_scaled:
         return None
     return AlongAxis(axis=samples.axis, has_rows=has_rows, is_point=False, origins=("",) * (1 + has_rows))

@@ -98,6 +98,8 @@ class Extents:
     @classmethod
     def of(cls, samples: SampleKind) -> Extents:
         """Give those of a kind of samples that has them."""
+        if isinstance(samples, Boxes):
+            return cls(samples=samples, kind=None)
         return cls(samples=samples, kind=along_axis(samples, is_scaled=True))
 
     def take(self, shape: tuple[int, ...], asked: Field, volume: Volume) -> Taken:

@@ -43,6 +43,9 @@ class Reader:
     def layout(self):
         return SimpleNamespace(fields=(), datasets=(), files=(self.file,), files_of=lambda rows: (0,))
 
+    def accepted(self, placement, stopped):
+        return placement
+
     def plan(self, placement, task_nbytes, resident):
         return resident.plan(placement)
 
