@@ -27,6 +27,8 @@ class FileParts:
         As in `SampleLayout.entries`.
     once : tuple of (int, value)
         By field number, what all of its rows have.
+    are_objects : bool
+        Whether its rows are objects; `once` then has an array or a list of a value for each.
     """
 
     rows: int
@@ -34,6 +36,7 @@ class FileParts:
     parts: tuple[DatasetPart, ...]
     entries: tuple[Any, ...]
     once: tuple[tuple[int, Any], ...] = ()
+    are_objects: bool = False
 
 
 def check_alike(files: list[FileParts], identities: tuple[SourceIdentity, ...]) -> None:

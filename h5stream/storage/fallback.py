@@ -107,6 +107,10 @@ class H5pyReader:
         CorruptChunkError, SourceError, SourceChangedError
             As for `rows`.
         """
+        if part.objects:
+            assert part.index is not None
+            row, inner = divmod(number, part.index.columns)
+            return self.chunk(part.of_object(row), inner)
         index = part.index
         assert index is not None
         start = index.coordinates(number)

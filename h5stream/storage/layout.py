@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -158,6 +158,8 @@ class DatasetPart:
         Of the whole dataset.
     along : tuple of Along
         What a sample takes along each axis, where it is a part of a volume.
+    objects : tuple of str
+        Where its rows are objects: the dataset of each.
     behind : tuple of int
         Other files that libhdf5 reads it from, as far as they are watched.
     """
@@ -178,6 +180,7 @@ class DatasetPart:
     dtype_text: str
     shape: tuple[int, ...] = ()
     along: tuple[Along, ...] = ()
+    objects: tuple[str, ...] = ()
     behind: tuple[int, ...] = ()
 
     @property
@@ -207,6 +210,14 @@ class DatasetPart:
         if raw.any():
             raw &= self.index.is_edge(self.index.numbers[places])
         return raw
+
+    def of_object(self, row: int) -> DatasetPart:
+        """Give the part of the one object that is a row of it."""
+        assert self.index is not None
+        inner = replace(
+            self.index, shape=self.shape[1:], chunk_shape=self.index.chunk_shape[1:], grid=self.index.grid[1:]
+        )
+        return replace(self, path=self.objects[row], objects=(), shape=self.shape[1:], index=inner)
 
     @property
     def grid_shape(self) -> tuple[int, ...]:
@@ -372,6 +383,9 @@ class SampleLayout:
         sizes = []
         for number, lead in enumerate(self.leading):
             parts = 1
+            if lead.objects:
+                sizes.append(max(1, min(lead.rows, BLOCK_NBYTES // max(1, lead.stored_row_nbytes))))
+                continue
             if lead.access == DIRECT and not any(self._is_decoded(parts, number) for parts in self.aligned):
                 parts = -(-lead.chunk_nbytes // BLOCK_NBYTES) if lead.chunk_nbytes > WHOLE_NBYTES else 1
             sizes.append(-(-lead.chunk_rows // max(1, parts)))

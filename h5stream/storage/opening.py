@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -29,7 +30,7 @@ from h5stream.samples.columns import (
 )
 from h5stream.samples.objects import Objects
 from h5stream.samples.sequences import Sequences
-from h5stream.samples.space import Space, sequence_space, steps_of
+from h5stream.samples.space import SequenceSpace, Space, sequence_space, steps_of
 from h5stream.samples.table import ROW, Table, groups_in, table_space
 from h5stream.storage.agreement import FileParts, check_alike, with_like_strings
 from h5stream.storage.discovery import default_fields, open_hdf5
@@ -37,12 +38,13 @@ from h5stream.storage.extents import Extents, SampleKind, Volume, has_extents
 from h5stream.storage.external import Guard
 from h5stream.storage.field_reader import FieldReader
 from h5stream.storage.fields import Asked, Field, Fields, SampleShape, Source, read_request, sample_shape
-from h5stream.storage.groups import edges_in, groups_of
+from h5stream.storage.groups import FILES, edges_in, groups_of
 from h5stream.storage.layout import (
     FieldLayout,
     SampleLayout,
 )
 from h5stream.storage.lookups import LookedUp
+from h5stream.storage.objects import objects_of
 from h5stream.storage.places import Files, OpenFile
 
 
@@ -119,6 +121,10 @@ def _parts_of(
     asked: Asked, every: Files, samples: SampleKind | None, looked_up: dict[int, LookedUp], allow_external: bool
 ) -> tuple[_Parts, SampleShape]:
     """Open one file after the other and find the fields in it; give the shape of a sample too."""
+    if isinstance(samples, Objects) and asked.shape is not None:
+        together = _objects_together(asked, every, samples, looked_up, allow_external)
+        if together is not None:
+            return together, asked.shape
     found, shape = _Parts(), asked.shape
     others = () if shape is None else tuple(path for f in shape.fields if isinstance(f, Field) for path in f.file)
     guard = Guard.for_paths((*asked.paths, *others), allow_external=allow_external)
@@ -147,6 +153,30 @@ def _parts_of(
     if not found.files:
         raise FieldNotFoundError(f"{_named(asked.paths)}: each of {found.left_out:,} objects lacks a field", field="")
     return found, shape
+
+
+def _objects_together(
+    asked: Asked, every: Files, samples: Objects, looked_up: dict[int, LookedUp], allow_external: bool
+) -> _Parts | None:
+    """Read objects as rows of one dataset a field; None where they are not stored alike, and are read one by one."""
+    assert asked.shape is not None
+    if samples.of == FILES or not all(isinstance(f, (Field, SampleNumber, Values)) for f in asked.shape.fields):
+        return None
+    found = _Parts()
+    guard = Guard.for_paths(asked.paths, allow_external=allow_external)
+    for number, path in enumerate(asked.paths):
+        with open_hdf5(path) as file, contextlib.ExitStack() as linked:
+            names = [group for group, _ in _groups(file, asked, samples, number, guard)]
+            opened = OpenFile(file, number, every, guard, linked)
+            part = objects_of(opened, asked.shape, names, samples, found.rows, looked_up)
+            if part is None:
+                return None
+            found.left_out += len(names) - part.rows
+            found.files.append(part)
+            found.names.append((number, ""))
+            found.volumes.append(Volume())
+            found.starts.append(found.rows + part.rows)
+    return found
 
 
 def _groups(
@@ -188,6 +218,10 @@ def _columns(
             yield number, ValuesColumn(given.values)
     for place, (number, first) in enumerate(files[0].once):
         every = [file.once[place][1] for file in files]
+        if files[0].are_objects:
+            joined = np.concatenate(every) if isinstance(first, np.ndarray) else [*itertools.chain(*every)]
+            yield number, ValuesColumn(joined)
+            continue
         yield number, PartColumn(layout.file_starts, np.stack(every) if isinstance(first, np.ndarray) else every)
 
 
@@ -200,6 +234,11 @@ def _space(
 ) -> Space | None:
     """Find all samples; None where a sample is a row."""
     numbers = {name: number for number, name in enumerate(parts.names)}
+    if parts.files[0].are_objects:
+        if not parts.left_out:
+            return None
+        every = np.arange(parts.rows, dtype=np.int64)
+        return SequenceSpace(anchors=every, edges=np.array([0, parts.rows]), pad=None, left_out=parts.left_out)
     if samples is not None and has_extents(samples, shape.fields):
         groups = [paths[number] + (f":{name}" if name else "") for number, name in parts.names]
         space = Extents.of(samples).space(parts.volumes, groups, numbers, paths)

@@ -143,6 +143,8 @@ class ChunkTask:
             with contextlib.suppress(CorruptChunkError):
                 return tools.h5py.chunk(part, number)
         chunk, offset = index.coordinates(number), int(index.offset[entry])
+        if part.objects:
+            part, chunk = part.of_object(chunk[0]), chunk[1:]
         raise CorruptChunkError(
             f"{identity.path!r}, dataset {part.path!r}: chunk {chunk} at byte {offset} "
             f"({int(index.nbytes[entry])} bytes) is corrupt: {error}. Copy the file again from its source.",
