@@ -126,10 +126,11 @@ class FieldReader:
     def _rows_taken(self, dataset: Any, field: Field, member: tuple[str, ...]) -> _Taken:
         """Give what a sample that is a row, or several, takes."""
         steps = None if field.rows is not None else steps_of(field.steps, self.sequences, field.name)
-        if field.axis is not None or field.scale:
+        if field.axis not in (None, 0) or field.scale:
             raise OptionError(
-                f"Field({field.name!r}): a sample is a row of axis 0 here, or several; axis= is for samples along "
-                "another axis, Sequences(axis=), and scale= for Sequences and Boxes"
+                f"Field({field.name!r}): a sample is a row of axis 0 here, or several. Along another axis samples= "
+                "says so, Sequences(axis=1), and fields that lie otherwise have an axis= of their own; scale= is for "
+                "Sequences and Boxes"
             )
         try:
             row_shape = selected_shape(dataset.shape[1:], field.columns)

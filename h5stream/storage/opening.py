@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,11 +12,9 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.errors import (
-    FieldLengthError,
-    OptionError,
-)
+from h5stream.errors import FieldLengthError, FieldNotFoundError, OptionError
 from h5stream.samples.axes import ROWS
+from h5stream.samples.box_space import BoxSpace
 from h5stream.samples.columns import (
     Column,
     NumberColumn,
@@ -35,7 +34,7 @@ from h5stream.storage.extents import Extents, SampleKind, Volume, has_extents
 from h5stream.storage.external import Guard
 from h5stream.storage.field_reader import FieldReader
 from h5stream.storage.fields import Asked, Field, Fields, SampleShape, Source, read_request, sample_shape
-from h5stream.storage.groups import edges_in, groups_of
+from h5stream.storage.groups import FILES, edges_in, groups_of
 from h5stream.storage.layout import (
     FieldLayout,
     SampleLayout,
@@ -70,7 +69,7 @@ def open_layout(
     every = Files(asked.paths)
     looked_up: dict[int, LookedUp] = {}
     parts, shape = _parts_of(asked, every, samples, looked_up, allow_external)
-    check_alike(parts.files, tuple(every.identities[number] for number, _ in parts.names))
+    check_alike(parts.files, tuple(every.identities[number] for number, _ in parts.names), parts.labels)
     files = with_like_strings(parts.files)
     if parts.rows == 0:
         raise FieldLengthError(
@@ -78,6 +77,7 @@ def open_layout(
             file=asked.paths[0],
         )
     space = _space(samples, parts, asked.paths, shape, files[0].fields)
+    _check_padding(space, [files[0].fields[target.field] for part in files[0].parts for target in part.targets])
     layout = SampleLayout(
         files=tuple(every.identities),
         file_starts=tuple(parts.starts),
@@ -106,6 +106,7 @@ class _Parts:
     starts: list[int] = field(default_factory=lambda: [0])
     volumes: list[Volume] = field(default_factory=list)
     edges: list[NDArray[np.int64]] = field(default_factory=list)
+    labels: list[str] = field(default_factory=list)
 
     @property
     def rows(self) -> int:
@@ -127,15 +128,32 @@ def _parts_of(
                 extents = Extents.of(samples) if samples and has_extents(samples, shape.fields) else None
                 opened = OpenFile(file, number, every, guard, linked)
                 reader = FieldReader(opened, found.rows, samples, extents, looked_up)
-                part = reader.read(shape.inside(group), group if samples else "")
+                try:
+                    part = reader.read(shape.inside(group), group if samples else "")
+                except FieldNotFoundError as error:
+                    raise _of_each_group(error, samples) from None
                 if isinstance(samples, Sequences) and extents is None:
                     found.edges.append(edges_in(file, group, samples.of, part.rows, path, guard) + found.rows)
                 found.files.append(part)
                 found.names.append((number, name))
+                found.labels.append(f"group {group!r} of {path!r}" if samples and group else repr(path))
                 found.volumes.append(reader.volume)
                 found.starts.append(found.rows + part.rows)
     assert shape is not None
     return found, shape
+
+
+def _of_each_group(error: FieldNotFoundError, samples: SampleKind | None) -> FieldNotFoundError:
+    """Say that a field is needed in every group, where a pattern or a list named them."""
+    of = getattr(samples, "of", None)
+    if not isinstance(of, (str, list)) or of in (FILES, ROWS):
+        return error
+    what = f"Each group that of={of!r} matches" if isinstance(of, str) else "Each group that of= names"
+    return FieldNotFoundError(
+        f"{error} {what} needs the field; a narrower pattern, or a list of names, leaves others out",
+        field=error.field,
+        file=error.file,
+    )
 
 
 def _groups(
@@ -147,7 +165,8 @@ def _groups(
     kind = h5py.Dataset if any(isinstance(one, Field) and one.is_itself for one in given) else h5py.Group
     named = groups_in(samples, number, asked.paths) if isinstance(samples, Table) else None
     if named is not None:
-        yield from zip(groups_of(file, root, named, path, guard, kind) if named else [], named, strict=True)
+        said = "samples=Table(group=) names"
+        yield from zip(groups_of(file, root, named, path, guard, kind, said) if named else [], named, strict=True)
         return
     of = None if samples is None or isinstance(samples, Table) or samples.of == ROWS else samples.of
     for group in groups_of(file, root, of, path, guard, kind):
@@ -190,8 +209,7 @@ def _space(
     """Find all samples; None where a sample is a row."""
     numbers = {name: number for number, name in enumerate(parts.names)}
     if samples is not None and has_extents(samples, shape.fields):
-        groups = [paths[number] + (f":{name}" if name else "") for number, name in parts.names]
-        return Extents.of(samples).space(parts.volumes, groups, numbers, paths)
+        return Extents.of(samples).space(parts.volumes, parts.labels, numbers, paths)
     if isinstance(samples, Table):
         steps = [(field.at or ROW, field.steps) for field in fields]
         return table_space(samples, np.array(parts.starts), numbers, paths, steps)
@@ -199,6 +217,24 @@ def _space(
         return None
     every = np.concatenate([np.zeros(1, dtype=np.int64), *(edges[1:] for edges in parts.edges)])
     return sequence_space(samples, every, [field.steps for field in fields if field.steps is not None])
+
+
+def _check_padding(space: Space | None, fields: list[FieldLayout]) -> None:
+    """Refuse a number for padding that the type of a field cannot hold."""
+    number = None if space is None else space.padding
+    if not number:
+        return
+    for one in fields:
+        if one.kind == "array" and (one.steps is not None or isinstance(space, BoxSpace)):
+            with np.errstate(all="ignore"), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                held = np.array(number).astype(one.dtype)
+            is_exact = held == number if one.dtype.kind in "biu" else np.isfinite(held) or not np.isfinite(number)
+            if not is_exact:
+                raise OptionError(
+                    f"pad={number:g} does not fit into field {one.name!r}, which is stored as {one.dtype} (dtype= "
+                    "casts what was padded); take a number that does, and Padding() for a mask"
+                )
 
 
 def _check_samples(samples: object) -> None:
