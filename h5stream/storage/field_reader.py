@@ -119,7 +119,7 @@ class FieldReader:
             except (OptionError, FieldLengthError) as error:
                 raise with_names(error, path, field.name) from None
             taken = _Taken(sizes, None)
-        key = (where.number, dataset_path, repr(columns), taken.steps, at, along)
+        key = (where.number, dataset_path, repr(columns), taken.steps, at, field.pad, along)
         group = self.groups.setdefault(key, (where, columns, field.name, along, []))
         return self._entry(dataset, dataset_path, field, taken, member, group[-1])
 
@@ -329,6 +329,7 @@ class FieldReader:
                 row_shape=(*taken.shape, *inner_shape),
                 steps=taken.steps,
                 at=field.at,
+                pad=field.pad,
                 cast=field.dtype,
                 cut_at_nul=kind == "bytes" and elements.ends_at_nul(dataset.id.get_type(), member),
             )

@@ -73,6 +73,8 @@ class FieldLayout:
         The rows that a sample takes, counted from its anchor; None where it takes one row, which is its own.
     at : str
         The column of a `Table` that says which row they count from; empty for the one that samples begin at.
+    pad : str or float or None
+        What stands outside; None for what stands there in all fields.
     """
 
     name: str
@@ -83,6 +85,7 @@ class FieldLayout:
     cut_at_nul: bool = False
     steps: tuple[int, ...] | None = None
     at: str = ""
+    pad: str | float | None = None
 
     @property
     def row_nbytes(self) -> int:
@@ -308,10 +311,14 @@ class SampleLayout:
         found |= {part.file for number, _ in self.lookups for part in self.datasets[number]}
         return tuple(sorted(found))
 
-    def steps_of(self, dataset: int) -> tuple[tuple[int, ...] | None, str]:
-        """Give the steps of the fields that a dataset fills, and the column they count from; all have the same."""
+    def steps_of(self, dataset: int) -> tuple[tuple[int, ...] | None, str, str | float | None]:
+        """Give the steps of the fields that a dataset fills, the column they count from, and their padding."""
         field = self.fields[self.datasets[dataset][0].targets[0].field]
-        return field.steps, field.at
+        return field.steps, field.at, self.pad_of(field)
+
+    def pad_of(self, field: FieldLayout) -> str | float | None:
+        """Give what stands outside of segments and volumes in a field."""
+        return self.space.pad if self.space is not None and field.pad is None else field.pad
 
     @property
     def row_nbytes(self) -> int:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from h5stream.errors import FieldLengthError, FieldNotFoundError, OptionError
 from h5stream.samples.axes import ROWS
-from h5stream.samples.box_space import BoxSpace
+from h5stream.samples.box_space import number_outside
 from h5stream.samples.columns import (
     Column,
     NumberColumn,
@@ -77,7 +77,6 @@ def open_layout(
             file=asked.paths[0],
         )
     space = _space(samples, parts, asked.paths, shape, files[0].fields)
-    _check_padding(space, [files[0].fields[target.field] for part in files[0].parts for target in part.targets])
     layout = SampleLayout(
         files=tuple(every.identities),
         file_starts=tuple(parts.starts),
@@ -88,6 +87,7 @@ def open_layout(
         allow_external=allow_external,
         space=space,
     )
+    _check_padding(layout)
     tables = (each.table(layout.rows, space) for each in looked_up.values())
     lookups = tuple(enumerate(tables, len(files[0].parts)))
     return replace(layout, columns=tuple(_columns(layout, shape, files, samples)), lookups=lookups)
@@ -219,22 +219,28 @@ def _space(
     return sequence_space(samples, every, [field.steps for field in fields if field.steps is not None])
 
 
-def _check_padding(space: Space | None, fields: list[FieldLayout]) -> None:
-    """Refuse a number for padding that the type of a field cannot hold."""
-    number = None if space is None else space.padding
-    if not number:
-        return
-    for one in fields:
-        if one.kind == "array" and (one.steps is not None or isinstance(space, BoxSpace)):
-            with np.errstate(all="ignore"), warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                held = np.array(number).astype(one.dtype)
-            is_exact = held == number if one.dtype.kind in "biu" else np.isfinite(held) or not np.isfinite(number)
-            if not is_exact:
+def _check_padding(layout: SampleLayout) -> None:
+    """Refuse a number for padding that the type of a field cannot hold, and padding of what is not padded."""
+    for parts in layout.aligned:
+        for one in (layout.fields[target.field] for target in parts[0].targets):
+            if one.pad is not None and (layout.space is None or layout.space.pad is None):
+                raise OptionError(
+                    f"Field({one.name!r}, pad={one.pad!r}): nothing is padded here; samples= says with pad= that it is"
+                )
+            number = number_outside(layout.pad_of(one)) if one.steps is not None or parts[0].along else None
+            if number and one.kind == "array" and not _holds(one.dtype, number):
                 raise OptionError(
                     f"pad={number:g} does not fit into field {one.name!r}, which is stored as {one.dtype} (dtype= "
-                    "casts what was padded); take a number that does, and Padding() for a mask"
+                    "casts what was padded); take a number that does, Field(..., pad=), or Padding() for a mask"
                 )
+
+
+def _holds(dtype: np.dtype[Any], number: float) -> bool:
+    """Tell whether a type has a number, or one next to it where it has fractions."""
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        held = np.array(number).astype(dtype)
+    return bool(held == number if dtype.kind in "biu" else np.isfinite(held) or not np.isfinite(number))
 
 
 def _check_samples(samples: object) -> None:
