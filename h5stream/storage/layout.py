@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from h5stream.samples.box_space import Along, BoxSpace
 from h5stream.samples.columns import Column
 from h5stream.samples.sequences import Draws
-from h5stream.samples.space import Space
+from h5stream.samples.space import SequenceSpace, Space
 from h5stream.storage.elements import Leaf
 from h5stream.storage.fields import SampleShape
 from h5stream.storage.filters import Pipeline
@@ -45,6 +45,9 @@ quarter of a megabyte is read at about the rate of a longer run."""
 SMALL_NBYTES = 8 * 1024 * 1024
 """A dataset of no more bytes, such as labels, does not keep others' chunks from being cut: it is kept in memory."""
 
+
+SEQUENCES_NBYTES = 16 * 1024 * 1024
+"""Bytes of the sequences of a block of several chunks, at most."""
 
 BOXES_IN_BLOCK = 4
 """Boxes side by side that a block of unfiltered data has along an axis: what lies at its edges, a fifth at most, is
@@ -381,8 +384,22 @@ class SampleLayout:
             parts = 1
             if lead.access == DIRECT and not any(self._is_decoded(parts, number) for parts in self.aligned):
                 parts = -(-lead.chunk_nbytes // BLOCK_NBYTES) if lead.chunk_nbytes > WHOLE_NBYTES else 1
-            sizes.append(-(-lead.chunk_rows // max(1, parts)))
+            sizes.append(-(-lead.chunk_rows // max(1, parts)) * self._chunks_of_sequences(number))
         return tuple(sizes)
+
+    def _chunks_of_sequences(self, number: int) -> int:
+        """Give how many chunks a block of sequences has: chunks at its edges are decoded for its neighbours too.
+
+        As many as hold the rows that a sequence spans, so that a chunk is decoded twice an epoch and not as often as
+        sequences are longer than it; fewer where sequences are large, since a window holds many blocks.
+        """
+        lead = self.leading[number]
+        steps = self.fields[lead.targets[0].field].steps
+        if not isinstance(self.space, SequenceSpace) or steps is None or lead.access == DIRECT:
+            return 1
+        wanted = -(-(max(steps) - min(steps) + 1) // lead.chunk_rows)
+        at_most = SEQUENCES_NBYTES // max(1, self.row_nbytes * lead.chunk_rows)
+        return max(1, min(wanted, at_most))
 
     def _is_decoded(self, parts: tuple[DatasetPart, ...], number: int) -> bool:
         """Tell whether rows of a file cost the decoding of a chunk, of a dataset too large to be kept."""
