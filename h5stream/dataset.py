@@ -64,9 +64,10 @@ class _Known(NamedTuple):
             assert self.layout.space is not None
             assert self.layout.space.draws is not None
             if self.layout.space.draws.per_epoch is not None:
+                kind = "Boxes" if isinstance(self.layout.space, BoxSpace) else "Sequences"
                 raise OptionError(
                     "with per_epoch= the samples of an epoch are drawn, and there are none to choose from; name the "
-                    "groups or files that they are drawn from: Sequences(..., of=[...])"
+                    f"groups or files that they are drawn from: {kind}(..., of=[...])"
                 )
             return starts.of_segments(places)
         return self.rows if places is None else places if self.rows is None else self.rows[places]

@@ -159,10 +159,11 @@ def _fields_text(layout: SampleLayout) -> str:
 
 def _samples_text(layout: SampleLayout, space: Space) -> str:
     if isinstance(space, BoxSpace):
-        along = repr(([parts[0].along for parts in layout.datasets], space.draws)).encode()
+        pads = [field.pad for field in layout.fields]
+        along = repr(([parts[0].along for parts in layout.datasets], space.draws, pads)).encode()
         digest = _digest(along, space.volumes.tobytes(), *(each.tobytes() for each in space.starts.arrays))
         return f"{space.samples} boxes, pad={space.pad}, {digest}"
-    steps = [(field.steps, field.at) for field in layout.fields]
+    steps = [(field.steps, field.at, field.pad) for field in layout.fields]
     listed = [] if space.others is None else [space.anchors, *space.others.values()]
     digest = _digest(repr((steps, space.draws)).encode(), space.edges.tobytes(), *(rows.tobytes() for rows in listed))
     return f"{space.samples} sequences, pad={space.pad}, {digest}"

@@ -13,12 +13,12 @@ hypothesis.settings.register_profile(FULL, max_examples=100, deadline=None)
 
 
 def examples(most, **options):
-    """Settings of a property: `most` examples where all are wanted, else a tenth of them.
+    """Settings of a property: `most` examples where all are wanted, else a twentieth of them, and 20 at least.
 
     What is drawn differs from run to run, so a share finds what all would, some runs later.
     """
     full = hypothesis.settings.get_current_profile_name() == FULL
-    return hypothesis.settings(max_examples=most if full else max(20, most // 10), deadline=None, **options)
+    return hypothesis.settings(max_examples=most if full else max(20, most // 20), deadline=None, **options)
 
 
 def crossed(*axes):

@@ -278,7 +278,7 @@ def recording(tmp_path):
         ("y", lambda: Sequences(2, of="rows", axis=1), errors.OptionError, "each of them has fewer"),
         ("text", lambda: Sequences(2, axis=1), errors.UnsupportedFieldError, "parts of volumes are of numbers"),
         ("empty", lambda: Sequences(2, axis=1), errors.FieldLengthError, "there is nothing in it"),
-        (Field("x", axis=0), lambda: Sequences(2), errors.OptionError, "a sample is a row of axis 0"),
+        (Field("x", axis=1), lambda: Sequences(2), errors.OptionError, "a sample is a row of axis 0"),
         (Field("x", scale=2), lambda: None, errors.OptionError, "a sample is a row of axis 0"),
         (Field("x", scale=2), lambda: Table(row=[0]), errors.OptionError, "a sample is a row of axis 0"),
         (["y", Field("x", scale=2)], lambda: Sequences(2, of=Ends("y")), errors.OptionError, "cuts rows into segments"),

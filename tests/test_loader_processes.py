@@ -26,7 +26,7 @@ def sample(tmp_path, monkeypatch):
 # --- datasets in workers ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("start_method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("start_method", ["fork", "spawn", pytest.param("forkserver", marks=pytest.mark.slow)])
 def test_a_dataset_works_in_the_workers_of_a_stock_dataloader(sample, start_method):
     dataset = H5Dataset(sample.path, ["x", "y"])
     dataset[0]  # open before the fork

@@ -185,7 +185,7 @@ def test_ranks_part_a_table_and_a_state_goes_on(paths):
         ({"row": []}, "the Table is empty"),
         ({"row": [0.5]}, "'row' holds whole numbers"),
         ({"row": [[0]]}, "not the shape \\(1, 1\\)"),
-        ({"row": [None]}, "holds numbers or names"),
+        ({"row": [None]}, "holds whole numbers, and not such as None"),
         ({"row": [0], "length": 0}, "length must be at least 1"),
         ({"row": [0], "pad": "wrap"}, "Table: pad= is 'edge', 'zeros' or a number"),
     ],

@@ -27,6 +27,7 @@ IMAGES = DOCS / "images"
 FILES = {part: (f"{part}-full", f"{part}-quick") for part in ("peers", "sweep", "growth")} | {
     "main": ("main-full", "reference-2core"),
     "learning": ("learning",),
+    "samples": ("samples",),
 }
 SHUFFLING, LEARNED = DOCS / "shuffling.md", ("<!-- learning: start -->\n", "<!-- learning: end -->")
 _MADE = """\
@@ -69,6 +70,15 @@ def benchmarks_page(reports: dict[str, dict[str, Any] | None]) -> str:
     if peers:
         parts += _peers_sections(peers)
     parts += ["## Where ours is not first\n", not_first_table(behind(main, peers, sweep)) + "\n"]
+    if samples := reports.get("samples"):
+        parts += [
+            "## Samples that are no rows\n",
+            machine_line(samples) + "\n",
+            "Shuffled epochs; *the limit* are as many threads that inflate each chunk once and copy as many bytes as "
+            "the batches hold, in turns with ours; *as written* is the reader as programs have it, under a "
+            "`DataLoader` with a worker for each processor. `bench/test_samples.py` has files and readers.\n",
+            samples_table(samples) + "\n",
+        ]
     if sweep:
         parts += [
             "## One thing varied at a time\n",
@@ -91,6 +101,17 @@ def benchmarks_page(reports: dict[str, dict[str, Any] | None]) -> str:
             tables.growth_table(growth) + "\n",
         ]
     return _MADE + "\n".join(parts)
+
+
+def samples_table(report: dict[str, Any]) -> str:
+    """Make the Markdown table of samples that are no rows."""
+    heads = ["| samples | stored | ours, samples/s | GB/s | of the limit | times as written |"]
+    rows = (
+        f"| {one['case']} | {one['stored']} | {one['samples_per_s']:,.0f} | {one['gb_per_s']:.2f} | "
+        f"{one['of_limit']:.2f} | {one['of_usual']:.1f} |"
+        for one in report["results"]
+    )
+    return "\n".join([*heads, "|---|---|---:|---:|---:|---:|", *rows])
 
 
 def _said(base: dict[str, Any]) -> str:

@@ -140,7 +140,7 @@ def _dataset_a_sample(path: str, entries: Sequence[DatasetEntry]) -> Iterator[Ki
                 families[entry.dtype, len(entry.shape), entry.shape[1:]][name] = entry
         for alike in families.values():
             if _are_samples(alike):
-                yield _samples(path, group, alike)
+                yield _samples(path, group, alike, members)
 
 
 def _are_samples(alike: dict[str, DatasetEntry]) -> bool:
@@ -152,7 +152,7 @@ def _are_samples(alike: dict[str, DatasetEntry]) -> bool:
     return not columns or len(alike) > max(lengths)
 
 
-def _samples(path: str, group: str, alike: dict[str, DatasetEntry]) -> Kind:
+def _samples(path: str, group: str, alike: dict[str, DatasetEntry], members: Iterable[str]) -> Kind:
     first = next(iter(alike.values()))
     lengths = sorted({entry.rows or 0 for entry in alike.values()})
     inner = first.shape[1:] if first.shape else ()
@@ -162,16 +162,34 @@ def _samples(path: str, group: str, alike: dict[str, DatasetEntry]) -> Kind:
         else f"{lengths[0]:,} to {shape_text((lengths[-1], *inner))}"
     )
     example = max(alike)
+    pattern = _pattern(group, alike, members)
     return Kind(
         key="dataset_a_sample",
         datasets=tuple(entry.path for entry in alike.values()),
         what=f"{group or 'The root'} holds {len(alike):,} like datasets ({shape} {first.dtype}, such as {example!r}): "
         "each is a sample, or a recording, of its own",
-        way_out="h5stream cannot stream a dataset a sample yet: its samples are the rows of a "
-        "dataset. Write them into one, once"
+        way_out=f'samples=Sequences({lengths[0]}, of={quoted(pattern)}) with the field "." takes '
+        + ("each of them whole" if len(lengths) == 1 else f"{lengths[0]:,} rows that stay inside one of them")
+        + '; "@name" is an attribute of it'
+        if pattern
+        else "written into one, once, they are rows of it"
         + ("" if len(lengths) == 1 else ", padded to the longest")
         + "; labels that are attributes of the datasets need a dataset of their own",
-        lines=_stacked(path, group, first, lengths, len(alike)),
+        lines=(
+            "from h5stream import H5StreamLoader, Sequences",
+            "",
+            "loader = H5StreamLoader(",
+            f"    {quoted(path)},",
+            f"    batch_size={min(64, len(alike))},",
+            "    shuffle=True,",
+            f"    samples=Sequences({lengths[0]}, of={quoted(pattern)}),",
+            '    fields=".",',
+            ")",
+            "for batch in loader:",
+            "    ...  # your training step",
+        )
+        if pattern
+        else _stacked(path, group, first, lengths, len(alike)),
     )
 
 

@@ -98,8 +98,8 @@ class Acceptance:
         placement = Placement(rows=distinct, batch=np.zeros(count, dtype=np.int64), within=np.arange(count))
         self._carry_out(self._plan(placement, self._datasets), destination)
         batch = self._assembler.batch(torch.from_numpy(memory), slot_format, count, objects)
-        asked = batch if self._rule.on is None else batch[self._rule.on]
-        accepted = np.array([bool(self._rule.function(sample_of(asked, k))) for k in range(count)], dtype=bool)
+        asked = batch if self._rule.on is None else batch[_place(self._layout, self._rule.on)]
+        accepted = np.array([_answer(self._rule.function(sample_of(asked, k))) for k in range(count)], dtype=bool)
         answers: NDArray[np.bool_] = accepted[which]
         return answers
 
@@ -107,12 +107,29 @@ class Acceptance:
 def _check_field(layout: SampleLayout, on: str | int | None) -> None:
     """Refuse a field that is to be looked at, and is none of the sample's."""
     shape = layout.shape
-    keys = list(shape.keys) if shape.kind == "dict" else [*range(len(shape.keys))] if shape.kind == "tuple" else []
+    keys = list(shape.keys) + ([*range(len(shape.keys))] if shape.kind == "tuple" else [])
+    keys = [] if shape.kind == "one" else keys
     if on is not None and on not in keys:
         raise OptionError(
             f"Boxes: accept_on={on!r} is no field of a sample; "
             + (f"it has {', '.join(repr(key) for key in keys)}" if keys else "a sample is one tensor, so leave it out")
         )
+
+
+def _answer(given: Any) -> bool:
+    """Give what the function said of a box."""
+    try:
+        if given is None:
+            raise TypeError("it returned None")
+        return bool(given)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise OptionError(f"Boxes: accept= answers True or False for a box: {error}") from error
+
+
+def _place(layout: SampleLayout, on: str | int) -> Any:
+    """Give where a field is in a batch: its key, or its place in a tuple."""
+    keys = list(layout.shape.keys)
+    return keys.index(on) if layout.shape.kind == "tuple" and on in keys else on
 
 
 def _datasets_of(layout: SampleLayout, rule: Accept) -> Iterator[int]:
@@ -124,8 +141,8 @@ def _datasets_of(layout: SampleLayout, rule: Accept) -> Iterator[int]:
 
 
 def _entry(layout: SampleLayout, on: Any) -> Any:
-    place = list(layout.shape.keys).index(on) if layout.shape.kind == "dict" else on
-    return layout.entries[place]
+    keys = list(layout.shape.keys)
+    return layout.entries[keys.index(on) if on in keys else on]
 
 
 def _fields_in(entry: Any) -> set[int]:

@@ -27,7 +27,7 @@ from h5stream.engine.single import SingleRows
 from h5stream.engine.tasks import Destination, Task, Tools
 from h5stream.order.epoch import Window
 from h5stream.order.places import narrowed
-from h5stream.samples.box_space import BoxSpace
+from h5stream.samples.box_space import BoxSpace, number_outside
 from h5stream.samples.space import SequenceSpace, Steps
 from h5stream.storage.fallback import H5pyReader
 from h5stream.storage.filters import DecodeScratch
@@ -96,8 +96,7 @@ class RowReader:
         self.sources: tuple[ByteSource, ...] = tuple(identity.open() for identity in layout.files)
         self.mapped_files = MappedFiles(layout.files)
         self._h5py = H5pyReader(layout)
-        number = layout.space.padding if isinstance(layout.space, SequenceSpace) else None
-        self._padding = None if number is None else Padding(layout.fields, number)
+        self._padding = Padding(layout.fields, [number_outside(layout.pad_of(field)) for field in layout.fields])
         # Rows without elements need no task.
         self._datasets = [n for n, parts in enumerate(layout.datasets) if any(part.pieces for part in parts)]
         self._mapped = {
@@ -105,7 +104,7 @@ class RowReader:
         }
         self._columns = Columns(layout)
         # Datasets of which samples take rows in one way are planned together.
-        self._by_steps: dict[tuple[Steps | None, str], list[int]] = {}
+        self._by_steps: dict[tuple[Steps | None, str, str | float | None], list[int]] = {}
         self._lookups = {number: narrowed(rows) for number, rows in layout.lookups}
         for dataset in self._datasets:
             if dataset not in self._lookups and not isinstance(layout.space, BoxSpace):
@@ -179,13 +178,14 @@ class RowReader:
         if isinstance(layout.space, BoxSpace):
             every = range(len(layout.aligned))
             yield from self._plan_boxes(placement.each_row(), layout.space, task_nbytes, every)
-        for (steps, at), datasets in self._by_steps.items():
+        for (steps, at, pad), datasets in self._by_steps.items():
             rows, outside = placement, None
             if isinstance(layout.space, SequenceSpace):
-                rows, outside = placed_spans(placement.each_row(), steps, at, layout.space, layout.rows)
+                space = layout.space if pad == layout.space.pad else replace(layout.space, pad=pad)
+                rows, outside = placed_spans(placement.each_row(), steps, at, space, layout.rows)
             if len(rows):
                 yield from self._plan_some(rows, task_nbytes, datasets, resident)
-            if outside is not None and self._padding is not None:
+            if outside is not None:
                 fields = [target.field for n in datasets for target in layout.datasets[n][0].targets]
                 yield from self._padding.plan(outside, fields)
         for dataset, table in self._lookups.items():

@@ -65,7 +65,12 @@ def along_axis(samples: Any, is_scaled: bool = False) -> AlongAxis | None:
             axis=samples.axis, has_rows=ROW in samples.columns, is_point=samples.length is None, origins=names
         )
     if isinstance(samples, Rows):
-        return None if samples.axis == 0 else AlongAxis(axis=samples.axis, has_rows=False, is_point=True, origins=("",))
+        by_row = samples.of == ROWS
+        return (
+            None
+            if samples.axis == 0
+            else AlongAxis(axis=samples.axis, has_rows=by_row, is_point=True, origins=("",) * (1 + by_row))
+        )
     if not isinstance(samples, Sequences):
         return None
     has_rows = samples.of == ROWS
@@ -227,5 +232,9 @@ def _check(table: Table, name: str, numbers: Ints, least: Any, most: Any, elemen
         raise OptionError(
             f"Table: {name!r} is {numbers[k]} at sample {k:,}, where {elements[k]:,} are there and a sample may begin "
             f"at {int(least[k]):,} to {int(most[k]):,}; so it is for {len(wrong):,} of {len(table):,} samples"
-            + ("" if table.pad is not None or name == ROW else ". pad='edge' or 'zeros' fills in")
+            + (
+                ". pad='edge' or 'zeros' fills in"
+                if table.pad is None and 0 <= numbers[k] < elements[k] and name != ROW
+                else ". A sample begins at one that is there; steps= may lead out of it, with pad="
+            )
         )

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
 from h5stream.samples.box_space import Accept, BoxSpace, Grid, Listed
-from h5stream.samples.sequences import Draws, Of, checked_pad, integer
+from h5stream.samples.sequences import Draws, Of, checked_of, checked_pad, integer
 
 Ints = NDArray[np.int64]
 
@@ -82,6 +82,9 @@ class Boxes:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", _counts("shape", self.shape, 1))
+        object.__setattr__(self, "of", checked_of("Boxes", self.of))
+        if self.of is not None and not isinstance(self.of, (str, list)):
+            raise OptionError("Boxes: of= names groups that hold volumes; where rows end segments says nothing of them")
         for name, least in (("stride", 1), ("halo", 0)):
             given = getattr(self, name)
             if given is not None:
@@ -161,10 +164,13 @@ def box_space(boxes: Boxes, volumes: Ints, names: Sequence[str], multiples: Sequ
     stride = each if is_random else boxes.stride or boxes.shape
     room = np.maximum(0, volumes - boxes.shape)
     last = room // each * each
-    if not is_random and ((last < room).any() or any(step % one for step, one in zip(stride, each, strict=True))):
+    if not is_random and any(step % one for step, one in zip(stride, each, strict=True)):
+        raise OptionError(f"Boxes: with fields of another scale= the stride is a multiple of {each}, and not {stride}")
+    if not is_random and (last < room).any():
+        k = int(np.flatnonzero((last < room).any(axis=1))[0])
         raise OptionError(
-            f"Boxes: with fields of another scale= a grid has strides, and room behind its first box, that are "
-            f"multiples of {each}; the stride is {stride}, and the room {tuple(room[(last < room).any(axis=1)][:1])}"
+            f"Boxes: with fields of another scale= the last box of a grid begins at multiples of {each}, and in "
+            f"{names[k]} it would at {tuple(room[k].tolist())}; take at='random', or list the boxes"
         )
     grid = Grid(
         first=np.zeros_like(volumes), last=last, counts=-(-last // np.array(stride, dtype=np.int64)) + 1, stride=stride
@@ -198,7 +204,11 @@ def _listed(boxes: Boxes, volumes: Ints, multiples: tuple[int, ...]) -> BoxSpace
                 "fills in"
             )
     elif ((origins >= volumes[of]) | (origins + boxes.shape <= 0)).any():
-        raise OptionError("Boxes: at= has a box that lies wholly outside of its volume; there is nothing in it")
+        k = int(np.flatnonzero(((origins >= volumes[of]) | (origins + boxes.shape <= 0)).any(axis=1))[0])
+        raise OptionError(
+            f"Boxes: at= has {tuple(origins[k].tolist())} at {k:,}, a box that lies wholly outside of its volume of "
+            f"{tuple(volumes[of[k]].tolist())}; there is nothing in it"
+        )
     if (origins % multiples).any():
         raise OptionError(f"Boxes: with fields of another scale= at= has multiples of {multiples}, to begin with them")
     starts = Listed(volume=np.ascontiguousarray(of), origins=np.ascontiguousarray(origins))

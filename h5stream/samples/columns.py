@@ -188,7 +188,10 @@ def _in_memory(values: Any) -> Any:
         values = values.detach().cpu().numpy()
     if isinstance(values, Sequence) and any(isinstance(value, (str, bytes)) for value in values[:1]):
         return list(values)
-    found = np.asarray(values)
+    try:
+        found = np.asarray(values)
+    except ValueError:  # lists of unlike length
+        return list(values)
     if found.ndim == 0:
         raise OptionError(f"Values takes an array, a tensor or a list with a value for each sample, not {values!r}")
     return found if found.dtype.kind in "biufc" else found.tolist()

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from h5stream.errors import OptionError
-from h5stream.samples.sequences import integer
+from h5stream.samples.segments import Bounds, Ends, Ids, Lengths
+from h5stream.samples.sequences import checked_of, integer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +20,8 @@ class Rows:
         The groups: a pattern (``"*"``, ``"data/*"``), whose groups come in the order of their names, numbers in these
         counted as such; or names, in the order given. By default each file's fields are taken as they are.
     axis : int
-        The axis that samples lie along, where it is not the first: -1 for the last. A sample has the other axes.
+        The axis that samples lie along, where it is not the first: -1 for the last. A sample has the other axes; with
+        ``of="rows"`` it is of one index of axis 0 as well.
 
     Raises
     ------
@@ -36,5 +38,10 @@ class Rows:
     axis: int = 0
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "of", checked_of("Rows", self.of))
+        if isinstance(self.of, (Ends, Ids, Lengths, Bounds)):
+            raise OptionError("Rows: of= names groups; where rows end segments says nothing about single rows")
+        if self.of == "rows" and self.axis == 0:
+            raise OptionError("Rows: of='rows' is for another axis: each index of it, of each row, is a sample")
         if integer(self.axis, "axis") == 0 and self.of is None:
             raise OptionError("Rows needs of=, the groups whose rows are samples, or axis=, where these are not axis 0")

@@ -98,6 +98,7 @@ class Sequences:
     axis: int = 0
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "of", checked_of("Sequences", self.of))
         integer(self.axis, "axis")
         if self.of == "rows" and self.axis == 0:
             raise OptionError("Sequences: of='rows' makes each row of axis 0 a segment, so axis= is another, such as 1")
@@ -251,6 +252,23 @@ def taken_by(anchors: NDArray[Any], steps: tuple[int, ...], edges: Edges | None)
     segment = np.searchsorted(edges, anchors, side="right") - 1
     clipped = np.clip(rows, np.repeat(edges[segment], len(steps)), np.repeat(edges[segment + 1] - 1, len(steps)))
     return Taken(rows=clipped, outside=clipped != rows)
+
+
+def checked_of(kind: str, of: Any) -> Of:
+    """Give what a user gave as ``of=``, names as a list; an `OptionError` says where it is none, or names one twice."""
+    if of is None or isinstance(of, (str, Ends, Ids, Lengths, Bounds)):
+        return of
+    try:
+        names = [name.decode() if isinstance(name, bytes) else name for name in of]
+    except TypeError:
+        names = [of]
+    wrong = next((name for name in names if not isinstance(name, str)), None)
+    if wrong is not None:
+        raise OptionError(f"{kind}: of= takes a pattern such as 'data/*', or names of groups, not {wrong!r}")
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise OptionError(f"{kind}: of= names {twice!r} twice; each group once")
+    return names
 
 
 def checked_pad(kind: str, pad: Any) -> Any:

@@ -32,7 +32,8 @@ class Table:
     **more : array-like
         Columns. ``row`` is the row that a sample begins at, from 0 in its group or file. ``group`` names the group that
         it is of, and ``file`` the file: its number among those that are opened, or its path. Without either, rows count
-        through all files. Any other column of whole numbers is a row too, for fields with ``Field(..., at=column)``.
+        through all files. Any other column of whole numbers is a row too, for fields with ``Field(..., at=column)``;
+        what else an index has is left alone.
 
     Attributes
     ----------
@@ -64,13 +65,19 @@ class Table:
         self.columns = {name: _column(name, values) for name, values in (_named(columns) | more).items()}
         self.axis = None if axis is None else integer(axis, "axis")
         needed = ROW if axis is None else START
-        if not isinstance(self.columns.get(needed), np.ndarray):
+        if needed not in self.columns:
             raise OptionError(
                 f"Table needs a column {needed!r}: "
                 + ("the row" if axis is None else f"the index along axis {axis}")
                 + " that each sample begins at, in its group or file; its columns are "
                 f"{', '.join(map(repr, self.columns)) or 'none'}"
             )
+        for name in (ROW, START):
+            values = self.columns.get(name)
+            if values is not None and not isinstance(values, np.ndarray):
+                raise OptionError(f"Table: column {name!r} holds whole numbers, and not such as {values[0]!r}")
+        if axis is None and START in self.columns:
+            raise OptionError("Table: column 'start' says where a sample begins along axis=, and there is none")
         lengths = {name: len(values) for name, values in self.columns.items()}
         if len(set(lengths.values())) > 1:
             listing = ", ".join(f"{name!r} has {count:,}" for name, count in lengths.items())
@@ -159,10 +166,10 @@ def _column(name: str, values: Any) -> Any:
     if found.dtype.kind in "OUS":
         texts = [text.decode() if isinstance(text, bytes) else text for text in found.tolist()]
         if not all(isinstance(text, str) for text in texts):
-            raise OptionError(f"Table: column {name!r} holds numbers or names, not {found.dtype}")
+            return texts  # of no use here, as other columns of an index are
         return [text.strip("/") if name == GROUP else text for text in texts]
     if found.dtype.kind not in "iu" and not (found.dtype.kind == "f" and (found == np.floor(found)).all()):
-        raise OptionError(f"Table: column {name!r} holds whole numbers or names, not {found.dtype}")
+        return found.tolist()
     return found.astype(np.int64)
 
 
@@ -214,7 +221,12 @@ def table_space(
             raise OptionError(
                 f"Table: {column!r} is {table.columns[column][k]} at sample {k:,}{span}, where {end[k] - begin[k]:,} "
                 f"rows are there; so it is for {len(wrong):,} of {len(table):,} samples. "
-                + ("Rows count from 0 in a group or file" if first == last == 0 else "pad='edge' or 'zeros' fills in")
+                + (
+                    "A sample begins at a row that is there, counted from 0 in its group or file; steps= may lead out "
+                    "of it, with pad="
+                    if first == last == 0 or not begin[k] <= anchors[column][k] < end[k]
+                    else "pad='edge' or 'zeros' fills in"
+                )
             )
     others = {name: rows for name, rows in anchors.items() if name != ROW}
     return SequenceSpace(anchors=anchors[ROW], edges=edges, pad=table.pad, left_out=0, others=others)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -39,8 +40,10 @@ class FileParts:
     are_objects: bool = False
 
 
-def check_alike(files: list[FileParts], identities: tuple[SourceIdentity, ...]) -> None:
-    """Refuse files whose rows differ in shape or type.
+def check_alike(
+    files: list[FileParts], identities: tuple[SourceIdentity, ...], labels: Sequence[str] | None = None
+) -> None:
+    """Refuse files whose rows differ in shape or type; `labels` says what each is called.
 
     Raises
     ------
@@ -48,12 +51,14 @@ def check_alike(files: list[FileParts], identities: tuple[SourceIdentity, ...]) 
         With the field, the file and what it has instead.
     """
     first = files[0]
-    for other, identity in zip(files[1:], identities[1:], strict=True):
+    called = [repr(identity.path) for identity in identities] if labels is None else labels
+    for other, identity, label in zip(files[1:], identities[1:], called[1:], strict=True):
+        where = "" if label == repr(identity.path) else f" in {label}"
         for a, b in zip(first.fields, other.fields, strict=False):
             if (a.kind, a.dtype, a.row_shape, a.cast) != (b.kind, b.dtype, b.row_shape, b.cast):
                 raise FieldLengthError(
-                    f"{identity.path!r}: field {b.name!r} has rows of {_words(b)}, but {a.name!r} in "
-                    f"{identities[0].path!r} has rows of {_words(a)}; what is read as one must agree",
+                    f"{identity.path!r}: field {b.name!r} has rows of {_words(b)}{where}, but {a.name!r} in "
+                    f"{called[0]} has rows of {_words(a)}; what is read as one must agree{_hint(a, b)}",
                     field=b.name,
                     file=identity.path,
                 )
@@ -62,6 +67,18 @@ def check_alike(files: list[FileParts], identities: tuple[SourceIdentity, ...]) 
                 f"{identity.path!r}: its compound members are not those of {identities[0].path!r}",
                 file=identity.path,
             )
+
+
+def _hint(a: FieldLayout, b: FieldLayout) -> str:
+    """Name the axis along which rows of unlike length lie, if it is one."""
+    inner = 0 if a.steps is None else 1
+    if a.dtype != b.dtype or len(a.row_shape) != len(b.row_shape):
+        return ""
+    unlike = [axis for axis, (m, n) in enumerate(zip(a.row_shape, b.row_shape, strict=True)) if m != n]
+    if len(unlike) != 1 or unlike[0] < inner:
+        return ""
+    axis = unlike[0] + 1 - inner
+    return f". They differ along axis {axis}: if that is time, Sequences(..., axis={axis}) makes samples along it"
 
 
 def _words(field: FieldLayout) -> str:

@@ -76,7 +76,7 @@ class Guard:
             if links_left == 0:
                 raise RuntimeError(f"too many links at {current!r}")
             step = posixpath.join(current, part)
-            link = file.get(step, getlink=True)
+            link = _link(file, step)
             if isinstance(link, h5py.ExternalLink):
                 inside = self._opened_path(link.filename, path)
                 if inside is None:
@@ -187,6 +187,16 @@ def _straight(file: Any, start: str, name: str, links_left: int) -> str:
             return _straight(file, current, rest, links_left - 1)
         current = step
     return current
+
+
+def _link(file: Any, step: str) -> Any:
+    """Give what stands under a name where that is a link to be followed; None for an object, or for nothing."""
+    try:
+        if file.id.links.get_info(step.encode("utf-8", "surrogateescape")).type == h5py.h5l.TYPE_HARD:
+            return None
+    except KeyError:
+        return None
+    return file.get(step, getlink=True)
 
 
 def _refuse_link(path: str, link: str, target: str) -> NoReturn:

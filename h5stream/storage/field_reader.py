@@ -121,17 +121,18 @@ class FieldReader:
             except (OptionError, FieldLengthError) as error:
                 raise with_names(error, path, field.name) from None
             taken = _Taken(sizes, None)
-        key = (where.number, dataset_path, repr(columns), taken.steps, at, along)
+        key = (where.number, dataset_path, repr(columns), taken.steps, at, field.pad, along)
         group = self.groups.setdefault(key, (where, columns, field.name, along, []))
         return self._entry(dataset, dataset_path, field, taken, member, group[-1])
 
     def _rows_taken(self, dataset: Any, field: Field, member: tuple[str, ...]) -> _Taken:
         """Give what a sample that is a row, or several, takes."""
         steps = None if field.rows is not None else steps_of(field.steps, self.sequences, field.name)
-        if field.axis is not None or field.scale:
+        if field.axis not in (None, 0) or field.scale:
             raise OptionError(
-                f"Field({field.name!r}): a sample is a row of axis 0 here, or several; axis= is for samples along "
-                "another axis, Sequences(axis=), and scale= for Sequences and Boxes"
+                f"Field({field.name!r}): a sample is a row of axis 0 here, or several. Along another axis samples= "
+                "says so, Sequences(axis=1), and fields that lie otherwise have an axis= of their own; scale= is for "
+                "Sequences and Boxes"
             )
         try:
             row_shape = selected_shape(dataset.shape[1:], field.columns)
@@ -330,6 +331,7 @@ class FieldReader:
                 row_shape=(*taken.shape, *inner_shape),
                 steps=taken.steps,
                 at=field.at,
+                pad=field.pad,
                 cast=field.dtype,
                 cut_at_nul=kind == "bytes" and elements.ends_at_nul(dataset.id.get_type(), member),
             )

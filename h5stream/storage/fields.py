@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from h5stream.errors import FieldNotFoundError, OptionError, SourceNotFoundError
 from h5stream.samples.axes import ROWS
 from h5stream.samples.columns import FROM_NO_FILE, Given
-from h5stream.samples.sequences import checked_steps, integer
+from h5stream.samples.sequences import checked_pad, checked_steps, integer
 from h5stream.samples.table import ROW
 from h5stream.storage.given import Named, checked_path, named_by, several
 from h5stream.storage.rowbox import Columns
@@ -57,6 +57,9 @@ class Field:
     scale : number, fraction, or one for each axis of a box, optional, keyword-only
         Elements of this dataset for each of the other fields': 0.5 for a label of half the resolution, 1 / 3000 for
         one every 30 seconds beside a recording of 100 a second.
+    pad : str or number, optional, keyword-only
+        What stands where steps or boxes lead out, where it is not what ``samples=`` says: ``"edge"`` for an image, -100
+        for its label.
     at : str, optional, keyword-only
         For ``samples=Table(...)``: the column that says which row `steps` count from, in place of ``"row"``.
     repeat : bool, optional, keyword-only
@@ -89,6 +92,7 @@ class Field:
     dtype: Any = None
     steps: tuple[int, ...] | None = None
     at: str = ""
+    pad: str | float | None = None
     axis: int | str | None = None
     scale: tuple[Fraction, ...] = ()
     repeat: bool = False
@@ -106,6 +110,7 @@ class Field:
         dtype: Any = None,
         steps: Iterable[int] | None = None,
         at: str = "",
+        pad: str | float | None = None,
         axis: int | str | None = None,
         scale: Any = None,
         repeat: bool = False,
@@ -127,21 +132,23 @@ class Field:
         object.__setattr__(self, "dtype", dtype)
         object.__setattr__(self, "steps", None if steps is None else checked_steps(steps))
         object.__setattr__(self, "at", "" if at == ROW else at)
+        object.__setattr__(self, "pad", checked_pad(f"Field({name!r})", pad))
         object.__setattr__(self, "axis", axis if axis is None or axis == ROWS else integer(axis, "axis"))
         object.__setattr__(self, "scale", _scales(name, scale))
         object.__setattr__(self, "repeat", bool(repeat))
         files = () if file is None else tuple(path for one in several(file) for path in _paths(one, None))
         object.__setattr__(self, "file", files)
         object.__setattr__(self, "rows", rows if rows is None or isinstance(rows, str) else as_row_numbers(name, rows))
-        placed = steps is not None or bool(at) or axis is not None or bool(self.scale)
+        placed = steps is not None or bool(at) or axis is not None or bool(self.scale) or pad is not None
         if self.rows is not None and (self.repeat or placed):
             raise OptionError(
-                f"Field({name!r}): rows= looks one row up for each sample, without repeat=, steps=, at=, axis=, scale="
+                f"Field({name!r}): rows= looks one row up for each sample, without repeat=, steps=, at=, pad=, axis=, "
+                "scale="
             )
         if self.repeat and (chosen is not None or placed or self.members):
             raise OptionError(
                 f"Field({name!r}): repeat=True takes the whole dataset, without columns=, members=, steps=, at=, "
-                "axis= and scale="
+                "pad=, axis= and scale="
             )
 
     @property

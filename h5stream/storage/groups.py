@@ -23,7 +23,13 @@ FILES = "files"
 
 
 def groups_of(
-    file: Any, root: str, of: Of, path: str, guard: Guard, kind: type[h5py.Group] | type[h5py.Dataset] = h5py.Group
+    file: Any,
+    root: str,
+    of: Of,
+    path: str,
+    guard: Guard,
+    kind: type[h5py.Group] | type[h5py.Dataset] = h5py.Group,
+    said: str = "of= names",
 ) -> list[str]:
     """Find the groups of an open file that hold rows, or the datasets that have them themselves.
 
@@ -42,6 +48,8 @@ def groups_of(
         Says which files external links may lead to.
     kind : type
         `h5py.Group`, or `h5py.Dataset` where a field is ``"."``.
+    said : str
+        What names them, for messages.
 
     Returns
     -------
@@ -59,9 +67,10 @@ def groups_of(
     if isinstance(of, str):
         found = list(_matching(file[root or "/"], of.strip("/").split("/"), above, path, guard, kind))
         if not found:
-            what = "group" if kind is h5py.Group else "dataset, which the field '.' is"
             raise FieldNotFoundError(
-                f"{path!r}: of={of!r} matches no {what}.{_what_there_is(file)}", field=of, file=path
+                f"{path!r}: of={of!r} matches no {_WHAT[kind]}.{_instead(file, root, of, path, guard, kind)}",
+                field=of,
+                file=path,
             )
         return found
     names = [above + _checked_name(name).strip("/") for name in of]
@@ -72,7 +81,8 @@ def groups_of(
         if not isinstance(file.get(name), kind):
             if kind is h5py.Dataset:
                 raise FieldNotFoundError(
-                    f"{path!r} has no dataset {name!r}, which of= names, and which the field '.' is",
+                    f"{path!r} has no dataset {name!r}, which {said}, and which the field '.' is."
+                    + did_you_mean(name, _siblings(file, name)),
                     field=name,
                     file=path,
                 )
@@ -81,7 +91,7 @@ def groups_of(
             inside = next((group.removesuffix(f"/{name}") for group in every if group.endswith(f"/{name}")), "")
             if inside:
                 hint += f" Names are looked up inside the group that is given: H5Dataset(file[{inside!r}], ...)."
-            raise FieldNotFoundError(f"{path!r} has no group {name!r}, which of= names.{hint}", field=name, file=path)
+            raise FieldNotFoundError(f"{path!r} has no group {name!r}, which {said}.{hint}", field=name, file=path)
     return names
 
 
@@ -144,6 +154,30 @@ def _all_groups(file: Any) -> Iterator[str]:
         if isinstance(inner, h5py.Group):
             yield name
             yield from (f"{name}/{below}" for below in inner)
+
+
+_WHAT = {h5py.Group: "group", h5py.Dataset: "dataset, which the field '.' is"}
+
+
+def _siblings(file: Any, name: str) -> list[str]:
+    above = file.get(name.rpartition("/")[0] or "/")
+    return [f"{above.name.strip('/')}/{one}".strip("/") for one in above] if isinstance(above, h5py.Group) else []
+
+
+def _instead(file: Any, root: str, of: str, path: str, guard: Guard, kind: Any) -> str:
+    """Say what a pattern matches where it matches nothing that is wanted, or else what there is."""
+    other = h5py.Dataset if kind is h5py.Group else h5py.Group
+    above = f"{root}/" if root else ""
+    found = next(_matching(file[root or "/"], of.strip("/").split("/"), above, path, guard, other), None)
+    if found is None:
+        return _what_there_is(file)
+    if kind is h5py.Dataset:
+        return f" It matches groups, such as {found!r}: name the datasets in them as fields, and not '.'"
+    if "*" not in of and "?" not in of:
+        return (
+            f" It is a dataset; Sequences(..., of=Ends({of!r})), Lengths, Bounds or Ids take what it says of segments"
+        )
+    return f" It matches datasets, such as {found!r}: each of these is the field '.', fields='.'"
 
 
 def _what_there_is(file: Any) -> str:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from h5stream.samples.box_space import Along, BoxSpace
 from h5stream.samples.columns import Column
 from h5stream.samples.sequences import Draws
-from h5stream.samples.space import Space
+from h5stream.samples.space import SequenceSpace, Space
 from h5stream.storage.elements import Leaf
 from h5stream.storage.fields import SampleShape
 from h5stream.storage.filters import Pipeline
@@ -46,6 +46,9 @@ SMALL_NBYTES = 8 * 1024 * 1024
 """A dataset of no more bytes, such as labels, does not keep others' chunks from being cut: it is kept in memory."""
 
 
+SEQUENCES_NBYTES = 16 * 1024 * 1024
+"""Bytes of the sequences of a block of several chunks, at most."""
+
 BOXES_IN_BLOCK = 4
 """Boxes side by side that a block of unfiltered data has along an axis: what lies at its edges, a fifth at most, is
 read for both neighbours."""
@@ -73,6 +76,8 @@ class FieldLayout:
         The rows that a sample takes, counted from its anchor; None where it takes one row, which is its own.
     at : str
         The column of a `Table` that says which row they count from; empty for the one that samples begin at.
+    pad : str or float or None
+        What stands outside; None for what stands there in all fields.
     """
 
     name: str
@@ -83,6 +88,7 @@ class FieldLayout:
     cut_at_nul: bool = False
     steps: tuple[int, ...] | None = None
     at: str = ""
+    pad: str | float | None = None
 
     @property
     def row_nbytes(self) -> int:
@@ -319,10 +325,14 @@ class SampleLayout:
         found |= {part.file for number, _ in self.lookups for part in self.datasets[number]}
         return tuple(sorted(found))
 
-    def steps_of(self, dataset: int) -> tuple[tuple[int, ...] | None, str]:
-        """Give the steps of the fields that a dataset fills, and the column they count from; all have the same."""
+    def steps_of(self, dataset: int) -> tuple[tuple[int, ...] | None, str, str | float | None]:
+        """Give the steps of the fields that a dataset fills, the column they count from, and their padding."""
         field = self.fields[self.datasets[dataset][0].targets[0].field]
-        return field.steps, field.at
+        return field.steps, field.at, self.pad_of(field)
+
+    def pad_of(self, field: FieldLayout) -> str | float | None:
+        """Give what stands outside of segments and volumes in a field."""
+        return self.space.pad if self.space is not None and field.pad is None else field.pad
 
     @property
     def row_nbytes(self) -> int:
@@ -388,8 +398,22 @@ class SampleLayout:
                 continue
             if lead.access == DIRECT and not any(self._is_decoded(parts, number) for parts in self.aligned):
                 parts = -(-lead.chunk_nbytes // BLOCK_NBYTES) if lead.chunk_nbytes > WHOLE_NBYTES else 1
-            sizes.append(-(-lead.chunk_rows // max(1, parts)))
+            sizes.append(-(-lead.chunk_rows // max(1, parts)) * self._chunks_of_sequences(number))
         return tuple(sizes)
+
+    def _chunks_of_sequences(self, number: int) -> int:
+        """Give how many chunks a block of sequences has: chunks at its edges are decoded for its neighbours too.
+
+        As many as hold the rows that a sequence spans, so that a chunk is decoded twice an epoch and not as often as
+        sequences are longer than it; fewer where sequences are large, since a window holds many blocks.
+        """
+        lead = self.leading[number]
+        steps = self.fields[lead.targets[0].field].steps
+        if not isinstance(self.space, SequenceSpace) or steps is None or lead.access == DIRECT:
+            return 1
+        wanted = -(-(max(steps) - min(steps) + 1) // lead.chunk_rows)
+        at_most = SEQUENCES_NBYTES // max(1, self.row_nbytes * lead.chunk_rows)
+        return max(1, min(wanted, at_most))
 
     def _is_decoded(self, parts: tuple[DatasetPart, ...], number: int) -> bool:
         """Tell whether rows of a file cost the decoding of a chunk, of a dataset too large to be kept."""

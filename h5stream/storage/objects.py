@@ -262,18 +262,30 @@ def objects_of(
     for number, value in first.once:
         given = by_number[number]
         assert isinstance(given, Field)
-        values = [_value(file, given.inside(name).name) for name in names]
+        is_attribute = "@" in given.name and given.inside(names[0]).name not in file
+        values = [_value(file, given.inside(name).name, is_attribute) for name in names]
         once.append((number, np.stack(values).astype(value.dtype) if isinstance(value, np.ndarray) else values))
     return replace(together, once=tuple(once), are_objects=True)
 
 
-def _value(file: Any, name: str) -> Any:
+def _value(file: Any, name: str, is_attribute: bool) -> Any:
     """Give an attribute, or a dataset that is a value."""
-    owner, at, attribute = name.rpartition("@")
+    owner, _, attribute = name.rpartition("@")
     try:
-        value = np.asarray(file[owner.strip("/")].attrs[attribute] if at and name not in file else file[name][()])
+        if is_attribute:
+            opened = h5py.h5a.open(h5py.h5o.open(file.id, owner.strip("/").encode() or b"."), attribute.encode())
+        else:
+            opened = h5py.h5d.open(file.id, name.encode())
+        if opened.dtype.kind in "biufc" and opened.shape is not None:
+            numbers = np.empty(opened.shape, opened.dtype)
+            if is_attribute:
+                opened.read(numbers)
+            else:
+                opened.read(h5py.h5s.ALL, h5py.h5s.ALL, numbers)
+            return numbers
+        value = file[owner.strip("/") or "/"].attrs[attribute] if is_attribute else file[name][()]
     except KeyError as error:
         raise FieldNotFoundError(
             f"{file.filename!r}: there is no {name!r}: {error}", field=name, file=file.filename
         ) from None
-    return value if value.dtype.kind in "biufc" else value.astype(object).tolist()
+    return np.asarray(value).astype(object).tolist()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -12,12 +13,9 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.errors import (
-    FieldLengthError,
-    FieldNotFoundError,
-    OptionError,
-)
+from h5stream.errors import FieldLengthError, FieldNotFoundError, OptionError
 from h5stream.samples.axes import ROWS
+from h5stream.samples.box_space import number_outside
 from h5stream.samples.columns import (
     Column,
     NumberColumn,
@@ -74,7 +72,7 @@ def open_layout(
     every = Files(asked.paths)
     looked_up: dict[int, LookedUp] = {}
     parts, shape = _parts_of(asked, every, samples, looked_up, allow_external)
-    check_alike(parts.files, tuple(every.identities[number] for number, _ in parts.names))
+    check_alike(parts.files, tuple(every.identities[number] for number, _ in parts.names), parts.labels)
     files = with_like_strings(parts.files)
     if parts.rows == 0:
         raise FieldLengthError(
@@ -92,6 +90,7 @@ def open_layout(
         allow_external=allow_external,
         space=space,
     )
+    _check_padding(layout)
     tables = (each.table(layout.rows, space) for each in looked_up.values())
     lookups = tuple(enumerate(tables, len(files[0].parts)))
     return replace(layout, columns=tuple(_columns(layout, shape, files, samples)), lookups=lookups)
@@ -111,6 +110,7 @@ class _Parts:
     volumes: list[Volume] = field(default_factory=list)
     edges: list[NDArray[np.int64]] = field(default_factory=list)
     left_out: int = 0
+    labels: list[str] = field(default_factory=list)
 
     @property
     def rows(self) -> int:
@@ -138,15 +138,16 @@ def _parts_of(
                 reader = FieldReader(opened, found.rows, samples, extents, looked_up)
                 try:
                     part = reader.read(shape.inside(group), group if samples else "")
-                except FieldNotFoundError:
+                except FieldNotFoundError as error:
                     if not isinstance(samples, Objects) or samples.missing == "error":
-                        raise
+                        raise _of_each_group(error, samples) from None
                     found.left_out += 1
                     continue
                 if isinstance(samples, Sequences) and extents is None:
                     found.edges.append(edges_in(file, group, samples.of, part.rows, path, guard) + found.rows)
                 found.files.append(part)
                 found.names.append((number, name))
+                found.labels.append(f"group {group!r} of {path!r}" if samples and group else repr(path))
                 found.volumes.append(reader.volume)
                 found.starts.append(found.rows + part.rows)
     assert shape is not None
@@ -174,9 +175,23 @@ def _objects_together(
             found.left_out += len(names) - part.rows
             found.files.append(part)
             found.names.append((number, ""))
+            found.labels.append(repr(path))
             found.volumes.append(Volume())
             found.starts.append(found.rows + part.rows)
     return found
+
+
+def _of_each_group(error: FieldNotFoundError, samples: SampleKind | None) -> FieldNotFoundError:
+    """Say that a field is needed in every group, where a pattern or a list named them."""
+    of = getattr(samples, "of", None)
+    if not isinstance(of, (str, list)) or of in (FILES, ROWS):
+        return error
+    what = f"Each group that of={of!r} matches" if isinstance(of, str) else "Each group that of= names"
+    return FieldNotFoundError(
+        f"{error} {what} needs the field; a narrower pattern, or a list of names, leaves others out",
+        field=error.field,
+        file=error.file,
+    )
 
 
 def _groups(
@@ -188,7 +203,8 @@ def _groups(
     kind = h5py.Dataset if any(isinstance(one, Field) and one.is_itself for one in given) else h5py.Group
     named = groups_in(samples, number, asked.paths) if isinstance(samples, Table) else None
     if named is not None:
-        yield from zip(groups_of(file, root, named, path, guard, kind) if named else [], named, strict=True)
+        said = "samples=Table(group=) names"
+        yield from zip(groups_of(file, root, named, path, guard, kind, said) if named else [], named, strict=True)
         return
     of = None if samples is None or isinstance(samples, Table) or samples.of == ROWS else samples.of
     for group in groups_of(file, root, of, path, guard, kind):
@@ -240,8 +256,7 @@ def _space(
         every = np.arange(parts.rows, dtype=np.int64)
         return SequenceSpace(anchors=every, edges=np.array([0, parts.rows]), pad=None, left_out=parts.left_out)
     if samples is not None and has_extents(samples, shape.fields):
-        groups = [paths[number] + (f":{name}" if name else "") for number, name in parts.names]
-        space = Extents.of(samples).space(parts.volumes, groups, numbers, paths)
+        space = Extents.of(samples).space(parts.volumes, parts.labels, numbers, paths)
         return replace(space, left_out=parts.left_out or space.left_out)
     if isinstance(samples, Table):
         steps = [(field.at or ROW, field.steps) for field in fields]
@@ -250,6 +265,30 @@ def _space(
         return None
     every = np.concatenate([np.zeros(1, dtype=np.int64), *(edges[1:] for edges in parts.edges)])
     return sequence_space(samples, every, [field.steps for field in fields if field.steps is not None])
+
+
+def _check_padding(layout: SampleLayout) -> None:
+    """Refuse a number for padding that the type of a field cannot hold, and padding of what is not padded."""
+    for parts in layout.aligned:
+        for one in (layout.fields[target.field] for target in parts[0].targets):
+            if one.pad is not None and (layout.space is None or layout.space.pad is None):
+                raise OptionError(
+                    f"Field({one.name!r}, pad={one.pad!r}): nothing is padded here; samples= says with pad= that it is"
+                )
+            number = number_outside(layout.pad_of(one)) if one.steps is not None or parts[0].along else None
+            if number and one.kind == "array" and not _holds(one.dtype, number):
+                raise OptionError(
+                    f"pad={number:g} does not fit into field {one.name!r}, which is stored as {one.dtype} (dtype= "
+                    "casts what was padded); take a number that does, Field(..., pad=), or Padding() for a mask"
+                )
+
+
+def _holds(dtype: np.dtype[Any], number: float) -> bool:
+    """Tell whether a type has a number, or one next to it where it has fractions."""
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        held = np.array(number).astype(dtype)
+    return bool(held == number if dtype.kind in "biu" else np.isfinite(held) or not np.isfinite(number))
 
 
 def _check_samples(samples: object) -> None:

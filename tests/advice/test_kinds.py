@@ -152,9 +152,19 @@ def test_a_sparse_matrix_beside_rows_does_not_hide_them(tmp_path):
 
 
 @pytest.mark.parametrize("lengths", [[100] * 12, [*range(90, 102)]])
-def test_a_dataset_a_sample_is_stacked(lengths, tmp_path, monkeypatch):
+def test_datasets_that_a_pattern_names_are_sequences(lengths, tmp_path, monkeypatch):
     traces = {f"waves__trace_{k:03}": RNG.standard_normal((n, 3)).astype("f4") for k, n in enumerate(lengths)}
-    path = make(tmp_path / "a.h5", **traces, waves__about=np.arange(4))
+    found = inspect_file(make(tmp_path / "a.h5", **traces, waves__about=np.arange(4)))
+    assert kinds(found) == ["dataset_a_sample"]
+    assert f'samples=Sequences({min(lengths)}, of="waves/trace_*")' in found.kinds[0].way_out
+    batch = run(found.kinds[0].lines, tmp_path, monkeypatch)["batch"]
+    assert batch.shape[1:] == (min(lengths), 3)
+
+
+@pytest.mark.parametrize("lengths", [[100] * 12, [*range(90, 102)]])
+def test_a_dataset_a_sample_is_stacked_where_no_pattern_names_them(lengths, tmp_path, monkeypatch):
+    traces = {f"waves__trace_{k:03}": RNG.standard_normal((n, 3)).astype("f4") for k, n in enumerate(lengths)}
+    path = make(tmp_path / "a.h5", **traces, waves__trace_about=np.arange(4))
     found = inspect_file(path)
     assert found.sample is None
     assert kinds(found) == ["dataset_a_sample"]

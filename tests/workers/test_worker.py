@@ -46,7 +46,7 @@ def started(make, method="spawn"):
     return worker, heard
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])
+@pytest.mark.parametrize("method", ["spawn", pytest.param("forkserver", marks=SLOW), "fork"])
 def test_a_worker_answers_and_its_end_is_told_however_it_was_started(method):
     worker, heard = started(Doubling, method)
     for number in range(5):

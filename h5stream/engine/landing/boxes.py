@@ -18,7 +18,7 @@ from h5stream.engine.landing.programs import Program, dense_leaf, programs_of
 from h5stream.engine.plan import Placement, cut_by
 from h5stream.engine.slots import address_of
 from h5stream.engine.tasks import NOTHING, Destination, Ranges, Tools
-from h5stream.samples.box_space import BoxSpace
+from h5stream.samples.box_space import BoxSpace, number_outside
 from h5stream.storage.index import MISSING
 from h5stream.storage.layout import DIRECT, VIA_H5PY, DatasetPart, FieldLayout
 
@@ -248,8 +248,10 @@ class BoxesOfPart:
             self._offsets[axis, : len(along.offsets)] = along.offsets
         apart = [(np.diff(along.offsets) != 1).any() for along in part.along]
         self._follow = np.array([not each for each in apart], dtype=np.int64)
-        self._mode = {"edge": EDGE, "reflect": REFLECT}.get(str(space.pad), PLAIN)
-        self._outside = space.padding
+        own = layout_fields[part.targets[0].field].pad
+        pad = space.pad if own is None else own
+        self._mode = {"edge": EDGE, "reflect": REFLECT}.get(str(pad), PLAIN)
+        self._outside = number_outside(pad)
         self._programs = programs_of(part) if part.index is not None else ()
 
     def plan(self, placement: Placement, origins: Ints, task_nbytes: int) -> Iterator[Any]:

@@ -55,18 +55,18 @@ class PaddingTask:
 
 
 class Padding:
-    """A row of the padding number for each field.
+    """A row of the padding number for each field that has one.
 
     Parameters
     ----------
     fields : sequence of FieldLayout
         The fields.
-    number : float
-        What stands in every element.
+    numbers : sequence of float or None
+        What stands in every element of each.
     """
 
-    def __init__(self, fields: Sequence[FieldLayout], number: float) -> None:
-        self.rows: list[NDArray[np.uint8]] = [_row_of(field, number) for field in fields]
+    def __init__(self, fields: Sequence[FieldLayout], numbers: Sequence[float | None]) -> None:
+        self.rows = [_row_of(field, number or 0.0) for field, number in zip(fields, numbers, strict=True)]
 
     def plan(self, placement: Placement, fields: Sequence[int]) -> Iterator[PaddingTask]:
         """Give the task that fills places of some fields."""

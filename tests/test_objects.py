@@ -1,0 +1,179 @@
+"""Objects: a group, a dataset or a file a sample, beside h5py."""
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from amounts import examples
+from hypothesis import HealthCheck, given
+from hypothesis import strategies as st
+
+from h5stream import Field, H5Dataset, H5StreamLoader, Objects, SampleNumber, Values, errors
+
+STORED = [{}, {"chunks": True}, {"chunks": True, "compression": "gzip", "shuffle": True}, {"chunks": True, "fletcher32": True}]
+
+
+@st.composite
+def files_of_objects(draw):
+    """Some groups that hold datasets of like form, each stored in one way or in several."""
+    shape = tuple(draw(st.lists(st.integers(1, 6), min_size=1, max_size=3)))
+    dtype = draw(st.sampled_from(["u1", "<f4", ">i2", "<f8"]))
+    count = draw(st.integers(1, 12))
+    kinds = STORED + ([{"chunks": True, "scaleoffset": 0}] if dtype in ("u1", ">i2") else [])
+    first = draw(st.sampled_from(kinds))
+    mixed = draw(st.booleans())
+    stored = [draw(st.sampled_from(kinds)) if mixed else first for _ in range(count)]
+    chunks = tuple(draw(st.integers(1, n)) for n in shape)
+    return shape, dtype, [{**one, "chunks": chunks} if one else {} for one in stored], draw(st.booleans())
+
+
+@examples(200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(form=files_of_objects(), data=st.data())
+def test_every_object_is_what_h5py_gives(tmp_path, form, data):
+    shape, dtype, stored, sparse = form
+    rng, expected = np.random.default_rng(0), []
+    path, columns = tmp_path / "a.h5", data.draw(st.sampled_from([None, slice(0, 1), slice(None, None, 2)]))
+    with h5py.File(path, "w") as file:
+        for k, options in enumerate(stored):
+            values = rng.integers(0, 100, shape).astype(dtype)
+            group = file.create_group(f"data/{k}")
+            image = group.create_dataset("image", shape, dtype, fillvalue=np.array(3, dtype)[()], **options)
+            if not sparse or k % 2:
+                image[()] = values
+            group["label"], group["text"] = k, f"object {k}"
+            group.attrs["mark"], group["image"].attrs["own"] = [k, -k], k + 0.5
+            expected.append(image[()] if columns is None else image[()][columns])
+    fields = {
+        "image": Field("image", columns=columns),
+        "label": "label",
+        "text": "text",
+        "mark": "@mark",
+        "own": "image@own",
+        "number": SampleNumber(),
+        "weight": Values(np.arange(len(stored)) / 2),
+    }
+    order = data.draw(st.sampled_from([{"shuffle": True, "seed": 1}, {}, {"shuffle": True, "window": 3, "num_workers": 0}]))
+    seen = []
+    with H5StreamLoader(path, 3, fields=fields, samples=Objects("data/*"), **order) as loader:
+        for batch in loader:
+            for place, k in enumerate(batch["number"].tolist()):
+                assert np.array_equal(batch["image"][place].numpy(), expected[k])
+                assert (batch["label"][place], batch["text"][place]) == (k, f"object {k}".encode())
+                assert (batch["mark"][place].tolist(), batch["own"][place]) == ([k, -k], k + 0.5)
+                assert batch["weight"][place] == k / 2
+                seen.append(k)
+    assert sorted(seen) == list(range(len(stored)))
+
+
+@pytest.fixture(scope="module", params=[{}, {"compression": "gzip"}], ids=["contiguous", "gzip"])
+def paths(request, tmp_path_factory):
+    """Two files of waveforms by name, as STEAD has them, with attributes."""
+    folder, rng = tmp_path_factory.mktemp("objects"), np.random.default_rng(0)
+    made = [str(folder / f"{k}.h5") for k in range(2)]
+    for path, count in zip(made, (30, 17), strict=True):
+        with h5py.File(path, "w") as file:
+            for k in range(count):
+                trace = file.create_dataset(f"data/trace_{k}", data=rng.random((40, 3), "f4"), **request.param)
+                trace.attrs["p_arrival_sample"], trace.attrs["trace_name"] = k, f"{path[-4]}.{k}"
+    return made
+
+
+FIELDS = {"x": ".", "p": "@p_arrival_sample", "name": "@trace_name"}
+
+
+def test_datasets_by_name_with_attributes(paths):
+    """EQTransformer reads so: a dataset of a group, and what its attributes say."""
+    expected = {}
+    for path in paths:
+        with h5py.File(path) as file:
+            for name in file["data"]:
+                trace = file["data"][name]
+                expected[trace.attrs["trace_name"]] = trace[()], trace.attrs["p_arrival_sample"]
+    for loader in (
+        H5StreamLoader(paths, 8, shuffle=True, seed=1, fields=FIELDS, samples=Objects("data/*")),
+        torch.utils.data.DataLoader(H5Dataset(paths, FIELDS, samples=Objects("data/*")), 5),
+        H5StreamLoader(paths, 8, shuffle=True, fields=FIELDS, samples=Objects("data/*"), isolation="process"),
+    ):
+        seen = []
+        for batch in loader:
+            for x, p, name in zip(batch["x"], batch["p"], batch["name"], strict=True):
+                wanted, arrival = expected[name]
+                assert np.array_equal(x.numpy(), wanted)
+                assert p == arrival
+                seen.append(name)
+        assert sorted(seen) == sorted(expected)
+
+
+def test_names_are_taken_in_their_order_and_by_patterns_in_that_of_numbers(paths):
+    dataset = H5Dataset(paths[0], FIELDS, samples=Objects("data/*"))
+    assert dataset[:]["p"].tolist() == list(range(30))
+    chosen = ["data/trace_7", "data/trace_2", "data/trace_11"]
+    assert H5Dataset(paths[0], FIELDS, samples=Objects(chosen))[:]["p"].tolist() == [7, 2, 11]
+
+
+def test_a_file_may_be_a_sample(tmp_path):
+    for k in range(6):
+        with h5py.File(tmp_path / f"case_{k}.h5", "w") as file:
+            file["image"], file["label"], file["id"] = np.full((4, 5), k), np.full((4, 5), k + 10), k
+    dataset = H5Dataset(str(tmp_path / "case_*.h5"), ["image", "label", "id"], samples=Objects("files"))
+    assert len(dataset) == 6
+    for image, label, number in torch.utils.data.DataLoader(dataset, 4):
+        assert (image[:, 0, 0] == number).all()
+        assert (label[:, 3, 4] == number + 10).all()
+
+
+def test_objects_that_lack_a_field_are_told_or_left_out(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for k in range(5):
+            file[f"{k}/x"] = np.full(3, k)
+            if k != 2:
+                file[f"{k}/y"] = np.full(2, k)
+    with pytest.raises(errors.FieldNotFoundError, match=r"'2/y'.*missing='skip'"):
+        H5Dataset(tmp_path / "a.h5", ["x", "y"], samples=Objects("*"))
+    dataset = H5Dataset(tmp_path / "a.h5", ["x", "y"], samples=Objects("*", missing="skip"))
+    assert dataset[:][1][:, 0].tolist() == [0, 1, 3, 4]
+    assert "1 segment(s) that have no sample" in repr(dataset)
+
+
+def test_objects_that_are_unlike_are_told(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["0/x"], file["1/x"], file["2/x"] = np.zeros(3), np.zeros(3), np.zeros(4)
+        file["k/0"], file["k/1"] = np.zeros(3, "f4"), np.zeros(3, "f8")
+    with pytest.raises(errors.FieldLengthError, match=r"'2/x' holds float64 \(4,\), and '0/x' float64 \(3,\)"):
+        H5Dataset(tmp_path / "a.h5", "x", samples=Objects(["0", "1", "2"]))
+    with pytest.raises(errors.FieldLengthError, match="'k/1' holds float64"):
+        H5Dataset(tmp_path / "a.h5", ".", samples=Objects("k/*"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "samples", "says"),
+    [
+        ("x", lambda: Objects([]), "lists no object"),
+        ("x", lambda: Objects("*", missing="ignore"), "missing= is"),
+        (Field("x", steps=[0]), lambda: Objects("*"), "takes datasets whole"),
+        ("x", lambda: Objects("nothing/*"), "matches no group"),
+        ("@mark", lambda: Objects("*"), "none of the fields"),
+    ],
+)
+def test_what_is_no_object_is_told(tmp_path, fields, samples, says):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["0/x"], file["0"].attrs["mark"] = np.zeros(3), 1
+    with pytest.raises(errors.H5StreamError, match=says):
+        H5Dataset(tmp_path / "a.h5", fields, samples=samples())
+
+
+def test_damage_names_the_object(paths, tmp_path):
+    dataset = H5Dataset(paths[0], ".", samples=Objects("data/*"))
+    part = dataset.layout.datasets[0][0]
+    if part.access == "direct":
+        pytest.skip("nothing is decoded")
+    damaged = tmp_path / "a.h5"
+    with open(paths[0], "rb") as file:
+        damaged.write_bytes(file.read())
+    with open(damaged, "r+b") as file:
+        file.seek(int(part.index.offset[7]))
+        file.write(b"\xff" * int(part.index.nbytes[7]))
+    with pytest.raises(errors.CorruptChunkError, match=r"data/trace_7"):
+        list(H5StreamLoader(damaged, 5, fields=".", samples=Objects("data/*")))
+    with H5StreamLoader(damaged, 5, fields=["."], samples=Objects("data/*"), on_error="skip") as loader:
+        assert sum(len(batch[0]) for batch in loader) == 29
