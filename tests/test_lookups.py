@@ -123,7 +123,7 @@ def test_a_sequence_looks_up_what_its_anchor_names(data):
         ({"rows": [0.5] * ROWS}, errors.OptionError, "row number for each sample"),
         ({}, errors.FieldLengthError, "must agree in rows"),
         ({"file": ["features.h5", "features.h5"]}, errors.OptionError, "2 files stand beside 1"),
-        ({"rows": "image", "steps": [0]}, errors.OptionError, r"without repeat=, steps=, at=, axis=, scale="),
+        ({"rows": "image", "steps": [0]}, errors.OptionError, r"without repeat=, steps=, at=, pad=, axis=, "),
     ],
     ids=str,
 )

@@ -96,7 +96,7 @@ def loader_memory(
     --------
     >>> free = loader_memory(row_bytes=1024, batch_size=8192, threads=8).figures
     >>> free["window_rows"], free["total_bytes"] <= 2 << 30
-    (761856, True)
+    (753664, True)
     >>> tight = loader_memory(row_bytes=1024, batch_size=8192, threads=8, memory_budget=512 << 20).figures
     >>> tight["capped"], tight["total_bytes"] <= 512 << 20
     (True, True)
@@ -124,8 +124,8 @@ def loader_memory(
             else f"block: {shape.block_rows} rows, those of a chunk ({text_of_bytes(chunk_bytes)})",
             _window_line(asked, size.window_rows, batch_size, shape),
             f"slots: {size.max_open_batches} batches x {text_of_bytes(size.batch_nbytes)} = {text_of_bytes(slots)} "
-            f"(one window is read while one is consumed), and {text_of_bytes(size.batch_nbytes)} that the training "
-            "loop holds",
+            f"(one window is read while one is consumed), and {text_of_bytes(2 * size.batch_nbytes)} that the "
+            "training loop holds as it goes from one batch to the next",
             f"plans: {shape.plan_row_nbytes:.0f} B a row of two windows = {text_of_bytes(size.plan_nbytes)}",
             f"scratch: {max(size.threads, 1)} threads x {text_of_bytes(shape.scratch_nbytes)} = "
             f"{text_of_bytes(size.scratch_nbytes)}",
@@ -136,7 +136,7 @@ def loader_memory(
             "batch_bytes": size.batch_nbytes,
             "window_rows": size.window_rows,
             "window_bytes": slots,
-            "leased_bytes": size.batch_nbytes,
+            "leased_bytes": 2 * size.batch_nbytes,
             "plan_bytes": size.plan_nbytes,
             "scratch_bytes": size.scratch_nbytes,
             "total_bytes": size.needed_nbytes,

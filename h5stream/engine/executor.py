@@ -382,7 +382,9 @@ class Run:
             if last:
                 self._active.remove(window)
                 self._open.complete(window)
-            self._changed.notify_all()
+            # Nothing waits for another job's end, and each thread woken takes a processor from those that read.
+            if last or job.ahead_nbytes:
+                self._changed.notify_all()
 
     def _fail(self, batch: int, error: BaseException) -> None:
         """Note an error at the first batch that needed the data; nothing after it is planned. Called under the lock."""

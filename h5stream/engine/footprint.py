@@ -171,7 +171,7 @@ class Footprint:
     threads : int
         Reader threads: those that were asked for, or as many as there is scratch for.
     batch_nbytes : int
-        One batch. One more than `max_open_batches` is counted: the one that the training loop holds.
+        One batch. Two more than `max_open_batches` are counted: what the training loop holds from one to the next.
     plan_nbytes, scratch_nbytes, kept_nbytes, data_nbytes : int
         Plans of two windows; scratch of all threads; kept datasets; what is known of the data while it is open.
     kept : tuple of int
@@ -349,8 +349,11 @@ class _Sizer:
 
     @property
     def fixed(self) -> int:
-        """Bytes that are taken whatever the windows are, with the batch that the training loop holds."""
-        return self.shape.kept_nbytes + self.shape.data_nbytes + self.slot
+        """Bytes that are taken whatever the windows are.
+
+        With the batch that the training loop holds, and the next, which it is given before it drops that one.
+        """
+        return self.shape.kept_nbytes + self.shape.data_nbytes + 2 * self.slot
 
     def automatic(self, wished: int) -> Footprint:
         """Size windows of as many rows as are wished for, or as fit twice."""

@@ -531,17 +531,10 @@ def _place_stretch(
 
 
 @jit
-def _rows_to_their_place(extent, runs, stride, row_nbytes):
-    """Give how many consecutive rows are so long that they are best read to their places without a copy; 0: none.
-
-    What is read of a row must be one run; for several rows, one that takes all of each, here and there.
-    """
+def _goes_to_its_place(extent, runs):
+    """Tell whether what is read of a row is one run, so long that it is best read to its place without a copy."""
     run = runs[extent[3]]
-    if extent[4] - extent[3] > 1 or run[3] > 1 or run[5] > 1:
-        return 0
-    if run[2] >= UNCOPIED_NBYTES:
-        return 1
-    return UNCOPIED_NBYTES // stride + 1 if run[2] == stride == row_nbytes[run[6]] else 0
+    return extent[4] - extent[3] == 1 and run[3] == 1 and run[5] == 1 and run[2] >= UNCOPIED_NBYTES
 
 
 @jit
@@ -579,7 +572,7 @@ room_of_each = _room_of_each.py_func
 @jit
 def read_rows(
     descriptor, numbers, offsets, across, chunk_rows, first_row, stride, extents, runs, fills, fill_nbytes,
-    scratch, room, gap, counts, rows, lengths, batch, within, slots, field_offsets, row_nbytes,
+    scratch, room, gap, whole_rows, counts, rows, lengths, batch, within, slots, field_offsets, row_nbytes,
 ):  # fmt: skip
     """Read rows that need no decoding, no bytes but those of `extents`, and put them in their places.
 
@@ -605,12 +598,15 @@ def read_rows(
         Memory to read into, and its bytes; no extent has more.
     gap : int
         Bytes that are read along rather than skipped.
+    whole_rows : int
+        So many consecutive rows are read to their places without a copy; 0 if rows are not wanted whole.
     counts : int64 array, shape (5,)
         Added to: reads, their bytes, nanoseconds in them; set: offset and length of a read that failed.
     rows : int32 or int64 array
         Row numbers, ascending; `batch` and `within` say where each goes.
     lengths : int32 or int64 array
-        Consecutive rows from each of them on, which lie in one chunk and fit the room; empty where each is one.
+        Consecutive rows from each of them on, which lie in one chunk, and fit the room if they are fewer than
+        `whole_rows` or that is 0; empty where each is one.
     field_offsets, row_nbytes : int64 arrays
         For each field, where it begins in a slot, and bytes of its rows.
 
@@ -628,14 +624,14 @@ def read_rows(
     plain = at_once == 1 and runs.shape[0] == 1 and runs[0, 3] == 1 and runs[0, 5] == 1
     for first in range(0, count, at_once):
         chosen = extents[first : first + at_once]
-        enough = _rows_to_their_place(chosen[0], runs, stride, row_nbytes) if at_once == 1 else 0
+        alone = whole_rows == 0 and at_once == 1 and _goes_to_its_place(chosen[0], runs)
         low = 0
         while low < rows.shape[0]:
             chunk = (rows[low] - first_row) // chunk_rows
             begin = first_row + chunk * chunk_rows
             before = min(begin + chunk_rows, rows[low] + (share - largest) // stride + 1)
             length = lengths[low] if lengths.shape[0] else 1
-            uncopied = (enough == 1 and length == 1) or (enough > 1 and length >= enough)
+            uncopied = length >= whole_rows if whole_rows else alone and length == 1
             high, end = low + 1, rows[low] + length
             if not uncopied:
                 high, end = _end_of_stretch(rows, lengths, low, before, farthest)
@@ -859,6 +855,6 @@ def warm_up() -> None:
     extents, runs = np.array([[0, 0, 1, 0, 1]], dtype=np.int64), np.array([[0, 0, 1, 1, 0, 1, 0]], dtype=np.int64)
     counts, none = np.zeros(5, dtype=np.int64), zero[:0]
     read_rows(
-        -1, none, zero, 1, 1, 0, 8, extents, runs, zero, zero, data.ctypes.data, 8, 0, counts,
+        -1, none, zero, 1, 1, 0, 8, extents, runs, zero, zero, data.ctypes.data, 8, 0, 0, counts,
         rows, rows[:0], rows, rows, slots, zero, zero,
     )  # fmt: skip

@@ -195,7 +195,7 @@ def _reads_of(
                 file=part.file,
                 field=reach.fields[0],
                 row_start=part.row_start,
-                chunk_rows=part.chunk_rows,
+                chunk_rows=reach.chunk_rows,
                 stride=reach.stride,
                 gap_nbytes=reach.gap_nbytes,
                 offsets=memoryview(reach.offsets),  # type: ignore[arg-type]

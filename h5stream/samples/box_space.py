@@ -243,11 +243,6 @@ class BoxSpace:
         found: NDArray[np.bool_] = (places < 0) | (places >= self.volumes[volume, -1:])
         return found
 
-    @property
-    def padding(self) -> float | None:
-        """The number that stands outside of volumes; None where it is an element of the volume, or nothing does."""
-        return number_outside(self.pad)
-
 
 def _mixed(numbers: NDArray[np.uint64], trial: int) -> NDArray[np.uint64]:
     """Give 64 bits for each number and trial that look random. Source: the finalizer of SplitMix64."""

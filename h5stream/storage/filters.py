@@ -134,12 +134,9 @@ class Pipeline:
     filters: tuple[Filter, ...] = ()
     _cache: dict[tuple[int, int], Any] = field(default_factory=dict, compare=False, repr=False)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"filters": self.filters}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        object.__setattr__(self, "filters", state["filters"])
-        object.__setattr__(self, "_cache", {})
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Not by `__getstate__`: dataclasses of Python 3.11.0 to 3.11.3 put their own in its place.
+        return _pipeline, (self.filters,)
 
     def describe(self) -> str:
         """Return the filters' names, joined as people write them: ``shuffle + gzip-4``.
@@ -240,6 +237,10 @@ class Pipeline:
             kind = TooShortError if undone.nbytes < step.nbytes else DecodeError
             raise kind(f"{step.name} gave {undone.nbytes} bytes where {step.nbytes} are promised")
         return undone
+
+
+def _pipeline(filters: tuple[Filter, ...]) -> Pipeline:
+    return Pipeline(filters=filters)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

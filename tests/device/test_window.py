@@ -296,7 +296,7 @@ def test_a_chunk_that_h5py_reads_in_place_of_the_codec_is_not_taken_for_planes(t
     assert_same(found, expected)
 
 
-@pytest.mark.parametrize("budget", [30_000, 200_000, 10_000_000])
+@pytest.mark.parametrize("budget", [36_000, 200_000, 10_000_000])
 def test_slots_of_whole_blocks_take_no_more_memory_than_batches_would(tmp_path, monkeypatch, budget):
     monkeypatch.setattr(transfer, "TRANSFER_NBYTES", 24 * 200)
     monkeypatch.setattr("h5stream.engine.budget.TASK_NBYTES", 1)
@@ -307,7 +307,7 @@ def test_slots_of_whole_blocks_take_no_more_memory_than_batches_would(tmp_path, 
             engine, size = iterations_of(loader).engine, loader.window_size
             sizes.append((size.slot_rows, engine.slots.slot_nbytes * size.max_open_batches))
     assert sizes[0][0] == 20
-    assert sizes[1][0] == (20 if budget == 30_000 else 200)
+    assert sizes[1][0] == (20 if budget == 36_000 else 200)
     assert sizes[1][1] <= sizes[0][1] <= budget
 
 

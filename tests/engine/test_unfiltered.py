@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from inner import stream_all
 from recording import asked_for, record_reads
 
-from h5stream import Field, H5Dataset, H5StreamLoader
+from h5stream import Field, H5Dataset, H5StreamLoader, SampleNumber, Sequences
 from h5stream.engine.landing.unfiltered import EXTENT_NBYTES, reach_of
 from h5stream.errors import SourceChangedError, TruncatedFileError
 from h5stream.storage.source import LOCAL_GAP_NBYTES
@@ -214,6 +214,39 @@ def test_what_is_read_at_once_has_a_bound_however_long_rows_are(tmp_path):
     reach = reach_of(part)
     assert reach.extents[:, 2].tolist() == [EXTENT_NBYTES] * ((12 << 20) // EXTENT_NBYTES)
     assert reach.scratch_nbytes == EXTENT_NBYTES
+
+
+@pytest.mark.parametrize("lie", ["contiguous", "in a row", "backwards", "every other"])
+@pytest.mark.parametrize(("rows", "width"), [(50, 30_000), (24, 65_536), (16, 100_000), (250, 700)])
+def test_a_stretch_is_what_h5py_reads_however_its_chunks_lie_and_however_long_it_is(tmp_path, lie, rows, width):
+    values, path = np.random.default_rng(0).integers(1, 256, (rows, width), dtype="u1"), tmp_path / "a.h5"
+    chunks = range(0, rows, 7)
+    with h5py.File(path, "w") as file:
+        x = file.create_dataset("x", values.shape, "u1", chunks=None if lie == "contiguous" else (7, width))
+        written = {"contiguous": [0], "in a row": chunks, "backwards": chunks[::-1], "every other": chunks[::2]}[lie]
+        for first in written:
+            x[first : None if lie == "contiguous" else first + 7] = values[first:][: rows if len(written) == 1 else 7]
+        values = x[...]
+    for length in (2, rows // 2):
+        fields = {"x": "x", "first": SampleNumber()}
+        with H5StreamLoader(path, 4, fields=fields, samples=Sequences(length), shuffle=True) as loader:
+            for batch in loader:
+                for stretch, first in zip(batch["x"].numpy(), batch["first"].tolist(), strict=True):
+                    np.testing.assert_array_equal(stretch, values[first : first + length])
+    assert (H5Dataset(path, "x")[rows - 1].numpy() == values[-1]).all()
+    assert (H5Dataset(path, "x")[3 : rows - 1].numpy() == values[3:-1]).all()
+
+
+@pytest.mark.parametrize("chunks", [None, (7, 4096)])
+def test_a_stretch_is_read_at_once_where_its_chunks_lie_one_behind_the_other(tmp_path, chunks, monkeypatch):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", data=np.arange(400 * 4096, dtype="u4").reshape(400, -1), chunks=chunks)
+    with H5StreamLoader(
+        str(tmp_path / "a.h5"), 8, fields="x", samples=Sequences(40, stride=20), num_workers=0, shuffle=True
+    ) as loader:
+        seen = record_reads(monkeypatch)
+        batches = [*loader]
+    assert len(seen) == len(loader.dataset) == sum(len(batch) for batch in batches)
 
 
 def descriptors_of(path):

@@ -66,7 +66,10 @@ class Padding:
     """
 
     def __init__(self, fields: Sequence[FieldLayout], numbers: Sequence[float | None]) -> None:
-        self.rows = [_row_of(field, number or 0.0) for field, number in zip(fields, numbers, strict=True)]
+        self.rows = [
+            np.zeros(0, dtype=np.uint8) if number is None else _row_of(field, number)
+            for field, number in zip(fields, numbers, strict=True)
+        ]
 
     def plan(self, placement: Placement, fields: Sequence[int]) -> Iterator[PaddingTask]:
         """Give the task that fills places of some fields."""

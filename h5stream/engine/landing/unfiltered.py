@@ -74,6 +74,10 @@ class Reach:
         Bytes to read into.
     most_rows : int
         Consecutive rows that fit in there.
+    chunk_rows : int
+        Rows from one of those chunks to the next: all of them where chunks lie one behind the other in the file.
+    whole_rows : int
+        So many consecutive rows are read to their places without a copy; 0 where not all of each is wanted as it is.
     """
 
     stride: int
@@ -90,6 +94,8 @@ class Reach:
     row_nbytes: int
     scratch_nbytes: int
     most_rows: int
+    chunk_rows: int
+    whole_rows: int
 
     def nbytes_of(self, rows: int, stretches: int) -> int:
         """Give the bytes that are read for so many rows, which lie in so many stretches without gaps."""
@@ -117,7 +123,11 @@ def reach_of(part: DatasetPart, gap_nbytes: int = LOCAL_GAP_NBYTES) -> Reach:
     nbytes = np.maximum.reduceat(ends, first) - begins[first]
     stride = part.pieces[0].row_elements * part.stored_element_nbytes
     room = max(EXTENT_NBYTES, int(nbytes.max()))
-    whole = len(index.numbers) == index.chunks
+    written = len(index.numbers) == index.chunks
+    one_behind_the_other = (
+        written and index.columns == 1 and bool((np.diff(index.offset) == part.chunk_rows * stride).all())
+    )
+    whole = len(runs) == 1 and runs[0, [1, 2, 3, 4, 6]].tolist() == [0, 0, stride, 1, 1]
     fills = tuple(np.tile(target.fill, max(1, FILL_NBYTES // max(1, target.fill.nbytes))) for target in part.targets)
     return Reach(
         stride=stride,
@@ -128,12 +138,14 @@ def reach_of(part: DatasetPart, gap_nbytes: int = LOCAL_GAP_NBYTES) -> Reach:
         fills=fills,
         fill_places=np.array([address_of(fill) for fill in fills], dtype=np.int64),
         fill_nbytes=np.array([fill.nbytes for fill in fills], dtype=np.int64),
-        numbers=index.numbers[:0] if whole else index.numbers,
-        offsets=index.offset,
+        numbers=index.numbers[:0] if written else index.numbers,
+        offsets=index.offset[:1] if one_behind_the_other else index.offset,
         across=index.columns,
         row_nbytes=int(nbytes.sum()),
         scratch_nbytes=room,
         most_rows=(kernels.room_of_each(len(first), int(nbytes.max()), room) - int(nbytes.max())) // stride + 1,
+        chunk_rows=max(1, part.rows) if one_behind_the_other else part.chunk_rows,
+        whole_rows=-(-kernels.UNCOPIED_NBYTES // stride) if whole else 0,
     )
 
 
@@ -220,7 +232,7 @@ class RowsTask:
                 reach.numbers,
                 reach.offsets,
                 reach.across,
-                part.chunk_rows,
+                reach.chunk_rows,
                 part.row_start,
                 reach.stride,
                 reach.extents,
@@ -230,6 +242,7 @@ class RowsTask:
                 address_of(scratch.buffer("read", room)),
                 room,
                 reach.gap_nbytes,
+                reach.whole_rows,
                 counts,
                 *destination.of_each(reach.fields, self.placement),
             )
@@ -348,13 +361,14 @@ class UnfilteredRows:
         return self._task(self._cut(placement))
 
     def _cut(self, placement: Placement) -> Placement:
-        """Cut spans so that each lies in one chunk, and fits where it is read to."""
+        """Cut spans so that each lies in one chunk, and fits where it is read to unless that is its place."""
         reach, first = self.reach, self.part.row_start
         # Where so few bytes of each row are wanted that rows are read one by one, there is nothing to keep together.
         reads_along = reach.gap_nbytes + int(reach.extents[:, 2].min()) >= reach.stride
         if not self._has_descriptor or not reads_along:
             return placement.each_row().ascending()
-        return placement.cut_every(self.part.chunk_rows, first).cut_every(reach.most_rows, first)
+        cut = placement.cut_every(reach.chunk_rows, first)
+        return cut if reach.whole_rows else cut.cut_every(reach.most_rows, first)
 
     def _task(self, placement: Placement) -> RowsTask:
         if not self._has_descriptor:
