@@ -53,6 +53,15 @@ def files(tmp_path, monkeypatch):
             molecules[f"{k}/coordinates"], molecules[f"{k}/energies"] = np.zeros((9, 5, 3)), np.zeros(9)
             molecules[f"{k}/species"] = np.arange(5)
             molecules[f"{k}"].attrs["name"] = "water"
+    with h5py.File("stead.h5", "w") as stead, h5py.File("poisson.h5", "w") as poisson:
+        for k in range(300):
+            stead[f"data/{k}"] = np.zeros((60, 3), "f4")
+            stead[f"data/{k}"].attrs["p_arrival_sample"] = k
+            poisson[f"sample_{k}/input"], poisson[f"sample_{k}/output"] = np.zeros((8, 8)), np.zeros((8, 8))
+    Path("slices").mkdir()
+    for k in range(20):
+        with h5py.File(f"slices/{k}.h5", "w") as one:
+            one["image"], one["label"] = np.zeros((8, 8)), np.zeros((8, 8), "u1")
     with h5py.File("eeg.h5", "w") as f:
         for subject in "ab":
             f[f"{subject}/signal"], f[f"{subject}/stage"] = np.zeros((4, 300)), np.arange(10)

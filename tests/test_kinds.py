@@ -15,6 +15,7 @@ from h5stream import (
     Field,
     H5Dataset,
     H5StreamLoader,
+    Objects,
     Padding,
     Rows,
     SampleNumber,
@@ -44,6 +45,8 @@ KINDS = {
         Sequences(of="rows", axis=1, stride=5),
     ),
     "columns of an axis": ({"x": "eeg", "y": Field("volume", axis=0, scale=0.1)}, Rows(axis=-1)),
+    "objects": ({"x": "x", "y": "y", "z": "@mark"}, Objects("objects/*")),
+    "datasets, stored in two ways": ({"x": ".", "z": "@mark"}, Objects("alone/*")),
     "a table of an axis": (
         {"x": "eeg", "y": "channel"},
         Table(axis=1, length=4, row=[0, 4, 2, 2], start=[0, 96, 5, 50]),
@@ -65,6 +68,11 @@ def path(request, tmp_path_factory):
         for k, rows in enumerate((8, 3, 1, 12)):
             add(f"demos/{k}/x", rng.random((rows, 5)))
             add(f"demos/{k}/y", np.arange(rows) + 100 * k)
+        for k in range(11):
+            add(f"objects/{k}/x", rng.random((4, 3)))
+            add(f"objects/{k}/y", np.arange(2) + 10 * k)
+            file[f"objects/{k}"].attrs["mark"] = k
+            file.create_dataset(f"alone/{k}", data=rng.random(6), chunks=(2 + k % 2,)).attrs["mark"] = k
         add("volume", rng.random((10, 12)))
         add("label", rng.integers(0, 9, (10, 12)))
         add("eeg", rng.random((5, 100)))

@@ -27,6 +27,7 @@ PUBLIC = [
     "Ids",
     "Lengths",
     "LoaderStatistics",
+    "Objects",
     "Order",
     "Padding",
     "Ranks",

@@ -17,6 +17,7 @@ from h5stream import (
     Field,
     H5Dataset,
     H5StreamLoader,
+    Objects,
     Padding,
     Rows,
     SampleNumber,
@@ -519,3 +520,74 @@ def test_earth_forecasting_transformer(tmp_path, stored):
             )
     files, events, starts = zip(*listed, strict=True)
     check_all(expected, paths, {"vil": "vil"}, Table(axis=-1, length=frames, file=files, row=events, start=starts))
+
+
+@STORED
+def test_eqtransformer(tmp_path, stored):
+    """A list of traces, each a dataset of its own, with what its attributes say."""
+    rng = np.random.default_rng(0)
+    with h5py.File(tmp_path / "stead.hdf5", "w") as file:
+        for k in range(23):
+            write(file, f"data/B{k:03}.TA_EV", rng.random((60, 3), "f4"), stored, rows=60)
+            file[f"data/B{k:03}.TA_EV"].attrs["p_arrival_sample"] = float(k)
+            file[f"data/B{k:03}.TA_EV"].attrs["snr_db"] = rng.random(3)
+    chosen, expected = [f"B{k:03}.TA_EV" for k in (3, 22, 7, 0, 15, 9)], []
+    with h5py.File(tmp_path / "stead.hdf5") as file:
+        for name in chosen:
+            dataset = file.get("data/" + name)
+            attributes = dataset.attrs
+            expected.append(
+                {"x": np.array(dataset), "p": np.array(attributes["p_arrival_sample"]), "snr": attributes["snr_db"]}
+            )
+    fields = {"x": ".", "p": "@p_arrival_sample", "snr": "@snr_db"}
+    check_all(expected, tmp_path / "stead.hdf5", fields, Objects([f"data/{name}" for name in chosen]))
+
+
+@STORED
+def test_cno_benchmarks(tmp_path, stored):
+    """Numbered groups of an input and an output; the first of them for training."""
+    rng = np.random.default_rng(0)
+    with h5py.File(tmp_path / "poisson.h5", "w") as file:
+        for k in range(14):
+            for name in ("input", "output"):
+                write(file, f"sample_{k}/{name}", rng.random((8, 8)), stored, rows=4)
+    expected = []
+    with h5py.File(tmp_path / "poisson.h5") as file:
+        for index in range(11):
+            sample = file["sample_" + str(index)]
+            expected.append({name: sample[name][:].reshape(1, 8, 8) for name in ("input", "output")})
+    with h5py.File(tmp_path / "poisson.h5") as file:
+        assert sorted(file)[:3] == ["sample_0", "sample_1", "sample_10"]
+    names = [f"sample_{k}" for k in range(11)]
+    dataset = H5Dataset(tmp_path / "poisson.h5", ["input", "output"], samples=Objects("sample_*"), rows=slice(11))
+    for one, two in (dataset[:], H5Dataset(tmp_path / "poisson.h5", ["input", "output"], samples=Objects(names))[:]):
+        assert np.array_equal(one[:, None].numpy(), [each["input"] for each in expected])
+        assert np.array_equal(two[:, None].numpy(), [each["output"] for each in expected])
+
+
+@STORED
+def test_dncnn(tmp_path, stored):
+    """Patches, each a dataset of the file's root with a number as its name, shuffled."""
+    rng = np.random.default_rng(0)
+    with h5py.File(tmp_path / "train.h5", "w") as file:
+        for k in range(31):
+            write(file, str(k), rng.random((1, 9, 9), "f4"), stored, rows=1)
+    with h5py.File(tmp_path / "train.h5") as file:
+        expected = [{"patch": np.array(file[key])} for key in sorted(file, key=int)]
+    check_all(expected, tmp_path / "train.h5", {"patch": "."}, Objects("*"))
+
+
+@STORED
+def test_ssl4mis(tmp_path, stored):
+    """A file a slice, by a list of cases."""
+    rng, cases = np.random.default_rng(0), [f"patient{k:03}_frame01_slice_{k % 3}" for k in (4, 1, 7, 2, 11, 5)]
+    for case in cases:
+        with h5py.File(tmp_path / f"{case}.h5", "w") as file:
+            write(file, "image", rng.random((12, 10), "f4"), stored)
+            write(file, "label", rng.integers(0, 4, (12, 10), "u1"), stored)
+    expected = []
+    for case in cases:
+        with h5py.File(f"{tmp_path}/{case}.h5") as file:
+            expected.append({"image": file["image"][:], "label": file["label"][:]})
+    paths = [f"{tmp_path}/{case}.h5" for case in cases]
+    check_all(expected, paths, {"image": "image", "label": "label"}, Objects("files"))

@@ -25,7 +25,7 @@ from h5stream.storage.index import ChunkIndex
 from h5stream.storage.layout import DECODED, DIRECT, DatasetPart
 from h5stream.storage.lookups import LookedUp
 from h5stream.storage.places import OpenFile
-from h5stream.storage.rowbox import column_pieces
+from h5stream.storage.rowbox import Columns, column_pieces
 
 Ints = NDArray[np.int64]
 
@@ -69,6 +69,7 @@ def merged(file: Any, first: FileParts, names: Sequence[str], row_start: int, si
     for part in first.parts:
         suffix = part.path[len(names[0]) :]
         index = _index_of(file, part, names, suffix, size)
+        columns = _columns_of(part)
         parts.append(
             replace(
                 part,
@@ -77,13 +78,20 @@ def merged(file: Any, first: FileParts, names: Sequence[str], row_start: int, si
                 row_start=row_start,
                 chunk_rows=1,
                 index=index,
-                pieces=column_pieces(part.shape, index.chunk_shape[1:], part.columns),
+                columns=columns,
+                pieces=column_pieces(part.shape, index.chunk_shape[1:], columns),
                 shape=index.shape,
                 along=(),
                 objects=tuple(f"{name}{suffix}" for name in names),
             )
         )
     return replace(first, rows=len(names), parts=tuple(parts))
+
+
+def _columns_of(part: DatasetPart) -> Columns:
+    """Give what is wanted of an object along each of its axes; None for all of it."""
+    wanted = tuple(list(along.offsets) for along in part.along)
+    return None if wanted == tuple(list(range(count)) for count in part.shape) else wanted
 
 
 def _index_of(file: Any, part: DatasetPart, names: Sequence[str], suffix: str, size: int) -> ChunkIndex:
@@ -174,8 +182,8 @@ def _opened(file: Any, name: str) -> Any:
         return h5py.h5d.open(file.id, name.encode())
     except (KeyError, ValueError, OSError) as error:
         raise FieldNotFoundError(
-            f"{file.filename!r}: there is no dataset {name!r}: {error}. Objects(..., missing='skip') leaves out objects "
-            "that lack a field",
+            f"{file.filename!r}: there is no dataset {name!r}: {error}. Objects(..., missing='skip') leaves out "
+            "objects that lack a field",
             field=name,
             file=file.filename,
         ) from None
@@ -190,7 +198,7 @@ def _chunk(opened: Any, place: int, grid: Any, chunks: Any) -> tuple[int, int, i
 
 
 def are_hard_links(file: Any, names: Sequence[str], suffixes: Sequence[str]) -> bool:
-    """Tell whether nothing but hard links leads to objects and their datasets: what else does is looked at one by one."""
+    """Tell whether hard links alone lead to objects and their datasets; what others lead to is looked at one by one."""
     known: set[str] = {""}
     for name in names:
         for suffix in suffixes:

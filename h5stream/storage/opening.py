@@ -187,8 +187,11 @@ def _of_each_group(error: FieldNotFoundError, samples: SampleKind | None) -> Fie
     if not isinstance(of, (str, list)) or of in (FILES, ROWS):
         return error
     what = f"Each group that of={of!r} matches" if isinstance(of, str) else "Each group that of= names"
+    way_out = (
+        "Objects(..., missing='skip')" if isinstance(samples, Objects) else "a narrower pattern, or a list of names,"
+    )
     return FieldNotFoundError(
-        f"{error} {what} needs the field; a narrower pattern, or a list of names, leaves others out",
+        f"{error} {what} needs the field; {way_out} leaves others out",
         field=error.field,
         file=error.file,
     )
