@@ -34,9 +34,11 @@ if TYPE_CHECKING:
     from h5stream.samples.rows import Rows
     from h5stream.samples.segments import Bounds, Ends, Ids, Lengths
     from h5stream.samples.sequences import Sequences
+    from h5stream.samples.stretches import Between
     from h5stream.samples.table import Table
     from h5stream.staging import StagedFiles, stage, staged
     from h5stream.storage.fields import Field
+    from h5stream.structure import Packed, Padded
     from h5stream.training.activations import ActivationMemory, measure_activations
     from h5stream.training.batch_search import BatchSearch, find_batch_size
     from h5stream.training.presets import GpuPreset, preset_for
@@ -44,10 +46,10 @@ if TYPE_CHECKING:
 _HOMES = {
     "ActivationMemory": "h5stream.training.activations",
     "BatchSearch": "h5stream.training.batch_search",
+    "Between": "h5stream.samples.stretches",
     "Blocks": "h5stream.order.blocks",
     "Bounds": "h5stream.samples.segments",
     "Boxes": "h5stream.samples.boxes",
-    "Objects": "h5stream.samples.objects",
     "ChunkBatchSampler": "h5stream.sampler",
     "Diagnosis": "h5stream.advice.diagnose",
     "Ends": "h5stream.samples.segments",
@@ -60,7 +62,10 @@ _HOMES = {
     "Ids": "h5stream.samples.segments",
     "Lengths": "h5stream.samples.segments",
     "LoaderStatistics": "h5stream.engine.statistics",
+    "Objects": "h5stream.samples.objects",
     "Order": "h5stream.order.epoch",
+    "Packed": "h5stream.structure",
+    "Padded": "h5stream.structure",
     "Padding": "h5stream.samples.columns",
     "Ranks": "h5stream.order.users",
     "RepackResult": "h5stream.repacking.rewrite",
@@ -88,6 +93,7 @@ _HOMES = {
 __all__ = [
     "ActivationMemory",
     "BatchSearch",
+    "Between",
     "Blocks",
     "Bounds",
     "Boxes",
@@ -105,6 +111,8 @@ __all__ = [
     "LoaderStatistics",
     "Objects",
     "Order",
+    "Packed",
+    "Padded",
     "Padding",
     "Ranks",
     "RepackResult",

@@ -14,6 +14,7 @@ from torch.utils.data import ConcatDataset, Dataset, Subset
 from h5stream import indexing
 from h5stream.block_cache import BlockCache
 from h5stream.engine.assemble import Assembler
+from h5stream.engine.batches import objects_for
 from h5stream.engine.reader import RowReader
 from h5stream.engine.slots import Memory, SlotFormat, address_of, map_memory
 from h5stream.engine.tasks import Destination
@@ -420,7 +421,7 @@ class H5Dataset(Dataset[Any]):
             numbers = numbers[by_row]
         slot_format = SlotFormat.for_rows(self.layout.fields, count)
         memory = _allocate(slot_format.nbytes)
-        objects = {f: [None] * count for f, field in enumerate(self.layout.fields) if field.kind == "object"}
+        objects = objects_for(self.layout.fields, count)
         destination = Destination(
             slots=np.array([address_of(memory)], dtype=np.int64),
             format=slot_format,

@@ -3,15 +3,92 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
 
 
+class Packed(NamedTuple):
+    """Rows of samples that have unlike numbers of them, one behind the other.
+
+    Attributes
+    ----------
+    values : Tensor, shape (rows of all samples, ...)
+        The rows.
+    offsets : Tensor of int64, shape (samples + 1,)
+        Where each sample's begin, and where the last end.
+
+    Examples
+    --------
+    >>> batch = Packed(torch.arange(5), torch.tensor([0, 2, 2, 5]))
+    >>> batch.sample(2)
+    tensor([2, 3, 4])
+    """
+
+    values: torch.Tensor
+    offsets: torch.Tensor
+
+    def sample(self, k: int) -> torch.Tensor:
+        """Give the rows of one sample."""
+        return self.values[int(self.offsets[k]) : int(self.offsets[k + 1])]
+
+
+class Padded(NamedTuple):
+    """Rows of samples that have unlike numbers of them, each filled up to as many as the longest has.
+
+    Attributes
+    ----------
+    values : Tensor, shape (samples, rows of the longest, ...)
+        The rows.
+    lengths : Tensor of int64, shape (samples,)
+        How many of them each sample has.
+
+    Examples
+    --------
+    >>> Padded(torch.tensor([[1, 0], [2, 3]]), torch.tensor([1, 2])).sample(0)
+    tensor([1])
+    """
+
+    values: torch.Tensor
+    lengths: torch.Tensor
+
+    def sample(self, k: int) -> torch.Tensor:
+        """Give the rows of one sample."""
+        return self.values[k, : int(self.lengths[k])]
+
+
+def in_form(values: torch.Tensor, lengths: NDArray[np.int64], form: str) -> Any:
+    """Give rows of several samples in the form that a field asks for.
+
+    Parameters
+    ----------
+    values : Tensor, shape (rows of all samples, ...), or (samples, rows of the longest, ...) where they are padded
+        The rows, sample after sample.
+    lengths : ndarray of int64, shape (samples,)
+        The rows of each.
+    form : str
+        See `Field`.
+    """
+    if form == "pad":
+        return Padded(values, torch.from_numpy(lengths.copy()))
+    if form == "list":
+        return list(torch.split(values, lengths.tolist()))
+    bounds = np.zeros(len(lengths) + 1, dtype=np.int64)
+    lengths.cumsum(out=bounds[1:])
+    offsets = torch.from_numpy(bounds)
+    if form == "nested":
+        return torch.nested.nested_tensor_from_jagged(values, offsets)
+    return Packed(values, offsets)
+
+
 def sample_of(batch: Any, i: int) -> Any:
     """Take one sample out of a batch."""
+    if isinstance(batch, (Packed, Padded)):
+        return batch.sample(i)
     if isinstance(batch, dict):
         return {key: sample_of(value, i) for key, value in batch.items()}
     if isinstance(batch, tuple):
@@ -21,6 +98,8 @@ def sample_of(batch: Any, i: int) -> Any:
 
 def samples_of(batch: Any, count: int) -> list[Any]:
     """Take a batch apart into samples that view it."""
+    if isinstance(batch, (Packed, Padded)):
+        return [batch.sample(k) for k in range(count)]
     if isinstance(batch, dict):
         columns = [samples_of(value, count) for value in batch.values()]
         keys = list(batch)

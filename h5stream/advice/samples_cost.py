@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from h5stream.dataset import H5Dataset
+from h5stream.engine.batches import objects_for
 from h5stream.engine.budget import size_for
 from h5stream.engine.counters import Tally
 from h5stream.engine.footprint import TASK_NBYTES
@@ -173,7 +174,7 @@ def _counted(reader: RowReader, numbers: Any, seconds: float) -> tuple[Tally, fl
     layout = reader.layout
     slot_format = SlotFormat.for_rows(layout.fields, 1)
     memory = map_memory(slot_format.nbytes)
-    objects = {n: [None] for n, field in enumerate(layout.fields) if field.kind == "object"}
+    objects = objects_for(layout.fields, 1)
     nothing = np.zeros_like(numbers)
     placement = reader.accepted(Placement.of(Window(rows=numbers, batch=nothing, within=nothing)))
     destination = Destination(

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from h5stream.engine.assemble import Assembler
+from h5stream.engine.batches import objects_for
 from h5stream.engine.plan import Placement
 from h5stream.engine.slots import SlotFormat, address_of
 from h5stream.engine.tasks import Destination, Task
@@ -88,7 +89,7 @@ class Acceptance:
         count = len(distinct)
         slot_format = SlotFormat.for_rows(self._layout.fields, count)
         memory = np.empty(slot_format.nbytes, dtype=np.uint8)  # of fields that are not asked about nothing is touched
-        objects = {n: [None] * count for n, field in enumerate(self._layout.fields) if field.kind == "object"}
+        objects = objects_for(self._layout.fields, count)
         destination = Destination(
             slots=np.array([address_of(memory)], dtype=np.int64),
             format=slot_format,

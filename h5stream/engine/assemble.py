@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from h5stream.engine.ragged import RaggedMemory, RaggedRows, padded
 from h5stream.engine.slots import SlotFormat
 from h5stream.errors import OptionError
 from h5stream.storage.layout import FieldLayout, SampleLayout
+from h5stream.structure import in_form
 
 
 def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
@@ -30,6 +32,9 @@ COPIED_SHARE = 32
 COPIED_NBYTES = 64 * 1024
 """So is one of this many bytes that takes a quarter of it or less: that costs some microseconds."""
 
+NUMBERS = ("array", "ragged")
+"""Kinds of fields that tensors are made of."""
+
 Cast = Callable[[torch.Tensor, torch.dtype], torch.Tensor]
 
 
@@ -40,7 +45,7 @@ def _cast_at_once(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 class Assembler:
     """Makes batches out of slots.
 
-    # Guarantees: immutable; any thread may call.
+    # Guarantees: immutable but for memory that is used again; any thread may call.
 
     Parameters
     ----------
@@ -54,17 +59,18 @@ class Assembler:
         self.layout = layout
         self._gives_lists = gives_lists and layout.shape.kind == "tuple"
         for f in layout.fields:
-            if f.cast is not None and (f.kind != "array" or not isinstance(f.cast, torch.dtype)):
-                what = "a torch dtype" if f.kind == "array" else "nothing for a field that is no tensor"
+            if f.cast is not None and (f.kind not in NUMBERS or not isinstance(f.cast, torch.dtype)):
+                what = "a torch dtype" if f.kind in NUMBERS else "nothing for a field that is no tensor"
                 raise OptionError(f"field {f.name!r}: dtype= takes {what}, not {f.cast!r}")
-        self._dtypes = tuple(torch_dtype(f.dtype) if f.kind == "array" else None for f in layout.fields)
+        self._padded_memory = RaggedMemory()
+        self._dtypes = tuple(torch_dtype(f.dtype) if f.kind in NUMBERS else None for f in layout.fields)
 
     def batch(
         self,
         packed: torch.Tensor,
         slot_format: SlotFormat,
         rows: int,
-        objects: dict[int, list[Any]],
+        objects: dict[int, Any],
         *,
         host: torch.Tensor | None = None,
         cast: Cast = _cast_at_once,
@@ -81,7 +87,7 @@ class Assembler:
         rows : int
             Rows of the batch.
         objects : dict
-            By field number, the lists of variable-length values.
+            By field number, what does not live in a slot: lists, and ragged rows.
         host : torch.Tensor, optional
             The slot on the host, where strings are taken from, if `packed` is its copy on a device.
         cast : callable, optional
@@ -94,6 +100,8 @@ class Assembler:
         values = [
             _objects(objects[number], f)
             if f.kind == "object"
+            else self._ragged(number, f, objects[number], cast)
+            if f.kind == "ragged"
             else self._strings(number, f, host, slot_format, rows)
             if f.kind == "bytes"
             else self._tensor(number, f, packed, slot_format, rows, cast, apart)
@@ -101,6 +109,20 @@ class Assembler:
         ]
         batch = self.layout.assemble(values)
         return list(batch) if self._gives_lists else batch
+
+    def _ragged(self, number: int, f: FieldLayout, rows: RaggedRows, cast: Cast) -> Any:
+        dtype = self._dtypes[number]
+        assert dtype is not None
+        assert f.ragged is not None
+        memory, lengths = rows.together(f.placed_nbytes)
+        shape: tuple[int, ...] = (int(lengths.sum()), *f.row_shape)
+        if f.ragged.form == "pad":
+            filler = np.array([f.ragged.pad_value]).astype(f.dtype).view(np.uint8)
+            memory = padded(memory, lengths, f.placed_nbytes, filler, self._padded_memory.take)
+            shape = (len(lengths), int(lengths.max(initial=0)), *f.row_shape)
+        values = torch.from_numpy(memory).view(dtype).view(shape) if memory.nbytes else torch.empty(shape, dtype=dtype)
+        values = values if f.cast is None or f.cast == dtype else cast(values, f.cast)
+        return in_form(values, lengths, f.ragged.form)
 
     def _strings(self, number: int, f: FieldLayout, host: torch.Tensor, slot_format: SlotFormat, rows: int) -> Any:
         start = slot_format.offsets[number]

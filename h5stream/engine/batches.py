@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.engine.counters import RunCounters
+from h5stream.engine.ragged import RaggedMemory, RaggedRows, lend
 from h5stream.engine.slots import Slot, SlotFormat, Slots, address_of
 from h5stream.engine.tasks import Destination, Task, Tools
 from h5stream.errors import CorruptChunkError, H5StreamError, SourceError
@@ -20,6 +21,15 @@ from h5stream.storage.layout import FieldLayout
 from h5stream.storage.source import SourceIdentity
 
 _log = logging.getLogger("h5stream")
+
+
+def objects_for(fields: Sequence[FieldLayout], rows: int) -> dict[int, Any]:
+    """Give what does not live in a slot of a batch of so many rows, by field number, still empty."""
+    return {
+        number: RaggedRows(rows) if one.kind == "ragged" else [None] * rows
+        for number, one in enumerate(fields)
+        if one.kind in ("object", "ragged")
+    }
 
 
 @dataclass(slots=True)
@@ -33,7 +43,7 @@ class ReadyBatch:
     slot : Slot
         Its memory.
     objects : dict
-        By field number, lists of what does not live in a slot.
+        By field number, what does not live in a slot: lists, and `RaggedRows`.
     missing : int
         Rows that are still to come; 0 once it may be handed over.
     dropped : list of ndarray
@@ -47,7 +57,7 @@ class ReadyBatch:
     number: int
     rows: int
     slot: Slot
-    objects: dict[int, list[Any]]
+    objects: dict[int, Any]
     missing: int
     dropped: list[Places] = field(default_factory=list)
     corrupt: CorruptChunkError | None = None
@@ -70,7 +80,11 @@ class ReadyBatch:
             column = self.slot.memory[offset : offset + self.rows * nbytes].reshape(self.rows, nbytes)
             column[:rows] = column[there]
         for number, values in self.objects.items():
-            self.objects[number] = [value for value, stays in zip(values, there.tolist(), strict=True) if stays]
+            self.objects[number] = (
+                values.without(there)
+                if isinstance(values, RaggedRows)
+                else [value for value, stays in zip(values, there.tolist(), strict=True) if stays]
+            )
         gone, self.rows = self.rows - rows, rows
         self.dropped.clear()
         return gone
@@ -222,15 +236,24 @@ class OpenBatches:
         How a batch is packed.
     first_batch : int
         The first that is handed over.
+    ragged_memory : RaggedMemory
+        Where memory of ragged rows comes from.
     """
 
     def __init__(
-        self, fields: Sequence[FieldLayout], order: Order, slots: Slots, slot_format: SlotFormat, first_batch: int
+        self,
+        fields: Sequence[FieldLayout],
+        order: Order,
+        slots: Slots,
+        slot_format: SlotFormat,
+        first_batch: int,
+        ragged_memory: RaggedMemory,
     ) -> None:
         self._order, self._slots, self._format = order, slots, slot_format
         self._row_nbytes = tuple(f.row_nbytes for f in fields)
         self._placed_nbytes = tuple(f.placed_nbytes for f in fields)
-        self._object_fields = [number for number, f in enumerate(fields) if f.kind == "object"]
+        self._fields = fields
+        self._ragged_memory = ragged_memory
         self._open: dict[int, ReadyBatch] = {}
         self._error_at: dict[int, BaseException] = {}
         self.next, self.ready = first_batch, 0
@@ -258,17 +281,19 @@ class OpenBatches:
             batch = self._open.get(number)
             if batch is None:
                 rows = self._order.batch_size_of(number)
-                objects: dict[int, list[Any]] = {f: [None] * rows for f in self._object_fields}
+                objects = objects_for(self._fields, rows)
                 batch = ReadyBatch(number=number, rows=rows, slot=self._slots.take(), objects=objects, missing=rows)
                 self._open[number] = batch
             window.batches.append(batch)
             assert window.rows_for(number) <= batch.missing
         window.pending = len(window.tasks)
+        every = [batch.objects for batch in window.batches]
         window.destination = Destination(
             slots=np.array([address_of(batch.slot.memory) for batch in window.batches], dtype=np.int64),
             format=self._format,
             row_nbytes=self._placed_nbytes,
-            objects=[batch.objects for batch in window.batches],
+            objects=every,
+            ragged=lend(window.tasks, every, self._placed_nbytes, self._ragged_memory.take),
         )
 
     def complete(self, window: PlannedWindow) -> None:

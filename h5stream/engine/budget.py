@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from h5stream.engine.footprint import (
     DeviceWindow,
     Footprint,
     GatheredBatches,
+    RaggedBytes,
     Shape,
     changed_into,
     packed_nbytes,
@@ -127,15 +128,31 @@ def shape_of(layout: SampleLayout, kept: tuple[int, ...] = (), selected: NDArray
         objects=sum(field.kind == "object" for field in layout.fields),
         seam_rows=_seam_rows(layout, planned),
         span_nbytes=_span_nbytes(layout, planned),
-        anywhere=not planned and _rows_anywhere(read),
+        anywhere=not planned and _rows_anywhere(read) and not any(field.ragged for field in layout.fields),
+        ragged=tuple(_ragged_bytes(layout)),
     )
+
+
+def _ragged_bytes(layout: SampleLayout) -> Iterator[RaggedBytes]:
+    for one in layout.lookups:
+        if one.counts is None:
+            continue
+        for target in layout.datasets[one.dataset][0].targets:
+            field = layout.fields[target.field]
+            nbytes = one.counts * field.placed_nbytes
+            yield RaggedBytes(
+                mean=float(nbytes.mean()),
+                deviation=float(nbytes.std()),
+                most=int(nbytes.max()),
+                is_padded=field.ragged is not None and field.ragged.form == "pad",
+            )
 
 
 def _span_nbytes(layout: SampleLayout, planned: Iterable[tuple[DatasetPart, ...]]) -> float:
     """Give what the plan takes of a sample's spans while it is made: of each kind of steps, and of each dataset cut."""
+    nbytes = 2.0 * SPAN_PLAN_NBYTES * sum(one.counts is not None for one in layout.lookups)
     if not isinstance(layout.space, SequenceSpace):
-        return 0.0
-    nbytes = 0.0
+        return nbytes
     for steps in {field.steps for field in layout.fields if field.steps is not None}:
         nbytes += len(neighbours(steps)[0]) * SPAN_PLAN_NBYTES
     for parts in planned:
@@ -164,7 +181,7 @@ def _data_nbytes(layout: SampleLayout, selected: NDArray[np.int64] | None) -> in
     indexes = [part.index for parts in layout.datasets for part in parts if part.index is not None]
     index = sum(i.numbers.nbytes + i.offset.nbytes + i.nbytes.nbytes + i.filter_mask.nbytes for i in indexes)
     blocks = sum(-(-part.rows // rows) for part, rows in zip(layout.leading, layout.block_rows, strict=True))
-    index += sum(rows.nbytes for _, rows in layout.lookups)
+    index += sum(one.nbytes for one in layout.lookups)
     index += 0 if layout.space is None else layout.space.nbytes
     return index + blocks * BLOCK_NBYTES + (0 if selected is None else selected.nbytes)
 

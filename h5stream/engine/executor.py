@@ -110,7 +110,7 @@ class Run:
     ) -> None:
         fields = reader.layout.fields
         self._reader, self._resident, self.order, self._ring = reader, resident, order, ring
-        self._row_nbytes = sum(f.row_nbytes for f in fields)
+        self._row_nbytes = reader.layout.row_nbytes
         self._max_open, self._passed_on = max_open_batches, 0
         self._on_thread_start, self._skip_corrupt, self._world_size = on_thread_start, skip_corrupt, world_size
         self._pid = os.getpid()
@@ -122,7 +122,7 @@ class Run:
         self._running = 0
         self._ahead_nbytes = 0
         self._active: list[PlannedWindow] = []
-        self._open = OpenBatches(fields, order, ring, slot_format, first_batch)
+        self._open = OpenBatches(fields, order, ring, slot_format, first_batch, reader.ragged_memory)
         self._stopped = False
         self.left_out: set[int] = set()
         self.counters = RunCounters(threads=threads, ready_limit=max_open_batches, row_nbytes=self._row_nbytes)

@@ -73,6 +73,31 @@ def packed_nbytes(field_nbytes: Sequence[int], rows: int) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RaggedBytes:
+    """The bytes that samples have of a ragged field.
+
+    Attributes
+    ----------
+    mean, deviation : float
+        Of a sample.
+    most : int
+        Of the largest.
+    is_padded : bool
+        Whether all samples of a batch are filled up to as many as the largest of it has.
+    """
+
+    mean: float
+    deviation: float
+    most: int
+    is_padded: bool = False
+
+    def of(self, samples: int) -> int:
+        """Give the bytes that a batch of so many samples takes: few batches in ten thousand take more."""
+        likely = math.ceil(samples * self.mean + 4 * math.sqrt(samples) * self.deviation)
+        return min(samples * self.most, max(likely, self.most))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
     """What of the data and the process decides how much memory an epoch takes.
 
@@ -104,6 +129,8 @@ class Shape:
         What the plan takes of spans for each sample, where a sample is several rows.
     anywhere : bool
         Whether rows can be read one by one at about the same cost, so that ``"all"`` need not fit into memory.
+    ragged : tuple of RaggedBytes
+        What samples have of each ragged field.
     """
 
     rows: int
@@ -119,11 +146,12 @@ class Shape:
     seam_rows: int = 0
     span_nbytes: float = 0.0
     anywhere: bool = False
+    ragged: tuple[RaggedBytes, ...] = ()
 
     @property
     def row_nbytes(self) -> int:
-        """Bytes of a row in a slot."""
-        return sum(self.field_nbytes)
+        """Bytes of a row in a batch; of ragged fields the mean."""
+        return sum(self.field_nbytes) + round(sum(each.mean for each in self.ragged))
 
     @property
     def place_nbytes(self) -> int:
@@ -149,7 +177,12 @@ class Shape:
 
     def batch_nbytes(self, batch_size: int) -> int:
         """Give the bytes of a batch: of its slot, and of what does not lie in one."""
-        return packed_nbytes(self.field_nbytes, batch_size) + self.objects * OBJECT_NBYTES * batch_size
+        ragged = sum(each.of(batch_size) for each in self.ragged)
+        return packed_nbytes(self.field_nbytes, batch_size) + self.objects * OBJECT_NBYTES * batch_size + ragged
+
+    def padded_nbytes(self, batch_size: int) -> int:
+        """Give the bytes of what is padded when a batch is handed over."""
+        return sum(batch_size * each.most for each in self.ragged if each.is_padded)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -353,7 +386,8 @@ class _Sizer:
 
         With the batch that the training loop holds, and the next, which it is given before it drops that one.
         """
-        return self.shape.kept_nbytes + self.shape.data_nbytes + 2 * self.slot
+        held = 2 * (self.slot + self.shape.padded_nbytes(self.batch_size))
+        return self.shape.kept_nbytes + self.shape.data_nbytes + held
 
     def automatic(self, wished: int) -> Footprint:
         """Size windows of as many rows as are wished for, or as fit twice."""

@@ -46,7 +46,7 @@ class InlineRun:
         self._windows = iter(order.windows(first_batch))
         self._exhausted = self._is_busy = False
         self._letting_go = threading.Lock()
-        self._open = OpenBatches(fields, order, ring, slot_format, first_batch)
+        self._open = OpenBatches(fields, order, ring, slot_format, first_batch, reader.ragged_memory)
         self.left_out: set[int] = set()
         self.counters = RunCounters(threads=0, ready_limit=1, row_nbytes=sum(f.row_nbytes for f in fields))
         tally = self.counters.tally()

@@ -7,7 +7,7 @@ consecutive rows that go to consecutive places. They stay spans until a chunk, o
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,11 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.engine import kernels
+from h5stream.engine.ragged import Share
 from h5stream.order.epoch import Window
 from h5stream.order.places import Places, is_ascending, less, narrowed, new_array, pieces, place_dtype, sought
 from h5stream.samples.space import SequenceSpace, Steps
 from h5stream.samples.spans import spans_of
-from h5stream.storage.layout import DatasetPart, SampleLayout
+from h5stream.storage.layout import DatasetPart, Lookup, SampleLayout
 
 Ints = NDArray[np.int64]
 
@@ -38,6 +39,8 @@ class Placement:
         Where they are spans: how many consecutive rows each is, which go to consecutive places. None for single rows.
     of_sample : int
         Places that a sample has; 1 where a place is a sample.
+    share : Share or None
+        Of a ragged dataset, what says to which sample a place belongs.
     """
 
     rows: Places
@@ -45,6 +48,7 @@ class Placement:
     within: Places
     counts: Places | None = None
     of_sample: int = 1
+    share: Share | None = None
 
     @classmethod
     def of(cls, window: Window, first_batch: int = 0) -> Placement:
@@ -76,6 +80,8 @@ class Placement:
     @property
     def samples(self) -> Places:
         """The place of each one's sample in its batch."""
+        if self.share is not None:
+            return self.share.places_of(self.batch, self.within)
         return self.within if self.of_sample == 1 else self.within // self.of_sample
 
     @property
@@ -128,6 +134,24 @@ class Placement:
     def looked_up(self, table: Places) -> Placement:
         """Give the rows that a table has for samples, which go to the same places."""
         return replace(self, rows=table[self.rows])
+
+    def stretched(self, lookup: Lookup, fields: Iterable[int]) -> Placement:
+        """Give the rows of a ragged dataset that samples have, one sample after the other in each batch's share."""
+        order = np.lexsort((self.within, self.batch))
+        samples, batch = self.rows[order], self.batch[order]
+        assert lookup.counts is not None
+        first, counts = lookup.rows[samples], lookup.counts[samples]
+        share = Share.of(fields, batch, self.within[order], counts)
+        some = np.flatnonzero(counts)
+        within = share.starts[:-1] - share.begins[batch]
+        kind = place_dtype(int(max((first + counts).max(initial=0), share.starts[-1])))
+        return Placement(
+            rows=first[some].astype(kind),
+            batch=batch[some].astype(kind),
+            within=within[some].astype(kind),
+            counts=counts[some].astype(kind),
+            share=share,
+        )
 
     def in_steps(self, count: int) -> Iterator[Placement]:
         """Cut into about so many rows each."""

@@ -23,6 +23,7 @@ from h5stream.engine.landing.stacked import StackedTask, is_small
 from h5stream.engine.landing.through_h5py import RowsThroughH5py
 from h5stream.engine.landing.unfiltered import UnfilteredRows
 from h5stream.engine.plan import Placement, placed_spans
+from h5stream.engine.ragged import RaggedMemory, lend
 from h5stream.engine.single import SingleRows
 from h5stream.engine.tasks import Destination, Task, Tools
 from h5stream.order.epoch import Window
@@ -105,9 +106,11 @@ class RowReader:
         self._columns = Columns(layout)
         # Datasets of which samples take rows in one way are planned together.
         self._by_steps: dict[tuple[Steps | None, str, str | float | None], list[int]] = {}
-        self._lookups = {number: narrowed(rows) for number, rows in layout.lookups}
+        self._lookups = {one.dataset: narrowed(one.rows) for one in layout.lookups if one.counts is None}
+        self.ragged_memory = RaggedMemory()
+        self._ragged = {one.dataset: one for one in layout.lookups if one.counts is not None}
         for dataset in self._datasets:
-            if dataset not in self._lookups and not isinstance(layout.space, BoxSpace):
+            if dataset not in self._lookups and dataset not in self._ragged and not isinstance(layout.space, BoxSpace):
                 self._by_steps.setdefault(layout.steps_of(dataset), []).append(dataset)
         self._boxes: dict[tuple[int, int], BoxesOfPart] = {}
         self._acceptance = (
@@ -191,6 +194,11 @@ class RowReader:
         for dataset, table in self._lookups.items():
             looked_up = placement.each_row().looked_up(table)
             yield from self._plan_some(looked_up, task_nbytes, [dataset], resident)
+        for dataset, lookup in self._ragged.items():
+            filled = (target.field for target in layout.datasets[dataset][0].targets)
+            rows = placement.each_row().stretched(lookup, filled)
+            if len(rows):
+                yield from self.plan_rows(rows, task_nbytes, [dataset])
         yield from self._columns.plan(placement)
 
     def _plan_of(self, placement: Placement, datasets: Sequence[int]) -> Iterator[Task]:
@@ -274,8 +282,11 @@ class RowReader:
         plain = self._unfiltered and not self._mapped
         self._carry_out(self._in_turn(placement) if plain else self.plan(placement, TASK_NBYTES), destination)
 
-    def _carry_out(self, tasks: Iterator[Task], destination: Destination) -> None:
+    def _carry_out(self, tasks: Iterable[Task], destination: Destination) -> None:
         tools = self.tools()
+        if self._ragged:
+            tasks = list(tasks)
+            destination = replace(destination, ragged=lend(tasks, destination.objects, destination.row_nbytes))
         for task in tasks:
             task.land(tools.read(task.ranges()), destination, tools)
 

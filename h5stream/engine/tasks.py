@@ -5,8 +5,8 @@ The ways in which rows land are files of `h5stream.engine.landing`, each with it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -37,17 +37,25 @@ class Destination:
         Bytes of what goes to one place, for each field: of a row, also where a sample has several.
     objects : sequence of dict
         For each batch, by field number, the list that its objects go into.
+    ragged : dict of int to ndarray of int64
+        By field number, the address of what each batch has of a ragged field.
     """
 
     slots: NDArray[np.int64]
     format: SlotFormat
     row_nbytes: tuple[int, ...]
-    objects: Sequence[dict[int, list[Any]]] = ()
+    objects: Sequence[dict[int, Any]] = ()
+    ragged: Mapping[int, NDArray[np.int64]] = field(default_factory=dict)
 
     def of(self, field: int, placement: Placement) -> tuple[Any, ...]:
         """Give the arguments that all scattering kernels end with: the rows of a field, and where each goes."""
-        offset, row_nbytes = self.format.offsets[field], self.row_nbytes[field]
-        return placement.rows, placement.batch, placement.within, self.slots, offset, row_nbytes
+        slots, offset = self._begin_of(field)
+        return placement.rows, placement.batch, placement.within, slots, offset, self.row_nbytes[field]
+
+    def _begin_of(self, field: int) -> tuple[NDArray[np.int64], int]:
+        """Give an address for each batch, and where a field begins behind it."""
+        ragged = self.ragged.get(field)
+        return (self.slots, self.format.offsets[field]) if ragged is None else (ragged, 0)
 
     def of_spans(self, field: int, placement: Placement) -> tuple[Any, ...]:
         """Give the same with the lengths of spans behind their first rows: none where each is one row."""
@@ -77,9 +85,11 @@ class Destination:
 
     def of_each(self, fields: Sequence[int], placement: Placement) -> tuple[Any, ...]:
         """Give the same for several fields at once, spans as they are: offsets and row lengths are arrays then."""
-        offsets = np.array([self.format.offsets[field] for field in fields], dtype=np.int64)
+        begins = [self._begin_of(field) for field in fields]
+        slots = begins[0][0]  # a ragged field is alone
+        offsets = np.array([offset for _, offset in begins], dtype=np.int64)
         row_nbytes = np.array([self.row_nbytes[field] for field in fields], dtype=np.int64)
-        return placement.rows, placement.lengths, placement.batch, placement.within, self.slots, offsets, row_nbytes
+        return placement.rows, placement.lengths, placement.batch, placement.within, slots, offsets, row_nbytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

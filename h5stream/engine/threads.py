@@ -88,8 +88,9 @@ class ThreadEngine:
         return Run(*what, max_open_batches=max_open_batches, **given)
 
     def trim(self) -> None:
-        """Let go of free slots."""
+        """Let go of free slots, and of the free memory of ragged rows."""
         self.slots.trim()
+        self.reader.ragged_memory.trim()
 
     def renew(self) -> None:
         """Make anew what the parent's threads may have held locked or be writing to."""

@@ -21,6 +21,7 @@ from h5stream.samples.columns import (
 )
 from h5stream.samples.sequences import Sequences
 from h5stream.samples.space import steps_of
+from h5stream.samples.stretches import Stretches, names_of, samples_said
 from h5stream.samples.table import Table
 from h5stream.storage import elements
 from h5stream.storage.agreement import FileParts
@@ -46,6 +47,15 @@ class _Taken(NamedTuple):
     steps: tuple[int, ...] | None
 
 
+class _Stretched(NamedTuple):
+    """A ragged field, what says which rows its samples have, and where those of this part begin."""
+
+    known: LookedUp
+    said: Stretches
+    values: list[Any]
+    first: int
+
+
 class FieldReader:
     """Collects the fields of a sample, and the parts that fill them, of one open file or of a group of it."""
 
@@ -64,12 +74,15 @@ class FieldReader:
         self.guard, self._parts = opened.guard, PartReader(opened.files, opened.guard, row_start)
         self.fields: list[FieldLayout] = []
         self.once: list[tuple[int, Any]] = []
+        self._stretches: list[_Stretched] = []
         self.groups: dict[Any, tuple[Place, Columns, str, tuple[Along, ...], list[Target]]] = {}
 
     def read(self, shape: SampleShape, group: str = "") -> FileParts:
         """Find all fields of a sample; of many groups, names say nothing of the one that they are found in."""
         lengths: dict[str, int] = {}
         entries = [self._add(place, field, lengths) for place, field in enumerate(shape.fields)]
+        if not lengths:
+            lengths |= {one.known.name: samples_said(one.said, one.values) for one in self._stretches[:1]}
         if not lengths:
             raise OptionError(
                 f"{self.identity.path!r}: none of the fields {', '.join(map(repr, shape.keys))} says how many samples "
@@ -82,6 +95,8 @@ class FieldReader:
                 "name fields of one length; Field(..., repeat=True) is what a file or a group has once",
                 file=self.identity.path,
             )
+        for one in self._stretches:
+            one.known.add_stretches(one.values, next(iter(lengths.values())), one.first, self.identity.path)
         parts = tuple(self._parts.part(*group) for group in self.groups.values())
         return FileParts(
             rows=next(iter(lengths.values())),
@@ -181,8 +196,11 @@ class FieldReader:
         """Add a field that is looked up: its dataset, here or in the files that it names, and the rows wanted of it."""
         known = self._looked_up.get(place)
         if known is None:
-            given = None if isinstance(field.rows, str) else field.rows
-            known = self._looked_up[place] = LookedUp(name=field.name, given=given)
+            said = field.rows if isinstance(field.rows, Stretches) else None
+            given = None if said is not None or isinstance(field.rows, str) else field.rows
+            most_rows = None if field.ragged is None else field.ragged.most_rows
+            known = LookedUp(name=field.name, given=given, said=said, most_rows=most_rows)
+            self._looked_up[place] = known
         first = 0 if field.file else known.rows
         if not field.file:
             known.entry = self._add_looked_up(known, field, self.file, self.identity.path)
@@ -196,6 +214,10 @@ class FieldReader:
         if isinstance(field.rows, str):
             values = once_of(self.file, field.rows, self.identity.path, self.guard)
             known.add_table(values, first, self.identity.path)
+        elif isinstance(field.rows, Stretches):
+            names = names_of(field.rows)
+            numbers = [np.asarray(once_of(self.file, name, self.identity.path, self.guard)) for name in names]
+            self._stretches.append(_Stretched(known, field.rows, numbers, first))
         return known.entry
 
     def _add_looked_up(self, known: LookedUp, field: Field, file: Any, path: str) -> Any:
@@ -203,6 +225,13 @@ class FieldReader:
         before, targets = len(self.fields), list[Target]()
         dataset, dataset_path, member = self._found(file, field.name, path)
         entry = self._entry(dataset, dataset_path, field, self._rows_taken(dataset, field, member), member, targets)
+        if field.ragged is not None and isinstance(entry, dict):
+            raise UnsupportedFieldError(
+                f"{path!r}: field {field.name!r} is a compound, and each member of a ragged one is a field of its own: "
+                f"Field({field.name + ':' + next(iter(entry))!r}, rows=...), or members=[...] for one matrix",
+                field=field.name,
+                file=path,
+            )
         known.check_alike(self.fields[before:], path)
         where = (
             self._opened.beside(path, dataset, dataset_path)
@@ -313,8 +342,18 @@ class FieldReader:
     ) -> int:
         name = ":".join((path, *member)) if member else field.name
         base, inner_shape = dtype.subdtype or (dtype, ())
-        kind = "object" if base.kind == "O" else "bytes" if base.kind == "S" else "array"
+        kind = (
+            "ragged"
+            if field.ragged is not None and base.kind not in "OS"
+            else "object"
+            if base.kind == "O"
+            else "bytes"
+            if base.kind == "S"
+            else "array"
+        )
         why = _why_refused(dtype, kind, member, taken.steps)
+        if field.ragged is not None and kind != "ragged":
+            why = why or "ragged rows are of numbers"
         if self._extents is not None and kind != "array" and field.rows is None:
             why = why or "samples that are parts of volumes are of numbers"
         if why:
@@ -333,6 +372,7 @@ class FieldReader:
                 at=field.at,
                 pad=field.pad,
                 cast=field.dtype,
+                ragged=field.ragged,
                 cut_at_nul=kind == "bytes" and elements.ends_at_nul(dataset.id.get_type(), member),
             )
         )

@@ -24,6 +24,7 @@ from h5stream.errors import FieldNotFoundError, OptionError, SourceNotFoundError
 from h5stream.samples.axes import ROWS
 from h5stream.samples.columns import FROM_NO_FILE, Given
 from h5stream.samples.sequences import checked_pad, checked_steps, integer
+from h5stream.samples.stretches import FORMS, Ragged, Stretches, inside
 from h5stream.samples.table import ROW
 from h5stream.storage.given import Named, checked_path, named_by, several
 from h5stream.storage.rowbox import Columns
@@ -68,10 +69,19 @@ class Field:
     file : path, pattern or several, optional, keyword-only
         The files that the dataset is in, where these are others: as many as there are of the source, or any number
         with `rows`.
-    rows : str or array of int, optional, keyword-only
+    rows : str, array of int, Bounds, Lengths or Between, optional, keyword-only
         Looks the field up: sample ``k`` gets row ``rows[k]`` of the dataset, which may have any number of rows. An
         array, or the name of a dataset beside the other fields. Row numbers count through all of `file`, and from 0
-        in each of the source's files or groups without it.
+        in each of the source's files or groups without it. ``Bounds("offsets")``, ``Lengths("counts")`` and
+        ``Between("first", "last")`` give each sample as many rows as they say.
+    ragged : str, optional, keyword-only
+        How rows of which samples have unlike numbers come in a batch: ``"packed"`` (`Packed`, the default),
+        ``"nested"`` (a jagged `torch.nested` tensor over the same memory), ``"pad"`` (`Padded`, as long as the longest
+        of the batch) or ``"list"``. A single sample is a tensor of its rows.
+    max_length : int, optional, keyword-only
+        Rows of a sample that are read, at most: its first ones.
+    pad_value : number, optional, keyword-only
+        What stands behind the rows of a sample with ``ragged="pad"``; 0 by default.
 
     Raises
     ------
@@ -98,6 +108,7 @@ class Field:
     repeat: bool = False
     file: tuple[str, ...] = ()
     rows: Any = dataclasses.field(default=None, compare=False)
+    ragged: Ragged | None = None
     _file: str = dataclasses.field(default="", repr=False)
     """The file of the dataset that was given in place of a name; empty for a name."""
 
@@ -116,6 +127,9 @@ class Field:
         repeat: bool = False,
         file: Any = None,
         rows: Any = None,
+        ragged: str | None = None,
+        max_length: int | None = None,
+        pad_value: float = 0,
     ) -> None:
         named = named_by(name)
         if named is not None and named.is_dataset:
@@ -138,7 +152,10 @@ class Field:
         object.__setattr__(self, "repeat", bool(repeat))
         files = () if file is None else tuple(path for one in several(file) for path in _paths(one, None))
         object.__setattr__(self, "file", files)
-        object.__setattr__(self, "rows", rows if rows is None or isinstance(rows, str) else as_row_numbers(name, rows))
+        is_named = rows is None or isinstance(rows, (str, Stretches))
+        object.__setattr__(self, "rows", rows if is_named else as_row_numbers(name, rows))
+        given = ragged is not None or max_length is not None or pad_value != 0
+        object.__setattr__(self, "ragged", _ragged(name, rows, given, ragged or "packed", max_length, pad_value))
         placed = steps is not None or bool(at) or axis is not None or bool(self.scale) or pad is not None
         if self.rows is not None and (self.repeat or placed):
             raise OptionError(
@@ -176,6 +193,8 @@ class Field:
         rows = self.rows
         if isinstance(rows, str) and not rows.startswith("/"):
             rows = f"{group}/{rows}"
+        elif isinstance(rows, Stretches):
+            rows = inside(rows, group)
         inner = copy.copy(self)
         object.__setattr__(inner, "name", f"{group}{self.name[1:]}" if self.is_itself else f"{group}/{self.name}")
         object.__setattr__(inner, "rows", rows)
@@ -202,6 +221,23 @@ def as_row_numbers(name: str, rows: Any) -> NDArray[np.int64]:
             f"of {found.dtype} {found.shape}"
         )
     return found.astype(np.int64)
+
+
+def _ragged(name: str, rows: Any, given: bool, form: str, most_rows: int | None, pad_value: float) -> Ragged | None:
+    if not isinstance(rows, Stretches):
+        if given:
+            raise OptionError(
+                f"Field({name!r}): ragged=, max_length= and pad_value= are for samples of unlike numbers of rows, "
+                "which rows=Bounds(...), Lengths(...) or Between(...) say"
+            )
+        return None
+    if form not in FORMS:
+        raise OptionError(f"Field({name!r}): ragged= is {', '.join(map(repr, FORMS))}, not {form!r}")
+    if pad_value != 0 and form != "pad":
+        raise OptionError(f"Field({name!r}): pad_value={pad_value!r} is for ragged='pad', not {form!r}")
+    if most_rows is not None and integer(most_rows, "max_length") < 1:
+        raise OptionError(f"Field({name!r}): max_length= is a row or more, not {most_rows!r}")
+    return Ragged(form=form, most_rows=most_rows, pad_value=pad_value)
 
 
 def _scales(name: str, scale: Any) -> tuple[Fraction, ...]:

@@ -17,6 +17,7 @@ from h5stream.samples.box_space import Along, BoxSpace
 from h5stream.samples.columns import Column
 from h5stream.samples.sequences import Draws
 from h5stream.samples.space import SequenceSpace, Space
+from h5stream.samples.stretches import Ragged
 from h5stream.storage.elements import Leaf
 from h5stream.storage.fields import SampleShape
 from h5stream.storage.filters import Pipeline
@@ -63,7 +64,8 @@ class FieldLayout:
     name : str
         As the user wrote it, with the member after a colon.
     kind : str
-        ``"array"`` (a tensor), ``"bytes"`` (a list of bytes) or ``"object"`` (a list).
+        ``"array"`` (a tensor), ``"bytes"`` (a list of bytes), ``"object"`` (a list) or ``"ragged"`` (rows of which each
+        sample has another number).
     dtype : numpy.dtype
         Scalar dtype in native byte order; ``object`` for kind ``"object"``.
     row_shape : tuple of int
@@ -78,6 +80,8 @@ class FieldLayout:
         The column of a `Table` that says which row they count from; empty for the one that samples begin at.
     pad : str or float or None
         What stands outside; None for what stands there in all fields.
+    ragged : Ragged or None
+        Of a ragged field, how it comes in a batch.
     """
 
     name: str
@@ -89,15 +93,18 @@ class FieldLayout:
     steps: tuple[int, ...] | None = None
     at: str = ""
     pad: str | float | None = None
+    ragged: Ragged | None = None
 
     @property
     def row_nbytes(self) -> int:
-        """Bytes of one sample in a slot; 0 for objects, which do not live in one."""
-        return 0 if self.kind == "object" else math.prod(self.row_shape) * self.dtype.itemsize
+        """Bytes of one sample in a slot; 0 for objects and ragged rows, which do not live in one."""
+        return 0 if self.kind in ("object", "ragged") else math.prod(self.row_shape) * self.dtype.itemsize
 
     @property
     def placed_nbytes(self) -> int:
-        """Bytes of one stored row in a slot: those of a sample, or its share of a sample of several."""
+        """Bytes of one stored row in a batch: those of a sample, or its share of a sample of several."""
+        if self.kind == "ragged":
+            return math.prod(self.row_shape) * self.dtype.itemsize
         return self.row_nbytes if self.steps is None else self.row_nbytes // len(self.steps)
 
 
@@ -237,6 +244,35 @@ class DatasetPart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Lookup:
+    """Which rows of a dataset samples have, where these are not their own.
+
+    Attributes
+    ----------
+    dataset : int
+        Its number.
+    rows : ndarray of int64
+        The row of each sample, or its first.
+    counts : ndarray of int64 or None
+        How many consecutive rows each sample has; None where each has one.
+    """
+
+    dataset: int
+    rows: NDArray[np.int64]
+    counts: NDArray[np.int64] | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        return self.rows.nbytes + (0 if self.counts is None else self.counts.nbytes)
+
+    @property
+    def mean_rows(self) -> float:
+        """Rows of a sample, on average."""
+        return 1.0 if self.counts is None else float(self.counts.mean())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SampleLayout:
     """Everything that must be known to read rows.
 
@@ -264,8 +300,8 @@ class SampleLayout:
         Which samples there are, where these are not the rows.
     columns : tuple of (int, Column)
         By field number, the fields that come from no dataset.
-    lookups : tuple of (int, ndarray of int64)
-        By number of a dataset, the row of it that each row of the others looks up; all behind the others.
+    lookups : tuple of Lookup
+        The datasets that are looked up; all behind the others.
     """
 
     files: tuple[SourceIdentity, ...]
@@ -278,7 +314,7 @@ class SampleLayout:
     mapped: frozenset[int] = frozenset()
     space: Space | None = None
     columns: tuple[tuple[int, Column], ...] = ()
-    lookups: tuple[tuple[int, NDArray[np.int64]], ...] = ()
+    lookups: tuple[Lookup, ...] = ()
 
     @property
     def aligned(self) -> tuple[tuple[DatasetPart, ...], ...]:
@@ -322,7 +358,7 @@ class SampleLayout:
         found = {parts[place].file for parts in self.aligned for place in places.tolist()}
         found.update(*(parts[place].behind for parts in self.aligned for place in places.tolist()))
         # What is looked up may lie in any of its files.
-        found |= {part.file for number, _ in self.lookups for part in self.datasets[number]}
+        found |= {part.file for one in self.lookups for part in self.datasets[one.dataset]}
         return tuple(sorted(found))
 
     def steps_of(self, dataset: int) -> tuple[tuple[int, ...] | None, str, str | float | None]:
@@ -336,8 +372,13 @@ class SampleLayout:
 
     @property
     def row_nbytes(self) -> int:
-        """Bytes that one sample takes in a slot."""
-        return sum(field.row_nbytes for field in self.fields)
+        """Bytes that one sample takes in a batch; on average, where samples have unlike numbers of rows."""
+        return sum(field.row_nbytes for field in self.fields) + sum(
+            round(one.mean_rows * self.fields[target.field].placed_nbytes)
+            for one in self.lookups
+            if one.counts is not None
+            for target in self.datasets[one.dataset][0].targets
+        )
 
     @property
     def leading(self) -> tuple[DatasetPart, ...]:
@@ -349,12 +390,15 @@ class SampleLayout:
 
     @property
     def leading_lookup(self) -> tuple[tuple[DatasetPart, ...], NDArray[np.int64]] | None:
-        """The dataset that is looked up and has more bytes a row than all others, and the rows; None where none has."""
-        found = [(self.datasets[number], rows) for number, rows in self.lookups]
-        lead = max(found, key=lambda pair: pair[0][0].stored_row_nbytes, default=None)
-        if lead is None or lead[0][0].stored_row_nbytes <= self.leading[0].stored_row_nbytes:
+        """The dataset that is looked up and has most bytes a sample, and the rows; None where another has more."""
+        found = [
+            (self.datasets[one.dataset][0].stored_row_nbytes * one.mean_rows, self.datasets[one.dataset], one.rows)
+            for one in self.lookups
+        ]
+        lead = max(found, key=lambda each: each[0], default=None)
+        if lead is None or lead[0] <= (self.leading[0].stored_row_nbytes if self.aligned else 0):
             return None
-        return lead
+        return lead[1:]
 
     def looked_up_chunks(self) -> NDArray[np.int64] | None:
         """Give the chunk of the `leading_lookup` that each sample looks up; None where nothing leads so."""

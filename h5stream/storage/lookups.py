@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from h5stream.errors import FieldLengthError, OptionError
 from h5stream.samples.space import Space
-from h5stream.storage.layout import DatasetPart, FieldLayout
+from h5stream.samples.stretches import Stretches, stretches_of
+from h5stream.storage.layout import DatasetPart, FieldLayout, Lookup
 
 
 @dataclass(slots=True)
@@ -23,10 +24,16 @@ class LookedUp:
         The field's, for messages.
     given : ndarray of int64 or None
         The rows that the user gave, one for each sample; None where a dataset of the files has them.
+    said : Bounds, Lengths, Between or None
+        What says which rows a sample has, where it has any number of them.
+    most_rows : int or None
+        Rows of a sample that are read, at most.
     parts : list of DatasetPart
         The dataset, in turn.
     tables : list of ndarray of int64
         The rows that each part of the data looks up, counted from the first part of the dataset.
+    counts : list of ndarray of int64
+        How many rows each sample of a part has.
     layouts : list of FieldLayout
         What it gives to a batch.
     entry : int or dict
@@ -35,8 +42,11 @@ class LookedUp:
 
     name: str
     given: NDArray[np.int64] | None
+    said: Stretches | None = None
+    most_rows: int | None = None
     parts: list[DatasetPart] = field(default_factory=list)
     tables: list[NDArray[np.int64]] = field(default_factory=list)
+    counts: list[NDArray[np.int64]] = field(default_factory=list)
     layouts: list[FieldLayout] = field(default_factory=list)
     entry: Any = None
 
@@ -79,6 +89,38 @@ class LookedUp:
                 f"{flat.shape}"
             )
         self.tables.append(flat.astype(np.int64) + first)
+
+    def add_stretches(self, values: list[NDArray[Any]], samples: int, first: int, path: str) -> None:
+        """Take which rows each sample of a part has, counted from row `first` of what is looked up.
+
+        Raises
+        ------
+        OptionError
+            If they are not as many, or lead elsewhere.
+        """
+        assert self.said is not None
+        try:
+            begins, counts = stretches_of(self.said, values, samples, self.rows - first)
+        except OptionError as error:
+            raise OptionError(f"{path!r}: field {self.name!r}: {error}") from None
+        self.tables.append(begins + first)
+        self.counts.append(counts if self.most_rows is None else np.minimum(counts, self.most_rows))
+
+    def lookup(self, dataset: int, rows: int, space: Space | None) -> Lookup:
+        """Give which rows samples have of a dataset.
+
+        Raises
+        ------
+        OptionError
+            As for `table`.
+        """
+        if self.said is None:
+            return Lookup(dataset=dataset, rows=self.table(rows, space))
+        first, counts = np.concatenate(self.tables), np.concatenate(self.counts)
+        if space is not None:
+            anchors = space.anchors_of(np.arange(space.samples))
+            first, counts = first[anchors], counts[anchors]
+        return Lookup(dataset=dataset, rows=first, counts=counts)
 
     def table(self, rows: int, space: Space | None) -> NDArray[np.int64]:
         """Give the row that each sample looks up.

@@ -91,8 +91,8 @@ def open_layout(
         space=space,
     )
     _check_padding(layout)
-    tables = (each.table(layout.rows, space) for each in looked_up.values())
-    lookups = tuple(enumerate(tables, len(files[0].parts)))
+    numbered = enumerate(looked_up.values(), len(files[0].parts))
+    lookups = tuple(each.lookup(number, layout.rows, space) for number, each in numbered)
     return replace(layout, columns=tuple(_columns(layout, shape, files, samples)), lookups=lookups)
 
 

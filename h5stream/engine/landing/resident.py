@@ -50,7 +50,7 @@ def datasets_to_keep(layout: SampleLayout, memory_budget: int) -> tuple[int, ...
     sizes = []
     for number, parts in enumerate(layout.datasets):
         fields = [layout.fields[target.field] for target in parts[0].targets]
-        if all(field.kind != "object" for field in fields):
+        if all(field.kind not in ("object", "ragged") for field in fields):
             sizes.append((layout.rows_of(number) * sum(field.placed_nbytes for field in fields), number))
     chosen, left = [], memory_budget // KEEP_SHARE
     for nbytes, number in sorted(sizes):

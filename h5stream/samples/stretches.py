@@ -1,0 +1,158 @@
+"""Stretches: the rows of a ragged field that each sample has, from what a file says of them."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h5stream.errors import OptionError
+from h5stream.samples.segments import Bounds, Lengths
+
+Ints = NDArray[np.int64]
+
+FORMS = ("packed", "nested", "pad", "list")
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """Stretches whose first and last rows two datasets hold; a first row of -1 says that a sample has none.
+
+    Parameters
+    ----------
+    first, last : str
+        The datasets, of one row number a sample.
+    inclusive : bool, keyword-only
+        Whether the last row belongs to the stretch.
+
+    Examples
+    --------
+    >>> Between("img_to_first_box", "img_to_last_box", inclusive=True).names
+    ('img_to_first_box', 'img_to_last_box')
+    """
+
+    first: str
+    last: str
+    _: KW_ONLY
+    inclusive: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The datasets that say it."""
+        return (self.first, self.last)
+
+
+Stretches = Bounds | Lengths | Between
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ragged:
+    """How a field that has another number of rows in each sample comes in a batch.
+
+    Attributes
+    ----------
+    form : str
+        ``"packed"``, ``"nested"``, ``"pad"`` or ``"list"``.
+    most_rows : int or None
+        Rows of a sample that are read, at most.
+    pad_value : float
+        What stands behind the rows of a sample, where they are padded.
+    """
+
+    form: str = "packed"
+    most_rows: int | None = None
+    pad_value: float = 0
+
+
+def names_of(said: Stretches) -> tuple[str, ...]:
+    """Give the datasets that say which rows samples have."""
+    return said.names if isinstance(said, Between) else (said.name,)
+
+
+def inside(said: Stretches, group: str) -> Stretches:
+    """Look its datasets up in a group, unless their names begin with a slash."""
+    names = [name if name.startswith("/") else f"{group}/{name}" for name in names_of(said)]
+    if isinstance(said, Between):
+        return Between(*names, inclusive=said.inclusive)
+    return type(said)(*names)
+
+
+def samples_said(said: Stretches, values: list[NDArray[Any]]) -> int:
+    """Give how many samples the values of such datasets are for, if nothing else says so."""
+    return len(values[0]) - isinstance(said, Bounds)
+
+
+def stretches_of(said: Stretches, values: list[NDArray[Any]], samples: int, rows: int) -> tuple[Ints, Ints]:
+    """Give the first row of each sample, and how many it has.
+
+    Parameters
+    ----------
+    said : Bounds, Lengths or Between
+        What says it.
+    values : list of ndarray
+        The values of its datasets.
+    samples, rows : int
+        Samples and rows that there are.
+
+    Raises
+    ------
+    OptionError
+        If there are not as many as samples, or they go backwards or beyond the rows.
+
+    Examples
+    --------
+    >>> first, count = stretches_of(Lengths("n"), [np.array([2, 0, 3])], 3, 5)
+    >>> first.tolist(), count.tolist()
+    ([0, 2, 2], [2, 0, 3])
+    """
+    found = [_row_numbers(name, each) for name, each in zip(names_of(said), values, strict=True)]
+    if isinstance(said, Bounds):
+        first, count = _between_bounds(said, found[0], samples, rows)
+    elif isinstance(said, Lengths):
+        count = _one_a_sample(said.name, found[0], samples)
+        first = np.cumsum(count) - count
+    else:
+        begins, ends = (_one_a_sample(name, each, samples) for name, each in zip(said.names, found, strict=True))
+        none = begins < 0
+        first = np.where(none, 0, begins)
+        count = np.where(none, 0, ends + said.inclusive - first)
+    wrong = np.flatnonzero((count < 0) | (first < 0) | (first + count > rows))
+    if len(wrong):
+        one = wrong[0]
+        raise OptionError(
+            f"{' and '.join(map(repr, names_of(said)))}: sample {one:,} is said to have rows {first[one]:,} to "
+            f"{first[one] + count[one]:,} (exclusive), and there are {rows:,} rows; {len(wrong):,} of {samples:,} "
+            "samples go backwards or beyond. See whether these numbers are of this dataset"
+        )
+    return first, count
+
+
+def _between_bounds(said: Bounds, bounds: Ints, samples: int, rows: int) -> tuple[Ints, Ints]:
+    if len(bounds) == samples:
+        if samples and bounds[0] == 0 and bounds[-1] == rows:
+            raise OptionError(
+                f"{said.name!r} has one number for each of {samples:,} samples, from 0 to {rows:,}, so it may say "
+                "where they begin or where they end; Lengths or Between say it without doubt"
+            )
+        bounds = np.append(bounds, rows) if samples and bounds[0] == 0 else np.append(0, bounds)
+    if len(bounds) != samples + 1:
+        raise OptionError(
+            f"{said.name!r} has {len(bounds):,} bounds, and {samples:,} samples need {samples + 1:,}: where each "
+            "begins, and where the last ends"
+        )
+    return bounds[:-1], np.diff(bounds)
+
+
+def _one_a_sample(name: str, values: Ints, samples: int) -> Ints:
+    if len(values) != samples:
+        raise OptionError(f"{name!r} has {len(values):,} numbers, and there are {samples:,} samples")
+    return values
+
+
+def _row_numbers(name: str, values: NDArray[Any]) -> Ints:
+    flat = np.asarray(values).reshape(-1)
+    if flat.dtype.kind not in "iu" and not (flat.dtype.kind == "f" and (flat == np.floor(flat)).all()):
+        raise OptionError(f"{name!r} is to hold numbers of rows, and its type is {flat.dtype}")
+    return flat.astype(np.int64)

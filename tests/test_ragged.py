@@ -1,0 +1,232 @@
+"""Ragged fields: samples of unlike numbers of rows, beside h5py."""
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from amounts import examples
+from hypothesis import HealthCheck, given
+from hypothesis import strategies as st
+
+from h5stream import (
+    Between,
+    Bounds,
+    ChunkBatchSampler,
+    Field,
+    H5Dataset,
+    H5StreamLoader,
+    Lengths,
+    SampleNumber,
+    collate,
+    errors,
+)
+
+SAID = (Bounds("bounds"), Lengths("lengths"), Between("first", "last"), Between("first", "final", inclusive=True))
+FORMS = ("packed", "nested", "pad", "list")
+
+
+def write(path, counts, row_shape=(3,), dtype="f4", **stored):
+    """Write events of so many hits each, and all that says which hits are theirs; give the hits of each event."""
+    counts, rng = np.asarray(counts), np.random.default_rng(0)
+    bounds = np.append(0, np.cumsum(counts))
+    hits = rng.integers(1, 100, (int(bounds[-1]), *row_shape)).astype(dtype)
+    with h5py.File(path, "w") as file:
+        if stored and len(hits):
+            stored = {**stored, "chunks": (min(len(hits), stored["chunks"]), *row_shape)}
+        file.create_dataset("hit", data=hits, **(stored if len(hits) else {}))
+        file["time"] = np.arange(len(hits))
+        file["bounds"], file["lengths"] = bounds, counts
+        file["first"] = np.where(counts, bounds[:-1], -1)
+        file["last"], file["final"] = bounds[1:], bounds[1:] - 1
+        file["label"] = np.arange(len(counts))
+    return [hits[low:high] for low, high in zip(bounds[:-1], bounds[1:], strict=True)]
+
+
+def rows_of(value, k, form):
+    return value.sample(k) if form in ("packed", "pad") else value[k]
+
+
+def check(batches, expected, form="packed", most=None):
+    """Compare each event of each batch with its hits; give the events."""
+    seen = []
+    for batch in batches:
+        for k, number in enumerate(batch["label"].tolist()):
+            found = rows_of(batch["hit"], k, form)
+            assert np.array_equal(found.numpy(), expected[number][:most]), number
+            assert found.numpy().dtype == expected[number].dtype.newbyteorder("=")
+            seen.append(number)
+    return seen
+
+
+@examples(200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    counts=st.lists(st.integers(0, 12), min_size=1, max_size=60).filter(any),
+    row_shape=st.sampled_from([(), (3,), (2, 2)]),
+    dtype=st.sampled_from(["u1", "f4", ">i2", "f8"]),
+    stored=st.sampled_from([{}, {"chunks": 5}, {"chunks": 7, "compression": "gzip", "shuffle": True}]),
+    said=st.sampled_from(SAID),
+    form=st.sampled_from(FORMS),
+    most=st.none() | st.integers(1, 6),
+    given_too=st.sampled_from(
+        [{}, {"shuffle": True}, {"shuffle": True, "window": 5}, {"num_workers": 0, "shuffle": True}, {"batch_size": 1}]
+    ),
+)
+def test_every_sample_has_the_rows_that_h5py_gives(
+    tmp_path, counts, row_shape, dtype, stored, said, form, most, given_too
+):
+    expected = write(tmp_path / "a.h5", counts, row_shape, dtype, **stored)
+    fields = {"hit": Field("hit", rows=said, ragged=form, max_length=most), "label": "label", "time": "label"}
+    with H5StreamLoader(tmp_path / "a.h5", **{"batch_size": 4, **given_too}, fields=fields) as loader:
+        for _ in range(2):
+            assert sorted(check(loader, expected, form, most)) == list(range(len(counts)))
+    dataset = H5Dataset(tmp_path / "a.h5", fields)
+    for k, rows in enumerate(expected):
+        assert np.array_equal(dataset[k]["hit"].numpy(), rows[:most])
+
+
+@pytest.fixture(params=[{}, {"chunks": 11, "compression": "gzip"}], ids=["contiguous", "gzip"])
+def path(request, tmp_path):
+    return tmp_path / "a.h5", write(tmp_path / "a.h5", np.random.default_rng(1).integers(0, 9, 90), **request.param)
+
+
+FIELDS = {"hit": Field("hit", rows=Bounds("bounds")), "label": "label", "time": Field("time", rows=Lengths("lengths"))}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"isolation": "process"},
+        {"device": "cpu"},
+        {"window": "all"},
+        {"on_error": "skip"},
+        {"memory_budget": "8MiB", "num_workers": 1},
+        {"drop_last": True},
+    ],
+    ids=str,
+)
+def test_whatever_takes_rows_takes_ragged_ones(path, options):
+    path, expected = path
+    with H5StreamLoader(path, 8, fields=FIELDS, shuffle=True, seed=3, **options) as loader:
+        for _ in range(2):
+            seen = check(loader, expected)
+            assert len(set(seen)) == len(seen) == (88 if options.get("drop_last") else 90)
+
+
+def test_ranks_part_an_epoch_and_a_state_goes_on_at_any_batch(path):
+    path, expected = path
+    given = {"shuffle": True, "seed": 1, "window": 16, "fields": FIELDS}
+    with H5StreamLoader(path, 5, **given) as loader:
+        whole = check(loader, expected)
+    parts = []
+    for rank in range(2):
+        with H5StreamLoader(path, 5, rank=rank, world_size=2, **given) as loader:
+            parts += check(loader, expected)
+    assert sorted(parts) == sorted(whole) == list(range(90))
+    for stop in (1, 4, 17):
+        with H5StreamLoader(path, 5, **given) as loader:
+            batches = iter(loader)
+            seen = check([next(batches) for _ in range(stop)], expected)
+            state = loader.state_dict()
+        with H5StreamLoader(path, 5, **given) as loader:
+            loader.load_state_dict(state)
+            assert seen + check(loader, expected) == whole
+
+
+def test_a_stock_data_loader_and_subsets_give_the_same(path):
+    path, expected = path
+    dataset = H5Dataset(path, FIELDS)
+    sampler = ChunkBatchSampler(dataset, 8, shuffle=True, seed=1)
+    loader = torch.utils.data.DataLoader(dataset, batch_sampler=sampler, collate_fn=collate, num_workers=1)
+    assert sorted(check(loader, expected)) == list(range(90))
+    with H5StreamLoader(dataset.subset(slice(3, 60, 2)), 7, shuffle=True) as some:
+        assert sorted(check(some, expected)) == list(range(3, 60, 2))
+
+
+def test_several_files_and_groups_follow_one_another(tmp_path):
+    expected = [hits for k in range(3) for hits in write(tmp_path / f"{k}.h5", [3, 0, 5 + k])]
+    with H5StreamLoader(
+        str(tmp_path / "*.h5"), 2, fields={"hit": FIELDS["hit"], "label": SampleNumber(), "y": "label"}, shuffle=True
+    ) as loader:
+        assert sorted(check(loader, expected)) == list(range(9))
+
+
+def test_the_forms_say_which_rows_are_whose(tmp_path):
+    expected = write(tmp_path / "a.h5", [2, 0, 3])
+
+    def read(**form):
+        field = Field("hit", rows=Bounds("bounds"), **form)
+        return next(iter(H5StreamLoader(tmp_path / "a.h5", 3, fields=[field, "label"])))[0]
+
+    packed, padded = read(), read(ragged="pad", pad_value=-1)
+    assert packed.offsets.tolist() == [0, 2, 2, 5]
+    assert packed.values.shape == (5, 3)
+    assert padded.values.shape == (3, 3, 3)
+    assert padded.lengths.tolist() == [2, 0, 3]
+    assert (padded.values[1] == -1).all()
+    assert np.array_equal(padded.values[0, :2].numpy(), expected[0])
+    assert [len(rows) for rows in read(ragged="list")] == [2, 0, 3]
+    assert read(ragged="nested").is_nested
+    assert read(ragged="pad", max_length=1).values.shape == (3, 1, 3)
+    assert read(dtype=torch.float64).values.dtype == torch.float64
+
+
+def test_samples_of_damaged_chunks_are_left_out(tmp_path):
+    expected = write(tmp_path / "a.h5", [4] * 30, chunks=8, compression="gzip")
+    dataset = H5Dataset(tmp_path / "a.h5", FIELDS)
+    index = dataset.layout.datasets[dataset.layout.lookups[0].dataset][0].index
+    with open(tmp_path / "a.h5", "r+b") as file:
+        file.seek(int(index.offset[3]))
+        file.write(b"\xff" * int(index.nbytes[3]))
+    with pytest.raises(errors.CorruptChunkError, match="'hit'"):
+        list(H5StreamLoader(tmp_path / "a.h5", 8, fields=FIELDS))
+    with H5StreamLoader(tmp_path / "a.h5", 8, fields=FIELDS, on_error="skip", shuffle=True) as loader:
+        seen = check(loader, expected)
+    assert sorted(seen) == [k for k in range(30) if k not in (6, 7)]
+
+
+def test_memory_is_not_used_again_while_a_tensor_looks_at_it(tmp_path):
+    expected = write(tmp_path / "a.h5", [30_000] * 40)
+    with H5StreamLoader(tmp_path / "a.h5", 2, fields=FIELDS, shuffle=True, memory_budget="24MiB") as loader:
+        kept = [batch for _ in range(2) for batch in loader]
+        check(kept, expected)
+    values = [batch["hit"].values for batch in kept]
+    del kept
+    assert sum(len(each) for each in values) == 2 * 40 * 30_000
+    assert min(int(each.min()) for each in values) >= 1
+
+
+@pytest.mark.parametrize(
+    ("field", "says"),
+    [
+        (lambda: Field("hit", ragged="packed"), "rows=Bounds"),
+        (lambda: Field("hit", rows=Bounds("bounds"), ragged="padded"), "'packed', 'nested'"),
+        (lambda: Field("hit", rows=Bounds("bounds"), pad_value=1), "ragged='pad'"),
+        (lambda: Field("hit", rows=Bounds("bounds"), max_length=0), "a row or more"),
+        (lambda: Field("hit", rows=Bounds("doubtful")), "where they begin or where they end"),
+        (lambda: Field("hit", rows=Bounds("half")), "its type is float64"),
+        (lambda: Field("hit", rows=Bounds("bound")), "Did you mean"),
+        (lambda: Field("hit", rows=Lengths("time")), "there are 4 samples"),
+        (lambda: Field("hit", rows=Lengths("beyond")), "sample 3 is said to have rows"),
+        (lambda: Field("hit", rows=Bounds("backwards")), "go backwards or beyond"),
+        (lambda: Field("hit", rows=Lengths("half")), "its type is float64"),
+        (lambda: Field("text", rows=Bounds("bounds")), "ragged rows are of numbers"),
+        (lambda: Field("pair", rows=Bounds("bounds")), "'pair:a'"),
+    ],
+)
+def test_what_is_said_wrongly_is_told(tmp_path, field, says):
+    write(tmp_path / "a.h5", [2, 0, 3, 1])
+    with h5py.File(tmp_path / "a.h5", "a") as file:
+        file["beyond"], file["backwards"], file["half"] = [2, 0, 3, 9], [0, 3, 2, 5, 6], [0.5] * 4
+        file["doubtful"] = [0, 2, 5, 6]
+        file["text"] = ["a", "b", "c", "d", "e", "f"]
+        file["pair"] = np.zeros(6, [("a", "f4"), ("b", "i4")])
+    with pytest.raises(errors.H5StreamError, match=says):
+        H5Dataset(tmp_path / "a.h5", [field(), "label"])
+
+
+def test_a_sample_larger_than_the_budget_is_refused_with_the_number_that_would_do(tmp_path):
+    write(tmp_path / "a.h5", [10, 400_000, 3])
+    with pytest.raises(errors.BudgetError) as refused:
+        H5StreamLoader(tmp_path / "a.h5", 1, fields=FIELDS, memory_budget="4MiB")
+    with H5StreamLoader(tmp_path / "a.h5", 1, fields=FIELDS, memory_budget=refused.value.needed) as loader:
+        assert sorted(len(batch["hit"].values) for batch in loader) == [3, 10, 400_000]
