@@ -48,15 +48,6 @@ def open_batches(run):
     return len(run._open)
 
 
-def is_at_rest(run):
-    """Tell whether a run does nothing and has nothing to do; ask with its condition held."""
-    return not run._jobs and run._running == 0 and not run._planning
-
-
-def threads_of(run):
-    return run._threads
-
-
 def feed_of(stream):
     """Give the feed of a device behind an iterator, if there is one."""
     return getattr(stream._stream, "_feed", None)

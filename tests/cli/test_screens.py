@@ -22,7 +22,7 @@ from rich.console import Console
 from h5stream._version import __version__
 from h5stream.advice.tune import Attempt, Tuning
 from h5stream.baseline.measure import Measurement
-from h5stream.cli.app import _fail, app
+from h5stream.cli.app import app, fail
 from h5stream.cli.bench import Report, print_end, print_row
 from h5stream.cli.showing import Bar
 from h5stream.cli.tune import attempts_table
@@ -208,7 +208,7 @@ def test_a_long_error_breaks_between_words_on_a_terminal_and_not_at_all_elsewher
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr(Console, "is_terminal", terminal)
     with pytest.raises(SystemExit):
-        _fail(message)
+        fail(message)
     lines = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().err).splitlines()
     assert " ".join(lines).split() == f"error: {message}".split()
     assert len(lines) == (4 if terminal else 1)
