@@ -5,8 +5,11 @@ What a loader gives can be asked of it; how it came by it (that a window was rea
 
 from __future__ import annotations
 
+import warnings
+
 from h5stream import allowance
 from h5stream.advice import trials
+from h5stream.baseline import stopped
 from h5stream.engine import budget, executor
 from h5stream.engine.executor import Run
 from h5stream.engine.landing import resident
@@ -142,6 +145,12 @@ def synchronized_by(monkeypatch, synchronize):
 def trials_by(monkeypatch, clock):
     """Let trials tell the time by a clock of the test's own."""
     monkeypatch.setattr(trials, "clock", clock)
+
+
+def rivals_are_forks(monkeypatch):
+    """Let the process of a naive loader be a fork; tests/baseline/test_stopped.py has a new interpreter."""
+    warnings.filterwarnings("ignore", "This process", DeprecationWarning)  # has threads: from Python 3.12 on
+    monkeypatch.setattr(stopped, "METHOD", "fork")
 
 
 def watch_admissions(monkeypatch):

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import typer
 from forking import Forked
+from inner import rivals_are_forks
 from rich.console import Console
 
 from h5stream._version import __version__
@@ -55,8 +56,8 @@ SCREENS = {
 
 @pytest.fixture
 def screens(here, h5stream, monkeypatch):
-    """Files with numbers of many digits, and copies; rates are not measured longer than a test may take."""
-    monkeypatch.setattr("h5stream.baseline.rates._ROUNDS", 1)
+    """Files with numbers of many digits, and copies."""
+    rivals_are_forks(monkeypatch)
     with h5py.File("big.h5", "w") as file:
         file.create_dataset("images", (123_456_789, 3, 32, 32), "u1", chunks=(1234, 3, 32, 32), compression="gzip")
         file.create_dataset("measurements", (123_456_789, 1000), "f8", chunks=True)
