@@ -74,7 +74,7 @@ class Rival:
     """
 
     def __init__(self, paths: Sequence[str], fields: Sequence[str], batch_size: int, workers: int) -> None:
-        started = multiprocessing.get_context(METHOD)
+        started: Any = multiprocessing.get_context(METHOD)  # all contexts have what is made of one here
         self._told: Any = started.RawValue(_Told)
         self._rows: Any = started.RawArray(ctypes.c_int64, max(1, workers))
         self._pids: Any = started.RawArray(ctypes.c_int64, max(1, workers))
