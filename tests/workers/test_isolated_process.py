@@ -170,10 +170,12 @@ def main():
     loader = H5StreamLoader(sys.argv[1], 50, isolation="process", timeout=60, transform=labels)
     iterator = iter(loader)
     child = next(iterator)[1]
-    if "fork" in sys.argv and os.fork() == 0:
+    if "fork" in sys.argv:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        os.close(1), os.close(2)
-        signal.pause()  # a process that holds all that its parent held
+        if os.fork() == 0:
+            os.close(1), os.close(2)
+            signal.pause()  # a process that holds all that its parent held
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     print(child, flush=True)
     for then in sys.argv[3:]:
         try:
