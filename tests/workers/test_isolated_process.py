@@ -160,7 +160,7 @@ def test_iterators_that_are_dropped_leave_no_process_and_no_descriptor(forked):
 
 
 USE = """
-import os, signal, sys
+import os, signal, sys, time
 from h5stream import H5StreamLoader
 
 def labels(batch):
@@ -176,11 +176,11 @@ def main():
             os.close(1), os.close(2)
             signal.pause()  # a process that holds all that its parent held
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    print(child, flush=True)
-    for then in sys.argv[3:]:
+    for then in sys.argv[3:] or ["end"]:
         try:
-            if then == "wait":
-                signal.pause()
+            print(child, flush=True)
+            while then == "wait":
+                time.sleep(0.05)  # a signal just before `pause` would be waited for in vain
         except KeyboardInterrupt:
             print(sum(pid == child != os.getpid() for _, pid in iterator), flush=True)
             if "raise" in sys.argv:
@@ -198,6 +198,7 @@ def test_ctrl_c_in_a_terminal_is_the_parents_alone_and_a_child_ends_when_its_par
         forked = [p for p in psutil.Process(parent.pid).children() if p.pid != child]
         os.killpg(parent.pid, signal.SIGINT)
         assert parent.stdout.readline() == "19\n"
+        assert int(parent.stdout.readline()) == child
         assert not is_gone(child)
         parent.kill()
         try:
