@@ -66,6 +66,9 @@ def screens(here, h5stream, monkeypatch):
     return h5stream
 
 
+# What takes a second or two: the narrower screen is the harder one.
+MEASURING = {"bench", "tune", "repack"}
+
 # A path, a checksum or a command is one word or is copied as it is: it is not broken, however long.
 MAY_BE_LONG = re.compile(r"^  /|^Remove with: |^h5stream repack |\t|^GPU: ")
 
@@ -73,7 +76,7 @@ MAY_BE_LONG = re.compile(r"^  /|^Remove with: |^h5stream repack |\t|^GPU: ")
 def screens_and_widths():
     for name, width in itertools.product(SCREENS, (80, 60)):
         if width == 80 or not (name in {"start", "help"} or name.endswith("-h")):  # those are laid out for 80 columns
-            yield pytest.param(name, width, marks=pytest.mark.slow if (name, width) == ("bench", 80) else ())
+            yield pytest.param(name, width, marks=pytest.mark.slow if name in MEASURING and width == 80 else ())
 
 
 @pytest.mark.parametrize(("name", "width"), list(screens_and_widths()))
