@@ -11,7 +11,12 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-_CGROUP = Path("/sys/fs/cgroup")
+ROOT = Path("/")
+"""Where the files of the kernel are; read at each call."""
+
+
+def _cgroup() -> Path:
+    return ROOT / "sys/fs/cgroup"
 
 
 def _read_text(path: Path) -> str | None:
@@ -21,9 +26,9 @@ def _read_text(path: Path) -> str | None:
         return None
 
 
-def cgroup_folders(root: Path = _CGROUP, proc: Path = Path("/proc/self/cgroup")) -> list[Path]:
+def cgroup_folders() -> list[Path]:
     """Return the cgroup v2 folder of this process and its parents, innermost first."""
-    listing = _read_text(proc) or ""
+    root, listing = _cgroup(), _read_text(ROOT / "proc/self/cgroup") or ""
     inside = next((line[3:] for line in listing.splitlines() if line.startswith("0::")), "/")
     folder = root / inside.lstrip("/")
     return [folder, *(parent for parent in folder.parents if parent.is_relative_to(root))]
@@ -45,8 +50,8 @@ def cpus() -> int:
         quota, _, period = (_read_text(folder / "cpu.max") or "max").partition(" ")
         if quota != "max" and period:
             allowed = min(allowed, math.ceil(int(quota) / int(period)))
-    quota_v1 = _read_text(_CGROUP / "cpu" / "cpu.cfs_quota_us")
-    period_v1 = _read_text(_CGROUP / "cpu" / "cpu.cfs_period_us")
+    quota_v1 = _read_text(_cgroup() / "cpu" / "cpu.cfs_quota_us")
+    period_v1 = _read_text(_cgroup() / "cpu" / "cpu.cfs_period_us")
     if quota_v1 and period_v1 and int(quota_v1) > 0:
         allowed = min(allowed, math.ceil(int(quota_v1) / int(period_v1)))
     return max(1, allowed)
@@ -55,7 +60,7 @@ def cpus() -> int:
 def memory_limit_bytes() -> int | None:
     """Return the tightest cgroup memory limit over this process in bytes, or None where there is none."""
     limits = [_read_text(folder / "memory.max") for folder in cgroup_folders()]
-    limits.append(_read_text(_CGROUP / "memory" / "memory.limit_in_bytes"))
+    limits.append(_read_text(_cgroup() / "memory" / "memory.limit_in_bytes"))
     numbers = [int(text) for text in limits if text and text != "max"]
     return min((n for n in numbers if n < 1 << 60), default=None)
 
@@ -88,9 +93,9 @@ def _limits_and_uses() -> Iterator[tuple[int, int]]:
         limit, used = _read_text(folder / "memory.max"), _use_of(folder, "memory.current", "")
         if limit and limit != "max" and used is not None:
             yield int(limit), used
-    limit_v1, used_v1 = _read_text(_CGROUP / "memory" / "memory.limit_in_bytes"), None
+    limit_v1, used_v1 = _read_text(_cgroup() / "memory" / "memory.limit_in_bytes"), None
     if limit_v1:
-        used_v1 = _use_of(_CGROUP / "memory", "memory.usage_in_bytes", "total_")
+        used_v1 = _use_of(_cgroup() / "memory", "memory.usage_in_bytes", "total_")
     if limit_v1 and used_v1 is not None:
         yield int(limit_v1), used_v1
 
@@ -106,7 +111,7 @@ def _use_of(folder: Path, name: str, prefix: str) -> int | None:
 
 
 def _meminfo_bytes(name: str) -> int:
-    for line in (_read_text(Path("/proc/meminfo")) or "").splitlines():
+    for line in (_read_text(ROOT / "proc/meminfo") or "").splitlines():
         if line.startswith(name + ":"):
             return int(line.split()[1]) * 1024
     return 1 << 62

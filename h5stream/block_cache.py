@@ -28,24 +28,24 @@ class BlockCache:
 
     def __init__(self) -> None:
         self._blocks: collections.OrderedDict[int, tuple[int, int, Any]] = collections.OrderedDict()
-        with _ALL.lock:
-            _ALL.caches.add(self)
+        with SHARED.lock:
+            SHARED.caches.add(self)
 
     def get(self, first: int) -> Any:
         """Return the block that begins with a row; None where it is not held."""
-        with _ALL.lock:
+        with SHARED.lock:
             entry = self._blocks.pop(first, None)
             if entry is None:
                 return None
-            self._blocks[first] = (next(_ALL.clock), entry[1], entry[2])
+            self._blocks[first] = (next(SHARED.clock), entry[1], entry[2])
             return entry[2]
 
     def put(self, first: int, block: Any) -> None:
         """Hold a block, and let go of the oldest ones of all caches until they fit."""
         nbytes = _ENTRY_NBYTES + _nbytes(block)
-        with _ALL.lock:
-            self._blocks[first] = (next(_ALL.clock), nbytes, block)
-            caches = [cache for cache in _ALL.caches if cache._blocks]
+        with SHARED.lock:
+            self._blocks[first] = (next(SHARED.clock), nbytes, block)
+            caches = [cache for cache in SHARED.caches if cache._blocks]
             held = sum(cache.nbytes for cache in caches)
             while held > LIMIT_NBYTES:
                 oldest = min((cache for cache in caches if cache._blocks), key=lambda cache: cache._age)
@@ -61,7 +61,7 @@ class BlockCache:
         return next(iter(self._blocks.values()))[0]
 
 
-class _All:
+class _Shared:
     """What the caches of a process share: a clock, a lock, and each other."""
 
     def __init__(self) -> None:
@@ -74,14 +74,14 @@ class _All:
         self.lock = threading.RLock()
 
 
-_ALL = _All()
-os.register_at_fork(after_in_child=_ALL.renew)
+SHARED = _Shared()
+os.register_at_fork(after_in_child=SHARED.renew)
 
 
 def held_nbytes() -> int:
     """Return what all caches of this process hold together."""
-    with _ALL.lock:
-        return sum(cache.nbytes for cache in _ALL.caches)
+    with SHARED.lock:
+        return sum(cache.nbytes for cache in SHARED.caches)
 
 
 def _nbytes(value: Any) -> int:

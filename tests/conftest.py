@@ -9,11 +9,12 @@ import signal
 
 import hypothesis
 import pytest
-import typer.testing
+import typer.main
 from amounts import FULL
 
-# Typer would build all commands anew for each that a test runs, in a tenth of a second.
-typer.main.get_command = typer.testing._get_command = functools.cache(typer.main.get_command)
+# Typer would build all commands anew for each that a test runs, in a tenth of a second. `typer.testing` takes what is
+# here when a test first imports it.
+typer.main.get_command = functools.cache(typer.main.get_command)
 
 
 # As many processes as the project's CI has processors, and not as many as a machine has: each may take a GiB or two.

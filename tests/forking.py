@@ -27,6 +27,7 @@ import threading
 import traceback
 import types
 import warnings
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -310,6 +311,7 @@ def serve(descriptor):
         asked = json.loads(request)
         for module in asked.get("imports", ()):
             importlib.import_module(module)
+        _keep_what_is_there()
         child = os.fork()
         if child == 0:
             for end in (*running.values(), ends.pop()):
@@ -322,6 +324,12 @@ def serve(descriptor):
             os.close(end)
         link.send(str(child).encode())
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+
+
+def _keep_what_is_there():
+    """Let no fork take apart at its end what it has of its parent: numba's code alone would take it 40 ms."""
+    for finalizer in list(weakref.finalize._registry):
+        finalizer.atexit = False
 
 
 def _become(request, ends):

@@ -5,8 +5,11 @@ What a loader gives can be asked of it; how it came by it (that a window was rea
 
 from __future__ import annotations
 
+import warnings
+
 from h5stream import allowance
 from h5stream.advice import trials
+from h5stream.baseline import stopped
 from h5stream.engine import budget, executor
 from h5stream.engine.executor import Run
 from h5stream.engine.landing import resident
@@ -46,15 +49,6 @@ def change_of(run):
 def open_batches(run):
     """Count the batches that are under way or filled."""
     return len(run._open)
-
-
-def is_at_rest(run):
-    """Tell whether a run does nothing and has nothing to do; ask with its condition held."""
-    return not run._jobs and run._running == 0 and not run._planning
-
-
-def threads_of(run):
-    return run._threads
 
 
 def feed_of(stream):
@@ -151,6 +145,12 @@ def synchronized_by(monkeypatch, synchronize):
 def trials_by(monkeypatch, clock):
     """Let trials tell the time by a clock of the test's own."""
     monkeypatch.setattr(trials, "clock", clock)
+
+
+def rivals_are_forks(monkeypatch):
+    """Let the process of a naive loader be a fork; tests/baseline/test_stopped.py has a new interpreter."""
+    warnings.filterwarnings("ignore", "This process", DeprecationWarning)  # has threads: from Python 3.12 on
+    monkeypatch.setattr(stopped, "METHOD", "fork")
 
 
 def watch_admissions(monkeypatch):

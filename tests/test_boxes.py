@@ -147,6 +147,15 @@ def paths(request, tmp_path_factory):
     return paths
 
 
+def arrays(paths, name):
+    """Give a dataset of each file in whole."""
+    found = []
+    for path in paths:
+        with h5py.File(path) as file:
+            found.append(file[name][()])
+    return found
+
+
 def epoch(loader):
     return [batch["number"].tolist() for batch in loader]
 
@@ -185,13 +194,11 @@ def test_a_dataset_alone_and_staged_copies_give_the_same_boxes(paths, tmp_path):
     dataset = H5Dataset(paths, FIELDS, samples=boxes)
     whole = dataset[:]
     assert whole["number"].tolist() == list(range(len(dataset)))
-    files = [h5py.File(path) for path in paths]
+    raw = arrays(paths, "raw")
     volume, origins = dataset.layout.space.boxes_of(np.arange(len(dataset)))
     origins = origins - boxes.halo
     for k, (of, origin) in enumerate(zip(volume, origins, strict=True)):
-        assert (whole["raw"][k].numpy() == by_hand(files[of]["raw"][()], origin.tolist(), boxes.outer, "reflect")).all()
-    for file in files:
-        file.close()
+        assert (whole["raw"][k].numpy() == by_hand(raw[of], origin.tolist(), boxes.outer, "reflect")).all()
     for loader in (
         torch.utils.data.DataLoader(dataset, 4, shuffle=True, num_workers=1),
         H5StreamLoader(paths, 4, shuffle=True, fields=FIELDS, samples=boxes, stage_to=tmp_path),
@@ -227,15 +234,13 @@ def test_damage_is_named_and_left_out(paths, tmp_path):
     boxes = Boxes((6, 6, 6), at="grid")
     with pytest.raises(errors.CorruptChunkError, match=r"'raw'.*\(0, 0, 0\)"):
         list(H5StreamLoader(damaged, 4, fields=fields, samples=boxes))
-    with (
-        H5StreamLoader(damaged, 4, fields=fields, samples=boxes, on_error="skip") as loader,
-        h5py.File(paths[0]) as file,
-    ):
+    (volume,) = arrays(paths[:1], "raw")
+    with H5StreamLoader(damaged, 4, fields=fields, samples=boxes, on_error="skip") as loader:
         seen = []
         for raw, numbers in loader:
             _, origins = loader.dataset.layout.space.boxes_of(numbers.numpy())
             for box, origin in zip(raw, origins.tolist(), strict=True):
-                assert (box.numpy() == by_hand(file["raw"][()], origin, (6, 6, 6), None)).all()
+                assert (box.numpy() == by_hand(volume, origin, (6, 6, 6), None)).all()
             seen += numbers.tolist()
     _, origins = dataset.layout.space.boxes_of(np.arange(len(dataset)))
     touched = [k for k, origin in enumerate(origins) if (origin < 8).all()]
@@ -328,22 +333,18 @@ def test_boxes_that_are_refused_are_drawn_again(paths, draw, options):
     everything = Boxes((4, 4, 4), per_epoch=40, draw=draw)
     with H5StreamLoader(paths, 5, shuffle=True, seed=1, fields=FIELDS, samples=everything) as loader:
         assert not all(has_enough(label) for batch in loader for label in batch["label"])
-    epochs = []
-    with (
-        H5StreamLoader(paths, 5, shuffle=True, seed=1, fields=FIELDS, samples=boxes, window=10, **options) as loader,
-        h5py.File(paths[0]) as first,
-        h5py.File(paths[1]) as second,
-    ):
+    epochs, raw, labels = [], arrays(paths, "raw"), arrays(paths, "label")
+    with H5StreamLoader(paths, 5, shuffle=True, seed=1, fields=FIELDS, samples=boxes, window=10, **options) as loader:
         space = loader.dataset.layout.space
         for _ in range(2):
             seen = []
             for batch in loader:
                 of, origins = space.boxes_of(batch["number"].numpy())
                 for place in range(len(of)):
-                    file, origin = (first, second)[of[place]], origins[place].tolist()
+                    file, origin = of[place], origins[place].tolist()
                     assert has_enough(batch["label"][place])
-                    assert (batch["raw"][place].numpy() == by_hand(file["raw"][()], origin, (4, 4, 4), None)).all()
-                    assert (batch["label"][place].numpy() == by_hand(file["label"][()], origin, (4, 4, 4), None)).all()
+                    assert (batch["raw"][place].numpy() == by_hand(raw[file], origin, (4, 4, 4), None)).all()
+                    assert (batch["label"][place].numpy() == by_hand(labels[file], origin, (4, 4, 4), None)).all()
                 seen += batch["number"].tolist()
             epochs.append(seen)
         assert len(epochs[0]) == len(loader.dataset) // options.get("world_size", 1)

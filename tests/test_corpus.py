@@ -25,7 +25,7 @@ pytestmark = [
 ]
 
 # Of a file's datasets that differ in their bytes alone so many are read by default; some files have a thousand.
-MOST_ALIKE = 2
+MOST_ALIKE = 1
 
 # Two smaller files of the same program are read by default, and test_main_job.py reads as many rows.
 SLOW = {"manycontigs.cool"}

@@ -9,6 +9,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from amounts import crossed
 from inner import device_is, pinned_copies
 
 from h5stream import Field, H5StreamLoader
@@ -89,8 +90,7 @@ class Seeded:
         return self.backend
 
 
-@pytest.mark.parametrize("seed", range(12))
-@pytest.mark.parametrize("mode", ["feed", "reuse", "window"])
+@pytest.mark.parametrize(("seed", "mode"), crossed(tuple(range(12)), ("feed", "reuse", "window")))
 def test_on_a_late_device_every_batch_is_right(path, monkeypatch, seed, mode):
     """The consumer copies each batch on its own stream; what it saw is looked at when all has run."""
     expected = batches_of(path, window=150)

@@ -18,6 +18,7 @@ import h5py
 import numpy as np
 import pytest
 import typer
+from each import for_each
 from torch.utils.data import DataLoader
 
 import h5stream
@@ -136,9 +137,7 @@ def test_its_defaults_are_values_and_not_names_of_constants():
     assert str(package["loader.H5StreamLoader.__init__"].parameters["batch_size"].default) == "8192"
 
 
-@pytest.mark.parametrize(
-    "path", [*PAGES, *sorted((ROOT / "examples").glob("*.py")), ROOT / "README.md"], ids=lambda p: p.name
-)
+@for_each([*PAGES, *sorted((ROOT / "examples").glob("*.py")), ROOT / "README.md"])
 def test_pages_and_examples_use_what_is_public(path):
     text = "\n".join(code for _, code in blocks(path)) if path.suffix == ".md" else path.read_text()
     assert list(inner_names(ast.parse(text))) == []
@@ -220,7 +219,7 @@ def commands():
             yield page.name, line
 
 
-@pytest.mark.parametrize(("page", "line"), sorted(set(commands())))
+@for_each(sorted(set(commands())))
 def test_a_command_that_is_named_exists_with_its_options(page, line):
     words = shlex.split(line.strip())
     known = typer.main.get_command(app).commands

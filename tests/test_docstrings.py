@@ -11,8 +11,8 @@ import re
 import textwrap
 from pathlib import Path
 
-import pytest
 import typer
+from each import for_each
 
 import h5stream
 from h5stream.cli.app import app
@@ -88,7 +88,7 @@ def test_there_is_something_to_hold():
     assert any(raised_by(function) for function in CALLABLES.values())
 
 
-@pytest.mark.parametrize("name", [*CLASSES, *METHODS, *FUNCTIONS])
+@for_each([*CLASSES, *METHODS, *FUNCTIONS])
 def test_what_is_public_says_in_a_sentence_what_it_is(name):
     thing = (CLASSES | METHODS | FUNCTIONS)[name]
     first = (inspect.getdoc(thing) or "").split("\n\n")[0]
@@ -96,13 +96,13 @@ def test_what_is_public_says_in_a_sentence_what_it_is(name):
     assert not first.startswith("Give "), f"{name}: say what comes back: {first!r}"
 
 
-@pytest.mark.parametrize("name", [name for name, function in CALLABLES.items() if arguments(function)])
+@for_each([name for name, function in CALLABLES.items() if arguments(function)])
 def test_each_argument_has_an_entry(name):
     missing = set(arguments(CALLABLES[name])) - named_in(section(CALLABLES[name], "Parameters"))
     assert missing == set(), f"{name} has no entry under Parameters for {sorted(missing)}"
 
 
-@pytest.mark.parametrize("name", [name for name, function in CALLABLES.items() if not gives_nothing(function)])
+@for_each([name for name, function in CALLABLES.items() if not gives_nothing(function)])
 def test_what_comes_back_has_an_entry(name):
     assert section(CALLABLES[name], "Returns") or section(CALLABLES[name], "Yields"), name
 
@@ -110,7 +110,7 @@ def test_what_comes_back_has_an_entry(name):
 RAISING = {name: thing for name, thing in (CLASSES | CALLABLES).items() if raised_by(thing)}
 
 
-@pytest.mark.parametrize("name", RAISING)
+@for_each(RAISING)
 def test_each_error_that_is_raised_there_has_an_entry(name):
     """Under its own name or that of a base."""
     listed = named_in(section(RAISING[name], "Raises"))
@@ -121,7 +121,7 @@ def test_each_error_that_is_raised_there_has_an_entry(name):
 COMMANDS = typer.main.get_command(app).commands
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@for_each(COMMANDS)
 def test_each_command_says_what_it_does_and_what_each_option_does(name):
     command = COMMANDS[name]
     assert (command.help or "").split("\n\n")[0].rstrip().endswith(".")
@@ -140,7 +140,7 @@ def made_by_itself(kind):
     return not getattr(kind, "_is_protocol", False) and (dataclasses.is_dataclass(kind) or "__init__" in vars(kind))
 
 
-@pytest.mark.parametrize("name", [name for name, kind in CLASSES.items() if made_by_itself(kind)])
+@for_each([name for name, kind in CLASSES.items() if made_by_itself(kind)])
 def test_what_a_class_is_made_with_or_holds_has_an_entry(name):
     """A class of values says under Attributes what it holds; one that a user makes, under Parameters what it takes."""
     kind = CLASSES[name]
@@ -157,7 +157,7 @@ PROSE += [ROOT / f"h5stream/{name}" for name in ("errors.py", "dataset.py", "sam
 PROSE += [path for path in sorted((ROOT / "h5stream/storage").glob("*.py")) if path.name != "source.py"]
 
 
-@pytest.mark.parametrize("path", PROSE, ids=lambda path: path.name)
+@for_each(PROSE)
 def test_prose_says_who(path):
     """The user, another process, a sampler of the user's own: never somebody."""
     found = re.findall(r"(?i)^.*\b(?:somebody|nobody|whoever|whomever)\b.*$", path.read_text(), flags=re.M)

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from pathlib import Path
 
-import pytest
+from each import for_each
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("samples", "engine", "order", "device", "storage", "routes", "workers")
@@ -41,7 +41,7 @@ def test_there_is_a_glossary():
     assert len(CLASSES) > 60
 
 
-@pytest.mark.parametrize("name", CLASSES)
+@for_each(CLASSES)
 def test_a_class_is_called_what_the_glossary_explains(name):
     """`RowsTask` is a task: its last word is explained, or its whole name is."""
     assert name in NAMES or head(name) in WORDS, f"docs/design.md, Words, explains neither {name} nor {head(name)!r}"

@@ -220,7 +220,7 @@ def test_a_child_forked_while_the_cache_is_in_use_goes_on(blocky):
     held, let_go = threading.Event(), threading.Event()
 
     def hold():
-        with block_cache._ALL.lock:
+        with block_cache.SHARED.lock:
             held.set()
             let_go.wait(60)
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from amounts import crossed
+from forking import children_are_forks
 
 from h5stream import (
     Boxes,
@@ -183,6 +184,13 @@ WAYS = {
 }
 
 
+@pytest.fixture
+def forks(monkeypatch):
+    """Let "another process" be a fork; tests/workers/test_isolated_process.py has new interpreters."""
+    children_are_forks(monkeypatch)
+
+
+@pytest.mark.usefixtures("forks")
 @pytest.mark.parametrize(("kind", "way"), crossed(tuple(KINDS), tuple(WAYS)))
 def test_samples_of_every_kind_are_read_in_every_way(path, kind, way):
     fields, samples = numbered(kind)

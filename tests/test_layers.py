@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import ast
 
-import pytest
+from each import for_each
 
 from tools import house
 from tools.house import FLOORS, FORBIDDEN, HOMES, PACKAGE, ROOMS, imports_of, modules, room_of, rooms_imported_by
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(PACKAGE)))
+@for_each(modules())
 def test_a_module_imports_only_rooms_above_its_own(path):
     room = room_of(path)
     if room == "__init__":
@@ -39,7 +39,7 @@ def test_the_picture_in_the_design_is_that_of_the_code():
     assert house.drawn(page) == page, "run `python tools/house.py`"
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(PACKAGE)))
+@for_each(modules())
 def test_a_foreign_library_has_one_home(path):
     place, room = str(path.relative_to(PACKAGE)), room_of(path)
     for name in imports_of(path):
@@ -54,7 +54,7 @@ MOST_LINES = 45
 LONGER: dict[str, int] = {}
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(PACKAGE)))
+@for_each(modules())
 def test_a_function_is_one_idea(path):
     """A file is as long as its idea; a function whose body does not fit on a screen has more than one."""
     place = path.relative_to(PACKAGE)

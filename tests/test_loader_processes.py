@@ -26,7 +26,10 @@ def sample(tmp_path, monkeypatch):
 # --- datasets in workers ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("start_method", ["fork", "spawn", pytest.param("forkserver", marks=pytest.mark.slow)])
+# Those that import torch anew are slow; test_pickling.py has one by default, which takes a dataset as well.
+@pytest.mark.parametrize(
+    "start_method", ["fork", *(pytest.param(method, marks=pytest.mark.slow) for method in ("spawn", "forkserver"))]
+)
 def test_a_dataset_works_in_the_workers_of_a_stock_dataloader(sample, start_method):
     dataset = H5Dataset(sample.path, ["x", "y"])
     dataset[0]  # open before the fork

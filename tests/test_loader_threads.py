@@ -408,8 +408,7 @@ def test_a_new_epoch_before_the_old_one_ends_takes_what_was_read_ahead(sample):
 def test_epochs_that_do_not_follow_each_other_are_not_read_ahead_for_long(sample, monkeypatch):
     begun = []
     loader = loader_of(sample)
-    begin = iterations_of(loader).engine.begin
-    monkeypatch.setattr(iterations_of(loader).engine, "begin", lambda *a, **k: (begun.append(1), begin(*a, **k))[1])
+    around(monkeypatch, iterations_of(loader).engine, "begin", before=lambda *_, **__: begun.append(1))
     for _ in range(5):
         loader.set_epoch(0)
         list(loader)
@@ -422,13 +421,12 @@ def test_epochs_that_do_not_follow_each_other_are_not_read_ahead_for_long(sample
 
 def test_an_error_in_reading_ahead_belongs_to_the_epoch_that_begins_there(sample, monkeypatch):
     loader = loader_of(sample)
-    begin = iterations_of(loader).engine.begin
     iterator = iter(loader)
-    monkeypatch.setattr(iterations_of(loader).engine, "begin", fail)
-    assert len(list(iterator)) == 80
-    with pytest.raises(BoomError):
-        iter(loader)
-    monkeypatch.setattr(iterations_of(loader).engine, "begin", begin)
+    with monkeypatch.context() as patch:
+        around(patch, iterations_of(loader).engine, "begin", before=fail)
+        assert len(list(iterator)) == 80
+        with pytest.raises(BoomError):
+            iter(loader)
     assert len(list(loader)) == 80
 
 

@@ -13,6 +13,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from amounts import crossed
 from forking import Forked
 from inner import around_reads, default_budget, stream_all
 from sample_files import reader_threads, write_sample
@@ -58,8 +59,10 @@ def stopped_after(loader, batches):
 # --- exactly ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("window", ["auto", 200, "all"])
-@pytest.mark.parametrize("options", [{}, {"drop_last": True}, {"shuffle": False}, {"num_workers": 0}])
+@pytest.mark.parametrize(
+    ("window", "options"),
+    crossed(("auto", 200, "all"), ({}, {"drop_last": True}, {"shuffle": False}, {"num_workers": 0})),
+)
 def test_before_and_after_are_the_uninterrupted_run(sample, window, options):
     whole = epochs(make(sample, window=window, **options), 3)
     for batches in (0, 1, 7, len(whole[1]) - 1, len(whole[1])):
@@ -237,8 +240,10 @@ def at_ranks(sample, world_size, state=None, **options):
     return loaders
 
 
-@pytest.mark.parametrize("options", [{}, {"window_device": "cpu"}, {"shuffle": False, "num_workers": 0}])
-@pytest.mark.parametrize("after", [1, 2, 8, 4])
+@pytest.mark.parametrize(
+    ("options", "after"),
+    crossed(({}, {"window_device": "cpu"}, {"shuffle": False, "num_workers": 0}), (1, 2, 8, 4)),
+)
 def test_a_state_of_four_ranks_gives_other_ranks_every_remaining_row_once(sample, after, options):
     options = {"batch_size": 16, **options}
     began = at_ranks(sample, 4, **options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 
-import pytest
+from each import for_each
 from torch.utils.data import DataLoader
 
 from h5stream import H5StreamLoader
@@ -22,7 +22,7 @@ def positional(parameters):
     return [name for name, p in parameters.items() if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
 
 
-@pytest.mark.parametrize("name", THEIRS)
+@for_each(THEIRS)
 def test_a_parameter_of_dataloader_exists_here_under_its_name_and_kind(name):
     assert name in OURS, f"DataLoader has {name}=, which H5StreamLoader does not take"
     assert OURS[name].kind == THEIRS[name].kind
@@ -32,7 +32,7 @@ def test_positional_parameters_stand_where_dataloader_has_them():
     assert positional(OURS) == positional(THEIRS)
 
 
-@pytest.mark.parametrize("name", OURS)
+@for_each(OURS)
 def test_each_parameter_is_explained_in_the_docstring(name):
     section = inspect.getdoc(H5StreamLoader).split("Parameters\n----------")[1].split("\nRaises\n")[0]
     entry = re.search(rf"^[\w, ]*\b{name}\b[\w, ]*( : [^\n]+)?\n((?:    [^\n]+\n)+)", section, re.MULTILINE)
@@ -47,7 +47,7 @@ CHANGED_DEFAULTS = {
 }
 
 
-@pytest.mark.parametrize("name", [name for name in THEIRS if name != "dataset"])
+@for_each([name for name in THEIRS if name != "dataset"])
 def test_defaults_are_those_of_dataloader_but_for_what_was_decided(name):
     same = OURS[name].default == THEIRS[name].default
     assert same != (name in CHANGED_DEFAULTS)

@@ -25,6 +25,9 @@ TICK_S = 0.1
 START_S = 60.0
 """Seconds that a new interpreter may take to import torch; they do not count."""
 
+METHOD = "spawn"
+"""How its process is started: with nothing that ours has loaded or begun."""
+
 _PR_SET_PDEATHSIG = 1
 
 
@@ -71,12 +74,12 @@ class Rival:
     """
 
     def __init__(self, paths: Sequence[str], fields: Sequence[str], batch_size: int, workers: int) -> None:
-        spawned = multiprocessing.get_context("spawn")
-        self._told: Any = spawned.RawValue(_Told)
-        self._rows: Any = spawned.RawArray(ctypes.c_int64, max(1, workers))
-        self._pids: Any = spawned.RawArray(ctypes.c_int64, max(1, workers))
-        self._ours, theirs = spawned.Pipe(duplex=False)
-        self._process: Any = spawned.Process(
+        started: Any = multiprocessing.get_context(METHOD)  # all contexts have what is made of one here
+        self._told: Any = started.RawValue(_Told)
+        self._rows: Any = started.RawArray(ctypes.c_int64, max(1, workers))
+        self._pids: Any = started.RawArray(ctypes.c_int64, max(1, workers))
+        self._ours, theirs = started.Pipe(duplex=False)
+        self._process: Any = started.Process(
             target=_work,
             args=(tuple(paths), tuple(fields), batch_size, workers, self._told, self._rows, self._pids, theirs),
             name="h5stream-rival",

@@ -111,16 +111,17 @@ def main() -> None:
     except BrokenPipeError:
         _leave_pipe()
     except (H5StreamError, OSError) as error:
-        _fail(str(error))
+        fail(str(error))
     except _UsageError as error:
-        _fail(f"{error.format_message()}{_where_help_is(error)}")
+        fail(f"{error.format_message()}{_where_help_is(error)}")
     except KeyboardInterrupt:
         sys.exit(130)
     else:
         sys.exit(status if isinstance(status, int) else 0)
 
 
-def _fail(message: str) -> None:
+def fail(message: str) -> None:
+    """Print an error, and end with status 2."""
     console, text = safe_console(stderr=True), " ".join(f"error: {message}".split())
     if console.is_terminal:  # It would be broken within words; a log or a pipe gets one line, and a path stays whole.
         text = textwrap.fill(text, console.width, break_long_words=False, break_on_hyphens=False)

@@ -211,7 +211,12 @@ class Run:
     def left_to_hand_over(self) -> int | None:
         """Give the batches that are open once nothing is left to plan or carry out; None before that."""
         with self._changed:
-            return len(self._open) if self._exhausted and not self._jobs and self._running == 0 else None
+            return len(self._open) if self._exhausted and self.is_at_rest else None
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether nothing is planned or carried out, or waits for a thread; asked under the lock."""
+        return not self._jobs and self._running == 0 and not self._planning
 
     @property
     def ready(self) -> int:
@@ -309,7 +314,7 @@ class Run:
         if len(self._open) + self._passed_on + self._open.added_by(window) <= self._max_open:
             return True
         # Never wait for room that only this window can make: it may complete a batch that is open already.
-        nothing_coming = not self._jobs and self._running == 0 and not self._passed_on
+        nothing_coming = self.is_at_rest and not self._passed_on
         return nothing_coming and not self._open.any_waits
 
     def _admit(self, window: PlannedWindow) -> None:

@@ -8,6 +8,7 @@ import h5py
 import numpy as np
 import psutil
 import pytest
+from inner import rivals_are_forks
 
 from h5stream.baseline.measure import measure_naive
 from h5stream.baseline.stopped import Rival, RivalError
@@ -39,7 +40,8 @@ def test_it_is_stopped_inside_a_batch_and_no_process_is_left(tmp_path):
         threading.Event().wait(0.01)
 
 
-def test_a_whole_epoch_of_several_files_is_counted_row_by_row(tmp_path):
+def test_a_whole_epoch_of_several_files_is_counted_row_by_row(tmp_path, monkeypatch):
+    rivals_are_forks(monkeypatch)
     for name in ("a.h5", "b.h5"):
         with h5py.File(tmp_path / name, "w") as file:
             file["x"] = np.zeros((100, 3), "f4")
@@ -48,7 +50,8 @@ def test_a_whole_epoch_of_several_files_is_counted_row_by_row(tmp_path):
     assert (found.rows, found.batches, found.nbytes, found.stopped) == (200, 4, 2400, False)
 
 
-def test_what_it_cannot_read_is_told(tmp_path):
+def test_what_it_cannot_read_is_told(tmp_path, monkeypatch):
+    rivals_are_forks(monkeypatch)
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["x"] = np.zeros((100, 3), "f4")
     with pytest.raises(RivalError, match="the naive loader failed: KeyError"):

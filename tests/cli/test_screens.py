@@ -17,12 +17,13 @@ import numpy as np
 import pytest
 import typer
 from forking import Forked
+from inner import rivals_are_forks
 from rich.console import Console
 
 from h5stream._version import __version__
 from h5stream.advice.tune import Attempt, Tuning
 from h5stream.baseline.measure import Measurement
-from h5stream.cli.app import _fail, app
+from h5stream.cli.app import app, fail
 from h5stream.cli.bench import Report, print_end, print_row
 from h5stream.cli.showing import Bar
 from h5stream.cli.tune import attempts_table
@@ -55,8 +56,8 @@ SCREENS = {
 
 @pytest.fixture
 def screens(here, h5stream, monkeypatch):
-    """Files with numbers of many digits, and copies; rates are not measured longer than a test may take."""
-    monkeypatch.setattr("h5stream.baseline.rates._ROUNDS", 1)
+    """Files with numbers of many digits, and copies."""
+    rivals_are_forks(monkeypatch)
     with h5py.File("big.h5", "w") as file:
         file.create_dataset("images", (123_456_789, 3, 32, 32), "u1", chunks=(1234, 3, 32, 32), compression="gzip")
         file.create_dataset("measurements", (123_456_789, 1000), "f8", chunks=True)
@@ -65,6 +66,9 @@ def screens(here, h5stream, monkeypatch):
     return h5stream
 
 
+# What takes a second or two: the narrower screen is the harder one.
+MEASURING = {"bench", "tune", "repack"}
+
 # A path, a checksum or a command is one word or is copied as it is: it is not broken, however long.
 MAY_BE_LONG = re.compile(r"^  /|^Remove with: |^h5stream repack |\t|^GPU: ")
 
@@ -72,7 +76,7 @@ MAY_BE_LONG = re.compile(r"^  /|^Remove with: |^h5stream repack |\t|^GPU: ")
 def screens_and_widths():
     for name, width in itertools.product(SCREENS, (80, 60)):
         if width == 80 or not (name in {"start", "help"} or name.endswith("-h")):  # those are laid out for 80 columns
-            yield pytest.param(name, width, marks=pytest.mark.slow if (name, width) == ("bench", 80) else ())
+            yield pytest.param(name, width, marks=pytest.mark.slow if name in MEASURING and width == 80 else ())
 
 
 @pytest.mark.parametrize(("name", "width"), list(screens_and_widths()))
@@ -208,7 +212,7 @@ def test_a_long_error_breaks_between_words_on_a_terminal_and_not_at_all_elsewher
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr(Console, "is_terminal", terminal)
     with pytest.raises(SystemExit):
-        _fail(message)
+        fail(message)
     lines = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().err).splitlines()
     assert " ".join(lines).split() == f"error: {message}".split()
     assert len(lines) == (4 if terminal else 1)

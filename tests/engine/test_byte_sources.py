@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import h5py
 import numpy as np
 import pytest
+from amounts import crossed
 from inner import sources_of, stream_all
 
 from h5stream import Field, H5Dataset, H5StreamLoader
@@ -120,8 +121,7 @@ def epoch(dataset, threads, **options):
         return list(loader)
 
 
-@pytest.mark.parametrize("concurrency", [0, 4])
-@pytest.mark.parametrize("threads", [0, 1, 3])
+@pytest.mark.parametrize(("threads", "concurrency"), crossed((0, 1, 3), (0, 4)))
 def test_batches_are_those_of_the_local_file(path, threads, concurrency):
     dataset = H5Dataset(path, FIELDS)
     expected = epoch(dataset, threads)

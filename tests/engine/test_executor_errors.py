@@ -6,14 +6,19 @@ import threading
 import traceback
 
 import pytest
-from inner import around, change_of, give_up_at_once, threads_of
+from inner import around, change_of, give_up_at_once
 from run_fakes import Ring, Windows, failing_at, numbers, starting, until_error
 
+from h5stream.engine.counters import RunCounters
 from h5stream.engine.executor import Run
 from h5stream.engine.plan import Placement
 from h5stream.errors import LoaderClosedError, LoaderTimeoutError, SourceChangedError
 
 THREADS = pytest.mark.parametrize("threads", [0, 1, 3])
+
+
+def threads_at_work():
+    return [thread for thread in threading.enumerate() if thread.name.startswith("h5stream")]
 
 
 @pytest.fixture
@@ -50,7 +55,7 @@ def test_an_error_comes_again_when_asked_again(start):
 def test_a_window_is_not_handed_over_before_its_errors_are_known(start, monkeypatch):
     # One thread has failed and is about to say so while the other finishes the window.
     failing, handed_over = threading.Event(), threading.Event()
-    look, first_batch = Run._try_next, Placement.first_batch
+    first_batch = Placement.first_batch
 
     def slow_to_say(placement):
         if placement.rows[0] == 0:
@@ -64,14 +69,7 @@ def test_a_window_is_not_handed_over_before_its_errors_are_known(start, monkeypa
         assert failing.wait(30)
 
     monkeypatch.setattr(Placement, "first_batch", property(slow_to_say))
-
-    def try_next(run):
-        done, batch = look(run)
-        if batch is not None:
-            handed_over.set()
-        return done, batch
-
-    monkeypatch.setattr(Run, "_try_next", try_next)
+    around(monkeypatch, RunCounters, "gave", before=lambda *_: handed_over.set())
     run = start(Windows(8), hook=hook, resident_options={"tasks_of_a_window": 2})
     assert until_error(run, ZeroDivisionError)[0] == []
 
@@ -204,7 +202,7 @@ def test_a_run_can_be_stopped_in_every_state_and_twice(start, state):
     run = state(start)
     for _ in range(2):
         run.stop()
-    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("h5stream")] == []
+    assert threads_at_work() == []
     with pytest.raises(LoaderClosedError, match="make a new iterator"):
         run.next_batch()
 
@@ -230,7 +228,9 @@ def test_a_slot_that_is_still_written_to_is_not_returned(start, monkeypatch):
     run.stop()
     assert ring.returned == 0
     leave.set()
-    threads_of(run)[0].join(30)
+    for thread in threads_at_work():
+        thread.join(30)
+    assert threads_at_work() == []
 
 
 def test_a_wait_ends_with_the_timeout(start):

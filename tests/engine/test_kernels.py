@@ -1,6 +1,7 @@
 """The inner loops against NumPy, for random shapes, widths, strides and places."""
 
 import importlib
+import os
 import sys
 
 import numba
@@ -239,23 +240,38 @@ def test_kernels_compile_where_nothing_may_be_cached(monkeypatch):
     assert [bool(options.get("cache")) for options in asked] == [True, False]
 
 
-def test_processes_that_compile_at_once_never_share_the_name_of_a_file():
-    """One that read the index before another replaced it must not write over the other's code."""
-    files = [kernels.jit(lambda x: x)._cache._cache_file for _ in range(2)]
-    names = [one._data_name(1) for one in files for _ in range(2)]
-    assert len(set(names)) == 4
-    assert all(name.endswith(".nbc") for name in names)
+def imported_anew(folder, monkeypatch):
+    """Import a module with a kernel as a new process would; what is compiled is kept below the folder."""
+    name = "kernel_of_a_test"
+    text = "from h5stream.engine.kernels import jit\n@jit\ndef twice(x):\n    return 2 * x\n"
+    (folder / f"{name}.py").write_text(text)
+    os.utime(folder / f"{name}.py", (0, 0))  # code is compiled anew for a source that is newer
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(folder))  # wherever NUMBA_CACHE_DIR may lead
+    sys.modules.pop(name, None)
+    return importlib.import_module(name)
+
+
+def compiled_in(folder):
+    return {path.name: path.read_bytes() for path in folder.rglob("*.nbc")}
 
 
 def test_what_was_compiled_is_found_again(tmp_path, monkeypatch):
-    module = tmp_path / "kernel_of_a_test.py"
-    module.write_text("from h5stream.engine.kernels import jit\n@jit\ndef twice(x):\n    return 2 * x\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))  # wherever NUMBA_CACHE_DIR may lead
-    first = importlib.import_module("kernel_of_a_test")
+    first = imported_anew(tmp_path, monkeypatch)
     assert (first.twice(21), first.twice(0.5)) == (42, 1.0)
-    assert len(list(tmp_path.rglob("*.nbc"))) == 2
-    del sys.modules["kernel_of_a_test"]
-    again = importlib.import_module("kernel_of_a_test")
+    assert len(compiled_in(tmp_path)) == 2
+    again = imported_anew(tmp_path, monkeypatch)
     assert (again.twice(0.5), again.twice(21)) == (1.0, 42)
     assert sum(again.twice.stats.cache_hits.values()) == 2
+
+
+def test_processes_that_compile_at_once_never_write_over_each_others_code(tmp_path, monkeypatch):
+    """One may have read the index before another replaced it: what it writes then is a file of its own."""
+    assert imported_anew(tmp_path, monkeypatch).twice(21) == 42
+    before = compiled_in(tmp_path)
+    (index,) = tmp_path.rglob("*.nbi")
+    index.unlink()  # as the other sees it
+    assert imported_anew(tmp_path, monkeypatch).twice(0.5) == 1.0
+    after = compiled_in(tmp_path)
+    assert (len(before), len(after)) == (1, 2)
+    assert before.items() <= after.items()

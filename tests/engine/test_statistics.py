@@ -6,7 +6,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from inner import around_reads, run_of, stream_all, waits_of
+from inner import around, around_reads, run_of, stream_all, waits_of
 from recording import record_reads
 from sample_files import one_epoch_at_a_time
 
@@ -97,8 +97,7 @@ def test_rows_through_h5py_are_counted_apart(tmp_path, monkeypatch):
     stream_all(monkeypatch)
     path = write(tmp_path / "a.h5", dtype="i4", scaleoffset=0)
     entered = []
-    rows = H5pyReader.rows
-    monkeypatch.setattr(H5pyReader, "rows", lambda *given: entered.append(given) or rows(*given))
+    around(monkeypatch, H5pyReader, "rows", before=lambda *given: entered.append(given))
     found = epoch(path)
     assert entered
     assert (found.h5py_bytes, found.decoded_bytes, found.read_bytes) == (ROWS * WIDTH * 4, 0, 0)

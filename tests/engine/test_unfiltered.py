@@ -7,7 +7,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from amounts import examples
+from amounts import crossed, examples
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from inner import stream_all
@@ -102,9 +102,13 @@ def write(path, rows=4000, columns=20, chunks=None, **more):
     return str(path), x
 
 
-@pytest.mark.parametrize("chunks", [None, (3000, 5000), (700, 5000)], ids=str)
 @pytest.mark.parametrize(
-    "options", [{"shuffle": True}, {"shuffle": False}, {"shuffle": True, "window": "all"}], ids=str
+    ("chunks", "options"),
+    crossed(
+        (None, (3000, 5000), (700, 5000)),
+        ({"shuffle": True}, {"shuffle": False}, {"shuffle": True, "window": "all"}),
+    ),
+    ids=str,
 )
 def test_an_epoch_of_few_columns_reads_no_others(tmp_path, monkeypatch, chunks, options):
     path, x = write(tmp_path / "a.h5", rows=3000, columns=5000, chunks=chunks)  # 200 of each 20,000 bytes

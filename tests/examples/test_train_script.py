@@ -101,7 +101,14 @@ OTHERWISE = {
 }
 
 
-@pytest.mark.parametrize("options", OTHERWISE.values(), ids=OTHERWISE.keys())
+# Both train in the next test as well.
+TWICE = {"attention by hand", "recomputed"}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [pytest.param(OTHERWISE[name], id=name, marks=[pytest.mark.slow] * (name in TWICE)) for name in OTHERWISE],
+)
 def test_every_switch_trains(train, file, options):
     report, _ = train("--data", file, "--y", "label", *SMALL, "--width", 64, *options)
     assert report["validation_loss"] < 1.0  # guessing gives log(3) = 1.0986

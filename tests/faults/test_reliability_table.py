@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
+from each import for_each
 
 TESTS = Path(__file__).resolve().parent.parent
 TABLE = (TESTS.parent / "docs" / "reliability.md").read_text()
 NAMED = re.findall(r"`((?:\w+/)?test_\w+\.py)(?:::(test_\w+?)(?:_?\.\.\.)?)?`", TABLE)
 
 
-@pytest.mark.parametrize(("file", "name"), NAMED)
+@for_each(NAMED)
 def test_a_test_that_the_table_names_exists(file, name):
     assert re.search(rf"^def {name}", (TESTS / file).read_text(), re.MULTILINE) if name else (TESTS / file).is_file()
 

@@ -21,7 +21,7 @@ import psutil
 import pytest
 import torch
 from amounts import crossed
-from inner import change_of, give_up_at_once, is_at_rest, open_batches, run_of, stream_all
+from inner import change_of, give_up_at_once, open_batches, run_of, stream_all
 from sample_files import gate, one_epoch_at_a_time, reader_threads, write_sample
 
 from h5stream import H5StreamLoader
@@ -104,7 +104,7 @@ ALLOCATIONS = {
     "plan": (Placement, "in_chunks"),
     "destination": (batches, "Destination"),
     "kept": (resident, "map_memory"),
-    "small chunks": (stacked._Stack, "scatter"),
+    "small chunks": (stacked.Stack, "scatter"),
     "batch": (Assembler, "batch"),
 }
 
@@ -143,32 +143,6 @@ def test_no_memory_at_any_allocation_is_an_error_after_which_the_loader_works(
         assert calls
         assert reader_threads() == []
     assert rows_of(loader) == list(range(1000))
-
-
-def test_a_window_that_finds_no_memory_for_its_slots_wakes_the_consumer(sample, monkeypatch):
-    """It is admitted under the lock by a thread that may end right after, with nobody else to wake who waits."""
-    waiting, caught = threading.Event(), []
-
-    def consume(iterator):
-        try:
-            next(iterator)
-        except MemoryError as error:
-            caught.append(str(error))
-
-    loader = H5StreamLoader(sample.path, 50, num_workers=1, window=100)
-    with gate(monkeypatch) as blocked:
-        iterator = iter(loader)
-        assert blocked.reached.wait(60)
-        changed = change_of(run_of(iterator))
-        wait = changed.wait
-        monkeypatch.setattr(changed, "wait", lambda timeout=None: (waiting.set(), wait(timeout))[1])
-        consumer = threading.Thread(target=consume, args=(iterator,), daemon=True)
-        consumer.start()
-        assert waiting.wait(60)
-        with changed:  # free only once the consumer has let go of it, which is to say: waits
-            run_of(iterator)._fail(0, MemoryError("for slots"))
-        consumer.join(20)
-        assert caught == ["for slots"]
 
 
 def test_a_plugin_without_memory_is_an_error(monkeypatch):
@@ -267,7 +241,7 @@ def test_a_consumer_that_never_comes_back_holds_little_and_ends_with_the_process
     next(iterator)
     run = run_of(iterator)
     with change_of(run):  # woken whenever something is done; at rest once as much is open as may be
-        assert change_of(run).wait_for(lambda: is_at_rest(run), 60)
+        assert change_of(run).wait_for(lambda: run.is_at_rest, 60)
         assert open_batches(run) <= loader.window_size.max_open_batches < 400
     script = "import sys, h5stream; i = iter(h5stream.H5StreamLoader(sys.argv[1], 50, num_workers=2)); next(i)"
     assert forking.run(script, sample.path, whole_end=True).returncode == 0

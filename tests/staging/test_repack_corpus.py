@@ -12,7 +12,7 @@ import h5py
 import hdf5plugin
 import numpy as np
 import pytest
-from amounts import examples
+from amounts import crossed, examples
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,8 +35,11 @@ def real_file(name):
 
 
 @pytest.mark.corpus
-@pytest.mark.parametrize("options", [{}, {"compress": "zstd"}, {"contiguous": True}], ids=str)
-@pytest.mark.parametrize("name", ["yeast.10kb.cool", "pbmc68k_reduced.h5ad"])
+@pytest.mark.parametrize(
+    ("options", "name"),
+    crossed(({}, {"compress": "zstd"}, {"contiguous": True}), ("yeast.10kb.cool", "pbmc68k_reduced.h5ad")),
+    ids=str,
+)
 def test_real_files_equal_their_source_dataset_by_dataset(tmp_path, name, options):
     source = real_file(name)
     result = repack(source, tmp_path / "b.h5", **options)

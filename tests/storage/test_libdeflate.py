@@ -6,7 +6,7 @@ import zlib
 import h5py
 import numpy as np
 import pytest
-from inner import no_decompressor
+from inner import around, no_decompressor
 
 from h5stream import H5StreamLoader
 from h5stream.engine import kernels
@@ -77,8 +77,7 @@ def test_it_stops_at_a_wrong_checksum(decompressor):
 def test_small_chunks_are_inflated_by_it_and_give_h5pys_bytes(decompressor, small_chunks, monkeypatch):
     path, x = small_chunks
     inflated = []
-    real = kernels.inflate_each
-    monkeypatch.setattr(kernels, "inflate_each", lambda *given: inflated.append(len(given[3])) or real(*given))
+    around(monkeypatch, kernels, "inflate_each", before=lambda *given: inflated.append(len(given[3])))
     rows = np.concatenate([batch.numpy() for batch in H5StreamLoader(path, 500, fields="x")])
     assert (rows == x).all()
     assert sum(inflated) == ROWS - 100

@@ -162,22 +162,43 @@ def test_iterators_that_are_dropped_leave_no_process_and_no_descriptor(forked):
 USE = """
 import os, signal, sys, time
 from h5stream import H5StreamLoader
-loader = H5StreamLoader(sys.argv[1], 50, isolation="process", timeout=60)
-iterator = iter(loader)
-next(iterator)
-if "fork" in sys.argv and os.fork() == 0:
-    os.close(1), os.close(2)
-    signal.pause()  # a process that holds all that its parent held
+
+def labels(batch):
+    return batch["y"], os.getpid()
+
+def main():
+    loader = H5StreamLoader(sys.argv[1], 50, isolation="process", timeout=60, transform=labels)
+    iterator = iter(loader)
+    child = next(iterator)[1]
+    if "fork" in sys.argv:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        if os.fork() == 0:
+            os.close(1), os.close(2)
+            signal.pause()  # a process that holds all that its parent held
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    for then in sys.argv[3:] or ["end"]:
+        try:
+            print(child, flush=True)
+            while then == "wait":
+                time.sleep(0.05)  # a signal just before `pause` would be waited for in vain
+        except KeyboardInterrupt:
+            print(sum(pid == child != os.getpid() for _, pid in iterator), flush=True)
+            if "raise" in sys.argv:
+                raise
+
+if __name__ == "__main__":
+    main()
 """
-SAY = "print(loader._iterations.engine.pid, flush=True)\n"
 
 
-@pytest.mark.parametrize("fork", [pytest.param(False, marks=SLOW), True])
-def test_a_child_ends_when_its_parent_is_killed(tmp_path, sample, fork):
-    parent = script(tmp_path, USE + SAY + "signal.pause()", sample.path, *["fork"] * fork)
+def test_ctrl_c_in_a_terminal_is_the_parents_alone_and_a_child_ends_when_its_parent_is_killed(tmp_path, sample):
+    parent = script(tmp_path, USE, sample.path, "fork", "wait", "wait", own_group=True)
     with parent:
         child = int(parent.stdout.readline())
         forked = [p for p in psutil.Process(parent.pid).children() if p.pid != child]
+        os.killpg(parent.pid, signal.SIGINT)
+        assert parent.stdout.readline() == "19\n"
+        assert int(parent.stdout.readline()) == child
         assert not is_gone(child)
         parent.kill()
         try:
@@ -185,14 +206,13 @@ def test_a_child_ends_when_its_parent_is_killed(tmp_path, sample, fork):
         finally:
             for process in forked:
                 process.kill()
-    assert len(forked) == fork
+        assert parent.stderr.read() == ""
+    assert len(forked) == 1
 
 
-def test_ctrl_c_in_a_terminal_is_the_parents_alone(tmp_path, sample):
-    wait = (
-        f"try:\n    {SAY}    signal.pause()\nexcept KeyboardInterrupt:\n    print(sum(1 for _ in iterator))\n    raise"
-    )
-    parent = script(tmp_path, USE + wait, sample.path, own_group=True, whole_end=True)
+@SLOW
+def test_ctrl_c_has_one_traceback_and_ends_the_child(tmp_path, sample):
+    parent = script(tmp_path, USE, sample.path, "raise", "wait", own_group=True, whole_end=True)
     with parent:
         child = int(parent.stdout.readline())
         os.killpg(parent.pid, signal.SIGINT)
@@ -203,11 +223,17 @@ def test_ctrl_c_in_a_terminal_is_the_parents_alone(tmp_path, sample):
 
 
 @SLOW
-def test_the_interpreters_exit_ends_the_child(tmp_path, sample):
-    parent = script(tmp_path, USE + SAY, sample.path, whole_end=True)
-    out, err = parent.communicate(timeout=60)
-    assert (parent.returncode, err) == (0, "")
-    assert is_gone(int(out))
+@pytest.mark.parametrize("ended", ["by itself", "by a signal"])
+def test_the_interpreters_exit_ends_the_child(tmp_path, sample, ended):
+    parent = script(tmp_path, USE, sample.path, *["-", "wait"] * (ended == "by a signal"), whole_end=True)
+    with parent:
+        child = int(parent.stdout.readline())
+        if ended == "by itself":
+            assert parent.communicate(timeout=60) == ("", "")
+            assert parent.returncode == 0
+        else:
+            parent.kill()
+        eventually(lambda: is_gone(child))
 
 
 # --- where it comes from --------------------------------------------------------------------------------------
@@ -232,10 +258,10 @@ def main():
 """
 
 
-@pytest.mark.parametrize(
-    "text", [pytest.param(UNGUARDED, marks=SLOW), WITH_A_FUNCTION + "\nif __name__ == '__main__':\n    main()"]
-)
+@SLOW
+@pytest.mark.parametrize("text", [UNGUARDED, WITH_A_FUNCTION + "\nif __name__ == '__main__':\n    main()"])
 def test_a_script_needs_a_guard_only_for_functions_of_its_own(tmp_path, sample, text):
+    """One with such a function and a guard is `USE` as well."""
     ran = script(tmp_path, text, sample.path)
     assert ran.communicate(timeout=60) == ("1000\n", "")
 

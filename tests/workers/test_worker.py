@@ -16,7 +16,8 @@ from h5stream.errors import IsolatedProcessError, LoaderClosedError
 from h5stream.workers.packing import pack, unpack
 from h5stream.workers.worker import Worker
 
-SLOW = pytest.mark.slow  # a process that imports torch, as the one that answers does by default
+# Those that import torch anew are slow; test_isolated_process.py has one by default.
+METHODS = ["fork", *(pytest.param(method, marks=pytest.mark.slow) for method in ("spawn", "forkserver"))]
 
 
 class Doubling:
@@ -46,7 +47,7 @@ def started(make, method="spawn"):
     return worker, heard
 
 
-@pytest.mark.parametrize("method", ["spawn", pytest.param("forkserver", marks=SLOW), "fork"])
+@pytest.mark.parametrize("method", METHODS)
 def test_a_worker_answers_and_its_end_is_told_however_it_was_started(method):
     worker, heard = started(Doubling, method)
     for number in range(5):
@@ -64,7 +65,7 @@ def test_a_worker_answers_and_its_end_is_told_however_it_was_started(method):
     assert not psutil.pid_exists(worker.pid) or psutil.Process(worker.pid).status() == psutil.STATUS_ZOMBIE
 
 
-@pytest.mark.parametrize("method", [pytest.param("spawn", marks=SLOW), pytest.param("forkserver", marks=SLOW), "fork"])
+@pytest.mark.parametrize("method", METHODS)
 def test_a_worker_ends_when_its_parent_hangs_up(method):
     worker, heard = started(Doubling, method)
     worker.post(1)

@@ -35,7 +35,7 @@ class StackedTask(ChunkTask):
 
     def land(self, stored: Iterator[Bytes], destination: Destination, tools: Tools) -> None:
         """Decode the chunks into a stack, and scatter that."""
-        stack, tally, raw_nbytes = _Stack(self, destination, tools), tools.tally, self.part.chunk_nbytes
+        stack, tally, raw_nbytes = Stack(self, destination, tools), tools.tally, self.part.chunk_nbytes
         self.fill_missing(destination, tools)
         began, before_ns, chunks = clock(), tally.read_ns, 0
         for start, stop, group in self.groups(stored):
@@ -47,7 +47,7 @@ class StackedTask(ChunkTask):
         tally.scattered(since)
 
 
-class _Stack:
+class Stack:
     """Decoded chunks of one task, one behind the other, until they are scattered with one call a field."""
 
     def __init__(self, task: StackedTask, destination: Destination, tools: Tools) -> None:
