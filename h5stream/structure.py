@@ -33,7 +33,18 @@ class Packed(NamedTuple):
     offsets: torch.Tensor
 
     def sample(self, k: int) -> torch.Tensor:
-        """Give the rows of one sample."""
+        """Return the rows of one sample.
+
+        Parameters
+        ----------
+        k : int
+            Which of the batch.
+
+        Returns
+        -------
+        Tensor
+            They view `values`.
+        """
         return self.values[int(self.offsets[k]) : int(self.offsets[k + 1])]
 
 
@@ -57,7 +68,18 @@ class Padded(NamedTuple):
     lengths: torch.Tensor
 
     def sample(self, k: int) -> torch.Tensor:
-        """Give the rows of one sample."""
+        """Return the rows of one sample.
+
+        Parameters
+        ----------
+        k : int
+            Which of the batch.
+
+        Returns
+        -------
+        Tensor
+            They view `values`.
+        """
         return self.values[k, : int(self.lengths[k])]
 
 

@@ -59,6 +59,9 @@ def files(tmp_path, monkeypatch):
             stead[f"data/{k}"] = np.zeros((60, 3), "f4")
             stead[f"data/{k}"].attrs["p_arrival_sample"] = k
             poisson[f"sample_{k}/input"], poisson[f"sample_{k}/output"] = np.zeros((8, 8)), np.zeros((8, 8))
+    with h5py.File("events.h5", "w") as events:
+        events["hit_charge"], events["hit_time"] = np.zeros(900, "f4"), np.zeros(900, "f4")
+        events["event_hits_index"], events["labels"] = np.arange(301) * 3, np.zeros(300)
     Path("slices").mkdir()
     for k in range(20):
         with h5py.File(f"slices/{k}.h5", "w") as one:

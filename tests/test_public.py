@@ -12,6 +12,7 @@ import h5stream
 PUBLIC = [
     "ActivationMemory",
     "BatchSearch",
+    "Between",
     "Blocks",
     "Bounds",
     "Boxes",
@@ -29,6 +30,8 @@ PUBLIC = [
     "LoaderStatistics",
     "Objects",
     "Order",
+    "Packed",
+    "Padded",
     "Padding",
     "Ranks",
     "RepackResult",

@@ -1,5 +1,7 @@
 """Ragged fields: samples of unlike numbers of rows, beside h5py."""
 
+import itertools
+
 import h5py
 import numpy as np
 import pytest
@@ -39,7 +41,7 @@ def write(path, counts, row_shape=(3,), dtype="f4", **stored):
         file["first"] = np.where(counts, bounds[:-1], -1)
         file["last"], file["final"] = bounds[1:], bounds[1:] - 1
         file["label"] = np.arange(len(counts))
-    return [hits[low:high] for low, high in zip(bounds[:-1], bounds[1:], strict=True)]
+    return [hits[low:high] for low, high in itertools.pairwise(bounds.tolist())]
 
 
 def rows_of(value, k, form):
@@ -193,6 +195,18 @@ def test_memory_is_not_used_again_while_a_tensor_looks_at_it(tmp_path):
     del kept
     assert sum(len(each) for each in values) == 2 * 40 * 30_000
     assert min(int(each.min()) for each in values) >= 1
+
+
+def test_nothing_but_ragged_fields_is_a_sample_too(tmp_path):
+    expected = write(tmp_path / "a.h5", [3, 0, 5, 2], chunks=4, compression="gzip")
+    for rows in SAID:
+        fields = {"hit": Field("hit", rows=rows), "label": SampleNumber()}
+        for loader in (
+            H5StreamLoader(tmp_path / "a.h5", 3, fields=fields, shuffle=True),
+            H5StreamLoader(tmp_path / "a.h5", 3, fields=fields, num_workers=0, window="all", shuffle=True),
+        ):
+            assert sorted(check(loader, expected)) == [0, 1, 2, 3]
+        assert np.array_equal(H5Dataset(tmp_path / "a.h5", fields["hit"])[2].numpy(), expected[2])
 
 
 @pytest.mark.parametrize(

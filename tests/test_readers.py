@@ -12,11 +12,14 @@ import torch
 from numpy.lib.recfunctions import structured_to_unstructured
 
 from h5stream import (
+    Between,
+    Bounds,
     Boxes,
     Ends,
     Field,
     H5Dataset,
     H5StreamLoader,
+    Lengths,
     Objects,
     Padding,
     Rows,
@@ -591,3 +594,107 @@ def test_ssl4mis(tmp_path, stored):
             expected.append({"image": file["image"][:], "label": file["label"][:]})
     paths = [f"{tmp_path}/{case}.h5" for case in cases]
     check_all(expected, paths, {"image": "image", "label": "label"}, Objects("files"))
+
+
+def check_ragged(expected, source, fields):
+    """Compare each sample of a shuffled epoch, fields of unlike lengths among them."""
+    with H5StreamLoader(source, 5, shuffle=True, seed=1, fields={**fields, "number": SampleNumber()}) as loader:
+        seen = []
+        for batch in loader:
+            for place, number in enumerate(batch["number"].tolist()):
+                for name, wanted in expected[number].items():
+                    found = batch[name]
+                    found = found.sample(place) if isinstance(found, tuple) else found[place]
+                    assert np.array_equal(found.numpy(), wanted), (name, number)
+                seen.append(number)
+    assert sorted(seen) == list(range(len(expected)))
+    dataset = H5Dataset(source, fields)
+    for k, wanted in enumerate(expected):
+        assert all(np.array_equal(dataset[k][name].numpy(), values) for name, values in wanted.items())
+
+
+@STORED
+def test_watchmal(tmp_path, stored):
+    """Hits of events by where each event's begin; the last event's go on to the end."""
+    rng, counts = np.random.default_rng(0), [4, 0, 9, 1, 6, 30, 2, 8, 5, 7, 3]
+    index = np.cumsum(counts) - counts
+    with h5py.File(tmp_path / "digi.h5", "w") as file:
+        write(file, "hit_pmt", rng.integers(0, 2000, sum(counts), "i4"), stored)
+        write(file, "hit_time", rng.random(sum(counts), "f4"), stored)
+        write(file, "hit_charge", rng.random(sum(counts), "f4"), stored)
+        file["event_hits_index"], file["labels"] = index, rng.integers(0, 4, len(counts))
+    expected = []
+    with h5py.File(tmp_path / "digi.h5") as file:
+        event_hits_index = np.append(file["event_hits_index"], file["hit_pmt"].shape[0]).astype(np.int64)
+        for item in range(len(counts)):
+            start, stop = event_hits_index[item], event_hits_index[item + 1]
+            hits = {name: file[name][start:stop] for name in ("hit_pmt", "hit_time", "hit_charge")}
+            expected.append({**hits, "labels": file["labels"][item]})
+    rows = Bounds("event_hits_index")
+    fields = {name: Field(name, rows=rows) for name in ("hit_pmt", "hit_time", "hit_charge")}
+    check_ragged(expected, tmp_path / "digi.h5", {**fields, "labels": "labels"})
+
+
+@STORED
+def test_returnn(tmp_path, stored):
+    """Sequences of frames one behind the other, and targets of other lengths."""
+    rng, lengths = np.random.default_rng(0), np.array([[9, 2], [4, 1], [13, 5], [1, 0], [7, 3], [8, 8]])
+    with h5py.File(tmp_path / "data.hdf", "w") as file:
+        write(file, "inputs", rng.random((int(lengths[:, 0].sum()), 5), "f4"), stored)
+        write(file, "targets/data/classes", rng.integers(0, 40, int(lengths[:, 1].sum()), "i4"), stored)
+        file["seqLengths"], file["inputLengths"], file["targetLengths"] = lengths, lengths[:, 0], lengths[:, 1]
+    expected = []
+    with h5py.File(tmp_path / "data.hdf") as file:
+        starts = np.vstack([[0, 0], np.cumsum(file["seqLengths"][...], axis=0)])
+        for k in range(len(lengths)):
+            (frames, classes), (frames_end, classes_end) = starts[k], starts[k + 1]
+            expected.append(
+                {
+                    "data": file["inputs"][frames:frames_end],
+                    "classes": file["targets/data/classes"][classes:classes_end],
+                }
+            )
+    fields = {
+        "data": Field("inputs", rows=Lengths("inputLengths")),
+        "classes": Field("targets/data/classes", rows=Lengths("targetLengths"), ragged="pad", pad_value=-1),
+    }
+    check_ragged(expected, tmp_path / "data.hdf", fields)
+
+
+@STORED
+def test_neural_motifs(tmp_path, stored):
+    """Boxes and relationships of images by the first and the last of each, which belongs to it; -1 for none."""
+    rng, counts = np.random.default_rng(0), np.array([[3, 2], [5, 0], [1, 1], [8, 4], [2, 0], [4, 3]])
+    ends = np.cumsum(counts, axis=0)
+    with h5py.File(tmp_path / "VG-SGG.h5", "w") as file:
+        write(file, "boxes_1024", rng.integers(0, 1024, (int(ends[-1, 0]), 4), "i4"), stored)
+        write(file, "labels", rng.integers(1, 151, (int(ends[-1, 0]), 1)), stored)
+        write(file, "relationships", rng.integers(0, 9, (int(ends[-1, 1]), 2), "i4"), stored)
+        for name, column in (("box", 0), ("rel", 1)):
+            some = counts[:, column] > 0
+            file[f"img_to_first_{name}"] = np.where(some, ends[:, column] - counts[:, column], -1)
+            file[f"img_to_last_{name}"] = np.where(some, ends[:, column] - 1, -1)
+    expected = []
+    with h5py.File(tmp_path / "VG-SGG.h5") as file:
+        first_box, last_box = file["img_to_first_box"][:], file["img_to_last_box"][:]
+        first_rel, last_rel = file["img_to_first_rel"][:], file["img_to_last_rel"][:]
+        for k in range(len(counts)):
+            relationships = np.zeros((0, 2), np.int32)
+            if first_rel[k] >= 0:
+                relationships = file["relationships"][first_rel[k] : last_rel[k] + 1]
+            expected.append(
+                {
+                    "boxes": file["boxes_1024"][:][first_box[k] : last_box[k] + 1, :],
+                    "labels": file["labels"][:, 0][first_box[k] : last_box[k] + 1],
+                    "relationships": relationships,
+                }
+            )
+    boxes = Between("img_to_first_box", "img_to_last_box", inclusive=True)
+    fields = {
+        "boxes": Field("boxes_1024", rows=boxes),
+        "labels": Field("labels", columns=(0, ...), rows=boxes, ragged="list"),
+        "relationships": Field(
+            "relationships", rows=Between("img_to_first_rel", "img_to_last_rel", inclusive=True), ragged="nested"
+        ),
+    }
+    check_ragged(expected, tmp_path / "VG-SGG.h5", fields)

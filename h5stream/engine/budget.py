@@ -111,7 +111,7 @@ def shape_of(layout: SampleLayout, kept: tuple[int, ...] = (), selected: NDArray
     read = [
         parts
         for number, parts in enumerate(layout.datasets)
-        if number not in kept and not can_be_mapped(layout, number)
+        if parts[0].targets and number not in kept and not can_be_mapped(layout, number)
     ]
     is_boxed = isinstance(layout.space, BoxSpace)
     planned = [parts for parts in read if is_boxed or any(part.access != DIRECT for part in parts)]

@@ -184,9 +184,9 @@ def lend(
 
 
 class RaggedMemory:
-    """Memory of shares, used again once no tensor looks at it: what is mapped anew costs more than what is read into it.
+    """Memory of shares, used again once no tensor looks at it.
 
-    As much is kept free as was in use at a time, less what is.
+    Mapping memory anew costs more than reading into it. As much is kept free as was in use at a time, less what is.
 
     # Guarantees: any thread may take. What comes back does so by one `deque.append`, which needs no lock, from
     whatever thread drops the last array over it, also inside the garbage collector.

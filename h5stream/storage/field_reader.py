@@ -29,6 +29,7 @@ from h5stream.storage.discovery import check_has_rows, find_dataset
 from h5stream.storage.extents import Extents, SampleKind, Volume, with_names
 from h5stream.storage.fields import Field, SampleShape
 from h5stream.storage.layout import (
+    DatasetPart,
     FieldLayout,
     Target,
 )
@@ -98,6 +99,8 @@ class FieldReader:
         for one in self._stretches:
             one.known.add_stretches(one.values, next(iter(lengths.values())), one.first, self.identity.path)
         parts = tuple(self._parts.part(*group) for group in self.groups.values())
+        if not parts and self._stretches:
+            parts = (self._rows_alone(self._stretches[0].said, next(iter(lengths.values()))),)
         return FileParts(
             rows=next(iter(lengths.values())),
             fields=tuple(replace(field, name=field.name.removeprefix(f"{group}/")) for field in self.fields),
@@ -105,6 +108,12 @@ class FieldReader:
             entries=tuple(entries),
             once=tuple(self.once),
         )
+
+    def _rows_alone(self, said: Stretches, samples: int) -> DatasetPart:
+        """Give what says which rows samples have as a dataset of no field, where nothing else has a row a sample."""
+        dataset, path, _ = find_dataset(self.file, names_of(said)[0], self.identity.path, self.guard)
+        part = self._parts.part(self._opened.place(dataset, path), None, path, (), [])
+        return replace(part, rows=samples, pieces=())
 
     def _add(self, place: int, field: Field | Given, lengths: dict[str, int]) -> Any:
         """Add what one entry of a sample holds; give the number of its field, or a dict of numbers."""

@@ -396,7 +396,7 @@ class SampleLayout:
             for one in self.lookups
         ]
         lead = max(found, key=lambda each: each[0], default=None)
-        if lead is None or lead[0] <= (self.leading[0].stored_row_nbytes if self.aligned else 0):
+        if lead is None or lead[0] <= self.leading[0].stored_row_nbytes:
             return None
         return lead[1:]
 
@@ -452,7 +452,7 @@ class SampleLayout:
         sequences are longer than it; fewer where sequences are large, since a window holds many blocks.
         """
         lead = self.leading[number]
-        steps = self.fields[lead.targets[0].field].steps
+        steps = self.fields[lead.targets[0].field].steps if lead.targets else None
         if not isinstance(self.space, SequenceSpace) or steps is None or lead.access == DIRECT:
             return 1
         wanted = -(-(max(steps) - min(steps) + 1) // lead.chunk_rows)
