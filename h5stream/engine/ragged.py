@@ -198,6 +198,9 @@ class RaggedMemory:
         self._lock = threading.Lock()
         self._lent_nbytes = self._free_nbytes = self._most_nbytes = 0
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RaggedMemory, ()
+
     def take(self, nbytes: int) -> Memory:
         """Take so many bytes; their content is undefined."""
         if nbytes < POOLED_NBYTES:

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from h5stream.engine.ragged import RaggedMemory
 from h5stream.engine.executor import Run
 from h5stream.engine.inline import InlineRun
 from h5stream.engine.plan import Placement
@@ -39,9 +40,11 @@ class Reader:
     file: FileStub = field(default_factory=FileStub)
     concurrency: int = 0
 
+    ragged_memory = RaggedMemory()
+
     @property
     def layout(self):
-        return SimpleNamespace(fields=(), datasets=(), files=(self.file,), files_of=lambda rows: (0,))
+        return SimpleNamespace(fields=(), row_nbytes=0, datasets=(), files=(self.file,), files_of=lambda rows: (0,))
 
     def accepted(self, placement, stopped):
         return placement
