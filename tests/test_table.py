@@ -233,7 +233,7 @@ def test_groups_are_named_with_their_files(paths):
         H5Dataset(paths[0], "x", samples=Table(group=["c"], row=[0]))
     with pytest.raises(errors.OptionError, match=r"Field.*at='row2'.*there is no Table"):
         H5Dataset(paths[0], Field("b/x", at="row2"))
-    with pytest.raises(errors.OptionError, match=r"samples= takes Sequences\(...\), Rows\(...\), Table"):
+    with pytest.raises(errors.OptionError, match=r"samples= takes Sequences\(...\), Rows\(...\), Objects"):
         H5Dataset(paths[0], "b/x", samples={"row": [0]})
     both = [H5Dataset(path, "x", samples=table) for path in paths]
     with pytest.raises(errors.OptionError, match="a Table lists the samples of one H5Dataset"):
