@@ -389,3 +389,20 @@ def test_a_function_that_breaks_is_told(paths):
         Boxes((4, 4), at="grid", accept=has_enough)
     with pytest.raises(errors.OptionError, match="it needs accept="):
         Boxes((4, 4), per_epoch=1, accept_on="label")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_damaged_chunk_is_told_by_the_batch_that_needs_it_also_where_a_function_looks_first(tmp_path, workers):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=np.ones((8, 8), "f4"), chunks=(4, 4), compression="gzip")
+        where = file["x"].id.get_chunk_info(3)
+    with path.open("r+b") as file:
+        file.seek(where.byte_offset)
+        file.write(b"\xff" * where.size)
+    boxes = Boxes((4, 4), per_epoch=60, accept=lambda x: x.sum() == 16)
+    given = {"fields": "x", "samples": boxes, "shuffle": True, "num_workers": workers}
+    with pytest.raises(errors.CorruptChunkError, match=r"chunk \(4, 4\)"):
+        list(H5StreamLoader(path, 5, **given))
+    with H5StreamLoader(path, 5, on_error="skip", **given) as loader:
+        assert 0 < sum(len(x) for x in loader) < 60

@@ -14,7 +14,7 @@ from h5stream.engine.batches import objects_for
 from h5stream.engine.plan import Placement
 from h5stream.engine.slots import SlotFormat, address_of
 from h5stream.engine.tasks import Destination, Task
-from h5stream.errors import OptionError
+from h5stream.errors import CorruptChunkError, OptionError
 from h5stream.samples.box_space import Accept, BoxSpace
 from h5stream.storage.layout import SampleLayout
 from h5stream.structure import sample_of
@@ -84,6 +84,15 @@ class Acceptance:
         )
 
     def _accepts(self, numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Ask the function about some boxes; one that cannot be read is taken, so that its batch tells why."""
+        try:
+            return self._answers(numbers)
+        except CorruptChunkError:
+            if len(numbers) == 1:
+                return np.ones(1, dtype=bool)
+            return np.concatenate([self._accepts(numbers[k : k + 1]) for k in range(len(numbers))])
+
+    def _answers(self, numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Ask the function about some boxes, each read once."""
         distinct, which = np.unique(numbers, return_inverse=True)
         count = len(distinct)
