@@ -120,7 +120,9 @@ class Assembler:
             filler = np.array([f.ragged.pad_value]).astype(f.dtype).view(np.uint8)
             memory = padded(memory, lengths, f.placed_nbytes, filler, self._padded_memory.take)
             shape = (len(lengths), int(lengths.max(initial=0)), *f.row_shape)
-        values = torch.from_numpy(memory).view(dtype).view(shape) if memory.nbytes else torch.empty(shape, dtype=dtype)
+        # Made of the array itself, which says when its memory may be used again.
+        values = torch.frombuffer(memory, dtype=dtype) if memory.nbytes else torch.empty(0, dtype=dtype)
+        values = values.view(shape) if len(shape) > 1 else values
         values = values if f.cast is None or f.cast == dtype else cast(values, f.cast)
         return in_form(values, lengths, f.ragged.form)
 
