@@ -1,6 +1,6 @@
 """The instructions that numba has no words for: raw copies, stores past the cache, a fence, a call by address.
 
-Only `h5stream.engine.kernels` uses them.
+Only kernels use them: `h5stream.engine.kernels`, and those of `h5stream.storage` that read headers.
 """
 
 from __future__ import annotations
