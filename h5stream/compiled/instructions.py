@@ -148,6 +148,18 @@ u32_at, u64_at = _typed_pointer(types.uint32), _typed_pointer(types.uint64)
 
 
 @intrinsic
+def word_at(typingctx: Any, address: Any) -> Any:
+    """Load 8 bytes from an address of any alignment."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        value = builder.load(builder.inttoptr(args[0], _WORD.as_pointer()))
+        value.align = 1
+        return value
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic
 def read_at(typingctx: Any, descriptor: Any, target: Any, count: Any, offset: Any) -> Any:
     """Call the C library's pread; gives the bytes that it read, 0 at the file's end, -1 for an error."""
 

@@ -8,8 +8,9 @@ attributes, which are messages too until there are many.
 Every function here gives up, with False or a negative number, at whatever it does not know: the caller asks libhdf5
 then. Which messages, versions and flags are known is what HDF5 1.6 to 2.0 write.
 
-# Guarantees: nothing is read but through `read`, which keeps to the file and to the buffer; every position in the
-buffer is compared with the end of what was read before it is used; every loop is bounded by the bytes of one header.
+# Guarantees: nothing is read but through `metadata_bytes.read`, which keeps to the file and to the buffer; every
+position in the buffer is compared with the end of what was read before it is used; every loop is bounded by the bytes
+of one header.
 
 Source: the HDF5 File Format Specification, version 3.0, "Disk Format: Level 2A, Data Object Headers"; layout version 5
 is that of libhdf5 2.0.
@@ -21,11 +22,25 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from h5stream.compiled.instructions import read_at
+from h5stream.compiled.instructions import copy_bytes
 from h5stream.compiled.jit import jit
-
-NOWHERE, BEYOND = -1, -2
-"""An address that stands for none, and one that cannot be right."""
+from h5stream.storage.heap_bytes import collect_ids, find_in_heap, heap_scratch, load_heap
+from h5stream.storage.metadata_bytes import (
+    BASE,
+    BEYOND,
+    FILE_NBYTES,
+    LENGTH_NBYTES,
+    NOWHERE,
+    OFFSET_NBYTES,
+    SLACK_NBYTES,
+    address,
+    address_of,
+    ends_with_checksum,
+    is_signed,
+    length,
+    number,
+    read,
+)
 
 ABSENT, ASK = -1, -2
 """An attribute that the object lacks, and one that libhdf5 must be asked for."""
@@ -40,7 +55,7 @@ MOST_AXES = 8
 MOST_BLOCKS = 256
 MOST_KINDS = 16_384
 FIRST_NBYTES = 512
-"""Bytes that are read of each header first. h5py's usual headers take 272 bytes; another read costs as much as 2 KiB."""
+"""Bytes that are read of each header first. h5py's usual ones take 272 bytes; another read costs as much as 2 KiB."""
 ROOM_NBYTES = 512 * 1024
 """The longest header that is read, with its blocks and what its dense attributes need."""
 KEY_NBYTES = 256 * 1024
@@ -48,11 +63,9 @@ POOL_NBYTES = 16 * 1024 * 1024
 """Bytes of distinct datatypes and the like that are told apart."""
 
 _MOST_PROBES = 64
+_MOST_DENSE = 4096
 _MOST_ELEMENTS = 1 << 60
 _MOST_CHUNK_NBYTES = 1 << 40
-
-# Places in `given`.
-_DESCRIPTOR, FILE_NBYTES, OFFSET_NBYTES, LENGTH_NBYTES, BASE = range(5)
 
 # Messages by their number in the file: where each is noted in `found`, or what else becomes of it.
 _IGNORED, _OF_GROUPS, _UNKNOWN = -1, -2, -3
@@ -101,8 +114,8 @@ class Wanted(NamedTuple):
 class Interned(NamedTuple):
     """Byte strings that were seen, each once: one table for objects, and one for each attribute.
 
-    `table` leads from a hash to a number, `places` from a number to bytes in `pool`; `counts` are numbers given out, and
-    bytes used of the pool at its end.
+    `table` leads from a hash to a number, `places` from a number to bytes in `pool`; `counts` are numbers given out,
+    and at its end the bytes used of the pool.
     """
 
     pool: Any
@@ -134,108 +147,6 @@ class KindColumns(NamedTuple):
     element_nbytes: Any
     filters: Any
     chunk_shape: Any
-
-
-# --- bytes ----------------------------------------------------------------------------------------------------
-
-
-@jit
-def read(given, buffer, at, nbytes, offset):
-    """Read bytes of the file to a position of the buffer; False where they are not all inside of both."""
-    if offset < 0 or nbytes < 0 or at < 0:
-        return False
-    if nbytes > given[FILE_NBYTES] - offset or nbytes > buffer.size - at:
-        return False
-    done = 0
-    target = np.int64(buffer.ctypes.data) + at
-    while done < nbytes:
-        got = read_at(given[_DESCRIPTOR], target + done, nbytes - done, offset + done)
-        if got <= 0:
-            return False
-        done += got
-    return True
-
-
-@jit
-def number(buffer, at, nbytes):
-    """Give an unsigned number of so many bytes; one of 8 bytes that is 2**63 and more is negative."""
-    value = np.int64(0)
-    for k in range(nbytes):
-        value |= np.int64(buffer[at + k]) << np.int64(8 * k)
-    return value
-
-
-@jit
-def length(given, buffer, at):
-    """Give a count of bytes or elements as this file writes them; negative where it cannot be right."""
-    return number(buffer, at, given[LENGTH_NBYTES])
-
-
-@jit
-def address(given, buffer, at):
-    """Give an address as an offset into the file; `NOWHERE` or `BEYOND` where it is none."""
-    nbytes = given[OFFSET_NBYTES]
-    value = number(buffer, at, nbytes)
-    if value == -1 or (nbytes < 8 and value == (np.int64(1) << (8 * nbytes)) - 1):
-        return NOWHERE
-    if value < 0 or value >= given[FILE_NBYTES] - given[BASE]:
-        return BEYOND
-    return value + given[BASE]
-
-
-@jit
-def is_signed(buffer, at, signature):
-    """Tell whether four bytes are a signature, given as a number."""
-    return number(buffer, at, 4) == signature
-
-
-@jit
-def _turned(value, by):
-    return ((value << by) | (value >> (32 - by))) & 0xFFFFFFFF
-
-
-@jit
-def checksum(buffer, at, nbytes):
-    """Give the checksum of metadata: lookup3's ``hashlittle``. Source: Bob Jenkins, burtleburtle.net/bob/c/lookup3.c."""
-    low = np.int64(0xFFFFFFFF)
-    a = (np.int64(0xDEADBEEF) + nbytes) & low
-    b, c = a, a
-    while nbytes > 12:
-        a = (a + number(buffer, at, 4)) & low
-        b = (b + number(buffer, at + 4, 4)) & low
-        c = (c + number(buffer, at + 8, 4)) & low
-        a = ((a - c) & low) ^ _turned(c, 4)
-        c = (c + b) & low
-        b = ((b - a) & low) ^ _turned(a, 6)
-        a = (a + c) & low
-        c = ((c - b) & low) ^ _turned(b, 8)
-        b = (b + a) & low
-        a = ((a - c) & low) ^ _turned(c, 16)
-        c = (c + b) & low
-        b = ((b - a) & low) ^ _turned(a, 19)
-        a = (a + c) & low
-        c = ((c - b) & low) ^ _turned(b, 4)
-        b = (b + a) & low
-        at += 12
-        nbytes -= 12
-    if nbytes == 0:
-        return c
-    a = (a + number(buffer, at, min(4, nbytes))) & low
-    b = (b + number(buffer, at + 4, max(0, min(4, nbytes - 4)))) & low
-    c = (c + number(buffer, at + 8, max(0, nbytes - 8))) & low
-    c = ((c ^ b) - _turned(b, 14)) & low
-    a = ((a ^ c) - _turned(c, 11)) & low
-    b = ((b ^ a) - _turned(a, 25)) & low
-    c = ((c ^ b) - _turned(b, 16)) & low
-    a = ((a ^ c) - _turned(c, 4)) & low
-    b = ((b ^ a) - _turned(a, 14)) & low
-    return ((c ^ b) - _turned(b, 24)) & low
-
-
-@jit
-def ends_with_checksum(buffer, at, nbytes):
-    """Tell whether the last four of some bytes are the checksum of those before them."""
-    return nbytes > 4 and number(buffer, at + nbytes - 4, 4) == checksum(buffer, at, nbytes - 4)
 
 
 # --- messages -------------------------------------------------------------------------------------------------
@@ -277,18 +188,22 @@ def element_nbytes(buffer, at, nbytes):
 
 
 @jit
+def _same(one, at, other, there, nbytes):
+    """Tell whether bytes of two buffers are the same."""
+    for k in range(0, nbytes, 8):
+        count = min(8, nbytes - k)
+        if number(one, at + k, count) != number(other, there + k, count):
+            return False
+    return True
+
+
+@jit
 def _number_wanted(buffer, at, nbytes, wanted):
     """Give the number of the wanted attribute with this name; -1 if it is none of them."""
     for which in range(wanted.edges.size - 1):
         start = wanted.edges[which]
-        if wanted.edges[which + 1] - start == nbytes:
-            same = True
-            for k in range(nbytes):
-                if buffer[at + k] != wanted.names[start + k]:
-                    same = False
-                    break
-            if same:
-                return which
+        if wanted.edges[which + 1] - start == nbytes and _same(buffer, at, wanted.names, start, nbytes):
+            return which
     return -1
 
 
@@ -361,9 +276,9 @@ def _note_message(given, scratch, kind, flags, body, nbytes, shift, wanted):
         found[_BLOCKS] += 1
         return True
     slot = _SLOTS[kind] if kind < _SLOTS.size else _UNKNOWN
-    if slot == _OF_GROUPS or slot == SYMBOL_TABLE or slot == LINK_INFO:
+    if slot in (_OF_GROUPS, SYMBOL_TABLE, LINK_INFO):
         found[IS_GROUP] = 1
-    if slot == _OF_GROUPS or slot == _IGNORED:
+    if slot in (_OF_GROUPS, _IGNORED):
         return True
     if slot == _UNKNOWN or shared or found[2 * slot] >= 0:
         return False
@@ -449,6 +364,50 @@ def scan(given, where, scratch, wanted):
     return version == 2 or found[_MESSAGES] == messages
 
 
+# --- attributes that are not in the header ----------------------------------------------------------------------
+
+
+@jit
+def _note_dense(given, scratch, heaps, ids, tree, heap_at, wanted):
+    """Note where the values of wanted attributes lie that are in a heap; False for any doubt."""
+    buffer, used = scratch.buffer, scratch.found[USED]
+    heap = load_heap(given, heaps, buffer, used, buffer.size - SLACK_NBYTES - used, heap_at)
+    if heap.nbytes < 0 or heap.id_nbytes != 8:
+        return False
+    # A record has the ID and the flags of the message.
+    count = collect_ids(given, heaps, tree, 8, 0, 9, ids)
+    for k in range(count):
+        at, nbytes, shift = find_in_heap(heaps, buffer, heap, ids, 9 * k)
+        if nbytes < 8 or ids[9 * k + 8] & ~_KNOWN_FLAGS or ids[9 * k + 8] & _SHARED:
+            return False
+        if not note_attribute(given, scratch, at, nbytes, shift, wanted):
+            return False
+    return count >= 0
+
+
+@jit
+def _find_dense(given, scratch, heaps, ids, wanted):
+    """Look for wanted attributes outside of the header, and say of which of them libhdf5 must be asked."""
+    buffer, found, values, wide = scratch.buffer, scratch.found, scratch.values, given[OFFSET_NBYTES]
+    absent = 0
+    for which in range(values.shape[0]):
+        absent += values[which, VALUE_AT] == ABSENT
+    at, nbytes = found[2 * ATTRIBUTE_INFO], found[2 * ATTRIBUTE_INFO + 1]
+    if absent and at >= 0:
+        flags = buffer[at + 1] if nbytes >= 2 else 0
+        heap = at + 2 + (2 if flags & 1 else 0)
+        if nbytes < 2 or buffer[at] or flags > 3 or heap + 2 * wide > at + nbytes:
+            found[DOUBTED] = 1
+        else:
+            heap_at, tree = address(given, buffer, heap), address(given, buffer, heap + wide)
+            if heap_at != NOWHERE and not _note_dense(given, scratch, heaps, ids, tree, heap_at, wanted):
+                found[DOUBTED] = 1
+    if found[DOUBTED]:
+        for which in range(values.shape[0]):
+            if values[which, VALUE_AT] == ABSENT:
+                values[which, VALUE_AT] = ASK
+
+
 # --- datasets -------------------------------------------------------------------------------------------------
 
 
@@ -506,7 +465,7 @@ def _describe_chunks_4(given, scratch, at, nbytes, filtered):
 
 @jit
 def _check_chunks(given, scratch, filtered):
-    """Tell whether chunks have a shape, and a single one its place; notes the bytes of a single one that is as it is."""
+    """Tell whether chunks have a shape, and a single one its place; notes the bytes of an unfiltered one."""
     about = scratch.about
     nbytes = about[ELEMENT]
     is_one = True
@@ -620,11 +579,11 @@ def _describe(given, scratch):
 @jit
 def _add(key, used, source, at, nbytes):
     """Put some bytes behind a key, with their count; gives the bytes used, -1 where there is no room."""
-    if used < 0 or used + 4 + nbytes > key.size:
+    if used < 0 or used + 4 + nbytes > key.size - SLACK_NBYTES:
         return np.int64(-1)
     for k in range(4):
         key[used + k] = (nbytes >> (8 * k)) & 0xFF
-    key[used + 4 : used + 4 + nbytes] = source[at : at + nbytes]
+    copy_bytes(address_of(key) + used + 4, address_of(source) + at, nbytes)
     return used + 4 + nbytes
 
 
@@ -651,29 +610,24 @@ def _intern(key, nbytes, interned, which):
     """Give the number of a key, a new one where it was not seen before; -1 where there is no room for another."""
     pool, places, table = interned.pool, interned.places, interned.table
     mixed = np.uint64(14695981039346656037)
-    for k in range(nbytes):  # FNV-1a; keys of one hash are still compared
-        mixed = (mixed ^ np.uint64(key[k])) * np.uint64(1099511628211)
+    for k in range(0, nbytes, 8):  # like FNV-1a, by words; keys of one hash are still compared
+        mixed = (mixed ^ np.uint64(number(key, k, min(8, nbytes - k)))) * np.uint64(0x9E3779B97F4A7C15)
+        mixed ^= mixed >> np.uint64(29)
     mask = table.shape[1] - 1
     slot = np.int64(mixed >> np.uint64(33)) & mask
     for _ in range(_MOST_PROBES):
         seen = table[which, slot]
         if seen < 0:
             seen, start = interned.counts[which], interned.counts[-1]
-            if seen == places.shape[1] or nbytes > pool.size - start:
+            if seen == places.shape[1] or nbytes > pool.size - SLACK_NBYTES - start:
                 return np.int64(-1)
-            pool[start : start + nbytes] = key[:nbytes]
+            copy_bytes(address_of(pool) + start, address_of(key), nbytes)
             places[which, seen, 0], places[which, seen, 1], table[which, slot] = start, nbytes, seen
             interned.counts[which], interned.counts[-1] = seen + 1, start + nbytes
             return np.int64(seen)
         start = places[which, seen, 0]
-        if places[which, seen, 1] == nbytes:
-            same = True
-            for k in range(nbytes):
-                if pool[start + k] != key[k]:
-                    same = False
-                    break
-            if same:
-                return np.int64(seen)
+        if places[which, seen, 1] == nbytes and _same(pool, start, key, 0, nbytes):
+            return np.int64(seen)
         slot = (slot + 1) & mask
     return np.int64(-1)
 
@@ -732,13 +686,11 @@ def read_each(given, addresses, scratch, wanted, interned, columns, kinds):
     columns, kinds
         Filled.
     """
+    heaps, ids = heap_scratch(), np.zeros(9 * _MOST_DENSE + SLACK_NBYTES, dtype=np.uint8)
     for i in range(addresses.size):
         known = addresses[i] >= 0 and scan(given, addresses[i] + given[BASE], scratch, wanted)
         if known and _describe(given, scratch):
             if scratch.values.shape[0]:
-                if scratch.found[2 * ATTRIBUTE_INFO] >= 0 or scratch.found[DOUBTED]:
-                    for which in range(scratch.values.shape[0]):
-                        if scratch.values[which, VALUE_AT] == ABSENT:
-                            scratch.values[which, VALUE_AT] = ASK
+                _find_dense(given, scratch, heaps, ids, wanted)
                 _keep_attributes(scratch, interned, i, columns)
             _keep(scratch, interned, i, columns, kinds)

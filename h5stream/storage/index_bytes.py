@@ -16,13 +16,16 @@ import numpy as np
 from h5stream.compiled.jit import jit
 from h5stream.storage.header_bytes import (
     BTREE_1,
-    FILE_NBYTES,
     FIXED_ARRAY,
     IMPLICIT,
+    SINGLE,
+)
+from h5stream.storage.metadata_bytes import (
+    FILE_NBYTES,
     LENGTH_NBYTES,
     NOWHERE,
     OFFSET_NBYTES,
-    SINGLE,
+    SLACK_NBYTES,
     address,
     ends_with_checksum,
     is_signed,
@@ -63,6 +66,13 @@ class ChunkColumns(NamedTuple):
     offset: Any
     nbytes: Any
     filter_mask: Any
+
+
+@jit
+def tree_scratch():
+    """Make memory for the nodes of a version 1 B-tree, and of one thing that its leaves lead to; and for a way down."""
+    nodes = np.empty((MOST_LEVELS + 1) * NODE_NBYTES + SLACK_NBYTES, dtype=np.uint8)
+    return nodes, np.zeros((MOST_LEVELS, 3), dtype=np.int64)
 
 
 @jit
@@ -209,9 +219,7 @@ def _chunks(given, buffer, stack, grid, sides, owner, columns, used):
         return used
     if index == BTREE_1:
         chunk_shape = grid.chunk_shape[kind]
-        return _from_tree(
-            given, buffer, stack, where, rank, sides, chunk_shape, whole, filtered, owner, columns, used
-        )
+        return _from_tree(given, buffer, stack, where, rank, sides, chunk_shape, whole, filtered, owner, columns, used)
     if index == FIXED_ARRAY:
         return _from_fixed_array(given, buffer, where, count, whole, filtered, owner, columns, used)
     if index == IMPLICIT and not filtered:
