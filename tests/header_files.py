@@ -97,7 +97,9 @@ def made_objects(draw):
         grows=draw(st.sampled_from(["no", "no", "first", "every", "to more"])) if chunked else "no",
         fill=draw(st.booleans()) and dtype in ("f4", ">i2", "S5", "compound"),
         written=draw(st.booleans()),
-        attributes=tuple(draw(st.one_of(st.lists(attribute, max_size=3), st.lists(attribute, min_size=7, max_size=20)))),
+        attributes=tuple(
+            draw(st.one_of(st.lists(attribute, max_size=3), st.lists(attribute, min_size=7, max_size=20)))
+        ),
         attributes_late=draw(st.booleans()),
     )
 
@@ -118,8 +120,13 @@ def header_files(draw):
 def write_file(case: HeaderFile, path: Path) -> None:
     """Write a file to a path."""
     access, creation = h5py.h5p.create(h5py.h5p.FILE_ACCESS), h5py.h5p.create(h5py.h5p.FILE_CREATE)
-    low = h5py.h5f.LIBVER_EARLIEST if case.libver == "earliest" else getattr(
-        h5py.h5f, {"latest": "LIBVER_LATEST", "v108": "LIBVER_V18"}.get(case.libver, f"LIBVER_{case.libver.upper()}")
+    low = (
+        h5py.h5f.LIBVER_EARLIEST
+        if case.libver == "earliest"
+        else getattr(
+            h5py.h5f,
+            {"latest": "LIBVER_LATEST", "v108": "LIBVER_V18"}.get(case.libver, f"LIBVER_{case.libver.upper()}"),
+        )
     )
     access.set_libver_bounds(low, h5py.h5f.LIBVER_LATEST)
     creation.set_sizes(*case.sizes)
@@ -288,7 +295,9 @@ def open_object(file: Any, address: int) -> Any:
     number = ask(file.id.id, address)
     if number < 0:
         raise OSError("libhdf5 cannot open it")
-    kind = h5py.h5i.get_type(h5py.h5g.GroupID(number))
+    ask_kind = libhdf5().H5Iget_type
+    ask_kind.argtypes = [ctypes.c_int64]
+    kind = ask_kind(number)
     if kind == h5py.h5i.DATASET:
         return h5py.h5d.DatasetID(number)
     return h5py.h5g.GroupID(number) if kind == h5py.h5i.GROUP else h5py.h5t.TypeID(number)
@@ -298,7 +307,9 @@ def _attribute_names(file: Any, addresses: list[int]) -> list[str]:
     names: dict[str, None] = {}
     for address in addresses[:50]:
         try:
-            h5py.h5a.iterate(open_object(file, address), lambda name: names.setdefault(name.decode(errors="surrogateescape")))
+            h5py.h5a.iterate(
+                open_object(file, address), lambda name: names.setdefault(name.decode(errors="surrogateescape"))
+            )
         except _FAILURES:
             continue
         if len(names) > MOST_NAMES:
@@ -307,7 +318,18 @@ def _attribute_names(file: Any, addresses: list[int]) -> list[str]:
 
 
 def _check_shapes_of_arrays(read: Any, chunks: Any, count: int) -> None:
-    for name in ("kind", "rank", "dims", "layout", "address", "nbytes", "index", "filter_mask", "understood"):
+    for name in (
+        "kind",
+        "rank",
+        "dims",
+        "layout",
+        "address",
+        "nbytes",
+        "index",
+        "filter_mask",
+        "understood",
+        "is_numbered",
+    ):
         assert len(getattr(read, name)) == count, name
     assert len(read.kinds.first) == len({int(k) for k in read.kind if k >= 0})
     assert [int(read.kind[i]) for i in read.kinds.first] == list(range(len(read.kinds.first)))
@@ -353,14 +375,17 @@ def _compare_dataset(
     assert not read.dims[i, max(rank, 0) :].any(), "dims beyond the rank"
     assert read.layout[i] == LAYOUTS[layout], "layout"
     kind = int(read.kind[i])
-    assert read.kinds.element_nbytes[kind] == stored.get_size(), "bytes of an element"
+    if is_fixed(stored):  # what has a pointer in memory has another size there
+        assert read.kinds.element_nbytes[kind] == stored.get_size(), "bytes of an element"
     assert read.kinds.filters[kind] == creation.get_nfilters(), "filters"
     _compare_kind(stored, creation, (rank, layout), alike.setdefault(("object", kind), []))
     if layout == h5py.h5d.CHUNKED:
         assert tuple(read.kinds.chunk_shape[kind][:rank]) == creation.get_chunk(), "shape of chunks"
         _compare_chunks(dataset, shape, creation.get_chunk(), i, read, chunks, counts)
     elif layout == h5py.h5d.CONTIGUOUS:
-        assert read.address[i] == (ours.NOWHERE if offset is None else offset), "address"
+        # libhdf5 adds the user block also to the address that stands for none.
+        none = offset is None or offset == h5py.h5i.get_file_id(dataset).get_create_plist().get_userblock() - 1
+        assert read.address[i] == (ours.NOWHERE if none else offset), "address"
         assert read.nbytes[i] == nbytes, "stored bytes"
     else:
         assert read.nbytes[i] == nbytes, "stored bytes"
@@ -457,7 +482,10 @@ def _compare_attribute(
         assert values.kind[i] == -1
         return
     stored, space = attribute.get_type(), attribute.get_space()
-    assert attribute.get_storage_size() == values.nbytes[i], "bytes of an attribute"
+    if values.nbytes[i]:  # h5py takes 0 for an error
+        assert attribute.get_storage_size() == values.nbytes[i], "bytes of an attribute"
+    else:
+        assert not space.get_simple_extent_npoints(), "bytes of an attribute"
     shape = () if space.get_simple_extent_type() == h5py.h5s.NULL else space.get_simple_extent_dims()
     _compare_kind(stored, None, shape, alike.setdefault((name, int(values.kind[i])), []))
     _compare_bytes(attribute, shape, stored, descriptor, address, int(values.nbytes[i]))

@@ -88,7 +88,7 @@ FOUND = 24
 VALUE_AT, VALUE_NBYTES, TYPE_AT, TYPE_NBYTES, SPACE_AT, SPACE_NBYTES = range(6)
 
 # Places in `about`; after the last come the shape and the chunks' shape.
-RANK, LAYOUT, AT, NBYTES, INDEX, MASK, ELEMENT, FILTERS, SHAPE = range(9)
+RANK, LAYOUT, AT, NBYTES, INDEX, IS_NUMBERED, MASK, ELEMENT, FILTERS, SHAPE = range(10)
 CHUNK_SHAPE = SHAPE + MOST_AXES
 ABOUT = CHUNK_SHAPE + MOST_AXES
 
@@ -133,6 +133,7 @@ class Columns(NamedTuple):
     address: Any
     nbytes: Any
     index: Any
+    is_numbered: Any
     filter_mask: Any
     shape: Any
     value_address: Any
@@ -488,16 +489,18 @@ def _check_chunks(given, scratch, filtered):
 
 
 @jit
-def _grid_is_fixed(given, scratch, space, dims):
-    """Tell whether the grid has as many chunks as it may ever have, on every axis but the first.
+def _is_numbered(given, scratch, space, dims):
+    """Tell whether the chunks' places in the index are their numbers in the grid.
 
-    Arrays of chunks are numbered by the largest grid; then both numbers are the same.
+    Arrays of chunks are numbered by the largest grid that there may ever be; only the first axis may still grow.
     """
     buffer, about = scratch.buffer, scratch.about
     each = given[LENGTH_NBYTES]
     if buffer[space + 2] == 0 or about[INDEX] == BTREE_1 or about[INDEX] == SINGLE or about[INDEX] == BTREE_2:
         return True
     for k in range(1, about[RANK]):
+        if about[CHUNK_SHAPE + k] <= 0:
+            return False
         most, side = length(given, buffer, dims + (about[RANK] + k) * each), about[CHUNK_SHAPE + k]
         if most < 0 or (most - 1) // side != (about[SHAPE + k] - 1) // side:
             return False
@@ -570,7 +573,8 @@ def _describe(given, scratch):
         known = _describe_chunks_3(given, scratch, at, nbytes)
     else:
         known = _describe_chunks_4(given, scratch, at, nbytes, filters > 0)
-    return known and _check_chunks(given, scratch, filters > 0) and _grid_is_fixed(given, scratch, space, dims)
+    about[IS_NUMBERED] = known and _is_numbered(given, scratch, space, dims)
+    return known and _check_chunks(given, scratch, filters > 0)
 
 
 # --- kinds ----------------------------------------------------------------------------------------------------
@@ -650,7 +654,7 @@ def _keep(scratch, interned, i, columns, kinds):
     columns.kind[i], columns.rank[i], columns.layout[i] = kind, about[RANK], about[LAYOUT]
     columns.address[i], columns.nbytes[i] = about[AT], about[NBYTES]
     columns.index[i] = about[INDEX] if about[LAYOUT] == CHUNKED else -1
-    columns.filter_mask[i] = about[MASK]
+    columns.filter_mask[i], columns.is_numbered[i] = about[MASK], about[IS_NUMBERED] != 0
     for k in range(about[RANK]):
         columns.shape[k, i] = about[SHAPE + k]
 

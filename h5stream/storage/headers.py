@@ -150,6 +150,8 @@ class Headers:
         Bytes stored there: of contiguous and compact data, and of a single chunk.
     index : ndarray of int8
         Kind of chunk index: `BTREE_1`, `SINGLE`, ...; -1 for what is not chunked.
+    is_numbered : ndarray of bool
+        Whether the chunks' places in their index are their numbers in the grid; what may still grow has other ones.
     filter_mask : ndarray of uint32
         Of a single chunk.
     attributes : mapping of str to AttributeValues
@@ -165,6 +167,7 @@ class Headers:
     address: NDArray[np.int64]
     nbytes: NDArray[np.int64]
     index: NDArray[np.int8]
+    is_numbered: NDArray[np.bool_]
     filter_mask: NDArray[np.uint32]
     attributes: Mapping[str, AttributeValues]
     kinds: HeaderKinds
@@ -264,6 +267,7 @@ def read_headers(
         address=columns.address,
         nbytes=columns.nbytes,
         index=columns.index,
+        is_numbered=columns.is_numbered,
         filter_mask=columns.filter_mask,
         attributes={
             name: AttributeValues(
@@ -401,6 +405,7 @@ def _columns(count: int, attributes: int) -> header_bytes.Columns:
         address=np.full(count, NOWHERE, dtype=np.int64),
         nbytes=np.zeros(count, dtype=np.int64),
         index=np.full(count, -1, dtype=np.int8),
+        is_numbered=np.zeros(count, dtype=bool),
         filter_mask=np.zeros(count, dtype=np.uint32),
         shape=np.zeros((header_bytes.MOST_AXES, count), dtype=np.int64),  # axes that no object has are never touched
         value_address=np.full((attributes, count), ASK, dtype=np.int64),
@@ -422,6 +427,7 @@ def _kind_columns() -> header_bytes.KindColumns:
 def _chunked(headers: Headers) -> index_bytes.ChunkedColumns:
     return index_bytes.ChunkedColumns(
         index=headers.index,
+        is_numbered=headers.is_numbered,
         address=headers.address,
         nbytes=headers.nbytes,
         filter_mask=headers.filter_mask,

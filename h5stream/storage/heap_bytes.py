@@ -45,12 +45,11 @@ class HeapScratch(NamedTuple):
 
 
 class Heap(NamedTuple):
-    """A heap whose blocks are in memory: where from, how many bytes and blocks.
+    """A heap whose blocks are in memory: how many bytes and blocks.
 
     `nbytes` is -1 where it was not understood. `id_nbytes`, `offset_nbytes` and `length_nbytes` are those of a heap ID.
     """
 
-    at: Any
     nbytes: Any
     blocks: Any
     id_nbytes: Any
@@ -64,7 +63,7 @@ def heap_scratch():
     return HeapScratch(
         np.zeros((MOST_DEPTH + 1) * NODE_NBYTES + SLACK_NBYTES, dtype=np.uint8),
         np.zeros((_MOST_QUEUED, 3), dtype=np.int64),
-        np.zeros((MOST_EXTENTS, 3), dtype=np.int64),
+        np.zeros((MOST_EXTENTS, 4), dtype=np.int64),
         np.zeros((MOST_DEPTH + 1, 4), dtype=np.int64),
     )
 
@@ -81,11 +80,12 @@ def _bits(value):
 
 @jit
 def _load_block(given, scratch, image, at, room, where, owner, offset, nbytes, width, checked, blocks):
-    """Read a direct block to its place in the image of a heap; False where it is none of this heap's."""
+    """Read a direct block behind those before it; False where it is none of this heap's, or there is no room."""
     head = 5 + given[OFFSET_NBYTES] + width
-    if blocks == scratch.extents.shape[0] or nbytes > room - offset or nbytes < head + 4:
+    extents = scratch.extents
+    start = extents[blocks - 1, 3] + extents[blocks - 1, 1] if blocks else np.int64(at)
+    if blocks == extents.shape[0] or nbytes > at + room - start or nbytes < head + 4:
         return False
-    start = at + offset
     if (
         not read(given, image, start, nbytes, where) or not is_signed(image, start, 0x42444846) or image[start + 4]
     ):  # FHDB
@@ -97,7 +97,7 @@ def _load_block(given, scratch, image, at, room, where, owner, offset, nbytes, w
         image[start + head : start + head + 4] = 0
         if checksum(image, start, nbytes) != said:
             return False
-    scratch.extents[blocks, 0], scratch.extents[blocks, 1], scratch.extents[blocks, 2] = offset, nbytes, where
+    extents[blocks, 0], extents[blocks, 1], extents[blocks, 2], extents[blocks, 3] = offset, nbytes, where, start
     return True
 
 
@@ -166,16 +166,16 @@ def heap_header(given, node, where):
 
 
 @jit
-def span_of_heap(given, node, where):
-    """Give the bytes of a heap's space; -1 for a doubt."""
+def nbytes_of_heap(given, node, where):
+    """Give the bytes that a heap's blocks take; -1 for a doubt."""
     if not heap_header(given, node, where):
         return np.int64(-1)
-    return length(given, node, 14 + 2 * given[LENGTH_NBYTES] + 2 * given[OFFSET_NBYTES])
+    return length(given, node, 14 + 3 * given[LENGTH_NBYTES] + 2 * given[OFFSET_NBYTES])
 
 
 @jit
 def load_heap(given, scratch, image, at, room, where):
-    """Read all blocks of a heap to an image of its space, which begins at a position and has some room.
+    """Read all blocks of a heap to a part of a buffer, one behind the other.
 
     Returns
     -------
@@ -184,11 +184,11 @@ def load_heap(given, scratch, image, at, room, where):
     """
     node = scratch.node
     each, wide = given[LENGTH_NBYTES], given[OFFSET_NBYTES]
-    doubt = Heap(np.int64(0), np.int64(-1), np.int64(0), np.int64(0), np.int64(0), np.int64(0))
+    doubt = Heap(np.int64(-1), np.int64(0), np.int64(0), np.int64(0), np.int64(0))
     size = heap_header(given, node, where)
     if not size:
         return doubt
-    span = length(given, node, 14 + 2 * each + 2 * wide)
+    nbytes = length(given, node, 14 + 3 * each + 2 * wide)
     shape = 14 + 10 * each + 2 * wide
     id_nbytes, checked, most = number(node, 5, 2), node[9] & 2, number(node, 10, 4)
     columns, first_nbytes, most_nbytes = (
@@ -198,7 +198,7 @@ def load_heap(given, scratch, image, at, room, where):
     )
     bits = number(node, shape + 2 + 2 * each, 2)
     root, rows = address(given, node, shape + 6 + 2 * each), number(node, shape + 6 + 2 * each + wide, 2)
-    if span < 0 or span > room or first_nbytes < 1 or most_nbytes < first_nbytes or most_nbytes > 1 << 30:
+    if nbytes < 0 or nbytes > room or first_nbytes < 1 or most_nbytes < first_nbytes or most_nbytes > 1 << 30:
         return doubt
     if columns < 1 or columns > 1024 or bits < 1 or bits > 56 or root < 0 or most < 1:
         return doubt
@@ -206,19 +206,21 @@ def load_heap(given, scratch, image, at, room, where):
         return doubt
     width = (bits + 7) // 8
     if rows == 0:
-        if not _load_block(given, scratch, image, at, span, root, where, np.int64(0), first_nbytes, width, checked, 0):
+        if not _load_block(
+            given, scratch, image, at, nbytes, root, where, np.int64(0), first_nbytes, width, checked, 0
+        ):
             return doubt
         blocks = np.int64(1)
     else:
         scratch.queue[0, 0], scratch.queue[0, 1], scratch.queue[0, 2] = root, 0, rows
         blocks = _load_blocks(
-            given, scratch, image, at, span, where, columns, first_nbytes, most_nbytes, width, checked, 1
+            given, scratch, image, at, nbytes, where, columns, first_nbytes, most_nbytes, width, checked, 1
         )
     if blocks < 0:
         return doubt
     _put_in_order(scratch.extents, blocks)
     of_length = min((_bits(most_nbytes) + 7) // 8, _bits(most) // 8 + 1)
-    return Heap(np.int64(at), span, blocks, id_nbytes, width, of_length)
+    return Heap(nbytes, blocks, id_nbytes, width, of_length)
 
 
 @jit
@@ -243,7 +245,7 @@ def find_in_heap(scratch, image, heap, node, at):
     within = offset - scratch.extents[low, 0]
     if within > scratch.extents[low, 1] or nbytes > scratch.extents[low, 1] - within:
         return doubt
-    position = heap.at + offset
+    position = scratch.extents[low, 3] + within
     return position, nbytes, scratch.extents[low, 2] + within - position
 
 

@@ -47,6 +47,7 @@ class ChunkedColumns(NamedTuple):
     """Objects' chunks as arrays: their shapes, and what else an index is read by."""
 
     index: Any
+    is_numbered: Any
     address: Any
     nbytes: Any
     filter_mask: Any
@@ -206,7 +207,7 @@ def _from_places(given, where, count, whole, owner, columns, used):
 def _chunks(given, buffer, stack, grid, sides, owner, columns, used):
     """Put the chunks of one object behind those in the columns; gives how many there are then, or a negative number."""
     kind, rank, where, index = grid.kind[owner], grid.rank[owner], grid.address[owner], grid.index[owner]
-    if index < 0 or kind < 0:
+    if index < 0 or kind < 0 or not grid.is_numbered[owner]:
         return DOUBT
     whole, count = grid.element_nbytes[kind], np.int64(1)
     for k in range(rank):

@@ -121,7 +121,7 @@ def _of_table(given: NDArray[np.int64], scratch: header_bytes.Scratch, tree: int
 
 def _of_heap(given: NDArray[np.int64], tree: int, heap: int) -> Links | None:
     scratch = heap_bytes.heap_scratch()
-    nbytes = heap_bytes.span_of_heap(given, scratch.node, heap)
+    nbytes = heap_bytes.nbytes_of_heap(given, scratch.node, heap)
     image = _room(nbytes, given)
     if image is None:
         return None
@@ -136,7 +136,7 @@ def _of_heap(given: NDArray[np.int64], tree: int, heap: int) -> Links | None:
 
 def _room(nbytes: int, given: NDArray[np.int64]) -> NDArray[np.uint8] | None:
     """Give memory for bytes of a file that are said to be so many; None where that cannot be right, or is too much."""
-    if not 0 <= nbytes <= min(_MOST_NAMES_NBYTES, 8 * int(given[FILE_NBYTES])):
+    if not 0 <= nbytes <= min(_MOST_NAMES_NBYTES, int(given[FILE_NBYTES])):
         return None
     return np.empty(nbytes + SLACK_NBYTES, dtype=np.uint8)
 

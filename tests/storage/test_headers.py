@@ -1,19 +1,8 @@
 """Headers, chunk indexes and links that are read from the file's bytes, against h5py."""
 
-import collections
-import os
-from pathlib import Path
-
-import h5py
-import numpy as np
-import pytest
 from amounts import examples
 from header_files import HeaderFile, compare_with_h5py, header_files, write_file
 from hypothesis import given
-
-from h5stream.storage import headers
-from h5stream.storage.headers import ABSENT, ASK, chunks_of, read_headers, superblock_of
-from h5stream.storage.links import NOT_HARD, links_of
 
 
 @examples(400)
