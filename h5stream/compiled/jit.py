@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import uuid
+from pathlib import Path
 from typing import Any
 
 from numba import njit
@@ -17,7 +19,7 @@ def jit(function):
     """Compile a kernel at its first call; keep what was compiled for other processes where there is a place for it."""
     options = {"nogil": True, "boundscheck": False, "error_model": "numpy"}
     try:
-        return _name_files_apart(njit(cache=True, **options)(function))
+        return _date_by_all(_name_files_apart(njit(cache=True, **options)(function)))
     except RuntimeError:  # neither beside the module nor in a home folder may be written; `h5stream doctor` says so
         return njit(**options)(function)
 
@@ -35,3 +37,24 @@ def _name_files_apart(kernel):
     if isinstance(pattern, str) and "{number:d}" in pattern and hasattr(files, "_data_name"):
         files._data_name = lambda number: pattern.replace("{number:d}", f"{number}-{uuid.uuid4().hex[:12]}")
     return kernel
+
+
+def _date_by_all(kernel):
+    """Let what was compiled be found again only while no file with kernels has changed.
+
+    numba compares the file that a function is in, but compiled code has in it what it calls from other files. Source:
+    ``numba/core/caching.py``, ``IndexDataCacheFile``; where it is built otherwise, nothing is changed.
+    """
+    files: Any = getattr(getattr(kernel, "_cache", None), "_cache_file", None)
+    if hasattr(files, "_source_stamp"):
+        files._source_stamp = (files._source_stamp, _stamps())
+    return kernel
+
+
+@functools.cache
+def _stamps():
+    """Give the time and size of every file of the package that has kernels in it."""
+    package = Path(__file__).resolve().parent.parent
+    found = [*package.glob("compiled/*.py"), *package.glob("storage/*_bytes.py"), package / "engine" / "kernels.py"]
+    stats = [path.stat() for path in sorted(found) if path.is_file()]
+    return tuple((stat.st_mtime, stat.st_size) for stat in stats)

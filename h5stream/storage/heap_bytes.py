@@ -145,7 +145,7 @@ def _load_blocks(given, scratch, image, at, room, owner, columns, first_nbytes, 
 
 @jit
 def _put_in_order(extents, blocks):
-    """Sort blocks by where they are in the heap: those below inner ones were read last."""
+    """Sort blocks by where they are in the heap: those below inner ones come last."""
     for k in range(1, blocks):
         if extents[k, 0] < extents[k - 1, 0]:
             order = np.argsort(extents[:blocks, 0])

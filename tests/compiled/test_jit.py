@@ -47,3 +47,17 @@ def test_what_was_compiled_is_found_again(tmp_path, monkeypatch):
     again = importlib.import_module("kernel_of_a_test")
     assert (again.twice(0.5), again.twice(21)) == (1.0, 42)
     assert sum(again.twice.stats.cache_hits.values()) == 2
+
+
+def test_what_was_compiled_is_not_found_when_any_kernel_has_changed(tmp_path, monkeypatch):
+    """Compiled code has in it what it calls, also what is in another file, of which numba takes no notice."""
+    module = tmp_path / "another_kernel_of_a_test.py"
+    module.write_text("from h5stream.compiled.jit import jit\n@jit\ndef twice(x):\n    return 2 * x\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    assert importlib.import_module("another_kernel_of_a_test").twice(21) == 42
+    del sys.modules["another_kernel_of_a_test"]
+    monkeypatch.setattr(compiling, "_stamps", lambda: ((0.0, 1),))
+    again = importlib.import_module("another_kernel_of_a_test")
+    assert again.twice(21) == 42
+    assert sum(again.twice.stats.cache_hits.values()) == 0
