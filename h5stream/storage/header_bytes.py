@@ -24,7 +24,7 @@ import numpy as np
 
 from h5stream.compiled.instructions import copy_bytes
 from h5stream.compiled.jit import jit
-from h5stream.storage.heap_bytes import collect_ids, find_in_heap, heap_scratch, load_heap
+from h5stream.storage.heap_bytes import collect_records, find_in_heap, heap_scratch, load_heap
 from h5stream.storage.metadata_bytes import (
     BASE,
     BEYOND,
@@ -35,6 +35,7 @@ from h5stream.storage.metadata_bytes import (
     SLACK_NBYTES,
     address,
     address_of,
+    checksum,
     ends_with_checksum,
     is_signed,
     length,
@@ -375,13 +376,16 @@ def _note_dense(given, scratch, heaps, ids, tree, heap_at, wanted):
     heap = load_heap(given, heaps, buffer, used, buffer.size - SLACK_NBYTES - used, heap_at)
     if heap.nbytes < 0 or heap.id_nbytes != 8:
         return False
-    # A record has the ID and the flags of the message.
-    count = collect_ids(given, heaps, tree, 8, 0, 9, ids)
+    # A record has the ID, the flags of the message, a number in order of creation, and the hash of the name.
+    count = collect_records(given, heaps, tree, 8, 17, 13, ids)
     for k in range(count):
-        at, nbytes, shift = find_in_heap(heaps, buffer, heap, ids, 9 * k)
-        if nbytes < 8 or ids[9 * k + 8] & ~_KNOWN_FLAGS or ids[9 * k + 8] & _SHARED:
+        at, nbytes, shift = find_in_heap(heaps, buffer, heap, ids, 17 * k)
+        if nbytes < 8 or ids[17 * k + 8] & ~_KNOWN_FLAGS or ids[17 * k + 8] & _SHARED:
             return False
         if not note_attribute(given, scratch, at, nbytes, shift, wanted):
+            return False
+        name_at = at + (9 if buffer[at] == 3 else 8)
+        if checksum(buffer, name_at, number(buffer, at + 2, 2) - 1) != number(ids, 17 * k + 13, 4):
             return False
     return count >= 0
 
@@ -690,7 +694,7 @@ def read_each(given, addresses, scratch, wanted, interned, columns, kinds):
     columns, kinds
         Filled.
     """
-    heaps, ids = heap_scratch(), np.zeros(9 * _MOST_DENSE + SLACK_NBYTES, dtype=np.uint8)
+    heaps, ids = heap_scratch(), np.zeros(17 * _MOST_DENSE + SLACK_NBYTES, dtype=np.uint8)
     for i in range(addresses.size):
         known = addresses[i] >= 0 and scan(given, addresses[i] + given[BASE], scratch, wanted)
         if known and _describe(given, scratch):

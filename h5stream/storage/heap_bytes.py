@@ -264,15 +264,15 @@ def _open_tree_node(given, node, at, where, depth, kind, records, each, pointer_
 
 
 @jit
-def collect_ids(given, scratch, where, kind, id_at, id_nbytes, ids):
-    """Put the heap IDs of all records of a version 2 B-tree into an array; gives how many there are, -1 for a doubt.
+def collect_records(given, scratch, where, kind, each, hash_at, ids):
+    """Put all records of a version 2 B-tree into an array; gives how many there are, -1 for a doubt.
 
     Parameters
     ----------
     kind : int
         Of the tree's records: 5 links by name, 8 attributes by name.
-    id_at, id_nbytes : int
-        Where the ID lies in a record, and its bytes.
+    each, hash_at : int
+        Bytes of a record, and where it has the hash of a name; records must ascend by it.
     ids : uint8 array
         Filled; a tree with more records than there is room for is a doubt.
     """
@@ -280,35 +280,38 @@ def collect_ids(given, scratch, where, kind, id_at, id_nbytes, ids):
     size = 16 + wide + 2 + given[LENGTH_NBYTES] + 4
     if where < 0 or not read(given, node, 0, size, where) or not is_signed(node, 0, 0x44485442):  # BTHD
         return np.int64(-1)
-    node_nbytes, each, depth = number(node, 6, 4), number(node, 10, 2), number(node, 12, 2)
+    node_nbytes, depth = number(node, 6, 4), number(node, 12, 2)
     child, records = address(given, node, 16), number(node, 16 + wide, 2)
     total = length(given, node, 18 + wide)
-    if not ends_with_checksum(node, 0, size) or node[4] or node[5] != kind or each < id_at + id_nbytes:
+    if not ends_with_checksum(node, 0, size) or node[4] or node[5] != kind or number(node, 10, 2) != each:
         return np.int64(-1)
-    if total < 0 or total > (ids.size - SLACK_NBYTES) // id_nbytes or depth >= MOST_DEPTH or node_nbytes < 32:
+    if total < 0 or total > (ids.size - SLACK_NBYTES) // each or depth >= MOST_DEPTH or node_nbytes < 32:
         return np.int64(-1)
     if total == 0:
         return np.int64(0) if child == NOWHERE and records == 0 else np.int64(-1)
     count_nbytes = _widths_of_counts(steps, node_nbytes, each, wide, depth)
-    used, level = np.int64(0), depth
+    used, level, last = np.int64(0), depth, np.int64(0)
     steps[level, 0], steps[level, 1] = records, 0
     if not _open_tree_node(given, node, level * NODE_NBYTES, child, level, kind, records, each, steps[level, 2]):
         return np.int64(-1)
     while level <= depth:
         records, step = steps[level, 0], steps[level, 1]
         at = level * NODE_NBYTES
-        if step > records or (level == 0 and step == records):
+        # In a leaf each step is a record; above, a node and a record take turns.
+        if step == (2 * records + 1 if level > 0 else records):
             level += 1
             continue
-        if step < records:
-            if used == total:
-                return np.int64(-1)
-            start = at + 6 + step * each + id_at
-            ids[used * id_nbytes : (used + 1) * id_nbytes] = node[start : start + id_nbytes]
-            used += 1
         steps[level, 1] += 1
-        if level > 0:
-            pointer = at + 6 + records * each + step * steps[level, 2]
+        place = step // 2 if level > 0 else step
+        if level == 0 or step & 1:
+            start = at + 6 + place * each
+            if used == total or (used and number(node, start + hash_at, 4) < last):
+                return np.int64(-1)
+            last = number(node, start + hash_at, 4)
+            ids[used * each : (used + 1) * each] = node[start : start + each]
+            used += 1
+        else:
+            pointer = at + 6 + records * each + place * steps[level, 2]
             child, held = address(given, node, pointer), number(node, pointer + wide, count_nbytes)
             level -= 1
             steps[level, 0], steps[level, 1] = held, 0

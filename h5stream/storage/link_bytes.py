@@ -19,7 +19,7 @@ from h5stream.storage.header_bytes import (
     SYMBOL_TABLE,
     scan,
 )
-from h5stream.storage.heap_bytes import collect_ids, find_in_heap, load_heap
+from h5stream.storage.heap_bytes import collect_records, find_in_heap, load_heap
 from h5stream.storage.index_bytes import NODE_NBYTES, open_node
 from h5stream.storage.metadata_bytes import (
     BASE,
@@ -28,6 +28,7 @@ from h5stream.storage.metadata_bytes import (
     OFFSET_NBYTES,
     SLACK_NBYTES,
     address,
+    checksum,
     is_signed,
     length,
     number,
@@ -198,12 +199,14 @@ def links_of_heap(given, scratch, image, tree, heap_at, ids, columns):
     heap = load_heap(given, scratch, image, 0, image.size - SLACK_NBYTES, heap_at)
     if heap.nbytes < 0 or heap.id_nbytes != 7:
         return np.int64(DOUBT)
-    used = collect_ids(given, scratch, tree, 5, 4, 7, ids)
+    used = collect_records(given, scratch, tree, 5, 11, 0, ids)
     if used > columns.name.size:
         return np.int64(DOUBT)
     for k in range(used):
-        at, nbytes, _ = find_in_heap(scratch, image, heap, ids, 7 * k)
+        at, nbytes, _ = find_in_heap(scratch, image, heap, ids, 11 * k + 4)
         if nbytes < 4 or not _link(given, image, at, nbytes, columns, k):
+            return np.int64(DOUBT)
+        if checksum(image, columns.name[k], columns.name_nbytes[k]) != number(ids, 11 * k, 4):
             return np.int64(DOUBT)
     return used
 

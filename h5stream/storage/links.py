@@ -76,7 +76,7 @@ def links_of(group: Any, descriptor: int, superblock: Superblock) -> Links:
     Links
         Of every kind, each once.
     """
-    found = _read(int(h5py.h5o.get_info(group).addr), descriptor, superblock)
+    found = read_links(int(h5py.h5o.get_info(group).addr), descriptor, superblock)
     return _asked(group) if found is None else found
 
 
@@ -97,7 +97,7 @@ def _asked(group: Any) -> Links:
     )
 
 
-def _read(address: int, descriptor: int, superblock: Superblock) -> Links | None:
+def read_links(address: int, descriptor: int, superblock: Superblock) -> Links | None:
     """List the links of a group from the file's bytes; None where libhdf5 must be asked."""
     given, scratch = given_of(descriptor, superblock), scratch_of(0)
     how, tree, heap = link_bytes.group_of(given, address, scratch, wanted_of(()))
@@ -126,7 +126,7 @@ def _of_heap(given: NDArray[np.int64], tree: int, heap: int) -> Links | None:
     if image is None:
         return None
     room = nbytes // _LINK_NBYTES + 1
-    ids, columns = np.empty(7 * room + SLACK_NBYTES, dtype=np.uint8), _columns(room)
+    ids, columns = np.empty(11 * room + SLACK_NBYTES, dtype=np.uint8), _columns(room)
     used = link_bytes.links_of_heap(given, scratch, image, tree, heap, ids, columns)
     if used < 0:
         return None
