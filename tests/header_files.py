@@ -463,6 +463,15 @@ def _compare_chunks(dataset: Any, shape: Any, chunk: Any, i: int, read: Any, chu
     counts[f"chunks: the same ({index.value})"] += 1
 
 
+def _lists(thing: Any, name: bytes) -> bool:
+    names: list[bytes] = []
+    try:
+        h5py.h5a.iterate(thing, names.append)
+    except _FAILURES:
+        return not h5py.h5a.exists(thing, name)
+    return name in names
+
+
 def _compare_attribute(
     thing: Any, name: str, i: int, values: Any, descriptor: int, alike: dict[Any, Any], counts: Any
 ) -> None:
@@ -476,6 +485,9 @@ def _compare_attribute(
         attribute = h5py.h5a.open(thing, encoded) if there else None
     except _FAILURES:
         counts["attribute: h5py refuses"] += 1
+        return
+    if there != (address != ours.ABSENT) and _lists(thing, encoded) != there:
+        counts["attribute: h5py contradicts itself"] += 1  # a damaged tree lists a name that it does not lead to
         return
     assert there == (address != ours.ABSENT), "whether there is an attribute"
     if attribute is None:

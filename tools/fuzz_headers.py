@@ -2,8 +2,8 @@
 
     python tools/fuzz_headers.py --files 10000
 
-The files are those of `tests/header_files.py`. Bytes of object headers, indexes, heaps and trees are changed, half of the
-time with the checksum put right again, so that what is behind it is reached. Each file is read in a process of its own,
+The files are those of `tests/header_files.py`. Bytes of object headers, indexes, heaps and trees are changed, mostly with
+the checksum put right again, so that what is behind it is reached. Each file is read in a process of its own,
 first by us alone, then beside h5py. Whatever is understood and opens in h5py must be what h5py says. Ends with status 1
 at the first difference, crash or hang of ours, and leaves the file behind.
 """
@@ -185,11 +185,11 @@ def in_a_child(path: Path, target: Target) -> str:
             os._exit(0)
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
-        said = pipe.read().decode()
+        heard = pipe.read().decode()
     _, status = os.waitpid(child, 0)
     if status == 0:
-        return said.lstrip("\n")
-    if not said:
+        return heard.lstrip("\n")
+    if not heard:
         return f"WRONG: our own reading ended with signal {status}"
     return f"beside h5py: it ended with signal {status}"
 
