@@ -2,8 +2,8 @@
 
     python tools/fuzz_headers.py --files 10000
 
-The files are those of `tests/header_files.py`. Bytes of object headers, indexes, heaps and trees are changed, mostly with
-the checksum put right again, so that what is behind it is reached. Each file is read in a process of its own,
+The files are those of `tests/header_files.py`. Bytes of object headers, indexes, heaps and trees are changed, mostly
+with the checksum put right again, so that what is behind it is reached. Each file is read in a process of its own,
 first by us alone, then beside h5py. Whatever is understood and opens in h5py must be what h5py says. Ends with status 1
 at the first difference, crash or hang of ours, and leaves the file behind.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import faulthandler
 import os
 import shutil
 import signal
@@ -169,11 +170,12 @@ def in_a_child(path: Path, target: Target) -> str:
     if child == 0:
         os.close(reading)
         signal.alarm(MOST_SECONDS)
+        faulthandler.disable()  # libhdf5 may well crash
         said = b"WRONG: our own reading failed"
         try:
             read_alone(path, target)
             os.write(writing, b"\n")
-            counts = compare_with_h5py(path)
+            counts = compare_with_h5py(path, sound=False)
             said = b" ".join(f"{key}={count}".replace(" ", "_").encode() for key, count in counts.items())
         except AssertionError:
             said = b"WRONG: " + traceback.format_exc().encode()
