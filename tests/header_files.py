@@ -365,7 +365,7 @@ def _compare_object(
         assert isinstance(thing, h5py.h5d.DatasetID), "what it is"
         _compare_dataset(thing, descriptor, i, read, chunks, alike, counts, sound)
     for name, values in read.attributes.items():
-        _compare_attribute(thing, name, i, values, descriptor, alike, counts)
+        _compare_attribute(thing, name, i, values, descriptor, alike, counts, sound)
 
 
 def _compare_dataset(
@@ -400,7 +400,7 @@ def _compare_dataset(
         assert read.nbytes[i] == nbytes, "stored bytes"
     else:
         assert read.nbytes[i] == nbytes, "stored bytes"
-        _compare_bytes(dataset, shape, stored, descriptor, read.address[i], nbytes)
+        _compare_bytes(dataset, shape, stored, descriptor, read.address[i], nbytes, sound)
     counts[f"object: the same ({'group' if layout is None else ['compact', 'contiguous', 'chunked'][layout]})"] += 1
 
 
@@ -416,11 +416,15 @@ def _compare_kind(stored: Any, creation: Any, more: Any, known: list[Any]) -> No
     assert facts == known[0], "one kind"
 
 
-def _compare_bytes(thing: Any, shape: Any, stored: Any, descriptor: int, address: int, nbytes: int) -> None:
+def _compare_bytes(
+    thing: Any, shape: Any, stored: Any, descriptor: int, address: int, nbytes: int, sound: bool
+) -> None:
     """Compare bytes of the file with the stored bytes that h5py reads."""
     if not is_fixed(stored) or not nbytes:
         return
     values = np.zeros(shape, dtype=f"V{stored.get_size()}")
+    if values.nbytes != nbytes and not sound:
+        return  # a damaged compound, of which libhdf5 makes one of another size
     try:
         if isinstance(thing, h5py.h5a.AttrID):
             thing.read(values, mtype=stored)
@@ -484,7 +488,7 @@ def _lists(thing: Any, name: bytes) -> bool:
 
 
 def _compare_attribute(
-    thing: Any, name: str, i: int, values: Any, descriptor: int, alike: dict[Any, Any], counts: Any
+    thing: Any, name: str, i: int, values: Any, descriptor: int, alike: dict[Any, Any], counts: Any, sound: bool
 ) -> None:
     address = int(values.address[i])
     encoded = name.encode(errors="surrogateescape")
@@ -511,5 +515,5 @@ def _compare_attribute(
         assert not space.get_simple_extent_npoints(), "bytes of an attribute"
     shape = () if space.get_simple_extent_type() == h5py.h5s.NULL else space.get_simple_extent_dims()
     _compare_kind(stored, None, shape, alike.setdefault((name, int(values.kind[i])), []))
-    _compare_bytes(attribute, shape, stored, descriptor, address, int(values.nbytes[i]))
+    _compare_bytes(attribute, shape, stored, descriptor, address, int(values.nbytes[i]), sound)
     counts["attribute: the same"] += 1

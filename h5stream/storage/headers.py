@@ -1,9 +1,11 @@
 """Where the data of many objects lie, read from their headers at once.
 
 Opening a dataset through libhdf5 costs 50 us and more, under a lock; reading its header from the file's bytes costs
-less than one, and a million of them give arrays and no Python objects. Whatever is not quite usual is *not understood*:
+some 2 us, and a million of them give arrays and no Python objects. Whatever is not quite usual is *not understood*:
 libhdf5 is asked for that object, and always for the first of each kind, so nothing here has to know what a datatype or
-a filter means. A header is read with every position checked (`h5stream.storage.header_bytes`).
+a filter means. The bytes of an element, too, are what the datatype's message says, and to be compared with what
+libhdf5 says of the first of its kind: members of a damaged compound need not fit in. A header is read with every
+position checked (`h5stream.storage.header_bytes`).
 
 The compiled loops are no part of `h5stream.engine.kernels.warm_up`: they are compiled, or loaded from numba's cache,
 by the first call.
