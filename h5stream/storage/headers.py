@@ -304,8 +304,15 @@ def chunks_of(
     -------
     StoredChunks
         Of the objects whose index is of a known kind.
+
+    Raises
+    ------
+    IndexError
+        If there is no such object.
     """
     wanted = np.arange(len(headers.kind)) if which is None else np.ascontiguousarray(which, dtype=np.int64)
+    if len(wanted) and not 0 <= wanted.min() <= wanted.max() < len(headers.kind):  # compiled code does not look
+        raise IndexError(f"there are {len(headers.kind):,} headers; {wanted.min()} to {wanted.max()} were asked for")
     known = np.zeros(len(wanted), dtype=bool)
     grid = _chunked(headers)
     buffer, stack = index_bytes.tree_scratch()

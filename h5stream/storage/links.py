@@ -23,7 +23,7 @@ from h5stream.storage.metadata_bytes import FILE_NBYTES, SLACK_NBYTES, read
 NOT_HARD = -1
 """The address that stands for a soft, external or user-defined link: none of them is followed here."""
 
-_MOST_NAMES_NBYTES = 1 << 30
+_MOST_NAMES_NBYTES = 1 << 28
 """Bytes of names that are taken into memory; groups with more are asked of libhdf5."""
 _LINK_NBYTES = 12
 """What a link takes at least in the heap of its group: version, flags, a name of one byte, an address."""

@@ -136,6 +136,8 @@ def test_addresses_that_make_no_sense_are_not_understood(tmp_path):
         assert not found.understood.any()
         assert (found.attributes["a"].address == ASK).all()
         assert not read_headers(-1, superblock, nonsense).understood.any()
+        with pytest.raises(IndexError, match="there are 7 headers"):
+            chunks_of(opened.fileno(), superblock, found, np.array([7]))
     assert len(read_headers(0, superblock, np.array([], dtype=np.int64)).kind) == 0
 
 
