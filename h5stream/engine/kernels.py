@@ -15,14 +15,10 @@ three times slower (12 against 40 GB/s with two threads on the reference machine
 
 from __future__ import annotations
 
-import logging
-import uuid
-from typing import Any
-
 import numpy as np
-from numba import carray, njit
+from numba import carray
 
-from h5stream.engine.instructions import (
+from h5stream.compiled.instructions import (
     LINE,
     STREAM_NBYTES,
     copy_16,
@@ -41,10 +37,7 @@ from h5stream.engine.instructions import (
     u32_at,
     u64_at,
 )
-
-if logging.getLogger("numba").level == logging.NOTSET:
-    # At the root's level DEBUG, as of `logging.basicConfig(level=DEBUG)`, numba tells every bytecode that it compiles.
-    logging.getLogger("numba").setLevel(logging.WARNING)
+from h5stream.compiled.jit import jit
 
 UNCOPIED_NBYTES = 64 * 1024
 """Runs of this many bytes are read to their places; shorter ones several at a time, and copied from the cache."""
@@ -53,30 +46,6 @@ _PREFETCHED_LINES = 16
 """Cache lines of a coming row that are asked for. Rows of 1 KiB in random order, two threads, milliseconds of
 processor time for 512 MiB: 62 without, 50 with 4 lines two rows ahead, 44 with 16 two ahead, 39 with 16 four ahead;
 rows of 4 KiB: 60, 34 with 4 or 8 lines, 41 with all 64."""
-
-
-def jit(function):
-    """Compile a kernel at its first call; keep what was compiled for other processes where there is a place for it."""
-    options = {"nogil": True, "boundscheck": False, "error_model": "numpy"}
-    try:
-        return _name_files_apart(njit(cache=True, **options)(function))
-    except RuntimeError:  # neither beside the module nor in a home folder may be written; `h5stream doctor` says so
-        return njit(**options)(function)
-
-
-def _name_files_apart(kernel):
-    """Let no two processes give the same name to what they compiled.
-
-    numba numbers the files of its cache by an index that it reads first and replaces later. Two processes that
-    compile a kernel for unlike arguments at the same time, as ranks do in their first run, may so write one name, and
-    a third then calls code that was made for other arguments. Source: ``numba/core/caching.py``,
-    ``IndexDataCacheFile.save``; where it is built otherwise, nothing is changed.
-    """
-    files: Any = getattr(getattr(kernel, "_cache", None), "_cache_file", None)
-    pattern = getattr(files, "_data_name_pattern", None)
-    if isinstance(pattern, str) and "{number:d}" in pattern and hasattr(files, "_data_name"):
-        files._data_name = lambda number: pattern.replace("{number:d}", f"{number}-{uuid.uuid4().hex[:12]}")
-    return kernel
 
 
 @jit

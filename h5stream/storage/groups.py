@@ -16,7 +16,10 @@ from h5stream.samples.segments import Bounds, Edges, Ends, Ids, Lengths, edges_o
 from h5stream.samples.sequences import Of
 from h5stream.storage.discovery import find_dataset
 from h5stream.storage.external import Guard
+from h5stream.storage.headers import GROUP
+from h5stream.storage.links import NOT_HARD
 from h5stream.storage.nearest import did_you_mean
+from h5stream.storage.whereabouts import FEW, RawFile
 
 FILES = "files"
 """What stands for whole files in place of a pattern."""
@@ -133,6 +136,9 @@ def _matching(
     group: Any, levels: list[str], above: str, path: str, guard: Guard, kind: type[h5py.Group] | type[h5py.Dataset]
 ) -> Iterator[str]:
     pattern, *below = levels
+    if not below and len(group) > FEW:
+        yield from _many_matching(group, pattern, above, path, guard, kind)
+        return
     names = [name for name in group if isinstance(name, str)]
     for name in sorted(fnmatch.filter(names, pattern), key=_by_numbers):
         guard.check_links(group.file, above + name, path)
@@ -140,6 +146,26 @@ def _matching(
         if below and isinstance(inner, h5py.Group):
             yield from _matching(inner, below, f"{above}{name}/", path, guard, kind)
         elif not below and isinstance(inner, kind):
+            yield above + name
+
+
+def _many_matching(
+    group: Any, pattern: str, above: str, path: str, guard: Guard, kind: type[h5py.Group] | type[h5py.Dataset]
+) -> Iterator[str]:
+    """Give what a pattern matches in a group of many: libhdf5 opens none whose header says what it is."""
+    with RawFile(group.file) as raw:
+        where = dict(zip(*raw.members(group), strict=True))
+        names = sorted(fnmatch.filter(where, pattern), key=_by_numbers)
+        addresses = np.array([where[name] for name in names], dtype=np.int64)
+        hard = addresses != NOT_HARD
+        headers = raw.headers(np.where(hard, addresses, -1))
+    known = headers.understood & hard
+    wanted = (headers.layout == GROUP) == (kind is h5py.Group)
+    for name, is_known, is_wanted in zip(names, known.tolist(), wanted.tolist(), strict=True):
+        if not is_known:
+            guard.check_links(group.file, above + name, path)
+            is_wanted = isinstance(group.get(name), kind)
+        if is_wanted:
             yield above + name
 
 

@@ -21,13 +21,20 @@ from h5stream.storage.agreement import FileParts
 from h5stream.storage.extents import Extents
 from h5stream.storage.field_reader import FieldReader
 from h5stream.storage.fields import Field, SampleShape
+from h5stream.storage.headers import COMPACT, CONTIGUOUS, NOWHERE, Headers, chunks_of
 from h5stream.storage.index import ChunkIndex
 from h5stream.storage.layout import DECODED, DIRECT, DatasetPart
 from h5stream.storage.lookups import LookedUp
 from h5stream.storage.places import OpenFile
 from h5stream.storage.rowbox import Columns, column_pieces
+from h5stream.storage.whereabouts import RawFile
 
 Ints = NDArray[np.int64]
+Columns4 = tuple[Ints, Ints, Ints, Ints]
+"""Of chunks: number, offset, bytes, filter mask."""
+
+CHECKED_EVERY = 1000
+"""So many objects from one that is compared with what libhdf5 says of it to the next."""
 
 
 def are_mergeable(first: FileParts, group: str) -> bool:
@@ -42,21 +49,23 @@ def _is_inside(path: str, group: str) -> bool:
     return path == group or path.startswith(f"{group}/") or not group
 
 
-def merged(file: Any, first: FileParts, names: Sequence[str], row_start: int, size: int) -> FileParts:
+def merged(
+    raw: RawFile, first: FileParts, names: Sequence[str], row_start: int, addresses: dict[str, Ints]
+) -> FileParts:
     """Give the parts of objects of one file that are like the first of them.
 
     Parameters
     ----------
-    file : h5py.File
-        Open.
+    raw : RawFile
+        The file.
     first : FileParts
         What the first object gives.
     names : sequence of str
         The paths of all of them.
     row_start : int
         The number of the first.
-    size : int
-        Bytes of the file.
+    addresses : dict of str to ndarray of int64
+        For the path of each dataset inside of an object, where the headers lie.
 
     Raises
     ------
@@ -68,7 +77,7 @@ def merged(file: Any, first: FileParts, names: Sequence[str], row_start: int, si
     parts = []
     for part in first.parts:
         suffix = part.path[len(names[0]) :]
-        index = _index_of(file, part, names, suffix, size)
+        index = _index_of(raw, part, names, suffix, addresses[suffix])
         columns = _columns_of(part)
         parts.append(
             replace(
@@ -94,57 +103,61 @@ def _columns_of(part: DatasetPart) -> Columns:
     return None if wanted == tuple(list(range(count)) for count in part.shape) else wanted
 
 
-def _index_of(file: Any, part: DatasetPart, names: Sequence[str], suffix: str, size: int) -> ChunkIndex:
+def _index_of(raw: RawFile, part: DatasetPart, names: Sequence[str], suffix: str, addresses: Ints) -> ChunkIndex:
     """Collect the chunks of one dataset of each object."""
     first = part.index
     assert first is not None
-    whole = file[part.path]
-    like = _Like(whole)
-    across, cuts = first.chunks, np.arange(first.chunks, dtype=np.int64)
-    row_nbytes = part.stored_element_nbytes * int(np.prod(first.shape[1:], dtype=object))
-    cut_rows = np.minimum(first.chunk_shape[0], first.shape[0] - cuts * first.chunk_shape[0])  # contiguous: of axis 0
-    numbers, offset, nbytes, mask = list[Ints](), list[Ints](), list[Ints](), list[Ints]()
-    for k, name in enumerate(names):
-        opened = _opened(file, f"{name}{suffix}")
-        like.check(opened, f"{name}{suffix}", whole.name, file.filename)
-        if like.chunks is None:
-            where = opened.get_offset()
-            if where is None:
-                continue
-            numbers.append(cuts + k * across)
-            offset.append(where + cuts * (first.chunk_shape[0] * row_nbytes))
-            nbytes.append(cut_rows * row_nbytes)
-            mask.append(np.zeros(across, dtype=np.int64))
-        else:
-            some = np.array([_chunk(opened, j, like.grid, like.chunks) for j in range(opened.get_num_chunks())])
-            some = some.reshape(-1, 4)[np.argsort(some.reshape(-1, 4)[:, 0])]
-            numbers.append(some[:, 0] + k * across)
-            offset.append(some[:, 1])
-            nbytes.append(some[:, 2])
-            mask.append(some[:, 3])
-    none = [np.zeros(0, dtype=np.int64)]
+    like, headers = _Like(raw.file[part.path], part), raw.headers(addresses)
+    alike = headers.understood & (headers.kind == headers.kind[0]) & (headers.dims == headers.dims[0]).all(axis=1)
+    parts = [like.stored(headers, np.flatnonzero(alike))] if like.chunks is None else [_chunked(raw, headers, alike)]
+    # What is not understood, or unlike the first, is asked of libhdf5, and some of what is not, to be sure of it.
+    asked = np.flatnonzero(~alike)
+    parts += [like.asked(raw, k, names[k] + suffix) for k in asked.tolist()]
+    for k in range(0, len(names), CHECKED_EVERY):
+        if alike[k]:
+            like.compare(raw, k, names[k] + suffix, parts[0])
+    numbers, offset, nbytes, mask = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    order = np.argsort(numbers, kind="stable")
     found = ChunkIndex(
         shape=(len(names), *first.shape),
         chunk_shape=(1, *first.chunk_shape),
         grid=(len(names), *first.grid),
-        numbers=np.concatenate(numbers or none),
-        offset=np.concatenate(offset or none),
-        nbytes=np.concatenate(nbytes or none),
-        filter_mask=np.concatenate(mask or none).astype(np.uint32),
+        numbers=numbers[order],
+        offset=offset[order],
+        nbytes=nbytes[order],
+        filter_mask=mask[order].astype(np.uint32),
     )
+    size = raw.superblock.file_nbytes
     beyond = np.flatnonzero((found.offset < 0) | (found.nbytes < 0) | (found.offset + found.nbytes > size))
     if len(beyond):
-        name = names[int(found.numbers[beyond[0]]) // across]
+        name = names[int(found.numbers[beyond[0]]) // first.chunks]
         raise FieldLengthError(
-            f"{file.filename!r}: the bytes of {name + suffix!r} are said to lie beyond the file's end", field=name
+            f"{raw.file.filename!r}: the bytes of {name + suffix!r} are said to lie beyond the file's end", field=name
         )
     return found
+
+
+def _chunked(raw: RawFile, headers: Headers, alike: NDArray[np.bool_]) -> Columns4:
+    """Give the chunks of objects whose index is understood; the others are alike no more."""
+    which = np.flatnonzero(alike)
+    chunks = chunks_of(raw.descriptor, raw.superblock, headers, which)
+    alike[which[~chunks.understood]] = False
+    grid = -(-headers.dims[0, : headers.rank[0]] // headers.kinds.chunk_shape[headers.kind[0], : headers.rank[0]])
+    numbers = chunks.owner * int(np.prod(grid)) + chunks.number
+    return numbers, chunks.offset, chunks.nbytes, chunks.filter_mask.astype(np.int64)
 
 
 class _Like:
     """What a dataset of every object has in common with the first's."""
 
-    def __init__(self, whole: Any) -> None:
+    def __init__(self, whole: Any, part: DatasetPart) -> None:
+        assert part.index is not None
+        self.first, self.across = whole.name, part.index.chunks
+        cuts = np.arange(self.across, dtype=np.int64)
+        row_nbytes = part.stored_element_nbytes * int(np.prod(part.index.shape[1:], dtype=object))
+        self.cuts, self.cut_nbytes = cuts, cuts * (part.index.chunk_shape[0] * row_nbytes)
+        cut_rows = np.minimum(part.index.chunk_shape[0], part.index.shape[0] - cuts * part.index.chunk_shape[0])
+        self.sizes = cut_rows * row_nbytes
         self.type, self.shape = whole.id.get_type(), whole.shape
         creation = whole.id.get_create_plist()
         self.layout, self.chunks, self.filters = _stored_as(creation)
@@ -162,6 +175,35 @@ class _Like:
                 file=path,
             )
         if _stored_as(opened.get_create_plist()) != (self.layout, self.chunks, self.filters):
+            raise UnlikeError(name)
+
+    def stored(self, headers: Headers, which: Ints) -> Columns4:
+        """Give where contiguous objects lie, cut as the first is."""
+        which = which[headers.address[which] != NOWHERE]
+        return self._cut(which, headers.address[which])
+
+    def _cut(self, which: Ints, address: Ints) -> Columns4:
+        numbers = which[:, None] * self.across + self.cuts
+        nbytes = np.broadcast_to(self.sizes, numbers.shape)
+        found = numbers, address[:, None] + self.cut_nbytes, nbytes, np.zeros_like(numbers)
+        return tuple(each.reshape(-1) for each in found)  # type: ignore[return-value]
+
+    def asked(self, raw: RawFile, k: int, name: str) -> Columns4:
+        """Give the chunks of one object, as libhdf5 has them."""
+        opened = _opened(raw.file, name)
+        self.check(opened, name, self.first, raw.file.filename)
+        if self.chunks is None:
+            where = opened.get_offset()
+            return self._cut(np.array([k][: where is not None]), np.array([where or 0][: where is not None]))
+        some = np.array([_chunk(opened, j, self.grid, self.chunks) for j in range(opened.get_num_chunks())])
+        some = some.reshape(-1, 4)[np.argsort(some.reshape(-1, 4)[:, 0])]
+        return some[:, 0] + k * self.across, some[:, 1], some[:, 2], some[:, 3]
+
+    def compare(self, raw: RawFile, k: int, name: str, found: Columns4) -> None:
+        """Refuse what was found from the file's bytes if libhdf5 sees it otherwise."""
+        said = self.asked(raw, k, name)
+        ours = slice(*np.searchsorted(found[0], [k * self.across, (k + 1) * self.across]).tolist())
+        if not all(np.array_equal(a[ours], b) for a, b in zip(found, said, strict=True)):
             raise UnlikeError(name)
 
 
@@ -195,28 +237,6 @@ def _chunk(opened: Any, place: int, grid: Any, chunks: Any) -> tuple[int, int, i
     for first, size, count in zip(info.chunk_offset, chunks, grid, strict=True):
         number = number * count + first // size
     return number, info.byte_offset, info.size, info.filter_mask
-
-
-def are_hard_links(file: Any, names: Sequence[str], suffixes: Sequence[str]) -> bool:
-    """Tell whether hard links alone lead to objects and their datasets; what others lead to is looked at one by one."""
-    known: set[str] = {""}
-    for name in names:
-        for suffix in suffixes:
-            path = ""
-            for step in f"{name}{suffix}".split("/"):
-                inner = f"{path}/{step}" if path else step
-                if inner not in known:
-                    parent = file[path] if path else file
-                    try:
-                        info = parent.id.links.get_info(step.encode())
-                    except (KeyError, RuntimeError):
-                        return False
-                    if info.type != h5py.h5l.TYPE_HARD:
-                        return False
-                    if inner != f"{name}{suffix}":
-                        known.add(inner)
-                path = inner
-    return True
 
 
 def objects_of(
@@ -259,21 +279,63 @@ def objects_of(
         shape.inside(names[0]), names[0]
     )
     suffixes = [part.path[len(names[0]) :] for part in first.parts]
-    if not are_mergeable(first, names[0]) or not are_hard_links(file, names, suffixes):
+    if not are_mergeable(first, names[0]):
         return None
-    try:
-        together = merged(file, first, names, row_start, opened.identity.size)
-    except UnlikeError:
-        return None
-    by_number = dict(zip(first.entries, shape.fields, strict=True))
-    once = []
-    for number, value in first.once:
-        given = by_number[number]
-        assert isinstance(given, Field)
-        is_attribute = "@" in given.name and given.inside(names[0]).name not in file
-        values = [_value(file, given.inside(name).name, is_attribute) for name in names]
-        once.append((number, np.stack(values).astype(value.dtype) if isinstance(value, np.ndarray) else values))
-    return replace(together, once=tuple(once), are_objects=True)
+    with RawFile(file) as raw:
+        own = raw.addresses(names)
+        addresses = {suffix: raw.inside(names, suffix) if suffix else own for suffix in suffixes}
+        known = {suffix: each for suffix, each in addresses.items() if each is not None}
+        if own is None or len(known) < len(addresses):
+            return None
+        try:
+            together = merged(raw, first, names, row_start, known)
+        except UnlikeError:
+            return None
+        by_number = dict(zip(first.entries, shape.fields, strict=True))
+        once = tuple((number, _values(raw, names, by_number[number], own, value)) for number, value in first.once)
+    return replace(together, once=once, are_objects=True)
+
+
+def _values(raw: RawFile, names: Sequence[str], given: Any, own: Ints, value: Any) -> Any:
+    """Give what each object has once, an attribute or a dataset that is a value: an array, or a list."""
+    is_attribute = "@" in given.name and given.inside(names[0]).name not in raw.file
+    inner, _, attribute = given.name.rpartition("@") if is_attribute else (given.name, "", "")
+    inner = inner.strip("/.")
+    if not isinstance(value, np.ndarray):
+        return [_value(raw.file, given.inside(name).name, is_attribute) for name in names]
+    values, left = np.empty((len(names), *value.shape), value.dtype), np.arange(len(names))
+    addresses = own if not inner else raw.inside(names, inner)
+    if addresses is not None:
+        headers = raw.headers(addresses, (attribute,) if attribute else ())
+        found = headers.attributes[attribute] if attribute else headers
+        there = (found.kind == found.kind[0]) & (found.kind >= 0) & (found.address >= 0)
+        if not attribute:
+            there &= (headers.layout == CONTIGUOUS) | (headers.layout == COMPACT)
+            there &= (headers.rank == headers.rank[0]) & (headers.dims == headers.dims[0]).all(axis=1)
+        stored = _stored_type(raw.file, given.inside(names[0]).name, is_attribute)
+        if there[0] and found.nbytes[0] == stored.itemsize * value.size:
+            some = np.flatnonzero(there)
+            read = raw.read_each(found.address[some], int(found.nbytes[0])).view(stored)
+            values[some], left = read.reshape(len(some), *value.shape), np.flatnonzero(~there)
+    for k in left.tolist():
+        one = _value(raw.file, given.inside(names[k]).name, is_attribute)
+        if np.shape(one) != value.shape:
+            raise FieldLengthError(
+                f"{raw.file.filename!r}: {given.inside(names[k]).name!r} has the shape {np.shape(one)}, and that of "
+                f"the first object {value.shape}; samples=Objects(...) are alike",
+                field=given.name,
+                file=raw.file.filename,
+            )
+        values[k] = one
+    return values
+
+
+def _stored_type(file: Any, name: str, is_attribute: bool) -> Any:
+    """Give the type that an attribute, or a dataset, of numbers is stored with."""
+    owner, _, attribute = name.rpartition("@")
+    if is_attribute:
+        return np.dtype(file[owner.strip("/") or "/"].attrs.get_id(attribute).dtype)
+    return np.dtype(file[name].dtype)
 
 
 def _value(file: Any, name: str, is_attribute: bool) -> Any:

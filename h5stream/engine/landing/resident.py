@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from h5stream.compiled.instructions import STREAM_NBYTES
 from h5stream.engine import kernels
 from h5stream.engine.counters import Tally, clock
 from h5stream.engine.footprint import FIELD_ALIGNMENT, TASK_NBYTES
-from h5stream.engine.instructions import STREAM_NBYTES
 from h5stream.engine.plan import Placement
 from h5stream.engine.reader import RowReader
 from h5stream.engine.slots import SlotFormat, address_of, map_memory

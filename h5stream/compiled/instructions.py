@@ -1,6 +1,6 @@
 """The instructions that numba has no words for: raw copies, stores past the cache, a fence, a call by address.
 
-Only `h5stream.engine.kernels` uses them.
+Only kernels use them: `h5stream.engine.kernels`, and those of `h5stream.storage` that read headers.
 """
 
 from __future__ import annotations
@@ -145,6 +145,18 @@ def _typed_pointer(item: Any) -> Any:
 
 u8_at, u16_at = _typed_pointer(types.uint8), _typed_pointer(types.uint16)
 u32_at, u64_at = _typed_pointer(types.uint32), _typed_pointer(types.uint64)
+
+
+@intrinsic
+def word_at(typingctx: Any, address: Any) -> Any:
+    """Load 8 bytes from an address of any alignment."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        value = builder.load(builder.inttoptr(args[0], _WORD.as_pointer()))
+        value.align = 1
+        return value
+
+    return types.int64(types.int64), generate
 
 
 @intrinsic

@@ -1,0 +1,60 @@
+"""One way to compile an inner loop: without the GIL, once for each machine, its files under names that never clash."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import uuid
+from pathlib import Path
+from typing import Any
+
+from numba import njit
+
+if logging.getLogger("numba").level == logging.NOTSET:
+    # At the root's level DEBUG, as of `logging.basicConfig(level=DEBUG)`, numba tells every bytecode that it compiles.
+    logging.getLogger("numba").setLevel(logging.WARNING)
+
+
+def jit(function):
+    """Compile a kernel at its first call; keep what was compiled for other processes where there is a place for it."""
+    options = {"nogil": True, "boundscheck": False, "error_model": "numpy"}
+    try:
+        return _date_by_all(_name_files_apart(njit(cache=True, **options)(function)))
+    except RuntimeError:  # neither beside the module nor in a home folder may be written; `h5stream doctor` says so
+        return njit(**options)(function)
+
+
+def _name_files_apart(kernel):
+    """Let no two processes give the same name to what they compiled.
+
+    numba numbers the files of its cache by an index that it reads first and replaces later. Two processes that
+    compile a kernel for unlike arguments at the same time, as ranks do in their first run, may so write one name, and
+    a third then calls code that was made for other arguments. Source: ``numba/core/caching.py``,
+    ``IndexDataCacheFile.save``; where it is built otherwise, nothing is changed.
+    """
+    files: Any = getattr(getattr(kernel, "_cache", None), "_cache_file", None)
+    pattern = getattr(files, "_data_name_pattern", None)
+    if isinstance(pattern, str) and "{number:d}" in pattern and hasattr(files, "_data_name"):
+        files._data_name = lambda number: pattern.replace("{number:d}", f"{number}-{uuid.uuid4().hex[:12]}")
+    return kernel
+
+
+def _date_by_all(kernel):
+    """Let what was compiled be found again only while no file with kernels has changed.
+
+    numba compares the file that a function is in, but compiled code has in it what it calls from other files. Source:
+    ``numba/core/caching.py``, ``IndexDataCacheFile``; where it is built otherwise, nothing is changed.
+    """
+    files: Any = getattr(getattr(kernel, "_cache", None), "_cache_file", None)
+    if hasattr(files, "_source_stamp"):
+        files._source_stamp = (files._source_stamp, _stamps())
+    return kernel
+
+
+@functools.cache
+def _stamps():
+    """Give the time and size of every file of the package that has kernels in it."""
+    package = Path(__file__).resolve().parent.parent
+    found = [*package.glob("compiled/*.py"), *package.glob("storage/*_bytes.py"), package / "engine" / "kernels.py"]
+    stats = [path.stat() for path in sorted(found) if path.is_file()]
+    return tuple((stat.st_mtime, stat.st_size) for stat in stats)

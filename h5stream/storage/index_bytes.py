@@ -1,0 +1,269 @@
+"""Chunk indexes as bytes: the compiled loop behind `h5stream.storage.headers.chunks_of`.
+
+Version 1 B-trees, single chunks, implicit indexes and fixed arrays of one page are read; all else is left to libhdf5.
+What is read of an object must be chunks of its grid in ascending order, each inside the file, so no damaged index can
+lead the loop round in circles: every leaf has to bring a chunk that comes later than all before.
+
+Source: the HDF5 File Format Specification, version 3.0, "Version 1 B-trees" and "Fixed Array Index".
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from h5stream.compiled.jit import jit
+from h5stream.storage.header_bytes import (
+    BTREE_1,
+    FIXED_ARRAY,
+    IMPLICIT,
+    SINGLE,
+)
+from h5stream.storage.metadata_bytes import (
+    FILE_NBYTES,
+    LENGTH_NBYTES,
+    NOWHERE,
+    OFFSET_NBYTES,
+    SLACK_NBYTES,
+    address,
+    ends_with_checksum,
+    is_signed,
+    length,
+    number,
+    read,
+)
+
+MOST_LEVELS = 8
+NODE_NBYTES = 64 * 1024
+"""The largest node of a tree that is read; libhdf5's own have 64 entries of at most 88 bytes."""
+_FIRST_NBYTES = 4096
+
+DOUBT, FULL = -1, -2
+"""What stands for the chunks of an object that must be asked for, and for too little room in the columns."""
+
+
+class ChunkedColumns(NamedTuple):
+    """Objects' chunks as arrays: their shapes, and what else an index is read by."""
+
+    index: Any
+    is_numbered: Any
+    address: Any
+    nbytes: Any
+    filter_mask: Any
+    shape: Any
+    kind: Any
+    rank: Any
+    chunk_shape: Any
+    element_nbytes: Any
+    filters: Any
+
+
+class ChunkColumns(NamedTuple):
+    """What is filled, one place a chunk."""
+
+    owner: Any
+    number: Any
+    offset: Any
+    nbytes: Any
+    filter_mask: Any
+
+
+@jit
+def tree_scratch():
+    """Make memory for the nodes of a version 1 B-tree, and of one thing that its leaves lead to; and for a way down."""
+    nodes = np.empty((MOST_LEVELS + 1) * NODE_NBYTES + SLACK_NBYTES, dtype=np.uint8)
+    return nodes, np.zeros((MOST_LEVELS, 3), dtype=np.int64)
+
+
+@jit
+def _put(columns, used, owner, chunk, offset, nbytes, mask):
+    columns.owner[used], columns.number[used], columns.offset[used] = owner, chunk, offset
+    columns.nbytes[used], columns.filter_mask[used] = nbytes, mask
+
+
+@jit
+def open_node(given, buffer, at, where, what, key_nbytes):
+    """Read a node of a version 1 B-tree; gives its level and its entries, level -1 where it is none."""
+    doubt = (np.int64(-1), np.int64(0))
+    head = 8 + 2 * given[OFFSET_NBYTES]
+    got = min(_FIRST_NBYTES, given[FILE_NBYTES] - where)
+    if where < 0 or got < head or not read(given, buffer, at, got, where):
+        return doubt
+    level, entries = np.int64(buffer[at + 5]), number(buffer, at + 6, 2)
+    total = head + entries * (key_nbytes + given[OFFSET_NBYTES]) + key_nbytes
+    if not is_signed(buffer, at, 0x45455254) or buffer[at + 4] != what or level >= MOST_LEVELS:  # TREE
+        return doubt
+    if total > NODE_NBYTES or (total > got and not read(given, buffer, at + got, total - got, where + got)):
+        return doubt
+    return level, entries
+
+
+@jit
+def _chunk_of_key(buffer, at, rank, grid_shape, chunk_shape):
+    """Give the number of the chunk that a key of a tree names; -1 where the grid has none there."""
+    chunk = np.int64(0)
+    for k in range(rank):
+        start = number(buffer, at + 8 + 8 * k, 8)
+        if start < 0 or start % chunk_shape[k] or start // chunk_shape[k] >= grid_shape[k]:
+            return np.int64(-1)
+        chunk = chunk * grid_shape[k] + start // chunk_shape[k]
+    return chunk if number(buffer, at + 8 + 8 * rank, 8) == 0 else np.int64(-1)
+
+
+@jit
+def _from_tree(given, buffer, stack, where, rank, grid_shape, chunk_shape, whole, filtered, owner, columns, used):
+    """Put the chunks of a version 1 B-tree behind those in the columns; gives how many there are then."""
+    key = 8 * (rank + 2)
+    each, head = key + given[OFFSET_NBYTES], 8 + 2 * given[OFFSET_NBYTES]
+    last, depth = np.int64(-1), 0
+    stack[0, 0], stack[0, 1] = open_node(given, buffer, 0, where, 1, key)
+    stack[0, 2] = 0
+    if stack[0, 0] < 0 or (stack[0, 0] > 0 and stack[0, 1] == 0):
+        return DOUBT
+    while depth >= 0:
+        if stack[depth, 2] == stack[depth, 1]:
+            depth -= 1
+            continue
+        at = depth * NODE_NBYTES + head + stack[depth, 2] * each
+        stack[depth, 2] += 1
+        child = address(given, buffer, at + key)
+        if child < 0:
+            return DOUBT
+        if stack[depth, 0] > 0:
+            level = stack[depth, 0] - 1
+            depth += 1
+            stack[depth, 0], stack[depth, 1] = open_node(given, buffer, depth * NODE_NBYTES, child, 1, key)
+            stack[depth, 2] = 0
+            if stack[depth, 0] != level or stack[depth, 1] == 0:
+                return DOUBT
+            continue
+        chunk, nbytes, mask = _chunk_of_key(buffer, at, rank, grid_shape, chunk_shape), number(buffer, at, 4), 0
+        mask = number(buffer, at + 4, 4)
+        if chunk <= last or nbytes == 0 or nbytes > given[FILE_NBYTES] - child:
+            return DOUBT
+        if not filtered and (nbytes != whole or mask != 0):
+            return DOUBT
+        if used == columns.owner.size:
+            return FULL
+        _put(columns, used, owner, chunk, child, nbytes, mask)
+        used, last = used + 1, chunk
+    return used
+
+
+@jit
+def _from_fixed_array(given, buffer, where, count, whole, filtered, owner, columns, used):
+    """Put the chunks of a fixed array of one page behind those in the columns; gives how many there are then."""
+    offset_nbytes, size = given[OFFSET_NBYTES], 12 + given[LENGTH_NBYTES] + given[OFFSET_NBYTES]
+    if not read(given, buffer, 0, size, where) or not is_signed(buffer, 0, 0x44484146):  # FAHD
+        return DOUBT
+    each, page_bits = np.int64(buffer[6]), np.int64(buffer[7])
+    elements, block = length(given, buffer, 8), address(given, buffer, 8 + given[LENGTH_NBYTES])
+    if not ends_with_checksum(buffer, 0, size) or buffer[4] != 0 or buffer[5] != filtered or elements < count:
+        return DOUBT
+    width = each - offset_nbytes - 4 if filtered else 0
+    if width < (1 if filtered else 0) or width > 8 or (not filtered and each != offset_nbytes):
+        return DOUBT
+    if block == NOWHERE:
+        return used
+    head = 6 + offset_nbytes
+    if page_bits > 20 or elements > 1 << page_bits or block < 0:
+        return DOUBT
+    if not read(given, buffer, 0, head + elements * each + 4, block) or not is_signed(buffer, 0, 0x42444146):  # FADB
+        return DOUBT
+    if not ends_with_checksum(buffer, 0, head + elements * each + 4) or buffer[4] != 0 or buffer[5] != filtered:
+        return DOUBT
+    if address(given, buffer, 6) != where:
+        return DOUBT
+    for chunk in range(count):
+        at = head + chunk * each
+        offset = address(given, buffer, at)
+        if offset == NOWHERE:
+            continue
+        nbytes = number(buffer, at + offset_nbytes, width) if filtered else whole
+        mask = number(buffer, at + offset_nbytes + width, 4) if filtered else 0
+        if offset < 0 or nbytes <= 0 or nbytes > given[FILE_NBYTES] - offset:
+            return DOUBT
+        if used == columns.owner.size:
+            return FULL
+        _put(columns, used, owner, chunk, offset, nbytes, mask)
+        used += 1
+    return used
+
+
+@jit
+def _from_places(given, where, count, whole, owner, columns, used):
+    """Put chunks that lie one behind the other behind those in the columns; gives how many there are then."""
+    if count > (given[FILE_NBYTES] - where) // whole:
+        return DOUBT
+    if count > columns.owner.size - used:
+        return FULL
+    for chunk in range(count):
+        _put(columns, used + chunk, owner, chunk, where + chunk * whole, whole, 0)
+    return used + count
+
+
+@jit
+def _chunks(given, buffer, stack, grid, sides, owner, columns, used):
+    """Put the chunks of one object behind those in the columns; gives how many there are then, or a negative number."""
+    kind, rank, where, index = grid.kind[owner], grid.rank[owner], grid.address[owner], grid.index[owner]
+    if index < 0 or kind < 0 or not grid.is_numbered[owner]:
+        return DOUBT
+    whole, count = grid.element_nbytes[kind], np.int64(1)
+    for k in range(rank):
+        side = grid.chunk_shape[kind, k]
+        sides[k] = (grid.shape[k, owner] + side - 1) // side
+        whole *= side
+        count *= sides[k]
+    filtered = grid.filters[kind] != 0
+    if where == NOWHERE or count == 0:
+        return used
+    if index == BTREE_1:
+        chunk_shape = grid.chunk_shape[kind]
+        return _from_tree(given, buffer, stack, where, rank, sides, chunk_shape, whole, filtered, owner, columns, used)
+    if index == FIXED_ARRAY:
+        return _from_fixed_array(given, buffer, where, count, whole, filtered, owner, columns, used)
+    if index == IMPLICIT and not filtered:
+        return _from_places(given, where, count, whole, owner, columns, used)
+    if index == SINGLE:
+        if used == columns.owner.size:
+            return FULL
+        _put(columns, used, owner, 0, where, grid.nbytes[owner], grid.filter_mask[owner])
+        return used + 1
+    return DOUBT
+
+
+@jit
+def chunks_of_each(given, buffer, stack, grid, which, known, columns, start, used):
+    """Put the chunks of some objects into columns.
+
+    Parameters
+    ----------
+    given : int64 array
+        As for `header_bytes.read_each`.
+    buffer, stack : ndarray
+        Memory for nodes, and for what is left to do of each.
+    grid : ChunkedColumns
+        The objects.
+    which : int64 array
+        Numbers of those that are wanted.
+    known : bool array
+        Filled: whether the index of each wanted one was understood.
+    columns : ChunkColumns
+        Filled.
+    start, used : int
+        The first of `which` to be done; chunks that are in the columns.
+
+    Returns
+    -------
+    tuple of int
+        How many of `which` are done, and chunks that are in the columns. Not all are done where there was no room.
+    """
+    sides = np.zeros(16, dtype=np.int64)
+    for place in range(start, which.size):
+        after = _chunks(given, buffer, stack, grid, sides, which[place], columns, used)
+        if after == FULL:
+            return place, used
+        known[place] = after >= 0
+        used = max(after, used) if after >= 0 else used
+    return which.size, used
