@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import re
 from collections.abc import Iterator
@@ -33,6 +34,7 @@ def groups_of(
     guard: Guard,
     kind: type[h5py.Group] | type[h5py.Dataset] = h5py.Group,
     said: str = "of= names",
+    raw: RawFile | None = None,
 ) -> list[str]:
     """Find the groups of an open file that hold rows, or the datasets that have them themselves.
 
@@ -53,6 +55,8 @@ def groups_of(
         `h5py.Group`, or `h5py.Dataset` where a field is ``"."``.
     said : str
         What names them, for messages.
+    raw : RawFile, optional
+        The file's bytes, if they are at hand.
 
     Returns
     -------
@@ -68,7 +72,8 @@ def groups_of(
         return [root]
     above = f"{root}/" if root else ""
     if isinstance(of, str):
-        found = list(_matching(file[root or "/"], of.strip("/").split("/"), above, path, guard, kind))
+        with contextlib.nullcontext(raw) if raw else RawFile(file) as raw:
+            found = list(_matching(file[root or "/"], of.strip("/").split("/"), above, path, guard, kind, raw))
         if not found:
             raise FieldNotFoundError(
                 f"{path!r}: of={of!r} matches no {_WHAT[kind]}.{_instead(file, root, of, path, guard, kind)}",
@@ -133,32 +138,43 @@ def _checked_name(name: Any) -> str:
 
 
 def _matching(
-    group: Any, levels: list[str], above: str, path: str, guard: Guard, kind: type[h5py.Group] | type[h5py.Dataset]
+    group: Any,
+    levels: list[str],
+    above: str,
+    path: str,
+    guard: Guard,
+    kind: type[h5py.Group] | type[h5py.Dataset],
+    raw: RawFile,
 ) -> Iterator[str]:
     pattern, *below = levels
     if not below and len(group) > FEW:
-        yield from _many_matching(group, pattern, above, path, guard, kind)
+        yield from _many_matching(group, pattern, above, path, guard, kind, raw)
         return
     names = [name for name in group if isinstance(name, str)]
     for name in sorted(fnmatch.filter(names, pattern), key=_by_numbers):
         guard.check_links(group.file, above + name, path)
         inner = group.get(name)
         if below and isinstance(inner, h5py.Group):
-            yield from _matching(inner, below, f"{above}{name}/", path, guard, kind)
+            yield from _matching(inner, below, f"{above}{name}/", path, guard, kind, raw)
         elif not below and isinstance(inner, kind):
             yield above + name
 
 
 def _many_matching(
-    group: Any, pattern: str, above: str, path: str, guard: Guard, kind: type[h5py.Group] | type[h5py.Dataset]
+    group: Any,
+    pattern: str,
+    above: str,
+    path: str,
+    guard: Guard,
+    kind: type[h5py.Group] | type[h5py.Dataset],
+    raw: RawFile,
 ) -> Iterator[str]:
     """Give what a pattern matches in a group of many: libhdf5 opens none whose header says what it is."""
-    with RawFile(group.file) as raw:
-        where = dict(zip(*raw.members(group), strict=True))
-        names = sorted(fnmatch.filter(where, pattern), key=_by_numbers)
-        addresses = np.array([where[name] for name in names], dtype=np.int64)
-        hard = addresses != NOT_HARD
-        headers = raw.headers(np.where(hard, addresses, -1))
+    where = raw.members(group)
+    names = sorted(where if pattern == "*" else fnmatch.filter(where, pattern), key=_by_numbers)
+    addresses = np.array([where[name] for name in names], dtype=np.int64)
+    hard = addresses != NOT_HARD
+    headers = raw.headers(np.where(hard, addresses, -1))
     known = headers.understood & hard
     wanted = (headers.layout == GROUP) == (kind is h5py.Group)
     for name, is_known, is_wanted in zip(names, known.tolist(), wanted.tolist(), strict=True):
@@ -171,7 +187,10 @@ def _many_matching(
 
 def _by_numbers(name: str) -> list[tuple[int, int | str]]:
     """Give a key by which ``demo_2`` comes before ``demo_10``."""
-    return [(0, int(part)) if part.isdigit() else (1, part) for part in re.split(r"(\d+)", name)]
+    return [(0, int(part)) if part.isdigit() else (1, part) for part in _NUMBERS.split(name)]
+
+
+_NUMBERS = re.compile(r"(\d+)")
 
 
 def _all_groups(file: Any) -> Iterator[str]:
@@ -194,7 +213,8 @@ def _instead(file: Any, root: str, of: str, path: str, guard: Guard, kind: Any) 
     """Say what a pattern matches where it matches nothing that is wanted, or else what there is."""
     other = h5py.Dataset if kind is h5py.Group else h5py.Group
     above = f"{root}/" if root else ""
-    found = next(_matching(file[root or "/"], of.strip("/").split("/"), above, path, guard, other), None)
+    with RawFile(file) as raw:
+        found = next(_matching(file[root or "/"], of.strip("/").split("/"), above, path, guard, other, raw), None)
     if found is None:
         return _what_there_is(file)
     if kind is h5py.Dataset:

@@ -241,6 +241,7 @@ def _chunk(opened: Any, place: int, grid: Any, chunks: Any) -> tuple[int, int, i
 
 def objects_of(
     opened: OpenFile,
+    raw: RawFile,
     shape: SampleShape,
     names: list[str],
     samples: Objects,
@@ -253,6 +254,8 @@ def objects_of(
     ----------
     opened : OpenFile
         The file.
+    raw : RawFile
+        Its bytes.
     shape : SampleShape
         The fields.
     names : list of str
@@ -281,18 +284,17 @@ def objects_of(
     suffixes = [part.path[len(names[0]) :] for part in first.parts]
     if not are_mergeable(first, names[0]):
         return None
-    with RawFile(file) as raw:
-        own = raw.addresses(names)
-        addresses = {suffix: raw.inside(names, suffix) if suffix else own for suffix in suffixes}
-        known = {suffix: each for suffix, each in addresses.items() if each is not None}
-        if own is None or len(known) < len(addresses):
-            return None
-        try:
-            together = merged(raw, first, names, row_start, known)
-        except UnlikeError:
-            return None
-        by_number = dict(zip(first.entries, shape.fields, strict=True))
-        once = tuple((number, _values(raw, names, by_number[number], own, value)) for number, value in first.once)
+    own = raw.addresses(names)
+    addresses = {suffix: raw.inside(names, suffix) if suffix else own for suffix in suffixes}
+    known = {suffix: each for suffix, each in addresses.items() if each is not None}
+    if own is None or len(known) < len(addresses):
+        return None
+    try:
+        together = merged(raw, first, names, row_start, known)
+    except UnlikeError:
+        return None
+    by_number = dict(zip(first.entries, shape.fields, strict=True))
+    once = tuple((number, _values(raw, names, by_number[number], own, value)) for number, value in first.once)
     return replace(together, once=once, are_objects=True)
 
 

@@ -44,6 +44,7 @@ from h5stream.storage.layout import (
 from h5stream.storage.lookups import LookedUp
 from h5stream.storage.objects import objects_of
 from h5stream.storage.places import Files, OpenFile
+from h5stream.storage.whereabouts import RawFile
 
 
 def open_layout(
@@ -167,9 +168,10 @@ def _objects_together(
     guard = Guard.for_paths(asked.paths, allow_external=allow_external)
     for number, path in enumerate(asked.paths):
         with open_hdf5(path) as file, contextlib.ExitStack() as linked:
-            names = [group for group, _ in _groups(file, asked, samples, number, guard)]
+            raw = linked.enter_context(RawFile(file))
+            names = [group for group, _ in _groups(file, asked, samples, number, guard, raw)]
             opened = OpenFile(file, number, every, guard, linked)
-            part = objects_of(opened, asked.shape, names, samples, found.rows, looked_up)
+            part = objects_of(opened, raw, asked.shape, names, samples, found.rows, looked_up)
             if part is None:
                 return None
             found.left_out += len(names) - part.rows
@@ -198,7 +200,7 @@ def _of_each_group(error: FieldNotFoundError, samples: SampleKind | None) -> Fie
 
 
 def _groups(
-    file: Any, asked: Asked, samples: SampleKind | None, number: int, guard: Guard
+    file: Any, asked: Asked, samples: SampleKind | None, number: int, guard: Guard, raw: RawFile | None = None
 ) -> Iterator[tuple[str, str]]:
     """Give the groups of a file that hold rows: their paths, and the names that a table has for them."""
     path, root = asked.paths[number], asked.group
@@ -210,7 +212,7 @@ def _groups(
         yield from zip(groups_of(file, root, named, path, guard, kind, said) if named else [], named, strict=True)
         return
     of = None if samples is None or isinstance(samples, Table) or samples.of == ROWS else samples.of
-    for group in groups_of(file, root, of, path, guard, kind):
+    for group in groups_of(file, root, of, path, guard, kind, raw=raw):
         yield group, ""
 
 

@@ -37,6 +37,7 @@ class RawFile:
         self.file = file
         self.descriptor = os.open(file.filename, os.O_RDONLY)
         self.superblock: Superblock = superblock_of(file, os.fstat(self.descriptor).st_size)
+        self._known: tuple[str, dict[str, int]] = ("", {})
 
     def close(self) -> None:
         """Close the descriptor; h5py's file stays open."""
@@ -78,18 +79,18 @@ class RawFile:
         """Read some headers; see `read_headers`."""
         return read_headers(self.descriptor, self.superblock, addresses, attributes)
 
-    def members(self, group: Any) -> tuple[list[str], Ints]:
-        """Give the names in a group and where their headers lie; `NOT_HARD` for what is no hard link.
+    def members(self, group: Any) -> dict[str, int]:
+        """Give for each name in a group where its header lies; `NOT_HARD` for what is no hard link.
 
-        Names that are no UTF-8 are left out: h5py has no texts for them.
+        Names that are no UTF-8 are left out: h5py has no texts for them. What was asked for last is kept.
         """
-        links = links_of(group.id, self.descriptor, self.superblock)
-        names, addresses = [], []
-        for name, address in zip(links, links.addresses.tolist(), strict=True):
-            with contextlib.suppress(UnicodeDecodeError):
-                names.append(name.decode())
-                addresses.append(address)
-        return names, np.array(addresses, dtype=np.int64)
+        if self._known[0] != group.name:
+            links, members = links_of(group.id, self.descriptor, self.superblock), dict[str, int]()
+            for name, address in zip(links, links.addresses.tolist(), strict=True):
+                with contextlib.suppress(UnicodeDecodeError):
+                    members[name.decode()] = address
+            self._known = group.name, members
+        return self._known[1]
 
     def addresses(self, names: Sequence[str]) -> Ints | None:
         """Give where the headers of some objects lie, by their paths; None where more than hard links lead to one."""
@@ -127,7 +128,7 @@ class RawFile:
             every: Iterator[int | None] = (_address(group.id, name.encode()) for name in names)
             listed = list(every)
         else:
-            there = dict(zip(*(self.members(group)), strict=True))
+            there = self.members(group)
             listed = [there.get(name) for name in names]
         return None if any(one is None or one == NOT_HARD for one in listed) else listed  # type: ignore[return-value]
 
