@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from h5stream import Field, H5Dataset, H5StreamLoader, Objects, SampleNumber, Values, errors
+from h5stream.storage import whereabouts
 
 STORED = [
     {},
@@ -29,20 +30,30 @@ def files_of_objects(draw):
     mixed = draw(st.booleans())
     stored = [draw(st.sampled_from(kinds)) if mixed else first for _ in range(count)]
     chunks = tuple(draw(st.integers(1, n)) for n in shape)
-    return shape, dtype, [{**one, "chunks": chunks} if one else {} for one in stored], draw(st.booleans())
+    fills = draw(st.sampled_from([(3,), (3, 5)]))
+    stored = [{**one, "chunks": chunks} if one else {} for one in stored]
+    return shape, dtype, stored, draw(st.booleans()), fills
 
 
+@pytest.fixture(params=[0, whereabouts.MANY], ids=["from the file's bytes", "through libhdf5"])
+def opened_both_ways(request, monkeypatch):
+    monkeypatch.setattr(whereabouts, "MANY", request.param)
+
+
+@pytest.mark.usefixtures("opened_both_ways")
 @examples(200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(form=files_of_objects(), data=st.data())
 def test_every_object_is_what_h5py_gives(tmp_path, form, data):
-    shape, dtype, stored, sparse = form
+    shape, dtype, stored, sparse, fills = form
     rng, expected = np.random.default_rng(0), []
     path, columns = tmp_path / "a.h5", data.draw(st.sampled_from([None, slice(0, 1), slice(None, None, 2)]))
     with h5py.File(path, "w") as file:
         for k, options in enumerate(stored):
             values = rng.integers(0, 100, shape).astype(dtype)
             group = file.create_group(f"data/{k}")
-            image = group.create_dataset("image", shape, dtype, fillvalue=np.array(3, dtype)[()], **options)
+            image = group.create_dataset(
+                "image", shape, dtype, fillvalue=np.array(fills[k % len(fills)], dtype)[()], **options
+            )
             if not sparse or k % 2:
                 image[()] = values
             group["label"], group["text"] = k, f"object {k}"
@@ -88,6 +99,7 @@ def paths(request, tmp_path_factory):
 FIELDS = {"x": ".", "p": "@p_arrival_sample", "name": "@trace_name"}
 
 
+@pytest.mark.usefixtures("opened_both_ways")
 def test_datasets_by_name_with_attributes(paths):
     """EQTransformer reads so: a dataset of a group, and what its attributes say."""
     expected = {}
@@ -129,6 +141,7 @@ def test_a_file_may_be_a_sample(tmp_path):
         assert (label[:, 3, 4] == number + 10).all()
 
 
+@pytest.mark.usefixtures("opened_both_ways")
 def test_objects_that_lack_a_field_are_told_or_left_out(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         for k in range(5):
@@ -142,6 +155,7 @@ def test_objects_that_lack_a_field_are_told_or_left_out(tmp_path):
     assert "1 segment(s) that have no sample" in repr(dataset)
 
 
+@pytest.mark.usefixtures("opened_both_ways")
 def test_objects_that_are_unlike_are_told(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["0/x"], file["1/x"], file["2/x"] = np.zeros(3), np.zeros(3), np.zeros(4)
@@ -150,6 +164,12 @@ def test_objects_that_are_unlike_are_told(tmp_path):
         H5Dataset(tmp_path / "a.h5", "x", samples=Objects(["0", "1", "2"]))
     with pytest.raises(errors.FieldLengthError, match="'k/1' holds float64"):
         H5Dataset(tmp_path / "a.h5", ".", samples=Objects("k/*"))
+    with h5py.File(tmp_path / "b.h5", "w") as file:
+        for k, (mark, value) in enumerate([(1, 2), (0.5, 2), (1, 2.5)]):
+            file[f"{k}/x"], file[f"{k}/value"], file[str(k)].attrs["mark"] = np.zeros(3), value, mark
+    for field, names, says in (("@mark", "01", "'1/@mark' is float64"), ("value", "02", "'2/value' is float64")):
+        with pytest.raises(errors.FieldLengthError, match=says):
+            H5Dataset(tmp_path / "b.h5", ["x", field], samples=Objects([*names]))
 
 
 @pytest.mark.parametrize(
@@ -184,3 +204,27 @@ def test_damage_names_the_object(paths, tmp_path):
         list(H5StreamLoader(damaged, 5, fields=".", samples=Objects("data/*")))
     with H5StreamLoader(damaged, 5, fields=["."], samples=Objects("data/*"), on_error="skip") as loader:
         assert sum(len(batch[0]) for batch in loader) == 29
+
+
+@pytest.mark.parametrize("stored", [{}, {"chunks": (2, 3), "compression": "gzip"}], ids=["contiguous", "gzip"])
+def test_thousands_of_objects_are_found_by_their_headers(tmp_path, stored):
+    """Some are links that are soft, some were never written, some are stored in another way."""
+    count, rng = whereabouts.MANY + 100, np.random.default_rng(0)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        group = file.create_group("data")
+        for k in range(count):
+            if k % 500 == 7:
+                group.create_dataset(f"t{k}", (4, 3), "f4", fillvalue=k, **stored)
+            else:
+                group.create_dataset(f"t{k}", data=rng.random((4, 3), "f4"), **stored)
+            group[f"t{k}"].attrs["k"] = k
+        group.create_dataset("t50000", data=rng.random((4, 3), "f4"), **stored).attrs["k"] = 50
+        group["t60000"] = h5py.SoftLink("/data/t3")
+        group.create_group("a group")
+        expected = [group[f"t{k}"][()] for k in (*range(count), 50_000, 60_000)]
+    for of, numbers in (("data/t*", range(count + 2)), ([f"data/t{k}" for k in range(count)], range(count))):
+        dataset = H5Dataset(tmp_path / "a.h5", {"x": ".", "k": "@k"}, samples=Objects(of))
+        assert len(dataset) == len(numbers)
+        batch = dataset[:]
+        assert np.array_equal(batch["x"].numpy(), [expected[k] for k in numbers])
+        assert batch["k"].tolist() == [*range(count), 50, 3][: len(numbers)]

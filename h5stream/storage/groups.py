@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 from h5stream.errors import FieldNotFoundError, OptionError
 from h5stream.samples.segments import Bounds, Edges, Ends, Ids, Lengths, edges_of
 from h5stream.samples.sequences import Of
+from h5stream.storage import whereabouts
 from h5stream.storage.discovery import find_dataset
 from h5stream.storage.external import Guard
 from h5stream.storage.headers import GROUP
 from h5stream.storage.links import NOT_HARD
 from h5stream.storage.nearest import did_you_mean
-from h5stream.storage.whereabouts import FEW, RawFile
+from h5stream.storage.whereabouts import RawFile
 
 FILES = "files"
 """What stands for whole files in place of a pattern."""
@@ -147,7 +148,7 @@ def _matching(
     raw: RawFile,
 ) -> Iterator[str]:
     pattern, *below = levels
-    if not below and len(group) > FEW:
+    if not below and len(group) >= whereabouts.MANY:
         yield from _many_matching(group, pattern, above, path, guard, kind, raw)
         return
     names = [name for name in group if isinstance(name, str)]

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from h5stream.errors import FieldLengthError, FieldNotFoundError
 from h5stream.samples.objects import Objects
+from h5stream.storage import whereabouts
 from h5stream.storage.agreement import FileParts
 from h5stream.storage.extents import Extents
 from h5stream.storage.field_reader import FieldReader
@@ -107,9 +108,13 @@ def _index_of(raw: RawFile, part: DatasetPart, names: Sequence[str], suffix: str
     """Collect the chunks of one dataset of each object."""
     first = part.index
     assert first is not None
-    like, headers = _Like(raw.file[part.path], part), raw.headers(addresses)
-    alike = headers.understood & (headers.kind == headers.kind[0]) & (headers.dims == headers.dims[0]).all(axis=1)
-    parts = [like.stored(headers, np.flatnonzero(alike))] if like.chunks is None else [_chunked(raw, headers, alike)]
+    like, parts = _Like(raw.file[part.path], part), list[Columns4]()
+    alike = np.zeros(len(names), dtype=bool)
+    if len(names) >= whereabouts.MANY:
+        headers = raw.headers(addresses)
+        alike = like.are_alike(headers)
+        stored = like.stored(headers, alike) if like.chunks is None else _chunked(raw, headers, alike)
+        parts = [stored]
     # What is not understood, or unlike the first, is asked of libhdf5, and some of what is not, to be sure of it.
     asked = np.flatnonzero(~alike)
     parts += [like.asked(raw, k, names[k] + suffix) for k in asked.tolist()]
@@ -158,7 +163,7 @@ class _Like:
         self.cuts, self.cut_nbytes = cuts, cuts * (part.index.chunk_shape[0] * row_nbytes)
         cut_rows = np.minimum(part.index.chunk_shape[0], part.index.shape[0] - cuts * part.index.chunk_shape[0])
         self.sizes = cut_rows * row_nbytes
-        self.type, self.shape = whole.id.get_type(), whole.shape
+        self.type, self.shape, self.fill = whole.id.get_type(), whole.shape, _fill_of(whole.id)
         creation = whole.id.get_create_plist()
         self.layout, self.chunks, self.filters = _stored_as(creation)
         self.grid = (
@@ -177,9 +182,19 @@ class _Like:
         if _stored_as(opened.get_create_plist()) != (self.layout, self.chunks, self.filters):
             raise UnlikeError(name)
 
-    def stored(self, headers: Headers, which: Ints) -> Columns4:
+    def are_alike(self, headers: Headers) -> NDArray[np.bool_]:
+        """Tell which objects are stored like the first, which libhdf5 has opened, of those that are understood."""
+        kind = headers.kind[0]
+        alike = (headers.kind == kind) & (headers.kind >= 0) & (headers.dims == headers.dims[0]).all(axis=1)
+        if kind < 0 or headers.kinds.element_nbytes[kind] != self.type.get_size():
+            alike[:] = False
+        if self.chunks is None:
+            alike &= (headers.address == NOWHERE) | (headers.nbytes == self.sizes.sum())
+        return np.asarray(alike)
+
+    def stored(self, headers: Headers, alike: NDArray[np.bool_]) -> Columns4:
         """Give where contiguous objects lie, cut as the first is."""
-        which = which[headers.address[which] != NOWHERE]
+        which = np.flatnonzero(alike & (headers.address != NOWHERE))
         return self._cut(which, headers.address[which])
 
     def _cut(self, which: Ints, address: Ints) -> Columns4:
@@ -194,10 +209,17 @@ class _Like:
         self.check(opened, name, self.first, raw.file.filename)
         if self.chunks is None:
             where = opened.get_offset()
+            self._check_fill(opened, name, is_whole=where is not None)
             return self._cut(np.array([k][: where is not None]), np.array([where or 0][: where is not None]))
         some = np.array([_chunk(opened, j, self.grid, self.chunks) for j in range(opened.get_num_chunks())])
+        self._check_fill(opened, name, is_whole=len(some) == self.across)
         some = some.reshape(-1, 4)[np.argsort(some.reshape(-1, 4)[:, 0])]
         return some[:, 0] + k * self.across, some[:, 1], some[:, 2], some[:, 3]
+
+    def _check_fill(self, opened: Any, name: str, *, is_whole: bool) -> None:
+        """Refuse an object of which something was never written, and stands for another value than in the first."""
+        if not is_whole and _fill_of(opened) != self.fill:
+            raise UnlikeError(name)
 
     def compare(self, raw: RawFile, k: int, name: str, found: Columns4) -> None:
         """Refuse what was found from the file's bytes if libhdf5 sees it otherwise."""
@@ -217,6 +239,11 @@ def _stored_as(creation: Any) -> tuple[int, Any, tuple[Any, ...]]:
         return layout, "elsewhere", ()
     chunks = creation.get_chunk() if layout == h5py.h5d.CHUNKED else None
     return layout, chunks, tuple(creation.get_filter(k) for k in range(creation.get_nfilters()))
+
+
+def _fill_of(opened: Any) -> bytes:
+    """Give the bytes of a dataset's fill value."""
+    return np.asarray(h5py.Dataset(opened).fillvalue).tobytes()
 
 
 def _opened(file: Any, name: str) -> Any:
@@ -307,7 +334,7 @@ def _values(raw: RawFile, names: Sequence[str], given: Any, own: Ints, value: An
         return [_value(raw.file, given.inside(name).name, is_attribute) for name in names]
     values, left = np.empty((len(names), *value.shape), value.dtype), np.arange(len(names))
     addresses = own if not inner else raw.inside(names, inner)
-    if addresses is not None:
+    if addresses is not None and len(names) >= whereabouts.MANY:
         headers = raw.headers(addresses, (attribute,) if attribute else ())
         found = headers.attributes[attribute] if attribute else headers
         there = (found.kind == found.kind[0]) & (found.kind >= 0) & (found.address >= 0)
@@ -320,11 +347,11 @@ def _values(raw: RawFile, names: Sequence[str], given: Any, own: Ints, value: An
             read = raw.read_each(found.address[some], int(found.nbytes[0])).view(stored)
             values[some], left = read.reshape(len(some), *value.shape), np.flatnonzero(~there)
     for k in left.tolist():
-        one = _value(raw.file, given.inside(names[k]).name, is_attribute)
-        if np.shape(one) != value.shape:
+        one = np.asarray(_value(raw.file, given.inside(names[k]).name, is_attribute))
+        if (one.shape, one.dtype.newbyteorder("=")) != (value.shape, value.dtype):
             raise FieldLengthError(
-                f"{raw.file.filename!r}: {given.inside(names[k]).name!r} has the shape {np.shape(one)}, and that of "
-                f"the first object {value.shape}; samples=Objects(...) are alike",
+                f"{raw.file.filename!r}: {given.inside(names[k]).name!r} is {one.dtype} {one.shape}, and that of the "
+                f"first object {value.dtype} {value.shape}; samples=Objects(...) are alike",
                 field=given.name,
                 file=raw.file.filename,
             )

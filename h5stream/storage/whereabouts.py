@@ -20,8 +20,9 @@ Ints = NDArray[np.int64]
 READ_NBYTES = 1 << 20
 """Bytes that are read at once, for what lies within them."""
 
-FEW = 64
-"""Names in a group up to which each is asked for, in place of a list of all links."""
+MANY = 2000
+"""Objects from which on headers and links are read from the file's bytes: libhdf5 is asked of fewer in less than half a
+second, and what reads them is compiled when it is used first, which takes longer."""
 
 
 class RawFile:
@@ -124,7 +125,7 @@ class RawFile:
         return found
 
     def _of_members(self, group: Any, names: list[str]) -> list[int] | None:
-        if len(names) <= FEW:
+        if len(names) < MANY:
             every: Iterator[int | None] = (_address(group.id, name.encode()) for name in names)
             listed = list(every)
         else:
