@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from amounts import examples
+from forking import children_are_forks
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
@@ -106,7 +107,8 @@ FIELDS = {"hit": Field("hit", rows=Bounds("bounds")), "label": "label", "time": 
     ],
     ids=str,
 )
-def test_whatever_takes_rows_takes_ragged_ones(path, options):
+def test_whatever_takes_rows_takes_ragged_ones(path, options, monkeypatch):
+    children_are_forks(monkeypatch)
     path, expected = path
     with H5StreamLoader(path, 8, fields=FIELDS, shuffle=True, seed=3, **options) as loader:
         for _ in range(2):

@@ -211,8 +211,9 @@ class _Like:
             where = opened.get_offset()
             self._check_fill(opened, name, is_whole=where is not None)
             return self._cut(np.array([k][: where is not None]), np.array([where or 0][: where is not None]))
-        some = np.array([_chunk(opened, j, self.grid, self.chunks) for j in range(opened.get_num_chunks())])
-        self._check_fill(opened, name, is_whole=len(some) == self.across)
+        listed = [_chunk(opened, j, self.grid, self.chunks) for j in range(opened.get_num_chunks())]
+        some = np.array(listed, dtype=np.int64)
+        self._check_fill(opened, name, is_whole=len(listed) == self.across)
         some = some.reshape(-1, 4)[np.argsort(some.reshape(-1, 4)[:, 0])]
         return some[:, 0] + k * self.across, some[:, 1], some[:, 2], some[:, 3]
 
