@@ -145,7 +145,7 @@ def padded(memory: Memory, lengths: Ints, row_nbytes: int, filler: Memory, take:
 
 
 def lend(
-    tasks: Iterable[Task],
+    tasks: Sequence[Task],
     objects: Sequence[dict[int, Any]],
     row_nbytes: Sequence[int],
     take: Callable[[int], Memory] = lambda nbytes: np.empty(nbytes, dtype=np.uint8),
@@ -154,7 +154,7 @@ def lend(
 
     Parameters
     ----------
-    tasks : iterable of Task
+    tasks : sequence of Task
         All of the window.
     objects : sequence of dict
         For each batch, by field number, the `RaggedRows` that a share is added to.
@@ -168,8 +168,13 @@ def lend(
     dict of int to ndarray of int64
         By field number, the address of each batch's share; 0 where it has none.
     """
-    shares = {id(task.placement.share): task.placement.share for task in tasks}
     found: dict[int, Ints] = {}
+    if not any(isinstance(one, RaggedRows) for each in objects[:1] for one in each.values()):
+        return found
+    # Tasks of chunks put their own rows together only when they are asked for them: what all of them share will do.
+    placements: list[Any] = [getattr(task, "shared", None) for task in tasks]
+    placements = [task.placement if one is None else one for task, one in zip(tasks, placements, strict=True)]
+    shares = {id(one.share): one.share for one in placements}
     for share in shares.values():
         if share is None:
             continue
