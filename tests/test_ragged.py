@@ -221,6 +221,8 @@ def test_nothing_but_ragged_fields_is_a_sample_too(tmp_path):
         (lambda: Field("hit", rows=Bounds("doubtful")), "where they begin or where they end"),
         (lambda: Field("hit", rows=Bounds("half")), "its type is float64"),
         (lambda: Field("hit", rows=Bounds("bound")), "Did you mean"),
+        (lambda: Field("time", rows=Bounds("bounds"), ragged="pad", pad_value=0.5), "pad_value=0.5 does not fit"),
+        (lambda: Field("small", rows=Bounds("bounds"), ragged="pad", pad_value=-1), "pad_value=-1 does not fit"),
         (lambda: Field("hit", rows=Lengths("time")), "there are 4 samples"),
         (lambda: Field("hit", rows=Lengths("beyond")), "sample 3 is said to have rows"),
         (lambda: Field("hit", rows=Bounds("backwards")), "go backwards or beyond"),
@@ -233,7 +235,7 @@ def test_what_is_said_wrongly_is_told(tmp_path, field, says):
     write(tmp_path / "a.h5", [2, 0, 3, 1])
     with h5py.File(tmp_path / "a.h5", "a") as file:
         file["beyond"], file["backwards"], file["half"] = [2, 0, 3, 9], [0, 3, 2, 5, 6], [0.5] * 4
-        file["doubtful"] = [0, 2, 5, 6]
+        file["doubtful"], file["small"] = [0, 2, 5, 6], np.zeros(6, "u1")
         file["text"] = ["a", "b", "c", "d", "e", "f"]
         file["pair"] = np.zeros(6, [("a", "f4"), ("b", "i4")])
     with pytest.raises(errors.H5StreamError, match=says):

@@ -274,6 +274,12 @@ def _space(
 
 def _check_padding(layout: SampleLayout) -> None:
     """Refuse a number for padding that the type of a field cannot hold, and padding of what is not padded."""
+    for one in layout.fields:
+        if one.ragged is not None and not _holds(one.dtype, one.ragged.pad_value):
+            raise OptionError(
+                f"Field({one.name!r}): pad_value={one.ragged.pad_value!r} does not fit into {one.dtype}, which it is "
+                "stored as (dtype= casts what was padded); take a number that does, and the lengths for a mask"
+            )
     for parts in layout.aligned:
         for one in (layout.fields[target.field] for target in parts[0].targets):
             if one.pad is not None and (layout.space is None or layout.space.pad is None):
