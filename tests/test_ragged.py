@@ -23,6 +23,9 @@ from h5stream import (
     collate,
     errors,
 )
+from h5stream.engine.assemble import Assembler
+from h5stream.engine.ragged import RaggedRows
+from h5stream.engine.slots import SlotFormat
 
 SAID = (Bounds("bounds"), Lengths("lengths"), Between("first", "last"), Between("first", "final", inclusive=True))
 FORMS = ("packed", "nested", "pad", "list")
@@ -248,3 +251,16 @@ def test_a_sample_larger_than_the_budget_is_refused_with_the_number_that_would_d
         H5StreamLoader(tmp_path / "a.h5", 1, fields=FIELDS, memory_budget="4MiB")
     with H5StreamLoader(tmp_path / "a.h5", 1, fields=FIELDS, memory_budget=refused.value.needed) as loader:
         assert sorted(len(batch["hit"].values) for batch in loader) == [3, 10, 400_000]
+
+
+@pytest.mark.parametrize("form", ["packed", "pad", "list"])
+def test_ragged_rows_go_to_the_device_that_the_slot_is_on(tmp_path, form):
+    write(tmp_path / "a.h5", [2, 0, 3])
+    layout = H5Dataset(tmp_path / "a.h5", [Field("hit", rows=Bounds("bounds"), ragged=form), "label"]).layout
+    hits = np.zeros(5 * 12, np.uint8)
+    rows = RaggedRows(3, [(np.arange(3), np.array([2, 0, 3]), hits)])
+    number = next(k for k, one in enumerate(layout.fields) if one.kind == "ragged")
+    slot_format = SlotFormat.for_rows(layout.fields, 3)
+    there = torch.empty(slot_format.nbytes, dtype=torch.uint8, device="meta")
+    found, _ = Assembler(layout).batch(there, slot_format, 3, {number: rows}, apart=False)
+    assert {each.device.type for each in found} == {"meta"}

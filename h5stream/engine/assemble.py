@@ -12,7 +12,7 @@ from h5stream.engine.ragged import RaggedMemory, RaggedRows, padded
 from h5stream.engine.slots import SlotFormat
 from h5stream.errors import OptionError
 from h5stream.storage.layout import FieldLayout, SampleLayout
-from h5stream.structure import in_form
+from h5stream.structure import in_form, with_tensors
 
 
 def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
@@ -100,7 +100,7 @@ class Assembler:
         values = [
             _objects(objects[number], f)
             if f.kind == "object"
-            else self._ragged(number, f, objects[number], cast)
+            else self._ragged(number, f, objects[number], cast, packed.device)
             if f.kind == "ragged"
             else self._strings(number, f, host, slot_format, rows)
             if f.kind == "bytes"
@@ -110,7 +110,7 @@ class Assembler:
         batch = self.layout.assemble(values)
         return list(batch) if self._gives_lists else batch
 
-    def _ragged(self, number: int, f: FieldLayout, rows: RaggedRows, cast: Cast) -> Any:
+    def _ragged(self, number: int, f: FieldLayout, rows: RaggedRows, cast: Cast, device: torch.device) -> Any:
         dtype = self._dtypes[number]
         assert dtype is not None
         assert f.ragged is not None
@@ -124,7 +124,8 @@ class Assembler:
         values = torch.frombuffer(memory, dtype=dtype) if memory.nbytes else torch.empty(0, dtype=dtype)
         values = values.view(shape) if len(shape) > 1 else values
         values = values if f.cast is None or f.cast == dtype else cast(values, f.cast)
-        return in_form(values, lengths, f.ragged.form)
+        found = in_form(values, lengths, f.ragged.form)
+        return found if device.type == "cpu" else with_tensors(found, lambda tensor: tensor.to(device))
 
     def _strings(self, number: int, f: FieldLayout, host: torch.Tensor, slot_format: SlotFormat, rows: int) -> Any:
         start = slot_format.offsets[number]
