@@ -83,7 +83,7 @@ class Padded(NamedTuple):
         return self.values[k, : int(self.lengths[k])]
 
 
-def in_form(values: torch.Tensor, lengths: NDArray[np.int64], form: str) -> Any:
+def in_form(values: torch.Tensor, lengths: NDArray[np.int64], offsets: NDArray[np.int64], form: str) -> Any:
     """Give rows of several samples in the form that a field asks for.
 
     Parameters
@@ -92,6 +92,8 @@ def in_form(values: torch.Tensor, lengths: NDArray[np.int64], form: str) -> Any:
         The rows, sample after sample.
     lengths : ndarray of int64, shape (samples,)
         The rows of each.
+    offsets : ndarray of int64, shape (samples + 1,)
+        Where they begin, and where the last end.
     form : str
         See `Field`.
     """
@@ -99,12 +101,9 @@ def in_form(values: torch.Tensor, lengths: NDArray[np.int64], form: str) -> Any:
         return Padded(values, torch.from_numpy(lengths.copy()))
     if form == "list":
         return list(torch.split(values, lengths.tolist()))
-    bounds = np.zeros(len(lengths) + 1, dtype=np.int64)
-    lengths.cumsum(out=bounds[1:])
-    offsets = torch.from_numpy(bounds)
-    if form == "nested":
-        return torch.nested.nested_tensor_from_jagged(values, offsets)
-    return Packed(values, offsets)
+    # Copied, for other fields of the batch have the same.
+    bounds = torch.from_numpy(offsets.copy())
+    return torch.nested.nested_tensor_from_jagged(values, bounds) if form == "nested" else Packed(values, bounds)
 
 
 def sample_of(batch: Any, i: int) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from h5stream.engine.ragged import RaggedMemory, RaggedRows, padded
+from h5stream.engine.ragged import RaggedRows
 from h5stream.engine.slots import SlotFormat
 from h5stream.errors import OptionError
 from h5stream.storage.layout import FieldLayout, SampleLayout
@@ -62,7 +62,6 @@ class Assembler:
             if f.cast is not None and (f.kind not in NUMBERS or not isinstance(f.cast, torch.dtype)):
                 what = "a torch dtype" if f.kind in NUMBERS else "nothing for a field that is no tensor"
                 raise OptionError(f"field {f.name!r}: dtype= takes {what}, not {f.cast!r}")
-        self._padded_memory = RaggedMemory()
         self._dtypes = tuple(torch_dtype(f.dtype) if f.kind in NUMBERS else None for f in layout.fields)
 
     def batch(
@@ -114,17 +113,15 @@ class Assembler:
         dtype = self._dtypes[number]
         assert dtype is not None
         assert f.ragged is not None
-        memory, lengths = rows.together(f.placed_nbytes)
-        shape: tuple[int, ...] = (int(lengths.sum()), *f.row_shape)
+        memory, counts = rows.arrange(), rows.of
+        shape: tuple[int, ...] = (int(counts.offsets[-1]), *f.row_shape)
         if f.ragged.form == "pad":
-            filler = np.array([f.ragged.pad_value]).astype(f.dtype).view(np.uint8)
-            memory = padded(memory, lengths, f.placed_nbytes, filler, self._padded_memory.take)
-            shape = (len(lengths), int(lengths.max(initial=0)), *f.row_shape)
+            shape = (len(counts.lengths), int(counts.lengths.max(initial=0)), *f.row_shape)
         # Made of the array itself, which says when its memory may be used again.
         values = torch.frombuffer(memory, dtype=dtype) if memory.nbytes else torch.empty(0, dtype=dtype)
         values = values.view(shape) if len(shape) > 1 else values
         values = values if f.cast is None or f.cast == dtype else cast(values, f.cast)
-        found = in_form(values, lengths, f.ragged.form)
+        found = in_form(values, counts.lengths, counts.offsets, f.ragged.form)
         return found if device.type == "cpu" else with_tensors(found, lambda tensor: tensor.to(device))
 
     def _strings(self, number: int, f: FieldLayout, host: torch.Tensor, slot_format: SlotFormat, rows: int) -> Any:

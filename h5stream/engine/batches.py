@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.engine.counters import RunCounters
-from h5stream.engine.ragged import RaggedMemory, RaggedRows, lend
+from h5stream.engine.ragged import RaggedCounts, RaggedMemory, RaggedRows, lend
 from h5stream.engine.slots import Slot, SlotFormat, Slots, address_of
 from h5stream.engine.tasks import Destination, Task, Tools
 from h5stream.errors import CorruptChunkError, H5StreamError, SourceError
@@ -22,14 +22,25 @@ from h5stream.storage.source import SourceIdentity
 
 _log = logging.getLogger("h5stream")
 
+ARRANGED_AHEAD = 3
+"""Batches whose ragged rows are arranged before they are asked for: one for each of two readers, and the next one."""
 
-def objects_for(fields: Sequence[FieldLayout], rows: int) -> dict[int, Any]:
+
+def objects_for(fields: Sequence[FieldLayout], rows: int, memory: RaggedMemory | None = None) -> dict[int, Any]:
     """Give what does not live in a slot of a batch of so many rows, by field number, still empty."""
+    memory = RaggedMemory() if memory is None else memory
     return {
-        number: RaggedRows(rows) if one.kind == "ragged" else [None] * rows
+        number: _ragged_rows(one, rows, memory) if one.kind == "ragged" else [None] * rows
         for number, one in enumerate(fields)
         if one.kind in ("object", "ragged")
     }
+
+
+def _ragged_rows(field: FieldLayout, rows: int, memory: RaggedMemory) -> RaggedRows:
+    assert field.ragged is not None
+    is_padded = field.ragged.form == "pad"
+    filler = np.array([field.ragged.pad_value]).astype(field.dtype).view(np.uint8) if is_padded else None
+    return RaggedRows(of=RaggedCounts(rows), row_nbytes=field.placed_nbytes, filler=filler, take=memory.take)
 
 
 @dataclass(slots=True)
@@ -52,6 +63,10 @@ class ReadyBatch:
         Why, for one of them.
     value : object
         What was made of it already, if another process filled it; nothing lies in the slot then.
+    arranging : bool or None
+        Whether a thread arranges its ragged rows; None before that was looked at.
+    arranging_takes : int
+        For how many batches it counts besides because of that.
     """
 
     number: int
@@ -62,6 +77,21 @@ class ReadyBatch:
     dropped: list[Places] = field(default_factory=list)
     corrupt: CorruptChunkError | None = None
     value: Any = None
+    arranging: bool | None = None
+    arranging_takes: int = 0
+
+    def arrange(self) -> None:
+        """Lay its ragged rows as it is handed over."""
+        for rows in self.objects.values():
+            if isinstance(rows, RaggedRows):
+                rows.arrange()
+
+    @property
+    def arranging_costs(self) -> int:
+        """How many times the bytes of its ragged rows arranging them takes; 0 where nothing has to be copied."""
+        ragged = [rows for rows in self.objects.values() if isinstance(rows, RaggedRows)]
+        nbytes = sum(rows.arranged_nbytes for rows in ragged if rows.takes_copying)
+        return -(-nbytes // max(1, sum(rows.shared_nbytes for rows in ragged)))
 
     def drop(self, within: Places, error: CorruptChunkError) -> None:
         """Note places that stay empty, and why."""
@@ -254,6 +284,8 @@ class OpenBatches:
         self._placed_nbytes = tuple(f.placed_nbytes for f in fields)
         self._fields = fields
         self._ragged_memory = ragged_memory
+        self.arranged = 0
+        self._has_ragged = any(f.kind == "ragged" for f in fields)
         self._open: dict[int, ReadyBatch] = {}
         self._error_at: dict[int, BaseException] = {}
         self.next, self.ready = first_batch, 0
@@ -281,7 +313,7 @@ class OpenBatches:
             batch = self._open.get(number)
             if batch is None:
                 rows = self._order.batch_size_of(number)
-                objects = objects_for(self._fields, rows)
+                objects = objects_for(self._fields, rows, self._ragged_memory)
                 batch = ReadyBatch(number=number, rows=rows, slot=self._slots.take(), objects=objects, missing=rows)
                 self._open[number] = batch
             window.batches.append(batch)
@@ -316,14 +348,41 @@ class OpenBatches:
         if self.next in self._error_at:
             raise self._error_at[self.next]
         batch = self._open.get(self.next)
-        if batch is None or batch.missing > 0:
+        if batch is None or batch.missing > 0 or batch.arranging:
             return None
         counters.skipped_rows += batch.close_gaps(self._format, self._row_nbytes)
         return batch
 
+    @property
+    def may_need_arranging(self) -> bool:
+        """Whether there is a batch, or will be, whose ragged rows are to be arranged."""
+        return self._has_ragged and bool(self._open)
+
+    def to_arrange(self, room: int) -> ReadyBatch | None:
+        """Give one of the next batches whose ragged rows are to be arranged.
+
+        What that takes counts as other open batches, of which there may be so many more. What takes more is arranged
+        when it is handed over, so that few such batches are in memory.
+        """
+        number = self.next
+        while self._has_ragged and number < self.next + ARRANGED_AHEAD:
+            batch = self._open.get(number)
+            if batch is None or batch.missing:
+                return None
+            if batch.arranging is None and not batch.dropped:
+                batch.arranging_takes = batch.arranging_costs
+                batch.arranging = 0 < batch.arranging_takes <= room
+                if batch.arranging:
+                    self.arranged += batch.arranging_takes
+                    return batch
+                batch.arranging_takes = 0
+            number += 1
+        return None
+
     def remove(self, batch: ReadyBatch) -> None:
         """Take out the next batch."""
         del self._open[batch.number]
+        self.arranged -= batch.arranging_takes
         self.next, self.ready = self.next + 1, self.ready - 1
 
     def fail(self, number: int, error: BaseException) -> None:
@@ -344,7 +403,7 @@ class OpenBatches:
     def check_ended(self) -> None:
         """See to it that nothing is open that no window will bring any more."""
         batch = self._open.get(self.next)
-        if batch is not None:
+        if batch is not None and batch.missing:
             raise AssertionError(f"batch {self.next} lacks {batch.missing} rows that no window will bring")
 
     def clear(self) -> list[ReadyBatch]:

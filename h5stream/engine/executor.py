@@ -277,7 +277,7 @@ class Run:
         """Give what `take` gives under the lock, as soon as it gives anything; None once nothing more will come."""
         with self._changed:
             while (taken := take()) is None:
-                if self._stopped or (self._exhausted and not self._jobs):
+                if self._stopped or (self._exhausted and not self._jobs and not self._open.may_need_arranging):
                     return None
                 self._changed.wait()
             return taken
@@ -292,6 +292,9 @@ class Run:
                 self._admit(window)
             except BaseException as error:  # no memory for its slots: that is the consumer's to know
                 self._fail(window.first_batch, error)
+        if (batch := self._open.to_arrange(self._max_open - self._open_batches)) is not None:
+            self._running += 1
+            return functools.partial(self._arrange, batch)
         job = self._first_to_land()
         may_plan = self._planned is None and not self._planning and self._windows is not None
         if may_plan and (len(self._threads) > 1 or job is None):
@@ -311,11 +314,16 @@ class Run:
         return next((job for job in self._jobs if job.ahead is None), None)
 
     def _may_admit(self, window: PlannedWindow) -> bool:
-        if len(self._open) + self._passed_on + self._open.added_by(window) <= self._max_open:
+        if self._open_batches + self._open.added_by(window) <= self._max_open:
             return True
         # Never wait for room that only this window can make: it may complete a batch that is open already.
         nothing_coming = self.is_at_rest and not self._passed_on
         return nothing_coming and not self._open.any_waits
+
+    @property
+    def _open_batches(self) -> int:
+        """Batches that count as open."""
+        return len(self._open) + self._open.arranged + self._passed_on
 
     def _admit(self, window: PlannedWindow) -> None:
         """Give the window its slots and queue its tasks; called under the lock."""
@@ -390,6 +398,21 @@ class Run:
             # Nothing waits for another job's end, and each thread woken takes a processor from those that read.
             if last or job.ahead_nbytes:
                 self._changed.notify_all()
+
+    def _arrange(self, batch: ReadyBatch, tally: Tally) -> None:
+        began = clock()
+        failed: BaseException | None = None
+        try:
+            batch.arrange()
+        except BaseException as error:
+            failed = error
+        tally.scatter_ns += clock() - began
+        with self._changed:
+            self._running -= 1
+            batch.arranging = False
+            if failed is not None:
+                self._fail(batch.number, failed)
+            self._changed.notify_all()
 
     def _fail(self, batch: int, error: BaseException) -> None:
         """Note an error at the first batch that needed the data; nothing after it is planned. Called under the lock."""

@@ -437,8 +437,18 @@ def _copy_pieces(place, source, run):
 
 @jit
 def _copy_fill(place, nbytes, fill, fill_nbytes):
-    for at in range(0, nbytes, fill_nbytes):
-        copy_bytes(place + at, fill, min(fill_nbytes, nbytes - at))
+    done = min(fill_nbytes, nbytes)
+    copy_bytes(place, fill, done)
+    while done < nbytes:  # what is filled is copied behind itself: few long copies
+        copy_bytes(place + done, place, min(done, nbytes - done))
+        done += min(done, nbytes - done)
+
+
+@jit
+def fill_behind(target, stride, used, fill, fill_nbytes):
+    """Fill what lies behind the first ``used[i]`` bytes of each ``stride`` bytes."""
+    for i in range(used.shape[0]):
+        _copy_fill(target + i * stride + used[i], stride - used[i], fill, fill_nbytes)
 
 
 @jit

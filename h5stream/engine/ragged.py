@@ -13,7 +13,7 @@ import operator
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -75,80 +75,134 @@ class Share:
         return self.within[found]
 
 
+def _plainly(nbytes: int) -> Memory:
+    return np.empty(nbytes, dtype=np.uint8)
+
+
 @dataclass(slots=True)
-class RaggedRows:
-    """The rows of a ragged field in a batch, share by share.
+class RaggedCounts:
+    """How many rows each sample of a batch has: share by share while they come, then one behind the other.
 
     Attributes
     ----------
     samples : int
         Samples of the batch.
-    shares : list of (ndarray, ndarray, ndarray of uint8)
-        Places of samples, the rows of each, and their bytes one behind the other.
-    there : ndarray of bool or None
-        Which samples are left; None for all.
+    shares : list of (ndarray, ndarray)
+        Places of samples, ascending, and the rows of each.
     """
 
     samples: int
-    shares: list[tuple[Places, Ints, Memory]] = field(default_factory=list)
-    there: NDArray[np.bool_] | None = None
+    shares: list[tuple[Places, Ints]] = field(default_factory=list)
+    _lengths: Ints | None = None
+    _offsets: Ints | None = None
+
+    @property
+    def lengths(self) -> Ints:
+        """The rows of each sample, once all shares are there."""
+        if self._lengths is None:
+            self._lengths = np.zeros(self.samples, dtype=np.int64)
+            for places, counts in self.shares:
+                self._lengths[places] = counts
+        return self._lengths
+
+    @property
+    def offsets(self) -> Ints:
+        """Where the rows of each sample begin, and where the last end."""
+        if self._offsets is None:
+            self._offsets = np.zeros(self.samples + 1, dtype=np.int64)
+            np.cumsum(self.lengths, out=self._offsets[1:])
+        return self._offsets
+
+
+@dataclass(slots=True, kw_only=True)
+class RaggedRows:
+    """The rows of a ragged field in a batch: share by share while they come, then as the batch has them.
+
+    # Guarantees: one thread at a time, also of those of the same samples.
+
+    Attributes
+    ----------
+    of : RaggedCounts
+        How many rows each sample has; fields of which samples have the same rows share it.
+    row_nbytes : int
+        Bytes of a row.
+    filler : ndarray of uint8 or None
+        Where samples are filled up to as many rows as the longest has: one element of what they are filled with.
+    take : callable
+        Gives memory of so many bytes.
+    shares : list of ndarray of uint8
+        The rows of each share, one sample behind the other.
+    memory : ndarray of uint8 or None
+        The rows, once they are arranged.
+    """
+
+    of: RaggedCounts
+    row_nbytes: int
+    filler: Memory | None = None
+    take: Callable[[int], Memory] = _plainly
+    shares: list[Memory] = field(default_factory=list)
+    memory: Memory | None = None
+
+    @property
+    def takes_copying(self) -> bool:
+        """Whether rows have to be copied to lie as the batch has them."""
+        return self.filler is not None or len(self.shares) != 1
+
+    @property
+    def shared_nbytes(self) -> int:
+        """Bytes of the shares."""
+        return sum(memory.nbytes for memory in self.shares)
+
+    @property
+    def arranged_nbytes(self) -> int:
+        """Bytes of the rows as the batch has them."""
+        if self.filler is None:
+            return self.shared_nbytes
+        return self.row_nbytes * self.of.samples * int(self.of.lengths.max(initial=0))
 
     def without(self, there: NDArray[np.bool_]) -> RaggedRows:
         """Leave out samples whose rows cannot be had."""
-        return RaggedRows(self.samples, self.shares, there)
+        number = np.cumsum(there) - 1
+        left = replace(self, of=RaggedCounts(int(there.sum())), shares=[])
+        for (places, counts), memory in zip(self.of.shares, self.shares, strict=True):
+            begins = np.cumsum(counts) - counts
+            for k in np.flatnonzero(there[places]).tolist():
+                left.of.shares.append((number[places[k : k + 1]], counts[k : k + 1]))
+                left.shares.append(memory[begins[k] * self.row_nbytes : (begins[k] + counts[k]) * self.row_nbytes])
+        return left
 
-    def together(self, row_nbytes: int) -> tuple[Memory, Ints]:
-        """Give the bytes of all rows, sample after sample, and how many rows each has."""
-        if len(self.shares) == 1 and self.there is None and len(self.shares[0][0]) == self.samples:
-            _, lengths, memory = self.shares[0]  # places ascend, so these are all of them in turn
-            return memory, lengths
-        lengths = np.zeros(self.samples, dtype=np.int64)
-        for places, counts, _ in self.shares:
-            lengths[places] = counts
-        pieces: list[Any] = [np.empty(0, dtype=np.uint8)] * self.samples
-        for places, counts, memory in self.shares:
-            edges = np.append(0, np.cumsum(counts)) * row_nbytes
-            for place, low, high in zip(places.tolist(), edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-                pieces[place] = memory[low:high]
-        if self.there is not None:
-            pieces = [piece for piece, stays in zip(pieces, self.there.tolist(), strict=True) if stays]
-            lengths = lengths[self.there]
-        return np.concatenate(pieces) if pieces else np.empty(0, dtype=np.uint8), lengths
+    def arrange(self) -> Memory:
+        """Give the bytes of the rows as the batch has them; done once."""
+        if self.memory is None:
+            # Places ascend, so the samples of one share are all of them in turn.
+            self.memory = self._arranged() if self.takes_copying else self.shares[0]
+            self.shares = []
+        return self.memory
 
-
-def padded(memory: Memory, lengths: Ints, row_nbytes: int, filler: Memory, take: Callable[[int], Memory]) -> Memory:
-    """Give the rows of each sample, filled up to as many as the longest has.
-
-    Parameters
-    ----------
-    memory : ndarray of uint8
-        The rows, sample after sample.
-    lengths : ndarray of int64
-        The rows of each.
-    row_nbytes : int
-        Bytes of a row.
-    filler : ndarray of uint8
-        One element of what it is filled with.
-    take : callable
-        Gives memory of so many bytes.
-    """
-    longest = int(lengths.max(initial=0))
-    out = take(len(lengths) * longest * row_nbytes)
-    out.view(f"V{len(filler)}")[:] = filler.view(f"V{len(filler)}")
-    some = np.flatnonzero(lengths)
-    ends, whole = np.cumsum(lengths), np.array([[0, 0, row_nbytes]])
-    kernels.scatter_spans(
-        address_of(memory), row_nbytes, whole, (ends - lengths)[some], lengths[some], np.zeros_like(some),
-        some * longest, np.array([address_of(out)]), 0, row_nbytes,
-    )  # fmt: skip
-    return out
+    def _arranged(self) -> Memory:
+        lengths, begins, nbytes = self.of.lengths, self.of.offsets, self.of.offsets[-1] * self.row_nbytes
+        if self.filler is not None:
+            stride = int(lengths.max(initial=0))
+            begins, nbytes = np.arange(self.of.samples) * stride, self.of.samples * stride * self.row_nbytes
+        memory = self.take(int(nbytes))
+        whole, out = np.array([[0, 0, self.row_nbytes]]), np.array([address_of(memory)])
+        for (places, counts), share in zip(self.of.shares, self.shares, strict=True):
+            kernels.scatter_spans(
+                address_of(share), self.row_nbytes, whole, np.cumsum(counts) - counts, counts, np.zeros_like(counts),
+                begins[places], out, 0, self.row_nbytes,
+            )  # fmt: skip
+        if self.filler is not None:
+            kernels.fill_behind(
+                out[0], stride * self.row_nbytes, lengths * self.row_nbytes, address_of(self.filler), len(self.filler)
+            )
+        return memory
 
 
 def lend(
     tasks: Sequence[Task],
     objects: Sequence[dict[int, Any]],
     row_nbytes: Sequence[int],
-    take: Callable[[int], Memory] = lambda nbytes: np.empty(nbytes, dtype=np.uint8),
+    take: Callable[[int], Memory] = _plainly,
 ) -> dict[int, Ints]:
     """Give the shares of a window their memory, and add them to its batches.
 
@@ -178,12 +232,16 @@ def lend(
     for share in shares.values():
         if share is None:
             continue
+        of = [each[share.fields[0]].of for each in objects]
+        for counts, low, high in zip(of, share.edges.tolist(), share.edges[1:].tolist(), strict=False):
+            counts.shares.append((share.within[low:high], share.counts[low:high]))
+        rows = np.diff(share.begins)
         for number in share.fields:
             found[number] = np.zeros(len(objects), dtype=np.int64)
-            for k, nbytes in enumerate((np.diff(share.begins) * row_nbytes[number]).tolist()):
-                ours = slice(*share.edges[k : k + 2].tolist())
-                memory = take(nbytes)
-                objects[k][number].shares.append((share.within[ours], share.counts[ours], memory))
+            for k, nbytes in enumerate((rows * row_nbytes[number]).tolist()):
+                ragged, memory = objects[k][number], take(nbytes)
+                ragged.of = of[k]
+                ragged.shares.append(memory)
                 found[number][k] = address_of(memory)
     return found
 

@@ -32,7 +32,7 @@ from h5stream.samples.box_space import BoxSpace, number_outside
 from h5stream.samples.space import SequenceSpace, Steps
 from h5stream.storage.fallback import H5pyReader
 from h5stream.storage.filters import DecodeScratch
-from h5stream.storage.layout import DIRECT, VIA_H5PY, DatasetPart, FieldLayout, SampleLayout
+from h5stream.storage.layout import DIRECT, VIA_H5PY, DatasetPart, FieldLayout, Lookup, SampleLayout
 from h5stream.storage.source import ByteSource
 
 
@@ -108,9 +108,14 @@ class RowReader:
         self._by_steps: dict[tuple[Steps | None, str, str | float | None], list[int]] = {}
         self._lookups = {one.dataset: narrowed(one.rows) for one in layout.lookups if one.counts is None}
         self.ragged_memory = RaggedMemory()
-        self._ragged = {one.dataset: one for one in layout.lookups if one.counts is not None}
+        # Those of which samples have the same rows are planned together.
+        self._ragged: dict[int, list[Lookup]] = {}
+        for one in layout.lookups:
+            if one.counts is not None:
+                self._ragged.setdefault(id(one.counts), []).append(one)
+        ragged = {one.dataset for some in self._ragged.values() for one in some}
         for dataset in self._datasets:
-            if dataset not in self._lookups and dataset not in self._ragged and not isinstance(layout.space, BoxSpace):
+            if dataset not in self._lookups and dataset not in ragged and not isinstance(layout.space, BoxSpace):
                 self._by_steps.setdefault(layout.steps_of(dataset), []).append(dataset)
         self._boxes: dict[tuple[int, int], BoxesOfPart] = {}
         self._acceptance = (
@@ -194,11 +199,12 @@ class RowReader:
         for dataset, table in self._lookups.items():
             looked_up = placement.each_row().looked_up(table)
             yield from self._plan_some(looked_up, task_nbytes, [dataset], resident)
-        for dataset, lookup in self._ragged.items():
-            filled = (target.field for target in layout.datasets[dataset][0].targets)
-            rows = placement.each_row().stretched(lookup, filled)
+        for lookups in self._ragged.values():
+            datasets = [one.dataset for one in lookups]
+            filled = (target.field for dataset in datasets for target in layout.datasets[dataset][0].targets)
+            rows = placement.each_row().stretched(lookups[0], filled)
             if len(rows):
-                yield from self.plan_rows(rows, task_nbytes, [dataset])
+                yield from self.plan_rows(rows, task_nbytes, datasets)
         yield from self._columns.plan(placement)
 
     def _plan_of(self, placement: Placement, datasets: Sequence[int]) -> Iterator[Task]:

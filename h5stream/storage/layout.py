@@ -389,8 +389,8 @@ class SampleLayout:
         return max(self.aligned, key=lambda parts: parts[0].stored_row_nbytes)
 
     @property
-    def leading_lookup(self) -> tuple[tuple[DatasetPart, ...], NDArray[np.int64]] | None:
-        """The dataset that is looked up and has most bytes a sample, and the rows; None where another has more."""
+    def leading_lookup(self) -> tuple[float, tuple[DatasetPart, ...], NDArray[np.int64]] | None:
+        """The bytes a sample, the dataset and the rows of the lookup that has most; None where nothing leads so."""
         found = [
             (self.datasets[one.dataset][0].stored_row_nbytes * one.mean_rows, self.datasets[one.dataset], one.rows)
             for one in self.lookups
@@ -398,17 +398,21 @@ class SampleLayout:
         lead = max(found, key=lambda each: each[0], default=None)
         if lead is None or lead[0] <= self.leading[0].stored_row_nbytes:
             return None
-        return lead[1:]
+        return lead
 
     def looked_up_chunks(self) -> NDArray[np.int64] | None:
         """Give the chunk of the `leading_lookup` that each sample looks up; None where nothing leads so."""
         lead = self.leading_lookup
         if lead is None:
             return None
-        parts, rows = lead
+        mean_nbytes, parts, rows = lead
         starts = np.array([part.row_start for part in parts])
         chunk_rows = np.array([part.chunk_rows for part in parts])
-        chunks = np.array([-(-part.rows // part.chunk_rows) for part in parts])
+        if all(part.access == DIRECT for parts in self.datasets for part in parts):
+            # Nothing is decoded: blocks of as many bytes of samples as a chunk has, the other fields' with them.
+            share = mean_nbytes / max(1, self.row_nbytes)
+            chunk_rows = np.maximum(1, (chunk_rows * min(1.0, share)).astype(np.int64))
+        chunks = -(-np.array([part.rows for part in parts]) // chunk_rows)
         part = np.searchsorted(starts, rows, side="right") - 1
         found: NDArray[np.int64] = (np.cumsum(chunks) - chunks)[part] + (rows - starts[part]) // chunk_rows[part]
         return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,6 +13,21 @@ from h5stream.errors import FieldLengthError, OptionError
 from h5stream.samples.space import Space
 from h5stream.samples.stretches import Stretches, stretches_of
 from h5stream.storage.layout import DatasetPart, FieldLayout, Lookup
+
+
+def shared(lookups: Sequence[Lookup]) -> tuple[Lookup, ...]:
+    """Give lookups of the same rows the same arrays, by which they are known to be planned together."""
+    found: list[Lookup] = []
+    for one in lookups:
+        twin = next((other for other in found if _are_same(one, other)), one)
+        found.append(replace(one, rows=twin.rows, counts=twin.counts))
+    return tuple(found)
+
+
+def _are_same(one: Lookup, other: Lookup) -> bool:
+    if one.counts is None or other.counts is None:
+        return False
+    return np.array_equal(one.rows, other.rows) and np.array_equal(one.counts, other.counts)
 
 
 @dataclass(slots=True)

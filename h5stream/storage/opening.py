@@ -41,7 +41,7 @@ from h5stream.storage.layout import (
     FieldLayout,
     SampleLayout,
 )
-from h5stream.storage.lookups import LookedUp
+from h5stream.storage.lookups import LookedUp, shared
 from h5stream.storage.objects import objects_of
 from h5stream.storage.places import Files, OpenFile
 from h5stream.storage.whereabouts import RawFile
@@ -93,7 +93,7 @@ def open_layout(
     )
     _check_padding(layout)
     numbered = enumerate(looked_up.values(), len(files[0].parts))
-    lookups = tuple(each.lookup(number, layout.rows, space) for number, each in numbered)
+    lookups = shared([each.lookup(number, layout.rows, space) for number, each in numbered])
     return replace(layout, columns=tuple(_columns(layout, shape, files, samples)), lookups=lookups)
 
 
