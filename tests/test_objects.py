@@ -231,3 +231,37 @@ def test_many_objects_are_found_by_their_headers(tmp_path, stored, monkeypatch):
         batch = dataset[:]
         assert np.array_equal(batch["x"].numpy(), [expected[k] for k in numbers])
         assert batch["k"].tolist() == [*range(count), 50, 3][: len(numbers)]
+
+
+@pytest.mark.usefixtures("opened_both_ways")
+def test_soft_links_inside_the_file_lead_to_rows_like_others(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for k in range(6):
+            file[f"data/t{k}"] = np.full(3, k)
+        file["data/t9"], file["other"] = h5py.SoftLink("/other/t2"), h5py.SoftLink("data")
+        file["data/nowhere"] = h5py.SoftLink("/lost")
+    for of in (
+        "data/t*",
+        "other/t*",
+        "data/*",
+        [f"{above}/t{k}" for k in (*range(6), 9) for above in ("other", "data")],
+    ):
+        dataset = H5Dataset(tmp_path / "a.h5", ".", samples=Objects(of))
+        assert len(dataset.layout.datasets[0]) == 1, "opened one by one"
+        expected = [*range(6), 2]
+        assert dataset[:][:, 0].tolist() == (np.repeat(expected, 2).tolist() if isinstance(of, list) else expected)
+
+
+@pytest.mark.usefixtures("opened_both_ways")
+def test_external_links_are_refused_among_objects(tmp_path):
+    with h5py.File(tmp_path / "b.h5", "w") as file:
+        file["x"] = np.full(3, 7)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for k in range(3):
+            file[f"data/t{k}"] = np.full(3, k)
+        file["data/t3"], file["over"] = h5py.SoftLink("/over"), h5py.ExternalLink("b.h5", "x")
+    for of in ("data/*", [f"data/t{k}" for k in range(4)]):
+        with pytest.raises(errors.ExternalDataError, match=r"external link to 'b\.h5'"):
+            H5Dataset(tmp_path / "a.h5", ".", samples=Objects(of))
+        dataset = H5Dataset(tmp_path / "a.h5", ".", samples=Objects(of), allow_external=True)
+        assert dataset[:][:, 0].tolist() == [0, 1, 2, 7]

@@ -258,7 +258,12 @@ def test_ragged_rows_go_to_the_device_that_the_slot_is_on(tmp_path, form):
     write(tmp_path / "a.h5", [2, 0, 3])
     layout = H5Dataset(tmp_path / "a.h5", [Field("hit", rows=Bounds("bounds"), ragged=form), "label"]).layout
     hits = np.zeros(5 * 12, np.uint8)
-    rows = RaggedRows(of=RaggedCounts(3, [(np.arange(3), np.array([2, 0, 3]))]), row_nbytes=12, shares=[hits])
+    rows = RaggedRows(
+        of=RaggedCounts(3, [(np.arange(3), np.array([2, 0, 3]))]),
+        row_nbytes=12,
+        shares=[hits],
+        filler=np.zeros(4, np.uint8) if form == "pad" else None,
+    )
     number = next(k for k, one in enumerate(layout.fields) if one.kind == "ragged")
     slot_format = SlotFormat.for_rows(layout.fields, 3)
     there = torch.empty(slot_format.nbytes, dtype=torch.uint8, device="meta")

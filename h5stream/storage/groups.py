@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+import itertools
 import re
-from collections.abc import Iterator
+from array import array
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import h5py
@@ -19,7 +21,8 @@ from h5stream.storage import whereabouts
 from h5stream.storage.discovery import find_dataset
 from h5stream.storage.external import Guard
 from h5stream.storage.headers import GROUP
-from h5stream.storage.links import NOT_HARD
+from h5stream.storage.links import NOT_HARD, Links
+from h5stream.storage.names import Names, by_numbers, number_key, packed
 from h5stream.storage.nearest import did_you_mean
 from h5stream.storage.whereabouts import RawFile
 
@@ -36,7 +39,7 @@ def groups_of(
     kind: type[h5py.Group] | type[h5py.Dataset] = h5py.Group,
     said: str = "of= names",
     raw: RawFile | None = None,
-) -> list[str]:
+) -> Sequence[str]:
     """Find the groups of an open file that hold rows, or the datasets that have them themselves.
 
     Parameters
@@ -61,7 +64,7 @@ def groups_of(
 
     Returns
     -------
-    list of str
+    sequence of str
         Paths without slashes around them; an empty one is the file's root.
 
     Raises
@@ -74,7 +77,7 @@ def groups_of(
     above = f"{root}/" if root else ""
     if isinstance(of, str):
         with contextlib.nullcontext(raw) if raw else RawFile(file) as raw:
-            found = list(_matching(file[root or "/"], of.strip("/").split("/"), above, path, guard, kind, raw))
+            found = Names.joined(_matching(file[root or "/"], of.strip("/").split("/"), above, path, guard, kind, raw))
         if not found:
             raise FieldNotFoundError(
                 f"{path!r}: of={of!r} matches no {_WHAT[kind]}.{_instead(file, root, of, path, guard, kind)}",
@@ -82,10 +85,17 @@ def groups_of(
                 file=path,
             )
         return found
-    names = [above + _checked_name(name).strip("/") for name in of]
+    names: Sequence[str] = [above + _checked_name(name).strip("/") for name in of]
     if not names:
         raise OptionError("of= names no group; give a pattern such as 'data/*', names of groups, or 'files'")
-    for name in names:
+    known = np.zeros(len(names), dtype=bool)
+    if raw and len(names) >= whereabouts.MANY:
+        texts = Names.of(names)
+        texts.addresses = raw.addresses(texts)
+        headers = raw.headers(texts.addresses, raw.attributes)
+        known = headers.understood & ((headers.layout == GROUP) == (kind is h5py.Group))
+        names = texts
+    for name in names if not known.any() else (names[k] for k in np.flatnonzero(~known).tolist()):
         guard.check_links(file, name, path)
         if not isinstance(file.get(name), kind):
             if kind is h5py.Dataset:
@@ -146,19 +156,30 @@ def _matching(
     guard: Guard,
     kind: type[h5py.Group] | type[h5py.Dataset],
     raw: RawFile,
-) -> Iterator[str]:
+) -> Iterator[Names]:
     pattern, *below = levels
-    if not below and len(group) >= whereabouts.MANY:
-        yield from _many_matching(group, pattern, above, path, guard, kind, raw)
+    if not below and _is_of_many(group):
+        yield _many_matching(group, pattern, above, path, guard, kind, raw)
         return
-    names = [name for name in group if isinstance(name, str)]
-    for name in sorted(fnmatch.filter(names, pattern), key=_by_numbers):
+    names, found = [name for name in group if isinstance(name, str)], list[str]()
+    for name in sorted(fnmatch.filter(names, pattern), key=number_key):
         guard.check_links(group.file, above + name, path)
         inner = group.get(name)
         if below and isinstance(inner, h5py.Group):
             yield from _matching(inner, below, f"{above}{name}/", path, guard, kind, raw)
         elif not below and isinstance(inner, kind):
-            yield above + name
+            found.append(above + name)
+    if found:
+        yield Names.of(found)
+
+
+def _is_of_many(group: Any) -> bool:
+    """Tell whether a group has many links; to count a million, libhdf5 would take all of them into memory."""
+    count = itertools.count(1)
+    return (
+        group.id.links.iterate(lambda _: next(count) >= whereabouts.MANY or None, order=h5py.h5.ITER_NATIVE) is not None
+        or whereabouts.MANY == 0
+    )
 
 
 def _many_matching(
@@ -169,29 +190,36 @@ def _many_matching(
     guard: Guard,
     kind: type[h5py.Group] | type[h5py.Dataset],
     raw: RawFile,
-) -> Iterator[str]:
+) -> Names:
     """Give what a pattern matches in a group of many: libhdf5 opens none whose header says what it is."""
-    where = raw.members(group)
-    names = sorted(where if pattern == "*" else fnmatch.filter(where, pattern), key=_by_numbers)
-    addresses = np.array([where[name] for name in names], dtype=np.int64)
-    hard = addresses != NOT_HARD
-    headers = raw.headers(np.where(hard, addresses, -1))
-    known = headers.understood & hard
-    wanted = (headers.layout == GROUP) == (kind is h5py.Group)
-    for name, is_known, is_wanted in zip(names, known.tolist(), wanted.tolist(), strict=True):
-        if not is_known:
-            guard.check_links(group.file, above + name, path)
-            is_wanted = isinstance(group.get(name), kind)
-        if is_wanted:
-            yield above + name
+    links = raw.links(group)
+    which = _matches(links, pattern)
+    starts, nbytes = links.edges[which], links.edges[which + 1] - links.edges[which]
+    order = by_numbers(links.names, starts, nbytes)
+    starts, nbytes, addresses = starts[order], nbytes[order], links.addresses[which[order]]
+    for k in np.flatnonzero(addresses == NOT_HARD).tolist():
+        guard.check_links(group.file, above + links.name(which[order[k]]).decode(), path)
+        addresses[k] = raw.behind(above + links.name(which[order[k]]).decode())
+    headers = raw.headers(addresses, raw.attributes)
+    wanted = headers.understood & ((headers.layout == GROUP) == (kind is h5py.Group))
+    for k in np.flatnonzero(~headers.understood).tolist():
+        wanted[k] = isinstance(group.get(links.name(which[order[k]]).decode()), kind)
+    if not wanted.all():
+        starts, nbytes, addresses = starts[wanted], nbytes[wanted], addresses[wanted]
+    return packed(links.names, starts, nbytes, above, addresses)
 
 
-def _by_numbers(name: str) -> list[tuple[int, int | str]]:
-    """Give a key by which ``demo_2`` comes before ``demo_10``."""
-    return [(0, int(part)) if part.isdigit() else (1, part) for part in _NUMBERS.split(name)]
-
-
-_NUMBERS = re.compile(r"(\d+)")
+def _matches(links: Links, pattern: str) -> NDArray[np.int64]:
+    """Give the places of links whose names match a pattern; names that are no UTF-8 are none of h5py's."""
+    if pattern == "*" and not (links.names > 127).any():
+        return np.arange(len(links))
+    match = re.compile(fnmatch.translate(pattern)).match
+    found = array("q")
+    for k, name in enumerate(links):
+        with contextlib.suppress(UnicodeDecodeError):
+            if match(name.decode()):
+                found.append(k)
+    return np.array(found, dtype=np.int64)
 
 
 def _all_groups(file: Any) -> Iterator[str]:
@@ -215,7 +243,8 @@ def _instead(file: Any, root: str, of: str, path: str, guard: Guard, kind: Any) 
     other = h5py.Dataset if kind is h5py.Group else h5py.Group
     above = f"{root}/" if root else ""
     with RawFile(file) as raw:
-        found = next(_matching(file[root or "/"], of.strip("/").split("/"), above, path, guard, other, raw), None)
+        every = _matching(file[root or "/"], of.strip("/").split("/"), above, path, guard, other, raw)
+        found = next((names[0] for names in every if names), None)
     if found is None:
         return _what_there_is(file)
     if kind is h5py.Dataset:

@@ -175,11 +175,13 @@ def _from_fixed_array(given, buffer, where, count, whole, filtered, owner, colum
         return DOUBT
     if address(given, buffer, 6) != where:
         return DOUBT
-    for chunk in range(count):
+    for chunk in range(elements):
         at = head + chunk * each
         offset = address(given, buffer, at)
         if offset == NOWHERE:
             continue
+        if chunk >= count:  # libhdf5 lists chunks, too, that the dataset has no room for
+            return DOUBT
         nbytes = number(buffer, at + offset_nbytes, width) if filtered else whole
         mask = number(buffer, at + offset_nbytes + width, 4) if filtered else 0
         if offset < 0 or nbytes <= 0 or nbytes > given[FILE_NBYTES] - offset:

@@ -171,8 +171,8 @@ class DatasetPart:
         Of the whole dataset.
     along : tuple of Along
         What a sample takes along each axis, where it is a part of a volume.
-    objects : tuple of str
-        Where its rows are objects: the dataset of each.
+    objects : sequence of str
+        Where its rows are objects: their paths; below each of them the dataset's is as below the first.
     behind : tuple of int
         Other files that libhdf5 reads it from, as far as they are watched.
     """
@@ -193,7 +193,7 @@ class DatasetPart:
     dtype_text: str
     shape: tuple[int, ...] = ()
     along: tuple[Along, ...] = ()
-    objects: tuple[str, ...] = ()
+    objects: Sequence[str] = ()
     behind: tuple[int, ...] = ()
 
     @property
@@ -230,7 +230,8 @@ class DatasetPart:
         inner = replace(
             self.index, shape=self.shape[1:], chunk_shape=self.index.chunk_shape[1:], grid=self.index.grid[1:]
         )
-        return replace(self, path=self.objects[row], objects=(), shape=self.shape[1:], index=inner)
+        path = self.objects[row] + self.path[len(self.objects[0]) :]
+        return replace(self, path=path, objects=(), shape=self.shape[1:], index=inner)
 
     @property
     def grid_shape(self) -> tuple[int, ...]:

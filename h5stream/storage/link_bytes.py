@@ -212,10 +212,67 @@ def links_of_heap(given, scratch, image, tree, heap_at, ids, columns):
 
 
 @jit
-def pack(names, starts, edges, packed):
-    """Copy names one behind the other."""
+def pack(names, starts, edges, packed, head):
+    """Copy names one behind the other, with the same bytes before each."""
     for k in range(edges.size - 1):
-        packed[edges[k] : edges[k + 1]] = names[starts[k] : starts[k] + edges[k + 1] - edges[k]]
+        at, nbytes = edges[k] + head.size, edges[k + 1] - edges[k] - head.size
+        packed[edges[k] : at] = head
+        packed[at : at + nbytes] = names[starts[k] : starts[k] + nbytes]
+
+
+@jit
+def keys_by_numbers(names, starts, nbytes, keys, edges):
+    """Write names so that their bytes sort as texts and numbers do that take turns in them; needs ASCII.
+
+    A text ends with a null; a number is the count of its digits, from 1 for the number 0 on, and its digits.
+    """
+    at = 0
+    for k in range(starts.size):
+        edges[k] = at
+        place, end = starts[k], starts[k] + nbytes[k]
+        while True:
+            while place < end and not 48 <= names[place] <= 57:
+                keys[at] = names[place]
+                at += 1
+                place += 1
+            keys[at] = 0
+            at += 1
+            if place == end:
+                break
+            while place < end and names[place] == 48:
+                place += 1
+            first = place
+            while place < end and 48 <= names[place] <= 57:
+                place += 1
+            digits = place - first
+            keys[at], keys[at + 1] = (digits + 1) >> 8, (digits + 1) & 255
+            keys[at + 2 : at + 2 + digits] = names[first:place]
+            at += 2 + digits
+    edges[starts.size] = at
+
+
+@jit
+def find_names(names, edges, wanted, starts, nbytes, found):
+    """Look for names among some that ascend by their bytes; -1 for what is not there."""
+    for k in range(starts.size):
+        low, high = 0, edges.size - 1
+        while low < high:
+            middle = (low + high) // 2
+            at, here = edges[middle], edges[middle + 1] - edges[middle]
+            same = 0
+            while same < here and same < nbytes[k] and names[at + same] == wanted[starts[k] + same]:
+                same += 1
+            if same < nbytes[k] and (same == here or names[at + same] < wanted[starts[k] + same]):
+                low = middle + 1
+            else:
+                high = middle
+        found[k] = -1
+        if low < edges.size - 1 and edges[low + 1] - edges[low] == nbytes[k]:
+            at, same = edges[low], 0
+            while same < nbytes[k] and names[at + same] == wanted[starts[k] + same]:
+                same += 1
+            if same == nbytes[k]:
+                found[k] = low
 
 
 @jit

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from h5stream.storage import header_bytes, heap_bytes, index_bytes, link_bytes
 from h5stream.storage.headers import Superblock, given_of, scratch_of, wanted_of
 from h5stream.storage.metadata_bytes import FILE_NBYTES, SLACK_NBYTES, read
+from h5stream.storage.names import Names, by_bytes, packed
 
 NOT_HARD = -1
 """The address that stands for a soft, external or user-defined link: none of them is followed here."""
@@ -55,10 +56,17 @@ class Links:
         """Give the name of one link."""
         return self.names[self.edges[i] : self.edges[i + 1]].tobytes()
 
+    def find(self, wanted: Names) -> NDArray[np.int64]:
+        """Give the place of each of some names; -1 for what is not there."""
+        found = np.empty(len(wanted), dtype=np.int64)
+        names = self.names, self.edges, wanted.text, wanted.edges[:-1], np.diff(wanted.edges)
+        link_bytes.find_names(*names, found)
+        return found
+
     def __iter__(self) -> Iterator[bytes]:
         """Give all names, in order."""
-        names, edges = self.names.tobytes(), self.edges.tolist()
-        return (names[start:end] for start, end in itertools.pairwise(edges))
+        names = self.names.tobytes()
+        return (names[start:end] for start, end in itertools.pairwise(self.edges))
 
 
 def links_of(group: Any, descriptor: int, superblock: Superblock) -> Links:
@@ -130,7 +138,7 @@ def _of_heap(given: NDArray[np.int64], tree: int, heap: int) -> Links | None:
     used = link_bytes.links_of_heap(given, scratch, image, tree, heap, ids, columns)
     if used < 0:
         return None
-    order = _by_name(image, columns.name[:used], columns.name_nbytes[:used])
+    order = by_bytes(image, columns.name[:used], columns.name_nbytes[:used])
     return _packed(image, link_bytes.LinkColumns(*(column[:used][order] for column in columns)), used)
 
 
@@ -147,20 +155,5 @@ def _columns(room: int) -> link_bytes.LinkColumns:
 
 def _packed(names: NDArray[np.uint8], columns: link_bytes.LinkColumns, used: int) -> Links:
     """Put the names one behind the other."""
-    edges = np.zeros(used + 1, dtype=np.int64)
-    np.cumsum(columns.name_nbytes[:used], out=edges[1:])
-    packed = np.empty(int(edges[-1]), dtype=np.uint8)
-    link_bytes.pack(names, columns.name, edges, packed)
-    return Links(names=packed, edges=edges, addresses=columns.address[:used].copy())
-
-
-def _by_name(image: NDArray[np.uint8], starts: NDArray[np.int64], nbytes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Give the order of names by their bytes: by the first 8 of them as a number, then by the next."""
-    words = -(-int(nbytes.max(initial=1)) // 8)
-    if words > 32:  # long names: a table of them would be long in every row
-        texts = [image[at : at + count].tobytes() for at, count in zip(starts, nbytes, strict=True)]
-        return np.array(sorted(range(len(texts)), key=texts.__getitem__), dtype=np.int64)
-    table = np.zeros((words, len(starts)), dtype=np.uint64)
-    link_bytes.names_as_words(image, starts, nbytes, table)
-    differ = [word for word in table if len(word) and (word != word[0]).any()]
-    return np.lexsort(differ[::-1]) if differ else np.arange(len(starts))
+    found = packed(names, columns.name[:used], columns.name_nbytes[:used], "", columns.address[:used])
+    return Links(names=found.text, edges=found.edges, addresses=columns.address[:used].copy())

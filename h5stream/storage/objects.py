@@ -26,6 +26,7 @@ from h5stream.storage.headers import COMPACT, CONTIGUOUS, NOWHERE, Headers, chun
 from h5stream.storage.index import ChunkIndex
 from h5stream.storage.layout import DECODED, DIRECT, DatasetPart
 from h5stream.storage.lookups import LookedUp
+from h5stream.storage.names import Names
 from h5stream.storage.places import OpenFile
 from h5stream.storage.rowbox import Columns, column_pieces
 from h5stream.storage.whereabouts import RawFile
@@ -75,7 +76,7 @@ def merged(
     FieldLengthError
         If one is unlike the first.
     """
-    parts = []
+    parts, paths = [], Names(names.text, names.edges) if isinstance(names, Names) else Names.of(names)
     for part in first.parts:
         suffix = part.path[len(names[0]) :]
         index = _index_of(raw, part, names, suffix, addresses[suffix])
@@ -92,7 +93,7 @@ def merged(
                 pieces=column_pieces(part.shape, index.chunk_shape[1:], columns),
                 shape=index.shape,
                 along=(),
-                objects=tuple(f"{name}{suffix}" for name in names),
+                objects=paths,
             )
         )
     return replace(first, rows=len(names), parts=tuple(parts))
@@ -267,11 +268,17 @@ def _chunk(opened: Any, place: int, grid: Any, chunks: Any) -> tuple[int, int, i
     return number, info.byte_offset, info.size, info.filter_mask
 
 
+def attributes_of(shape: SampleShape) -> tuple[str, ...]:
+    """Give the attributes of the objects themselves that are fields."""
+    named = (f.name.rpartition("@") for f in shape.fields if isinstance(f, Field))
+    return tuple(attribute for inner, at, attribute in named if at and not inner.strip("/."))
+
+
 def objects_of(
     opened: OpenFile,
     raw: RawFile,
     shape: SampleShape,
-    names: list[str],
+    names: Sequence[str],
     samples: Objects,
     row_start: int,
     looked_up: dict[int, LookedUp],
@@ -286,7 +293,7 @@ def objects_of(
         Its bytes.
     shape : SampleShape
         The fields.
-    names : list of str
+    names : sequence of str
         The paths of the objects.
     samples : Objects
         As the user asked.
@@ -312,21 +319,21 @@ def objects_of(
     suffixes = [part.path[len(names[0]) :] for part in first.parts]
     if not are_mergeable(first, names[0]):
         return None
-    own = raw.addresses(names)
-    addresses = {suffix: raw.inside(names, suffix) if suffix else own for suffix in suffixes}
-    known = {suffix: each for suffix, each in addresses.items() if each is not None}
-    if own is None or len(known) < len(addresses):
+    own = names.addresses if isinstance(names, Names) else None
+    addresses = {"": raw.addresses(names) if own is None else own}
+    addresses |= {suffix: raw.inside(names, suffix) for suffix in suffixes if suffix}
+    if any((each == NOWHERE).any() for each in addresses.values()):
         return None
     try:
-        together = merged(raw, first, names, row_start, known)
+        together = merged(raw, first, names, row_start, addresses)
     except UnlikeError:
         return None
     by_number = dict(zip(first.entries, shape.fields, strict=True))
-    once = tuple((number, _values(raw, names, by_number[number], own, value)) for number, value in first.once)
+    once = tuple((number, _values(raw, names, by_number[number], addresses, value)) for number, value in first.once)
     return replace(together, once=once, are_objects=True)
 
 
-def _values(raw: RawFile, names: Sequence[str], given: Any, own: Ints, value: Any) -> Any:
+def _values(raw: RawFile, names: Sequence[str], given: Any, known: dict[str, Ints], value: Any) -> Any:
     """Give what each object has once, an attribute or a dataset that is a value: an array, or a list."""
     is_attribute = "@" in given.name and given.inside(names[0]).name not in raw.file
     inner, _, attribute = given.name.rpartition("@") if is_attribute else (given.name, "", "")
@@ -334,8 +341,9 @@ def _values(raw: RawFile, names: Sequence[str], given: Any, own: Ints, value: An
     if not isinstance(value, np.ndarray):
         return [_value(raw.file, given.inside(name).name, is_attribute) for name in names]
     values, left = np.empty((len(names), *value.shape), value.dtype), np.arange(len(names))
-    addresses = own if not inner else raw.inside(names, inner)
-    if addresses is not None and len(names) >= whereabouts.MANY:
+    if len(names) >= whereabouts.MANY:
+        place = f"/{inner}" if inner else ""
+        addresses = known[place] if place in known else raw.inside(names, inner)
         headers = raw.headers(addresses, (attribute,) if attribute else ())
         found = headers.attributes[attribute] if attribute else headers
         there = (found.kind == found.kind[0]) & (found.kind >= 0) & (found.address >= 0)

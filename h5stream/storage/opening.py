@@ -42,7 +42,7 @@ from h5stream.storage.layout import (
     SampleLayout,
 )
 from h5stream.storage.lookups import LookedUp, shared
-from h5stream.storage.objects import objects_of
+from h5stream.storage.objects import attributes_of, objects_of
 from h5stream.storage.places import Files, OpenFile
 from h5stream.storage.whereabouts import RawFile
 
@@ -168,8 +168,8 @@ def _objects_together(
     guard = Guard.for_paths(asked.paths, allow_external=allow_external)
     for number, path in enumerate(asked.paths):
         with open_hdf5(path) as file, contextlib.ExitStack() as linked:
-            raw = linked.enter_context(RawFile(file))
-            names = [group for group, _ in _groups(file, asked, samples, number, guard, raw)]
+            raw = linked.enter_context(RawFile(file, guard, attributes_of(asked.shape)))
+            names = groups_of(file, asked.group, samples.of, path, guard, _kind_of(asked), raw=raw)
             opened = OpenFile(file, number, every, guard, linked)
             part = objects_of(opened, raw, asked.shape, names, samples, found.rows, looked_up)
             if part is None:
@@ -200,20 +200,25 @@ def _of_each_group(error: FieldNotFoundError, samples: SampleKind | None) -> Fie
 
 
 def _groups(
-    file: Any, asked: Asked, samples: SampleKind | None, number: int, guard: Guard, raw: RawFile | None = None
+    file: Any, asked: Asked, samples: SampleKind | None, number: int, guard: Guard
 ) -> Iterator[tuple[str, str]]:
     """Give the groups of a file that hold rows: their paths, and the names that a table has for them."""
     path, root = asked.paths[number], asked.group
-    given = () if asked.shape is None else asked.shape.fields
-    kind = h5py.Dataset if any(isinstance(one, Field) and one.is_itself for one in given) else h5py.Group
+    kind = _kind_of(asked)
     named = groups_in(samples, number, asked.paths) if isinstance(samples, Table) else None
     if named is not None:
         said = "samples=Table(group=) names"
         yield from zip(groups_of(file, root, named, path, guard, kind, said) if named else [], named, strict=True)
         return
     of = None if samples is None or isinstance(samples, Table) or samples.of == ROWS else samples.of
-    for group in groups_of(file, root, of, path, guard, kind, raw=raw):
+    for group in groups_of(file, root, of, path, guard, kind):
         yield group, ""
+
+
+def _kind_of(asked: Asked) -> Any:
+    """Give what holds the rows: groups, or datasets themselves."""
+    given = () if asked.shape is None else asked.shape.fields
+    return h5py.Dataset if any(isinstance(one, Field) and one.is_itself for one in given) else h5py.Group
 
 
 def _columns(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from array import array
+from collections.abc import Sequence
 from typing import Any
 
 import h5py
@@ -12,8 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import TruncatedFileError
-from h5stream.storage.headers import Headers, Superblock, read_headers, superblock_of
-from h5stream.storage.links import NOT_HARD, links_of
+from h5stream.storage.external import Guard
+from h5stream.storage.headers import NOWHERE, Headers, Superblock, read_headers, superblock_of
+from h5stream.storage.links import NOT_HARD, Links, links_of
+from h5stream.storage.names import Names
 
 Ints = NDArray[np.int64]
 
@@ -32,13 +34,18 @@ class RawFile:
     ----------
     file : h5py.File
         Open for reading.
+    guard : Guard, optional
+        Says where links may lead; without one only hard links are followed.
+    attributes : sequence of str, optional
+        Those of the objects themselves that will be asked for, so that headers are read once.
     """
 
-    def __init__(self, file: Any) -> None:
-        self.file = file
+    def __init__(self, file: Any, guard: Guard | None = None, attributes: Sequence[str] = ()) -> None:
+        self.file, self.guard, self.attributes = file, guard, attributes
         self.descriptor = os.open(file.filename, os.O_RDONLY)
         self.superblock: Superblock = superblock_of(file, os.fstat(self.descriptor).st_size)
-        self._known: tuple[str, dict[str, int]] = ("", {})
+        self._links: tuple[str, Links] | None = None
+        self._read: tuple[Ints | None, tuple[str, ...], Headers | None] = (None, (), None)
 
     def close(self) -> None:
         """Close the descriptor; h5py's file stays open."""
@@ -77,75 +84,80 @@ class RawFile:
         return found
 
     def headers(self, addresses: Ints, attributes: Sequence[str] = ()) -> Headers:
-        """Read some headers; see `read_headers`."""
-        return read_headers(self.descriptor, self.superblock, addresses, attributes)
+        """Read some headers; see `read_headers`. What was read last is not read again."""
+        known, names, headers = self._read
+        if headers is None or known is not addresses or not set(attributes) <= set(names):
+            headers = read_headers(self.descriptor, self.superblock, addresses, attributes)
+            self._read = addresses, tuple(attributes), headers
+        return headers
 
-    def members(self, group: Any) -> dict[str, int]:
-        """Give for each name in a group where its header lies; `NOT_HARD` for what is no hard link.
+    def links(self, group: Any) -> Links:
+        """Give the links of a group; those that were asked for last are kept."""
+        if self._links is None or self._links[0] != group.name:
+            self._links = group.name, links_of(group.id, self.descriptor, self.superblock)
+        return self._links[1]
 
-        Names that are no UTF-8 are left out: h5py has no texts for them. What was asked for last is kept.
-        """
-        if self._known[0] != group.name:
-            links, members = links_of(group.id, self.descriptor, self.superblock), dict[str, int]()
-            for name, address in zip(links, links.addresses.tolist(), strict=True):
-                with contextlib.suppress(UnicodeDecodeError):
-                    members[name.decode()] = address
-            self._known = group.name, members
-        return self._known[1]
-
-    def addresses(self, names: Sequence[str]) -> Ints | None:
-        """Give where the headers of some objects lie, by their paths; None where more than hard links lead to one."""
-        found, by_group = np.empty(len(names), dtype=np.int64), dict[str, list[int]]()
+    def addresses(self, names: Sequence[str]) -> Ints:
+        """Give where the headers of some objects lie, by their paths; `NOWHERE` for what does not lie in this file."""
+        found = np.full(len(names), NOWHERE, dtype=np.int64)
+        by_group: dict[str, array[int]] = {}
         for k, name in enumerate(names):
-            by_group.setdefault(name.rpartition("/")[0], []).append(k)
+            by_group.setdefault(name.rpartition("/")[0], array("q")).append(k)
         for above, places in by_group.items():
-            group = self._group(above)
-            if group is None:
-                return None
-            inside = [names[k].rpartition("/")[2] for k in places]
-            some = self._of_members(group, inside)
-            if some is None:
-                return None
-            found[places] = some
+            group, leaves = self._group(above), Names.of(names[k].rpartition("/")[2] for k in places)
+            if group is not None:
+                found[np.frombuffer(places, dtype=np.int64)] = self._of_members(group, leaves)
         return found
 
-    def inside(self, names: Sequence[str], path: str) -> Ints | None:
-        """Give where the headers of objects lie that have one path inside of others; None as for `addresses`."""
-        found, steps = np.empty(len(names), dtype=np.int64), [step.encode() for step in path.strip("/").split("/")]
+    def inside(self, names: Sequence[str], path: str) -> Ints:
+        """Give where the headers of objects lie that have one path inside of others, as for `addresses`."""
+        found, steps = np.full(len(names), NOWHERE, dtype=np.int64), path.strip("/").split("/")
         for k, name in enumerate(names):
-            group = h5py.h5g.open(self.file.id, name.encode())
+            group = h5py.h5g.open(self.file.id, name.encode("utf-8", "surrogateescape"))
             for step in steps[:-1]:
-                if _address(group, step) is None:
-                    return None
-                group = h5py.h5g.open(group, step)
-            address = _address(group, steps[-1])
-            if address is None:
-                return None
-            found[k] = address
+                if self._address(group, name, step) == NOWHERE:
+                    break
+                name, group = f"{name}/{step}", h5py.h5g.open(group, step.encode())
+            else:
+                found[k] = self._address(group, name, steps[-1])
         return found
 
-    def _of_members(self, group: Any, names: list[str]) -> list[int] | None:
+    def behind(self, path: str) -> int:
+        """Give where the header of an object lies, whatever links lead to it; `NOWHERE` if not in this file.
+
+        Raises
+        ------
+        ExternalDataError
+            If a link leads to a file that may not be opened.
+        """
+        if self.guard is None:
+            return NOWHERE
+        self.guard.check_links(self.file, path, self.file.filename)
+        try:
+            info = h5py.h5o.get_info(self.file.id, path.encode("utf-8", "surrogateescape"))
+        except (KeyError, ValueError, RuntimeError, OSError):
+            return NOWHERE
+        return int(info.addr) if info.fileno == h5py.h5o.get_info(self.file.id).fileno else NOWHERE
+
+    def _of_members(self, group: Any, names: Names) -> Ints:
+        above = group.name.strip("/")
         if len(names) < MANY:
-            every: Iterator[int | None] = (_address(group.id, name.encode()) for name in names)
-            listed = list(every)
-        else:
-            there = self.members(group)
-            listed = [there.get(name) for name in names]
-        return None if any(one is None or one == NOT_HARD for one in listed) else listed  # type: ignore[return-value]
+            return np.array([self._address(group.id, above, name) for name in names], dtype=np.int64)
+        links = self.links(group)
+        places = links.find(names)
+        found = np.where(places >= 0, links.addresses[places], NOWHERE)
+        for k in np.flatnonzero((places >= 0) & (found == NOT_HARD)).tolist():
+            found[k] = self.behind(f"{above}/{names[k]}")
+        return found
 
     def _group(self, path: str) -> Any:
-        """Open a group that hard links lead to; None where it is none."""
-        group = self.file["/"]
-        for step in path.split("/") if path else ():
-            if not isinstance(group, h5py.Group) or _address(group.id, step.encode()) is None:
-                return None
-            group = group[step]
+        """Open a group of this file; None where it is none."""
+        group = self.file.get(path or "/") if not path or self.behind(path) != NOWHERE else None
         return group if isinstance(group, h5py.Group) else None
 
-
-def _address(group: Any, name: bytes) -> int | None:
-    try:
-        info = group.links.get_info(name)
-    except (KeyError, RuntimeError):
-        return None
-    return int(info.u) if info.type == h5py.h5l.TYPE_HARD else None
+    def _address(self, group: Any, above: str, name: str) -> int:
+        try:
+            info = group.links.get_info(name.encode("utf-8", "surrogateescape"))
+        except (KeyError, RuntimeError):
+            return NOWHERE
+        return int(info.u) if info.type == h5py.h5l.TYPE_HARD else self.behind(f"{above}/{name}")

@@ -1,0 +1,117 @@
+"""Names of many objects, as bytes one behind the other: a million take 30 MB, and as texts of Python's 200 and more."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h5stream.storage import link_bytes
+
+Ints = NDArray[np.int64]
+
+_MOST_NBYTES = 60_000
+"""Bytes of the longest name that compiled code puts in order."""
+_NUMBERS = re.compile(r"(\d+)")
+
+
+class Names(Sequence[str]):
+    """Paths of objects, in an order; a text is made when it is asked for.
+
+    Parameters
+    ----------
+    text : ndarray of uint8
+        The paths, UTF-8, one behind the other.
+    edges : ndarray of int64
+        Where each begins, and at last where they end.
+    addresses : ndarray of int64, optional
+        Where the headers of the objects lie, -1 for what is not known; pickled names come without.
+    """
+
+    def __init__(self, text: NDArray[np.uint8], edges: Ints, addresses: Ints | None = None) -> None:
+        self.text, self.edges, self.addresses = text, edges, addresses
+
+    @classmethod
+    def of(cls, paths: Iterable[str], addresses: Ints | None = None) -> Names:
+        """Make names of texts."""
+        encoded = [path.encode("utf-8", "surrogateescape") for path in paths]
+        text = np.frombuffer(b"".join(encoded), dtype=np.uint8)
+        return cls(text, np.cumsum([0, *map(len, encoded)], dtype=np.int64), addresses)
+
+    @classmethod
+    def joined(cls, pieces: Iterable[Names]) -> Names:
+        """Put names behind one another; addresses stay where all pieces have them."""
+        every = [*pieces] or [cls.of(())]
+        if len(every) == 1:
+            return every[0]
+        known = [piece.addresses for piece in every if piece.addresses is not None]
+        starts = np.cumsum([0, *(piece.edges[-1] for piece in every)])
+        edges = [piece.edges[:-1] + start for piece, start in zip(every, starts, strict=False)]
+        return cls(
+            np.concatenate([piece.text for piece in every]),
+            np.concatenate([*edges, starts[-1:]]),
+            np.concatenate(known) if len(known) == len(every) else None,
+        )
+
+    def __len__(self) -> int:
+        return len(self.edges) - 1
+
+    @overload
+    def __getitem__(self, which: int) -> str: ...
+    @overload
+    def __getitem__(self, which: slice) -> Names: ...
+
+    def __getitem__(self, which: int | slice) -> str | Names:
+        if isinstance(which, slice):
+            return Names.of(self[k] for k in range(*which.indices(len(self))))
+        k = range(len(self))[which]
+        return self.text[self.edges[k] : self.edges[k + 1]].tobytes().decode("utf-8", "surrogateescape")
+
+    def __iter__(self) -> Iterator[str]:
+        return (self[k] for k in range(len(self)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Names, (self.text, self.edges)
+
+
+def packed(text: NDArray[np.uint8], starts: Ints, nbytes: Ints, above: str, addresses: Ints) -> Names:
+    """Give the names that begin at some places of a text, with the path of their group before each."""
+    head = np.frombuffer(above.encode("utf-8", "surrogateescape"), dtype=np.uint8)
+    edges = np.zeros(len(starts) + 1, dtype=np.int64)
+    np.cumsum(nbytes + len(head), out=edges[1:])
+    found = np.empty(int(edges[-1]), dtype=np.uint8)
+    link_bytes.pack(text, starts, edges, found, head)
+    return Names(found, edges, addresses)
+
+
+def by_bytes(text: NDArray[np.uint8], starts: Ints, nbytes: Ints) -> Ints:
+    """Give the order of names by their bytes: by the first 8 of them as a number, then by the next."""
+    words = -(-int(nbytes.max(initial=1)) // 8)
+    if words > 32:  # long names: a table of them would be long in every row
+        texts = [text[at : at + count].tobytes() for at, count in zip(starts, nbytes, strict=True)]
+        return np.array(sorted(range(len(texts)), key=texts.__getitem__), dtype=np.int64)
+    table = np.zeros((words, len(starts)), dtype=np.uint64)
+    link_bytes.names_as_words(text, starts, nbytes, table)
+    differ = [word for word in table if len(word) and (word != word[0]).any()]
+    return np.lexsort(differ[::-1]) if differ else np.arange(len(starts))
+
+
+def by_numbers(text: NDArray[np.uint8], starts: Ints, nbytes: Ints) -> Ints:
+    """Give the order of names in which ``demo_2`` comes before ``demo_10``."""
+    if (text > 127).any() or nbytes.max(initial=0) > _MOST_NBYTES:
+        # Texts have digits that are none of ASCII's.
+        texts = [text[at : at + count].tobytes().decode() for at, count in zip(starts, nbytes, strict=True)]
+        return np.array(sorted(range(len(texts)), key=lambda k: number_key(texts[k])), dtype=np.int64)
+    # A number takes three bytes more, and there is a byte between two numbers at least.
+    keys = np.empty(int((nbytes + 3 * ((nbytes + 1) // 2) + 1).sum()), dtype=np.uint8)
+    edges = np.zeros(len(starts) + 1, dtype=np.int64)
+    link_bytes.keys_by_numbers(text, starts, nbytes, keys, edges)
+    return by_bytes(keys, edges[:-1], np.diff(edges))
+
+
+def number_key(name: str) -> list[int | str]:
+    """Give a key by which ``demo_2`` comes before ``demo_10``: texts and numbers in turn."""
+    return [int(part) if place & 1 else part for place, part in enumerate(_NUMBERS.split(name))]
