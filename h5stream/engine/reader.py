@@ -15,6 +15,7 @@ from h5stream.engine.footprint import TASK_NBYTES
 from h5stream.engine.landing.boxes import BoxesOfPart
 from h5stream.engine.landing.chunks import Chunks, ChunkTask
 from h5stream.engine.landing.columns import Columns
+from h5stream.engine.landing.heap import HeapRows
 from h5stream.engine.landing.mapped import MappedFiles, MappedRows, can_be_mapped
 from h5stream.engine.landing.padding import Padding
 from h5stream.engine.landing.programs import Program, programs_of
@@ -68,6 +69,8 @@ def way_of(part: DatasetPart, fields: tuple[FieldLayout, ...], source: ByteSourc
     """
     if part.access == VIA_H5PY:
         return RowsThroughH5py(part, fields)
+    if part.heap is not None:
+        return HeapRows(part, fields)
     if part.access == DIRECT:
         return UnfilteredRows(part, source)
     programs = programs_of(part)
@@ -196,7 +199,8 @@ class RowReader:
             yield from self._plan_some(looked_up, task_nbytes, [dataset], resident)
         for dataset, lookup in self._ragged.items():
             filled = (target.field for target in layout.datasets[dataset][0].targets)
-            rows = placement.each_row().stretched(lookup, filled)
+            part = layout.datasets[dataset][0]
+            rows = placement.each_row().stretched(lookup, filled, are_values=part.heap is not None)
             if len(rows):
                 yield from self.plan_rows(rows, task_nbytes, [dataset])
         yield from self._columns.plan(placement)
