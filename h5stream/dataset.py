@@ -28,7 +28,7 @@ from h5stream.samples.space import SequenceSpace
 from h5stream.storage.extents import SampleKind
 from h5stream.storage.fields import Fields, Source
 from h5stream.storage.joining import joined_layout
-from h5stream.storage.layout import DIRECT, SampleLayout
+from h5stream.storage.layout import DIRECT, HEAP, SampleLayout
 from h5stream.storage.opening import open_layout
 from h5stream.structure import as_numpy, sample_of, samples_of, with_tensors
 
@@ -461,7 +461,7 @@ class H5Dataset(Dataset[Any]):
             return sample_of(self._read(np.array([row])), 0)
         part = self.layout.leading[bisect.bisect_right(self.layout.file_starts, row) - 1]
         block_nbytes = part.chunk_rows * self.layout.row_nbytes
-        if part.access == DIRECT or block_nbytes > _CACHED_BLOCK_NBYTES:
+        if part.access in (DIRECT, HEAP) or block_nbytes > _CACHED_BLOCK_NBYTES:
             return sample_of(self._read(np.array([row])), 0)
         first = part.row_start + (row - part.row_start) // part.chunk_rows * part.chunk_rows
         block = self._cache.get(first)

@@ -15,7 +15,7 @@ from h5stream.engine.landing.unfiltered import reach_of
 from h5stream.engine.plan import Placement
 from h5stream.order.epoch import EpochOrder
 from h5stream.storage.index import MISSING
-from h5stream.storage.layout import DIRECT, VIA_H5PY, DatasetPart, SampleLayout
+from h5stream.storage.layout import DIRECT, DatasetPart, SampleLayout
 from h5stream.storage.listing import DatasetEntry
 from h5stream.storage.source import LOCAL_GAP_NBYTES
 
@@ -195,7 +195,7 @@ def planned(part: DatasetPart, windows: Sequence[Ranges], entry: DatasetEntry) -
         rows = _rows_at_edges(window, part)
         nothing = np.zeros_like(rows)
         placement = Placement(rows=rows, batch=nothing, within=nothing)
-        if part.access == VIA_H5PY:
+        if part.index is None:
             total += _through_h5py(placement, part, entry)
             continue
         for task in Chunks(part, (), ChunkTask, LOCAL_GAP_NBYTES).plan(placement, TASK_NBYTES):

@@ -120,8 +120,8 @@ def _findings(one: _Stored) -> Iterator[_Finding]:
     if entry.variable_length:
         yield (
             "variable_length",
-            f"{entry.dtype} lies in the file's heap: h5py reads it one element after another under its lock, and a "
-            "batch holds a list, not a tensor",
+            f"{entry.dtype} lies in the file's heap, where each value is looked up for itself, and a batch holds a "
+            "list, not a tensor" + ("; h5py reads it, under its lock" if entry.access == VIA_H5PY else ""),
             "store strings with a fixed length, or as integer codes beside a table of names",
             False,
         )

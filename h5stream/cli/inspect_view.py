@@ -17,7 +17,7 @@ from h5stream.advice.layout_advice import EVERY_EPOCH, Advice
 from h5stream.advice.sample_cost import SampleCost
 from h5stream.advice.samples_cost import SamplesCost
 from h5stream.cli.printable import printable
-from h5stream.storage.layout import DECODED, DIRECT, VIA_H5PY
+from h5stream.storage.layout import DECODED, DIRECT, HEAP, VIA_H5PY
 from h5stream.storage.listing import DAMAGED, REFUSED, DatasetEntry
 from h5stream.units import text_of_bytes
 
@@ -35,6 +35,7 @@ _LEAST_NAME = 12
 _ACCESS_MEANS = {
     DIRECT: "bytes as they lie in the file",
     DECODED: "filters undone by h5stream's threads",
+    HEAP: "values of variable length, read by h5stream's threads",
     VIA_H5PY: "through h5py, slower",
     REFUSED: "not at all",
 }

@@ -35,7 +35,7 @@ from h5stream.order.windows import first_rows
 from h5stream.samples.box_space import BoxSpace
 from h5stream.samples.space import SequenceSpace
 from h5stream.samples.spans import neighbours
-from h5stream.storage.layout import DECODED, DIRECT, DatasetPart, SampleLayout
+from h5stream.storage.layout import DECODED, DIRECT, DatasetPart, FieldLayout, SampleLayout
 from h5stream.units import as_bytes
 
 _log = logging.getLogger("h5stream")
@@ -58,6 +58,9 @@ def scratch_nbytes(layout: SampleLayout) -> int:
     for parts in layout.datasets:
         for part in parts:
             largest_dataset = max(largest_dataset, part.rows * part.stored_row_nbytes)
+            if part.heap is not None:
+                largest_stored = max(largest_stored, part.heap.room_nbytes)
+                continue
             if part.access == DIRECT:
                 largest_stored = max(largest_stored, part.stored_element_nbytes)
                 continue
@@ -139,13 +142,20 @@ def _ragged_bytes(layout: SampleLayout) -> Iterator[RaggedBytes]:
             continue
         for target in layout.datasets[one.dataset][0].targets:
             field = layout.fields[target.field]
-            nbytes = one.counts * field.placed_nbytes
-            yield RaggedBytes(
-                mean=float(nbytes.mean()),
-                deviation=float(nbytes.std()),
-                most=int(nbytes.max()),
-                is_padded=field.ragged is not None and field.ragged.form == "pad",
-            )
+            yield _bytes_of(one.counts * field.placed_nbytes, field)
+    for number, field in layout.listed:
+        parts = layout.datasets[number]
+        every = [part.heap.nbytes_of(slice(None)).reshape(part.rows, -1).sum(axis=1) for part in parts if part.heap]
+        yield _bytes_of(np.concatenate(every), field)
+
+
+def _bytes_of(nbytes: NDArray[np.int64], field: FieldLayout) -> RaggedBytes:
+    return RaggedBytes(
+        mean=float(nbytes.mean()),
+        deviation=float(nbytes.std()),
+        most=int(nbytes.max()),
+        is_padded=field.ragged is not None and field.ragged.form == "pad",
+    )
 
 
 def _span_nbytes(layout: SampleLayout, planned: Iterable[tuple[DatasetPart, ...]]) -> float:
@@ -182,6 +192,7 @@ def _data_nbytes(layout: SampleLayout, selected: NDArray[np.int64] | None) -> in
     index = sum(i.numbers.nbytes + i.offset.nbytes + i.nbytes.nbytes + i.filter_mask.nbytes for i in indexes)
     blocks = sum(-(-part.rows // rows) for part, rows in zip(layout.leading, layout.block_rows, strict=True))
     index += sum(one.nbytes for one in layout.lookups)
+    index += sum(part.heap.nbytes for parts in layout.datasets for part in parts if part.heap is not None)
     index += 0 if layout.space is None else layout.space.nbytes
     return index + blocks * BLOCK_NBYTES + (0 if selected is None else selected.nbytes)
 

@@ -135,8 +135,11 @@ class Placement:
         """Give the rows that a table has for samples, which go to the same places."""
         return replace(self, rows=table[self.rows])
 
-    def stretched(self, lookup: Lookup, fields: Iterable[int]) -> Placement:
-        """Give the rows of a ragged dataset that samples have, one sample after the other in each batch's share."""
+    def stretched(self, lookup: Lookup, fields: Iterable[int], *, are_values: bool = False) -> Placement:
+        """Give the rows of a ragged dataset that samples have, one sample after the other in each batch's share.
+
+        Of values of variable length, each sample has one row, which goes to where its first item goes.
+        """
         order = np.lexsort((self.within, self.batch))
         samples, batch = self.rows[order], self.batch[order]
         assert lookup.counts is not None
@@ -149,7 +152,7 @@ class Placement:
             rows=first[some].astype(kind),
             batch=batch[some].astype(kind),
             within=within[some].astype(kind),
-            counts=counts[some].astype(kind),
+            counts=None if are_values else counts[some].astype(kind),
             share=share,
         )
 

@@ -15,6 +15,7 @@ from h5stream.engine.footprint import TASK_NBYTES
 from h5stream.engine.landing.boxes import BoxesOfPart
 from h5stream.engine.landing.chunks import Chunks, ChunkTask
 from h5stream.engine.landing.columns import Columns
+from h5stream.engine.landing.heap import HeapRows
 from h5stream.engine.landing.mapped import MappedFiles, MappedRows, can_be_mapped
 from h5stream.engine.landing.padding import Padding
 from h5stream.engine.landing.programs import Program, programs_of
@@ -68,6 +69,8 @@ def way_of(part: DatasetPart, fields: tuple[FieldLayout, ...], source: ByteSourc
     """
     if part.access == VIA_H5PY:
         return RowsThroughH5py(part, fields)
+    if part.heap is not None:
+        return HeapRows(part, fields)
     if part.access == DIRECT:
         return UnfilteredRows(part, source)
     programs = programs_of(part)
@@ -109,10 +112,11 @@ class RowReader:
         self._lookups = {one.dataset: narrowed(one.rows) for one in layout.lookups if one.counts is None}
         self.ragged_memory = RaggedMemory()
         # Those of which samples have the same rows are planned together.
-        self._ragged: dict[int, list[Lookup]] = {}
+        self._ragged: dict[tuple[int, bool], list[Lookup]] = {}
         for one in layout.lookups:
             if one.counts is not None:
-                self._ragged.setdefault(id(one.counts), []).append(one)
+                key = id(one.counts), layout.datasets[one.dataset][0].heap is None
+                self._ragged.setdefault(key, []).append(one)
         ragged = {one.dataset for some in self._ragged.values() for one in some}
         for dataset in self._datasets:
             if dataset not in self._lookups and dataset not in ragged and not isinstance(layout.space, BoxSpace):
@@ -202,7 +206,8 @@ class RowReader:
         for lookups in self._ragged.values():
             datasets = [one.dataset for one in lookups]
             filled = (target.field for dataset in datasets for target in layout.datasets[dataset][0].targets)
-            rows = placement.each_row().stretched(lookups[0], filled)
+            are_values = layout.datasets[datasets[0]][0].heap is not None
+            rows = placement.each_row().stretched(lookups[0], filled, are_values=are_values)
             if len(rows):
                 yield from self.plan_rows(rows, task_nbytes, datasets)
         yield from self._columns.plan(placement)

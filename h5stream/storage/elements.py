@@ -167,16 +167,32 @@ def plain_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": dtype.itemsize})
 
 
+def vlen_base(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
+    """Give the type of the items of values of variable length; None for strings and everything else.
+
+    Examples
+    --------
+    >>> vlen_base(h5py.vlen_dtype("f4"))
+    dtype('float32')
+    """
+    base = h5py.check_vlen_dtype(dtype)
+    return base if isinstance(base, np.dtype) else None
+
+
 def is_laid_out_as_numpy(dataset: Any) -> bool:
     """Tell whether the stored elements have, byte for byte, the layout of ``dataset.dtype``.
 
     False for bit fields, odd precisions, foreign float formats and the like, which h5py converts.
     """
-    stored = dataset.id.get_type()
-    if stored.get_size() != dataset.dtype.itemsize:
+    return is_stored_as(dataset.id.get_type(), dataset.dtype)
+
+
+def is_stored_as(stored: Any, dtype: np.dtype[Any]) -> bool:
+    """Tell whether a stored type has, byte for byte, the layout of a dtype."""
+    if stored.get_size() != dtype.itemsize:
         return False
     try:
-        return bool(_same_layout(stored, h5py.h5t.py_create(dataset.dtype, logical=True)))
+        return bool(_same_layout(stored, h5py.h5t.py_create(dtype, logical=True)))
     except (TypeError, ValueError, NotImplementedError):  # a member without a name, say
         return False
 

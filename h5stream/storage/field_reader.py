@@ -27,7 +27,7 @@ from h5stream.storage import elements
 from h5stream.storage.agreement import FileParts
 from h5stream.storage.discovery import check_has_rows, find_dataset
 from h5stream.storage.extents import Extents, SampleKind, Volume, with_names
-from h5stream.storage.fields import Field, SampleShape
+from h5stream.storage.fields import Field, SampleShape, not_ragged
 from h5stream.storage.layout import (
     DatasetPart,
     FieldLayout,
@@ -76,6 +76,7 @@ class FieldReader:
         self.fields: list[FieldLayout] = []
         self.once: list[tuple[int, Any]] = []
         self._stretches: list[_Stretched] = []
+        self._valued: list[tuple[Any, str]] = []
         self.groups: dict[Any, tuple[Place, Columns, str, tuple[Along, ...], list[Target]]] = {}
 
     def read(self, shape: SampleShape, group: str = "") -> FileParts:
@@ -100,7 +101,10 @@ class FieldReader:
             one.known.add_stretches(one.values, next(iter(lengths.values())), one.first, self.identity.path)
         parts = tuple(self._parts.part(*group) for group in self.groups.values())
         if not parts and self._stretches:
-            parts = (self._rows_alone(self._stretches[0].said, next(iter(lengths.values()))),)
+            name = names_of(self._stretches[0].said)[0]
+            parts = (self._rows_alone(*find_dataset(self.file, name, self.identity.path, self.guard)[:2], lengths),)
+        elif not parts and self._valued:
+            parts = (self._rows_alone(*self._valued[0], lengths),)
         return FileParts(
             rows=next(iter(lengths.values())),
             fields=tuple(replace(field, name=field.name.removeprefix(f"{group}/")) for field in self.fields),
@@ -109,11 +113,10 @@ class FieldReader:
             once=tuple(self.once),
         )
 
-    def _rows_alone(self, said: Stretches, samples: int) -> DatasetPart:
+    def _rows_alone(self, dataset: Any, path: str, lengths: dict[str, int]) -> DatasetPart:
         """Give what says which rows samples have as a dataset of no field, where nothing else has a row a sample."""
-        dataset, path, _ = find_dataset(self.file, names_of(said)[0], self.identity.path, self.guard)
         part = self._parts.part(self._opened.place(dataset, path), None, path, (), [])
-        return replace(part, rows=samples, pieces=())
+        return replace(part, rows=next(iter(lengths.values())), pieces=(), heap=None)
 
     def _add(self, place: int, field: Field | Given, lengths: dict[str, int]) -> Any:
         """Add what one entry of a sample holds; give the number of its field, or a dict of numbers."""
@@ -121,6 +124,8 @@ class FieldReader:
             return self._add_column(field)
         if field.rows is not None:
             return self._look_up(place, field)
+        if field.ragged is not None:
+            return self._add_values(place, field, lengths)
         if field.repeat or self._is_attribute(field.name):
             return self._add_once(field)
         source, path = self._beside(field) if field.file else (self.file, self.identity.path)
@@ -227,6 +232,28 @@ class FieldReader:
             names = names_of(field.rows)
             numbers = [np.asarray(once_of(self.file, name, self.identity.path, self.guard)) for name in names]
             self._stretches.append(_Stretched(known, field.rows, numbers, first))
+        return known.entry
+
+    def _add_values(self, place: int, field: Field, lengths: dict[str, int]) -> Any:
+        """Add a ragged field whose rows are the items of values of variable length."""
+        most_rows = None if field.ragged is None else field.ragged.most_rows
+        known = self._looked_up.setdefault(place, LookedUp(name=field.name, given=None, most_rows=most_rows))
+        dataset, path, _ = self._found(self.file, field.name, self.identity.path)
+        if elements.vlen_base(dataset.dtype) is None:
+            raise not_ragged(field.name)
+        known.entry = self._add_looked_up(known, field, self.file, self.identity.path)
+        part = known.parts[-1]
+        if part.heap is None or len(dataset.shape) > 1:
+            why = part.reason if part.heap is None else f"a row has {dataset.shape[1:]} values"
+            raise UnsupportedFieldError(
+                f"{self.identity.path!r}: field {field.name!r}, {why}: ragged= takes one value a row, of numbers, that "
+                "h5stream reads without libhdf5; without it each sample is a list",
+                field=field.name,
+                file=self.identity.path,
+            )
+        known.add_values(part)
+        lengths[field.name] = part.rows
+        self._valued.append((dataset, path))
         return known.entry
 
     def _add_looked_up(self, known: LookedUp, field: Field, file: Any, path: str) -> Any:
@@ -350,10 +377,14 @@ class FieldReader:
         targets: list[Target],
     ) -> int:
         name = ":".join((path, *member)) if member else field.name
+        stored = elements.plain_dtype(dataset.dtype)
+        base = elements.vlen_base(dtype)
+        if field.ragged is not None and field.rows is None and base is not None:
+            dtype = stored = base  # each of its items is a row
         base, inner_shape = dtype.subdtype or (dtype, ())
         kind = (
             "ragged"
-            if field.ragged is not None and base.kind not in "OS"
+            if field.ragged is not None and base.kind not in "OSV"
             else "object"
             if base.kind == "O"
             else "bytes"
@@ -386,7 +417,7 @@ class FieldReader:
             )
         )
         number = len(self.fields) - 1
-        stored, stacked = elements.plain_dtype(dataset.dtype), field.members
+        stacked = field.members
         leaf = elements.leaf_of(stored, member, stacked) if kind != "object" else None
         fill = np.zeros(leaf.nbytes if leaf else 0, np.uint8)
         targets.append(Target(field=number, member=member, leaf=leaf, fill=fill, stacked=stacked))
@@ -409,6 +440,6 @@ def _why_refused(dtype: np.dtype[Any], kind: str, member: tuple[str, ...], steps
         return "an array of compounds inside a compound has no tensor form"
     if kind == "object" and member:
         return "a member of variable length, which only whole datasets may have"
-    if kind == "object" and steps is not None:
+    if kind in ("object", "ragged") and steps is not None:
         return "values of variable length make no tensor of several rows; leave it out, or store it with a fixed length"
     return ""

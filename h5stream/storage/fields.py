@@ -75,7 +75,8 @@ class Field:
         in each of the source's files or groups without it. ``Bounds("offsets")``, ``Lengths("counts")`` and
         ``Between("first", "last")`` give each sample as many rows as they say.
     ragged : str, optional, keyword-only
-        How rows of which samples have unlike numbers come in a batch: ``"packed"`` (`Packed`, the default),
+        How rows of which samples have unlike numbers come in a batch, those that `rows` says or values of variable
+        length, which are a list without it: ``"packed"`` (`Packed`, the default),
         ``"nested"`` (a jagged `torch.nested` tensor over the same memory), ``"pad"`` (`Padded`, as long as the longest
         of the batch) or ``"list"``. A single sample is a tensor of its rows.
     max_length : int, optional, keyword-only
@@ -225,12 +226,10 @@ def as_row_numbers(name: str, rows: Any) -> NDArray[np.int64]:
 
 def _ragged(name: str, rows: Any, given: bool, form: str, most_rows: int | None, pad_value: float) -> Ragged | None:
     if not isinstance(rows, Stretches):
-        if given:
-            raise OptionError(
-                f"Field({name!r}): ragged=, max_length= and pad_value= are for samples of unlike numbers of rows, "
-                "which rows=Bounds(...), Lengths(...) or Between(...) say"
-            )
-        return None
+        if not given:
+            return None
+        if rows is not None:
+            raise not_ragged(name)
     if form not in FORMS:
         raise OptionError(f"Field({name!r}): ragged= is {', '.join(map(repr, FORMS))}, not {form!r}")
     if pad_value != 0 and form != "pad":
@@ -238,6 +237,14 @@ def _ragged(name: str, rows: Any, given: bool, form: str, most_rows: int | None,
     if most_rows is not None and integer(most_rows, "max_length") < 1:
         raise OptionError(f"Field({name!r}): max_length= is a row or more, not {most_rows!r}")
     return Ragged(form=form, most_rows=most_rows, pad_value=pad_value)
+
+
+def not_ragged(name: str) -> OptionError:
+    """Give the error for options of ragged fields that a field has which is none."""
+    return OptionError(
+        f"Field({name!r}): ragged=, max_length= and pad_value= are for samples of unlike numbers of rows, which "
+        "rows=Bounds(...), Lengths(...) or Between(...) say, and for numbers of variable length"
+    )
 
 
 def _scales(name: str, scale: Any) -> tuple[Fraction, ...]:

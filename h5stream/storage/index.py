@@ -108,7 +108,7 @@ def one_extent(shape: tuple[int, ...], *, offset: int, nbytes: int) -> ChunkInde
     )
 
 
-def build_index(dataset: Any, *, file_size: int) -> ChunkIndex:
+def build_index(dataset: Any, *, file_size: int, element_nbytes: int | None = None) -> ChunkIndex:
     """Read the chunk index of an h5py dataset that is chunked or contiguous.
 
     Parameters
@@ -117,6 +117,8 @@ def build_index(dataset: Any, *, file_size: int) -> ChunkIndex:
         Chunked with any of HDF5's index types, or contiguous.
     file_size : int
         Bytes of the file; every address must lie inside.
+    element_nbytes : int, optional
+        Of a stored element, where they are not those that libhdf5 says: of strings of variable length.
 
     Raises
     ------
@@ -129,7 +131,7 @@ def build_index(dataset: Any, *, file_size: int) -> ChunkIndex:
     """
     if dataset.chunks is None:
         where = dataset.id.get_offset()
-        nbytes = math.prod(dataset.shape) * dataset.id.get_type().get_size()
+        nbytes = math.prod(dataset.shape) * (element_nbytes or dataset.id.get_type().get_size())
         index = one_extent(dataset.shape, offset=MISSING if where is None else where, nbytes=nbytes)
     else:
         index = _chunked_index(dataset, file_size)

@@ -21,6 +21,7 @@ from h5stream.samples.stretches import Ragged
 from h5stream.storage.elements import Leaf
 from h5stream.storage.fields import SampleShape
 from h5stream.storage.filters import Pipeline
+from h5stream.storage.global_heap import HeapValues
 from h5stream.storage.index import ChunkIndex
 from h5stream.storage.rowbox import ColumnPiece, Columns
 from h5stream.storage.source import SourceIdentity
@@ -31,6 +32,9 @@ DECODED = "decoded"
 """Filters are undone by h5stream, outside HDF5's lock."""
 VIA_H5PY = "h5py"
 """Rows are read through h5py, under its lock."""
+
+HEAP = "heap"
+"""Values of variable length, read from the file's global heap by h5stream, outside HDF5's lock."""
 
 IS_VIRTUAL = "a virtual dataset: libhdf5 puts it together"
 IN_EXTERNAL_FILES = "its bytes lie in external files"
@@ -152,13 +156,13 @@ class DatasetPart:
     rows, row_start : int
         Its rows, and the number of its first row in the whole sample sequence.
     access : str
-        `DIRECT`, `DECODED` or `VIA_H5PY`.
+        `DIRECT`, `DECODED`, `HEAP` or `VIA_H5PY`.
     reason : str
         Why it is read that way.
     chunk_rows : int
         Rows that are read together.
     index : ChunkIndex or None
-        None where h5py reads.
+        None where h5py reads, and for values of variable length.
     pipeline : Pipeline
         Its filters.
     columns : slice, list of int or None
@@ -175,6 +179,8 @@ class DatasetPart:
         Where its rows are objects: their paths; below each of them the dataset's is as below the first.
     behind : tuple of int
         Other files that libhdf5 reads it from, as far as they are watched.
+    heap : HeapValues or None
+        Where its values lie, if they are of variable length.
     """
 
     file: int
@@ -195,6 +201,7 @@ class DatasetPart:
     along: tuple[Along, ...] = ()
     objects: Sequence[str] = ()
     behind: tuple[int, ...] = ()
+    heap: HeapValues | None = None
 
     @property
     def leads_on(self) -> bool:
@@ -224,6 +231,14 @@ class DatasetPart:
             raw &= self.index.is_edge(self.index.numbers[places])
         return raw
 
+    @property
+    def cut_rows(self) -> int:
+        """Rows of a chunk, or of a part of a large one that nothing has to be decoded of."""
+        parts = 1
+        if self.access in (DIRECT, HEAP) and self.chunk_nbytes > WHOLE_NBYTES:
+            parts = -(-self.chunk_nbytes // BLOCK_NBYTES)
+        return max(1, -(-self.chunk_rows // parts))
+
     def of_object(self, row: int) -> DatasetPart:
         """Give the part of the one object that is a row of it."""
         assert self.index is not None
@@ -240,7 +255,9 @@ class DatasetPart:
 
     @property
     def stored_row_nbytes(self) -> int:
-        """Bytes that one row takes once decoded, before any selection of columns."""
+        """Bytes that one row takes once decoded, before any selection of columns; of values in a heap the mean."""
+        if self.heap is not None:
+            return math.ceil(self.heap.row_nbytes)
         return sum(piece.row_elements for piece in self.pieces) * self.stored_element_nbytes
 
 
@@ -374,12 +391,23 @@ class SampleLayout:
     @property
     def row_nbytes(self) -> int:
         """Bytes that one sample takes in a batch; on average, where samples have unlike numbers of rows."""
-        return sum(field.row_nbytes for field in self.fields) + sum(
-            round(one.mean_rows * self.fields[target.field].placed_nbytes)
-            for one in self.lookups
-            if one.counts is not None
-            for target in self.datasets[one.dataset][0].targets
+        listed = sum(self.datasets[n][0].stored_row_nbytes for n, _ in self.listed)
+        return (
+            listed
+            + sum(field.row_nbytes for field in self.fields)
+            + sum(
+                round(one.mean_rows * self.fields[target.field].placed_nbytes)
+                for one in self.lookups
+                if one.counts is not None
+                for target in self.datasets[one.dataset][0].targets
+            )
         )
+
+    @property
+    def listed(self) -> tuple[tuple[int, FieldLayout], ...]:
+        """The datasets whose values come from a heap into lists, and the fields that they fill."""
+        fields = [(n, self.fields[p[0].targets[0].field]) for n, p in enumerate(self.datasets) if p[0].heap is not None]
+        return tuple((n, field) for n, field in fields if field.kind == "object")
 
     @property
     def leading(self) -> tuple[DatasetPart, ...]:
@@ -392,14 +420,15 @@ class SampleLayout:
     @property
     def leading_lookup(self) -> tuple[float, tuple[DatasetPart, ...], NDArray[np.int64]] | None:
         """The bytes a sample, the dataset and the rows of the lookup that has most; None where nothing leads so."""
-        found = [
-            (self.datasets[one.dataset][0].stored_row_nbytes * one.mean_rows, self.datasets[one.dataset], one.rows)
-            for one in self.lookups
-        ]
+        found = [(self._mean_nbytes(one), self.datasets[one.dataset], one.rows) for one in self.lookups]
         lead = max(found, key=lambda each: each[0], default=None)
         if lead is None or lead[0] <= self.leading[0].stored_row_nbytes:
             return None
         return lead
+
+    def _mean_nbytes(self, one: Lookup) -> float:
+        part = self.datasets[one.dataset][0]
+        return part.stored_row_nbytes * (one.mean_rows if part.heap is None else 1.0)
 
     def looked_up_chunks(self) -> NDArray[np.int64] | None:
         """Give the chunk of the `leading_lookup` that each sample looks up; None where nothing leads so."""
@@ -408,8 +437,8 @@ class SampleLayout:
             return None
         mean_nbytes, parts, rows = lead
         starts = np.array([part.row_start for part in parts])
-        chunk_rows = np.array([part.chunk_rows for part in parts])
-        if all(part.access == DIRECT for parts in self.datasets for part in parts):
+        chunk_rows = np.array([part.chunk_rows if part.heap is None else part.cut_rows for part in parts])
+        if all(part.access == DIRECT and part.heap is None for parts in self.datasets for part in parts):
             # Nothing is decoded: blocks of as many bytes of samples as a chunk has, the other fields' with them.
             share = mean_nbytes / max(1, self.row_nbytes)
             chunk_rows = np.maximum(1, (chunk_rows * min(1.0, share)).astype(np.int64))
@@ -441,13 +470,12 @@ class SampleLayout:
             return (1,) * len(self.leading)
         sizes = []
         for number, lead in enumerate(self.leading):
-            parts = 1
             if lead.objects:
                 sizes.append(max(1, min(lead.rows, BLOCK_NBYTES // max(1, lead.stored_row_nbytes))))
                 continue
-            if lead.access == DIRECT and not any(self._is_decoded(parts, number) for parts in self.aligned):
-                parts = -(-lead.chunk_nbytes // BLOCK_NBYTES) if lead.chunk_nbytes > WHOLE_NBYTES else 1
-            sizes.append(-(-lead.chunk_rows // max(1, parts)) * self._chunks_of_sequences(number))
+            whole = any(self._is_decoded(parts, number) for parts in self.aligned)
+            rows = lead.chunk_rows if whole else lead.cut_rows
+            sizes.append(rows * self._chunks_of_sequences(number))
         return tuple(sizes)
 
     def _chunks_of_sequences(self, number: int) -> int:
@@ -468,7 +496,7 @@ class SampleLayout:
         """Tell whether rows of a file cost the decoding of a chunk, of a dataset too large to be kept."""
         row_nbytes = sum(self.fields[target.field].placed_nbytes for target in parts[0].targets)
         is_small = row_nbytes > 0 and self.rows * row_nbytes <= SMALL_NBYTES
-        return parts[number].access != DIRECT and not is_small
+        return parts[number].access not in (DIRECT, HEAP) and not is_small
 
     def assemble(self, values: Sequence[Any]) -> Any:
         """Put one value for each field into the user's structure."""

@@ -122,6 +122,13 @@ class LookedUp:
         self.tables.append(begins + first)
         self.counts.append(counts if self.most_rows is None else np.minimum(counts, self.most_rows))
 
+    def add_values(self, part: DatasetPart) -> None:
+        """Take a part whose rows are values of variable length, each the row of a sample."""
+        assert part.heap is not None
+        self.tables.append(np.arange(part.row_start, part.row_start + part.rows))
+        most = np.iinfo(np.uint32).max if self.most_rows is None else self.most_rows
+        self.counts.append(np.minimum(part.heap.length, most).astype(np.int64))
+
     def lookup(self, dataset: int, rows: int, space: Space | None) -> Lookup:
         """Give which rows samples have of a dataset.
 
@@ -130,7 +137,7 @@ class LookedUp:
         OptionError
             As for `table`.
         """
-        if self.said is None:
+        if not self.counts:
             return Lookup(dataset=dataset, rows=self.table(rows, space))
         first, counts = np.concatenate(self.tables), np.concatenate(self.counts)
         if space is not None:

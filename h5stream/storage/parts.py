@@ -7,6 +7,7 @@ from typing import Any
 
 import h5py
 import numpy as np
+from numpy.typing import NDArray
 
 from h5stream.errors import (
     H5StreamError,
@@ -14,13 +15,16 @@ from h5stream.errors import (
 )
 from h5stream.samples.box_space import Along
 from h5stream.storage import elements, filters
-from h5stream.storage.check import fill_element, why_not_decoded_here
-from h5stream.storage.codecs import NBIT, SCALEOFFSET
+from h5stream.storage.check import decode_stored, fill_element, why_not_decoded_here
+from h5stream.storage.codecs import NBIT, SCALEOFFSET, DecodeError
 from h5stream.storage.external import Guard
-from h5stream.storage.index import ChunkIndex, build_index, one_extent
+from h5stream.storage.global_heap import MOST_VALUES, base_of, values_of
+from h5stream.storage.headers import superblock_of
+from h5stream.storage.index import COMPARED_NBYTES, ChunkIndex, build_index, one_extent
 from h5stream.storage.layout import (
     DECODED,
     DIRECT,
+    HEAP,
     IN_EXTERNAL_FILES,
     IS_VIRTUAL,
     VIA_H5PY,
@@ -33,6 +37,9 @@ from h5stream.storage.rowbox import ColumnPiece, Columns, column_pieces
 
 WATCHED_FILES = 100
 """Files behind a virtual dataset that are looked at for changes: one look costs a microsecond or two, at each read."""
+
+VARIABLE_LENGTH = "variable length"
+"""A reason for h5py, unless the values can be read from the heap."""
 
 READ_TOGETHER_NBYTES = 256 * 1024
 """Bytes of unchunked data that count as one block.
@@ -90,6 +97,8 @@ class PartReader:
         dataset = place.dataset
         pipeline = filters.pipeline_of(dataset.id.get_create_plist())
         reason = self._why_h5py(place, targets, pipeline, name)
+        if reason == VARIABLE_LENGTH:
+            return self._heap_part(place, columns, targets, pipeline, name)
         index, why_no_index = self._read_index(place, pipeline, reason, name)
         if reason or why_no_index:
             return self._describe(place, columns, targets, pipeline, None, reason or why_no_index)
@@ -106,17 +115,55 @@ class PartReader:
             return self._describe(place, columns, targets, pipeline, None, reason)
         return part
 
+    def _heap_part(
+        self, place: Place, columns: Columns, targets: list[Target], pipeline: filters.Pipeline, name: str
+    ) -> DatasetPart:
+        """Describe a dataset of values of variable length, having read where each lies."""
+        through_h5py = self._describe(place, columns, targets, pipeline, None, VARIABLE_LENGTH)
+        base, is_text = base_of(place.dataset)
+        is_compact = place.dataset.id.get_create_plist().get_layout() == h5py.h5d.COMPACT
+        if base is None or is_compact or place.dataset.size > MOST_VALUES:
+            return through_h5py
+        superblock = superblock_of(place.dataset.file, place.identity.size)
+        index, why_not = self._read_index(place, pipeline, "", name, superblock.offset_nbytes + 8)
+        if index is None:
+            return replace(through_h5py, reason=f"{VARIABLE_LENGTH}; {why_not}")
+        stored = self._describe(place, None, [], pipeline, index, "")
+        stored = replace(stored, stored_element_nbytes=superblock.offset_nbytes + 8)
+        if stored.chunk_nbytes > COMPARED_NBYTES:
+            return through_h5py
+        try:
+            raw = _all_elements(place, stored)
+        except (H5StreamError, DecodeError) as error:
+            return replace(through_h5py, reason=f"{VARIABLE_LENGTH}; where its values lie cannot be read: {error}")
+        if raw is None:
+            return replace(through_h5py, reason=f"{VARIABLE_LENGTH}; with a fill value of its own")
+        heap = values_of(raw, superblock, base, place.dataset.shape[0], is_text=is_text)
+        row_nbytes = max(1, int(heap.row_nbytes))
+        chunk_rows = through_h5py.chunk_rows if place.dataset.chunks else READ_TOGETHER_NBYTES // row_nbytes
+        return replace(
+            through_h5py,
+            access=HEAP,
+            heap=heap,
+            chunk_rows=max(1, min(chunk_rows, place.dataset.shape[0])),
+            targets=tuple(targets),
+        )
+
     def _read_index(
-        self, place: Place, pipeline: filters.Pipeline, reason: str, name: str
+        self, place: Place, pipeline: filters.Pipeline, reason: str, name: str, element_nbytes: int = 0
     ) -> tuple[ChunkIndex | None, str]:
-        """Read the chunk index if it is needed; else, or if it cannot be used, say why not."""
+        """Read the chunk index if it is needed; else, or if it cannot be used, say why not.
+
+        `element_nbytes` are those of a stored element, where they are not those that libhdf5 says.
+        """
         dataset = place.dataset
         # Even where h5py reads, only the index tells whether a filter that is missing was applied to any chunk.
         lacking = dataset.chunks is not None and not all(h5py.h5z.filter_avail(f.id) for f in pipeline.filters)
         if reason and not lacking:
             return None, reason
         try:
-            index = build_index(dataset, file_size=place.identity.size)
+            element_nbytes = element_nbytes or dataset.id.get_type().get_size()
+            index = build_index(dataset, file_size=place.identity.size, element_nbytes=element_nbytes)
         except H5StreamError:
             raise
         except (RuntimeError, OSError, OverflowError) as error:
@@ -124,7 +171,7 @@ class PartReader:
         why_not = self._why_h5py_after_index(place.identity.path, name, pipeline, index)
         if why_not:
             return None, why_not
-        return index if dataset.chunks else _cut_extent(index, dataset.id.get_type().get_size()), ""
+        return index if dataset.chunks else _cut_extent(index, element_nbytes), ""
 
     def _describe(
         self,
@@ -181,8 +228,10 @@ class PartReader:
             return IN_EXTERNAL_FILES
         if place.unresolved:
             return place.unresolved
+        if dataset.dtype.kind == "O":
+            return VARIABLE_LENGTH
         if any(t.leaf is None for t in targets):
-            return "variable length" if dataset.dtype.kind == "O" else f"{dataset.dtype}: libhdf5 converts it"
+            return f"{dataset.dtype}: libhdf5 converts it"
         if not elements.is_laid_out_as_numpy(dataset):
             return "its stored type is not a NumPy type; libhdf5 converts it"
         if creation.get_layout() == h5py.h5d.COMPACT:
@@ -210,6 +259,26 @@ class PartReader:
                 field=name,
             )
         return ""
+
+
+def _all_elements(place: Place, stored: DatasetPart) -> NDArray[np.uint8] | None:
+    """Read all stored elements of a dataset, chunk by chunk; None where one has a fill value that is not empty."""
+    index, dataset, nbytes = stored.index, place.dataset, stored.stored_element_nbytes
+    assert index is not None
+    is_filled = dataset.id.get_create_plist().fill_value_defined() == h5py.h5d.FILL_VALUE_USER_DEFINED
+    if is_filled and len(index.numbers) < index.chunks:
+        return None
+    found = np.zeros((*index.shape, nbytes), dtype=np.uint8)
+    for entry, number in enumerate(index.numbers.tolist()):
+        if stored.may_be_unfiltered(np.array([entry]))[0]:
+            raise DecodeError("a chunk of it may have been left unfiltered")
+        low = index.coordinates(number)
+        where = tuple(slice(a, a + n) for a, n in zip(low, index.chunk_shape, strict=True))
+        inside = tuple(slice(0, n - a) for a, n in zip(low, index.shape, strict=True))
+        chunk = decode_stored(stored, place.identity, place=entry)
+        shape = (-1, *index.chunk_shape[1:], nbytes)  # of contiguous data the last block is shorter
+        found[where] = chunk.reshape(shape)[inside]
+    return found.reshape(-1)
 
 
 def _rows_read_together(dataset: Any) -> int:

@@ -171,7 +171,7 @@ def test_variable_length_strings_are_lists_of_bytes(tmp_path, shape):
     with h5py.File(path, "r+") as file:
         file["x"][0] = "ä" if len(shape) == 1 else ["ä", ""]
         file["x"][3] = "long " * 50
-    assert_like_h5py(path, access="h5py")
+    assert_like_h5py(path, access="heap")
 
 
 @pytest.mark.parametrize("base", ["<i4", ">f8", "bool", "<c8"])
@@ -181,7 +181,7 @@ def test_sequences_are_tensors_of_their_own_length(tmp_path, base, shape):
     with h5py.File(path, "r+") as file:
         for k, where in enumerate(np.ndindex(*shape)):
             file["x"][where] = np.arange(k, dtype="i4").astype(base)
-    dataset = assert_like_h5py(path, access="h5py")
+    dataset = assert_like_h5py(path, access="h5py" if base[0] == ">" else "heap")
     last = dataset[3] if len(shape) == 1 else dataset[3][-1]
     assert isinstance(last, torch.Tensor)
 

@@ -1,0 +1,178 @@
+"""Values of variable length: where each lies is known since the file was opened, and one kernel reads and copies them.
+
+What that cannot have, because it is damaged or of a kind that is not understood, h5py is asked for.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h5stream.engine.counters import clock
+from h5stream.engine.landing.unfiltered import READ_COST_NBYTES
+from h5stream.engine.plan import Placement, cut_by
+from h5stream.engine.slots import address_of
+from h5stream.engine.tasks import NOTHING, Destination, Ranges, Tools
+from h5stream.errors import CorruptChunkError
+from h5stream.storage.global_heap import HeapValues
+from h5stream.storage.layout import DatasetPart, FieldLayout
+from h5stream.storage.rowbox import columns_of
+
+Bytes = NDArray[np.uint8]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeapTask:
+    """Some rows of one dataset part of values of variable length, ascending.
+
+    Attributes
+    ----------
+    part : DatasetPart
+        The dataset.
+    layout : FieldLayout
+        The field that it fills.
+    placement : Placement
+        The rows, and where they go.
+    """
+
+    part: DatasetPart
+    layout: FieldLayout
+    placement: Placement
+
+    def ranges(self) -> Ranges:
+        """Give nothing: a kernel reads while it lands."""
+        return NOTHING
+
+    def split(self) -> Iterator[HeapTask]:
+        """Give one task for each row."""
+        for k in range(len(self.placement)):
+            yield replace(self, placement=self.placement[k : k + 1])
+
+    def land(self, stored: Iterator[Any], destination: Destination, tools: Tools) -> None:
+        """Read the values, and put them in their places."""
+        if self.layout.kind == "ragged":
+            self._land_ragged(destination, tools)
+        else:
+            self._land_lists(destination, tools)
+
+    @property
+    def _heap(self) -> HeapValues:
+        assert self.part.heap is not None
+        return self.part.heap
+
+    @property
+    def _rows(self) -> Ints:
+        return self.placement.rows.astype(np.int64) - self.part.row_start
+
+    def _land_ragged(self, destination: Destination, tools: Tools) -> None:
+        rows, field, item = self._rows, self.part.targets[0].field, self._heap.base.itemsize
+        assert self.layout.ragged is not None
+        wanted = self._heap.nbytes_of(rows)
+        if self.layout.ragged.most_rows is not None:
+            wanted = np.minimum(wanted, self.layout.ragged.most_rows * item)
+        targets = destination.ragged[field][self.placement.batch] + self.placement.within.astype(np.int64) * item
+        for k in self._read(rows, targets, wanted, tools):
+            value = self._ask(int(rows[k]), tools)
+            said = int(self._heap.length[rows[k]])
+            if len(value) != said:
+                raise self._damaged(int(rows[k]), f"it has {len(value):,} items, and {said:,} are promised", tools)
+            native = np.ascontiguousarray(value, dtype=self.layout.dtype).view(np.uint8)
+            ctypes.memmove(int(targets[k]), address_of(native), int(wanted[k]))
+
+    def _land_lists(self, destination: Destination, tools: Tools) -> None:
+        shape = self.part.shape
+        every = np.arange(self._heap.address.size).reshape(shape) if len(shape) > 1 else None
+        rows, field = self._rows, self.part.targets[0].field
+        chosen = rows if every is None else columns_of(every[rows], self.part.columns)
+        values = self._values(chosen, rows, tools)
+        since = clock()
+        for value, batch, within in zip(
+            values, self.placement.batch.tolist(), self.placement.within.tolist(), strict=True
+        ):
+            destination.objects[batch][field][within] = value
+        tools.tally.scattered(since)
+
+    def _values(self, chosen: Ints, rows: Ints, tools: Tools) -> Any:
+        """Give the values of rows as h5py would."""
+        flat, base = chosen.reshape(-1), self._heap.base
+        wanted = self._heap.nbytes_of(flat)
+        edges = np.append(0, np.cumsum(wanted))
+        memory = np.empty(int(edges[-1]), dtype=np.uint8)
+        failed = self._read(flat, address_of(memory) + edges[:-1], wanted, tools)
+        items: Any = memory.tobytes() if self._heap.is_text else memory.view(base)
+        cuts = itertools.pairwise((edges // base.itemsize).tolist())
+        values: Any = [items[low:high] for low, high in cuts]
+        if self._heap.is_text and b"\0" in items:  # where a string ends, to libhdf5
+            values = [each.split(b"\0", 1)[0] for each in values]
+        if chosen.ndim > 1:
+            listed, values = values, np.empty(chosen.shape, dtype=object)
+            for k, value in enumerate(listed):
+                values.flat[k] = value
+        for row in np.unique(failed // max(1, len(flat) // max(1, len(rows)))).tolist():
+            values[row] = self._ask(int(rows[row]), tools)
+        return values
+
+    def _read(self, chosen: Ints, targets: Ints, wanted: Ints, tools: Tools) -> Ints:
+        """Copy values to memory; gives those that h5py must be asked for."""
+        began, heap = clock(), self._heap
+        descriptor = tools.sources[self.part.file].descriptor()
+        if descriptor is None:
+            return np.arange(len(chosen))
+        room = tools.scratch.buffer("read", heap.room_nbytes)
+        failed, (nbytes, ranges) = heap.read(descriptor.number, chosen, targets, wanted, room)
+        tools.tally.read(began, nbytes, ranges)
+        tools.tally.used(nbytes, ranges)
+        return np.flatnonzero(failed)
+
+    def _ask(self, row: int, tools: Tools) -> Any:
+        """Ask h5py for a row."""
+        tools.sources[self.part.file].identity.check_unchanged()
+        since = clock()
+        value = tools.h5py.rows(self.part, row, 1)[0]
+        tools.tally.via_h5py(since, int(self._heap.row_nbytes))
+        return value
+
+    def _damaged(self, row: int, why: str, tools: Tools) -> CorruptChunkError:
+        path = tools.sources[self.part.file].identity.path
+        return CorruptChunkError(
+            f"{path!r}, dataset {self.part.path!r}: the value of row {row:,} is damaged: {why}. "
+            "Copy the file again from its source.",
+            file=path,
+            field=self.part.path,
+            chunk=(row,),
+        )
+
+
+class HeapRows:
+    """The rows of a dataset part of values of variable length.
+
+    Parameters
+    ----------
+    part : DatasetPart
+        The part.
+    fields : tuple of FieldLayout
+        All fields of a batch.
+    """
+
+    def __init__(self, part: DatasetPart, fields: tuple[FieldLayout, ...]) -> None:
+        self._part, self._layout = part, fields[part.targets[0].field]
+        assert part.heap is not None
+        self._heap, self._values = part.heap, max(1, part.heap.address.size // max(1, part.rows))
+
+    def plan(self, placement: Placement, task_nbytes: int) -> Iterator[HeapTask]:
+        """Cut rows of the part, ascending, into tasks of about as many bytes."""
+        placement = placement.each_row()
+        rows = placement.rows.astype(np.int64) - self._part.row_start
+        if self._values == 1:
+            work = self._heap.nbytes_of(rows)
+        else:
+            work = self._heap.nbytes_of(slice(None)).reshape(self._part.rows, -1).sum(axis=1)[rows]
+        for cut in cut_by(work + READ_COST_NBYTES // 64, task_nbytes):
+            yield HeapTask(part=self._part, layout=self._layout, placement=placement[cut])

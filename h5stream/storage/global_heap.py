@@ -1,0 +1,171 @@
+"""Values of variable length: what a dataset keeps of each, and reading them from the file's global heap."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from h5stream.storage import elements
+from h5stream.storage.global_heap_bytes import HEADER_NBYTES, nbytes_around, read_objects
+from h5stream.storage.headers import Superblock
+from h5stream.storage.metadata_bytes import NOWHERE, SLACK_NBYTES
+from h5stream.storage.source import LOCAL_GAP_NBYTES
+
+Bytes = NDArray[np.uint8]
+Ints = NDArray[np.int64]
+
+DOUBTFUL = -2
+"""Stands for the address of a value that cannot be right; libhdf5 says what is wrong."""
+
+MOST_VALUES = 1 << 25
+"""Values of a dataset whose places are kept in memory, 16 bytes each; of more, h5py reads."""
+
+TAKEN_APART = 1 << 20
+"""Values that are taken apart together."""
+
+ROOM_NBYTES = 512 * 1024
+"""Collections that are read together, at most: as much as a core's own cache holds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class HeapValues:
+    """Where the values of a dataset lie, one after the other, whatever shape its rows have.
+
+    Attributes
+    ----------
+    superblock : Superblock
+        Of the file.
+    base : numpy.dtype
+        One item of a value, as it is stored; a byte of text.
+    is_text : bool
+        Whether values are strings.
+    address : ndarray of int64
+        Of each value's collection, as an offset into the file; `NOWHERE` for an empty one, or `DOUBTFUL`.
+    index, length : ndarray of uint32
+        Its number there, and its items; 1 where that is in doubt.
+    row_nbytes : float
+        Bytes of a row, on average.
+    """
+
+    superblock: Superblock
+    base: np.dtype[Any]
+    is_text: bool
+    address: Ints
+    index: NDArray[np.uint32]
+    length: NDArray[np.uint32]
+    row_nbytes: float
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        return self.address.nbytes + self.index.nbytes + self.length.nbytes
+
+    def nbytes_of(self, chosen: Any) -> Ints:
+        """Give the bytes of some values."""
+        items: Ints = self.length[chosen].astype(np.int64)
+        return items * self.base.itemsize
+
+    @property
+    def room_nbytes(self) -> int:
+        """Bytes to read into: enough for the collection of the largest value."""
+        largest = int(self.length.max(initial=0)) * self.base.itemsize
+        return max(ROOM_NBYTES, int(nbytes_around(largest))) + SLACK_NBYTES
+
+    def read(
+        self, descriptor: int, chosen: Ints, targets: Ints, wanted: Ints, room: Bytes
+    ) -> tuple[NDArray[np.bool_], tuple[int, int]]:
+        """Copy some values to memory, without the GIL.
+
+        Parameters
+        ----------
+        descriptor : int
+            Of the file.
+        chosen : ndarray of int64
+            Which.
+        targets, wanted : ndarray of int64
+            For each, where it goes, and how many bytes of it.
+        room : ndarray of uint8
+            `room_nbytes` to read into.
+
+        Returns
+        -------
+        failed : ndarray of bool
+            Which of them libhdf5 must be asked for.
+        read : (int, int)
+            Bytes and ranges that were read.
+        """
+        order = np.argsort(self.address[chosen], kind="stable")
+        ours, block = chosen[order], self.superblock
+        given = np.array([descriptor, block.file_nbytes, block.offset_nbytes, block.length_nbytes, block.base_address])
+        failed = np.zeros(len(ours), dtype=bool)
+        counts = read_objects(
+            given, self.address[ours], self.index[ours].astype(np.int64), self.nbytes_of(ours), wanted[order],
+            targets[order], room, LOCAL_GAP_NBYTES, failed,
+        )  # fmt: skip
+        found = np.zeros_like(failed)
+        found[order] = failed
+        return found, counts
+
+
+def values_of(raw: Bytes, superblock: Superblock, base: Any, rows: int, *, is_text: bool) -> HeapValues:
+    """Take apart what a dataset stores of its values: items, address of a collection, number there.
+
+    Parameters
+    ----------
+    raw : ndarray of uint8
+        All of it.
+    superblock : Superblock
+        Of the file.
+    base : numpy.dtype
+        One item.
+    rows : int
+        Rows of the dataset.
+    is_text : bool
+        Whether values are strings.
+    """
+    wide = superblock.offset_nbytes
+    each = raw.reshape(-1, 8 + wide)
+    length, index = np.empty((2, len(each)), dtype=np.uint32)
+    address = np.empty(len(each), dtype=np.int64)
+    for first in range(0, len(each), TAKEN_APART):
+        some = slice(first, first + TAKEN_APART)
+        length[some] = np.ascontiguousarray(each[some, :4]).view("<u4").reshape(-1)
+        index[some] = np.ascontiguousarray(each[some, 4 + wide :]).view("<u4").reshape(-1)
+        full = np.zeros((len(each[some]), 8), dtype=np.uint8)
+        full[:, :wide] = each[some, 4 : 4 + wide]
+        found = full.view("<i8").reshape(-1)
+        left = superblock.file_nbytes - superblock.base_address - found
+        nbytes = length[some].astype(np.int64) * base.itemsize
+        doubtful, empty = (found < 0) | (left < HEADER_NBYTES) | (nbytes > left), found == 0
+        length[some][doubtful], length[some][empty] = 1, 0
+        address[some] = np.where(empty, NOWHERE, np.where(doubtful, DOUBTFUL, found + superblock.base_address))
+    return HeapValues(
+        superblock=superblock,
+        base=base,
+        is_text=is_text,
+        address=address,
+        index=index,
+        length=length,
+        row_nbytes=float(length.sum(dtype=np.int64)) * base.itemsize / max(1, rows),
+    )
+
+
+def base_of(dataset: Any) -> tuple[np.dtype[Any] | None, bool]:
+    """Give one item of the values of a dataset, and whether they are strings; None where libhdf5 must convert them."""
+    text = h5py.check_string_dtype(dataset.dtype)
+    if text is not None:
+        return (np.dtype(np.uint8) if text.length is None else None), True
+    base = elements.vlen_base(dataset.dtype)
+    if base is None or not _is_plain(base):
+        return None, False
+    return (base if elements.is_stored_as(dataset.id.get_type().get_super(), base) else None), False
+
+
+def _is_plain(base: np.dtype[Any]) -> bool:
+    members = [base[name] for name in base.names] if base.names else [base]
+    # In the other byte order h5py 3.16 gives them with their bytes the wrong way round: whatever it does is its own.
+    return all(each.kind in "biufc" and each.isnative for each in members)
