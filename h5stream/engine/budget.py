@@ -174,7 +174,7 @@ def _span_nbytes(layout: SampleLayout, planned: Iterable[tuple[DatasetPart, ...]
 
 def _chunks_a_row(layout: SampleLayout, parts: tuple[DatasetPart, ...], rows: int) -> float:
     """Give about how many chunks of a dataset are planned for a sample."""
-    if not isinstance(layout.space, BoxSpace):
+    if not isinstance(layout.space, BoxSpace) or not parts[0].along:
         return min(_chunks(parts) / rows, len(parts[0].pieces))
     touched = 1.0
     for along, chunk, elements in zip(parts[0].along, parts[0].grid_shape, parts[0].shape, strict=True):

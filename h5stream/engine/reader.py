@@ -188,7 +188,7 @@ class RowReader:
         """
         layout = self.layout
         if isinstance(layout.space, BoxSpace):
-            every = range(len(layout.aligned))
+            every = [number for number in self._datasets if number < len(layout.aligned)]
             yield from self._plan_boxes(placement.each_row(), layout.space, task_nbytes, every)
         for (steps, at, pad), datasets in self._by_steps.items():
             rows, outside = placement, None

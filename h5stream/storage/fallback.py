@@ -108,9 +108,7 @@ class H5pyReader:
             As for `rows`.
         """
         if part.objects:
-            assert part.index is not None
-            row, inner = divmod(number, part.index.columns)
-            return self.chunk(part.of_object(row), inner)
+            return self.chunk(*part.in_object(number))
         index = part.index
         assert index is not None
         start = index.coordinates(number)

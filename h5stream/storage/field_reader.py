@@ -19,6 +19,7 @@ from h5stream.samples.columns import (
     Padding,
     Values,
 )
+from h5stream.samples.objects import Objects
 from h5stream.samples.sequences import Sequences
 from h5stream.samples.space import steps_of
 from h5stream.samples.stretches import Stretches, names_of, samples_said
@@ -77,6 +78,7 @@ class FieldReader:
         self.once: list[tuple[int, Any]] = []
         self._stretches: list[_Stretched] = []
         self._valued: list[tuple[Any, str]] = []
+        self._is_object, self.whole = isinstance(samples, Objects), list[DatasetPart]()
         self.groups: dict[Any, tuple[Place, Columns, str, tuple[Along, ...], list[Target]]] = {}
 
     def read(self, shape: SampleShape, group: str = "") -> FileParts:
@@ -105,6 +107,8 @@ class FieldReader:
             parts = (self._rows_alone(*find_dataset(self.file, name, self.identity.path, self.guard)[:2], lengths),)
         elif not parts and self._valued:
             parts = (self._rows_alone(*self._valued[0], lengths),)
+        elif not parts and self.whole:
+            parts = (replace(self.whole[0], rows=1, pieces=(), targets=()),)
         return FileParts(
             rows=next(iter(lengths.values())),
             fields=tuple(replace(field, name=field.name.removeprefix(f"{group}/")) for field in self.fields),
@@ -125,7 +129,7 @@ class FieldReader:
         if field.rows is not None:
             return self._look_up(place, field)
         if field.ragged is not None:
-            return self._add_values(place, field, lengths)
+            return (self._add_rows_of_object if self._is_object else self._add_values)(place, field, lengths)
         if field.repeat or self._is_attribute(field.name):
             return self._add_once(field)
         source, path = self._beside(field) if field.file else (self.file, self.identity.path)
@@ -254,6 +258,17 @@ class FieldReader:
         known.add_values(part)
         lengths[field.name] = part.rows
         self._valued.append((dataset, path))
+        return known.entry
+
+    def _add_rows_of_object(self, place: int, field: Field, lengths: dict[str, int]) -> Any:
+        """Add a ragged field whose rows are all those of a dataset of the object."""
+        assert field.ragged is not None
+        known = self._looked_up.setdefault(place, LookedUp(name=field.name, most_rows=field.ragged.most_rows))
+        known.entry = self._add_looked_up(known, field, self.file, self.identity.path)
+        part = known.parts[-1]
+        known.add_objects(np.array([part.row_start]), np.array([part.rows]))
+        lengths[field.name] = 1
+        self.whole.append(replace(part, row_start=self._parts.row_start))
         return known.entry
 
     def _add_looked_up(self, known: LookedUp, field: Field, file: Any, path: str) -> Any:
@@ -394,7 +409,7 @@ class FieldReader:
         why = _why_refused(dtype, kind, member, taken.steps)
         if field.ragged is not None and kind != "ragged":
             why = why or "ragged rows are of numbers"
-        if self._extents is not None and kind != "array" and field.rows is None:
+        if self._extents is not None and kind not in ("array", "ragged") and field.rows is None:
             why = why or "samples that are parts of volumes are of numbers"
         if why:
             raise UnsupportedFieldError(

@@ -39,6 +39,9 @@ class ChunkIndex:
         File offset and stored size of each of them, in bytes.
     filter_mask : ndarray of uint32
         Bit ``i`` set: filter ``i`` of the pipeline was skipped for this chunk.
+    has_gaps : bool
+        Whether any chunk may reach beyond the data, because it is the last of several datasets that lie one behind the
+        other.
     """
 
     shape: tuple[int, ...]
@@ -48,6 +51,7 @@ class ChunkIndex:
     offset: NDArray[np.int64]
     nbytes: NDArray[np.int64]
     filter_mask: NDArray[np.uint32]
+    has_gaps: bool = False
 
     @property
     def chunks(self) -> int:
@@ -88,7 +92,7 @@ class ChunkIndex:
 
     def is_edge(self, numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Tell which chunks reach beyond the data on some axis."""
-        edge = np.zeros(len(numbers), dtype=bool)
+        edge = np.full(len(numbers), self.has_gaps)
         for i, n, c in zip(np.unravel_index(numbers, self.grid), self.shape, self.chunk_shape, strict=True):
             edge |= (i + 1) * c > n
         return edge

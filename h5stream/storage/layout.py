@@ -176,7 +176,11 @@ class DatasetPart:
     along : tuple of Along
         What a sample takes along each axis, where it is a part of a volume.
     objects : sequence of str
-        Where its rows are objects: their paths; below each of them the dataset's is as below the first.
+        Where its rows are objects: their paths; below each of them the dataset's is as below the first. Where they
+        are rows of objects: the paths of these datasets.
+    object_edges, object_rows : ndarray of int64 or None
+        Where they are rows of objects: the first row of each and at last where they end, and how many rows each has.
+        Between an object's last row and the next one's first there may be some that no sample has.
     behind : tuple of int
         Other files that libhdf5 reads it from, as far as they are watched.
     heap : HeapValues or None
@@ -200,6 +204,8 @@ class DatasetPart:
     shape: tuple[int, ...] = ()
     along: tuple[Along, ...] = ()
     objects: Sequence[str] = ()
+    object_edges: NDArray[np.int64] | None = None
+    object_rows: NDArray[np.int64] | None = None
     behind: tuple[int, ...] = ()
     heap: HeapValues | None = None
 
@@ -239,14 +245,23 @@ class DatasetPart:
             parts = -(-self.chunk_nbytes // BLOCK_NBYTES)
         return max(1, -(-self.chunk_rows // parts))
 
-    def of_object(self, row: int) -> DatasetPart:
-        """Give the part of the one object that is a row of it."""
-        assert self.index is not None
-        inner = replace(
-            self.index, shape=self.shape[1:], chunk_shape=self.index.chunk_shape[1:], grid=self.index.grid[1:]
+    def in_object(self, number: int) -> tuple[DatasetPart, int]:
+        """Give the part of the one object that a chunk belongs to, and the number that it has there."""
+        index = self.index
+        assert index is not None
+        row, inner = divmod(number, index.columns)
+        if self.object_edges is None:
+            own = replace(index, shape=self.shape[1:], chunk_shape=index.chunk_shape[1:], grid=index.grid[1:])
+            path = self.objects[row] + self.path[len(self.objects[0]) :]
+            return replace(self, path=path, objects=(), shape=own.shape, index=own), inner
+        assert self.object_rows is not None
+        k = int(np.searchsorted(self.object_edges, row * self.chunk_rows, side="right")) - 1
+        first, shape = int(self.object_edges[k]) // self.chunk_rows, (int(self.object_rows[k]), *self.shape[1:])
+        own = replace(index, shape=shape, grid=(-(-shape[0] // self.chunk_rows), *index.grid[1:]), has_gaps=False)
+        part = replace(
+            self, path=self.objects[k], objects=(), object_edges=None, object_rows=None, shape=shape, index=own
         )
-        path = self.objects[row] + self.path[len(self.objects[0]) :]
-        return replace(self, path=path, objects=(), shape=self.shape[1:], index=inner)
+        return part, number - first * index.columns
 
     @property
     def grid_shape(self) -> tuple[int, ...]:
@@ -444,6 +459,8 @@ class SampleLayout:
             chunk_rows = np.maximum(1, (chunk_rows * min(1.0, share)).astype(np.int64))
         chunks = -(-np.array([part.rows for part in parts]) // chunk_rows)
         part = np.searchsorted(starts, rows, side="right") - 1
+        if any(one.object_edges is not None for one in parts):
+            return _blocks_of_objects(parts, part, rows - starts[part])
         found: NDArray[np.int64] = (np.cumsum(chunks) - chunks)[part] + (rows - starts[part]) // chunk_rows[part]
         return found
 
@@ -501,6 +518,23 @@ class SampleLayout:
     def assemble(self, values: Sequence[Any]) -> Any:
         """Put one value for each field into the user's structure."""
         return self.shape.assemble([_pick(entry, values) for entry in self.entries])
+
+
+def _blocks_of_objects(
+    parts: tuple[DatasetPart, ...], part: NDArray[np.int64], rows: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Give the stretch of its file that each object begins in, as a number, by its part and its first row there."""
+    place = np.zeros(len(rows), dtype=np.int64)
+    for number, one in enumerate(parts):
+        ours = np.flatnonzero(part == number)
+        if one.index is None or not len(one.index.numbers):
+            continue
+        chunk = rows[ours] // one.chunk_rows * one.index.columns
+        stored = np.minimum(np.searchsorted(one.index.numbers, chunk), len(one.index.numbers) - 1)
+        place[ours] = one.index.offset[stored] // BLOCK_NBYTES
+    files = np.array([one.file for one in parts])[part]
+    _, numbers = np.unique(np.stack([files, place]), axis=1, return_inverse=True)
+    return np.asarray(numbers, dtype=np.int64).reshape(-1)
 
 
 def _block_size(part: DatasetPart, axis: int) -> int:

@@ -57,7 +57,7 @@ class LookedUp:
     """
 
     name: str
-    given: NDArray[np.int64] | None
+    given: NDArray[np.int64] | None = None
     said: Stretches | None = None
     most_rows: int | None = None
     parts: list[DatasetPart] = field(default_factory=list)
@@ -128,6 +128,15 @@ class LookedUp:
         self.tables.append(np.arange(part.row_start, part.row_start + part.rows))
         most = np.iinfo(np.uint32).max if self.most_rows is None else self.most_rows
         self.counts.append(np.minimum(part.heap.length, most).astype(np.int64))
+
+    def add_objects(self, first: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
+        """Take the first row of each of some objects, and how many it has."""
+        self.tables.append(first)
+        self.counts.append(counts if self.most_rows is None else np.minimum(counts, self.most_rows))
+
+    def forget(self, parts: int, tables: int) -> None:
+        """Go back to as many parts and tables as there were."""
+        del self.parts[parts:], self.tables[tables:], self.counts[tables:]
 
     def lookup(self, dataset: int, rows: int, space: Space | None) -> Lookup:
         """Give which rows samples have of a dataset.

@@ -27,6 +27,7 @@ from h5stream.storage.index import ChunkIndex
 from h5stream.storage.layout import DECODED, DIRECT, DatasetPart
 from h5stream.storage.lookups import LookedUp
 from h5stream.storage.names import Names
+from h5stream.storage.object_rows import object_rows
 from h5stream.storage.places import OpenFile
 from h5stream.storage.rowbox import Columns, column_pieces
 from h5stream.storage.whereabouts import RawFile
@@ -42,7 +43,8 @@ CHECKED_EVERY = 1000
 def are_mergeable(first: FileParts, group: str) -> bool:
     """Tell whether objects may be read as rows of one dataset, by the first of them."""
     return all(
-        part.access in (DIRECT, DECODED) and part.index is not None and _is_inside(part.path, group)
+        not part.pieces
+        or ((part.access in (DIRECT, DECODED) and part.index is not None) and _is_inside(part.path, group))
         for part in first.parts
     )
 
@@ -78,6 +80,9 @@ def merged(
     """
     parts, paths = [], Names(names.text, names.edges) if isinstance(names, Names) else Names.of(names)
     for part in first.parts:
+        if not part.pieces:  # nothing is read of it
+            parts.append(replace(part, rows=len(names), row_start=row_start))
+            continue
         suffix = part.path[len(names[0]) :]
         index = _index_of(raw, part, names, suffix, addresses[suffix])
         columns = _columns_of(part)
@@ -313,21 +318,39 @@ def objects_of(
         names = [name for name in names if all(f"{name}/{suffix}" in file for suffix in wanted)]
     if not names or any(isinstance(f, Field) and (f.file or f.rows is not None) for f in shape.fields):
         return None
-    first = FieldReader(opened, row_start, samples, Extents.of(samples), looked_up).read(
-        shape.inside(names[0]), names[0]
-    )
-    suffixes = [part.path[len(names[0]) :] for part in first.parts]
-    if not are_mergeable(first, names[0]):
+    own: dict[int, LookedUp] = {}
+
+    def describe(name: str) -> FileParts:
+        own.clear()
+        return FieldReader(opened, row_start, samples, Extents.of(samples), own).read(shape.inside(name), name)
+
+    first = describe(names[0])
+    ragged = {place: known.parts[0].path[len(names[0]) :] for place, known in own.items()}
+    suffixes = [part.path[len(names[0]) :] for part in first.parts if part.pieces]
+    if not are_mergeable(first, names[0]) or not all(_is_inside(k.parts[0].path, names[0]) for k in own.values()):
         return None
-    own = names.addresses if isinstance(names, Names) else None
-    addresses = {"": raw.addresses(names) if own is None else own}
-    addresses |= {suffix: raw.inside(names, suffix) for suffix in suffixes if suffix}
+    listed = names.addresses if isinstance(names, Names) else None
+    addresses = {"": raw.addresses(names) if listed is None else listed}
+    addresses |= {suffix: raw.inside(names, suffix) for suffix in {*suffixes, *ragged.values()} if suffix}
     if any((each == NOWHERE).any() for each in addresses.values()):
         return None
     try:
         together = merged(raw, first, names, row_start, addresses)
     except UnlikeError:
         return None
+    for place, suffix in ragged.items():
+        known = looked_up.setdefault(place, LookedUp(name=own[place].name, most_rows=own[place].most_rows))
+        known.entry = own[place].entry
+
+        def described(path: str, place: int = place, suffix: str = suffix, known: LookedUp = known) -> DatasetPart:
+            describe(path.removesuffix(suffix))
+            known.check_alike(own[place].layouts, f"{raw.file.filename}:{path}")
+            return own[place].parts[0]
+
+        paths = [f"{name}{suffix}" for name in names] if suffix else names
+        rows, before = object_rows(raw, paths, addresses[suffix], described), known.rows
+        known.parts += [replace(part, row_start=before + part.row_start) for part in rows.parts]
+        known.add_objects(rows.first + before, rows.counts)
     by_number = dict(zip(first.entries, shape.fields, strict=True))
     once = tuple((number, _values(raw, names, by_number[number], addresses, value)) for number, value in first.once)
     return replace(together, once=once, are_objects=True)

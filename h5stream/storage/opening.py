@@ -126,6 +126,7 @@ def _parts_of(
         together = _objects_together(asked, every, samples, looked_up, allow_external)
         if together is not None:
             return together, asked.shape
+        looked_up.clear()
     found, shape = _Parts(), asked.shape
     others = () if shape is None else tuple(path for f in shape.fields if isinstance(f, Field) for path in f.file)
     guard = Guard.for_paths((*asked.paths, *others), allow_external=allow_external)
@@ -137,12 +138,18 @@ def _parts_of(
                 extents = Extents.of(samples) if samples and has_extents(samples, shape.fields) else None
                 opened = OpenFile(file, number, every, guard, linked)
                 reader = FieldReader(opened, found.rows, samples, extents, looked_up)
+                before = {place: (len(known.parts), len(known.tables)) for place, known in looked_up.items()}
                 try:
                     part = reader.read(shape.inside(group), group if samples else "")
                 except FieldNotFoundError as error:
                     if not isinstance(samples, Objects) or samples.missing == "error":
                         raise _of_each_group(error, samples) from None
                     found.left_out += 1
+                    for place in [*looked_up]:
+                        if place in before:
+                            looked_up[place].forget(*before[place])
+                        else:
+                            del looked_up[place]
                     continue
                 if isinstance(samples, Sequences) and extents is None:
                     found.edges.append(edges_in(file, group, samples.of, part.rows, path, guard) + found.rows)
@@ -171,7 +178,10 @@ def _objects_together(
             raw = linked.enter_context(RawFile(file, guard, attributes_of(asked.shape)))
             names = groups_of(file, asked.group, samples.of, path, guard, _kind_of(asked), raw=raw)
             opened = OpenFile(file, number, every, guard, linked)
-            part = objects_of(opened, raw, asked.shape, names, samples, found.rows, looked_up)
+            try:
+                part = objects_of(opened, raw, asked.shape, names, samples, found.rows, looked_up)
+            except FieldNotFoundError as error:
+                raise _of_each_group(error, samples) from None
             if part is None:
                 return None
             found.left_out += len(names) - part.rows

@@ -61,7 +61,7 @@ class PartReader:
     """
 
     def __init__(self, files: Files, guard: Guard, row_start: int) -> None:
-        self._files, self._guard, self._row_start = files, guard, row_start
+        self._files, self._guard, self.row_start = files, guard, row_start
 
     def part(
         self, place: Place, columns: Columns, name: str, along: tuple[Along, ...], targets: list[Target]
@@ -196,7 +196,7 @@ class PartReader:
             file=place.number,
             path=place.path,
             rows=dataset.shape[0],
-            row_start=self._row_start,
+            row_start=self.row_start,
             access=access,
             reason=reason or (pipeline.describe() if pipeline.filters else "no filter"),
             chunk_rows=max(1, chunk_rows),

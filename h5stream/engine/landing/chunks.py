@@ -142,12 +142,15 @@ class ChunkTask:
         if not isinstance(error, NotAskedError):
             with contextlib.suppress(CorruptChunkError):
                 return tools.h5py.chunk(part, number)
-        chunk, offset = index.coordinates(number), int(index.offset[entry])
+        offset, nbytes = int(index.offset[entry]), int(index.nbytes[entry])
         if part.objects:
-            part, chunk = part.of_object(chunk[0]), chunk[1:]
+            part, number = part.in_object(number)
+            index = part.index
+            assert index is not None
+        chunk = index.coordinates(number)
         raise CorruptChunkError(
             f"{identity.path!r}, dataset {part.path!r}: chunk {chunk} at byte {offset} "
-            f"({int(index.nbytes[entry])} bytes) is corrupt: {error}. Copy the file again from its source.",
+            f"({nbytes} bytes) is corrupt: {error}. Copy the file again from its source.",
             file=identity.path,
             field=part.path,
             chunk=chunk,

@@ -1,0 +1,275 @@
+"""Objects of unlike lengths, read as rows of few datasets: those that are stored alike lie one behind the other.
+
+Each object begins at a chunk's edge of such a dataset, which has gaps behind objects that do not fill their last chunk;
+no sample has rows there. Objects come in the order in which they lie in the file, so that neighbours are read together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from h5stream.errors import FieldLengthError
+from h5stream.storage import whereabouts
+from h5stream.storage.headers import CHUNKED, CONTIGUOUS, NOWHERE, chunks_of
+from h5stream.storage.index import ChunkIndex
+from h5stream.storage.layout import DECODED, DIRECT, DatasetPart
+from h5stream.storage.names import Names
+from h5stream.storage.rowbox import column_pieces
+from h5stream.storage.whereabouts import RawFile
+
+Ints = NDArray[np.int64]
+
+CHECKED_EVERY = 1000
+"""So many objects from one that is compared with what libhdf5 says of it to the next."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectRows:
+    """Rows of objects of one file.
+
+    Attributes
+    ----------
+    parts : list of DatasetPart
+        The datasets that they are rows of, their first rows counted from 0.
+    first, counts : ndarray of int64
+        Of each object, its first row and how many it has.
+    """
+
+    parts: list[DatasetPart]
+    first: Ints
+    counts: Ints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stored:
+    """Where objects lie, for those of one kind.
+
+    `which` has their places among all, `rows` how many each has, `owner` the place of each chunk's object in `which`.
+    """
+
+    which: Ints
+    rows: Ints
+    owner: Ints
+    number: Ints
+    offset: Ints
+    nbytes: Ints
+    filter_mask: Ints
+
+
+def object_rows(
+    raw: RawFile, names: Sequence[str], addresses: Ints, describe: Callable[[str], DatasetPart]
+) -> ObjectRows:
+    """Read where objects lie that differ in their first axis alone.
+
+    Parameters
+    ----------
+    raw : RawFile
+        The file.
+    names : sequence of str
+        The paths of the datasets.
+    addresses : ndarray of int64
+        Where their headers lie.
+    describe : callable
+        Opens one dataset, with every check, and says how it is read.
+
+    Raises
+    ------
+    FieldNotFoundError, FieldLengthError
+        If one is not there, or its rows are unlike those of the others.
+    """
+    first, counts = np.zeros(len(names), np.int64), np.zeros(len(names), np.int64)
+    parts: list[DatasetPart] = []
+    for stored in _kinds(raw, names, addresses):
+        begin = sum(part.rows for part in parts)
+        template = describe(names[int(stored.which[0])])
+        counts[stored.which] = stored.rows
+        if template.access not in (DIRECT, DECODED):  # each by itself, as libhdf5 reads them
+            for k, rows in zip(stored.which.tolist(), stored.rows.tolist(), strict=True):
+                first[k] = begin
+                parts.append(replace(describe(names[k]), row_start=begin))
+                begin += rows
+            continue
+        lacking = _first_lacking(raw, template, stored)
+        if lacking is not None:  # the value that stands for what was never written is known of such a one alone
+            template = describe(names[lacking])
+        part, first[stored.which] = _together(raw, template, stored, names)
+        first[stored.which] += begin
+        parts.append(replace(part, row_start=begin))
+    return ObjectRows(parts=parts, first=first, counts=counts)
+
+
+def _is_chunked(raw: RawFile, template: DatasetPart) -> bool:
+    return raw.file[template.path].chunks is not None
+
+
+def _first_lacking(raw: RawFile, template: DatasetPart, stored: _Stored) -> int | None:
+    """Give the place of the first object of which something was never written."""
+    assert template.index is not None
+    chunk_rows = template.index.chunk_shape[0] if _is_chunked(raw, template) else max(1, int(stored.rows.max()))
+    wanted = -(-stored.rows // chunk_rows) * template.index.columns
+    lacking = np.flatnonzero(np.bincount(stored.owner, minlength=len(stored.which)) < wanted)
+    return int(stored.which[lacking[0]]) if len(lacking) else None
+
+
+def _together(raw: RawFile, template: DatasetPart, stored: _Stored, names: Sequence[str]) -> tuple[DatasetPart, Ints]:
+    """Put objects of one kind one behind the other; gives where each begins, too."""
+    index = template.index
+    assert index is not None
+    chunked = _is_chunked(raw, template)
+    chunk_rows = index.chunk_shape[0] if chunked else max(1, int(stored.rows.max()))
+    row_nbytes = template.stored_element_nbytes * int(np.prod(template.shape[1:], dtype=object))
+    by_offset = _by_first_offset(stored)
+    rank = np.empty(len(by_offset), np.int64)
+    rank[by_offset] = np.arange(len(by_offset))
+    chunks_of_each = -(-stored.rows[by_offset] // chunk_rows)
+    edges = np.append(0, np.cumsum(chunks_of_each))
+    number = edges[rank[stored.owner]] * index.columns + stored.number
+    order = np.argsort(number, kind="stable")
+    nbytes = stored.nbytes if chunked else stored.rows[stored.owner] * row_nbytes
+    found = ChunkIndex(
+        shape=(int(edges[-1]) * chunk_rows, *index.shape[1:]),
+        chunk_shape=(chunk_rows, *index.chunk_shape[1:]),
+        grid=(int(edges[-1]), *index.grid[1:]),
+        numbers=number[order],
+        offset=stored.offset[order],
+        nbytes=nbytes[order],
+        filter_mask=stored.filter_mask[order].astype(np.uint32),
+        has_gaps=True,
+    )
+    _check_inside(raw, found, [names[k] for k in stored.which[stored.owner[order[:1]]].tolist()])
+    listed = Names.of(names[k] for k in stored.which[by_offset].tolist())
+    part = replace(
+        template,
+        rows=found.shape[0],
+        chunk_rows=chunk_rows,
+        index=found,
+        pieces=column_pieces(template.shape[1:], found.chunk_shape[1:], template.columns),
+        shape=found.shape,
+        objects=listed,
+        object_edges=edges * chunk_rows,
+        object_rows=stored.rows[by_offset],
+    )
+    return part, edges[:-1][rank] * chunk_rows
+
+
+def _by_first_offset(stored: _Stored) -> Ints:
+    """Order objects by where their first chunk lies."""
+    begins = np.full(len(stored.which), np.iinfo(np.int64).max)
+    np.minimum.at(begins, stored.owner, stored.offset)
+    return np.argsort(begins, kind="stable")
+
+
+def _check_inside(raw: RawFile, index: ChunkIndex, some: list[str]) -> None:
+    size = raw.superblock.file_nbytes
+    if ((index.offset < 0) | (index.nbytes < 0) | (index.offset + index.nbytes > size)).any():
+        raise FieldLengthError(
+            f"{raw.file.filename!r}: bytes of {some[0]!r}, or of one that is stored like it, are said to lie beyond "
+            "the file's end",
+            field=some[0],
+        )
+
+
+def _kinds(raw: RawFile, names: Sequence[str], addresses: Ints) -> list[_Stored]:
+    """Say where objects lie, kind by kind."""
+    found, left = list[_Stored](), np.arange(len(names))
+    if len(names) >= whereabouts.MANY:
+        found, left = _from_bytes(raw, names, addresses)
+    by_kind: dict[Any, list[tuple[int, _Asked]]] = {}
+    for k in left.tolist():
+        asked = _asked(raw, names[k])
+        by_kind.setdefault(asked.kind, []).append((k, asked))
+    for some in by_kind.values():
+        chunks = np.concatenate([np.zeros((0, 4), np.int64), *(one.chunks for _, one in some)])
+        owner = np.repeat(np.arange(len(some)), [len(one.chunks) for _, one in some])
+        which, rows = np.array([k for k, _ in some]), np.array([one.shape[0] for _, one in some])
+        number, offset, nbytes, mask = chunks.T
+        found.append(
+            _Stored(which=which, rows=rows, owner=owner, number=number, offset=offset, nbytes=nbytes, filter_mask=mask)
+        )
+    return found
+
+
+def _from_bytes(raw: RawFile, names: Sequence[str], addresses: Ints) -> tuple[list[_Stored], Ints]:
+    """Say where objects lie that are understood from the file's bytes, and which have to be asked of libhdf5."""
+    headers, found = raw.headers(addresses), list[_Stored]()
+    left = np.ones(len(names), dtype=bool)
+    rest = headers.dims[:, 1:] if headers.dims.shape[1] > 1 else headers.dims[:, :0]
+    usual = (headers.kind >= 0) & (headers.rank > 0) & (rest == rest[0]).all(axis=1)
+    for kind in np.unique(headers.kind[usual]).tolist():
+        which = np.flatnonzero(usual & (headers.kind == kind))
+        layout = int(headers.layout[which[0]])
+        if layout == CONTIGUOUS:
+            there = np.flatnonzero(headers.address[which] != NOWHERE)
+            owner, number, offset = there, np.zeros_like(there), headers.address[which[there]]
+            nbytes, mask = headers.nbytes[which[there]], np.zeros_like(there)
+            wanted = (
+                headers.dims[which].prod(axis=1, where=headers.dims[which] > 0) * headers.kinds.element_nbytes[kind]
+            )
+            if (nbytes != wanted[there]).any():
+                continue
+        elif layout == CHUNKED:
+            chunks = chunks_of(raw.descriptor, raw.superblock, headers, which)
+            which = which[chunks.understood]
+            owner, number = np.searchsorted(which, chunks.owner), chunks.number
+            offset, nbytes, mask = chunks.offset, chunks.nbytes, chunks.filter_mask.astype(np.int64)
+        else:
+            continue
+        if not len(which):
+            continue
+        one = _Stored(
+            which=which,
+            rows=headers.dims[which, 0],
+            owner=owner,
+            number=number,
+            offset=offset,
+            nbytes=nbytes,
+            filter_mask=mask,
+        )
+        if all(_agrees(raw, names, one, k) for k in range(0, len(which), CHECKED_EVERY)):
+            found.append(one)
+            left[which] = False
+    return found, np.flatnonzero(left)
+
+
+def _agrees(raw: RawFile, names: Sequence[str], stored: _Stored, k: int) -> bool:
+    """Tell whether libhdf5 sees an object as its bytes were understood."""
+    asked, ours = _asked(raw, names[int(stored.which[k])]), stored.owner == k
+    columns = np.stack([stored.number, stored.offset, stored.nbytes, stored.filter_mask], axis=1)[ours]
+    return asked.shape[0] == stored.rows[k] and np.array_equal(columns, asked.chunks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What libhdf5 says of one object: how it is stored, its shape, and of its chunks number, offset, bytes, mask."""
+
+    kind: Any
+    shape: tuple[int, ...]
+    chunks: Ints
+
+
+def _asked(raw: RawFile, name: str) -> _Asked:
+    opened = h5py.h5d.open(raw.file.id, name.encode("utf-8", "surrogateescape"))
+    creation, shape = opened.get_create_plist(), opened.shape
+    layout = creation.get_layout()
+    pipeline = tuple(creation.get_filter(k) for k in range(creation.get_nfilters()))
+    fill = np.asarray(h5py.Dataset(opened).fillvalue).tobytes() if opened.dtype.kind in "biufc" else name
+    kind: tuple[Any, ...] = (layout, opened.get_type().encode(), shape[1:], pipeline, fill)
+    if layout == h5py.h5d.CHUNKED:
+        sizes = creation.get_chunk()
+        grid = [-(-n // c) for n, c in zip(shape, sizes, strict=True)]
+        infos = [opened.get_chunk_info(k) for k in range(opened.get_num_chunks())]
+        numbers = [np.ravel_multi_index(np.array(i.chunk_offset) // sizes, grid) for i in infos]
+        listed = [(n, i.byte_offset, i.size, i.filter_mask) for n, i in zip(numbers, infos, strict=True)]
+        chunks = np.array(sorted(listed), dtype=np.int64).reshape(-1, 4)
+        return _Asked(kind=(*kind, sizes), shape=shape, chunks=chunks)
+    if layout != h5py.h5d.CONTIGUOUS or creation.get_external_count():
+        return _Asked(kind=(*kind, name), shape=shape, chunks=np.zeros((0, 4), np.int64))
+    where = opened.get_offset()
+    chunks = np.array([[0, where or 0, opened.get_storage_size(), 0]], dtype=np.int64)[: where is not None]
+    return _Asked(kind=kind, shape=shape, chunks=chunks)
