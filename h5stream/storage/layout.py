@@ -173,6 +173,8 @@ class DatasetPart:
         What a sample takes along each axis, where it is a part of a volume.
     objects : sequence of str
         Where its rows are objects: their paths; below each of them the dataset's is as below the first.
+    asked : int
+        How many of these libhdf5 was asked for, because their headers were not understood.
     behind : tuple of int
         Other files that libhdf5 reads it from, as far as they are watched.
     """
@@ -194,6 +196,7 @@ class DatasetPart:
     shape: tuple[int, ...] = ()
     along: tuple[Along, ...] = ()
     objects: Sequence[str] = ()
+    asked: int = 0
     behind: tuple[int, ...] = ()
 
     @property
