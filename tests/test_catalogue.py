@@ -1,6 +1,7 @@
 """The catalogue of a file's objects that is kept from one opening to the next."""
 
 import os
+import sys
 import zipfile
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from h5stream import H5Dataset, Objects
+from h5stream.cli.app import main
 from h5stream.storage import catalogue, whereabouts
 
 FIELDS = {"x": "x", "y": "y", "mark": "@mark", "name": "@name", "code": "code"}
@@ -154,3 +156,32 @@ def test_the_folder_is_bounded(folder, tmp_path, monkeypatch):
         check(path)
         os.utime(catalogue.kept_of(path)[0].path, (1e9 + place, 1e9 + place))
     assert [len(catalogue.kept_of(path)) for path in paths] == [0, 1, 1, 1]
+
+
+def test_the_command_line_shows_and_drops_it(folder, path, capsys, monkeypatch):
+    check(path)
+    for options, says in (
+        (["--catalogue"], ["1 catalogue kept", "[0-9]*: 40 objects, '@mark', '@name', 'code', 'x', 'y'", "0 of them"]),
+        (["--forget"], ["1 catalogue dropped"]),
+        (["--catalogue"], ["0 catalogues kept", "2,000 and more"]),
+    ):
+        monkeypatch.setattr(sys, "argv", ["h5stream", "inspect", path, *options])
+        with pytest.raises(SystemExit) as end:
+            main()
+        assert not end.value.code
+        said = " ".join(capsys.readouterr().out.split())
+        assert all(one in said for one in says), said
+    assert not [*folder.iterdir()]
+
+
+@pytest.mark.usefixtures("folder")
+def test_objects_that_are_asked_of_hdf5_are_counted(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w", libver="latest") as file:
+        for k in range(30):
+            file.create_dataset(f"{k}", data=np.full(4, k), chunks=(2,), maxshape=(None,) if k in (3, 7) else (4,))
+    path = settle(tmp_path / "a.h5")
+    for _ in range(2):
+        dataset = H5Dataset(path, ".", samples=Objects("*"))
+        assert dataset[:][:, 0].tolist() == [*range(30)]
+        assert "; 2 object(s) were asked of HDF5" in repr(dataset)
+    assert catalogue.kept_of(path)[0].asked == 2

@@ -430,6 +430,11 @@ class SampleLayout:
         return key
 
     @property
+    def asked(self) -> int:
+        """How many objects libhdf5 was asked for, because their headers were not understood."""
+        return max((sum(part.asked for part in parts) for parts in self.datasets), default=0)
+
+    @property
     def block_rows(self) -> tuple[int, ...]:
         """Rows of a block, for each file: those of a chunk of the leading dataset, or of a part of one.
 
