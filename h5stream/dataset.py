@@ -183,6 +183,7 @@ class H5Dataset(Dataset[Any]):
         names = ", ".join(f.name for f in self.layout.fields)
         what, space = "rows" if self.layout.space is None else "samples", self.layout.space
         short = f"; {space.left_out:,} segment(s) that have no sample left out" if space and space.left_out else ""
+        short += f"; {self.layout.asked:,} object(s) were asked of HDF5" if self.layout.asked else ""
         return f"H5Dataset({len(self):,} {what} of {names}; {len(self.layout.files)} file(s){short})"
 
     def close(self) -> None:

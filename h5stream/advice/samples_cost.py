@@ -22,6 +22,7 @@ from h5stream.engine.tasks import Destination, Task
 from h5stream.errors import OptionError
 from h5stream.order.epoch import EpochOrder, OrderSettings, Window
 from h5stream.samples.boxes import Boxes
+from h5stream.samples.objects import Objects
 from h5stream.samples.rows import Rows
 from h5stream.samples.segments import Bounds, Ends, Ids, Lengths
 from h5stream.samples.sequences import Sequences
@@ -34,7 +35,9 @@ ALONE = 32
 SECONDS = 3.0
 """A window is read for so long at most; what of it is left is taken to cost as much."""
 
-KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Sequences, Rows, Table, Boxes, Ends, Bounds, Lengths, Ids)}
+KINDS: dict[str, Any] = {
+    kind.__name__: kind for kind in (Sequences, Rows, Objects, Table, Boxes, Ends, Bounds, Lengths, Ids)
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +60,9 @@ class SamplesCost:
     samples, sample_nbytes : int
         Samples of an epoch, and bytes of one in a batch.
     left_out : int
-        Segments that are shorter than a sample.
+        Segments that are shorter than a sample, or objects that lack a field.
+    asked : int
+        Objects that were asked of HDF5, because their headers were not understood.
     batch_samples, batch_nbytes : int
         Samples of a full batch, and its bytes.
     window_samples : int
@@ -72,6 +77,7 @@ class SamplesCost:
     samples: int
     sample_nbytes: int
     left_out: int
+    asked: int
     batch_samples: int
     batch_nbytes: int
     window_samples: int
@@ -101,7 +107,7 @@ def samples_from_text(text: str) -> SampleKind:
             f"{error}"
         ) from None
     if not isinstance(made, SampleKind):
-        raise OptionError(f"--samples takes one of Sequences, Rows, Table and Boxes, not {text!r}")
+        raise OptionError(f"--samples takes one of {', '.join(KINDS)}, not {text!r}")
     return made
 
 
@@ -149,6 +155,7 @@ def cost_samples(dataset: H5Dataset, text: str, *, batch_size: int, memory_budge
         samples=len(dataset),
         sample_nbytes=layout.row_nbytes,
         left_out=0 if layout.space is None else layout.space.left_out,
+        asked=layout.asked,
         batch_samples=batch_samples,
         batch_nbytes=batch_samples * layout.row_nbytes,
         window_samples=int(windows.max()),

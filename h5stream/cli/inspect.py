@@ -30,17 +30,29 @@ def inspect_command(
     allow_external: Annotated[
         bool, typer.Option("--allow-external", help="Follow external storage and virtual sources.", metavar=FLAG)
     ] = False,
+    catalogue: Annotated[
+        bool, typer.Option("--catalogue", help="Show what is kept of the files' objects.", metavar=FLAG)
+    ] = False,
+    forget: Annotated[
+        bool, typer.Option("--forget", help="Drop what is kept of the files' objects.", metavar=FLAG)
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show a file's datasets, what a shuffled batch costs, and advice. Nothing is changed.
 
     With --samples it is what a shuffled batch of these samples costs: some are read and counted.
 
+    Where samples=Objects(...) were found is kept in the cache folder (XDG_CACHE_HOME, by default ~/.cache):
+    --catalogue shows it, --forget drops it, and H5STREAM_CATALOGUE=0 in the environment does without.
+
     Several files are shown one after the other; with --json they are a list.
     """
     from h5stream.storage.listing import MOST_DATASETS, list_datasets
     from h5stream.workers.guard import InChild
 
+    if catalogue or forget:
+        show_catalogue([*files_of(files)], forget, as_json)
+        return
     if samples:
         show_samples([*files_of(files)], samples, listed_names(fields), batch_size, threads, memory_budget, as_json)
         return
@@ -71,6 +83,26 @@ def inspect_command(
     if as_json:
         values = [one.to_dict() for one in found]
         typer.echo(json.dumps(values[0] if len(values) == 1 else values, indent=2))
+
+
+def show_catalogue(paths: list[str], drop: bool, as_json: bool) -> None:
+    """Show what is kept of the objects of some files, or drop it."""
+    from dataclasses import asdict
+
+    from h5stream.cli.inspect_view import print_catalogue
+    from h5stream.storage.catalogue import forget, kept_of
+
+    found = {path: kept_of(path) for path in paths}
+    dropped = {path: forget(path) if drop else 0 for path in paths}
+    if as_json:
+        values = [
+            {"file": path, "dropped": dropped[path], "kept": [asdict(one) for one in kept]}
+            for path, kept in found.items()
+        ]
+        typer.echo(json.dumps(values[0] if len(values) == 1 else values, indent=2))
+        return
+    for path, kept in found.items():
+        print_catalogue(safe_console(), path, kept, dropped[path] if drop else None)
 
 
 def show_samples(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,7 @@ from h5stream.advice.layout_advice import EVERY_EPOCH, Advice
 from h5stream.advice.sample_cost import SampleCost
 from h5stream.advice.samples_cost import SamplesCost
 from h5stream.cli.printable import printable
+from h5stream.storage.catalogue import Kept
 from h5stream.storage.layout import DECODED, DIRECT, HEAP, VIA_H5PY
 from h5stream.storage.listing import DAMAGED, REFUSED, DatasetEntry
 from h5stream.units import text_of_bytes
@@ -448,6 +450,7 @@ def print_samples(console: Console, file: str, cost: SamplesCost) -> None:
     """Print what shuffled batches of samples cost."""
     console.print(Text(file, "bold"), soft_wrap=True)
     short = f"; {cost.left_out:,} segments are shorter than one" if cost.left_out else ""
+    short += f"; {cost.asked:,} objects were asked of HDF5" if cost.asked else ""
     console.print()
     console.print(_heading("A sample"))
     console.print(f"{cost.text}: {cost.samples:,} of {text_of_bytes(cost.sample_nbytes)}{short}.", markup=False)
@@ -470,3 +473,18 @@ def print_samples(console: Console, file: str, cost: SamplesCost) -> None:
     table.add_row("chunks, or runs of rows", count_text(cost.alone.chunks), count_text(cost.ours.chunks))
     console.print(table)
     console.print("x: for each byte that the batch holds; what samples share is counted once.", style="dim")
+
+
+def print_catalogue(console: Console, path: str, kept: Sequence[Kept], dropped: int | None) -> None:
+    """Print what is kept of a file's objects, or how much of it was dropped."""
+    if dropped is not None:
+        console.print(Text(printable(f"{path}: {counted(dropped, 'catalogue')} dropped")))
+        return
+    console.print(_heading(printable(f"{path}: {counted(len(kept), 'catalogue')} kept")))
+    for one in kept:
+        when = datetime.datetime.fromtimestamp(one.made).strftime("%Y-%m-%d %H:%M")
+        state = "" if one.is_current else "; of the file as it was, made anew when it is opened"
+        console.print(Text(printable(f"  {one.of}: {counted(one.objects, 'object')}, {one.fields}")))
+        asked = f"{one.asked:,} of them asked of HDF5"
+        console.print(Text(f"    {text_of_bytes(one.nbytes)}, made {when}, {asked}{state}", style="dim"))
+    console.print(Text("--forget drops them" if kept else "Objects(...) of 2,000 and more are kept", style="dim"))

@@ -15,13 +15,20 @@ if logging.getLogger("numba").level == logging.NOTSET:
     logging.getLogger("numba").setLevel(logging.WARNING)
 
 
+_OPTIONS: Any = {"nogil": True, "boundscheck": False, "error_model": "numpy"}
+
+
 def jit(function):
     """Compile a kernel at its first call; keep what was compiled for other processes where there is a place for it."""
-    options = {"nogil": True, "boundscheck": False, "error_model": "numpy"}
     try:
-        return _date_by_all(_name_files_apart(njit(cache=True, **options)(function)))
+        return _date_by_all(_name_files_apart(njit(cache=True, **_OPTIONS)(function)))
     except RuntimeError:  # neither beside the module nor in a home folder may be written; `h5stream doctor` says so
-        return njit(**options)(function)
+        return njit(**_OPTIONS)(function)
+
+
+def jit_inner(function):
+    """Compile what only kernels call: it is kept inside of them, and to keep it once more would take a third longer."""
+    return njit(no_cfunc_wrapper=True, **_OPTIONS)(function)
 
 
 def _name_files_apart(kernel):

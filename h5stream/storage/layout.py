@@ -178,6 +178,8 @@ class DatasetPart:
     objects : sequence of str
         Where its rows are objects: their paths; below each of them the dataset's is as below the first. Where they
         are rows of objects: the paths of these datasets.
+    asked : int
+        How many of these libhdf5 was asked for, because their headers were not understood.
     object_edges, object_rows : ndarray of int64 or None
         Where they are rows of objects: the first row of each and at last where they end, and how many rows each has.
         Between an object's last row and the next one's first there may be some that no sample has.
@@ -204,6 +206,7 @@ class DatasetPart:
     shape: tuple[int, ...] = ()
     along: tuple[Along, ...] = ()
     objects: Sequence[str] = ()
+    asked: int = 0
     object_edges: NDArray[np.int64] | None = None
     object_rows: NDArray[np.int64] | None = None
     behind: tuple[int, ...] = ()
@@ -475,6 +478,11 @@ class SampleLayout:
                 most = max(-(-part.shape[axis] // size) for part, size in zip(self.leading, sizes, strict=True))
                 key = key * int(most) + np.clip(along.begins(origins), 0, None) // sizes[volume]
         return key
+
+    @property
+    def asked(self) -> int:
+        """How many objects libhdf5 was asked for, because their headers were not understood."""
+        return max((sum(part.asked for part in parts) for parts in self.datasets), default=0)
 
     @property
     def block_rows(self) -> tuple[int, ...]:

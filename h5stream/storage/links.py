@@ -99,7 +99,7 @@ def _asked(group: Any) -> Links:
 
     group.links.iterate(note, info=True)
     return Links(
-        names=np.frombuffer(b"".join(names), dtype=np.uint8),
+        names=np.frombuffer(bytearray(b"".join(names)), dtype=np.uint8),
         edges=np.cumsum([0, *map(len, names)], dtype=np.int64),
         addresses=np.array(addresses, dtype=np.int64),
     )

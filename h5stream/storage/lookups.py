@@ -24,6 +24,16 @@ def shared(lookups: Sequence[Lookup]) -> tuple[Lookup, ...]:
     return tuple(found)
 
 
+def forget(looked_up: dict[int, LookedUp], before: dict[int, tuple[int, int]]) -> None:
+    """Go back to as many parts and tables of each field as there were."""
+    for place in [*looked_up]:
+        if place not in before:
+            del looked_up[place]
+            continue
+        known, (parts, tables) = looked_up[place], before[place]
+        del known.parts[parts:], known.tables[tables:], known.counts[tables:]
+
+
 def _are_same(one: Lookup, other: Lookup) -> bool:
     if one.counts is None or other.counts is None:
         return False
@@ -133,10 +143,6 @@ class LookedUp:
         """Take the first row of each of some objects, and how many it has."""
         self.tables.append(first)
         self.counts.append(counts if self.most_rows is None else np.minimum(counts, self.most_rows))
-
-    def forget(self, parts: int, tables: int) -> None:
-        """Go back to as many parts and tables as there were."""
-        del self.parts[parts:], self.tables[tables:], self.counts[tables:]
 
     def lookup(self, dataset: int, rows: int, space: Space | None) -> Lookup:
         """Give which rows samples have of a dataset.

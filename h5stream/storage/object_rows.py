@@ -7,7 +7,7 @@ no sample has rows there. Objects come in the order in which they lie in the fil
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import h5py
@@ -63,7 +63,7 @@ class _Stored:
 
 
 def object_rows(
-    raw: RawFile, names: Sequence[str], addresses: Ints, describe: Callable[[str], DatasetPart]
+    raw: RawFile, names: Sequence[str], addresses: Ints, suffix: str, describe: Callable[[str], DatasetPart]
 ) -> ObjectRows:
     """Read where objects lie that differ in their first axis alone.
 
@@ -75,6 +75,8 @@ def object_rows(
         The paths of the datasets.
     addresses : ndarray of int64
         Where their headers lie.
+    suffix : str
+        What their paths end with behind those of the objects.
     describe : callable
         Opens one dataset, with every check, and says how it is read.
 
@@ -85,7 +87,8 @@ def object_rows(
     """
     first, counts = np.zeros(len(names), np.int64), np.zeros(len(names), np.int64)
     parts: list[DatasetPart] = []
-    for stored in _kinds(raw, names, addresses):
+    kept = raw.catalogue.is_kept
+    for stored in _kept(raw, names, suffix) if kept else _kinds(raw, names, addresses, suffix):
         begin = sum(part.rows for part in parts)
         template = describe(names[int(stored.which[0])])
         counts[stored.which] = stored.rows
@@ -175,11 +178,51 @@ def _check_inside(raw: RawFile, index: ChunkIndex, some: list[str]) -> None:
         )
 
 
-def _kinds(raw: RawFile, names: Sequence[str], addresses: Ints) -> list[_Stored]:
-    """Say where objects lie, kind by kind."""
+def _kept(raw: RawFile, names: Sequence[str], suffix: str) -> list[_Stored]:
+    """Give what the catalogue has, some of it compared with what libhdf5 says.
+
+    Raises
+    ------
+    ValueError, LookupError
+        If that cannot be right.
+    """
+    arrays, found = raw.catalogue.arrays, list[_Stored]()
+    for number in range(int(arrays[f"{suffix} kinds"][0])):
+        columns = {one.name: arrays[f"{suffix} {number} {one.name}"].astype(np.int64) for one in fields(_Stored)}
+        found.append(_Stored(**columns))
+    every = np.concatenate([one.which for one in found])
+    if not np.array_equal(np.sort(every), np.arange(len(names))):
+        raise ValueError(suffix)
+    for one in found:
+        lengths = {len(getattr(one, name)) for name in ("owner", "number", "offset", "nbytes", "filter_mask")}
+        if len(lengths) > 1 or len(one.rows) != len(one.which) or not _is_within(one):
+            raise ValueError(suffix)
+        if not all(_agrees(raw, names, one, k) for k in range(0, len(one.which), CHECKED_EVERY)):
+            raise ValueError(suffix)
+    return found
+
+
+def _is_within(stored: _Stored) -> bool:
+    """Tell whether chunks belong to objects that there are."""
+    owner = stored.owner
+    return bool((stored.rows >= 0).all() and (owner >= 0).all() and (owner < len(stored.which)).all())
+
+
+def _kinds(raw: RawFile, names: Sequence[str], addresses: Ints, suffix: str) -> list[_Stored]:
+    """Say where objects lie, kind by kind, for the catalogue too."""
     found, left = list[_Stored](), np.arange(len(names))
     if len(names) >= whereabouts.MANY:
         found, left = _from_bytes(raw, names, addresses)
+    found += _asked_for(raw, names, left)
+    arrays = raw.catalogue.arrays
+    arrays |= {f"{suffix} {k} {one.name}": getattr(s, one.name) for k, s in enumerate(found) for one in fields(_Stored)}
+    arrays[f"{suffix} kinds"] = np.array([len(found)])
+    return found
+
+
+def _asked_for(raw: RawFile, names: Sequence[str], left: Ints) -> list[_Stored]:
+    """Ask libhdf5 where objects lie."""
+    found = list[_Stored]()
     by_kind: dict[Any, list[tuple[int, _Asked]]] = {}
     for k in left.tolist():
         asked = _asked(raw, names[k])

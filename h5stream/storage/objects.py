@@ -81,7 +81,7 @@ def merged(
     parts, paths = [], Names(names.text, names.edges) if isinstance(names, Names) else Names.of(names)
     for part in first.parts:
         if not part.pieces:  # nothing is read of it
-            parts.append(replace(part, rows=len(names), row_start=row_start))
+            parts.append(replace(part, rows=len(names), row_start=row_start, objects=paths))
             continue
         suffix = part.path[len(names[0]) :]
         index = _index_of(raw, part, names, suffix, addresses[suffix])
@@ -99,6 +99,7 @@ def merged(
                 shape=index.shape,
                 along=(),
                 objects=paths,
+                asked=int(raw.catalogue.arrays[f"{suffix} asked"][0]),
             )
         )
     return replace(first, rows=len(names), parts=tuple(parts))
@@ -115,8 +116,10 @@ def _index_of(raw: RawFile, part: DatasetPart, names: Sequence[str], suffix: str
     first = part.index
     assert first is not None
     like, parts = _Like(raw.file[part.path], part), list[Columns4]()
-    alike = np.zeros(len(names), dtype=bool)
-    if len(names) >= whereabouts.MANY:
+    alike, kept = np.zeros(len(names), dtype=bool), _kept(raw, part, suffix, like, len(names))
+    if kept is not None:
+        alike[:], parts = True, [kept]
+    elif len(names) >= whereabouts.MANY:
         headers = raw.headers(addresses)
         alike = like.are_alike(headers)
         stored = like.stored(headers, alike) if like.chunks is None else _chunked(raw, headers, alike)
@@ -145,7 +148,34 @@ def _index_of(raw: RawFile, part: DatasetPart, names: Sequence[str], suffix: str
         raise FieldLengthError(
             f"{raw.file.filename!r}: the bytes of {name + suffix!r} are said to lie beyond the file's end", field=name
         )
+    arrays = raw.catalogue.arrays
+    if kept is None:
+        arrays |= {f"{suffix} {name}": getattr(found, name) for name in _KEPT}
+        arrays[f"{suffix} asked"] = np.array([len(asked) if len(names) >= whereabouts.MANY else 0])
     return found
+
+
+_KEPT = ("numbers", "offset", "nbytes", "filter_mask")
+
+
+def _kept(raw: RawFile, part: DatasetPart, suffix: str, like: _Like, count: int) -> Columns4 | None:
+    """Give the chunks that the catalogue has, if they may be those of so many objects; None where it has none.
+
+    Raises
+    ------
+    ValueError
+        If it has what cannot be right.
+    """
+    if not raw.catalogue.is_kept:
+        return None
+    numbers, offset, nbytes, mask = (raw.catalogue.arrays[f"{suffix} {name}"].astype(np.int64) for name in _KEPT)
+    sound = len(numbers) == len(offset) == len(nbytes) == len(mask) and (np.diff(numbers) > 0).all()
+    if not sound or (len(numbers) and not 0 <= numbers[0] <= numbers[-1] < count * like.across):
+        raise ValueError(suffix)
+    whole = part.chunk_nbytes if like.chunks is not None else like.sizes[numbers % like.across]
+    if part.access == DIRECT and (nbytes != whole).any():
+        raise ValueError(suffix)
+    return numbers, offset, nbytes, mask
 
 
 def _chunked(raw: RawFile, headers: Headers, alike: NDArray[np.bool_]) -> Columns4:
@@ -313,7 +343,7 @@ def objects_of(
         If an object lacks a field, or is unlike the first.
     """
     file = opened.file
-    if samples.missing == "skip":
+    if samples.missing == "skip" and not raw.catalogue.is_kept:
         wanted = [f.name for f in shape.fields if isinstance(f, Field) and "@" not in f.name and not f.is_itself]
         names = [name for name in names if all(f"{name}/{suffix}" in file for suffix in wanted)]
     if not names or any(isinstance(f, Field) and (f.file or f.rows is not None) for f in shape.fields):
@@ -330,8 +360,11 @@ def objects_of(
     if not are_mergeable(first, names[0]) or not all(_is_inside(k.parts[0].path, names[0]) for k in own.values()):
         return None
     listed = names.addresses if isinstance(names, Names) else None
-    addresses = {"": raw.addresses(names) if listed is None else listed}
-    addresses |= {suffix: raw.inside(names, suffix) for suffix in {*suffixes, *ragged.values()} if suffix}
+    wanted = {*suffixes, *ragged.values()}
+    addresses = dict.fromkeys(["", *wanted], np.zeros(0, dtype=np.int64))
+    if not raw.catalogue.is_kept:
+        addresses[""] = raw.addresses(names) if listed is None else listed
+        addresses |= {suffix: raw.inside(names, suffix) for suffix in wanted if suffix}
     if any((each == NOWHERE).any() for each in addresses.values()):
         return None
     try:
@@ -348,12 +381,41 @@ def objects_of(
             return own[place].parts[0]
 
         paths = [f"{name}{suffix}" for name in names] if suffix else names
-        rows, before = object_rows(raw, paths, addresses[suffix], described), known.rows
+        rows, before = object_rows(raw, paths, addresses[suffix], suffix, described), known.rows
         known.parts += [replace(part, row_start=before + part.row_start) for part in rows.parts]
         known.add_objects(rows.first + before, rows.counts)
     by_number = dict(zip(first.entries, shape.fields, strict=True))
-    once = tuple((number, _values(raw, names, by_number[number], addresses, value)) for number, value in first.once)
+    once = tuple(
+        (number, _values_kept(raw, names, by_number[number], addresses, value)) for number, value in first.once
+    )
     return replace(together, once=once, are_objects=True)
+
+
+def _values_kept(raw: RawFile, names: Sequence[str], given: Any, known: dict[str, Ints], value: Any) -> Any:
+    """Give what each object has once, from the catalogue if it is there; some are compared with what libhdf5 gives."""
+    catalogue, key = raw.catalogue, f"value {given.name}"
+    if not catalogue.is_kept:
+        values = _values(raw, names, given, known, value)
+        if isinstance(values, np.ndarray):
+            catalogue.arrays[key] = values.reshape(-1)
+        else:
+            catalogue.put_texts(key, values)
+        return values
+    kept: Any = catalogue.texts(key)
+    if kept is None:
+        kept = catalogue.arrays[key].copy().reshape(len(names), *value.shape)
+    some = [*range(0, len(names), CHECKED_EVERY)]
+    said = _values(raw, [names[k] for k in some], given, {}, value)
+    if len(kept) != len(names) or not _are_equal(kept[::CHECKED_EVERY], said):
+        raise ValueError(key)
+    return kept
+
+
+def _are_equal(a: Any, b: Any) -> bool:
+    """Compare arrays bit by bit, or lists."""
+    if isinstance(a, np.ndarray):
+        return bool(a.dtype == b.dtype and a.tobytes() == b.tobytes())
+    return bool(a == b)
 
 
 def _values(raw: RawFile, names: Sequence[str], given: Any, known: dict[str, Ints], value: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import itertools
 import warnings
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.errors import FieldLengthError, FieldNotFoundError, OptionError
+from h5stream.errors import FieldLengthError, FieldNotFoundError, H5StreamError, OptionError
 from h5stream.samples.axes import ROWS
 from h5stream.samples.box_space import number_outside
 from h5stream.samples.columns import (
@@ -30,7 +31,9 @@ from h5stream.samples.objects import Objects
 from h5stream.samples.sequences import Sequences
 from h5stream.samples.space import SequenceSpace, Space, sequence_space, steps_of
 from h5stream.samples.table import ROW, Table, groups_in, table_space
+from h5stream.storage import whereabouts
 from h5stream.storage.agreement import FileParts, check_alike, with_like_strings
+from h5stream.storage.catalogue import Catalogue
 from h5stream.storage.discovery import default_fields, open_hdf5
 from h5stream.storage.extents import Extents, SampleKind, Volume, has_extents
 from h5stream.storage.external import Guard
@@ -41,7 +44,8 @@ from h5stream.storage.layout import (
     FieldLayout,
     SampleLayout,
 )
-from h5stream.storage.lookups import LookedUp, shared
+from h5stream.storage.lookups import LookedUp, forget, shared
+from h5stream.storage.names import Names
 from h5stream.storage.objects import attributes_of, objects_of
 from h5stream.storage.places import Files, OpenFile
 from h5stream.storage.whereabouts import RawFile
@@ -145,11 +149,7 @@ def _parts_of(
                     if not isinstance(samples, Objects) or samples.missing == "error":
                         raise _of_each_group(error, samples) from None
                     found.left_out += 1
-                    for place in [*looked_up]:
-                        if place in before:
-                            looked_up[place].forget(*before[place])
-                        else:
-                            del looked_up[place]
+                    forget(looked_up, before)
                     continue
                 if isinstance(samples, Sequences) and extents is None:
                     found.edges.append(edges_in(file, group, samples.of, part.rows, path, guard) + found.rows)
@@ -175,22 +175,59 @@ def _objects_together(
     guard = Guard.for_paths(asked.paths, allow_external=allow_external)
     for number, path in enumerate(asked.paths):
         with open_hdf5(path) as file, contextlib.ExitStack() as linked:
-            raw = linked.enter_context(RawFile(file, guard, attributes_of(asked.shape)))
-            names = groups_of(file, asked.group, samples.of, path, guard, _kind_of(asked), raw=raw)
             opened = OpenFile(file, number, every, guard, linked)
-            try:
-                part = objects_of(opened, raw, asked.shape, names, samples, found.rows, looked_up)
-            except FieldNotFoundError as error:
-                raise _of_each_group(error, samples) from None
+            catalogue = Catalogue(opened.identity, *_in_words(asked, samples))
+            raw = linked.enter_context(RawFile(file, guard, attributes_of(asked.shape), catalogue))
+            part, left_out = None, 0
+            if catalogue.is_kept:
+                before = {place: (len(known.parts), len(known.tables)) for place, known in looked_up.items()}
+                with contextlib.suppress(ValueError, LookupError, H5StreamError):
+                    part = objects_of(opened, raw, asked.shape, catalogue.names(), samples, found.rows, looked_up)
+                    left_out = int(catalogue.arrays["left out"][0])
+                if part is None:
+                    catalogue.forget()
+                    forget(looked_up, before)
             if part is None:
-                return None
-            found.left_out += len(names) - part.rows
+                names = groups_of(file, asked.group, samples.of, path, guard, _kind_of(asked), raw=raw)
+                try:
+                    part = objects_of(opened, raw, asked.shape, names, samples, found.rows, looked_up)
+                except FieldNotFoundError as error:
+                    raise _of_each_group(error, samples) from None
+                if part is None:
+                    return None
+                left_out = len(names) - part.rows
+                _keep(catalogue, part, left_out)
+            found.left_out += left_out
             found.files.append(part)
             found.names.append((number, ""))
             found.labels.append(repr(path))
             found.volumes.append(Volume())
             found.starts.append(found.rows + part.rows)
     return found
+
+
+def _in_words(asked: Asked, samples: Objects) -> tuple[str, str, str]:
+    """Say which objects and which fields were asked for: all that what is found of a file depends on."""
+    assert asked.shape is not None
+    of = samples.of
+    if not isinstance(of, str):
+        names = Names.of(str(name) for name in of)
+        digest = hashlib.sha256(names.text.tobytes() + names.edges.tobytes()).hexdigest()
+        of = f"{len(names):,} names, {digest[:32]}"
+    fields = sorted(
+        f"{f.name!r}{', of unlike lengths' * (f.ragged is not None)}"
+        for f in asked.shape.fields
+        if isinstance(f, Field)
+    )
+    return f"{asked.group}/{of}".strip("/"), ", ".join(fields), samples.missing
+
+
+def _keep(catalogue: Catalogue, part: FileParts, left_out: int) -> None:
+    """Keep what was found of many objects for the next time."""
+    if part.rows >= whereabouts.MANY:
+        catalogue.put_texts("names", part.parts[0].objects)
+        catalogue.arrays["left out"] = np.array([left_out])
+        catalogue.save(part.rows, max(one.asked for one in part.parts))
 
 
 def _of_each_group(error: FieldNotFoundError, samples: SampleKind | None) -> FieldNotFoundError:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import TruncatedFileError
+from h5stream.storage.catalogue import Catalogue
 from h5stream.storage.external import Guard
 from h5stream.storage.headers import NOWHERE, Headers, Superblock, read_headers, superblock_of
 from h5stream.storage.links import NOT_HARD, Links, links_of
@@ -38,10 +39,19 @@ class RawFile:
         Says where links may lead; without one only hard links are followed.
     attributes : sequence of str, optional
         Those of the objects themselves that will be asked for, so that headers are read once.
+    catalogue : Catalogue, optional
+        What is kept of its objects.
     """
 
-    def __init__(self, file: Any, guard: Guard | None = None, attributes: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        file: Any,
+        guard: Guard | None = None,
+        attributes: Sequence[str] = (),
+        catalogue: Catalogue | None = None,
+    ) -> None:
         self.file, self.guard, self.attributes = file, guard, attributes
+        self.catalogue = catalogue or Catalogue()
         self.descriptor = os.open(file.filename, os.O_RDONLY)
         self.superblock: Superblock = superblock_of(file, os.fstat(self.descriptor).st_size)
         self._links: tuple[str, Links] | None = None

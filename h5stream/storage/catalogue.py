@@ -1,0 +1,253 @@
+"""The catalogue: where a file's many objects lie, kept in the user's cache folder, so that they are found once.
+
+It is an archive of arrays for each file and what was asked of it. It is refused, and made anew, when the file has
+changed, when a checksum of the archive's is wrong, and when libhdf5, which is asked for some of the objects every
+time, says otherwise. The environment variable ``H5STREAM_CATALOGUE=0`` does without.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+import time
+import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h5stream.storage.names import Names
+from h5stream.storage.source import FileIdentity, SourceIdentity
+
+SWITCH = "H5STREAM_CATALOGUE"
+"""The environment variable that switches it off, as 0."""
+MOST_NBYTES = 2 << 30
+"""Bytes that the folder may hold; those that were not used for longest go first."""
+
+_VERSION = 1
+_HEADER = "header.json"
+_SETTLED_NS = 2_000_000_000
+"""A file that was changed less than this ago may change again within one tick of its clock."""
+_DAMAGE = (OSError, ValueError, KeyError, TypeError, EOFError, MemoryError, zipfile.BadZipFile, NotImplementedError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """One catalogue in the folder.
+
+    Attributes
+    ----------
+    path : str
+        Of its archive.
+    of, fields : str
+        Which objects, and which fields of theirs.
+    objects : int
+        How many there are.
+    asked : int
+        How many of them were asked of libhdf5, because their headers were not understood.
+    nbytes : int
+        Bytes of the archive.
+    made : float
+        When, in seconds since 1970.
+    is_current : bool
+        Whether the file is what it was then.
+    """
+
+    path: str
+    of: str
+    fields: str
+    objects: int
+    asked: int
+    nbytes: int
+    made: float
+    is_current: bool
+
+
+class Catalogue:
+    """Arrays about the objects of one file, by names of ours: those that are kept, or an empty one to be filled.
+
+    Parameters
+    ----------
+    identity : SourceIdentity, optional
+        The file; without one nothing is kept.
+    of, fields, missing : str, optional
+        What was asked for: which objects, which fields, and what becomes of objects that lack one.
+
+    Attributes
+    ----------
+    arrays : dict of str to ndarray
+        Of one axis each.
+    is_kept : bool
+        Whether they come from the folder.
+    """
+
+    def __init__(
+        self, identity: SourceIdentity | None = None, of: str = "", fields: str = "", missing: str = ""
+    ) -> None:
+        self.arrays: dict[str, NDArray[Any]] = {}
+        self.is_kept = False
+        self._path: Path | None = None
+        self._about: dict[str, Any] = {}
+        folder = catalogue_folder()
+        if folder is None or not isinstance(identity, FileIdentity):
+            return
+        self._about = {"version": _VERSION, "of": of, "fields": fields, "missing": missing, **_about(identity)}
+        asked = _digest(json.dumps([of, fields, missing]))
+        self._path = folder / f"{_digest(os.path.realpath(identity.path))}-{asked}.zip"
+        with contextlib.suppress(*_DAMAGE):
+            found, about = _read(self._path)
+            if {key: about.get(key) for key in self._about} == self._about:
+                self.arrays, self.is_kept = found, True
+                os.utime(self._path)
+
+    def forget(self) -> None:
+        """Drop what is kept, and be empty."""
+        self.arrays, self.is_kept = {}, False
+        if self._path is not None:
+            with contextlib.suppress(OSError):
+                self._path.unlink()
+
+    def names(self) -> Names:
+        """Give the names of the objects that are kept.
+
+        Raises
+        ------
+        ValueError
+            If they are none.
+        """
+        return self._names("names")
+
+    def texts(self, key: str) -> list[Any] | None:
+        """Give a list of texts, or of bytes; None if it is not there."""
+        if f"{key} text" not in self.arrays:
+            return None
+        names = self._names(key)
+        if self.arrays[f"{key} is bytes"][0]:
+            return [name.encode("utf-8", "surrogateescape") for name in names]
+        return [*names]
+
+    def put_texts(self, key: str, texts: Sequence[Any]) -> None:
+        """Note a list of texts, or of bytes; where it has other things, nothing will be kept."""
+        are_bytes = all(isinstance(text, bytes) for text in texts)
+        if not are_bytes and not all(isinstance(text, str) for text in texts):
+            self._path = None
+            return
+        if not isinstance(texts, Names):
+            texts = Names.of(text.decode("utf-8", "surrogateescape") if are_bytes else text for text in texts)
+        self.arrays |= {f"{key} text": texts.text, f"{key} edges": texts.edges}
+        self.arrays[f"{key} is bytes"] = np.array([are_bytes])
+
+    def save(self, objects: int, asked: int) -> None:
+        """Keep the arrays, if the folder can be written and the file has settled; else nothing happens."""
+        if self._path is None or time.time_ns() - self._about["mtime_ns"] < _SETTLED_NS:
+            return
+        nbytes = sum(array.nbytes for array in self.arrays.values())
+        if nbytes > MOST_NBYTES // 2:
+            return
+        about = {**self._about, "objects": objects, "asked": asked, "made": time.time()}
+        about["arrays"] = {key: array.dtype.str for key, array in self.arrays.items()}
+        with contextlib.suppress(OSError):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            _make_room(self._path.parent, nbytes)
+            descriptor, new = tempfile.mkstemp(suffix=".new", dir=self._path.parent)
+            try:
+                with os.fdopen(descriptor, "wb") as file, zipfile.ZipFile(file, "w") as archive:
+                    archive.writestr(_HEADER, json.dumps(about))
+                    for key, array in self.arrays.items():
+                        with archive.open(key, "w", force_zip64=True) as entry:
+                            entry.write(np.ascontiguousarray(array).view(np.uint8).data)
+                os.replace(new, self._path)
+            except BaseException:
+                Path(new).unlink(missing_ok=True)
+                raise
+
+    def _names(self, key: str) -> Names:
+        text, edges = self.arrays[f"{key} text"], self.arrays[f"{key} edges"]
+        if len(edges) < 2 or edges[0] != 0 or edges[-1] != len(text) or (np.diff(edges) < 0).any():
+            raise ValueError(key)
+        return Names(text, edges)
+
+
+def catalogue_folder() -> Path | None:
+    """Give the folder that catalogues are kept in; None where they are switched off, or there is no home."""
+    if os.environ.get(SWITCH, "1").lower() in ("0", "off", "no", "false"):
+        return None
+    try:
+        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:
+        return None
+    return home / "h5stream" / "catalogue"
+
+
+def kept_of(path: str) -> list[Kept]:
+    """List the catalogues that are kept of a file; damaged ones are left out."""
+    return [*_kept_of(path)]
+
+
+def forget(path: str) -> int:
+    """Drop the catalogues that are kept of a file, damaged ones too; gives how many there were."""
+    dropped = 0
+    for one in _archives_of(path):
+        with contextlib.suppress(OSError):
+            one.unlink()
+            dropped += 1
+    return dropped
+
+
+def _archives_of(path: str) -> list[Path]:
+    folder = catalogue_folder()
+    return [] if folder is None else sorted(folder.glob(f"{_digest(os.path.realpath(path))}-*.zip"))
+
+
+def _kept_of(path: str) -> Iterator[Kept]:
+    now = _about(FileIdentity.of(path))
+    for one in _archives_of(path):
+        with contextlib.suppress(*_DAMAGE):
+            with zipfile.ZipFile(one) as archive:
+                about = json.loads(archive.read(_HEADER))
+            yield Kept(
+                path=str(one),
+                of=str(about["of"]),
+                fields=str(about["fields"]),
+                objects=int(about["objects"]),
+                asked=int(about["asked"]),
+                nbytes=one.stat().st_size,
+                made=float(about["made"]),
+                is_current=about["version"] == _VERSION and {key: about.get(key) for key in now} == now,
+            )
+
+
+def _read(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    """Read an archive; nothing is allocated that is longer than it."""
+    arrays, size = dict[str, NDArray[Any]](), path.stat().st_size
+    with zipfile.ZipFile(path) as archive:
+        if any(entry.compress_type != zipfile.ZIP_STORED or entry.file_size > size for entry in archive.infolist()):
+            raise zipfile.BadZipFile(path)
+        about = json.loads(archive.read(_HEADER))
+        for key, dtype in about["arrays"].items():
+            arrays[key] = np.frombuffer(archive.read(key), np.dtype(dtype))
+    return arrays, about
+
+
+def _make_room(folder: Path, nbytes: int) -> None:
+    """Drop what was not used for longest until there is room, and what was left half-written an hour ago."""
+    found = sorted((one.stat().st_mtime, one.stat().st_size, one) for one in folder.iterdir() if one.is_file())
+    left = sum(size for _, size, _ in found) + nbytes
+    for used, size, one in found:
+        if left > MOST_NBYTES or (one.suffix == ".new" and used < time.time() - 3600):
+            one.unlink(missing_ok=True)
+            left -= size
+
+
+def _about(identity: FileIdentity) -> dict[str, Any]:
+    return {"size": identity.size, "mtime_ns": identity.mtime_ns, "inode": identity.inode}
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:24]
