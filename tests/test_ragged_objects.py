@@ -129,7 +129,7 @@ def test_objects_that_lack_a_ragged_field_are_left_out(tmp_path):
             if k % 3:
                 file[f"g{k}/x"] = np.arange(k)
     fields = {"x": Field("x", ragged="list"), "k": "@k"}
-    with pytest.raises(errors.FieldNotFoundError, match="'g0/x'.*missing='skip'"):
+    with pytest.raises(errors.FieldNotFoundError, match=r"'g0/x'.*missing='skip'"):
         H5Dataset(tmp_path / "a.h5", fields, samples=Objects("*"))
     batch = H5Dataset(tmp_path / "a.h5", fields, samples=Objects("*", missing="skip"))[:]
     assert batch["k"].tolist() == [1, 2, 4, 5, 7, 8]

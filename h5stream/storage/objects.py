@@ -360,11 +360,11 @@ def objects_of(
     if not are_mergeable(first, names[0]) or not all(_is_inside(k.parts[0].path, names[0]) for k in own.values()):
         return None
     listed = names.addresses if isinstance(names, Names) else None
-    wanted = {*suffixes, *ragged.values()}
-    addresses = dict.fromkeys(["", *wanted], np.zeros(0, dtype=np.int64))
+    read = {*suffixes, *ragged.values()}
+    addresses = dict.fromkeys(["", *read], np.zeros(0, dtype=np.int64))
     if not raw.catalogue.is_kept:
         addresses[""] = raw.addresses(names) if listed is None else listed
-        addresses |= {suffix: raw.inside(names, suffix) for suffix in wanted if suffix}
+        addresses |= {suffix: raw.inside(names, suffix) for suffix in read if suffix}
     if any((each == NOWHERE).any() for each in addresses.values()):
         return None
     try:
