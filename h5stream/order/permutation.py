@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from h5stream.order.places import Places, new_array, pieces, place_dtype
 
-BLOCKS, ROWS, DRAWS = 1, 2, 3
+BLOCKS, ROWS, DRAWS, BATCHES = 1, 2, 3, 4
 """What random numbers are for; keeps the streams of one (seed, epoch) apart."""
 
 

@@ -317,6 +317,23 @@ class SampleLayout:
     lookups: tuple[Lookup, ...] = ()
 
     @property
+    def ragged(self) -> dict[int, Lookup]:
+        """What says which rows samples have, by the number of each ragged field."""
+        return {
+            target.field: one
+            for one in self.lookups
+            if one.counts is not None
+            for target in self.datasets[one.dataset][0].targets
+        }
+
+    def field_named(self, name: str) -> int | None:
+        """Give the number of the field that a sample has under a name, or that was asked for by it; None for none."""
+        keys = dict(zip(self.shape.keys, self.entries, strict=True))
+        named = {field.name: number for number, field in enumerate(self.fields)}
+        found = keys.get(name, named.get(name))
+        return found if isinstance(found, int) else None
+
+    @property
     def aligned(self) -> tuple[tuple[DatasetPart, ...], ...]:
         """The datasets of which a sample takes its own rows: those that are not looked up."""
         return self.datasets[: len(self.datasets) - len(self.lookups)]
@@ -374,10 +391,7 @@ class SampleLayout:
     def row_nbytes(self) -> int:
         """Bytes that one sample takes in a batch; on average, where samples have unlike numbers of rows."""
         return sum(field.row_nbytes for field in self.fields) + sum(
-            round(one.mean_rows * self.fields[target.field].placed_nbytes)
-            for one in self.lookups
-            if one.counts is not None
-            for target in self.datasets[one.dataset][0].targets
+            round(one.mean_rows * self.fields[number].placed_nbytes) for number, one in self.ragged.items()
         )
 
     @property
