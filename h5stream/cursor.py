@@ -16,6 +16,7 @@ from h5stream.engine.footprint import Footprint
 from h5stream.errors import OptionError, StateError
 from h5stream.mixing import warn_of_weak_shuffle
 from h5stream.order.blocks import Blocks
+from h5stream.order.drawn import drawn
 from h5stream.order.epoch import EpochOrder, Order, OrderSettings
 from h5stream.order.listed import GivenOrder, ListedOrder
 from h5stream.order.rest import RestOrder, Taken, order_after, whole_or_rest
@@ -240,6 +241,11 @@ class Cursor:
             checksum=place.checksum,
         )
         return order, first_batch
+
+    def drawn(self, order: Order, start: Start) -> Order:
+        """Give an order whose windows say what is drawn for their samples, where anything is."""
+        crops = any(one.spare is not None for one in self._dataset.layout.lookups)
+        return drawn(order, self._settings.seed, start.place.epoch) if crops else order
 
     def _users_order(self, epoch: int, ranks: Ranks) -> CheckedOrder:
         """Give what ``order=`` makes; the newest is kept, since it is asked for its length as well."""

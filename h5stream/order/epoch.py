@@ -37,12 +37,15 @@ class Window:
         Its place in that batch.
     counts : ndarray of int, shape (n,), optional
         Where each is a span of that many consecutive rows, which go to consecutive places.
+    drawn : tuple of int
+        Seed and epoch, of which what is drawn for each sample is a function; see `h5stream.order.drawn`.
     """
 
     rows: Places
     batch: Places
     within: Places
     counts: Places | None = None
+    drawn: tuple[int, int] = (0, 0)
 
     @classmethod
     def of_batches(cls, first_batch: int, rows: Sequence[NDArray[np.integer[Any]]]) -> Window:

@@ -207,8 +207,8 @@ class FieldReader:
         if known is None:
             said = field.rows if isinstance(field.rows, Stretches) else None
             given = None if said is not None or isinstance(field.rows, str) else field.rows
-            most_rows = None if field.ragged is None else field.ragged.most_rows
-            known = LookedUp(name=field.name, given=given, said=said, most_rows=most_rows)
+            crop = None if field.ragged is None else field.ragged.crop
+            known = LookedUp(name=field.name, given=given, said=said, crop=crop)
             self._looked_up[place] = known
         first = 0 if field.file else known.rows
         if not field.file:

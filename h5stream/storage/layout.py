@@ -255,16 +255,19 @@ class Lookup:
         The row of each sample, or its first.
     counts : ndarray of int64 or None
         How many consecutive rows each sample has; None where each has one.
+    spare : ndarray of int64 or None
+        How many more rows there are behind them, where a random crop takes so many of all; None where all are taken.
     """
 
     dataset: int
     rows: NDArray[np.int64]
     counts: NDArray[np.int64] | None = None
+    spare: NDArray[np.int64] | None = None
 
     @property
     def nbytes(self) -> int:
         """Bytes of memory."""
-        return self.rows.nbytes + (0 if self.counts is None else self.counts.nbytes)
+        return sum(each.nbytes for each in (self.rows, self.counts, self.spare) if each is not None)
 
     @property
     def mean_rows(self) -> float:

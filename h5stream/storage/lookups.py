@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from h5stream.errors import FieldLengthError, OptionError
 from h5stream.samples.space import Space
-from h5stream.samples.stretches import Stretches, stretches_of
+from h5stream.samples.stretches import Crop, Stretches, stretches_of
 from h5stream.storage.layout import DatasetPart, FieldLayout, Lookup
 
 
@@ -26,14 +26,14 @@ class LookedUp:
         The rows that the user gave, one for each sample; None where a dataset of the files has them.
     said : Bounds, Lengths, Between or None
         What says which rows a sample has, where it has any number of them.
-    most_rows : int or None
-        Rows of a sample that are read, at most.
+    crop : Crop or None
+        The part of a sample that is read; None for all.
     parts : list of DatasetPart
         The dataset, in turn.
     tables : list of ndarray of int64
         The rows that each part of the data looks up, counted from the first part of the dataset.
-    counts : list of ndarray of int64
-        How many rows each sample of a part has.
+    counts, spare : list of ndarray of int64
+        How many rows each sample of a part has, and how many more there are that a random crop may begin behind.
     layouts : list of FieldLayout
         What it gives to a batch.
     entry : int or dict
@@ -43,10 +43,11 @@ class LookedUp:
     name: str
     given: NDArray[np.int64] | None
     said: Stretches | None = None
-    most_rows: int | None = None
+    crop: Crop | None = None
     parts: list[DatasetPart] = field(default_factory=list)
     tables: list[NDArray[np.int64]] = field(default_factory=list)
     counts: list[NDArray[np.int64]] = field(default_factory=list)
+    spare: list[NDArray[np.int64]] = field(default_factory=list)
     layouts: list[FieldLayout] = field(default_factory=list)
     entry: Any = None
 
@@ -103,8 +104,12 @@ class LookedUp:
             begins, counts = stretches_of(self.said, values, samples, self.rows - first)
         except OptionError as error:
             raise OptionError(f"{path!r}: field {self.name!r}: {error}") from None
+        if self.crop is not None:
+            spare = np.maximum(counts - self.crop.length, 0)
+            begins, counts = begins + (spare // 2 if self.crop.at == "center" else 0), counts - spare
+            self.spare.append(spare)
         self.tables.append(begins + first)
-        self.counts.append(counts if self.most_rows is None else np.minimum(counts, self.most_rows))
+        self.counts.append(counts)
 
     def lookup(self, dataset: int, rows: int, space: Space | None) -> Lookup:
         """Give which rows samples have of a dataset.
@@ -116,11 +121,12 @@ class LookedUp:
         """
         if self.said is None:
             return Lookup(dataset=dataset, rows=self.table(rows, space))
-        first, counts = np.concatenate(self.tables), np.concatenate(self.counts)
-        if space is not None:
-            anchors = space.anchors_of(np.arange(space.samples))
-            first, counts = first[anchors], counts[anchors]
-        return Lookup(dataset=dataset, rows=first, counts=counts)
+        anchors = slice(None) if space is None else space.anchors_of(np.arange(space.samples))
+        first, counts = (np.concatenate(each)[anchors] for each in (self.tables, self.counts))
+        spare = None
+        if self.crop is not None and self.crop.at == "random":
+            spare = np.concatenate(self.spare)[anchors]
+        return Lookup(dataset=dataset, rows=first, counts=counts, spare=spare)
 
     def table(self, rows: int, space: Space | None) -> NDArray[np.int64]:
         """Give the row that each sample looks up.
