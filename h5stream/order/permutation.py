@@ -44,7 +44,7 @@ def fractions_of(numbers: Places, *key: int) -> NDArray[np.float64]:
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         words = (words ^ (words >> np.uint64(shift))) * np.uint64(factor)
     words ^= words >> np.uint64(31)
-    fractions: NDArray[np.float64] = (words >> np.uint64(11)) * 2.0**-53
+    fractions: NDArray[np.float64] = np.multiply(words >> np.uint64(11), 2.0**-53, dtype=np.float64)
     return fractions
 
 

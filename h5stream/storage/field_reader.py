@@ -296,7 +296,8 @@ class FieldReader:
             _ = dataset.dtype
         except (TypeError, ValueError, NotImplementedError) as error:
             raise UnsupportedFieldError(
-                f"{self.identity.path!r}: field {name!r} has a type that h5py cannot read: {error}",
+                f"{self.identity.path!r}: field {name!r} has a type that h5py cannot read: {error}. Write it anew "
+                "as one that NumPy has: times of HDF5's own type, for instance, as int64",
                 field=name,
                 file=self.identity.path,
             ) from error
@@ -375,13 +376,14 @@ class FieldReader:
             FieldLayout(
                 name=name,
                 kind=kind,
-                dtype=np.dtype(object) if kind == "object" else np.dtype(base.newbyteorder("=")),
+                dtype=np.dtype(object) if kind == "object" else elements.held_dtype(base),
                 row_shape=(*taken.shape, *inner_shape),
                 steps=taken.steps,
                 at=field.at,
                 pad=field.pad,
                 cast=field.dtype,
                 ragged=field.ragged,
+                unit=str(base.newbyteorder("=")) if base.kind in "mM" else "",
                 cut_at_nul=kind == "bytes" and elements.ends_at_nul(dataset.id.get_type(), member),
             )
         )

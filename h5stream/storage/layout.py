@@ -82,6 +82,8 @@ class FieldLayout:
         What stands outside; None for what stands there in all fields.
     ragged : Ragged or None
         Of a ragged field, how it comes in a batch.
+    unit : str
+        Of dates and times, which come as whole numbers, the NumPy type that says since when and of what.
     """
 
     name: str
@@ -94,6 +96,7 @@ class FieldLayout:
     at: str = ""
     pad: str | float | None = None
     ragged: Ragged | None = None
+    unit: str = ""
 
     @property
     def row_nbytes(self) -> int:

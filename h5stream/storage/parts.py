@@ -14,7 +14,7 @@ from h5stream.errors import (
 )
 from h5stream.samples.box_space import Along
 from h5stream.storage import elements, filters
-from h5stream.storage.check import fill_element, why_not_decoded_here
+from h5stream.storage.check import compact_offset, fill_element, why_not_decoded_here
 from h5stream.storage.codecs import NBIT, SCALEOFFSET
 from h5stream.storage.external import Guard
 from h5stream.storage.index import ChunkIndex, build_index, one_extent
@@ -116,7 +116,13 @@ class PartReader:
         if reason and not lacking:
             return None, reason
         try:
-            index = build_index(dataset, file_size=place.identity.size)
+            if dataset.id.get_create_plist().get_layout() == h5py.h5d.COMPACT:
+                if (offset := compact_offset(dataset, place.identity)) is None:
+                    return None, "compact: its bytes lie in the object header"
+                nbytes = int(np.prod(dataset.shape)) * dataset.id.get_type().get_size()
+                index = one_extent(dataset.shape, offset=offset, nbytes=nbytes)
+            else:
+                index = build_index(dataset, file_size=place.identity.size)
         except H5StreamError:
             raise
         except (RuntimeError, OSError, OverflowError) as error:
@@ -185,8 +191,6 @@ class PartReader:
             return "variable length" if dataset.dtype.kind == "O" else f"{dataset.dtype}: libhdf5 converts it"
         if not elements.is_laid_out_as_numpy(dataset):
             return "its stored type is not a NumPy type; libhdf5 converts it"
-        if creation.get_layout() == h5py.h5d.COMPACT:
-            return "compact: its bytes lie in the object header"
         for f in pipeline.filters:
             if f.id in (NBIT, SCALEOFFSET):
                 return f"{filters.KNOWN_NAMES[f.id]}: only libhdf5 undoes it"
