@@ -166,6 +166,8 @@ class _Like:
         self.type, self.shape, self.fill = whole.id.get_type(), whole.shape, _fill_of(whole.id)
         creation = whole.id.get_create_plist()
         self.layout, self.chunks, self.filters = _stored_as(creation)
+        if self.layout == h5py.h5d.COMPACT:  # libhdf5 does not tell where these lie
+            raise UnlikeError(self.first)
         self.grid = (
             None if self.chunks is None else tuple(-(-n // c) for n, c in zip(self.shape, self.chunks, strict=True))
         )
