@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from h5stream.samples.rows import Rows
     from h5stream.samples.segments import Bounds, Ends, Ids, Lengths
     from h5stream.samples.sequences import Sequences
-    from h5stream.samples.stretches import Between
+    from h5stream.samples.stretches import Between, Crop
     from h5stream.samples.table import Table
     from h5stream.staging import StagedFiles, stage, staged
     from h5stream.storage.fields import Field
@@ -51,6 +51,7 @@ _HOMES = {
     "Bounds": "h5stream.samples.segments",
     "Boxes": "h5stream.samples.boxes",
     "ChunkBatchSampler": "h5stream.sampler",
+    "Crop": "h5stream.samples.stretches",
     "Diagnosis": "h5stream.advice.diagnose",
     "Ends": "h5stream.samples.segments",
     "EpochSummary": "h5stream.advice.epoch_summary",
@@ -98,6 +99,7 @@ __all__ = [
     "Bounds",
     "Boxes",
     "ChunkBatchSampler",
+    "Crop",
     "Diagnosis",
     "Ends",
     "EpochSummary",

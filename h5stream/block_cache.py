@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 import weakref
+from collections.abc import Hashable
 from typing import Any
 
 import torch
@@ -27,24 +28,24 @@ class BlockCache:
     """
 
     def __init__(self) -> None:
-        self._blocks: collections.OrderedDict[int, tuple[int, int, Any]] = collections.OrderedDict()
+        self._blocks: collections.OrderedDict[Hashable, tuple[int, int, Any]] = collections.OrderedDict()
         with SHARED.lock:
             SHARED.caches.add(self)
 
-    def get(self, first: int) -> Any:
-        """Return the block that begins with a row; None where it is not held."""
+    def get(self, key: Hashable) -> Any:
+        """Return the block of a key, such as its first row; None where it is not held."""
         with SHARED.lock:
-            entry = self._blocks.pop(first, None)
+            entry = self._blocks.pop(key, None)
             if entry is None:
                 return None
-            self._blocks[first] = (next(SHARED.clock), entry[1], entry[2])
+            self._blocks[key] = (next(SHARED.clock), entry[1], entry[2])
             return entry[2]
 
-    def put(self, first: int, block: Any) -> None:
+    def put(self, key: Hashable, block: Any) -> None:
         """Hold a block, and let go of the oldest ones of all caches until they fit."""
         nbytes = _ENTRY_NBYTES + _nbytes(block)
         with SHARED.lock:
-            self._blocks[first] = (next(SHARED.clock), nbytes, block)
+            self._blocks[key] = (next(SHARED.clock), nbytes, block)
             caches = [cache for cache in SHARED.caches if cache._blocks]
             held = sum(cache.nbytes for cache in caches)
             while held > LIMIT_NBYTES:

@@ -16,13 +16,16 @@ from h5stream.engine.footprint import Footprint
 from h5stream.errors import OptionError, StateError
 from h5stream.mixing import warn_of_weak_shuffle
 from h5stream.order.blocks import Blocks
+from h5stream.order.drawn import drawn
 from h5stream.order.epoch import EpochOrder, Order, OrderSettings
 from h5stream.order.listed import GivenOrder, ListedOrder
-from h5stream.order.rest import RestOrder, Taken, order_after
+from h5stream.order.rest import RestOrder, Taken, order_after, whole_or_rest
+from h5stream.order.sized import SizedOrder
 from h5stream.order.users import CheckedOrder, Ranks, WindowLimit
 from h5stream.ranks import current_ranks
 from h5stream.sampler import ChunkBatchSampler, OrderSampler
 from h5stream.settings import Settings
+from h5stream.sized_batches import SizedBatches
 from h5stream.state import Place, brought_up_to_date, check_fingerprint, data_fingerprint, place_of, state_of
 
 _LISTED_AT_ONCE = 4
@@ -109,11 +112,21 @@ class Cursor:
         The batches that a sampler decides.
     footprint : Footprint
         How much is read together.
+    sized : SizedBatches, optional
+        How batches are cut by the lengths of samples.
     """
 
-    def __init__(self, settings: Settings, dataset: H5Dataset, given: GivenOrder | None, footprint: Footprint) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        dataset: H5Dataset,
+        given: GivenOrder | None,
+        footprint: Footprint,
+        sized: SizedBatches | None = None,
+    ) -> None:
         self._asked, self._dataset, self._given, self._footprint = settings, dataset, given, footprint
-        self.blocks = dataset.blocks_for(settings.shuffle)
+        self._sized = sized
+        self.blocks = self._measured(dataset.blocks_for(settings.shuffle))
         self._settings = OrderSettings(
             batch_size=settings.batch_rows or 1,
             window_rows=footprint.window_rows,
@@ -121,7 +134,9 @@ class Cursor:
             shuffle=settings.shuffle,
             drop_last=settings.drop_last,
             seed=settings.first_seed(),
+            limit=None if sized is None else sized.limit,
         )
+        self._cut: dict[tuple[OrderSettings, Taken], SizedOrder] = {}
         self._drawn: dict[tuple[int, int], Blocks] = {}
         self._seed_is_drawn = settings.seed is None and settings.generator is not None
         self._next = Place(epoch=0)
@@ -154,7 +169,9 @@ class Cursor:
 
     def batches_of(self, progress: Progress) -> int:
         """Give the batches of the whole epoch that an iteration is of."""
-        return len(self) if self._asked.order is None else progress.order.batches or 0
+        if self._asked.order is not None:
+            return progress.order.batches or 0
+        return len(self) if self._sized is None else self.order(progress.start.place.epoch).batches
 
     def check(self) -> None:
         """Refuse what gives no order, and warn the caller's caller of one that mixes too little."""
@@ -180,23 +197,37 @@ class Cursor:
             drawn = self._dataset.drawn_blocks(self._settings.shuffle, seed=key[0], epoch=epoch)
             if drawn is None:
                 return self.blocks
-            self._drawn = dict([*self._drawn.items()][-1:]) | {key: drawn}  # this epoch and the one read ahead
+            # This epoch and the one read ahead.
+            self._drawn = dict([*self._drawn.items()][-1:]) | {key: self._measured(drawn)}
         return self._drawn[key]
+
+    def _measured(self, blocks: Blocks) -> Blocks:
+        return blocks if self._sized is None else self._sized.measured(blocks)
 
     # --- orders -------------------------------------------------------------------------------------------
 
-    def order(self, epoch: int) -> EpochOrder | CheckedOrder:
+    def order(self, epoch: int) -> EpochOrder | RestOrder | CheckedOrder:
         """Give the order of a whole epoch that no sampler decides."""
         ranks = self.ranks
         if self._asked.order is not None:
             return self._users_order(epoch, ranks)
-        return EpochOrder(self._blocks_of(epoch), self._settings_of(epoch, ranks))
+        return self._own_order(self._blocks_of(epoch), self._settings_of(epoch, ranks), ())
+
+    def _own_order(self, blocks: Blocks, settings: OrderSettings, taken: Taken) -> EpochOrder | RestOrder:
+        """Give an order of the loader's own; those that have to be cut are kept, this epoch's and the next."""
+        if self._sized is None:
+            return whole_or_rest(blocks, settings, taken)
+        if (settings, taken) not in self._cut:
+            order = SizedOrder(blocks, settings, taken)
+            self._cut = dict([*self._cut.items()][-1:]) | {(settings, taken): order}
+        return self._cut[settings, taken]
 
     def order_of(self, start: Start) -> tuple[EpochOrder | RestOrder | CheckedOrder | ListedOrder, int]:
         """Give the order of an iteration, and the batch to begin with."""
         place = start.place
         if self._asked.order is None and self._given is None:
-            return order_after(self._blocks_of(place.epoch), self._settings_of(place.epoch, start.ranks), place.taken)
+            settings = self._settings_of(place.epoch, start.ranks)
+            return order_after(self._blocks_of(place.epoch), settings, place.taken, self._own_order)
         first_batch = place.taken[0][1] if place.taken else 0
         if self._given is None:
             return self._users_order(place.epoch, start.ranks), first_batch
@@ -210,6 +241,11 @@ class Cursor:
             checksum=place.checksum,
         )
         return order, first_batch
+
+    def drawn(self, order: Order, start: Start) -> Order:
+        """Give an order whose windows say what is drawn for their samples, where anything is."""
+        crops = any(one.spare is not None for one in self._dataset.layout.lookups)
+        return drawn(order, self._settings.seed, start.place.epoch) if crops else order
 
     def _users_order(self, epoch: int, ranks: Ranks) -> CheckedOrder:
         """Give what ``order=`` makes; the newest is kept, since it is asked for its length as well."""
@@ -256,6 +292,9 @@ class Cursor:
         if self._asked.order is not None:
             return OrderSampler(self._users_order(self._next.epoch, self.ranks).of_places(), self._settings.batch_size)
         ours = self._settings_of(self._next.epoch, self.ranks)
+        if self._sized is not None:
+            order = SizedOrder(dataclasses.replace(self._blocks_of(ours.epoch), rows=None), ours)
+            return OrderSampler(order, ours.batch_size)
         sampler = ChunkBatchSampler(self._dataset, ours.batch_size, shuffle=ours.shuffle)
         sampler.take_over(ours)
         return sampler
@@ -364,7 +403,8 @@ class Cursor:
         }
         if ours.shuffle:
             settings |= {"seed": ours.seed, "window": ours.window_rows, "first_window": ours.first_window_rows}
-        return {**self._data, **settings}
+        sized = {} if self._sized is None else self._sized.fingerprint
+        return {**self._data, **settings, **sized}
 
     def _taken_over(self, saved: dict[str, int | str]) -> OrderSettings:
         """Give the settings with those of a state that the user did not choose: free memory did, or chance."""

@@ -148,6 +148,7 @@ class H5Dataset(Dataset[Any]):
         self._rows = known.rows if rows is None else known.chosen(select_rows(rows, known.total))
         self._starts = known.starts(self._rows)
         self._drawn = None if self._starts is None else self._starts.numbers(seed=0, epoch=0)
+        self._seed_and_epoch = 0, 0
         self._numpy: bool = numpy or known.numpy
         if self._numpy:
             _check_numpy_has(self.layout)
@@ -164,7 +165,7 @@ class H5Dataset(Dataset[Any]):
         return self.layout.samples if chosen is None else len(chosen)
 
     def set_epoch(self, epoch: int, *, seed: int = 0) -> None:
-        """Draw the samples of an epoch, where ``samples=`` has random starts; without those it changes nothing.
+        """Draw the samples of an epoch, where ``samples=`` has random starts, and random crops of ragged fields.
 
         A loader of ours does not need it: it draws by its own seed and epoch. Under a stock DataLoader call it before
         each epoch; workers that persist keep the epoch that they began with.
@@ -176,6 +177,7 @@ class H5Dataset(Dataset[Any]):
         seed : int
             Another seed draws others.
         """
+        self._seed_and_epoch = seed, epoch
         if self._starts is not None:
             self._drawn = self._starts.numbers(seed=seed, epoch=epoch)
 
@@ -430,7 +432,8 @@ class H5Dataset(Dataset[Any]):
             objects=[objects],
         )
         if count:
-            window = Window(rows=numbers, batch=np.zeros(count, dtype=np.int32), within=by_row)
+            batch = np.zeros(count, dtype=np.int32)
+            window = Window(rows=numbers, batch=batch, within=by_row, drawn=self._seed_and_epoch)
             self._reader.read(window, destination)
             self._check_unchanged(numbers)
         return self._assembler.batch(torch.from_numpy(memory), slot_format, count, objects)
@@ -465,11 +468,11 @@ class H5Dataset(Dataset[Any]):
         if part.access in (DIRECT, HEAP) or block_nbytes > _CACHED_BLOCK_NBYTES:
             return sample_of(self._read(np.array([row])), 0)
         first = part.row_start + (row - part.row_start) // part.chunk_rows * part.chunk_rows
-        block = self._cache.get(first)
+        block = self._cache.get((first, self._seed_and_epoch))
         if block is None:
             last = min(first + part.chunk_rows, part.row_start + part.rows)
             block = self._read(np.arange(first, last, dtype=np.int64))
-            self._cache.put(first, block)
+            self._cache.put((first, self._seed_and_epoch), block)
         else:
             self._check_unchanged(np.array([row]))
         return with_tensors(sample_of(block, row - first), _copied)

@@ -99,10 +99,13 @@ class Iterations:
     def _begun(self, start: Start, max_open_batches: int) -> Iteration:
         order, first_batch = self.cursor.order_of(start)
         # What the user's code decides is read as it comes.
-        filled = (
+        filled, first_slot = (
             (order, first_batch) if isinstance(order, UsersOrder) else self.footprint.engine_order(order, first_batch)
         )
-        run = self.engine.begin(*filled, max_open_batches=max_open_batches, world_size=start.ranks.world_size)
+        filled = self.cursor.drawn(filled, start)
+        run = self.engine.begin(
+            filled, first_slot, max_open_batches=max_open_batches, world_size=start.ranks.world_size
+        )
         progress = Progress(start=start, order=order, first_batch=first_batch, batch=first_batch)
         return Iteration(run=run, progress=progress)
 

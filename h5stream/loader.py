@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from h5stream.order.users import OrderFactory
 from h5stream.profiles import arguments_from
 from h5stream.routes.choice import backend_of, route_for, sizing_for
 from h5stream.settings import DEFAULT_BATCH_ROWS, Settings, checked_epoch, remade
+from h5stream.sized_batches import sized_batches
 from h5stream.storage.extents import SampleKind
 from h5stream.storage.fields import Fields, Source
 from h5stream.structure import copy_batch
@@ -112,6 +113,13 @@ class H5StreamLoader:
         An order of your own: called as ``order(blocks, epoch, ranks)`` for each epoch, it returns an `h5stream.Order`,
         which names rows by their places in the dataset. No batch may have more than `batch_size` rows, nor a window
         more than `window`. It takes no `shuffle` or sampler, nor `window_device`. See `h5stream.Order`.
+    max_batch_rows : int or mapping of str to int, optional
+        Rows of a ragged field that a batch may have, such as tokens: it takes as many samples as fit, `batch_size` at
+        most. Where the field is padded, each sample counts as long as the longest of its batch. ``{"tokens": 4096}``
+        names the field; a number is of the one that has most rows. Each epoch has its own number of batches.
+    bucket : bool or str
+        Batches of samples of like lengths of that field, or of the one named, so that little is padded; needs
+        ``shuffle=True``.
 
     Raises
     ------
@@ -183,15 +191,18 @@ class H5StreamLoader:
         on_error: str = "raise",
         isolation: str = "thread",
         order: OrderFactory | None = None,
+        max_batch_rows: int | Mapping[str, int] | None = None,
+        bucket: bool | str = False,
     ) -> None:
         settings = Settings.of(locals()).opened()
         self.dataset, self._give_back = settings.staged(self)
         layout = self.dataset.layout
         backend = backend_of(settings, layout)
-        self._sizing, given = sizing_for(settings, self.dataset, settings.given_order(self.dataset), backend)
+        sized = sized_batches(self.dataset, settings.max_batch_rows, settings.bucket)
+        self._sizing, given = sizing_for(settings, self.dataset, settings.given_order(self.dataset), sized, backend)
         footprint = self._sizing.choose(settings.window)
-        route = route_for(settings, layout, footprint, self._sizing.batch_rows, backend)
-        self._cursor = Cursor(settings, self.dataset, given, footprint)
+        route = route_for(settings, layout, footprint, self._sizing.most_rows, backend)
+        self._cursor = Cursor(settings, self.dataset, given, footprint, sized)
         engine = engine_for(settings, layout, footprint, route, self._cursor)
         self._iterations = Iterations(engine, route, self._cursor, footprint)
         self._iterators: weakref.WeakSet[LoaderIterator] = weakref.WeakSet()

@@ -100,7 +100,7 @@ class ChunkBatchSampler(Sampler[list[int]]):
         )
         blocks = dataset.blocks_for(shuffle)
         self._blocks = replace(blocks, rows=None)  # an order of places in the dataset, whatever rows they are
-        self._places = _places_of(blocks, dataset)
+        self._places = places_of(blocks, dataset)
         self._first_batch = 0
         self._given: tuple[int, int] | None = None  # epoch, and batches of it, of the newest iteration
         self._order(0)  # complains now, not in the first epoch
@@ -258,19 +258,21 @@ class OrderSampler:
         The order.
     batch_size : int
         Rows of a batch, at most.
+    places : ndarray of int64, optional
+        The place in the dataset of each row of the order; by default itself.
     """
 
-    def __init__(self, order: Order, batch_size: int) -> None:
-        self._order, self.batch_size = order, batch_size
+    def __init__(self, order: Order, batch_size: int, places: NDArray[np.int64] | None = None) -> None:
+        self._order, self.batch_size, self._places = order, batch_size, places
 
     def __len__(self) -> int:
         return self._order.batches or 0
 
     def __iter__(self) -> Iterator[list[int]]:
-        return _listed(self._order, 0, None)
+        return _listed(self._order, 0, self._places)
 
 
-def _places_of(blocks: Blocks, dataset: H5Dataset) -> NDArray[np.int64] | None:
+def places_of(blocks: Blocks, dataset: H5Dataset) -> NDArray[np.int64] | None:
     """Give the place in a dataset of each of its samples as blocks have them; None where they are in its own order."""
     own = dataset.rows
     if blocks.rows is own or dataset.layout.draws is not None:

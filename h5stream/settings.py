@@ -70,6 +70,8 @@ class Settings:
     on_error: str
     isolation: str
     order: OrderFactory | None
+    max_batch_rows: int | Mapping[str, int] | None
+    bucket: bool | str
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Settings:
@@ -84,6 +86,7 @@ class Settings:
         for name in ("collate_fn", "worker_init_fn", "transform", "order"):
             _check_callable(name, given[name])
         settings._check_order_is_decided_once()
+        settings._check_batches_are_sized_once()
         settings._check_device_window()
         check_window(settings.window)
         checked_ranks(settings.rank, settings.world_size, listed=settings.is_listed)
@@ -118,6 +121,21 @@ class Settings:
             )
         if self.batch_size is None and self.drop_last:
             raise OptionError("batch_size=None gives single samples, so drop_last= must be left out")
+
+    def _check_batches_are_sized_once(self) -> None:
+        """Refuse what decides twice how batches are cut."""
+        if self.max_batch_rows is None and not self.bucket:
+            return
+        name = "max_batch_rows" if self.max_batch_rows is not None else "bucket"
+        if self.is_listed or self.order is not None:
+            raise OptionError(f"{name}= cuts batches itself, so sampler=, batch_sampler= and order= must be left out")
+        if self.batch_size is None:
+            raise OptionError(f"{name}= cuts batches, and batch_size=None gives single samples; leave out one of them")
+        if self.bucket and not self.shuffle:
+            raise OptionError(
+                "bucket= puts samples of like lengths together, in another order than the file's: pass shuffle=True "
+                "with it"
+            )
 
     def _check_device_window(self) -> None:
         if self.on_error not in ("raise", "skip"):
@@ -274,7 +292,7 @@ def checked_epoch(epoch: int) -> int:
     OptionError
         If it is none.
     """
-    if (number := _integer(epoch)) is None or number < 0:
+    if (number := whole_number(epoch)) is None or number < 0:
         raise OptionError(f"set_epoch takes a non-negative integer, not {epoch!r}")
     return number
 
@@ -305,7 +323,7 @@ def _check_callable(name: str, value: Any) -> None:
 def _count(name: str, value: Any, least: int, rule: str) -> int | None:
     if value is None:
         return None
-    if (number := _integer(value)) is None or number < least:
+    if (number := whole_number(value)) is None or number < least:
         fields = isinstance(value, (list, tuple, dict)) or (isinstance(value, str) and not value.isdigit())
         hint = "; fields= is given by its name" if name == "batch_size" and fields else ""
         raise OptionError(f"{name}= takes {rule}, not {value!r}{hint}")
@@ -320,7 +338,7 @@ def _checked_timeout(timeout: Any) -> float:
     return int(timeout) if isinstance(timeout, np.integer) else timeout if isinstance(timeout, int) else float(timeout)
 
 
-def _integer(value: Any) -> int | None:
+def whole_number(value: Any) -> int | None:
     """Give a whole number of whatever type, NumPy's as well; None for what is none, and for a bool."""
     try:
         return None if isinstance(value, bool) else operator.index(value)

@@ -17,7 +17,7 @@ def expected(value, dtype=None):
     dtype = value.dtype if dtype is None else dtype
     if dtype.names:
         return {name: expected(value[name]) for name in sorted(dtype.names, key=lambda name: dtype.fields[name][1])}
-    return value
+    return value.view("i8" if value.dtype.isnative else ">i8") if dtype.kind in "mM" else value
 
 
 def same(ours, theirs) -> bool:

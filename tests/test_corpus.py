@@ -37,7 +37,6 @@ REFUSED_FILES = {"ExternalDataError", "FieldLengthError", "SourceError", "NotHDF
 REFUSED_BY_DESIGN = (
     "so it has no rows",
     "references point into the file",
-    "date and time types",
     "opaque bytes",
     "wider than any torch dtype",
     "a member of variable length, which only whole datasets may have",

@@ -265,3 +265,15 @@ def test_external_links_are_refused_among_objects(tmp_path):
             H5Dataset(tmp_path / "a.h5", ".", samples=Objects(of))
         dataset = H5Dataset(tmp_path / "a.h5", ".", samples=Objects(of), allow_external=True)
         assert dataset[:][:, 0].tolist() == [0, 1, 2, 7]
+
+
+def test_compact_objects_are_read_one_by_one(tmp_path):
+    creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    creation.set_layout(h5py.h5d.COMPACT)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for k in range(30):
+            space = h5py.h5s.create_simple((6,))
+            one = h5py.h5d.create(file.id, str(k).encode(), h5py.h5t.IEEE_F32LE, space, creation)
+            one.write(h5py.h5s.ALL, h5py.h5s.ALL, np.arange(6, dtype="f4") + k // 2)
+    found = H5Dataset(tmp_path / "a.h5", {"x": "."}, samples=Objects("*"))[:]["x"]
+    assert np.array_equal(found.numpy(), np.arange(6) + np.arange(30)[:, None] // 2)

@@ -17,6 +17,7 @@ PUBLIC = [
     "Bounds",
     "Boxes",
     "ChunkBatchSampler",
+    "Crop",
     "Diagnosis",
     "Ends",
     "EpochSummary",

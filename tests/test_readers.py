@@ -698,3 +698,39 @@ def test_neural_motifs(tmp_path, stored):
         ),
     }
     check_ragged(expected, tmp_path / "VG-SGG.h5", fields)
+
+
+@STORED
+def test_mixdata(tmp_path, stored):
+    """A group a mixture, and of each a random stretch, the same one of the mixture and of both its sources."""
+    rng, segment = np.random.default_rng(0), 20
+    with h5py.File(tmp_path / "mixtures.h5", "w") as file:
+        for k in range(12):
+            for name in ("mix", "s1", "s2"):
+                write(file, f"mixtures/{k}/{name}", rng.random(segment + 5 * k).astype("f4"), stored)
+    names = ["mix", "s1", "s2"]
+    fields = {**{name: Field(name, steps=range(segment)) for name in names}, "number": SampleNumber()}
+    samples = Sequences(segment, of="mixtures/*", starts="random")
+    epochs = []
+    loader = H5StreamLoader(tmp_path / "mixtures.h5", 5, shuffle=True, fields=fields, samples=samples)
+    with h5py.File(tmp_path / "mixtures.h5") as file, loader:
+        for _ in range(2):
+            starts = {}
+            for batch in loader:
+                for mix, s1, s2 in zip(*(batch[name].numpy() for name in names), strict=True):
+                    key, r = _found_in(file["mixtures"], mix)
+                    assert np.array_equal(s1, file[f"mixtures/{key}/s1"][r : r + segment])
+                    assert np.array_equal(s2, file[f"mixtures/{key}/s2"][r : r + segment])
+                    starts[key] = r
+            assert len(starts) == 12
+            epochs.append(starts)
+    assert epochs[0] != epochs[1]
+
+
+def _found_in(mixtures, stretch):
+    """Find the mixture that a stretch is of, and where it begins."""
+    for key, group in mixtures.items():
+        for r in np.flatnonzero(group["mix"][:] == stretch[0]).tolist():
+            if np.array_equal(group["mix"][r : r + len(stretch)], stretch):
+                return key, r
+    raise AssertionError("no mixture has it")

@@ -45,6 +45,7 @@ ROOMS = {
     "sampler": "`ChunkBatchSampler`",
     "ranks": "which part of an epoch is ours",
     "settings": "every argument of the loader, checked once",
+    "sized_batches": "how batches are cut by the lengths of samples",
     "routes": "how filled slots reach the user: host, pinned, device, device window",
     "state": "checkpoints: a few numbers",
     "cursor": "which order each epoch has, and which comes next",

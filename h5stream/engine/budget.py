@@ -43,6 +43,10 @@ _log = logging.getLogger("h5stream")
 SPAN_PLAN_NBYTES = 64
 """What a span takes while it is planned: first row, length, sample and place in 64 bits, sorted, then in 32."""
 
+CUT_NBYTES = 40
+"""What it takes to cut a line by the lengths of samples, for each of them: lengths, their sums, what they are sorted
+by; most of it for a moment."""
+
 LEAST_READ_NBYTES = 256
 """Bytes of a row for each read that it takes, at least, for rows to be read one by one: shorter reads cost their
 system call, half a microsecond, and little else."""
@@ -98,7 +102,28 @@ def threads_within(layout: SampleLayout, threads: int, memory_budget: int) -> in
     return max(1, min(threads, max(memory_budget // SCRATCH_SHARE, scratch) // scratch))
 
 
-def shape_of(layout: SampleLayout, kept: tuple[int, ...] = (), selected: NDArray[np.int64] | None = None) -> Shape:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitedField:
+    """The ragged field by whose rows batches are cut.
+
+    Attributes
+    ----------
+    number : int
+        The field's.
+    rows : int or None
+        Rows of a batch, at most; None where only samples of like lengths come together.
+    """
+
+    number: int
+    rows: int | None
+
+
+def shape_of(
+    layout: SampleLayout,
+    kept: tuple[int, ...] = (),
+    selected: NDArray[np.int64] | None = None,
+    limited: LimitedField | None = None,
+) -> Shape:
     """Give what of a layout decides how much memory an epoch takes.
 
     Parameters
@@ -109,6 +134,8 @@ def shape_of(layout: SampleLayout, kept: tuple[int, ...] = (), selected: NDArray
         Datasets that are kept in memory.
     selected : ndarray of int64, optional
         The rows of an epoch, if not all.
+    limited : LimitedField, optional
+        What batches are cut by.
     """
     rows = layout.samples if selected is None else len(selected)
     read = [
@@ -126,35 +153,35 @@ def shape_of(layout: SampleLayout, kept: tuple[int, ...] = (), selected: NDArray
         planned=len(planned),
         chunks_a_row=sum(_chunks_a_row(layout, parts, rows) for parts in planned),
         kept_nbytes=resident_format(layout, kept).nbytes if kept else 0,
-        data_nbytes=_data_nbytes(layout, selected),
+        data_nbytes=_data_nbytes(layout, selected) + (0 if limited is None else rows * CUT_NBYTES),
         largest_row=max(layout.rows, layout.samples),
         objects=sum(field.kind == "object" for field in layout.fields),
         seam_rows=_seam_rows(layout, planned),
         span_nbytes=_span_nbytes(layout, planned),
         anywhere=not planned and _rows_anywhere(read) and not any(field.ragged for field in layout.fields),
-        ragged=tuple(_ragged_bytes(layout)),
+        ragged=tuple(_ragged_bytes(layout, limited)),
     )
 
 
-def _ragged_bytes(layout: SampleLayout) -> Iterator[RaggedBytes]:
-    for one in layout.lookups:
-        if one.counts is None:
-            continue
-        for target in layout.datasets[one.dataset][0].targets:
-            field = layout.fields[target.field]
-            yield _bytes_of(one.counts * field.placed_nbytes, field)
+def _ragged_bytes(layout: SampleLayout, limited: LimitedField | None) -> Iterator[RaggedBytes]:
+    for number, one in layout.ragged.items():
+        assert one.counts is not None
+        field = layout.fields[number]
+        rows = None if limited is None or limited.number != number else limited.rows
+        yield _bytes_of(one.counts * field.placed_nbytes, field, None if rows is None else rows * field.placed_nbytes)
     for number, field in layout.listed:
         parts = layout.datasets[number]
         every = [part.heap.nbytes_of(slice(None)).reshape(part.rows, -1).sum(axis=1) for part in parts if part.heap]
         yield _bytes_of(np.concatenate(every), field)
 
 
-def _bytes_of(nbytes: NDArray[np.int64], field: FieldLayout) -> RaggedBytes:
+def _bytes_of(nbytes: NDArray[np.int64], field: FieldLayout, limit: int | None = None) -> RaggedBytes:
     return RaggedBytes(
         mean=float(nbytes.mean()),
         deviation=float(nbytes.std()),
         most=int(nbytes.max()),
         is_padded=field.ragged is not None and field.ragged.form == "pad",
+        limit=limit,
     )
 
 
@@ -221,6 +248,7 @@ def size_for(
     threads: int,
     shuffle: bool = True,
     whole_windows: bool = False,
+    limited: LimitedField | None = None,
 ) -> Footprint:
     """Choose the datasets that are kept, and size the windows with what is left.
 
@@ -235,7 +263,7 @@ def size_for(
     for kept in (datasets_to_keep(layout, memory_budget), ()):
         try:
             size = size_window(
-                shape_of(layout, kept, selected),
+                shape_of(layout, kept, selected, limited),
                 batch_size=batch_size,
                 window=window,
                 memory_budget=memory_budget,
@@ -308,7 +336,7 @@ class Sizing:
     selected : ndarray of int64 or None
         The rows of an epoch, if not all.
     batch_rows : int
-        Rows of a batch.
+        Rows of a batch; of most, where batches are cut by `limited`.
     memory_budget : int
         Bytes for slots, windows, plans and scratch.
     most_budget : int
@@ -324,6 +352,10 @@ class Sizing:
         Memory of the device that holds the windows; None where they lie on the host.
     whole_windows : bool
         Whether windows are read whole, whatever rows cost.
+    limited : LimitedField or None
+        What batches are cut by.
+    room : int
+        Rows that a slot holds where that is more than `batch_rows`. What no row is written to takes no memory.
     """
 
     layout: SampleLayout
@@ -336,6 +368,13 @@ class Sizing:
     shuffle: bool
     device_nbytes: int | None = None
     whole_windows: bool = False
+    limited: LimitedField | None = None
+    room: int = 0
+
+    @property
+    def most_rows(self) -> int:
+        """Rows of a batch, at most."""
+        return max(self.batch_rows, self.room)
 
     @property
     def rows(self) -> int:
@@ -373,6 +412,7 @@ class Sizing:
                     threads=threads,
                     shuffle=self.shuffle,
                     whole_windows=self.whole_windows or self.device_nbytes is not None,
+                    limited=self.limited,
                 )
             except BudgetError as error:
                 if host_window != "auto" or error.needed > self.most_budget:
@@ -437,7 +477,7 @@ class Sizing:
         return replace(size, window_rows=rows, first_window_rows=first_rows, wished_rows=rows)
 
     def _of_rows(self, rows: int, size: Footprint) -> Footprint:
-        shape = shape_of(self.layout, size.kept, self.selected)
+        shape = shape_of(self.layout, size.kept, self.selected, self.limited)
         given: dict[str, Any] = {"batch_size": self.batch_rows, "window": rows, "threads": size.threads}
         given["shuffle"] = self.shuffle
         try:

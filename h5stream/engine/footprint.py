@@ -84,17 +84,27 @@ class RaggedBytes:
         Of the largest.
     is_padded : bool
         Whether all samples of a batch are filled up to as many as the largest of it has.
+    limit : int or None
+        Of a batch, where batches are cut by it, padded or not.
     """
 
     mean: float
     deviation: float
     most: int
     is_padded: bool = False
+    limit: int | None = None
 
     def of(self, samples: int) -> int:
         """Give the bytes that a batch of so many samples takes: few batches in ten thousand take more."""
         likely = math.ceil(samples * self.mean + 4 * math.sqrt(samples) * self.deviation)
-        return min(samples * self.most, max(likely, self.most))
+        return self._limited(min(samples * self.most, max(likely, self.most)))
+
+    def padded(self, samples: int) -> int:
+        """Give the bytes that they take once all are as long as the largest."""
+        return self._limited(samples * self.most) if self.is_padded else 0
+
+    def _limited(self, nbytes: int) -> int:
+        return nbytes if self.limit is None else min(nbytes, self.limit)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +192,7 @@ class Shape:
 
     def padded_nbytes(self, batch_size: int) -> int:
         """Give the bytes of what is padded when a batch is handed over."""
-        return sum(batch_size * each.most for each in self.ragged if each.is_padded)
+        return sum(each.padded(batch_size) for each in self.ragged)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

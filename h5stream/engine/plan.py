@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from h5stream.engine import kernels
 from h5stream.engine.ragged import Share
 from h5stream.order.epoch import Window
+from h5stream.order.permutation import CROPS, fractions_of
 from h5stream.order.places import Places, is_ascending, less, narrowed, new_array, pieces, place_dtype, sought
 from h5stream.samples.space import SequenceSpace, Steps
 from h5stream.samples.spans import spans_of
@@ -41,6 +42,8 @@ class Placement:
         Places that a sample has; 1 where a place is a sample.
     share : Share or None
         Of a ragged dataset, what says to which sample a place belongs.
+    drawn : tuple of int
+        Seed and epoch, of which random crops are a function.
     """
 
     rows: Places
@@ -49,13 +52,15 @@ class Placement:
     counts: Places | None = None
     of_sample: int = 1
     share: Share | None = None
+    drawn: tuple[int, int] = (0, 0)
 
     @classmethod
     def of(cls, window: Window, first_batch: int = 0) -> Placement:
         """Take over a window of an order, its batches counted from `first_batch`."""
         batch = less(window.batch, first_batch) if first_batch else narrowed(window.batch)
         counts = None if window.counts is None else narrowed(window.counts)
-        return cls(rows=narrowed(window.rows), batch=batch, within=narrowed(window.within), counts=counts)
+        rows, within = narrowed(window.rows), narrowed(window.within)
+        return cls(rows=rows, batch=batch, within=within, counts=counts, drawn=window.drawn)
 
     @classmethod
     def from_first(cls, window: Window) -> tuple[int, Placement]:
@@ -144,6 +149,8 @@ class Placement:
         samples, batch = self.rows[order], self.batch[order]
         assert lookup.counts is not None
         first, counts = lookup.rows[samples], lookup.counts[samples]
+        if lookup.spare is not None:
+            first = first + (fractions_of(samples, *self.drawn, CROPS) * (lookup.spare[samples] + 1)).astype(np.int64)
         share = Share.of(fields, batch, self.within[order], counts)
         some = np.flatnonzero(counts)
         within = share.starts[:-1] - share.begins[batch]

@@ -25,10 +25,13 @@ class Blocks:
     rows : ndarray of int64 or None
         The selected rows, ascending, or as the user lists them for an epoch that is not shuffled; a row that is
         selected several times has several places. None where all rows are selected, and a row is its place.
+    lengths : ndarray of int64 or None
+        The length of each place, where batches are cut by it: the rows that the sample has of a ragged field.
     """
 
     edges: NDArray[np.int64]
     rows: NDArray[np.int64] | None = None
+    lengths: NDArray[np.int64] | None = None
     _largest: int = field(init=False, repr=False, default=0)
 
     def __post_init__(self) -> None:

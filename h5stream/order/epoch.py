@@ -37,12 +37,15 @@ class Window:
         Its place in that batch.
     counts : ndarray of int, shape (n,), optional
         Where each is a span of that many consecutive rows, which go to consecutive places.
+    drawn : tuple of int
+        Seed and epoch, of which what is drawn for each sample is a function; see `h5stream.order.drawn`.
     """
 
     rows: Places
     batch: Places
     within: Places
     counts: Places | None = None
+    drawn: tuple[int, int] = (0, 0)
 
     @classmethod
     def of_batches(cls, first_batch: int, rows: Sequence[NDArray[np.integer[Any]]]) -> Window:
@@ -159,12 +162,14 @@ class CutOrder(Order, Protocol):
     ----------
     run : tuple of int
         Where on the line this rank's places begin and end.
-    cut : BatchCut
-        How they are cut into batches.
     """
 
     run: tuple[int, int]
-    cut: BatchCut
+
+    @property
+    def cut(self) -> Cut:
+        """How they are cut into batches."""
+        ...
 
     @property
     def window_edges(self) -> NDArray[np.int64]:
@@ -182,6 +187,32 @@ class CutOrder(Order, Protocol):
     def outputs(self, window: int) -> tuple[Places, Places]:
         """Give both."""
         ...
+
+
+class Cut(Protocol):
+    """How a run of output places becomes batches. Immutable."""
+
+    @property
+    def rows(self) -> int:
+        """Output places."""
+        ...
+
+    @property
+    def batches(self) -> int:
+        """How many batches."""
+        ...
+
+    def start_of(self, batch: int) -> int:
+        """Give the first output place of a batch."""
+
+    def size_of(self, batch: int) -> int:
+        """Give the rows of a batch."""
+
+    def batch_of(self, output: int) -> int:
+        """Give the batch of one output place."""
+
+    def locate(self, output: Places) -> tuple[Places, Places]:
+        """Give batch and place in it for output places."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,6 +259,25 @@ class BatchCut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BatchLimit:
+    """How batches of samples of unlike lengths are cut; see `h5stream.order.sized`.
+
+    Attributes
+    ----------
+    rows : int or None
+        Rows that a batch may have; None for any number.
+    padded : bool
+        Whether each sample counts as many rows as the longest of its batch.
+    bucketed : bool
+        Whether samples of like lengths come together.
+    """
+
+    rows: int | None = None
+    padded: bool = False
+    bucketed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OrderSettings:
     """What an epoch's order depends on, besides the blocks.
 
@@ -247,6 +297,8 @@ class OrderSettings:
         Non-negative.
     rank, world_size : int
         Which run of the line is ours.
+    limit : BatchLimit or None
+        How batches are cut by the blocks' lengths; None where each has `batch_size` rows.
     """
 
     batch_size: int
@@ -258,6 +310,7 @@ class OrderSettings:
     epoch: int = 0
     rank: int = 0
     world_size: int = 1
+    limit: BatchLimit | None = None
 
     def __post_init__(self) -> None:
         for name, least in (
@@ -351,7 +404,11 @@ class EpochOrder:
 
     def rows_of_window(self, window: int) -> Places:
         """Give a window's rows, ascending."""
-        return self._rows_between(int(self.window_edges[window]), int(self.window_edges[window + 1]))
+        return self.blocks.rows_at(self.places_of_window(window))
+
+    def places_of_window(self, window: int) -> Places:
+        """Give the places of a window's rows in the selection, ascending."""
+        return _concatenated_ranges(*self.window_ranges(window))
 
     def outputs_of_window(self, window: int) -> Places:
         """Give the output place on this rank of each of a window's rows."""
@@ -384,9 +441,6 @@ class EpochOrder:
         ([2, 6, 8], [4, 8, 10])
         """
         return self._ranges_between(int(self.window_edges[window]), int(self.window_edges[window + 1]))
-
-    def _rows_between(self, start: int, stop: int) -> Places:
-        return self.blocks.rows_at(_concatenated_ranges(*self._ranges_between(start, stop)))
 
     def _ranges_between(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         first = int(np.searchsorted(self._line_edges, start, side="right")) - 1

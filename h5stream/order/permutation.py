@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from h5stream.order.places import Places, new_array, pieces, place_dtype
 
-BLOCKS, ROWS, DRAWS = 1, 2, 3
+BLOCKS, ROWS, DRAWS, BATCHES, CROPS = 1, 2, 3, 4, 5
 """What random numbers are for; keeps the streams of one (seed, epoch) apart."""
 
 
@@ -27,6 +27,25 @@ def random_words(count: int, *key: int) -> NDArray[np.uint64]:
     """
     words: NDArray[np.uint64] = np.random.Philox(key=_seed(key).generate_state(2, np.uint64)).random_raw(count)
     return words
+
+
+def fractions_of(numbers: Places, *key: int) -> NDArray[np.float64]:
+    """Give each of some numbers a random fraction from 0 to less than 1, as a function of it and of `key` alone.
+
+    SplitMix64's mixing, whose every step is a bijection. Source: prng.di.unimi.it/splitmix64.c.
+
+    Examples
+    --------
+    >>> fractions_of(np.array([7, 5, 7]), 1, 2).round(3).tolist()
+    [0.107, 0.654, 0.107]
+    """
+    words = (numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    words += _seed(key).generate_state(1, np.uint64)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        words = (words ^ (words >> np.uint64(shift))) * np.uint64(factor)
+    words ^= words >> np.uint64(31)
+    fractions: NDArray[np.float64] = np.multiply(words >> np.uint64(11), 2.0**-53, dtype=np.float64)
+    return fractions
 
 
 def permutation(count: int, *key: int) -> Places:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
 from h5stream.order.blocks import Blocks
-from h5stream.order.epoch import BatchCut, EpochOrder, OrderSettings, Window, count_batches, rank_run, windows_of
+from h5stream.order.epoch import BatchCut, Cut, EpochOrder, OrderSettings, Window, count_batches, rank_run, windows_of
 from h5stream.order.places import Places
 
 Taken = tuple[tuple[int, int], ...]
@@ -26,7 +26,7 @@ Taken = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Stretch:
+class Stretch:
     """Output places `start` to `stop` of one of the ranks that began the epoch."""
 
     rank: int
@@ -72,6 +72,8 @@ class RestOrder:
     >>> [rest.batch_rows(k).tolist() for k in range(rest.batches)]
     [[2, 3], [4, 5], [8, 9], [10, 11]]
     """
+
+    cut: Cut
 
     def __init__(self, blocks: Blocks, settings: OrderSettings, taken: Taken) -> None:
         self.blocks, self.settings = blocks, settings
@@ -143,8 +145,18 @@ class RestOrder:
         return found
 
 
-def order_after(blocks: Blocks, settings: OrderSettings, taken: Taken) -> tuple[EpochOrder | RestOrder, int]:
-    """Give the order of an epoch of which some was taken, and the batch to go on with.
+def whole_or_rest(blocks: Blocks, settings: OrderSettings, taken: Taken) -> EpochOrder | RestOrder:
+    """Give the order of an epoch, or of what other numbers of ranks left of it."""
+    return RestOrder(blocks, settings, taken) if taken else EpochOrder(blocks, settings)
+
+
+def order_after(
+    blocks: Blocks,
+    settings: OrderSettings,
+    taken: Taken,
+    order_of: Callable[[Blocks, OrderSettings, Taken], EpochOrder | RestOrder] = whole_or_rest,
+) -> tuple[EpochOrder | RestOrder, int]:
+    """Give the order of an epoch of which some was taken, and the batch to go on with; `order_of` makes orders.
 
     Examples
     --------
@@ -157,17 +169,17 @@ def order_after(blocks: Blocks, settings: OrderSettings, taken: Taken) -> tuple[
     before, first_batch = taken, 0
     if taken and taken[-1][0] == settings.world_size:
         before, first_batch = taken[:-1], taken[-1][1]
-    order = RestOrder(blocks, settings, before) if before else EpochOrder(blocks, settings)
+    order = order_of(blocks, settings, before)
     if first_batch > order.batches:
         raise OptionError(f"{first_batch:,} batches were taken, but there are {order.batches:,}")
     return order, first_batch
 
 
-def _left(rows: int, settings: OrderSettings, taken: Taken) -> list[_Stretch]:
+def _left(rows: int, settings: OrderSettings, taken: Taken) -> list[Stretch]:
     """Give what is left of the runs of the ranks that began, one behind the other."""
     first = dataclasses.replace(settings, rank=0, world_size=taken[0][0])
     runs = [rank_run(rows, dataclasses.replace(first, rank=rank)) for rank in range(first.world_size)]
-    line = [_Stretch(rank=rank, start=0, stop=stop - start) for rank, (start, stop) in enumerate(runs)]
+    line = [Stretch(rank=rank, start=0, stop=stop - start) for rank, (start, stop) in enumerate(runs)]
     for number, (ranks, batches_taken) in enumerate(taken):
         some = dataclasses.replace(settings, rank=0, world_size=ranks)
         total = sum(stretch.stop - stretch.start for stretch in line)
@@ -182,8 +194,8 @@ def _left(rows: int, settings: OrderSettings, taken: Taken) -> list[_Stretch]:
 
 
 def _left_of(
-    line: list[_Stretch], total: int, rank: int, settings: OrderSettings, batches: int, taken: int
-) -> Iterator[_Stretch]:
+    line: list[Stretch], total: int, rank: int, settings: OrderSettings, batches: int, taken: int
+) -> Iterator[Stretch]:
     """Give what one rank has left of its run of a line."""
     start, stop = rank_run(total, dataclasses.replace(settings, rank=rank), batches)
     cut = BatchCut(rows=stop - start, batch_size=settings.batch_size, batches=batches)
@@ -203,7 +215,7 @@ def _batches_left(rows: int, settings: OrderSettings) -> int:
         ) from error
 
 
-def _sliced(line: Iterable[_Stretch], start: int, stop: int) -> Iterator[_Stretch]:
+def _sliced(line: Iterable[Stretch], start: int, stop: int) -> Iterator[Stretch]:
     """Give the places `start` to `stop` of a line."""
     place = 0
     for stretch in line:
@@ -215,7 +227,7 @@ def _sliced(line: Iterable[_Stretch], start: int, stop: int) -> Iterator[_Stretc
         place = after
 
 
-def _parts_of(stretch: _Stretch, order: EpochOrder) -> Iterator[_Part]:
+def _parts_of(stretch: Stretch, order: EpochOrder) -> Iterator[_Part]:
     edges = (order.window_edges - order.run[0]).tolist()
     for number, (begin, end) in enumerate(itertools.pairwise(edges)):
         if end > stretch.start and begin < stretch.stop:

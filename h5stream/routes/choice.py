@@ -13,7 +13,7 @@ from h5stream.device.backend import DeviceBackend, backend_for
 from h5stream.device.cuda import is_cuda_available
 from h5stream.device.window import check_fields
 from h5stream.engine.assemble import Assembler
-from h5stream.engine.budget import Sizing
+from h5stream.engine.budget import LimitedField, Sizing
 from h5stream.engine.footprint import Footprint
 from h5stream.engine.slots import SlotFormat
 from h5stream.errors import OptionError
@@ -24,6 +24,7 @@ from h5stream.routes.host import HostRoute, LeasedTensors
 from h5stream.routes.pinned import PinnedRoute
 from h5stream.routes.route import Handover, Route
 from h5stream.settings import DEFAULT_BATCH_ROWS, Settings
+from h5stream.sized_batches import SizedBatches
 from h5stream.storage.layout import SampleLayout
 from h5stream.workers.passes import Finish
 
@@ -53,11 +54,18 @@ def backend_of(settings: Settings, layout: SampleLayout) -> DeviceBackend[Any, A
 
 
 def sizing_for(
-    settings: Settings, dataset: H5Dataset, given: GivenOrder | None, backend: DeviceBackend[Any, Any] | None
+    settings: Settings,
+    dataset: H5Dataset,
+    given: GivenOrder | None,
+    sized: SizedBatches | None,
+    backend: DeviceBackend[Any, Any] | None,
 ) -> tuple[Sizing, GivenOrder | None]:
     """Give what the size of windows depends on, and the sampler's batches with the room that there is for each."""
     rows = given.said_rows if given is not None else min(settings.batch_rows or 1, len(dataset))
     budget, most_budget = settings.budget()
+    most = 0
+    if sized is not None and rows is not None:
+        rows, most = sized.samples(rows)
     sizing = Sizing(
         layout=dataset.layout,
         selected=dataset.rows,
@@ -70,6 +78,8 @@ def sizing_for(
         shuffle=settings.shuffle or settings.order is not None or not dataset.is_in_file_order,
         device_nbytes=None if settings.window_device is None or backend is None else backend.total_nbytes(),
         whole_windows=settings.order is not None,
+        limited=None if sized is None else LimitedField(number=sized.field, rows=sized.limit.rows),
+        room=most,
     )
     if given is None or rows is not None:
         return sizing, given
@@ -111,7 +121,7 @@ def route_for(
         transform=settings.transform,
     )
     assembler = Assembler(layout, gives_lists=not settings.takes_apart)
-    slot_format = SlotFormat.for_rows(layout.fields, footprint.slot_rows)
+    slot_format = SlotFormat.for_rows(layout.fields, max(footprint.slot_rows, batch_rows))
     elsewhere, rest = handover.split()
     ways: dict[str, Any] = {"slot_format": slot_format, "most_slots": footprint.max_open_batches}
     if backend is not None:

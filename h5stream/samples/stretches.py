@@ -10,10 +10,13 @@ from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
 from h5stream.samples.segments import Bounds, Lengths
+from h5stream.samples.sequences import integer
 
 Ints = NDArray[np.int64]
 
 FORMS = ("packed", "nested", "pad", "list")
+
+PLACES = ("random", "start", "center")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,43 @@ class Between:
 Stretches = Bounds | Lengths | Between
 
 
+@dataclass(frozen=True, slots=True)
+class Crop:
+    """A part of each sample of a ragged field: `length` rows that follow one another, or all where there are fewer.
+
+    A random one begins at another row in each epoch, by seed, epoch and sample alone: a state that is resumed goes on
+    with the same. Where several fields of a sample are cropped, they are at the same fraction of the rows that are
+    left over, so fields of equal lengths give the same rows for equal crops, and others the same part of the sample
+    but for rounding. A single sample, ``dataset[i]``, is that of seed 0 and epoch 0; see `H5Dataset.set_epoch`.
+
+    Parameters
+    ----------
+    length : int
+        Rows, at most.
+    at : str
+        ``"random"``, ``"start"`` or ``"center"``.
+
+    Raises
+    ------
+    OptionError
+        If it is none of these, or no number of rows.
+
+    Examples
+    --------
+    >>> Crop(100, at="center")
+    Crop(length=100, at='center')
+    """
+
+    length: int
+    at: str = "random"
+
+    def __post_init__(self) -> None:
+        if integer(self.length, "length") < 1:
+            raise OptionError(f"Crop takes a row or more, not {self.length!r}")
+        if self.at not in PLACES:
+            raise OptionError(f"Crop: at= is {', '.join(map(repr, PLACES))}, not {self.at!r}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ragged:
     """How a field that has another number of rows in each sample comes in a batch.
@@ -55,14 +95,14 @@ class Ragged:
     ----------
     form : str
         ``"packed"``, ``"nested"``, ``"pad"`` or ``"list"``.
-    most_rows : int or None
-        Rows of a sample that are read, at most.
+    crop : Crop or None
+        The part of a sample that is read; None for all.
     pad_value : float
         What stands behind the rows of a sample, where they are padded.
     """
 
     form: str = "packed"
-    most_rows: int | None = None
+    crop: Crop | None = None
     pad_value: float = 0
 
 

@@ -55,7 +55,7 @@ def check_alike(
     for other, identity, label in zip(files[1:], identities[1:], called[1:], strict=True):
         where = "" if label == repr(identity.path) else f" in {label}"
         for a, b in zip(first.fields, other.fields, strict=False):
-            if (a.kind, a.dtype, a.row_shape, a.cast) != (b.kind, b.dtype, b.row_shape, b.cast):
+            if (a.kind, a.dtype, a.unit, a.row_shape, a.cast) != (b.kind, b.dtype, b.unit, b.row_shape, b.cast):
                 raise FieldLengthError(
                     f"{identity.path!r}: field {b.name!r} has rows of {_words(b)}{where}, but {a.name!r} in "
                     f"{called[0]} has rows of {_words(a)}; what is read as one must agree{_hint(a, b)}",
@@ -83,7 +83,7 @@ def _hint(a: FieldLayout, b: FieldLayout) -> str:
 
 def _words(field: FieldLayout) -> str:
     cast = "" if field.cast is None else f" cast to {field.cast}"
-    return f"{field.dtype} {field.row_shape}{cast}"
+    return f"{field.unit or field.dtype} {field.row_shape}{cast}"
 
 
 def with_like_strings(files: list[FileParts]) -> list[FileParts]:

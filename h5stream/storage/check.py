@@ -29,6 +29,12 @@ _LOOKED_UP = 5
 _LOOKED_UP_NBYTES = 2 * 1024 * 1024
 
 
+_COMPACT_NBYTES = 64 * 1024
+"""A message of an object header has no more: so much has a compact dataset, and its header not much besides."""
+
+_HEADER_NBYTES = 8 * 1024
+
+
 def read_raw_box(dataset: Any, start: tuple[int, ...], count: tuple[int, ...]) -> NDArray[np.void]:
     """Read a box of elements through h5py in the file's own type, without any conversion.
 
@@ -63,6 +69,30 @@ def fill_element(dataset: Any, index: ChunkIndex) -> NDArray[np.uint8] | None:
     missing = int(gaps[0]) if len(gaps) else len(index.numbers)
     one = read_raw_box(dataset, index.coordinates(missing), (1,) * len(index.shape))
     return one.reshape(-1).view(np.uint8)
+
+
+def compact_offset(dataset: Any, identity: SourceIdentity) -> int | None:
+    """Give where the bytes of a compact dataset lie in its file; None if they are not found in its object header.
+
+    Libhdf5 does not tell where in the header they are. What is found there is byte for byte what it reads, so it does
+    not matter what they are part of: a file that changes is refused.
+    """
+    shape = dataset.shape
+    if math.prod(shape) * dataset.id.get_type().get_size() > _COMPACT_NBYTES:  # damaged
+        return None
+    stored = read_raw_box(dataset, (0,) * len(shape), shape).tobytes()
+    header = dataset.file.userblock_size + h5py.h5o.get_info(dataset.id).addr
+    nbytes = min(identity.size - header, len(stored) + _HEADER_NBYTES)
+    if not stored or nbytes < len(stored):
+        return None
+    around = bytearray(nbytes)
+    source = identity.open()
+    try:
+        source.read_many((header,), (memoryview(around),))
+    finally:
+        source.close()
+    found = around.find(stored)
+    return None if found < 0 else header + found
 
 
 def why_not_decoded_here(dataset: Any, part: DatasetPart, identity: SourceIdentity) -> str:

@@ -110,7 +110,7 @@ def leaf_of(dtype: np.dtype[Any], member: tuple[str, ...], stacked: tuple[str, .
         current, inner = current.fields[name][:2]
         offset += inner
     base, shape = current.subdtype or (current, ())
-    if base.fields is not None or base.kind not in "biufcS" or base.subdtype is not None:
+    if base.fields is not None or base.kind not in "biufcSmM" or base.subdtype is not None:
         return None
     unit = {"c": base.itemsize // 2, "S": 1}.get(base.kind, base.itemsize)
     if unit not in (1, 2, 4, 8):
@@ -121,9 +121,20 @@ def leaf_of(dtype: np.dtype[Any], member: tuple[str, ...], stacked: tuple[str, .
         unit_nbytes=unit,
         units=current.itemsize // unit,
         swapped=unit > 1 and base.newbyteorder("=") != base,
-        dtype=np.dtype(base.newbyteorder("=")),
+        dtype=held_dtype(base),
         shape=tuple(shape),
     )
+
+
+def held_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Give the type that a batch holds a scalar as: native, and the whole numbers that dates and times are.
+
+    Examples
+    --------
+    >>> held_dtype(np.dtype(">f4")), held_dtype(np.dtype("M8[s]"))
+    (dtype('float32'), dtype('int64'))
+    """
+    return np.dtype(np.int64) if dtype.kind in "mM" else np.dtype(dtype.newbyteorder("="))
 
 
 def _stacked(leaves: list[Leaf | None]) -> Leaf | None:
@@ -182,7 +193,7 @@ def vlen_base(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
 def is_laid_out_as_numpy(dataset: Any) -> bool:
     """Tell whether the stored elements have, byte for byte, the layout of ``dataset.dtype``.
 
-    False for bit fields, odd precisions, foreign float formats and the like, which h5py converts.
+    False for odd precisions, foreign float formats and the like, which h5py converts.
     """
     return is_stored_as(dataset.id.get_type(), dataset.dtype)
 
@@ -197,7 +208,21 @@ def is_stored_as(stored: Any, dtype: np.dtype[Any]) -> bool:
         return False
 
 
+BITFIELDS = tuple(getattr(h5py.h5t, f"STD_B{bits}{order}") for bits in (8, 16, 32, 64) for order in ("LE", "BE"))
+"""Bit fields without unused bits: the bytes of an unsigned number."""
+
+
+def _is_number_of_bits(stored: Any, numpy_like: Any) -> bool:
+    """Tell whether a bit field has the bytes of an unsigned number."""
+    if numpy_like.get_class() != h5py.h5t.INTEGER or numpy_like.get_sign() != h5py.h5t.SGN_NONE:
+        return False
+    alike = stored.get_size() == 1 or stored.get_order() == numpy_like.get_order()
+    return alike and stored.get_size() == numpy_like.get_size() and any(stored.equal(one) for one in BITFIELDS)
+
+
 def _same_layout(stored: Any, numpy_like: Any) -> bool:
+    if stored.get_class() == h5py.h5t.BITFIELD:
+        return _is_number_of_bits(stored, numpy_like)
     if stored.get_class() != numpy_like.get_class() or stored.get_size() != numpy_like.get_size():
         return False
     kind = stored.get_class()
@@ -218,6 +243,9 @@ def _same_layout(stored: Any, numpy_like: Any) -> bool:
     if kind == h5py.h5t.VLEN:
         # The file holds heap addresses, of which libhdf5 makes pointers: reading them raw would leak.
         return False
+    if kind == h5py.h5t.INTEGER and stored.get_size() == 1 and stored.get_order() != numpy_like.get_order():
+        numpy_like = numpy_like.copy()  # one byte has no order
+        numpy_like.set_order(stored.get_order())
     return bool(stored.equal(numpy_like))
 
 
@@ -257,13 +285,11 @@ def refusal(dtype: np.dtype[Any]) -> str | None:
         return "references point into the file and mean nothing in a batch; read what they point to"
     if dtype.kind == "V" and dtype.fields is None and dtype.subdtype is None:
         return "opaque bytes have no number type; store them as uint8, or read them with h5py"
-    if dtype.kind in "mM":
-        return "date and time types are stored as opaque bytes; store them as int64"
     if dtype.kind in "fc" and dtype.itemsize > (8 if dtype.kind == "f" else 16):
         return f"{dtype} is wider than any torch dtype; store it as float64 (complex128)"
     if dtype.subdtype is not None:
         return refusal(dtype.subdtype[0])
     inside = h5py.check_vlen_dtype(dtype)
     if isinstance(inside, np.dtype):
-        return refusal(inside)
+        return "dates and times of variable length have no form" if inside.kind in "mM" else refusal(inside)
     return None

@@ -216,8 +216,8 @@ class FieldReader:
         if known is None:
             said = field.rows if isinstance(field.rows, Stretches) else None
             given = None if said is not None or isinstance(field.rows, str) else field.rows
-            most_rows = None if field.ragged is None else field.ragged.most_rows
-            known = LookedUp(name=field.name, given=given, said=said, most_rows=most_rows)
+            crop = None if field.ragged is None else field.ragged.crop
+            known = LookedUp(name=field.name, given=given, said=said, crop=crop)
             self._looked_up[place] = known
         first = 0 if field.file else known.rows
         if not field.file:
@@ -240,8 +240,8 @@ class FieldReader:
 
     def _add_values(self, place: int, field: Field, lengths: dict[str, int]) -> Any:
         """Add a ragged field whose rows are the items of values of variable length."""
-        most_rows = None if field.ragged is None else field.ragged.most_rows
-        known = self._looked_up.setdefault(place, LookedUp(name=field.name, given=None, most_rows=most_rows))
+        assert field.ragged is not None
+        known = self._looked_up.setdefault(place, LookedUp(name=field.name, crop=field.ragged.crop))
         dataset, path, _ = self._found(self.file, field.name, self.identity.path)
         if elements.vlen_base(dataset.dtype) is None:
             raise not_ragged(field.name)
@@ -263,10 +263,10 @@ class FieldReader:
     def _add_rows_of_object(self, place: int, field: Field, lengths: dict[str, int]) -> Any:
         """Add a ragged field whose rows are all those of a dataset of the object."""
         assert field.ragged is not None
-        known = self._looked_up.setdefault(place, LookedUp(name=field.name, most_rows=field.ragged.most_rows))
+        known = self._looked_up.setdefault(place, LookedUp(name=field.name, crop=field.ragged.crop))
         known.entry = self._add_looked_up(known, field, self.file, self.identity.path)
         part = known.parts[-1]
-        known.add_objects(np.array([part.row_start]), np.array([part.rows]))
+        known.add_rows(np.array([part.row_start]), np.array([part.rows]))
         lengths[field.name] = 1
         self.whole.append(replace(part, row_start=self._parts.row_start))
         return known.entry
@@ -338,7 +338,8 @@ class FieldReader:
             _ = dataset.dtype
         except (TypeError, ValueError, NotImplementedError) as error:
             raise UnsupportedFieldError(
-                f"{self.identity.path!r}: field {name!r} has a type that h5py cannot read: {error}",
+                f"{self.identity.path!r}: field {name!r} has a type that h5py cannot read: {error}. Write it anew "
+                "as one that NumPy has: times of HDF5's own type, for instance, as int64",
                 field=name,
                 file=self.identity.path,
             ) from error
@@ -421,13 +422,14 @@ class FieldReader:
             FieldLayout(
                 name=name,
                 kind=kind,
-                dtype=np.dtype(object) if kind == "object" else np.dtype(base.newbyteorder("=")),
+                dtype=np.dtype(object) if kind == "object" else elements.held_dtype(base),
                 row_shape=(*taken.shape, *inner_shape),
                 steps=taken.steps,
                 at=field.at,
                 pad=field.pad,
                 cast=field.dtype,
                 ragged=field.ragged,
+                unit=str(base.newbyteorder("=")) if base.kind in "mM" else "",
                 cut_at_nul=kind == "bytes" and elements.ends_at_nul(dataset.id.get_type(), member),
             )
         )

@@ -24,7 +24,7 @@ from h5stream.errors import FieldNotFoundError, OptionError, SourceNotFoundError
 from h5stream.samples.axes import ROWS
 from h5stream.samples.columns import FROM_NO_FILE, Given
 from h5stream.samples.sequences import checked_pad, checked_steps, integer
-from h5stream.samples.stretches import FORMS, Ragged, Stretches, inside
+from h5stream.samples.stretches import FORMS, Crop, Ragged, Stretches, inside
 from h5stream.samples.table import ROW
 from h5stream.storage.given import Named, checked_path, named_by, several
 from h5stream.storage.rowbox import Columns
@@ -80,7 +80,9 @@ class Field:
         ``"nested"`` (a jagged `torch.nested` tensor over the same memory), ``"pad"`` (`Padded`, as long as the longest
         of the batch) or ``"list"``. A single sample is a tensor of its rows.
     max_length : int, optional, keyword-only
-        Rows of a sample that are read, at most: its first ones.
+        Rows of a sample that are read, at most: its first ones, as ``crop=Crop(max_length, at="start")`` has them.
+    crop : Crop, optional, keyword-only
+        A part of each sample, such as a random one in each epoch; see `Crop`.
     pad_value : number, optional, keyword-only
         What stands behind the rows of a sample with ``ragged="pad"``; 0 by default.
 
@@ -130,6 +132,7 @@ class Field:
         rows: Any = None,
         ragged: str | None = None,
         max_length: int | None = None,
+        crop: Crop | None = None,
         pad_value: float = 0,
     ) -> None:
         named = named_by(name)
@@ -155,8 +158,9 @@ class Field:
         object.__setattr__(self, "file", files)
         is_named = rows is None or isinstance(rows, (str, Stretches))
         object.__setattr__(self, "rows", rows if is_named else as_row_numbers(name, rows))
-        given = ragged is not None or max_length is not None or pad_value != 0
-        object.__setattr__(self, "ragged", _ragged(name, rows, given, ragged or "packed", max_length, pad_value))
+        crop = _crop(name, crop, max_length)
+        given = ragged is not None or crop is not None or pad_value != 0
+        object.__setattr__(self, "ragged", _ragged(name, rows, given, ragged or "packed", crop, pad_value))
         placed = steps is not None or bool(at) or axis is not None or bool(self.scale) or pad is not None
         if self.rows is not None and (self.repeat or placed):
             raise OptionError(
@@ -224,7 +228,19 @@ def as_row_numbers(name: str, rows: Any) -> NDArray[np.int64]:
     return found.astype(np.int64)
 
 
-def _ragged(name: str, rows: Any, given: bool, form: str, most_rows: int | None, pad_value: float) -> Ragged | None:
+def _crop(name: str, crop: Any, max_length: int | None) -> Crop | None:
+    if max_length is None:
+        if not (crop is None or isinstance(crop, Crop)):
+            raise OptionError(f"Field({name!r}): crop= takes a Crop, such as Crop(100), not {crop!r}")
+        return crop
+    if crop is not None:
+        raise OptionError(f"Field({name!r}): max_length= is crop=Crop(..., at='start'); give one of them")
+    if integer(max_length, "max_length") < 1:
+        raise OptionError(f"Field({name!r}): max_length= is a row or more, not {max_length!r}")
+    return Crop(max_length, at="start")
+
+
+def _ragged(name: str, rows: Any, given: bool, form: str, crop: Crop | None, pad_value: float) -> Ragged | None:
     if not isinstance(rows, Stretches):
         if not given:
             return None
@@ -234,16 +250,15 @@ def _ragged(name: str, rows: Any, given: bool, form: str, most_rows: int | None,
         raise OptionError(f"Field({name!r}): ragged= is {', '.join(map(repr, FORMS))}, not {form!r}")
     if pad_value != 0 and form != "pad":
         raise OptionError(f"Field({name!r}): pad_value={pad_value!r} is for ragged='pad', not {form!r}")
-    if most_rows is not None and integer(most_rows, "max_length") < 1:
-        raise OptionError(f"Field({name!r}): max_length= is a row or more, not {most_rows!r}")
-    return Ragged(form=form, most_rows=most_rows, pad_value=pad_value)
+    return Ragged(form=form, crop=crop, pad_value=pad_value)
 
 
 def not_ragged(name: str) -> OptionError:
     """Give the error for options of ragged fields that a field has which is none."""
     return OptionError(
-        f"Field({name!r}): ragged=, max_length= and pad_value= are for samples of unlike numbers of rows, which "
-        "rows=Bounds(...), Lengths(...) or Between(...) say, and for numbers of variable length"
+        f"Field({name!r}): ragged=, max_length=, crop= and pad_value= are for samples of unlike numbers of rows, "
+        "which rows=Bounds(...), Lengths(...) or Between(...) say, for whole objects, samples=Objects(...), and for "
+        "numbers of variable length"
     )
 
 

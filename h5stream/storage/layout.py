@@ -86,6 +86,8 @@ class FieldLayout:
         What stands outside; None for what stands there in all fields.
     ragged : Ragged or None
         Of a ragged field, how it comes in a batch.
+    unit : str
+        Of dates and times, which come as whole numbers, the NumPy type that says since when and of what.
     """
 
     name: str
@@ -98,6 +100,7 @@ class FieldLayout:
     at: str = ""
     pad: str | float | None = None
     ragged: Ragged | None = None
+    unit: str = ""
 
     @property
     def row_nbytes(self) -> int:
@@ -291,16 +294,19 @@ class Lookup:
         The row of each sample, or its first.
     counts : ndarray of int64 or None
         How many consecutive rows each sample has; None where each has one.
+    spare : ndarray of int64 or None
+        How many more rows there are behind them, where a random crop takes so many of all; None where all are taken.
     """
 
     dataset: int
     rows: NDArray[np.int64]
     counts: NDArray[np.int64] | None = None
+    spare: NDArray[np.int64] | None = None
 
     @property
     def nbytes(self) -> int:
         """Bytes of memory."""
-        return self.rows.nbytes + (0 if self.counts is None else self.counts.nbytes)
+        return sum(each.nbytes for each in (self.rows, self.counts, self.spare) if each is not None)
 
     @property
     def mean_rows(self) -> float:
@@ -351,6 +357,23 @@ class SampleLayout:
     space: Space | None = None
     columns: tuple[tuple[int, Column], ...] = ()
     lookups: tuple[Lookup, ...] = ()
+
+    @property
+    def ragged(self) -> dict[int, Lookup]:
+        """What says which rows samples have, by the number of each ragged field."""
+        return {
+            target.field: one
+            for one in self.lookups
+            if one.counts is not None
+            for target in self.datasets[one.dataset][0].targets
+        }
+
+    def field_named(self, name: str) -> int | None:
+        """Give the number of the field that a sample has under a name, or that was asked for by it; None for none."""
+        keys = dict(zip(self.shape.keys, self.entries, strict=True))
+        named = {field.name: number for number, field in enumerate(self.fields)}
+        found = keys.get(name, named.get(name))
+        return found if isinstance(found, int) else None
 
     @property
     def aligned(self) -> tuple[tuple[DatasetPart, ...], ...]:
@@ -410,16 +433,8 @@ class SampleLayout:
     def row_nbytes(self) -> int:
         """Bytes that one sample takes in a batch; on average, where samples have unlike numbers of rows."""
         listed = sum(self.datasets[n][0].stored_row_nbytes for n, _ in self.listed)
-        return (
-            listed
-            + sum(field.row_nbytes for field in self.fields)
-            + sum(
-                round(one.mean_rows * self.fields[target.field].placed_nbytes)
-                for one in self.lookups
-                if one.counts is not None
-                for target in self.datasets[one.dataset][0].targets
-            )
-        )
+        ragged = sum(round(one.mean_rows * self.fields[number].placed_nbytes) for number, one in self.ragged.items())
+        return listed + ragged + sum(field.row_nbytes for field in self.fields)
 
     @property
     def listed(self) -> tuple[tuple[int, FieldLayout], ...]:

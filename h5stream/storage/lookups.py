@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from h5stream.errors import FieldLengthError, OptionError
 from h5stream.samples.space import Space
-from h5stream.samples.stretches import Stretches, stretches_of
+from h5stream.samples.stretches import Crop, Stretches, stretches_of
 from h5stream.storage.layout import DatasetPart, FieldLayout, Lookup
 
 
@@ -20,7 +20,7 @@ def shared(lookups: Sequence[Lookup]) -> tuple[Lookup, ...]:
     found: list[Lookup] = []
     for one in lookups:
         twin = next((other for other in found if _are_same(one, other)), one)
-        found.append(replace(one, rows=twin.rows, counts=twin.counts))
+        found.append(replace(one, rows=twin.rows, counts=twin.counts, spare=twin.spare))
     return tuple(found)
 
 
@@ -31,13 +31,14 @@ def forget(looked_up: dict[int, LookedUp], before: dict[int, tuple[int, int]]) -
             del looked_up[place]
             continue
         known, (parts, tables) = looked_up[place], before[place]
-        del known.parts[parts:], known.tables[tables:], known.counts[tables:]
+        del known.parts[parts:], known.tables[tables:], known.counts[tables:], known.spare[tables:]
 
 
 def _are_same(one: Lookup, other: Lookup) -> bool:
-    if one.counts is None or other.counts is None:
+    if one.counts is None or other.counts is None or (one.spare is None) != (other.spare is None):
         return False
-    return np.array_equal(one.rows, other.rows) and np.array_equal(one.counts, other.counts)
+    pairs = [(one.rows, other.rows), (one.counts, other.counts), (one.spare, other.spare)]
+    return all(a is None or b is None or np.array_equal(a, b) for a, b in pairs)
 
 
 @dataclass(slots=True)
@@ -52,14 +53,14 @@ class LookedUp:
         The rows that the user gave, one for each sample; None where a dataset of the files has them.
     said : Bounds, Lengths, Between or None
         What says which rows a sample has, where it has any number of them.
-    most_rows : int or None
-        Rows of a sample that are read, at most.
+    crop : Crop or None
+        The part of a sample that is read; None for all.
     parts : list of DatasetPart
         The dataset, in turn.
     tables : list of ndarray of int64
         The rows that each part of the data looks up, counted from the first part of the dataset.
-    counts : list of ndarray of int64
-        How many rows each sample of a part has.
+    counts, spare : list of ndarray of int64
+        How many rows each sample of a part has, and how many more there are that a random crop may begin behind.
     layouts : list of FieldLayout
         What it gives to a batch.
     entry : int or dict
@@ -69,10 +70,11 @@ class LookedUp:
     name: str
     given: NDArray[np.int64] | None = None
     said: Stretches | None = None
-    most_rows: int | None = None
+    crop: Crop | None = None
     parts: list[DatasetPart] = field(default_factory=list)
     tables: list[NDArray[np.int64]] = field(default_factory=list)
     counts: list[NDArray[np.int64]] = field(default_factory=list)
+    spare: list[NDArray[np.int64]] = field(default_factory=list)
     layouts: list[FieldLayout] = field(default_factory=list)
     entry: Any = None
 
@@ -129,20 +131,26 @@ class LookedUp:
             begins, counts = stretches_of(self.said, values, samples, self.rows - first)
         except OptionError as error:
             raise OptionError(f"{path!r}: field {self.name!r}: {error}") from None
-        self.tables.append(begins + first)
-        self.counts.append(counts if self.most_rows is None else np.minimum(counts, self.most_rows))
+        self.add_rows(begins + first, counts)
 
     def add_values(self, part: DatasetPart) -> None:
         """Take a part whose rows are values of variable length, each the row of a sample."""
         assert part.heap is not None
-        self.tables.append(np.arange(part.row_start, part.row_start + part.rows))
-        most = np.iinfo(np.uint32).max if self.most_rows is None else self.most_rows
-        self.counts.append(np.minimum(part.heap.length, most).astype(np.int64))
+        if self.crop is not None and self.crop.at != "start":
+            raise OptionError(
+                f"Field({self.name!r}): of values of variable length a crop takes the first items, "
+                f"Crop({self.crop.length}, at='start'), not those at {self.crop.at!r}; crop the batch in transform="
+            )
+        self.add_rows(np.arange(part.row_start, part.row_start + part.rows), part.heap.length.astype(np.int64))
 
-    def add_objects(self, first: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
-        """Take the first row of each of some objects, and how many it has."""
+    def add_rows(self, first: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
+        """Take the first row of each of some samples, and how many it has, of which only a part may be wanted."""
+        if self.crop is not None:
+            spare = np.maximum(counts - self.crop.length, 0)
+            first, counts = first + (spare // 2 if self.crop.at == "center" else 0), counts - spare
+            self.spare.append(spare)
         self.tables.append(first)
-        self.counts.append(counts if self.most_rows is None else np.minimum(counts, self.most_rows))
+        self.counts.append(counts)
 
     def lookup(self, dataset: int, rows: int, space: Space | None) -> Lookup:
         """Give which rows samples have of a dataset.
@@ -154,11 +162,12 @@ class LookedUp:
         """
         if not self.counts:
             return Lookup(dataset=dataset, rows=self.table(rows, space))
-        first, counts = np.concatenate(self.tables), np.concatenate(self.counts)
-        if space is not None:
-            anchors = space.anchors_of(np.arange(space.samples))
-            first, counts = first[anchors], counts[anchors]
-        return Lookup(dataset=dataset, rows=first, counts=counts)
+        anchors = slice(None) if space is None else space.anchors_of(np.arange(space.samples))
+        first, counts = (np.concatenate(each)[anchors] for each in (self.tables, self.counts))
+        spare = None
+        if self.crop is not None and self.crop.at == "random":
+            spare = np.concatenate(self.spare)[anchors]
+        return Lookup(dataset=dataset, rows=first, counts=counts, spare=spare)
 
     def table(self, rows: int, space: Space | None) -> NDArray[np.int64]:
         """Give the row that each sample looks up.

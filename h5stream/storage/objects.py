@@ -202,6 +202,8 @@ class _Like:
         self.type, self.shape, self.fill = whole.id.get_type(), whole.shape, _fill_of(whole.id)
         creation = whole.id.get_create_plist()
         self.layout, self.chunks, self.filters = _stored_as(creation)
+        if self.layout == h5py.h5d.COMPACT:  # libhdf5 does not tell where these lie
+            raise UnlikeError(self.first)
         self.grid = (
             None if self.chunks is None else tuple(-(-n // c) for n, c in zip(self.shape, self.chunks, strict=True))
         )
@@ -372,7 +374,7 @@ def objects_of(
     except UnlikeError:
         return None
     for place, suffix in ragged.items():
-        known = looked_up.setdefault(place, LookedUp(name=own[place].name, most_rows=own[place].most_rows))
+        known = looked_up.setdefault(place, LookedUp(name=own[place].name, crop=own[place].crop))
         known.entry = own[place].entry
 
         def described(path: str, place: int = place, suffix: str = suffix, known: LookedUp = known) -> DatasetPart:
@@ -383,7 +385,7 @@ def objects_of(
         paths = [f"{name}{suffix}" for name in names] if suffix else names
         rows, before = object_rows(raw, paths, addresses[suffix], suffix, described), known.rows
         known.parts += [replace(part, row_start=before + part.row_start) for part in rows.parts]
-        known.add_objects(rows.first + before, rows.counts)
+        known.add_rows(rows.first + before, rows.counts)
     by_number = dict(zip(first.entries, shape.fields, strict=True))
     once = tuple(
         (number, _values_kept(raw, names, by_number[number], addresses, value)) for number, value in first.once

@@ -15,7 +15,7 @@ from h5stream.errors import (
 )
 from h5stream.samples.box_space import Along
 from h5stream.storage import elements, filters
-from h5stream.storage.check import decode_stored, fill_element, why_not_decoded_here
+from h5stream.storage.check import compact_offset, decode_stored, fill_element, why_not_decoded_here
 from h5stream.storage.codecs import NBIT, SCALEOFFSET, DecodeError
 from h5stream.storage.external import Guard
 from h5stream.storage.global_heap import MOST_VALUES, base_of, values_of
@@ -163,7 +163,13 @@ class PartReader:
             return None, reason
         try:
             element_nbytes = element_nbytes or dataset.id.get_type().get_size()
-            index = build_index(dataset, file_size=place.identity.size, element_nbytes=element_nbytes)
+            if dataset.id.get_create_plist().get_layout() == h5py.h5d.COMPACT:
+                if (offset := compact_offset(dataset, place.identity)) is None:
+                    return None, "compact: its bytes lie in the object header"
+                nbytes = int(np.prod(dataset.shape)) * element_nbytes
+                index = one_extent(dataset.shape, offset=offset, nbytes=nbytes)
+            else:
+                index = build_index(dataset, file_size=place.identity.size, element_nbytes=element_nbytes)
         except H5StreamError:
             raise
         except (RuntimeError, OSError, OverflowError) as error:
@@ -234,8 +240,6 @@ class PartReader:
             return f"{dataset.dtype}: libhdf5 converts it"
         if not elements.is_laid_out_as_numpy(dataset):
             return "its stored type is not a NumPy type; libhdf5 converts it"
-        if creation.get_layout() == h5py.h5d.COMPACT:
-            return "compact: its bytes lie in the object header"
         for f in pipeline.filters:
             if f.id in (NBIT, SCALEOFFSET):
                 return f"{filters.KNOWN_NAMES[f.id]}: only libhdf5 undoes it"

@@ -8,7 +8,7 @@ from making import access_of, low_level, make_file, numbers, read_with_h5py, str
 from oracle import assert_like_h5py
 
 from h5stream import H5Dataset
-from h5stream.errors import FieldNotFoundError, UnsupportedFieldError
+from h5stream.errors import FieldLengthError, FieldNotFoundError, UnsupportedFieldError
 from h5stream.storage.elements import leaf_of, refusal
 
 PLAIN = [
@@ -199,11 +199,65 @@ def test_a_member_beside_one_of_variable_length_is_read_through_h5py(tmp_path):
         H5Dataset(path, "x")
 
 
-@pytest.mark.parametrize("stored", ["STD_B8LE", "STD_B16BE", "STD_B64LE"])
+@pytest.mark.parametrize("stored", ["STD_B8LE", "STD_B16BE", "STD_B32LE", "STD_B64LE"])
 def test_bit_fields_are_unsigned_numbers(tmp_path, stored):
     stored = getattr(h5py.h5t, stored)
     raw = np.arange(10, dtype=f"u{stored.get_size()}")
-    assert_like_h5py(low_level(tmp_path / "a.h5", (10,), stored=stored, then=write_raw(raw, stored)), access="h5py")
+    assert_like_h5py(low_level(tmp_path / "a.h5", (10,), stored=stored, then=write_raw(raw, stored)), access="direct")
+
+
+def test_bit_fields_with_unused_bits_are_converted_by_libhdf5(tmp_path):
+    stored = h5py.h5t.STD_B16LE.copy()
+    message = bytearray(stored.encode())
+    message[-2:] = (12).to_bytes(2, "little")  # the precision
+    stored = h5py.h5t.decode(bytes(message))
+    raw = np.arange(10, dtype="u2")
+    path = low_level(tmp_path / "a.h5", (10,), stored=stored, then=write_raw(raw, stored))
+    assert access_of(H5Dataset(path, "x"))[0] == "h5py"
+
+
+@pytest.mark.parametrize("stored", ["STD_I8BE", "STD_U8BE", "enum", "member", "array"])
+@pytest.mark.parametrize("chunks", [None, (4,)])
+def test_one_byte_has_no_order(tmp_path, stored, chunks):
+    plain, raw = h5py.h5t.STD_U8BE, np.arange(10, dtype="u1")
+    if stored == "enum":
+        made = h5py.h5t.enum_create(plain)
+        for number in range(10):
+            made.enum_insert(f"is {number}".encode(), number)
+    elif stored == "member":
+        made, raw = h5py.h5t.create(h5py.h5t.COMPOUND, 3), np.arange(10, dtype="u2").view("V2")
+        raw = np.array([(k, k * 256) for k in range(10)], np.dtype([("a", "u1"), ("b", "<u2")]))
+        made.insert(b"a", 0, plain)
+        made.insert(b"b", 1, h5py.h5t.STD_U16LE)
+    elif stored == "array":
+        made, raw = h5py.h5t.array_create(h5py.h5t.array_create(plain, (3,)), (2,)), np.arange(60, dtype="u1")
+        raw = raw.reshape(10, 2, 3)
+    else:
+        made = getattr(h5py.h5t, stored)
+    path = low_level(tmp_path / "a.h5", (10,), stored=made, chunks=chunks, then=write_raw(raw, made))
+    assert_like_h5py(path, access="direct")
+
+
+@pytest.mark.parametrize("dtype", ["<M8[s]", ">M8[ns]", "<m8[D]"])
+@pytest.mark.parametrize("options", [{}, {"chunks": (7,), "compression": "gzip"}], ids=["contiguous", "gzip"])
+def test_dates_and_times_are_counts_of_their_unit(tmp_path, dtype, options):
+    plain = np.dtype(dtype)
+    dates = np.arange(-5, 25).astype(plain)
+    dates[3] = "NaT"
+    path = make_file(tmp_path / "a.h5", data=dates.astype(h5py.opaque_dtype(plain)), **options)
+    dataset = assert_like_h5py(path, access="decoded" if options else "direct")
+    assert dataset[:].dtype == torch.int64
+    assert np.array_equal(dataset[4:9].numpy().view(plain.newbyteorder("=")), dates[4:9])
+    pair = np.zeros(6, np.dtype([("when", h5py.opaque_dtype(plain)), ("value", "f4")]))
+    pair["when"] = dates[:6]
+    assert_like_h5py(make_file(tmp_path / "b.h5", data=pair, **(options and {**options, "chunks": (4,)})))
+
+
+def test_dates_of_unlike_units_are_not_read_as_one(tmp_path):
+    for name, unit in (("a.h5", "M8[s]"), ("b.h5", "M8[ms]")):
+        make_file(tmp_path / name, data=np.arange(4).astype(unit).astype(h5py.opaque_dtype(np.dtype(unit))))
+    with pytest.raises(FieldLengthError, match=r"datetime64\[ms\].*datetime64\[s\]"):
+        H5Dataset([tmp_path / "a.h5", tmp_path / "b.h5"], "x")
 
 
 @pytest.mark.parametrize(("precision", "offset"), [(12, 0), (12, 3), (1, 15)])
@@ -231,7 +285,7 @@ REFUSED = {
     "region reference": (h5py.regionref_dtype, "reference"),
     "float128": (np.dtype("f16"), "wider than any torch dtype"),
     "complex256": (np.dtype("c32"), "wider than any torch dtype"),
-    "date": (h5py.opaque_dtype(np.dtype("M8[s]")), "date"),
+    "sequence of dates": (h5py.vlen_dtype(h5py.opaque_dtype(np.dtype("M8[s]"))), "dates"),
     "sequence of references": (h5py.vlen_dtype(h5py.ref_dtype), "reference"),
 }
 

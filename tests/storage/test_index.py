@@ -1,5 +1,7 @@
 """The chunk index: every type that HDF5 has, and every place where a chunk can lie."""
 
+import dataclasses
+
 import h5py
 import numpy as np
 import pytest
@@ -19,7 +21,9 @@ from oracle import assert_like_h5py
 
 from h5stream import H5Dataset
 from h5stream.errors import SourceError, TruncatedFileError
+from h5stream.storage.check import compact_offset
 from h5stream.storage.index import build_index, check_inside
+from h5stream.storage.source import identity_of
 
 U = h5py.h5s.UNLIMITED
 
@@ -187,11 +191,35 @@ def test_contiguous_data_that_was_never_allocated_is_the_fill_value(tmp_path):
     assert_like_h5py(make_file(tmp_path / "a.h5", shape=(3000, 100), dtype="f8", fillvalue=2.5), access="direct")
 
 
-def test_compact_data_goes_through_h5py(tmp_path):
+@pytest.mark.parametrize("version", [h5py.h5f.LIBVER_EARLIEST, h5py.h5f.LIBVER_LATEST])
+@pytest.mark.parametrize("userblock", [0, 1024])
+@pytest.mark.parametrize("rows", [1, 20, 2700])
+def test_compact_data_is_found_in_its_header(tmp_path, version, userblock, rows):
+    creation = h5py.h5p.create(h5py.h5p.FILE_CREATE)
+    creation.set_userblock(userblock)
+    path = low_level(
+        tmp_path / "a.h5",
+        (rows, 6),
+        prepare=lambda c: c.set_layout(h5py.h5d.COMPACT),
+        libver=(version, h5py.h5f.LIBVER_LATEST),
+        file_creation=creation,
+        then=write(numbers(rows, 6)),
+    )
+    with h5py.File(path, "r+") as file:
+        for number in range(40):  # the header goes on elsewhere
+            file["x"].attrs[f"attribute {number}"] = np.arange(30)
+    assert_like_h5py(path, access="direct")
+
+
+def test_compact_data_that_is_not_found_goes_through_h5py(tmp_path):
     path = low_level(
         tmp_path / "a.h5", (20, 6), prepare=lambda c: c.set_layout(h5py.h5d.COMPACT), then=write(numbers(20, 6))
     )
-    assert_like_h5py(path, access="h5py")
+    with h5py.File(path) as file:
+        identity = identity_of(path)
+        assert compact_offset(file["x"], identity) is not None
+        short = dataclasses.replace(identity, size=100)
+        assert compact_offset(file["x"], short) is None
 
 
 def test_a_large_index_is_read_in_one_pass(tmp_path):

@@ -75,8 +75,8 @@ class HeapTask:
         rows, field, item = self._rows, self.part.targets[0].field, self._heap.base.itemsize
         assert self.layout.ragged is not None
         wanted = self._heap.nbytes_of(rows)
-        if self.layout.ragged.most_rows is not None:
-            wanted = np.minimum(wanted, self.layout.ragged.most_rows * item)
+        if self.layout.ragged.crop is not None:
+            wanted = np.minimum(wanted, self.layout.ragged.crop.length * item)
         targets = destination.ragged[field][self.placement.batch] + self.placement.within.astype(np.int64) * item
         for k in self._read(rows, targets, wanted, tools):
             value = self._ask(int(rows[k]), tools)

@@ -1,0 +1,47 @@
+"""Orders whose windows know their seed and epoch, where something is drawn for each sample."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from h5stream.order.epoch import Order, UsersOrder, Window
+
+
+class DrawnOrder:
+    """An order, its windows with seed and epoch.
+
+    Parameters
+    ----------
+    order : Order
+        The order; nothing else of it changes.
+    seed, epoch : int
+        What is drawn for a sample is a function of both and of its number.
+    """
+
+    def __init__(self, order: Order, seed: int, epoch: int) -> None:
+        self._order, self._drawn = order, (seed, epoch)
+
+    @property
+    def batches(self) -> int | None:
+        """How many batches."""
+        return self._order.batches
+
+    def batch_size_of(self, batch: int) -> int:
+        """Give the rows of a batch."""
+        return self._order.batch_size_of(batch)
+
+    def windows(self, first_batch: int = 0) -> Iterator[Window]:
+        """Give the windows; the order is asked for them here, in the calling thread."""
+        windows = self._order.windows(first_batch)
+        return (replace(window, drawn=self._drawn) for window in windows)
+
+
+class DrawnUsersOrder(DrawnOrder, UsersOrder):
+    """The same of an order that the user's code decides."""
+
+
+def drawn(order: Order, seed: int, epoch: int) -> Order:
+    """Give the same order, its windows with seed and epoch."""
+    kind = DrawnUsersOrder if isinstance(order, UsersOrder) else DrawnOrder
+    return kind(order, seed, epoch)

@@ -1,0 +1,395 @@
+"""Batches of samples of unlike lengths: as many as fit into a number of rows, or such as are about as long.
+
+A rank's line is cut into batches from its beginning on, sample after sample, so where a batch begins is known only once
+all before it are cut: that is done once for an epoch, for all ranks, and takes 0.2 to 0.8 s for a million samples. What
+ranks share out are these batches, at the beginning and when others go on: one is cut in two where a rank has fewer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h5stream.errors import OptionError
+from h5stream.order.blocks import Blocks
+from h5stream.order.epoch import BatchLimit, EpochOrder, OrderSettings
+from h5stream.order.permutation import BATCHES, permutation
+from h5stream.order.places import Places, new_array
+from h5stream.order.rest import RestOrder, Stretch, Taken
+
+Ints = NDArray[np.int64]
+
+POOL_BATCHES = 64
+"""Batches whose samples are sorted by length together. More waste less padding, and mix less: of 64, those of one
+length come from anywhere in the window."""
+
+
+def cut_by_rows(lengths: Ints, batch_size: int, limit: BatchLimit) -> Ints:
+    """Cut samples that follow one another into batches, each with as many as may be.
+
+    Parameters
+    ----------
+    lengths : ndarray of int64
+        Rows of each; none more than the limit.
+    batch_size : int
+        Samples of a batch, at most.
+    limit : BatchLimit
+        Rows of a batch.
+
+    Returns
+    -------
+    ndarray of int64
+        Where each batch begins, and where the last ends.
+
+    Examples
+    --------
+    >>> cut_by_rows(np.array([3, 1, 2, 4, 1]), 8, BatchLimit(rows=5)).tolist()
+    [0, 2, 3, 5]
+    >>> cut_by_rows(np.array([3, 1, 2, 4, 1]), 8, BatchLimit(rows=6, padded=True)).tolist()
+    [0, 2, 3, 4, 5]
+    """
+    count = len(lengths)
+    if limit.rows is None:
+        return np.append(np.arange(0, count, batch_size), count)
+    ends, edges = np.cumsum(lengths), [0]
+    while edges[-1] < count:
+        start = edges[-1]
+        most = min(start + batch_size, count)
+        if limit.padded:
+            edges.append(_padded_end(lengths, start, most, limit.rows))
+        else:
+            before = ends[start] - lengths[start]
+            edges.append(min(most, int(np.searchsorted(ends, before + limit.rows, side="right"))))
+    return np.array(edges, dtype=np.int64)
+
+
+def _padded_end(lengths: Ints, start: int, most: int, rows: int) -> int:
+    """Give the end of a batch of which each sample counts as many rows as the longest."""
+    tried = 64
+    while True:
+        stop = min(start + tried, most)
+        filled = np.maximum.accumulate(lengths[start:stop]) * np.arange(1, stop - start + 1)
+        fitting = int(np.searchsorted(filled, rows, side="right"))
+        if fitting < stop - start or stop == most:
+            return start + fitting
+        tried *= 2
+
+
+def most_samples(lengths: Ints, batch_size: int, limit: BatchLimit) -> int:
+    """Give the samples that a batch may have, whatever the order: the shortest of all.
+
+    Examples
+    --------
+    >>> most_samples(np.array([3, 1, 2, 4, 1]), 8, BatchLimit(rows=5))
+    3
+    """
+    if limit.rows is None:
+        return min(batch_size, len(lengths))
+    return min(batch_size, max(1, int(np.searchsorted(np.cumsum(np.sort(lengths)), limit.rows, side="right"))))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ListedCut:
+    """Output places cut into batches at edges that are listed.
+
+    Attributes
+    ----------
+    edges : ndarray of int64
+        Where each batch begins, and where the last ends.
+    """
+
+    edges: Ints
+
+    @property
+    def rows(self) -> int:
+        """Output places."""
+        return int(self.edges[-1])
+
+    @property
+    def batches(self) -> int:
+        """How many batches."""
+        return len(self.edges) - 1
+
+    def start_of(self, batch: int) -> int:
+        """Give the first output place of a batch."""
+        return int(self.edges[batch])
+
+    def size_of(self, batch: int) -> int:
+        """Give the rows of a batch."""
+        return int(self.edges[batch + 1] - self.edges[batch])
+
+    def batch_of(self, output: int) -> int:
+        """Give the batch of one output place."""
+        return int(np.searchsorted(self.edges, output, side="right")) - 1
+
+    def locate(self, output: Places) -> tuple[Places, Places]:
+        """Give batch and place in it for output places."""
+        batch, within = (new_array(len(output), output.dtype) for _ in range(2))
+        if len(output):
+            batch[:] = np.searchsorted(self.edges, output, side="right") - 1
+            np.subtract(output, self.edges[batch], out=within, casting="same_kind")
+        return batch, within
+
+
+class _Line(EpochOrder):
+    """A rank's line, with samples of like lengths side by side where that is asked for, and where its batches begin.
+
+    Parameters
+    ----------
+    blocks : Blocks
+        The samples, with their lengths.
+    settings : OrderSettings
+        Those of the epoch, with a limit.
+    """
+
+    def __init__(self, blocks: Blocks, settings: OrderSettings) -> None:
+        self._batch_size = settings.batch_size
+        # How many batches there are is not its to say.
+        whole = max(settings.batch_size, blocks.total_rows)
+        super().__init__(blocks, dataclasses.replace(settings, drop_last=False, batch_size=whole))
+
+    @property
+    def _limit(self) -> BatchLimit:
+        assert self.settings.limit is not None
+        return self.settings.limit
+
+    @functools.cached_property
+    def _sorted_edges(self) -> Ints:
+        """Where batches begin before they are shuffled."""
+        windows = range(len(self.window_edges) - 1)
+        lengths = np.concatenate([self._lengths_of(number)[self._by_place(number)] for number in windows])
+        return cut_by_rows(lengths, self._batch_size, self._limit)
+
+    @functools.cached_property
+    def _moved(self) -> tuple[Ints, Ints]:
+        """Where each of these batches begins in the end, and the edges of all in their order then.
+
+        Those of a window are shuffled, but for what goes on from the window before or into the next, and the last of
+        all, which may not be full.
+        """
+        edges = self._sorted_edges
+        order = np.arange(len(edges) - 1)
+        if self._limit.bucketed:
+            for low, high in itertools.pairwise((self.window_edges - self.run[0]).tolist()):
+                first = int(np.searchsorted(edges, low))
+                after = min(int(np.searchsorted(edges, high, side="right")) - 1, len(order) - 1)
+                if after > first:
+                    key = self.settings.seed, self.settings.epoch, BATCHES, low + self.run[0]
+                    order[first:after] = first + permutation(after - first, *key)
+        moved = np.append(0, np.cumsum(np.diff(edges)[order]))
+        starts = np.empty_like(order)
+        starts[order] = moved[:-1]
+        return starts, moved
+
+    @property
+    def edges(self) -> Ints:
+        """Output places where batches begin, and where the last ends."""
+        return self._moved[1]
+
+    @property
+    def last_is_full(self) -> bool:
+        """Whether the last batch would have no room for another sample, however short."""
+        start, stop = self.edges[-2:].tolist()
+        if stop - start == self._batch_size:
+            return True
+        rows = self._limit.rows
+        if rows is None:
+            return False
+        number, lengths = len(self.window_edges) - 2, np.zeros(0, dtype=np.int64)
+        while len(lengths) < stop - start:  # from the last window backwards, until it is whole
+            lengths = np.concatenate([self._lengths_of(number)[self._by_place(number)], lengths])
+            number -= 1
+        ours = lengths[start - stop :]
+        return bool(ours.max() * (len(ours) + 1) > rows if self._limit.padded else ours.sum() >= rows)
+
+    def outputs_of_window(self, window: int) -> Places:
+        """Give the output place on this rank of each of a window's rows."""
+        outputs = super().outputs_of_window(window)
+        if not self._limit.bucketed:
+            return outputs
+        start = int(self.window_edges[window]) - self.run[0]
+        place = np.arange(start, start + len(outputs))
+        batch = np.searchsorted(self._sorted_edges, place, side="right") - 1
+        by_place = self._by_place(window)
+        outputs[by_place] = self._moved[0][batch] + (place - self._sorted_edges[batch])
+        return outputs
+
+    def _lengths_of(self, window: int) -> Ints:
+        """Give the lengths of a window's samples, in the order of the file."""
+        assert self.blocks.lengths is not None
+        return self.blocks.lengths[self.places_of_window(window)]
+
+    def _by_place(self, window: int) -> Ints:
+        """Give, for each place of a window before batches are shuffled, which of its samples is there.
+
+        One pool after the other, up and down in turn: a batch that goes on in the next pool has like lengths too.
+        """
+        start = int(self.window_edges[window]) - self.run[0]
+        outputs = super().outputs_of_window(window)
+        by_place = np.empty(len(outputs), dtype=np.int64)
+        by_place[outputs - start] = np.arange(len(outputs))
+        if not self._limit.bucketed:
+            return by_place
+        lengths, pools = self._lengths_of(window)[by_place], self._pools
+        first, after = pools[window : window + 2]
+        for number in range(first, after):
+            low, high = ((number - first + k) * len(by_place) // (after - first) for k in (0, 1))
+            ascending = np.argsort(lengths[low:high], kind="stable")
+            by_place[low:high] = by_place[low:high][ascending if number % 2 == 0 else ascending[::-1]]
+        return by_place
+
+    @functools.cached_property
+    def _pools(self) -> list[int]:
+        """The number of the first pool of each window, and behind the last."""
+        assert self.blocks.lengths is not None
+        rows, mean = self._limit.rows, max(1.0, float(self.blocks.lengths.mean()))
+        samples = self._batch_size if rows is None else min(self._batch_size, max(1, int(rows / mean)))
+        pools = np.maximum(1, np.diff(self.window_edges) // (POOL_BATCHES * samples))
+        counted: list[int] = np.append(0, np.cumsum(pools)).tolist()
+        return counted
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Batches:
+    """Batches of output places of the ranks that began an epoch.
+
+    Attributes
+    ----------
+    rank, start, stop : ndarray of int64
+        Of each batch.
+    """
+
+    rank: Ints
+    start: Ints
+    stop: Ints
+
+    def __len__(self) -> int:
+        return len(self.rank)
+
+    def __getitem__(self, chosen: slice) -> _Batches:
+        return _Batches(self.rank[chosen], self.start[chosen], self.stop[chosen])
+
+    @classmethod
+    def together(cls, several: Sequence[_Batches]) -> _Batches:
+        """Put some behind the others."""
+        return cls(*(np.concatenate([getattr(each, name) for each in several]) for name in ("rank", "start", "stop")))
+
+    def made(self, count: int, settings: OrderSettings) -> _Batches:
+        """Give so many, the largest cut in two until there are.
+
+        Raises
+        ------
+        OptionError
+            If there are not as many samples.
+        """
+        batches = self
+        while len(batches) < count:
+            sizes = batches.stop - batches.start
+            largest = np.argsort(-sizes, kind="stable")[: count - len(batches)]
+            cut = np.sort(largest[sizes[largest] > 1])
+            if not len(cut):
+                raise OptionError(
+                    f"{int(sizes.sum()):,} samples do not give each of {settings.world_size} ranks the same number of "
+                    "batches: use fewer ranks, or pass drop_last=True; or, where the others of this epoch were taken, "
+                    f"begin the next, with set_epoch({settings.epoch + 1})"
+                )
+            middle = (batches.start[cut] + batches.stop[cut] + 1) // 2
+            stop = batches.stop.copy()
+            stop[cut] = middle
+            batches = _Batches(
+                np.insert(batches.rank, cut + 1, batches.rank[cut]),
+                np.insert(batches.start, cut + 1, middle),
+                np.insert(stop, cut + 1, batches.stop[cut]),
+            )
+        return batches
+
+    def shared_out(self, settings: OrderSettings) -> list[_Batches]:
+        """Give each rank as many, one behind the other."""
+        each, over = divmod(len(self), settings.world_size)
+        if over and not settings.drop_last:
+            each += 1
+        batches = self.made(each * settings.world_size, settings)
+        return [batches[each * rank : each * (rank + 1)] for rank in range(settings.world_size)]
+
+
+class SizedOrder(RestOrder):
+    """The order of one rank in an epoch, or in what is left of it, whose batches are cut by the lengths of samples.
+
+    Parameters
+    ----------
+    blocks : Blocks
+        The samples, with their lengths.
+    settings : OrderSettings
+        Everything else, with a limit.
+    taken : Taken
+        What other numbers of ranks took before.
+
+    Raises
+    ------
+    OptionError
+        If the samples cannot give every rank the same number of batches.
+
+    Examples
+    --------
+    >>> from h5stream.order.blocks import make_blocks
+    >>> blocks = dataclasses.replace(make_blocks((0, 6), (2,)), lengths=np.array([3, 1, 4, 1, 5, 2]))
+    >>> settings = OrderSettings(batch_size=4, window_rows=6, first_window_rows=6, limit=BatchLimit(rows=6), seed=1)
+    >>> order = SizedOrder(blocks, settings)
+    >>> [order.batch_rows(k).tolist() for k in range(order.batches)]
+    [[2], [4], [0, 5, 1], [3]]
+    """
+
+    def __init__(self, blocks: Blocks, settings: OrderSettings, taken: Taken = ()) -> None:
+        self.blocks, self.settings = blocks, settings
+        first = dataclasses.replace(settings, rank=0, world_size=taken[0][0] if taken else settings.world_size)
+        lines, ranks = _first_shares(blocks, first)
+        worlds = [*(world for world, _ in taken[1:]), settings.world_size]
+        for (world, count), after in zip(taken, worlds, strict=False):
+            if count > len(ranks[0]):
+                raise OptionError(f"{world} ranks took {count:,} batches each, but had {len(ranks[0]):,}")
+            left = _Batches.together([batches[count:] for batches in ranks])
+            ranks = left.shared_out(dataclasses.replace(settings, rank=0, world_size=after))
+        ours = ranks[settings.rank]
+        self._stretches = tuple(_stretches_of(ours))
+        needed = {stretch.rank for stretch in self._stretches}
+        self._orders = {line.settings.rank: line for line in lines if line.settings.rank in needed}
+        self.cut = ListedCut(np.append(0, np.cumsum(ours.stop - ours.start)))
+        self.run = (0, self.cut.rows)
+
+
+def _first_shares(blocks: Blocks, settings: OrderSettings) -> tuple[list[_Line], list[_Batches]]:
+    """Give the lines of the ranks that begin an epoch, and the batches of each, of which there are as many."""
+    lines = [_Line(blocks, dataclasses.replace(settings, rank=rank)) for rank in range(settings.world_size)]
+    ranks = []
+    for number, line in enumerate(lines):
+        # The blocks of all ranks are permuted once.
+        line.__dict__.update({name: getattr(lines[0], name) for name in ("_permuted", "_line_edges")})
+        batches = _Batches(np.full(len(line.edges) - 1, number), line.edges[:-1], line.edges[1:])
+        ranks.append(batches[: len(batches) - (settings.drop_last and not line.last_is_full)])
+    if not settings.drop_last:
+        most = max(map(len, ranks))
+        return lines, [batches.made(most, settings) for batches in ranks]
+    fewest = min(map(len, ranks))
+    if fewest == 0:
+        raise OptionError(
+            f"drop_last=True leaves no batch: {blocks.total_rows:,} samples for {settings.world_size} rank(s) do not "
+            "fill one; take a smaller max_batch_rows= or batch_size=, or drop_last=False"
+        )
+    return lines, [batches[:fewest] for batches in ranks]
+
+
+def _stretches_of(batches: _Batches) -> list[Stretch]:
+    """Give the stretches of output places that follow one another."""
+    ends = np.flatnonzero((batches.rank[1:] != batches.rank[:-1]) | (batches.start[1:] != batches.stop[:-1]))
+    first, last = np.append(0, ends + 1), np.append(ends, len(batches) - 1)
+    return [
+        Stretch(rank=int(batches.rank[a]), start=int(batches.start[a]), stop=int(batches.stop[b]))
+        for a, b in zip(first.tolist(), last.tolist(), strict=True)
+        if len(batches)
+    ]

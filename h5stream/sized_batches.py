@@ -1,0 +1,137 @@
+"""How batches are cut by the lengths of samples, from what a user asks for."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h5stream.dataset import H5Dataset
+from h5stream.errors import OptionError
+from h5stream.order.blocks import Blocks
+from h5stream.order.epoch import BatchLimit
+from h5stream.order.permutation import permutation
+from h5stream.order.sized import cut_by_rows, most_samples
+from h5stream.settings import whole_number
+from h5stream.storage.layout import SampleLayout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SizedBatches:
+    """Batches that are cut by the rows of a ragged field.
+
+    Attributes
+    ----------
+    field : int
+        Its number.
+    limit : BatchLimit
+        What a batch may hold.
+    lengths : ndarray of int64
+        The rows of each sample that there is.
+    chosen : ndarray of int64 or None
+        The samples that an epoch may take, if not all.
+    is_drawn : bool
+        Whether an epoch may take one several times.
+    """
+
+    field: int
+    limit: BatchLimit
+    lengths: NDArray[np.int64]
+    chosen: NDArray[np.int64] | None
+    is_drawn: bool
+
+    def measured(self, blocks: Blocks) -> Blocks:
+        """Give blocks with the lengths of their samples."""
+        return replace(blocks, lengths=self.lengths if blocks.rows is None else self.lengths[blocks.rows])
+
+    def samples(self, batch_size: int) -> tuple[int, int]:
+        """Give how many samples most batches have, about, and how many one may have."""
+        lengths = self.lengths if self.chosen is None else self.lengths[self.chosen]
+        shuffled = lengths[permutation(len(lengths))]
+        usual = -(-len(lengths) // (len(cut_by_rows(shuffled, batch_size, self.limit)) - 1))
+        return usual, batch_size if self.is_drawn else most_samples(lengths, batch_size, self.limit)
+
+    @property
+    def fingerprint(self) -> dict[str, int | str]:
+        """What an order depends on, for a state."""
+        digest = hashlib.blake2b(self.lengths.tobytes(), digest_size=8).hexdigest()
+        limit = self.limit
+        return {"batch_limit": f"{limit.rows}, padded={limit.padded}, bucket={limit.bucketed}", "lengths": digest}
+
+
+def sized_batches(
+    dataset: H5Dataset, max_batch_rows: int | Mapping[str, int] | None, bucket: bool | str
+) -> SizedBatches | None:
+    """Read ``max_batch_rows=`` and ``bucket=`` of a loader; None where neither was given.
+
+    Raises
+    ------
+    OptionError
+        If one is none, there is no such ragged field, or a sample alone has more rows.
+    """
+    if max_batch_rows is None and bucket is False:
+        return None
+    named, rows = _read(max_batch_rows)
+    if not isinstance(bucket, bool | str) or bucket == "":
+        raise OptionError(f"bucket= takes True, or the name of a ragged field, not {bucket!r}")
+    names = {name for name in (named, bucket) if isinstance(name, str)}
+    if len(names) > 1:
+        raise OptionError(f"max_batch_rows= names {named!r} and bucket= names {bucket!r}; name one field in both")
+    layout = dataset.layout
+    field = _field(layout, names.pop() if names else None, "bucket" if max_batch_rows is None else "max_batch_rows")
+    counts, ragged = layout.ragged[field].counts, layout.fields[field].ragged
+    assert counts is not None
+    limit = BatchLimit(rows=rows, padded=ragged is not None and ragged.form == "pad", bucketed=bool(bucket))
+    sized = SizedBatches(
+        field=field, limit=limit, lengths=counts, chosen=dataset.chosen, is_drawn=layout.draws is not None
+    )
+    if rows is not None:
+        _check_fits(sized, layout.fields[field].name, rows)
+    return sized
+
+
+def _read(given: Any) -> tuple[str | None, int | None]:
+    """Give the field that is named, and the rows."""
+    name, rows = (None, given) if not isinstance(given, Mapping) else next(iter(given.items()), (None, 0))
+    number = whole_number(rows)
+    if (isinstance(given, Mapping) and len(given) != 1) or (rows is not None and (number is None or number < 1)):
+        raise OptionError(
+            f"max_batch_rows= takes a positive number of rows, or one for a field, such as {{'tokens': 4096}}, not "
+            f"{given!r}"
+        )
+    return name, number
+
+
+def _field(layout: SampleLayout, name: str | None, option: str) -> int:
+    ragged = layout.ragged
+    if not ragged:
+        raise OptionError(
+            f"{option}= goes by the rows that samples have of a ragged field, and there is none: "
+            "Field(name, rows=Bounds(...)) makes one, or Lengths, or Between"
+        )
+    if name is None:
+        # The first of those that have most.
+        return max(ragged, key=lambda number: int(np.asarray(ragged[number].counts).sum()))
+    number = layout.field_named(name)
+    if number is None or number not in ragged:
+        names = ", ".join(repr(layout.fields[number].name) for number in ragged)
+        raise OptionError(f"{option}= names {name!r}, which is no ragged field; those are {names}")
+    return number
+
+
+def _check_fits(sized: SizedBatches, name: str, rows: int) -> None:
+    lengths = sized.lengths if sized.chosen is None else sized.lengths[sized.chosen]
+    over = np.flatnonzero(lengths > rows)
+    if len(over):
+        longest = int(np.argmax(lengths))
+        sample = longest if sized.chosen is None else int(sized.chosen[longest])
+        raise OptionError(
+            f"max_batch_rows={rows:,}: sample {sample:,} alone has {lengths[longest]:,} rows of {name!r}, and "
+            f"{len(over):,} of {len(lengths):,} samples have more than fit. Pass max_batch_rows={lengths[longest]} or "
+            "more, Field(..., max_length=) or crop= for a part of each, or leave the long ones out: "
+            "H5Dataset(..., rows=)"
+        )

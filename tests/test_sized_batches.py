@@ -1,0 +1,213 @@
+"""``max_batch_rows=`` and ``bucket=``: batches of ragged samples by size, in every way that a loader reads."""
+
+import itertools
+import json
+import pickle
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from amounts import examples
+from forking import children_are_forks
+from hypothesis import HealthCheck, given
+from hypothesis import strategies as st
+
+from h5stream import Bounds, Field, H5Dataset, H5StreamLoader, Lengths, Sequences, errors
+
+COUNTS = np.random.default_rng(1).integers(0, 30, 150)
+
+
+def write(path, counts, **stored):
+    bounds = np.append(0, np.cumsum(counts))
+    with h5py.File(path, "w") as file:
+        file.create_dataset("token", data=np.arange(bounds[-1]), **stored)
+        file["bounds"], file["label"], file["word"] = bounds, np.arange(len(counts)), np.arange(2 * len(counts))
+        file["words"] = np.full(len(counts), 2)
+        file["image"] = np.arange(len(counts) * 6.0).reshape(-1, 6)
+    return [np.arange(low, high) for low, high in itertools.pairwise(bounds.tolist())]
+
+
+@pytest.fixture(scope="module", params=[{}, {"chunks": 37, "compression": "gzip"}], ids=["contiguous", "gzip"])
+def path(request, tmp_path_factory):
+    path = tmp_path_factory.mktemp("sized") / "a.h5"
+    write(path, COUNTS, **request.param)
+    return path
+
+
+def fields(form="packed"):
+    return {
+        "token": Field("token", rows=Bounds("bounds"), ragged=form),
+        "word": Field("word", rows=Lengths("words")),
+        "label": "label",
+        "image": "image",
+    }
+
+
+def check(batches, limit=None, form="packed", size=8192):
+    """Compare samples with what was written; give their numbers, batch by batch."""
+    bounds, seen = np.append(0, np.cumsum(COUNTS)), []
+    for batch in batches:
+        numbers = batch["label"].tolist()
+        seen.append(numbers)
+        for k, number in enumerate(numbers):
+            assert batch["token"].sample(k).tolist() == list(range(bounds[number], bounds[number + 1]))
+            assert batch["image"][k].tolist() == [6.0 * number + j for j in range(6)]
+        ours = COUNTS[numbers]
+        assert len(numbers) <= size
+        assert limit is None or (ours.max() * len(ours) if form == "pad" else ours.sum()) <= limit
+    return seen
+
+
+def flat(batches):
+    return list(itertools.chain(*batches))
+
+
+@examples(100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    limit=st.none() | st.integers(29, 300),
+    bucket=st.booleans(),
+    size=st.integers(1, 40),
+    form=st.sampled_from(["packed", "pad"]),
+    window=st.sampled_from(["auto", "all", 5, 40]),
+    threads=st.sampled_from([0, 2]),
+    shuffle=st.booleans(),
+)
+def test_batches_have_as_many_samples_as_fit_and_each_sample_comes_once(
+    path, limit, bucket, size, form, window, threads, shuffle
+):
+    given_too = {"bucket": bucket and shuffle, "window": window, "num_workers": threads, "shuffle": shuffle}
+    with H5StreamLoader(path, size, fields=fields(form), max_batch_rows=limit, **given_too) as loader:
+        epochs = []
+        for _ in range(2):
+            expected = len(loader)
+            epochs.append(check(loader, limit, form, size))
+            assert len(epochs[-1]) == expected
+            assert sorted(flat(epochs[-1])) == list(range(150))
+        assert (epochs[0] == epochs[1]) == (not shuffle)
+    with H5StreamLoader(path, size, fields=fields(form), max_batch_rows=limit, **given_too) as loader:
+        assert check(loader) == epochs[0]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"isolation": "process"},
+        {"device": "cpu"},
+        {"pin_memory": True},
+        {"on_error": "skip"},
+        {"memory_budget": "8MiB", "num_workers": 1},
+        {"collate_fn": torch.utils.data.default_convert},
+        {"transform": dict},
+        {"bucket": "token"},
+        {"max_batch_rows": {"token": 90}},
+    ],
+    ids=str,
+)
+def test_whatever_a_loader_does_it_does_with_such_batches(path, options, monkeypatch):
+    children_are_forks(monkeypatch)
+    with H5StreamLoader(path, 16, fields=fields(), **{"max_batch_rows": 90, "shuffle": True, **options}) as loader:
+        for _ in range(2):
+            if loader.collate_fn is not None:
+                seen = [[int(sample["label"]) for sample in batch] for batch in loader]
+            else:
+                seen = check(loader, 90, size=16)
+            assert sorted(flat(seen)) == list(range(150))
+
+
+def test_a_slot_holds_the_most_samples_that_a_batch_may_have(tmp_path):
+    write(tmp_path / "a.h5", [300] * 60 + [0] * 200 + [1] * 100)
+    with H5StreamLoader(tmp_path / "a.h5", fields=["label", fields()["token"]], max_batch_rows=300) as loader:
+        sizes = [len(labels) for labels, _ in loader]
+    assert sizes == [1] * 59 + [201, 100]
+
+
+@pytest.mark.parametrize("given_too", [{}, {"bucket": True}, {"shuffle": False}, {"drop_last": True}], ids=str)
+def test_ranks_part_an_epoch_and_a_state_goes_on_at_any_batch(path, given_too):
+    given_too = {"max_batch_rows": 70, "seed": 4, "shuffle": True, "window": 40, "fields": fields(), **given_too}
+
+    def loader(rank=0, world_size=1):
+        return H5StreamLoader(path, 12, rank=rank, world_size=world_size, **given_too)
+
+    with loader() as one:
+        whole = check(one, 70)
+    parts = []
+    for rank in range(3):
+        with loader(rank, 3) as one:
+            parts.append(check(one, 70))
+            assert len(one) > 0
+    assert len({len(part) for part in parts}) == 1
+    seen = flat(flat(parts))
+    assert len(set(seen)) == len(seen)
+    assert given_too.get("drop_last") or sorted(seen) == sorted(flat(whole)) == list(range(150))
+    for stop in (1, len(whole) // 2, len(whole) - 1):
+        with loader() as one:
+            batches = iter(one)
+            taken = check([next(batches) for _ in range(stop)], 70)
+            state = json.loads(json.dumps(one.state_dict()))
+        with loader() as one:
+            one.load_state_dict(state)
+            iterator = iter(one)
+            assert len(iterator) == len(whole)
+            assert taken + check(iterator, 70) == whole
+        if stop == len(whole) - 1:
+            continue  # two ranks may not have a sample each
+        rest = []
+        for rank in range(2):
+            with loader(rank, 2) as one:
+                one.load_state_dict(state)
+                rest.append(check(one, 70))
+        assert len(rest[0]) == len(rest[1])
+        both = flat(taken) + flat(flat(rest))
+        assert len(set(both)) == len(both)
+        assert given_too.get("drop_last") or sorted(both) == list(range(150))
+
+
+def test_a_state_of_other_lengths_or_limits_is_refused(path):
+    with H5StreamLoader(path, fields=fields(), max_batch_rows=70, shuffle=True) as loader:
+        next(iter(loader))
+        state = loader.state_dict()
+    for other in ({"max_batch_rows": 80}, {"max_batch_rows": 70, "bucket": True}, {}):
+        with H5StreamLoader(path, fields=fields(), shuffle=True, **other) as loader, pytest.raises(errors.StateError):
+            loader.load_state_dict(state)
+
+
+def test_subsets_and_drawn_samples_and_copies_of_a_loader_have_such_batches(path):
+    subset = H5Dataset(path, fields()).subset(slice(3, 120, 2))
+    with H5StreamLoader(subset, max_batch_rows=60, shuffle=True, bucket=True) as loader:
+        assert sorted(flat(check(loader, 60))) == list(range(3, 120, 2))
+        assert sorted(flat(loader.batch_sampler)) == list(range(len(subset)))
+        copy = pickle.loads(pickle.dumps(loader))
+        assert check(copy, 60) == check(loader, 60)
+        copy.close()
+    listed = torch.utils.data.Subset(H5Dataset(path, fields()), [7, 100, 7, 3])
+    with H5StreamLoader(listed, max_batch_rows=60) as loader:
+        assert flat(check(loader, 60)) == [7, 100, 7, 3]
+    drawn = Sequences(3, of="files", starts="random", per_epoch=40, draw="rows")
+    with H5StreamLoader(path, 8, fields=fields(), samples=drawn, max_batch_rows=60, shuffle=True) as loader:
+        sizes = [batch["token"].offsets.diff().sum().item() for _ in range(2) for batch in loader]
+        assert max(sizes) <= 60
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"max_batch_rows": 28}, "sample [0-9]+ alone has 29 rows of 'token'.*max_batch_rows=29"),
+        ({"max_batch_rows": 0}, "positive number of rows"),
+        ({"max_batch_rows": "many"}, "positive number of rows"),
+        ({"max_batch_rows": {"token": 9, "word": 9}}, "positive number of rows"),
+        ({"max_batch_rows": {"label": 90}}, "no ragged field; those are 'token', 'word'"),
+        ({"bucket": "labels"}, "no ragged field"),
+        ({"bucket": 3}, "bucket= takes True"),
+        ({"bucket": "word", "max_batch_rows": {"token": 90}}, "name one"),
+        ({"bucket": True, "shuffle": False}, "pass shuffle=True"),
+        ({"max_batch_rows": 90, "shuffle": False, "sampler": [1, 2]}, "sampler=, batch_sampler= and order="),
+        ({"max_batch_rows": 90, "batch_size": None}, "single samples"),
+        ({"max_batch_rows": 90, "fields": "label"}, "there is none"),
+        ({"max_batch_rows": 2000, "drop_last": True, "world_size": 3, "rank": 0}, "do not fill one"),
+    ],
+    ids=str,
+)
+def test_what_is_asked_for_wrongly_is_told(path, options, says):
+    with pytest.raises(errors.OptionError, match=says):
+        H5StreamLoader(path, **{"fields": fields(), "shuffle": True, **options})
