@@ -22,6 +22,7 @@ from h5stream.storage.elements import Leaf
 from h5stream.storage.fields import SampleShape
 from h5stream.storage.filters import Pipeline
 from h5stream.storage.global_heap import HeapValues
+from h5stream.storage.images import Images
 from h5stream.storage.index import ChunkIndex
 from h5stream.storage.rowbox import ColumnPiece, Columns
 from h5stream.storage.source import SourceIdentity
@@ -86,6 +87,8 @@ class FieldLayout:
         What stands outside; None for what stands there in all fields.
     ragged : Ragged or None
         Of a ragged field, how it comes in a batch.
+    images : Images or None
+        Where its bytes are encoded images, what is known of these.
     """
 
     name: str
@@ -98,6 +101,7 @@ class FieldLayout:
     at: str = ""
     pad: str | float | None = None
     ragged: Ragged | None = None
+    images: Images | None = None
 
     @property
     def row_nbytes(self) -> int:
@@ -181,6 +185,8 @@ class DatasetPart:
         Other files that libhdf5 reads it from, as far as they are watched.
     heap : HeapValues or None
         Where its values lie, if they are of variable length.
+    lengths : ndarray of int64 or None
+        Of rows that are images filled up to one length, the bytes of each.
     """
 
     file: int
@@ -202,6 +208,7 @@ class DatasetPart:
     objects: tuple[str, ...] = ()
     behind: tuple[int, ...] = ()
     heap: HeapValues | None = None
+    lengths: NDArray[np.int64] | None = None
 
     @property
     def leads_on(self) -> bool:
@@ -391,6 +398,7 @@ class SampleLayout:
     def row_nbytes(self) -> int:
         """Bytes that one sample takes in a batch; on average, where samples have unlike numbers of rows."""
         listed = sum(self.datasets[n][0].stored_row_nbytes for n, _ in self.listed)
+        listed += sum(round(f.images.mean_nbytes) for f in self.fields if f.images and f.kind == "object")
         return (
             listed
             + sum(field.row_nbytes for field in self.fields)
@@ -406,7 +414,7 @@ class SampleLayout:
     def listed(self) -> tuple[tuple[int, FieldLayout], ...]:
         """The datasets whose values come from a heap into lists, and the fields that they fill."""
         fields = [(n, self.fields[p[0].targets[0].field]) for n, p in enumerate(self.datasets) if p[0].heap is not None]
-        return tuple((n, field) for n, field in fields if field.kind == "object")
+        return tuple((n, field) for n, field in fields if field.kind == "object" and field.images is None)
 
     @property
     def leading(self) -> tuple[DatasetPart, ...]:
