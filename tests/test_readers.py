@@ -6,6 +6,7 @@ Every sample of a shuffled epoch is compared, through a loader and through a sto
 import itertools
 
 import h5py
+import imagecodecs
 import numpy as np
 import pytest
 import torch
@@ -734,3 +735,76 @@ def _found_in(mixtures, stretch):
             if np.array_equal(group["mix"][r : r + len(stretch)], stretch):
                 return key, r
     raise AssertionError("no mixture has it")
+
+
+@STORED
+def test_passt(tmp_path, stored):
+    """Encoded audio as bytes of variable length, decoded by the program itself; the classes as bits."""
+    rng, clips = np.random.default_rng(0), 30
+    with h5py.File(tmp_path / "audioset.h5", "w") as file:
+        options = {**stored, "chunks": (7,)} if stored else {}
+        mp3 = file.create_dataset("mp3", (clips,), dtype=h5py.vlen_dtype("u1"), **options)
+        for k in range(clips):
+            mp3[k] = rng.integers(0, 255, 900 + 37 * (k % 8), "u1")
+        write(file, "target", np.packbits(rng.random((clips, 527)) < 0.1, axis=-1), stored)
+        file["audio_name"] = [f"Y{k}.mp3" for k in range(clips)]
+    with h5py.File(tmp_path / "audioset.h5") as file:
+        expected = [{"mp3": file["mp3"][k], "target": file["target"][k]} for k in range(clips)]
+    fields = {"mp3": "mp3", "target": "target", "number": SampleNumber()}
+    with H5StreamLoader(tmp_path / "audioset.h5", 8, shuffle=True, fields=fields) as loader:
+        seen = []
+        for batch in loader:
+            for k, number in enumerate(batch["number"].tolist()):
+                assert batch["mp3"][k].numpy().tobytes() == expected[number]["mp3"].tobytes()
+                assert np.array_equal(batch["target"][k].numpy(), expected[number]["target"])
+                seen.append(number)
+        assert sorted(seen) == list(range(clips))
+
+
+@STORED
+def test_cheap_reco(tmp_path, stored):
+    """Voxels of particle events: coordinates and energies of variable length, and whose they are in a batch."""
+    rng, events = np.random.default_rng(0), 40
+    names = ("voxels_x", "voxels_y", "voxels_z", "energies")
+    with h5py.File(tmp_path / "events.h5", "w") as file:
+        options = {**stored, "chunks": (9,)} if stored else {}
+        columns = [
+            file.create_dataset(name, (events,), dtype=h5py.vlen_dtype("f4" if name == "energies" else "i4"), **options)
+            for name in names
+        ]
+        for k in range(events):
+            hits = int(rng.integers(0, 60))
+            for column in columns:
+                column[k] = rng.integers(0, 200, hits)
+        write(file, "label", rng.integers(0, 3, events), stored)
+    with h5py.File(tmp_path / "events.h5") as file:
+        theirs = {name: file[name][:] for name in names}
+    fields = {name: Field(name, ragged="packed") for name in names} | {"label": "label", "number": SampleNumber()}
+    with H5StreamLoader(tmp_path / "events.h5", 8, shuffle=True, fields=fields) as loader:
+        seen = []
+        for batch in loader:
+            numbers = batch["number"].tolist()
+            for name in names:
+                assert np.array_equal(batch[name].values.numpy(), np.concatenate([theirs[name][k] for k in numbers]))
+                assert batch[name].offsets.diff().tolist() == [len(theirs[name][k]) for k in numbers]
+            seen += numbers
+        assert sorted(seen) == list(range(events))
+
+
+@STORED
+def test_robotics_diffusion_transformer(tmp_path, stored):
+    """Frames of an episode as JPEG buffers, filled up with zeros to the longest."""
+    rng, frames = np.random.default_rng(0), 20
+    buffers = [imagecodecs.jpeg8_encode(rng.integers(0, 255, (16, 24, 3), "u1")) for _ in range(frames)]
+    most = max(map(len, buffers))
+    with h5py.File(tmp_path / "episode.h5", "w") as file:
+        rows = np.stack([np.frombuffer(each.ljust(most, b"\0"), "u1") for each in buffers])
+        write(file, "observations/images/cam_high", rows, stored)
+        write(file, "action", rng.random((frames, 14), "f4"), stored)
+    expected = []
+    with h5py.File(tmp_path / "episode.h5") as file:
+        for k in range(frames):
+            image = imagecodecs.jpeg8_decode(file["observations/images/cam_high"][k].tobytes())
+            expected.append({"image": image, "action": file["action"][k]})
+    fields = {"image": Field("observations/images/cam_high", decode="jpeg"), "action": "action"}
+    check_all(expected, tmp_path / "episode.h5", fields)

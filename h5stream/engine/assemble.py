@@ -186,15 +186,17 @@ def _objects(values: list[Any], f: FieldLayout) -> list[Any]:
     if 0 in f.row_shape:  # no chunk holds anything of such rows, so nothing was read
         empty: list[Any] = np.empty((len(values), *f.row_shape), dtype=object).tolist()
         return empty
-    return [_object_value(value) for value in values]
+    return [object_value(value) for value in values]
 
 
-def _object_value(value: Any) -> Any:
+def object_value(value: Any) -> Any:
     """Make a sequence of numbers a tensor of its own length, anything else of several a list; strings stay bytes."""
     if not isinstance(value, np.ndarray):
         return value
     if value.dtype.kind == "O":
-        return [_object_value(inner) for inner in value]
+        return [object_value(inner) for inner in value]
     if value.dtype.kind not in "biufc":
         return value.tolist()
-    return torch.from_numpy(np.array(value, dtype=value.dtype.newbyteorder("=")))
+    # Copied, so that a sample that is kept does not keep its neighbours.
+    native = value.dtype.isnative
+    return torch.from_numpy(value.copy() if native else value.astype(value.dtype.newbyteorder("=")))

@@ -61,6 +61,8 @@ def scratch_nbytes(layout: SampleLayout) -> int:
     largest_stored = largest_chunk = largest_dataset = 0
     for parts in layout.datasets:
         for part in parts:
+            if part.targets and layout.fields[part.targets[0].field].images is not None:
+                largest_stored = max(largest_stored, TASK_NBYTES)
             largest_dataset = max(largest_dataset, part.rows * part.stored_row_nbytes)
             if part.heap is not None:
                 largest_stored = max(largest_stored, part.heap.room_nbytes)
@@ -169,6 +171,10 @@ def _ragged_bytes(layout: SampleLayout, limited: LimitedField | None) -> Iterato
         field = layout.fields[number]
         rows = None if limited is None or limited.number != number else limited.rows
         yield _bytes_of(one.counts * field.placed_nbytes, field, None if rows is None else rows * field.placed_nbytes)
+    for field in layout.fields:
+        if field.kind == "object" and field.images is not None:
+            mean, most = field.images.mean_nbytes, field.images.most_nbytes
+            yield RaggedBytes(mean=mean, deviation=most - mean, most=int(most))
     for number, field in layout.listed:
         parts = layout.datasets[number]
         every = [part.heap.nbytes_of(slice(None)).reshape(part.rows, -1).sum(axis=1) for part in parts if part.heap]

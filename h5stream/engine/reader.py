@@ -15,6 +15,7 @@ from h5stream.engine.footprint import TASK_NBYTES
 from h5stream.engine.landing.boxes import BoxesOfPart
 from h5stream.engine.landing.chunks import Chunks, ChunkTask
 from h5stream.engine.landing.columns import Columns
+from h5stream.engine.landing.encoded import EncodedRows, PaddedBytes
 from h5stream.engine.landing.heap import HeapRows
 from h5stream.engine.landing.mapped import MappedFiles, MappedRows, can_be_mapped
 from h5stream.engine.landing.padding import Padding
@@ -67,6 +68,13 @@ def way_of(part: DatasetPart, fields: tuple[FieldLayout, ...], source: ByteSourc
     source : ByteSource
         Its file's bytes.
     """
+    number = part.targets[0].field
+    if fields[number].images is not None:
+        if part.heap is not None:
+            return EncodedRows(part, fields[number], HeapRows(part, fields))
+        raw = replace(fields[number], images=None, dtype=np.dtype(np.uint8), row_shape=part.shape[1:])
+        plain = tuple(raw if k == number else field for k, field in enumerate(fields))
+        return EncodedRows(part, fields[number], PaddedBytes(part, len(fields), way_of(part, plain, source)))
     if part.access == VIA_H5PY:
         return RowsThroughH5py(part, fields)
     if part.heap is not None:
@@ -128,7 +136,8 @@ class RowReader:
             else None
         )
         self._ways: list[list[Way | None]] = [[None] * len(parts) for parts in layout.datasets]
-        self._unfiltered = not (layout.space or layout.columns or layout.lookups) and all(
+        is_plain = not (layout.space or layout.columns or layout.lookups or any(f.images for f in layout.fields))
+        self._unfiltered = is_plain and all(
             part.access == DIRECT and self.sources[part.file].has_descriptor
             for parts in layout.datasets
             for part in parts

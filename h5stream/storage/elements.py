@@ -190,6 +190,29 @@ def vlen_base(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
     return base if isinstance(base, np.dtype) else None
 
 
+def is_text(dtype: np.dtype[Any]) -> bool:
+    """Tell whether values are strings of variable length."""
+    text = h5py.check_string_dtype(dtype)
+    return text is not None and text.length is None
+
+
+def bytes_leaf(dtype: np.dtype[Any]) -> Leaf | None:
+    """Give the leaf of an element that is taken as so many bytes; None where it is not bytes.
+
+    Examples
+    --------
+    >>> bytes_leaf(np.dtype("V300")).nbytes
+    300
+    """
+    if (dtype.kind not in "SV" and dtype != np.uint8) or dtype.fields is not None:
+        return None
+    count = dtype.itemsize
+    shape = () if dtype.kind == "u" else (count,)
+    return Leaf(
+        stored_nbytes=count, offsets=(0,), unit_nbytes=1, units=count, swapped=False, dtype=np.dtype("u1"), shape=shape
+    )
+
+
 def is_laid_out_as_numpy(dataset: Any) -> bool:
     """Tell whether the stored elements have, byte for byte, the layout of ``dataset.dtype``.
 

@@ -29,7 +29,9 @@ from h5stream.storage.agreement import FileParts
 from h5stream.storage.discovery import check_has_rows, find_dataset
 from h5stream.storage.extents import Extents, SampleKind, Volume, with_names
 from h5stream.storage.fields import Field, SampleShape, not_ragged
+from h5stream.storage.images import Images
 from h5stream.storage.layout import (
+    VIA_H5PY,
     DatasetPart,
     FieldLayout,
     Target,
@@ -79,6 +81,7 @@ class FieldReader:
         self._stretches: list[_Stretched] = []
         self._valued: list[tuple[Any, str]] = []
         self._is_object, self.whole = isinstance(samples, Objects), list[DatasetPart]()
+        self._image_rows: dict[int, str] = {}
         self.groups: dict[Any, tuple[Place, Columns, str, tuple[Along, ...], list[Target]]] = {}
 
     def read(self, shape: SampleShape, group: str = "") -> FileParts:
@@ -101,7 +104,7 @@ class FieldReader:
             )
         for one in self._stretches:
             one.known.add_stretches(one.values, next(iter(lengths.values())), one.first, self.identity.path)
-        parts = tuple(self._parts.part(*group) for group in self.groups.values())
+        parts = tuple(self._with_lengths(self._parts.part(*group)) for group in self.groups.values())
         if not parts and self._stretches:
             name = names_of(self._stretches[0].said)[0]
             parts = (self._rows_alone(*find_dataset(self.file, name, self.identity.path, self.guard)[:2], lengths),)
@@ -117,6 +120,31 @@ class FieldReader:
             once=tuple(self.once),
         )
 
+    def _with_lengths(self, part: DatasetPart) -> DatasetPart:
+        """Give the part of a field of images with how long each is, where a dataset says so."""
+        layout = self.fields[part.targets[0].field] if part.targets else None
+        if layout is None or layout.images is None:
+            return part
+        as_values = part.targets[0].field not in self._image_rows
+        if part.heap is None and (as_values or (part.access == VIA_H5PY and part.dtype_text != "uint8")):
+            raise UnsupportedFieldError(
+                f"{self.identity.path!r}: field {layout.name!r}: decode= takes bytes that h5stream reads without "
+                f"libhdf5, not these: {part.reason}",
+                field=layout.name,
+                file=self.identity.path,
+            )
+        name = self._image_rows.get(part.targets[0].field)
+        if not name:
+            return part
+        lengths = np.asarray(once_of(self.file, name, self.identity.path, self.guard)).reshape(-1)
+        most = int(np.prod(part.shape[1:])) * part.stored_element_nbytes
+        if lengths.dtype.kind not in "iu" or len(lengths) != part.rows or ((lengths < 0) | (lengths > most)).any():
+            raise OptionError(
+                f"{self.identity.path!r}: field {layout.name!r}: length={name!r} has {len(lengths):,} values of "
+                f"{lengths.dtype}, and it takes a number of bytes from 0 to {most:,} for each of {part.rows:,} rows"
+            )
+        return replace(part, lengths=lengths.astype(np.int64))
+
     def _rows_alone(self, dataset: Any, path: str, lengths: dict[str, int]) -> DatasetPart:
         """Give what says which rows samples have as a dataset of no field, where nothing else has a row a sample."""
         part = self._parts.part(self._opened.place(dataset, path), None, path, (), [])
@@ -128,7 +156,7 @@ class FieldReader:
             return self._add_column(field)
         if field.rows is not None:
             return self._look_up(place, field)
-        if field.ragged is not None:
+        if field.ragged is not None and not field.decode:
             return (self._add_rows_of_object if self._is_object else self._add_values)(place, field, lengths)
         if field.repeat or self._is_attribute(field.name):
             return self._add_once(field)
@@ -154,7 +182,7 @@ class FieldReader:
             except (OptionError, FieldLengthError) as error:
                 raise with_names(error, path, field.name) from None
             taken = _Taken(sizes, None)
-        key = (where.number, dataset_path, repr(columns), taken.steps, at, field.pad, along)
+        key = (where.number, dataset_path, repr(columns), taken.steps, at, field.pad, along, field.decode, field.length)
         group = self.groups.setdefault(key, (where, columns, field.name, along, []))
         return self._entry(dataset, dataset_path, field, taken, member, group[-1])
 
@@ -289,7 +317,7 @@ class FieldReader:
             if field.file
             else self._opened.place(dataset, dataset_path)
         )
-        part = self._parts.part(where, field.columns, field.name, (), targets)
+        part = self._with_lengths(self._parts.part(where, field.columns, field.name, (), targets))
         known.parts.append(replace(part, row_start=known.rows))
         return entry
 
@@ -351,6 +379,8 @@ class FieldReader:
     ) -> Any:
         """Add the field, or one for each member of a compound; give its number or a dict of numbers."""
         dtype = _inner_dtype(dataset, member)
+        if field.decode:
+            return self._add_images(dataset, field, taken, member, dtype, targets)
         if field.members:
             self._check_members(field, dtype)
             stacked = np.dtype((dtype.fields[field.members[0]][0], (len(field.members),)))
@@ -393,10 +423,8 @@ class FieldReader:
         targets: list[Target],
     ) -> int:
         name = ":".join((path, *member)) if member else field.name
-        stored = elements.plain_dtype(dataset.dtype)
-        base = elements.vlen_base(dtype)
-        if field.ragged is not None and field.rows is None and base is not None:
-            dtype = stored = base  # each of its items is a row
+        items = elements.vlen_base(dtype) if field.ragged is not None and field.rows is None else None
+        dtype, stored = (dtype, elements.plain_dtype(dataset.dtype)) if items is None else (items, items)
         base, inner_shape = dtype.subdtype or (dtype, ())
         kind = (
             "ragged"
@@ -438,6 +466,42 @@ class FieldReader:
         leaf = elements.leaf_of(stored, member, stacked) if kind != "object" else None
         fill = np.zeros(leaf.nbytes if leaf else 0, np.uint8)
         targets.append(Target(field=number, member=member, leaf=leaf, fill=fill, stacked=stacked))
+        return number
+
+    def _add_images(
+        self,
+        dataset: Any,
+        field: Field,
+        taken: _Taken,
+        member: tuple[str, ...],
+        dtype: np.dtype[Any],
+        targets: list[Target],
+    ) -> int:
+        """Add a field of images; of what size they are is found out once all files are open."""
+        rows, number = dataset.shape[1:], len(self.fields)
+        is_values = not rows and (elements.vlen_base(dtype) == np.uint8 or elements.is_text(dtype))
+        leaf = None
+        if not is_values:
+            leaf = elements.bytes_leaf(dtype)
+            if member or len(rows) != (dtype.itemsize == 1) or leaf is None or self._extents is not None or taken.steps:
+                raise UnsupportedFieldError(
+                    f"{self.identity.path!r}: field {field.name!r} is {dtype} {dataset.shape}: decode= takes images as "
+                    "values of variable length (of uint8), or as rows of bytes, one a sample",
+                    field=field.name,
+                    file=self.identity.path,
+                )
+            self._image_rows[number] = field.length
+        self.fields.append(
+            FieldLayout(
+                name=field.name,
+                kind="object",
+                dtype=np.dtype(object),
+                row_shape=(),
+                ragged=field.ragged,
+                images=Images(format=field.decode),
+            )
+        )
+        targets.append(Target(field=number, member=(), leaf=leaf, fill=np.zeros(leaf.nbytes if leaf else 0, np.uint8)))
         return number
 
 

@@ -27,6 +27,7 @@ from h5stream.samples.sequences import checked_pad, checked_steps, integer
 from h5stream.samples.stretches import FORMS, Crop, Ragged, Stretches, inside
 from h5stream.samples.table import ROW
 from h5stream.storage.given import Named, checked_path, named_by, several
+from h5stream.storage.images import FORMATS
 from h5stream.storage.rowbox import Columns
 
 
@@ -85,6 +86,13 @@ class Field:
         A part of each sample, such as a random one in each epoch; see `Crop`.
     pad_value : number, optional, keyword-only
         What stands behind the rows of a sample with ``ragged="pad"``; 0 by default.
+    decode : str, optional, keyword-only
+        What encoded images in values of variable length, or in rows of bytes, are: ``"jpeg"``, ``"png"``, ``"webp"``,
+        or ``"auto"`` for whatever each begins like. They are decoded in the reader threads. If those that are looked at
+        when the files are opened have one size a batch is one tensor, (samples, height, width, channels), else a list;
+        ``ragged="list"`` says so beforehand.
+    length : str, optional, keyword-only
+        The dataset that says how many bytes of each row are the image, for `decode` of rows that are filled up.
 
     Raises
     ------
@@ -112,6 +120,8 @@ class Field:
     file: tuple[str, ...] = ()
     rows: Any = dataclasses.field(default=None, compare=False)
     ragged: Ragged | None = None
+    decode: str = ""
+    length: str = ""
     _file: str = dataclasses.field(default="", repr=False)
     """The file of the dataset that was given in place of a name; empty for a name."""
 
@@ -134,6 +144,8 @@ class Field:
         max_length: int | None = None,
         crop: Crop | None = None,
         pad_value: float = 0,
+        decode: str = "",
+        length: str = "",
     ) -> None:
         named = named_by(name)
         if named is not None and named.is_dataset:
@@ -159,8 +171,17 @@ class Field:
         is_named = rows is None or isinstance(rows, (str, Stretches))
         object.__setattr__(self, "rows", rows if is_named else as_row_numbers(name, rows))
         crop = _crop(name, crop, max_length)
-        given = ragged is not None or crop is not None or pad_value != 0
-        object.__setattr__(self, "ragged", _ragged(name, rows, given, ragged or "packed", crop, pad_value))
+        object.__setattr__(self, "decode", _decode(name, decode, length, ragged))
+        object.__setattr__(self, "length", length)
+        given = (ragged is not None and not decode) or crop is not None or pad_value != 0
+        as_list = Ragged(form="list") if decode and ragged else None
+        form = None if decode and not given else _ragged(name, rows, given, ragged or "packed", crop, pad_value)
+        object.__setattr__(self, "ragged", as_list or form)
+        if decode and (members or chosen is not None or steps is not None or repeat or dtype is not None):
+            raise OptionError(
+                f"Field({name!r}, decode={decode!r}) takes whole images as they are, without columns=, members=, "
+                "steps=, repeat= and dtype="
+            )
         placed = steps is not None or bool(at) or axis is not None or bool(self.scale) or pad is not None
         if self.rows is not None and (self.repeat or placed):
             raise OptionError(
@@ -203,6 +224,8 @@ class Field:
         inner = copy.copy(self)
         object.__setattr__(inner, "name", f"{group}{self.name[1:]}" if self.is_itself else f"{group}/{self.name}")
         object.__setattr__(inner, "rows", rows)
+        if self.length and not self.length.startswith("/"):
+            object.__setattr__(inner, "length", f"{group}/{self.length}")
         return inner
 
 
@@ -251,6 +274,16 @@ def _ragged(name: str, rows: Any, given: bool, form: str, crop: Crop | None, pad
     if pad_value != 0 and form != "pad":
         raise OptionError(f"Field({name!r}): pad_value={pad_value!r} is for ragged='pad', not {form!r}")
     return Ragged(form=form, crop=crop, pad_value=pad_value)
+
+
+def _decode(name: str, decode: str, length: str, ragged: str | None) -> str:
+    if decode and decode not in FORMATS:
+        raise OptionError(f"Field({name!r}): decode= is {', '.join(map(repr, FORMATS))}, not {decode!r}")
+    if length and not decode:
+        raise OptionError(f"Field({name!r}): length={length!r} says how long images are, so it needs decode=")
+    if decode and ragged not in (None, "list"):
+        raise OptionError(f"Field({name!r}, decode={decode!r}): ragged= is 'list' for images, not {ragged!r}")
+    return decode
 
 
 def not_ragged(name: str) -> OptionError:

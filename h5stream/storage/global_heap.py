@@ -13,7 +13,7 @@ from h5stream.storage import elements
 from h5stream.storage.global_heap_bytes import HEADER_NBYTES, nbytes_around, read_objects
 from h5stream.storage.headers import Superblock
 from h5stream.storage.metadata_bytes import NOWHERE, SLACK_NBYTES
-from h5stream.storage.source import LOCAL_GAP_NBYTES
+from h5stream.storage.source import LOCAL_GAP_NBYTES, SourceIdentity
 
 Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
@@ -109,6 +109,21 @@ class HeapValues:
         found = np.zeros_like(failed)
         found[order] = failed
         return found, counts
+
+    def one(self, identity: SourceIdentity, number: int) -> Bytes:
+        """Give the bytes of one value, without asking h5py; none where it cannot be had."""
+        memory = np.zeros(int(self.nbytes_of(number)), dtype=np.uint8)
+        source, chosen = identity.open(), np.array([number])
+        try:
+            descriptor = source.descriptor()
+            if descriptor is None:
+                return memory[:0]
+            where = np.array([memory.__array_interface__["data"][0]])
+            room = np.empty(self.room_nbytes, dtype=np.uint8)
+            failed, _ = self.read(descriptor.number, chosen, where, np.array([memory.nbytes]), room)
+        finally:
+            source.close()
+        return memory[:0] if failed[0] else memory
 
 
 def values_of(raw: Bytes, superblock: Superblock, base: Any, rows: int, *, is_text: bool) -> HeapValues:

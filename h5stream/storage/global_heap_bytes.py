@@ -55,6 +55,27 @@ def _find_objects(given, buffer, at, nbytes, table, turn):
 
 
 @jit
+def _close_by(address, nbytes, at, end, room, gap_nbytes):
+    """Give where a range ends that also brings collections which lie close behind the first, and how many of these."""
+    stop = at + 1
+    while stop < address.size:
+        farther = max(end, address[stop] + nbytes_around(nbytes[stop]))
+        if address[stop] - end > gap_nbytes or farther - address[at] > room:
+            break
+        end = farther
+        stop += 1
+    return end, stop
+
+
+@jit
+def _nbytes_of(given, buffer, at, count):
+    """Give the bytes that the header of a collection says; 0 where there is none."""
+    if at + HEADER_NBYTES > count or not is_signed(buffer, at, 0x4C4F4347) or buffer[at + 4] != 1:  # GCOL
+        return np.int64(0)
+    return length(given, buffer, at + 8)
+
+
+@jit
 def read_objects(given, address, index, nbytes, wanted, target, buffer, gap_nbytes, failed):
     """Copy objects of global heaps to their places; gives how many bytes and ranges were read.
 
@@ -86,13 +107,7 @@ def read_objects(given, address, index, nbytes, wanted, target, buffer, gap_nbyt
             at += 1
             continue
         end = begin + max(need, nbytes_around(nbytes[at]))
-        stop = at + 1
-        while stop < address.size:
-            farther = max(end, address[stop] + nbytes_around(nbytes[stop]))
-            if address[stop] - end > gap_nbytes or farther - begin > room:
-                break
-            end = farther
-            stop += 1
+        end, stop = _close_by(address, nbytes, at, end, room, gap_nbytes)
         count = min(end, file_nbytes) - begin
         if count < 2 * HEADER_NBYTES or not read(given, buffer, 0, count, begin):
             failed[at:stop] = True
@@ -104,9 +119,7 @@ def read_objects(given, address, index, nbytes, wanted, target, buffer, gap_nbyt
             if address[k] != known:
                 known, sound, size = address[k], False, np.int64(0)
                 start = known - begin
-                is_there = start + HEADER_NBYTES <= count
-                if is_there and is_signed(buffer, start, 0x4C4F4347) and buffer[start + 4] == 1:  # GCOL
-                    size = length(given, buffer, start + 8)
+                size = _nbytes_of(given, buffer, start, count)
                 if size >= HEADER_NBYTES and size <= min(room, file_nbytes - known):
                     if start + size > count:  # larger than was thought: once more, from here
                         stop, need = k, size

@@ -22,6 +22,7 @@ from h5stream.storage.elements import Leaf
 from h5stream.storage.fields import SampleShape
 from h5stream.storage.filters import Pipeline
 from h5stream.storage.global_heap import HeapValues
+from h5stream.storage.images import Images
 from h5stream.storage.index import ChunkIndex
 from h5stream.storage.rowbox import ColumnPiece, Columns
 from h5stream.storage.source import SourceIdentity
@@ -88,6 +89,8 @@ class FieldLayout:
         Of a ragged field, how it comes in a batch.
     unit : str
         Of dates and times, which come as whole numbers, the NumPy type that says since when and of what.
+    images : Images or None
+        Where its bytes are encoded images, what is known of these.
     """
 
     name: str
@@ -101,6 +104,7 @@ class FieldLayout:
     pad: str | float | None = None
     ragged: Ragged | None = None
     unit: str = ""
+    images: Images | None = None
 
     @property
     def row_nbytes(self) -> int:
@@ -190,6 +194,8 @@ class DatasetPart:
         Other files that libhdf5 reads it from, as far as they are watched.
     heap : HeapValues or None
         Where its values lie, if they are of variable length.
+    lengths : ndarray of int64 or None
+        Of rows that are images filled up to one length, the bytes of each.
     """
 
     file: int
@@ -214,6 +220,7 @@ class DatasetPart:
     object_rows: NDArray[np.int64] | None = None
     behind: tuple[int, ...] = ()
     heap: HeapValues | None = None
+    lengths: NDArray[np.int64] | None = None
 
     @property
     def leads_on(self) -> bool:
@@ -433,6 +440,7 @@ class SampleLayout:
     def row_nbytes(self) -> int:
         """Bytes that one sample takes in a batch; on average, where samples have unlike numbers of rows."""
         listed = sum(self.datasets[n][0].stored_row_nbytes for n, _ in self.listed)
+        listed += sum(round(f.images.mean_nbytes) for f in self.fields if f.images and f.kind == "object")
         ragged = sum(round(one.mean_rows * self.fields[number].placed_nbytes) for number, one in self.ragged.items())
         return listed + ragged + sum(field.row_nbytes for field in self.fields)
 
@@ -440,7 +448,7 @@ class SampleLayout:
     def listed(self) -> tuple[tuple[int, FieldLayout], ...]:
         """The datasets whose values come from a heap into lists, and the fields that they fill."""
         fields = [(n, self.fields[p[0].targets[0].field]) for n, p in enumerate(self.datasets) if p[0].heap is not None]
-        return tuple((n, field) for n, field in fields if field.kind == "object")
+        return tuple((n, field) for n, field in fields if field.kind == "object" and field.images is None)
 
     @property
     def leading(self) -> tuple[DatasetPart, ...]:

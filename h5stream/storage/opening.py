@@ -40,6 +40,7 @@ from h5stream.storage.external import Guard
 from h5stream.storage.field_reader import FieldReader
 from h5stream.storage.fields import Asked, Field, Fields, SampleShape, Source, read_request, sample_shape
 from h5stream.storage.groups import FILES, edges_in, groups_of
+from h5stream.storage.image_sizes import with_image_sizes
 from h5stream.storage.layout import (
     FieldLayout,
     SampleLayout,
@@ -98,7 +99,8 @@ def open_layout(
     _check_padding(layout)
     numbered = enumerate(looked_up.values(), len(files[0].parts))
     lookups = shared([each.lookup(number, layout.rows, space) for number, each in numbered])
-    return replace(layout, columns=tuple(_columns(layout, shape, files, samples)), lookups=lookups)
+    layout = replace(layout, columns=tuple(_columns(layout, shape, files, samples)), lookups=lookups)
+    return with_image_sizes(layout)
 
 
 @dataclass(slots=True)
@@ -327,7 +329,7 @@ def _space(
 def _check_padding(layout: SampleLayout) -> None:
     """Refuse a number for padding that the type of a field cannot hold, and padding of what is not padded."""
     for one in layout.fields:
-        if one.ragged is not None and not _holds(one.dtype, one.ragged.pad_value):
+        if one.ragged is not None and one.kind == "ragged" and not _holds(one.dtype, one.ragged.pad_value):
             raise OptionError(
                 f"Field({one.name!r}): pad_value={one.ragged.pad_value!r} does not fit into {one.dtype}, which it is "
                 "stored as (dtype= casts what was padded); take a number that does, and the lengths for a mask"

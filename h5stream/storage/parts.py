@@ -236,6 +236,8 @@ class PartReader:
             return place.unresolved
         if dataset.dtype.kind == "O":
             return VARIABLE_LENGTH
+        if dataset.dtype.kind == "V" and dataset.dtype.fields is None and dataset.dtype.subdtype is None:
+            return ""  # opaque: bytes, whatever they are called
         if any(t.leaf is None for t in targets):
             return f"{dataset.dtype}: libhdf5 converts it"
         if not elements.is_laid_out_as_numpy(dataset):

@@ -22,7 +22,7 @@ from h5stream.storage.discovery import datasets_of, default_fields, find_dataset
 from h5stream.storage.elements import Leaf
 from h5stream.storage.external import Guard
 from h5stream.storage.fields import SampleShape, sample_shape
-from h5stream.storage.layout import VIA_H5PY, FieldLayout, SampleLayout, Target
+from h5stream.storage.layout import FieldLayout, SampleLayout, Target
 from h5stream.storage.opening import open_layout
 
 MOST_ROW_NBYTES = 1 << 30
@@ -142,7 +142,7 @@ def _layout(path: str, name: str, dataset: Any) -> tuple[SampleLayout | None, st
     except H5StreamError as error:
         return None, str(error).split(": ", 1)[-1]
     part = layout.datasets[0][0]
-    if part.access == VIA_H5PY:
+    if part.index is None:
         return None, part.reason
     if part.stored_row_nbytes > MOST_ROW_NBYTES:
         return None, f"a row of {part.stored_row_nbytes:,} bytes is more than a chunk should hold"

@@ -38,6 +38,7 @@ def path(tmp_path_factory):
         )
         file["label"] = np.arange(20_000)
         file["names"] = ["abc"] * 300
+        file.create_dataset("turned", (300,), dtype=h5py.vlen_dtype(">i4"))
         file["version"] = 3
         for k in range(20):
             file[f"many/{k}"] = np.arange(7)
@@ -87,7 +88,7 @@ def test_long_listings_are_cut_unless_all_is_asked_for(path):
 
 
 def test_reasons_are_given_for_what_h5py_must_read(path):
-    assert "h5py  names: variable length" in inspect(path, "--all")
+    assert "h5py  turned: variable length" in inspect(path, "--all")
 
 
 def test_fields_and_batch_size_are_the_users(path):

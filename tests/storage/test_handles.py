@@ -28,7 +28,7 @@ SETTINGS = [{"locking": locking, "libver": libver} for locking, libver in iterto
 def write(path, libver=None, rows=X):
     with h5py.File(path, "w", libver=libver) as file:
         file.create_dataset("x", data=rows, chunks=(50, 3), compression="gzip")
-        file["texts"] = TEXTS  # of variable length: read through h5py
+        file["texts"] = TEXTS  # of variable length
     return str(path)
 
 
@@ -115,7 +115,9 @@ def test_a_file_written_anew_is_read_as_it_is_while_older_handles_live(tmp_path,
 
 def test_a_handle_that_closes_within_a_read_is_a_change_of_the_file(tmp_path, monkeypatch):
     path = write(tmp_path / "a.h5")
-    dataset = H5Dataset(path, "texts")
+    with h5py.File(path, "a") as file:
+        file.create_dataset("h5py's", (3,), dtype=h5py.vlen_dtype(">i4"))
+    dataset = H5Dataset(path, "h5py's")
     interrupted = []
 
     def write_anew(*_):

@@ -40,7 +40,7 @@ EXPECTED = {
     "unwritten": ("chunked", "direct", "no filter"),
     "empty": ("contiguous", "refused", "has zero rows in empty; there is nothing to stream"),
     "scalar": ("contiguous", "refused", "is a single value, so it has no rows; a field's first axis are the samples"),
-    "strings": ("contiguous", "h5py", "variable length"),
+    "strings": ("contiguous", "heap", "variable length"),
     "group/deep": ("contiguous", "direct", "no filter"),
 }
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from h5stream.engine.assemble import object_value
 from h5stream.engine.counters import clock
 from h5stream.engine.landing.unfiltered import READ_COST_NBYTES
 from h5stream.engine.plan import Placement, cut_by
@@ -96,7 +97,7 @@ class HeapTask:
         for value, batch, within in zip(
             values, self.placement.batch.tolist(), self.placement.within.tolist(), strict=True
         ):
-            destination.objects[batch][field][within] = value
+            destination.objects[batch][field][within] = object_value(value)
         tools.tally.scattered(since)
 
     def _values(self, chosen: Ints, rows: Ints, tools: Tools) -> Any:
@@ -118,6 +119,18 @@ class HeapTask:
         for row in np.unique(failed // max(1, len(flat) // max(1, len(rows)))).tolist():
             values[row] = self._ask(int(rows[row]), tools)
         return values
+
+    def values_of(self, tools: Tools) -> Iterator[Bytes]:
+        """Give the bytes of one value after the other."""
+        rows = self._rows
+        edges = np.append(0, np.cumsum(self._heap.nbytes_of(rows)))
+        memory = np.empty(int(edges[-1]), dtype=np.uint8)
+        failed = set(self._read(rows, address_of(memory) + edges[:-1], np.diff(edges), tools).tolist())
+        for k, (low, high) in enumerate(itertools.pairwise(edges.tolist())):
+            if k in failed:
+                yield np.frombuffer(bytes(self._ask(int(rows[k]), tools)), dtype=np.uint8)
+            else:
+                yield memory[low:high]
 
     def _read(self, chosen: Ints, targets: Ints, wanted: Ints, tools: Tools) -> Ints:
         """Copy values to memory; gives those that h5py must be asked for."""
@@ -175,4 +188,11 @@ class HeapRows:
         else:
             work = self._heap.nbytes_of(slice(None)).reshape(self._part.rows, -1).sum(axis=1)[rows]
         for cut in cut_by(work + READ_COST_NBYTES // 64, task_nbytes):
-            yield HeapTask(part=self._part, layout=self._layout, placement=placement[cut])
+            yield self._task(placement[cut])
+
+    def _task(self, placement: Placement) -> HeapTask:
+        return HeapTask(part=self._part, layout=self._layout, placement=placement)
+
+    def of(self, placement: Placement, tools: Tools) -> Iterator[Bytes]:
+        """Give the bytes of one value after the other, each good until the next."""
+        return self._task(placement).values_of(tools)

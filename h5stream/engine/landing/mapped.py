@@ -39,6 +39,7 @@ def can_be_mapped(layout: SampleLayout, number: int) -> bool:
     return not isinstance(layout.space, BoxSpace) and all(
         part.access == DIRECT
         and part.file in layout.mapped
+        and not any(layout.fields[target.field].images for target in part.targets)
         and all(target.leaf is not None and target.leaf.is_whole for target in part.targets)
         for part in layout.datasets[number]
     )

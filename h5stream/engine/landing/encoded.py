@@ -1,0 +1,174 @@
+"""Images: their bytes are brought as those of any row, then decoded straight into the batch."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from h5stream.engine.counters import clock
+from h5stream.engine.plan import Placement, cut_by
+from h5stream.engine.slots import SlotFormat, address_of
+from h5stream.engine.tasks import NOTHING, Destination, Ranges, Task, Tools
+from h5stream.errors import CorruptChunkError, FieldLengthError
+from h5stream.storage.codecs import DecodeError
+from h5stream.storage.images import OtherShapeError, decode_image
+from h5stream.storage.layout import DatasetPart, FieldLayout
+
+Bytes = NDArray[np.uint8]
+
+
+class BytesOfRows(Protocol):
+    """What brings the bytes of rows of a part."""
+
+    def of(self, placement: Placement, tools: Tools) -> Iterator[Bytes]:
+        """Give the bytes of one row after the other, each good until the next."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodedTask:
+    """Some rows of one dataset part, ascending, each of which is an image.
+
+    Attributes
+    ----------
+    part : DatasetPart
+        The dataset.
+    layout : FieldLayout
+        The field that it fills.
+    rows : BytesOfRows
+        Brings their bytes.
+    placement : Placement
+        The rows, and where they go.
+    """
+
+    part: DatasetPart
+    layout: FieldLayout
+    rows: BytesOfRows
+    placement: Placement
+
+    def ranges(self) -> Ranges:
+        """Give nothing: what brings the bytes reads while it lands."""
+        return NOTHING
+
+    def split(self) -> Iterator[EncodedTask]:
+        """Give one task for each image."""
+        for k in range(len(self.placement)):
+            yield replace(self, placement=self.placement[k : k + 1])
+
+    def land(self, stored: Iterator[Any], destination: Destination, tools: Tools) -> None:
+        """Decode one image after the other."""
+        field, placement = self.part.targets[0].field, self.placement
+        where = zip(placement.rows.tolist(), placement.batch.tolist(), placement.within.tolist(), strict=True)
+        for (row, batch, within), data in zip(where, self.rows.of(placement, tools), strict=False):
+            if tools.stopped():
+                return
+            since = clock()
+            if self.layout.kind == "object":
+                image = self._decoded(row, data, None, tools)
+                destination.objects[batch][field][within] = torch.from_numpy(image)
+            else:
+                nbytes = destination.row_nbytes[field]
+                at = int(destination.slots[batch]) + destination.format.offsets[field] + within * nbytes
+                place: Any = (ctypes.c_uint8 * nbytes).from_address(at)
+                memory = np.frombuffer(place, dtype=self.layout.dtype)
+                image = self._decoded(row, data, memory.reshape(self.layout.row_shape), tools)
+            tools.tally.decoded(since, image.nbytes)
+
+    def _decoded(self, row: int, data: Bytes, out: Any, tools: Tools) -> NDArray[Any]:
+        assert self.layout.images is not None
+        identity = tools.sources[self.part.file].identity
+        named = f"{identity.path!r}, dataset {self.part.path!r}: the image of row {row - self.part.row_start:,}"
+        named += f" (row {row:,} of all files)" if self.part.row_start else ""
+        try:
+            return decode_image(data, self.layout.images.format, out)
+        except OtherShapeError as error:
+            first = f"{' x '.join(map(str, self.layout.row_shape))} {self.layout.dtype}"
+            raise FieldLengthError(
+                f"{named} is {error}, and those that were looked at when the file was opened are {first}, so a batch "
+                f"is one tensor; Field({self.layout.name!r}, decode=..., ragged='list') takes images of any size",
+                field=self.layout.name,
+                file=identity.path,
+            ) from None
+        except DecodeError as error:
+            identity.check_unchanged()
+            raise CorruptChunkError(
+                f"{named} ({data.nbytes:,} bytes) is damaged: {error}. Copy the file again from its source, or leave "
+                "it out with on_error='skip'",
+                file=identity.path,
+                field=self.part.path,
+                chunk=(row - self.part.row_start,),
+            ) from error
+
+
+class EncodedRows:
+    """The images of a dataset part.
+
+    Parameters
+    ----------
+    part : DatasetPart
+        The part.
+    layout : FieldLayout
+        The field that it fills.
+    rows : BytesOfRows
+        Brings their bytes.
+    """
+
+    def __init__(self, part: DatasetPart, layout: FieldLayout, rows: BytesOfRows) -> None:
+        self._part, self._layout, self._rows = part, layout, rows
+        assert layout.images is not None
+        self._image_nbytes = max(1, int(layout.images.mean_nbytes))
+
+    def plan(self, placement: Placement, task_nbytes: int) -> Iterator[EncodedTask]:
+        """Cut rows of the part, ascending, into tasks of about as many decoded bytes, of whole chunks if decoded."""
+        placement = placement.each_row()
+        edges = np.arange(len(placement) + 1)
+        if self._part.index is not None and self._part.pipeline.filters:
+            edges = placement.in_chunks(self._part)[1]
+        for cut in cut_by(np.diff(edges) * self._image_nbytes, task_nbytes):
+            rows = placement[int(edges[cut.start]) : int(edges[cut.stop])]
+            yield EncodedTask(part=self._part, layout=self._layout, rows=self._rows, placement=rows)
+
+
+class PaddedBytes:
+    """Rows of one length, of which each image takes the first bytes.
+
+    Parameters
+    ----------
+    part : DatasetPart
+        The part.
+    fields : int
+        Fields of a batch.
+    way : Way
+        Brings rows as they are.
+    """
+
+    def __init__(self, part: DatasetPart, fields: int, way: Any) -> None:
+        self._part, self._fields, self._way = part, fields, way
+        leaf = part.targets[0].leaf
+        self._nbytes = int(np.prod(part.shape[1:], dtype=np.int64)) * (leaf.nbytes if leaf is not None else 1)
+
+    def of(self, placement: Placement, tools: Tools) -> Iterator[Bytes]:
+        """Give the bytes of one row after the other."""
+        count, nbytes = len(placement), self._nbytes
+        memory = np.empty(count * nbytes, dtype=np.uint8)
+        destination = Destination(
+            slots=np.array([address_of(memory)], dtype=np.int64),
+            format=SlotFormat(rows=count, offsets=(0,) * self._fields, nbytes=memory.nbytes),
+            row_nbytes=(nbytes,) * self._fields,
+        )
+        within = np.arange(count).astype(placement.rows.dtype)
+        here = replace(placement, batch=np.zeros_like(within), within=within)
+        tasks: Iterator[Task] = self._way.plan(here, max(1, memory.nbytes))
+        for task in tasks:
+            task.land(tools.read(task.ranges()), destination, tools)
+        lengths = self._part.lengths
+        rows = placement.rows.astype(np.int64) - self._part.row_start
+        used = np.full(count, nbytes) if lengths is None else lengths[rows]
+        for k, most in enumerate(used.tolist()):
+            yield memory[k * nbytes : k * nbytes + most]

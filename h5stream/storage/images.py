@@ -1,0 +1,131 @@
+"""Encoded images: what their bytes say of them, and decoding them outside the GIL."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import imagecodecs
+import numpy as np
+from numpy.typing import NDArray
+
+from h5stream.storage.codecs import DecodeError
+
+Bytes = NDArray[np.uint8]
+
+FORMATS = ("auto", "jpeg", "png", "webp")
+
+MOST_NBYTES = 1 << 30
+"""Bytes of a decoded image, at most: a few bytes can claim many more."""
+
+LOOKED_AT = 32
+"""Images that are decoded at opening, spread over the data, to see whether they are of one size."""
+
+_DECODERS: dict[str, Any] = {
+    "jpeg": imagecodecs.jpeg8_decode,
+    "png": imagecodecs.png_decode,
+    "webp": imagecodecs.webp_decode,
+}
+_END, _SCAN = b"\xff\xd9", b"\xff\xda"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Images:
+    """How a field's bytes are images.
+
+    Attributes
+    ----------
+    format : str
+        ``"jpeg"``, ``"png"``, ``"webp"``, or ``"auto"`` for whatever each begins like.
+    mean_nbytes, most_nbytes : float
+        Of those that were looked at, decoded.
+    """
+
+    format: str
+    mean_nbytes: float = 0.0
+    most_nbytes: float = 0.0
+
+
+class OtherShapeError(Exception):
+    """An image is of another size than the first ones."""
+
+
+def decode_image(data: Bytes, wanted: str, out: Any = None) -> NDArray[Any]:
+    """Decode an image.
+
+    Parameters
+    ----------
+    data : ndarray of uint8
+        Its bytes; what stands behind its end is left alone.
+    wanted : str
+        Its format.
+    out : ndarray, optional
+        Where it goes.
+
+    Raises
+    ------
+    DecodeError
+        If its bytes are no such image, or not all of it.
+    OtherShapeError
+        If it is not of the shape and type of `out`.
+    """
+    head = bytes(data[:16])
+    found = _format_of(head)
+    if not found or wanted not in ("auto", found):
+        begins = f"they begin with {head[:8]!r}" if head else "there are none"
+        raise DecodeError(f"its bytes are no {'image' if wanted == 'auto' else wanted}: {begins}")
+    if found == "jpeg" and (text := data.tobytes()).rfind(_END) <= text.rfind(_SCAN):
+        raise DecodeError("its end is missing, so it is truncated")  # of which libjpeg would make a grey rest
+    height, width = _size_of(data, found)
+    if not height or not width:
+        raise DecodeError("it has no pixels")
+    if height * width * 8 > MOST_NBYTES:
+        raise DecodeError(f"it claims {height:,} x {width:,} pixels, more than are decoded")
+    if out is not None and (height, width) != out.shape[:2]:
+        raise OtherShapeError(f"{height} x {width}")
+    try:
+        image: NDArray[Any] = _DECODERS[found](data, out=out)
+    except ValueError:
+        if out is None:
+            raise DecodeError("it cannot be decoded") from None
+        image = decode_image(data, wanted)
+        raise OtherShapeError(f"{' x '.join(map(str, image.shape))} {image.dtype}") from None
+    except (RuntimeError, TypeError) as error:  # imagecodecs' errors are RuntimeErrors
+        raise DecodeError(str(error)) from error
+    return image
+
+
+def _format_of(head: bytes) -> str:
+    if head.startswith(b"\xff\xd8"):
+        return "jpeg"
+    if head.startswith(b"\x89PNG\r\n\x1a\n"):
+        return "png"
+    return "webp" if head[:4] == b"RIFF" and head[8:12] == b"WEBP" else ""
+
+
+def _size_of(data: Bytes, kind: str) -> tuple[int, int]:
+    """Give the rows and columns that the header of an image says.
+
+    Sources: ITU-T T.81 (SOF markers), the PNG specification (IHDR), RFC 9649 (VP8, VP8L and VP8X chunks).
+    """
+    head = data[:32].tobytes().ljust(32, b"\0")
+    if kind == "png":
+        return int.from_bytes(head[20:24], "big"), int.from_bytes(head[16:20], "big")
+    if kind == "webp":
+        if head[12:16] == b"VP8X":
+            return int.from_bytes(head[27:30], "little") + 1, int.from_bytes(head[24:27], "little") + 1
+        if head[12:16] == b"VP8L":
+            bits = int.from_bytes(head[21:25], "little")
+            return (bits >> 14 & 0x3FFF) + 1, (bits & 0x3FFF) + 1
+        return int.from_bytes(head[28:30], "little") & 0x3FFF, int.from_bytes(head[26:28], "little") & 0x3FFF
+    at = 2
+    while at + 9 <= len(data):
+        marker = int(data[at + 1])
+        if data[at] != 0xFF or marker == 0xFF:  # between segments any byte may be filled in
+            at += 1
+        elif 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+            size = data[at + 5 : at + 9].tobytes()
+            return int.from_bytes(size[:2], "big"), int.from_bytes(size[2:], "big")
+        else:
+            at += 2 + max(2, int.from_bytes(data[at + 2 : at + 4].tobytes(), "big"))
+    raise DecodeError("it has no frame")

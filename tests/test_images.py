@@ -1,0 +1,157 @@
+"""Encoded images, decoded by the readers, beside imagecodecs."""
+
+import h5py
+import imagecodecs
+import numpy as np
+import pytest
+import torch
+from amounts import examples
+from hypothesis import HealthCheck, given
+from hypothesis import strategies as st
+
+from h5stream import Field, H5Dataset, H5StreamLoader, errors
+
+ENCODE = {"jpeg": imagecodecs.jpeg8_encode, "png": imagecodecs.png_encode, "webp": imagecodecs.webp_encode}
+DECODE = {"jpeg": imagecodecs.jpeg8_decode, "png": imagecodecs.png_decode, "webp": imagecodecs.webp_decode}
+
+
+def image(k, size=(20, 24, 3)):
+    return np.random.default_rng(k).integers(0, 255, size, dtype="u1")
+
+
+def write(path, images, kinds=("jpeg",), stored="values", **options):
+    """Write images, and give them as they come back."""
+    encoded = [ENCODE[kinds[k % len(kinds)]](each) for k, each in enumerate(images)]
+    count, most = len(encoded), max(map(len, encoded)) + 3
+    with h5py.File(path, "w") as file:
+        options = {"chunks": (min(count, 4), *(() if stored != "rows" else (most,))), **options} if options else {}
+        if stored == "values":
+            dataset = file.create_dataset("image", (count,), dtype=h5py.vlen_dtype("u1"), **options)
+        elif stored == "opaque":
+            dataset = file.create_dataset("image", (count,), dtype=f"V{most}", **options)
+        else:
+            dataset = file.create_dataset("image", (count, most), "u1", **options)
+        for k, each in enumerate(encoded):
+            one = np.frombuffer(each, "u1")
+            if stored != "values":
+                one = np.append(one, np.full(most - len(one), 7, "u1"))
+            dataset[k] = np.void(one.tobytes()) if stored == "opaque" else one
+        file["length"] = [len(each) for each in encoded]
+        file["label"] = np.arange(count)
+    return [DECODE[kinds[k % len(kinds)]](each) for k, each in enumerate(encoded)]
+
+
+def check(batches, expected):
+    seen = []
+    for batch in batches:
+        for k, number in enumerate(batch["label"].tolist()):
+            assert np.array_equal(batch["image"][k].numpy(), expected[number]), number
+            seen.append(number)
+    return seen
+
+
+@examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    count=st.integers(1, 30),
+    kinds=st.sampled_from([("jpeg",), ("png",), ("webp",), ("jpeg", "png", "webp")]),
+    stored=st.sampled_from(["values", "rows", "opaque"]),
+    options=st.sampled_from([{}, {"compression": "gzip"}, {"compression": "gzip", "shuffle": True}]),
+    alike=st.booleans(),
+    given_too=st.sampled_from([{}, {"shuffle": True}, {"shuffle": True, "window": 5}, {"num_workers": 0}]),
+)
+def test_every_image_is_what_imagecodecs_gives(tmp_path, count, kinds, stored, options, alike, given_too):
+    images = [image(k, (20, 24 + (0 if alike else k % 3), 3)) for k in range(count)]
+    expected = write(tmp_path / "a.h5", images, kinds, stored, **options)
+    decode = kinds[0] if len(kinds) == 1 else "auto"
+    field = Field("image", decode=decode, length="" if stored == "values" else "length")
+    fields = {"image": field, "label": "label"}
+    with H5StreamLoader(tmp_path / "a.h5", 4, fields=fields, **given_too) as loader:
+        for _ in range(2):
+            batches = list(loader)
+            assert sorted(check(batches, expected)) == list(range(count))
+            are_tensors = {isinstance(batch["image"], torch.Tensor) for batch in batches}
+            assert are_tensors == {alike or count == 1}
+    dataset = H5Dataset(tmp_path / "a.h5", fields)
+    for k in range(count):
+        assert np.array_equal(dataset[k]["image"].numpy(), expected[k])
+
+
+def test_images_of_several_files_and_subsets_and_lookups(tmp_path):
+    expected = write(tmp_path / "a.h5", [image(k) for k in range(9)]) + write(
+        tmp_path / "b.h5", [image(k) for k in range(20, 31)]
+    )
+    fields = {"image": Field("image", decode="jpeg"), "label": "label"}
+    dataset = H5Dataset([tmp_path / "a.h5", tmp_path / "b.h5"], fields["image"])
+    for k in (0, 8, 9, 19):
+        assert np.array_equal(dataset[k].numpy(), expected[k])
+    some = H5Dataset(tmp_path / "a.h5", fields).subset([1, 5, 7])
+    with H5StreamLoader(some, 2, shuffle=True) as loader:
+        assert sorted(check(loader, expected)) == [1, 5, 7]
+    fields = {"image": Field("image", decode="jpeg", rows=[3, 3, 0, 8, 1, 1, 2, 7, 4]), "label": "label"}
+    looked_up = [expected[k] for k in (3, 3, 0, 8, 1, 1, 2, 7, 4)]
+    with H5StreamLoader(tmp_path / "a.h5", 4, fields=fields, shuffle=True) as loader:
+        assert sorted(check(loader, looked_up)) == list(range(9))
+
+
+def test_ragged_list_gives_a_list_whatever_the_sizes(tmp_path):
+    expected = write(tmp_path / "a.h5", [image(k) for k in range(5)])
+    fields = {"image": Field("image", decode="jpeg", ragged="list"), "label": "label"}
+    batches = list(H5StreamLoader(tmp_path / "a.h5", 5, fields=fields))
+    assert isinstance(batches[0]["image"], list)
+    check(batches, expected)
+
+
+def test_an_image_of_another_size_names_itself_and_the_way_out(tmp_path):
+    images = [image(k, (20, 30 if k == 1 else 24, 3)) for k in range(200)]  # which is none of those looked at
+    expected = write(tmp_path / "a.h5", images)
+    fields = {"image": Field("image", decode="jpeg"), "label": "label"}
+    with pytest.raises(errors.FieldLengthError, match=r"the image of row 1 is 20 x 30.* 20 x 24 x 3.*ragged='list'"):
+        list(H5StreamLoader(tmp_path / "a.h5", 8, fields=fields))
+    fields["image"] = Field("image", decode="jpeg", ragged="list")
+    assert len(check(H5StreamLoader(tmp_path / "a.h5", 8, fields=fields), expected)) == 200
+
+
+@pytest.mark.parametrize("kind", ["jpeg", "png", "webp"])
+@pytest.mark.parametrize("share", [0, 0.01, 0.5, 0.95])
+def test_a_truncated_image_names_its_sample_and_skip_leaves_it_out(tmp_path, kind, share):
+    expected = write(tmp_path / "a.h5", [image(k) for k in range(20)], (kind,))
+    with h5py.File(tmp_path / "a.h5", "a") as file:
+        file["image"][7] = file["image"][7][: int(len(file["image"][7]) * share)]
+    fields = {"image": Field("image", decode=kind), "label": "label"}
+    with pytest.raises(errors.CorruptChunkError, match=r"'image': the image of row 7 .* is damaged"):
+        list(H5StreamLoader(tmp_path / "a.h5", 4, fields=fields))
+    with H5StreamLoader(tmp_path / "a.h5", 4, fields=fields, on_error="skip", shuffle=True) as loader:
+        assert sorted(check(loader, expected)) == [k for k in range(20) if k != 7]
+
+
+def test_an_image_that_claims_more_than_memory_is_refused_before_it_is_taken(tmp_path):
+    expected = write(tmp_path / "a.h5", [image(k) for k in range(3)], ("png",))
+    with h5py.File(tmp_path / "a.h5", "a") as file:
+        claims = file["image"][1]
+        claims[16:24] = np.frombuffer((60_000).to_bytes(4, "big") * 2, "u1")
+        file["image"][1] = claims
+    fields = {"image": Field("image", decode="png", ragged="list"), "label": "label"}
+    with pytest.raises(errors.CorruptChunkError, match="60,000 x 60,000"):
+        list(H5StreamLoader(tmp_path / "a.h5", 3, fields=fields))
+    with H5StreamLoader(tmp_path / "a.h5", 3, fields=fields, on_error="skip") as loader:
+        assert check(loader, expected) == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("field", "says"),
+    [
+        (lambda: Field("image", decode="gif"), "'auto', 'jpeg', 'png', 'webp'"),
+        (lambda: Field("image", length="length"), "needs decode="),
+        (lambda: Field("image", decode="jpeg", ragged="packed"), "'list'"),
+        (lambda: Field("image", decode="jpeg", dtype=torch.float32), "without columns="),
+        (lambda: Field("image", decode="png"), "none is an image"),
+        (lambda: Field("label", decode="png"), "values of variable length"),
+        (lambda: Field("rows", decode="jpeg", length="length"), "from 0 to 10"),
+    ],
+)
+def test_what_is_said_wrongly_is_told(tmp_path, field, says):
+    write(tmp_path / "a.h5", [image(k) for k in range(3)])
+    with h5py.File(tmp_path / "a.h5", "a") as file:
+        file["rows"] = np.zeros((3, 10), "u1")
+    with pytest.raises(errors.H5StreamError, match=says):
+        H5Dataset(tmp_path / "a.h5", field())
