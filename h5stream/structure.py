@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
+from h5stream.samples.stretches import STACKED
 
 
 class Packed(NamedTuple):
@@ -99,6 +100,8 @@ def in_form(values: torch.Tensor, lengths: NDArray[np.int64], offsets: NDArray[n
     """
     if form == "pad":
         return Padded(values, torch.from_numpy(lengths.copy()))
+    if form == STACKED:
+        return values
     if form == "list":
         return list(torch.split(values, lengths.tolist()))
     # Copied, for other fields of the batch have the same.

@@ -11,6 +11,7 @@ import torch
 from h5stream.engine.ragged import RaggedRows
 from h5stream.engine.slots import SlotFormat
 from h5stream.errors import OptionError
+from h5stream.samples.stretches import STACKED
 from h5stream.storage.layout import FieldLayout, SampleLayout
 from h5stream.structure import in_form, with_tensors
 
@@ -115,7 +116,7 @@ class Assembler:
         assert f.ragged is not None
         memory, counts = rows.arrange(), rows.of
         shape: tuple[int, ...] = (int(counts.offsets[-1]), *f.row_shape)
-        if f.ragged.form == "pad":
+        if f.ragged.form in ("pad", STACKED):
             shape = (len(counts.lengths), int(counts.lengths.max(initial=0)), *f.row_shape)
         # Made of the array itself, which says when its memory may be used again.
         values = torch.frombuffer(memory, dtype=dtype) if memory.nbytes else torch.empty(0, dtype=dtype)

@@ -16,6 +16,9 @@ Ints = NDArray[np.int64]
 
 FORMS = ("packed", "nested", "pad", "list")
 
+STACKED = "stacked"
+"""The form of a field of which each sample turns out to have as many rows: one tensor."""
+
 PLACES = ("random", "start", "center")
 
 
@@ -94,7 +97,7 @@ class Ragged:
     Attributes
     ----------
     form : str
-        ``"packed"``, ``"nested"``, ``"pad"`` or ``"list"``.
+        ``"packed"``, ``"nested"``, ``"pad"`` or ``"list"``; `STACKED` where each sample has as many rows.
     crop : Crop or None
         The part of a sample that is read; None for all.
     pad_value : float

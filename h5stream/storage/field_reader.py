@@ -29,6 +29,7 @@ from h5stream.storage.agreement import FileParts
 from h5stream.storage.discovery import check_has_rows, find_dataset
 from h5stream.storage.extents import Extents, SampleKind, Volume, with_names
 from h5stream.storage.fields import Field, SampleShape, not_ragged
+from h5stream.storage.headers import NOWHERE
 from h5stream.storage.images import Images
 from h5stream.storage.layout import (
     VIA_H5PY,
@@ -38,10 +39,12 @@ from h5stream.storage.layout import (
 )
 from h5stream.storage.lookups import LookedUp
 from h5stream.storage.nearest import did_you_mean
+from h5stream.storage.object_rows import object_rows
 from h5stream.storage.once import once_of
 from h5stream.storage.parts import PartReader
 from h5stream.storage.places import OpenFile, Place
 from h5stream.storage.rowbox import Columns, selected_shape
+from h5stream.storage.whereabouts import RawFile
 
 
 class _Taken(NamedTuple):
@@ -80,6 +83,7 @@ class FieldReader:
         self.once: list[tuple[int, Any]] = []
         self._stretches: list[_Stretched] = []
         self._valued: list[tuple[Any, str]] = []
+        self._named: list[LookedUp] = []
         self._is_object, self.whole = isinstance(samples, Objects), list[DatasetPart]()
         self._image_rows: dict[int, str] = {}
         self.groups: dict[Any, tuple[Place, Columns, str, tuple[Along, ...], list[Target]]] = {}
@@ -90,6 +94,8 @@ class FieldReader:
         entries = [self._add(place, field, lengths) for place, field in enumerate(shape.fields)]
         if not lengths:
             lengths |= {one.known.name: samples_said(one.said, one.values) for one in self._stretches[:1]}
+        if not lengths:
+            lengths |= {known.name: len(known.tables[-1]) for known in self._named[:1]}
         if not lengths:
             raise OptionError(
                 f"{self.identity.path!r}: none of the fields {', '.join(map(repr, shape.keys))} says how many samples "
@@ -111,7 +117,7 @@ class FieldReader:
         elif not parts and self._valued:
             parts = (self._rows_alone(*self._valued[0], lengths),)
         elif not parts and self.whole:
-            parts = (replace(self.whole[0], rows=1, pieces=(), targets=()),)
+            parts = (replace(self.whole[0], rows=next(iter(lengths.values())), pieces=(), targets=()),)
         return FileParts(
             rows=next(iter(lengths.values())),
             fields=tuple(replace(field, name=field.name.removeprefix(f"{group}/")) for field in self.fields),
@@ -156,6 +162,8 @@ class FieldReader:
             return self._add_column(field)
         if field.rows is not None:
             return self._look_up(place, field)
+        if field.names is not None:
+            return self._look_up_objects(place, field, lengths)
         if field.ragged is not None and not field.decode:
             return (self._add_rows_of_object if self._is_object else self._add_values)(place, field, lengths)
         if field.repeat or self._is_attribute(field.name):
@@ -299,10 +307,63 @@ class FieldReader:
         self.whole.append(replace(part, row_start=self._parts.row_start))
         return known.entry
 
-    def _add_looked_up(self, known: LookedUp, field: Field, file: Any, path: str) -> Any:
+    def _look_up_objects(self, place: int, field: Field, lengths: dict[str, int]) -> Any:
+        """Add a field of which each sample has an object that is named."""
+        assert field.ragged is not None
+        known = self._looked_up.setdefault(place, LookedUp(name=field.name, crop=field.ragged.crop))
+        known.is_given = not isinstance(field.names, str)
+        names = field.names
+        if isinstance(names, str):
+            values = np.asarray(once_of(self.file, names, self.identity.path, self.guard)).reshape(-1)
+            names = [one.decode() if isinstance(one, bytes) else str(one) for one in values.tolist()]
+            lengths[field.names] = len(names)
+        elif known.tables:
+            self.fields += known.layouts
+            return known.entry
+        unknown = [name for name in dict.fromkeys(names) if name not in known.objects]
+        before = len(self.fields)
+        for path in field.file or (self.identity.path,):
+            del self.fields[before:]
+            file = self._opened.opened(path) if field.file else self.file
+            unknown = self._add_objects(known, field, file, path, unknown)
+        if unknown:
+            missing = field.name.replace("{}", unknown[0])
+            raise FieldNotFoundError(
+                f"{path!r}: there is no {missing!r}, which names= has; {len(unknown):,} of {len(set(names)):,} names "
+                "are of nothing that is there. Leave out samples without an object: Subset, or rows= of the loader",
+                field=field.name,
+                file=path,
+            )
+        del self.fields[before:]
+        self.fields += known.layouts
+        self.whole.append(replace(known.parts[0], row_start=self._parts.row_start))
+        known.add_rows(*np.array([known.objects[name] for name in names], dtype=np.int64).reshape(-1, 2).T)
+        self._named.append(known)
+        return known.entry
+
+    def _add_objects(self, known: LookedUp, field: Field, file: Any, path: str, names: list[str]) -> list[str]:
+        """Add the rows of objects that a file has; gives the names of those that it has not."""
+        before, parts = len(self.fields), len(known.parts)
+
+        def describe(name: str) -> DatasetPart:
+            del self.fields[before:], known.parts[parts:]
+            known.entry = self._add_looked_up(known, field, file, path, name)
+            return replace(known.parts.pop(), row_start=0)
+
+        with RawFile(file, self.guard) as raw:
+            paths = [field.name.replace("{}", name).strip("/") for name in names]
+            addresses = raw.addresses(paths)
+            there = np.flatnonzero(addresses != NOWHERE).tolist()
+            if there:
+                rows = object_rows(raw, [paths[k] for k in there], addresses[there], "", describe)
+                begins = zip(*(each.tolist() for each in known.add_objects(rows)), strict=True)
+                known.objects |= dict(zip([names[k] for k in there], begins, strict=True))
+        return [name for name, address in zip(names, addresses.tolist(), strict=True) if address == NOWHERE]
+
+    def _add_looked_up(self, known: LookedUp, field: Field, file: Any, path: str, name: str = "") -> Any:
         """Add a file's share of a dataset that is looked up; give the number of its field, or a dict of numbers."""
         before, targets = len(self.fields), list[Target]()
-        dataset, dataset_path, member = self._found(file, field.name, path)
+        dataset, dataset_path, member = self._found(file, name or field.name, path)
         entry = self._entry(dataset, dataset_path, field, self._rows_taken(dataset, field, member), member, targets)
         if field.ragged is not None and isinstance(entry, dict):
             raise UnsupportedFieldError(

@@ -24,7 +24,7 @@ from h5stream.errors import FieldNotFoundError, OptionError, SourceNotFoundError
 from h5stream.samples.axes import ROWS
 from h5stream.samples.columns import FROM_NO_FILE, Given
 from h5stream.samples.sequences import checked_pad, checked_steps, integer
-from h5stream.samples.stretches import FORMS, Crop, Ragged, Stretches, inside
+from h5stream.samples.stretches import FORMS, STACKED, Crop, Ragged, Stretches, inside
 from h5stream.samples.table import ROW
 from h5stream.storage.given import Named, checked_path, named_by, several
 from h5stream.storage.images import FORMATS
@@ -93,6 +93,9 @@ class Field:
         ``ragged="list"`` says so beforehand.
     length : str, optional, keyword-only
         The dataset that says how many bytes of each row are the image, for `decode` of rows that are filled up.
+    names : str or sequence of str, optional, keyword-only
+        Which object each sample has of those that `name` stands for, with ``{}`` where the name goes: the path of a
+        dataset of names, or a name for each sample. Objects of unlike lengths need ``ragged=``.
 
     Raises
     ------
@@ -122,6 +125,7 @@ class Field:
     ragged: Ragged | None = None
     decode: str = ""
     length: str = ""
+    names: Any = None
     _file: str = dataclasses.field(default="", repr=False)
     """The file of the dataset that was given in place of a name; empty for a name."""
 
@@ -146,6 +150,7 @@ class Field:
         pad_value: float = 0,
         decode: str = "",
         length: str = "",
+        names: Any = None,
     ) -> None:
         named = named_by(name)
         if named is not None and named.is_dataset:
@@ -155,9 +160,8 @@ class Field:
             object.__setattr__(self, "_file", "")
         if not isinstance(name, str) or not name.strip("/"):
             raise OptionError(f"a field's name is the path of a dataset, not {name!r}")
-        chosen = _columns(columns)
         object.__setattr__(self, "name", name)
-        object.__setattr__(self, "columns", chosen)
+        object.__setattr__(self, "columns", _columns(columns))
         object.__setattr__(self, "members", _member_names(name, members))
         object.__setattr__(self, "dtype", dtype)
         object.__setattr__(self, "steps", None if steps is None else checked_steps(steps))
@@ -170,29 +174,46 @@ class Field:
         object.__setattr__(self, "file", files)
         is_named = rows is None or isinstance(rows, (str, Stretches))
         object.__setattr__(self, "rows", rows if is_named else as_row_numbers(name, rows))
-        crop = _crop(name, crop, max_length)
         object.__setattr__(self, "decode", _decode(name, decode, length, ragged))
         object.__setattr__(self, "length", length)
-        given = (ragged is not None and not decode) or crop is not None or pad_value != 0
-        as_list = Ragged(form="list") if decode and ragged else None
-        form = None if decode and not given else _ragged(name, rows, given, ragged or "packed", crop, pad_value)
-        object.__setattr__(self, "ragged", as_list or form)
-        if decode and (members or chosen is not None or steps is not None or repeat or dtype is not None):
+        object.__setattr__(self, "names", _object_names(name, names))
+        object.__setattr__(self, "ragged", self._form(ragged, _crop(name, crop, max_length), pad_value))
+        self._check_together()
+
+    def _form(self, ragged: str | None, crop: Crop | None, pad_value: float) -> Ragged | None:
+        """Say how rows come in a batch of which samples have any number; None where each sample is one."""
+        given = (ragged is not None and not self.decode) or crop is not None or pad_value != 0
+        if self.decode and not given:
+            return Ragged(form="list") if ragged else None
+        form = ragged or (STACKED if self.names is not None and not given else "packed")
+        return _ragged(self.name, self.rows, given or form == STACKED, form, crop, pad_value)
+
+    def _check_together(self) -> None:
+        """Refuse options that do not go together."""
+        name, is_cut = self.name, bool(self.members) or self.columns is not None
+        placed = self.steps is not None or bool(self.at or self.scale) or self.axis is not None or self.pad is not None
+        if self.decode and (is_cut or self.steps is not None or self.repeat or self.dtype is not None):
             raise OptionError(
-                f"Field({name!r}, decode={decode!r}) takes whole images as they are, without columns=, members=, "
+                f"Field({name!r}, decode={self.decode!r}) takes whole images as they are, without columns=, members=, "
                 "steps=, repeat= and dtype="
             )
-        placed = steps is not None or bool(at) or axis is not None or bool(self.scale) or pad is not None
-        if self.rows is not None and (self.repeat or placed):
+        if (self.rows is not None or self.names is not None) and (self.repeat or placed):
             raise OptionError(
-                f"Field({name!r}): rows= looks one row up for each sample, without repeat=, steps=, at=, pad=, axis=, "
-                "scale="
+                f"Field({name!r}): rows= and names= look something up for each sample, without repeat=, steps=, at=, "
+                "pad=, axis=, scale="
             )
-        if self.repeat and (chosen is not None or placed or self.members):
+        if self.repeat and (placed or is_cut):
             raise OptionError(
                 f"Field({name!r}): repeat=True takes the whole dataset, without columns=, members=, steps=, at=, "
                 "pad=, axis= and scale="
             )
+        if self.names is not None and (self.rows is not None or self.decode):
+            raise OptionError(f"Field({name!r}): names= takes whole objects, without rows= and decode=")
+
+    @property
+    def is_looked_up(self) -> bool:
+        """Whether a sample has what something else says, or what another file has."""
+        return bool(self.file) or self.rows is not None or self.names is not None
 
     @property
     def is_itself(self) -> bool:
@@ -212,7 +233,7 @@ class Field:
         Field
             The field with its full path; this one where there is nothing to look up.
         """
-        if self._file or not group or self.name.startswith("/"):
+        if self._file or not group or self.name.startswith("/") or self.names is not None:
             return self
         if self.file:
             return self
@@ -227,6 +248,26 @@ class Field:
         if self.length and not self.length.startswith("/"):
             object.__setattr__(inner, "length", f"{group}/{self.length}")
         return inner
+
+
+def _object_names(name: str, names: Any) -> Any:
+    """Check what says which object each sample has: the path of a dataset, or the names themselves."""
+    if names is None:
+        return None
+    if name.count("{}") != 1:
+        raise OptionError(
+            f"Field({name!r}): with names= the path has one {{}}, where the name of the object goes: "
+            "Field('images/{}', names=...), or Field('{}', names=...)"
+        )
+    if isinstance(names, str):
+        return names
+    found = [one.decode() if isinstance(one, bytes) else one for one in names]
+    wrong = next((one for one in found if not isinstance(one, str) or not one), None)
+    if wrong is not None or not found:
+        raise OptionError(
+            f"Field({name!r}): names= takes a name for each sample, or the path of a dataset of names, not {wrong!r}"
+        )
+    return found
 
 
 def as_row_numbers(name: str, rows: Any) -> NDArray[np.int64]:
@@ -269,7 +310,7 @@ def _ragged(name: str, rows: Any, given: bool, form: str, crop: Crop | None, pad
             return None
         if rows is not None:
             raise not_ragged(name)
-    if form not in FORMS:
+    if form not in (*FORMS, STACKED):
         raise OptionError(f"Field({name!r}): ragged= is {', '.join(map(repr, FORMS))}, not {form!r}")
     if pad_value != 0 and form != "pad":
         raise OptionError(f"Field({name!r}): pad_value={pad_value!r} is for ragged='pad', not {form!r}")

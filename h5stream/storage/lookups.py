@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from h5stream.errors import FieldLengthError, OptionError
 from h5stream.samples.space import Space
-from h5stream.samples.stretches import Crop, Stretches, stretches_of
+from h5stream.samples.stretches import STACKED, Crop, Stretches, stretches_of
 from h5stream.storage.layout import DatasetPart, FieldLayout, Lookup
+from h5stream.storage.object_rows import ObjectRows
 
 
 def shared(lookups: Sequence[Lookup]) -> tuple[Lookup, ...]:
@@ -65,6 +66,10 @@ class LookedUp:
         What it gives to a batch.
     entry : int or dict
         The numbers of these.
+    objects : dict
+        Of objects that samples name: the first row of each, and how many it has.
+    is_given : bool
+        Whether the user said what each sample has, and not a dataset what each row has.
     """
 
     name: str
@@ -77,6 +82,8 @@ class LookedUp:
     spare: list[NDArray[np.int64]] = field(default_factory=list)
     layouts: list[FieldLayout] = field(default_factory=list)
     entry: Any = None
+    objects: dict[str, tuple[int, int]] = field(default_factory=dict)
+    is_given: bool = False
 
     @property
     def rows(self) -> int:
@@ -143,6 +150,12 @@ class LookedUp:
             )
         self.add_rows(np.arange(part.row_start, part.row_start + part.rows), part.heap.length.astype(np.int64))
 
+    def add_objects(self, rows: ObjectRows) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Take the datasets that objects lie in; gives the first row of each object there, and how many it has."""
+        before = self.rows
+        self.parts += [replace(part, row_start=before + part.row_start) for part in rows.parts]
+        return before + rows.first, rows.counts
+
     def add_rows(self, first: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
         """Take the first row of each of some samples, and how many it has, of which only a part may be wanted."""
         if self.crop is not None:
@@ -162,12 +175,29 @@ class LookedUp:
         """
         if not self.counts:
             return Lookup(dataset=dataset, rows=self.table(rows, space))
-        anchors = slice(None) if space is None else space.anchors_of(np.arange(space.samples))
+        self._check_stacked(rows if space is None or not self.is_given else space.samples)
+        anchors = slice(None) if space is None or self.is_given else space.anchors_of(np.arange(space.samples))
         first, counts = (np.concatenate(each)[anchors] for each in (self.tables, self.counts))
         spare = None
         if self.crop is not None and self.crop.at == "random":
             spare = np.concatenate(self.spare)[anchors]
         return Lookup(dataset=dataset, rows=first, counts=counts, spare=spare)
+
+    def _check_stacked(self, count: int) -> None:
+        """Refuse too few names, and objects of unlike lengths where each sample has as many rows."""
+        if self.objects and sum(map(len, self.tables)) != count:
+            raise OptionError(
+                f"Field({self.name!r}): names= has {sum(map(len, self.tables)):,} names, and needs one for each of "
+                f"{count:,} samples"
+            )
+        ragged = self.layouts[0].ragged if self.layouts else None
+        lengths = {rows for _, rows in self.objects.values()}
+        if ragged is not None and ragged.form == STACKED and len(lengths) > 1:
+            raise FieldLengthError(
+                f"Field({self.name!r}): objects that names= has are of unlike lengths, {min(lengths):,} to "
+                f"{max(lengths):,} rows; ragged='packed', 'pad', 'nested' or 'list' says how they come in a batch",
+                field=self.name,
+            )
 
     def table(self, rows: int, space: Space | None) -> NDArray[np.int64]:
         """Give the row that each sample looks up.

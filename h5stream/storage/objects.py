@@ -348,7 +348,7 @@ def objects_of(
     if samples.missing == "skip" and not raw.catalogue.is_kept:
         wanted = [f.name for f in shape.fields if isinstance(f, Field) and "@" not in f.name and not f.is_itself]
         names = [name for name in names if all(f"{name}/{suffix}" in file for suffix in wanted)]
-    if not names or any(isinstance(f, Field) and (f.file or f.rows is not None) for f in shape.fields):
+    if not names or any(isinstance(f, Field) and f.is_looked_up for f in shape.fields):
         return None
     own: dict[int, LookedUp] = {}
 
@@ -383,9 +383,7 @@ def objects_of(
             return own[place].parts[0]
 
         paths = [f"{name}{suffix}" for name in names] if suffix else names
-        rows, before = object_rows(raw, paths, addresses[suffix], suffix, described), known.rows
-        known.parts += [replace(part, row_start=before + part.row_start) for part in rows.parts]
-        known.add_rows(rows.first + before, rows.counts)
+        known.add_rows(*known.add_objects(object_rows(raw, paths, addresses[suffix], suffix, described)))
     by_number = dict(zip(first.entries, shape.fields, strict=True))
     once = tuple(
         (number, _values_kept(raw, names, by_number[number], addresses, value)) for number, value in first.once
