@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from h5stream.compiled.instructions import copy_bytes
-from h5stream.compiled.jit import jit
-from h5stream.storage.heap_bytes import collect_records, find_in_heap, heap_scratch, load_heap
+from h5stream.compiled.jit import jit, jit_inner
+from h5stream.storage.heap_bytes import collect_records, find_in_heap, load_heap
 from h5stream.storage.metadata_bytes import (
     BASE,
     BEYOND,
@@ -64,7 +64,7 @@ POOL_NBYTES = 16 * 1024 * 1024
 """Bytes of distinct datatypes and the like that are told apart."""
 
 _MOST_PROBES = 64
-_MOST_DENSE = 4096
+MOST_DENSE = 4096
 _MOST_ELEMENTS = 1 << 60
 _MOST_CHUNK_NBYTES = 1 << 40
 
@@ -154,7 +154,7 @@ class KindColumns(NamedTuple):
 # --- messages -------------------------------------------------------------------------------------------------
 
 
-@jit
+@jit_inner
 def extent(given, buffer, at, nbytes):
     """Give a dataspace's rank, the position of its lengths, its elements. Rank -1: it holds nothing; -2: a doubt."""
     doubt = (np.int64(-2), np.int64(0), np.int64(0))
@@ -178,7 +178,7 @@ def extent(given, buffer, at, nbytes):
     return rank, at + head, count
 
 
-@jit
+@jit_inner
 def element_nbytes(buffer, at, nbytes):
     """Give the bytes of one element of a datatype; 0 for a doubt."""
     if nbytes < 8:
@@ -189,7 +189,7 @@ def element_nbytes(buffer, at, nbytes):
     return number(buffer, at + 4, 4)
 
 
-@jit
+@jit_inner
 def _same(one, at, other, there, nbytes):
     """Tell whether bytes of two buffers are the same."""
     for k in range(0, nbytes, 8):
@@ -199,7 +199,7 @@ def _same(one, at, other, there, nbytes):
     return True
 
 
-@jit
+@jit_inner
 def _number_wanted(buffer, at, nbytes, wanted):
     """Give the number of the wanted attribute with this name; -1 if it is none of them."""
     for which in range(wanted.edges.size - 1):
@@ -209,12 +209,12 @@ def _number_wanted(buffer, at, nbytes, wanted):
     return -1
 
 
-@jit
+@jit_inner
 def _padded(nbytes, version):
     return (nbytes + 7) & ~7 if version == 1 else nbytes
 
 
-@jit
+@jit_inner
 def _ends_in_null(buffer, at, nbytes):
     """Tell whether the one null of some bytes is their last."""
     for k in range(nbytes):
@@ -223,7 +223,7 @@ def _ends_in_null(buffer, at, nbytes):
     return False
 
 
-@jit
+@jit_inner
 def note_attribute(given, scratch, body, nbytes, shift, wanted):
     """Note where the value of an attribute lies if it is wanted; False where the message cannot be made out."""
     buffer, values = scratch.buffer, scratch.values
@@ -258,7 +258,7 @@ def note_attribute(given, scratch, body, nbytes, shift, wanted):
     return True
 
 
-@jit
+@jit_inner
 def _note_message(given, scratch, kind, flags, body, nbytes, shift, wanted):
     """Note where a message lies; False where it makes the header one that is not understood."""
     found, blocks = scratch.found, scratch.blocks
@@ -290,7 +290,7 @@ def _note_message(given, scratch, kind, flags, body, nbytes, shift, wanted):
     return True
 
 
-@jit
+@jit_inner
 def _note_messages(given, scratch, at, end, shift, version, flags, wanted):
     """Note where the messages of one block lie."""
     buffer = scratch.buffer
@@ -310,7 +310,7 @@ def _note_messages(given, scratch, at, end, shift, version, flags, wanted):
     return version == 2 or at == end
 
 
-@jit
+@jit_inner
 def _prefix(buffer, got):
     """Give a header's version, flags, where its messages begin and how many bytes they take; version 0: a doubt."""
     doubt = (np.int64(0), np.int64(0), np.int64(0), np.int64(0))
@@ -329,13 +329,14 @@ def _prefix(buffer, got):
     return np.int64(2), flags, at + width, nbytes
 
 
-@jit
+@jit_inner
 def scan(given, where, scratch, wanted):
     """Read a header with all its blocks and note where its messages lie; False for any doubt."""
     buffer, blocks, found = scratch.buffer, scratch.blocks, scratch.found
-    found[:18] = -1
-    found[18:] = 0
-    scratch.values[:, VALUE_AT] = ABSENT
+    for k in range(FOUND):
+        found[k] = -1 if k < _SHIFT else 0
+    for which in range(scratch.values.shape[0]):
+        scratch.values[which, VALUE_AT] = ABSENT
     got = min(FIRST_NBYTES, given[FILE_NBYTES] - where)
     if where < 0 or got < 32 or not read(given, buffer, 0, got, where):
         return False
@@ -369,7 +370,7 @@ def scan(given, where, scratch, wanted):
 # --- attributes that are not in the header ----------------------------------------------------------------------
 
 
-@jit
+@jit_inner
 def _note_dense(given, scratch, heaps, ids, tree, heap_at, wanted):
     """Note where the values of wanted attributes lie that are in a heap; False for any doubt."""
     buffer, used = scratch.buffer, scratch.found[USED]
@@ -390,33 +391,43 @@ def _note_dense(given, scratch, heaps, ids, tree, heap_at, wanted):
     return count >= 0
 
 
-@jit
-def _find_dense(given, scratch, heaps, ids, wanted):
-    """Look for wanted attributes outside of the header, and say of which of them libhdf5 must be asked."""
-    buffer, found, values, wide = scratch.buffer, scratch.found, scratch.values, given[OFFSET_NBYTES]
+@jit_inner
+def _dense(given, scratch):
+    """Give the addresses of the tree and the heap that have attributes outside of the header, if some are wanted.
+
+    `NOWHERE` for the heap where there is none to be looked at; `BEYOND` for a doubt.
+    """
+    buffer, found, wide = scratch.buffer, scratch.found, given[OFFSET_NBYTES]
+    at, nbytes = found[2 * ATTRIBUTE_INFO], found[2 * ATTRIBUTE_INFO + 1]
+    if _count_absent(scratch.values) == 0 or at < 0:
+        return np.int64(NOWHERE), np.int64(NOWHERE)
+    flags = buffer[at + 1] if nbytes >= 2 else 0
+    heap = at + 2 + (2 if flags & 1 else 0)
+    if nbytes < 2 or buffer[at] or flags > 3 or heap + 2 * wide > at + nbytes:
+        return np.int64(NOWHERE), np.int64(BEYOND)
+    return address(given, buffer, heap + wide), address(given, buffer, heap)
+
+
+@jit_inner
+def _count_absent(values):
     absent = 0
     for which in range(values.shape[0]):
         absent += values[which, VALUE_AT] == ABSENT
-    at, nbytes = found[2 * ATTRIBUTE_INFO], found[2 * ATTRIBUTE_INFO + 1]
-    if absent and at >= 0:
-        flags = buffer[at + 1] if nbytes >= 2 else 0
-        heap = at + 2 + (2 if flags & 1 else 0)
-        if nbytes < 2 or buffer[at] or flags > 3 or heap + 2 * wide > at + nbytes:
-            found[DOUBTED] = 1
-        else:
-            heap_at, tree = address(given, buffer, heap), address(given, buffer, heap + wide)
-            if heap_at != NOWHERE and not _note_dense(given, scratch, heaps, ids, tree, heap_at, wanted):
-                found[DOUBTED] = 1
-    if found[DOUBTED]:
-        for which in range(values.shape[0]):
-            if values[which, VALUE_AT] == ABSENT:
-                values[which, VALUE_AT] = ASK
+    return absent
+
+
+@jit_inner
+def _ask_for_absent(values):
+    """Let libhdf5 be asked for wanted attributes that were not found."""
+    for which in range(values.shape[0]):
+        if values[which, VALUE_AT] == ABSENT:
+            values[which, VALUE_AT] = ASK
 
 
 # --- datasets -------------------------------------------------------------------------------------------------
 
 
-@jit
+@jit_inner
 def _describe_chunks_3(given, scratch, at, nbytes):
     """Note what a chunked layout of version 3 says."""
     buffer, about = scratch.buffer, scratch.about
@@ -430,7 +441,7 @@ def _describe_chunks_3(given, scratch, at, nbytes):
     return number(buffer, dims + 4 * rank, 4) == about[ELEMENT]
 
 
-@jit
+@jit_inner
 def _describe_chunks_4(given, scratch, at, nbytes, filtered):
     """Note what a chunked layout of version 4 or 5 says; edge chunks that are not filtered are left to libhdf5."""
     buffer, about = scratch.buffer, scratch.about
@@ -468,7 +479,7 @@ def _describe_chunks_4(given, scratch, at, nbytes, filtered):
     return True
 
 
-@jit
+@jit_inner
 def _check_chunks(given, scratch, filtered):
     """Tell whether chunks have a shape, and a single one its place; notes the bytes of an unfiltered one."""
     about = scratch.about
@@ -492,7 +503,7 @@ def _check_chunks(given, scratch, filtered):
     return about[AT] != BEYOND
 
 
-@jit
+@jit_inner
 def _is_numbered(given, scratch, space, dims):
     """Tell whether the chunks' places in the index are their numbers in the grid.
 
@@ -511,7 +522,7 @@ def _is_numbered(given, scratch, space, dims):
     return True
 
 
-@jit
+@jit_inner
 def _describe_whole(given, scratch, at, nbytes, count):
     """Note where data lie that are not chunked."""
     buffer, about = scratch.buffer, scratch.about
@@ -531,7 +542,7 @@ def _describe_whole(given, scratch, at, nbytes, count):
     return True
 
 
-@jit
+@jit_inner
 def _knows_filters_and_fill(buffer, found):
     """Tell whether the messages of fill value and filters are of a known version; how many filters there are."""
     at, nbytes = found[2 * _FILL], found[2 * _FILL + 1]
@@ -545,11 +556,12 @@ def _knows_filters_and_fill(buffer, found):
     return np.int64(buffer[at + 1])
 
 
-@jit
+@jit_inner
 def _describe(given, scratch):
     """Say what the noted messages make: a group, or a dataset and where it lies. False for any doubt."""
     buffer, found, about = scratch.buffer, scratch.found, scratch.about
-    about[:] = 0
+    for k in range(ABOUT):
+        about[k] = 0
     about[RANK], about[AT] = -1, NOWHERE
     space, kind, at = found[2 * _DATASPACE], found[2 * _DATATYPE], found[2 * _LAYOUT]
     if found[IS_GROUP]:
@@ -584,7 +596,7 @@ def _describe(given, scratch):
 # --- kinds ----------------------------------------------------------------------------------------------------
 
 
-@jit
+@jit_inner
 def _add(key, used, source, at, nbytes):
     """Put some bytes behind a key, with their count; gives the bytes used, -1 where there is no room."""
     if used < 0 or used + 4 + nbytes > key.size - SLACK_NBYTES:
@@ -595,7 +607,7 @@ def _add(key, used, source, at, nbytes):
     return used + 4 + nbytes
 
 
-@jit
+@jit_inner
 def _key_of_object(scratch):
     """Write down all that objects of one kind have in common; gives its bytes."""
     key, about, found = scratch.key, scratch.about, scratch.found
@@ -613,7 +625,7 @@ def _key_of_object(scratch):
     return used
 
 
-@jit
+@jit_inner
 def _intern(key, nbytes, interned, which):
     """Give the number of a key, a new one where it was not seen before; -1 where there is no room for another."""
     pool, places, table = interned.pool, interned.places, interned.table
@@ -643,7 +655,7 @@ def _intern(key, nbytes, interned, which):
 # --- every object ---------------------------------------------------------------------------------------------
 
 
-@jit
+@jit_inner
 def _keep(scratch, interned, i, columns, kinds):
     """Put what was found of one object to its place in the columns; its kind stays -1 where it has no number."""
     about = scratch.about
@@ -663,7 +675,7 @@ def _keep(scratch, interned, i, columns, kinds):
         columns.shape[k, i] = about[SHAPE + k]
 
 
-@jit
+@jit_inner
 def _keep_attributes(scratch, interned, i, columns):
     """Put where the values of one object's attributes lie to their places in the columns."""
     values = scratch.values
@@ -680,7 +692,7 @@ def _keep_attributes(scratch, interned, i, columns):
 
 
 @jit
-def read_each(given, addresses, scratch, wanted, interned, columns, kinds):
+def read_each(given, addresses, scratch, wanted, interned, columns, kinds, is_dense):
     """Read the header of every object at its address; those that are not understood keep the kind -1.
 
     Parameters
@@ -691,14 +703,39 @@ def read_each(given, addresses, scratch, wanted, interned, columns, kinds):
         Of the headers, counted from there.
     scratch, wanted, interned
         See their classes.
-    columns, kinds
-        Filled.
+    columns, kinds, is_dense
+        Filled; the last tells which objects have attributes elsewhere that `read_dense` has to look at.
     """
-    heaps, ids = heap_scratch(), np.zeros(17 * _MOST_DENSE + SLACK_NBYTES, dtype=np.uint8)
     for i in range(addresses.size):
         known = addresses[i] >= 0 and scan(given, addresses[i] + given[BASE], scratch, wanted)
         if known and _describe(given, scratch):
             if scratch.values.shape[0]:
-                _find_dense(given, scratch, heaps, ids, wanted)
+                _, heap = _dense(given, scratch)
+                is_dense[i] = heap >= 0
+                if heap == BEYOND or scratch.found[DOUBTED]:
+                    _ask_for_absent(scratch.values)
                 _keep_attributes(scratch, interned, i, columns)
             _keep(scratch, interned, i, columns, kinds)
+
+
+@jit
+def read_dense(given, addresses, which, scratch, wanted, interned, columns, heaps, ids):
+    """Look for the wanted attributes of some objects outside of their headers, which `read_each` has read.
+
+    Parameters
+    ----------
+    which : int64 array
+        Places of the objects among all.
+    heaps, ids
+        Memory for what is read.
+    """
+    for i in which:
+        if scan(given, addresses[i] + given[BASE], scratch, wanted):
+            tree, heap = _dense(given, scratch)
+            if heap == BEYOND or (heap != NOWHERE and not _note_dense(given, scratch, heaps, ids, tree, heap, wanted)):
+                scratch.found[DOUBTED] = 1
+        else:  # it was read a moment ago
+            scratch.found[DOUBTED] = 1
+        if scratch.found[DOUBTED]:
+            _ask_for_absent(scratch.values)
+        _keep_attributes(scratch, interned, i, columns)

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.storage import header_bytes, index_bytes, metadata_bytes
+from h5stream.storage import header_bytes, heap_bytes, index_bytes, metadata_bytes
 from h5stream.storage.header_bytes import (
     ABSENT,
     ASK,
@@ -257,7 +257,12 @@ def read_headers(
     interned = _interned(1 + len(names))
     if _is_known(superblock):
         given, scratch = given_of(descriptor, superblock), scratch_of(len(names))
-        header_bytes.read_each(given, addresses[order], scratch, wanted_of(names), interned, columns, kinds)
+        ascending, wanted, is_dense = addresses[order], wanted_of(names), np.zeros(len(order), dtype=bool)
+        header_bytes.read_each(given, ascending, scratch, wanted, interned, columns, kinds, is_dense)
+        if is_dense.any():
+            ids = np.zeros(17 * header_bytes.MOST_DENSE + metadata_bytes.SLACK_NBYTES, dtype=np.uint8)
+            heaps, which = heap_bytes.heap_scratch(), np.flatnonzero(is_dense)
+            header_bytes.read_dense(given, ascending, which, scratch, wanted, interned, columns, heaps, ids)
     columns = _put_back(columns, order)
     axes = len(columns.shape)
     count = int(interned.counts[0])

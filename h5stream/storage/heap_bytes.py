@@ -14,13 +14,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from h5stream.compiled.jit import jit
+from h5stream.compiled.instructions import copy_bytes
+from h5stream.compiled.jit import jit, jit_inner
 from h5stream.storage.metadata_bytes import (
     LENGTH_NBYTES,
     NOWHERE,
     OFFSET_NBYTES,
     SLACK_NBYTES,
     address,
+    address_of,
     checksum,
     ends_with_checksum,
     is_signed,
@@ -57,8 +59,7 @@ class Heap(NamedTuple):
     length_nbytes: Any
 
 
-@jit
-def heap_scratch():
+def heap_scratch() -> HeapScratch:
     """Make memory for reading heaps and trees."""
     return HeapScratch(
         np.zeros((MOST_DEPTH + 1) * NODE_NBYTES + SLACK_NBYTES, dtype=np.uint8),
@@ -68,7 +69,7 @@ def heap_scratch():
     )
 
 
-@jit
+@jit_inner
 def _bits(value):
     """Give the place of a number's highest bit: 0 for 1, 12 for 4096."""
     found = np.int64(-1)
@@ -78,7 +79,7 @@ def _bits(value):
     return found
 
 
-@jit
+@jit_inner
 def _load_block(given, scratch, image, at, room, where, owner, offset, nbytes, width, checked, blocks):
     """Read a direct block behind those before it; False where it is none of this heap's, or there is no room."""
     head = 5 + given[OFFSET_NBYTES] + width
@@ -94,14 +95,15 @@ def _load_block(given, scratch, image, at, room, where, owner, offset, nbytes, w
         return False
     if checked:
         said = number(image, start + head, 4)
-        image[start + head : start + head + 4] = 0
+        for k in range(4):
+            image[start + head + k] = 0
         if checksum(image, start, nbytes) != said:
             return False
     extents[blocks, 0], extents[blocks, 1], extents[blocks, 2], extents[blocks, 3] = offset, nbytes, where, start
     return True
 
 
-@jit
+@jit_inner
 def _load_blocks(given, scratch, image, at, room, owner, columns, first_nbytes, most_nbytes, width, checked, queued):
     """Read the blocks below the queued indirect ones; gives how many there are, -1 for a doubt."""
     node, queue = scratch.node, scratch.queue
@@ -143,17 +145,23 @@ def _load_blocks(given, scratch, image, at, room, owner, columns, first_nbytes, 
     return blocks
 
 
-@jit
+@jit_inner
 def _put_in_order(extents, blocks):
     """Sort blocks by where they are in the heap: those below inner ones come last."""
-    for k in range(1, blocks):
-        if extents[k, 0] < extents[k - 1, 0]:
-            order = np.argsort(extents[:blocks, 0])
-            extents[:blocks] = extents[order]
-            return
+    gap = blocks // 2
+    while gap > 0:  # Shell's sort
+        for k in range(gap, blocks):
+            here = k
+            while here >= gap and extents[here - gap, 0] > extents[here, 0]:
+                for column in range(4):
+                    kept = extents[here, column]
+                    extents[here, column] = extents[here - gap, column]
+                    extents[here - gap, column] = kept
+                here -= gap
+        gap //= 2
 
 
-@jit
+@jit_inner
 def heap_header(given, node, where):
     """Read the header of a heap; gives its bytes, 0 for a doubt."""
     each, offset = given[LENGTH_NBYTES], given[OFFSET_NBYTES]
@@ -173,7 +181,7 @@ def nbytes_of_heap(given, node, where):
     return length(given, node, 14 + 3 * given[LENGTH_NBYTES] + 2 * given[OFFSET_NBYTES])
 
 
-@jit
+@jit_inner
 def load_heap(given, scratch, image, at, room, where):
     """Read all blocks of a heap to a part of a buffer, one behind the other.
 
@@ -223,7 +231,7 @@ def load_heap(given, scratch, image, at, room, where):
     return Heap(nbytes, blocks, id_nbytes, width, of_length)
 
 
-@jit
+@jit_inner
 def find_in_heap(scratch, image, heap, node, at):
     """Find the object with an ID; gives its position in the image, its bytes, and file offset less position."""
     doubt = (np.int64(-1), np.int64(0), np.int64(0))
@@ -249,7 +257,7 @@ def find_in_heap(scratch, image, heap, node, at):
     return position, nbytes, scratch.extents[low, 2] + within - position
 
 
-@jit
+@jit_inner
 def _open_tree_node(given, node, at, where, depth, kind, records, each, pointer_nbytes):
     """Read a node of a version 2 B-tree; False where it is none."""
     size = 6 + records * each + 4
@@ -263,7 +271,7 @@ def _open_tree_node(given, node, at, where, depth, kind, records, each, pointer_
     return ends_with_checksum(node, at, size)
 
 
-@jit
+@jit_inner
 def collect_records(given, scratch, where, kind, each, hash_at, ids):
     """Put all records of a version 2 B-tree into an array; gives how many there are, -1 for a doubt.
 
@@ -308,7 +316,7 @@ def collect_records(given, scratch, where, kind, each, hash_at, ids):
             if used == total or (used and number(node, start + hash_at, 4) < last):
                 return np.int64(-1)
             last = number(node, start + hash_at, 4)
-            ids[used * each : (used + 1) * each] = node[start : start + each]
+            copy_bytes(address_of(ids) + used * each, address_of(node) + start, each)
             used += 1
         else:
             pointer = at + 6 + records * each + place * steps[level, 2]
@@ -321,7 +329,7 @@ def collect_records(given, scratch, where, kind, each, hash_at, ids):
     return used if used == total else np.int64(-1)
 
 
-@jit
+@jit_inner
 def _widths_of_counts(steps, node_nbytes, each, wide, depth):
     """Note the bytes of a pointer in the inner nodes of each level; gives those of a count of records."""
     most = (node_nbytes - 10) // each

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from h5stream.compiled.jit import jit
+from h5stream.compiled.jit import jit, jit_inner
 from h5stream.storage.header_bytes import (
     BTREE_1,
     FIXED_ARRAY,
@@ -69,20 +69,19 @@ class ChunkColumns(NamedTuple):
     filter_mask: Any
 
 
-@jit
-def tree_scratch():
+def tree_scratch() -> tuple[Any, Any]:
     """Make memory for the nodes of a version 1 B-tree, and of one thing that its leaves lead to; and for a way down."""
     nodes = np.empty((MOST_LEVELS + 1) * NODE_NBYTES + SLACK_NBYTES, dtype=np.uint8)
     return nodes, np.zeros((MOST_LEVELS, 3), dtype=np.int64)
 
 
-@jit
+@jit_inner
 def _put(columns, used, owner, chunk, offset, nbytes, mask):
     columns.owner[used], columns.number[used], columns.offset[used] = owner, chunk, offset
     columns.nbytes[used], columns.filter_mask[used] = nbytes, mask
 
 
-@jit
+@jit_inner
 def open_node(given, buffer, at, where, what, key_nbytes):
     """Read a node of a version 1 B-tree; gives its level and its entries, level -1 where it is none."""
     doubt = (np.int64(-1), np.int64(0))
@@ -99,7 +98,7 @@ def open_node(given, buffer, at, where, what, key_nbytes):
     return level, entries
 
 
-@jit
+@jit_inner
 def _chunk_of_key(buffer, at, rank, grid_shape, chunk_shape):
     """Give the number of the chunk that a key of a tree names; -1 where the grid has none there."""
     chunk = np.int64(0)
@@ -111,7 +110,7 @@ def _chunk_of_key(buffer, at, rank, grid_shape, chunk_shape):
     return chunk if number(buffer, at + 8 + 8 * rank, 8) == 0 else np.int64(-1)
 
 
-@jit
+@jit_inner
 def _from_tree(given, buffer, stack, where, rank, grid_shape, chunk_shape, whole, filtered, owner, columns, used):
     """Put the chunks of a version 1 B-tree behind those in the columns; gives how many there are then."""
     key = 8 * (rank + 2)
@@ -151,7 +150,7 @@ def _from_tree(given, buffer, stack, where, rank, grid_shape, chunk_shape, whole
     return used
 
 
-@jit
+@jit_inner
 def _from_fixed_array(given, buffer, where, count, whole, filtered, owner, columns, used):
     """Put the chunks of a fixed array of one page behind those in the columns; gives how many there are then."""
     offset_nbytes, size = given[OFFSET_NBYTES], 12 + given[LENGTH_NBYTES] + given[OFFSET_NBYTES]
@@ -193,7 +192,7 @@ def _from_fixed_array(given, buffer, where, count, whole, filtered, owner, colum
     return used
 
 
-@jit
+@jit_inner
 def _from_places(given, where, count, whole, owner, columns, used):
     """Put chunks that lie one behind the other behind those in the columns; gives how many there are then."""
     if count > (given[FILE_NBYTES] - where) // whole:
@@ -205,7 +204,7 @@ def _from_places(given, where, count, whole, owner, columns, used):
     return used + count
 
 
-@jit
+@jit_inner
 def _chunks(given, buffer, stack, grid, sides, owner, columns, used):
     """Put the chunks of one object behind those in the columns; gives how many there are then, or a negative number."""
     kind, rank, where, index = grid.kind[owner], grid.rank[owner], grid.address[owner], grid.index[owner]

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from h5stream.compiled.jit import jit
+from h5stream.compiled.instructions import copy_bytes
+from h5stream.compiled.jit import jit, jit_inner
 from h5stream.storage.header_bytes import (
     IS_GROUP,
     LINK_INFO,
@@ -28,6 +29,7 @@ from h5stream.storage.metadata_bytes import (
     OFFSET_NBYTES,
     SLACK_NBYTES,
     address,
+    address_of,
     checksum,
     is_signed,
     length,
@@ -87,7 +89,7 @@ def local_heap(given, buffer, where):
     return length(given, buffer, 8), address(given, buffer, 8 + 2 * each)
 
 
-@jit
+@jit_inner
 def _name_nbytes(names, at):
     """Give the bytes of a name up to its null; -1 where it has none."""
     if at < 0:
@@ -98,7 +100,7 @@ def _name_nbytes(names, at):
     return np.int64(-1)
 
 
-@jit
+@jit_inner
 def _comes_before(names, one, one_nbytes, other, other_nbytes):
     for k in range(min(one_nbytes, other_nbytes)):
         if names[one + k] != names[other + k]:
@@ -106,7 +108,7 @@ def _comes_before(names, one, one_nbytes, other, other_nbytes):
     return one_nbytes < other_nbytes
 
 
-@jit
+@jit_inner
 def _symbols(given, buffer, at, where, names, columns, used):
     """Put the entries of one symbol table node behind the links in the columns; gives how many there are then."""
     wide = given[OFFSET_NBYTES]
@@ -164,7 +166,7 @@ def links_of_table(given, buffer, stack, where, names, columns):
     return np.int64(used)
 
 
-@jit
+@jit_inner
 def _link(given, image, at, nbytes, columns, used):
     """Note a link message; False where it is of an unknown kind."""
     version, flags, end = image[at], np.int64(image[at + 1]), at + nbytes
@@ -216,8 +218,8 @@ def pack(names, starts, edges, packed, head):
     """Copy names one behind the other, with the same bytes before each."""
     for k in range(edges.size - 1):
         at, nbytes = edges[k] + head.size, edges[k + 1] - edges[k] - head.size
-        packed[edges[k] : at] = head
-        packed[at : at + nbytes] = names[starts[k] : starts[k] + nbytes]
+        copy_bytes(address_of(packed) + edges[k], address_of(head), head.size)
+        copy_bytes(address_of(packed) + at, address_of(names) + starts[k], nbytes)
 
 
 @jit
@@ -246,7 +248,7 @@ def keys_by_numbers(names, starts, nbytes, keys, edges):
                 place += 1
             digits = place - first
             keys[at], keys[at + 1] = (digits + 1) >> 8, (digits + 1) & 255
-            keys[at + 2 : at + 2 + digits] = names[first:place]
+            copy_bytes(address_of(keys) + at + 2, address_of(names) + first, digits)
             at += 2 + digits
     edges[starts.size] = at
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from h5stream.compiled.instructions import read_at, word_at
-from h5stream.compiled.jit import jit
+from h5stream.compiled.jit import jit_inner
 
 NOWHERE, BEYOND = -1, -2
 """An address that stands for none, and one that cannot be right."""
@@ -24,13 +24,13 @@ SLACK_NBYTES = 64
 DESCRIPTOR, FILE_NBYTES, OFFSET_NBYTES, LENGTH_NBYTES, BASE = range(5)
 
 
-@jit
+@jit_inner
 def address_of(buffer):
     """Give where an array's memory begins."""
     return np.int64(buffer.ctypes.data)
 
 
-@jit
+@jit_inner
 def read(given, buffer, at, nbytes, offset):
     """Read bytes of the file to a position of the buffer; False where they are not all inside of both."""
     if offset < 0 or nbytes < 0 or at < 0:
@@ -47,20 +47,20 @@ def read(given, buffer, at, nbytes, offset):
     return True
 
 
-@jit
+@jit_inner
 def number(buffer, at, nbytes):
     """Give an unsigned number of so many bytes; one of 8 bytes that is 2**63 and more is negative."""
     word = word_at(address_of(buffer) + at)
     return word & ((np.int64(1) << (8 * nbytes)) - 1) if nbytes < 8 else word
 
 
-@jit
+@jit_inner
 def length(given, buffer, at):
     """Give a count of bytes or elements as this file writes them; negative where it cannot be right."""
     return number(buffer, at, given[LENGTH_NBYTES])
 
 
-@jit
+@jit_inner
 def address(given, buffer, at):
     """Give an address as an offset into the file; `NOWHERE` or `BEYOND` where it is none."""
     nbytes = given[OFFSET_NBYTES]
@@ -72,18 +72,18 @@ def address(given, buffer, at):
     return value + given[BASE]
 
 
-@jit
+@jit_inner
 def is_signed(buffer, at, signature):
     """Tell whether four bytes are a signature, given as a number."""
     return number(buffer, at, 4) == signature
 
 
-@jit
+@jit_inner
 def _turned(value, by):
     return ((value << by) | (value >> (32 - by))) & 0xFFFFFFFF
 
 
-@jit
+@jit_inner
 def checksum(buffer, at, nbytes):
     """Give the checksum of metadata: lookup3's ``hashlittle``. Source: burtleburtle.net/bob/c/lookup3.c."""
     low = np.int64(0xFFFFFFFF)
@@ -121,7 +121,7 @@ def checksum(buffer, at, nbytes):
     return ((c ^ b) - _turned(b, 24)) & low
 
 
-@jit
+@jit_inner
 def ends_with_checksum(buffer, at, nbytes):
     """Tell whether the last four of some bytes are the checksum of those before them."""
     return nbytes > 4 and number(buffer, at + nbytes - 4, 4) == checksum(buffer, at, nbytes - 4)

@@ -38,7 +38,7 @@ class Names(Sequence[str]):
     def of(cls, paths: Iterable[str], addresses: Ints | None = None) -> Names:
         """Make names of texts."""
         encoded = [path.encode("utf-8", "surrogateescape") for path in paths]
-        text = np.frombuffer(b"".join(encoded), dtype=np.uint8)
+        text = np.frombuffer(bytearray(b"".join(encoded)), dtype=np.uint8)
         return cls(text, np.cumsum([0, *map(len, encoded)], dtype=np.int64), addresses)
 
     @classmethod
@@ -79,7 +79,7 @@ class Names(Sequence[str]):
 
 def packed(text: NDArray[np.uint8], starts: Ints, nbytes: Ints, above: str, addresses: Ints) -> Names:
     """Give the names that begin at some places of a text, with the path of their group before each."""
-    head = np.frombuffer(above.encode("utf-8", "surrogateescape"), dtype=np.uint8)
+    head = np.frombuffer(bytearray(above.encode("utf-8", "surrogateescape")), dtype=np.uint8)
     edges = np.zeros(len(starts) + 1, dtype=np.int64)
     np.cumsum(nbytes + len(head), out=edges[1:])
     found = np.empty(int(edges[-1]), dtype=np.uint8)
