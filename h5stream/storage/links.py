@@ -8,6 +8,7 @@ lie in the group's header, always.
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 from h5stream.storage import header_bytes, heap_bytes, index_bytes, link_bytes
 from h5stream.storage.headers import Superblock, given_of, scratch_of, wanted_of
-from h5stream.storage.metadata_bytes import FILE_NBYTES, SLACK_NBYTES, read
+from h5stream.storage.metadata_bytes import DESCRIPTOR, FILE_NBYTES, SLACK_NBYTES
 from h5stream.storage.names import Names, by_bytes, packed
 
 NOT_HARD = -1
@@ -117,9 +118,10 @@ def read_links(address: int, descriptor: int, superblock: Superblock) -> Links |
 def _of_table(given: NDArray[np.int64], scratch: header_bytes.Scratch, tree: int, heap: int) -> Links | None:
     nbytes, at = link_bytes.local_heap(given, scratch.buffer, heap)
     names = _room(nbytes, given)
-    if names is None or not read(given, names, 0, nbytes, at):
+    data = b"" if names is None or at < 0 else os.pread(int(given[DESCRIPTOR]), nbytes, at)
+    if names is None or len(data) < nbytes:
         return None
-    names[nbytes:] = 0
+    names[:nbytes], names[nbytes:] = np.frombuffer(data, dtype=np.uint8), 0
     buffer, stack = index_bytes.tree_scratch()
     room = nbytes // 2 + 1  # a name has a byte and its null at least
     columns = _columns(room)

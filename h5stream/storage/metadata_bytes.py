@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from h5stream.compiled.instructions import read_at, word_at
-from h5stream.compiled.jit import jit, jit_inner
+from h5stream.compiled.jit import jit_inner
 
 NOWHERE, BEYOND = -1, -2
 """An address that stands for none, and one that cannot be right."""
@@ -30,7 +30,7 @@ def address_of(buffer):
     return np.int64(buffer.ctypes.data)
 
 
-@jit
+@jit_inner
 def read(given, buffer, at, nbytes, offset):
     """Read bytes of the file to a position of the buffer; False where they are not all inside of both."""
     if offset < 0 or nbytes < 0 or at < 0:
