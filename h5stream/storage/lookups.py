@@ -104,15 +104,11 @@ class LookedUp:
             begins, counts = stretches_of(self.said, values, samples, self.rows - first)
         except OptionError as error:
             raise OptionError(f"{path!r}: field {self.name!r}: {error}") from None
-        self._take(begins + first, counts)
-
-    def _take(self, begins: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
-        """Take the first row of each of some samples, and how many it has; all of them, or as many as a crop has."""
         if self.crop is not None:
             spare = np.maximum(counts - self.crop.length, 0)
             begins, counts = begins + (spare // 2 if self.crop.at == "center" else 0), counts - spare
             self.spare.append(spare)
-        self.tables.append(begins)
+        self.tables.append(begins + first)
         self.counts.append(counts)
 
     def lookup(self, dataset: int, rows: int, space: Space | None) -> Lookup:
