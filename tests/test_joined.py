@@ -313,9 +313,10 @@ def test_what_is_looked_up_and_what_is_in_memory_is_joined_too(tmp_path):
                 assert batch["text"][k] == expected["text"]
                 seen.append(number)
         assert sorted(seen) == list(range(8))
+    unlike = {"label": "label", "value": "label"}, {"label": "label", "value": SampleNumber()}
+    unlike = ConcatDataset([H5Dataset(tmp_path / "1.h5", fields) for fields in unlike])
     with pytest.raises(OptionError, match="like fields"):
-        unlike = {"label": "label", "value": "label"}, {"label": "label", "value": SampleNumber()}
-        H5StreamLoader(ConcatDataset([H5Dataset(tmp_path / "1.h5", fields) for fields in unlike]))
+        H5StreamLoader(unlike)
 
 
 def test_padding_and_numbers_of_joined_sequences(tmp_path):
