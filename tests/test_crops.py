@@ -175,7 +175,7 @@ def test_crops_of_one_length_are_a_tensor_with_padding(tmp_path):
         (lambda: Crop(0), "a row or more"),
         (lambda: Crop(2.5), "length"),
         (lambda: Crop(8, at="end"), "'random', 'start', 'center'"),
-        (lambda: Field("x", crop=Crop(8)), "rows=Bounds"),
+        (lambda: Field("x", rows="y", crop=Crop(8)), "rows=Bounds"),
         (lambda: Field("x", rows=Bounds("b"), crop=8), "takes a Crop"),
         (lambda: Field("x", rows=Bounds("b"), crop=Crop(8), max_length=8), "one of them"),
     ],

@@ -78,8 +78,8 @@ def compact_offset(dataset: Any, identity: SourceIdentity) -> int | None:
     not matter what they are part of: a file that changes is refused.
     """
     shape = dataset.shape
-    if math.prod(shape) * dataset.id.get_type().get_size() > _COMPACT_NBYTES:  # damaged
-        return None
+    if dataset.dtype.hasobject or math.prod(shape) * dataset.id.get_type().get_size() > _COMPACT_NBYTES:
+        return None  # pointers, or damage
     stored = read_raw_box(dataset, (0,) * len(shape), shape).tobytes()
     header = dataset.file.userblock_size + h5py.h5o.get_info(dataset.id).addr
     nbytes = min(identity.size - header, len(stored) + _HEADER_NBYTES)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 
 from h5stream.errors import OptionError
 from h5stream.samples.box_space import BoxSpace
+from h5stream.samples.columns import Column, NumberColumn, PaddingColumn, PartColumn, ValuesColumn
 from h5stream.samples.space import SequenceSpace, joined_space
 from h5stream.storage.agreement import FileParts, check_alike, with_like_strings
-from h5stream.storage.layout import DatasetPart, SampleLayout
+from h5stream.storage.layout import DatasetPart, Lookup, SampleLayout
 from h5stream.storage.source import SourceIdentity
 
 
@@ -30,32 +33,84 @@ def joined_layout(layouts: Sequence[SampleLayout]) -> SampleLayout:
     first = layouts[0]
     for number, other in enumerate(layouts[1:], 1):
         _check_structure(first, other, number)
-    if any(layout.lookups or layout.columns for layout in layouts):
+    if len({_beside(layout) for layout in layouts}) > 1:
         raise OptionError(
-            "datasets that are read as one have fields of their files alone: Values, SampleNumber, Padding, attributes "
-            "and Field(..., rows=) belong to one H5Dataset; give it all files"
+            "datasets that are read as one have like fields: what is looked up (Field(..., rows=)), in memory (Values) "
+            "or there once (attributes) in one of them is so in all"
         )
     firsts = tuple(layout.files[layout.datasets[0][0].file] for layout in layouts)
     check_alike([_parts_of(layout, 0, range(len(layout.files)), 0) for layout in layouts], firsts)
     files: dict[SourceIdentity, int] = {}
     parts: list[FileParts] = []
+    every: list[list[int]] = []
     starts, grouped = [0], len({_grouping(layout) for layout in layouts}) == 1
     for layout in layouts:
         numbers = [files.setdefault(identity, len(files)) for identity in layout.files]
+        every.append(numbers)
         for k in range(len(layout.file_starts) - 1):
             part = _parts_of(layout, k, numbers, starts[-1])
             parts.append(part if grouped else _field_by_field(part))
             starts.append(starts[-1] + part.rows)
     parts = with_like_strings(parts)
+    aligned = tuple(zip(*(part.parts for part in parts), strict=True))
+    space = _joined_space(layouts)
+    looked_up = [_joined_lookup(layouts, every, k, len(aligned)) for k in range(len(first.lookups))]
     return replace(
         first,
         files=tuple(files),
         file_starts=tuple(starts),
         fields=parts[0].fields,
-        datasets=tuple(zip(*(part.parts for part in parts), strict=True)),
-        space=_joined_space(layouts),
+        datasets=(*aligned, *(dataset for dataset, _ in looked_up)),
+        lookups=tuple(one for _, one in looked_up),
+        columns=tuple(_joined_column(layouts, k, tuple(starts), space) for k in range(len(first.columns))),
+        space=space,
         mapped=frozenset(files[layout.files[n]] for layout in layouts for n in layout.mapped),
     )
+
+
+def _beside(layout: SampleLayout) -> tuple[Any, ...]:
+    """Return what of a layout comes from elsewhere than its own rows: looked up, and in memory."""
+    fields = (target.field for one in layout.lookups for target in layout.datasets[one.dataset][0].targets)
+    looked_up = tuple((one.counts is None, one.spare is None) for one in layout.lookups)
+    strings = tuple((number, layout.fields[number].cut_at_nul) for number in fields)
+    return looked_up, strings, tuple((number, type(column)) for number, column in layout.columns)
+
+
+def _joined_lookup(
+    layouts: Sequence[SampleLayout], files: Sequence[Sequence[int]], k: int, number: int
+) -> tuple[tuple[DatasetPart, ...], Lookup]:
+    """Return a dataset that all layouts look up, its parts in turn, and the rows that all samples have of it."""
+    parts: list[DatasetPart] = []
+    rows, given = [], [layout.lookups[k] for layout in layouts]
+    for layout, numbers, one in zip(layouts, files, given, strict=True):
+        before = sum(part.rows for part in parts)
+        rows.append(one.rows + before)
+        own = layout.datasets[one.dataset]
+        parts += [replace(part, file=numbers[part.file], row_start=part.row_start + before) for part in own]
+    counts, spare = (_concatenated([getattr(one, name) for one in given]) for name in ("counts", "spare"))
+    return tuple(parts), Lookup(dataset=number + k, rows=np.concatenate(rows), counts=counts, spare=spare)
+
+
+def _joined_column(
+    layouts: Sequence[SampleLayout], k: int, starts: tuple[int, ...], space: SequenceSpace | None
+) -> tuple[int, Column]:
+    """Return a field that comes from no dataset, for the samples of all layouts."""
+    given = [layout.columns[k][1] for layout in layouts]
+    number, first = layouts[0].columns[k]
+    if isinstance(first, PaddingColumn):
+        assert space is not None
+        return number, PaddingColumn(first.steps, space)
+    if isinstance(first, NumberColumn):
+        return number, first
+    values = _concatenated([cast(ValuesColumn | PartColumn, one).values for one in given])
+    return number, ValuesColumn(values) if isinstance(first, ValuesColumn) else PartColumn(starts, values)
+
+
+def _concatenated(several: Sequence[Any]) -> Any:
+    """Put arrays, or lists, one behind the other; None for none."""
+    if several[0] is None:
+        return None
+    return np.concatenate(several) if isinstance(several[0], np.ndarray) else [*itertools.chain(*several)]
 
 
 def _joined_space(layouts: Sequence[SampleLayout]) -> SequenceSpace | None:
@@ -106,13 +161,13 @@ def _words(layout: SampleLayout) -> str:
 
 def _parts_of(layout: SampleLayout, k: int, files: Sequence[int], start: int) -> FileParts:
     """Return part `k` of each dataset of a layout, with files numbered anew and beginning at a row of the whole."""
-    parts = tuple(replace(dataset[k], file=files[dataset[k].file], row_start=start) for dataset in layout.datasets)
+    parts = tuple(replace(dataset[k], file=files[dataset[k].file], row_start=start) for dataset in layout.aligned)
     return FileParts(rows=parts[0].rows, fields=layout.fields, parts=parts, entries=layout.entries)
 
 
 def _grouping(layout: SampleLayout) -> tuple[tuple[int, ...], ...]:
     """Return which fields are filled from one dataset: members of a compound, for instance."""
-    return tuple(tuple(target.field for target in parts[0].targets) for parts in layout.datasets)
+    return tuple(tuple(target.field for target in parts[0].targets) for parts in layout.aligned)
 
 
 def _field_by_field(file: FileParts) -> FileParts:
