@@ -18,7 +18,7 @@ import numpy as np
 from bench import cases
 from h5stream import Field, H5StreamLoader
 
-ROUNDS = 5
+ROUNDS, EPOCHS = 5, 4
 OF_DECODING, OF_PLAIN_ROWS = 0.9, 0.2
 IMAGES, EVENTS, MEAN_ITEMS = 1200, 40_000, 400
 
@@ -69,10 +69,11 @@ def decoding(path):
     return run
 
 
-def epochs(loader):
+def epochs(loader, count=1):
     def run():
-        for _ in loader:
-            pass
+        for _ in range(count):
+            for _ in loader:
+                pass
 
     return run
 
@@ -82,11 +83,15 @@ def test_jpeg_images_come_as_fast_as_the_same_threads_decode_them(benchmark, ben
     if not path.exists():
         write_images(path)
     fields = {"image": Field("image", decode="jpeg"), "label": "label"}
-    with H5StreamLoader(path, 64, shuffle=True, fields=fields, num_workers=cases.THREADS) as loader:
-        ours, least = epochs(loader), decoding(path)
-        ours(), least()
-        pairs = [(cases.seconds_of(ours), cases.seconds_of(least)) for _ in range(ROUNDS)]
-        benchmark.pedantic(ours, rounds=1)
+    least, pairs = decoding(path), []
+    for _ in range(ROUNDS):
+        # Closed before the other side is timed: the next epoch would be read ahead meanwhile.
+        with H5StreamLoader(path, 64, shuffle=True, fields=fields, num_workers=cases.THREADS) as loader:
+            ours = epochs(loader, EPOCHS)
+            epochs(loader)()
+            mine = cases.seconds_of(ours)
+        pairs.append((mine / EPOCHS, cases.seconds_of(least)))
+    benchmark.pedantic(least, rounds=1)
     of_limit = statistics.median(theirs / mine for mine, theirs in pairs)
     rate = IMAGES / statistics.median(mine for mine, _ in pairs)
     benchmark.extra_info.update(images_per_s=rate, of_decoding=of_limit)
@@ -106,12 +111,12 @@ def test_events_beside_plain_rows(benchmark, bench_folder):
         H5StreamLoader(path, 256, fields="event", **common) as lists,
         H5StreamLoader(path, 256, fields="row", **common) as rows,
     ):
-        runs = [epochs(events), epochs(lists), epochs(rows)]
+        runs = [epochs(each, EPOCHS) for each in (events, lists, rows)]
         for run in runs:
             run()
         rounds = [[cases.seconds_of(run) for run in runs] for _ in range(ROUNDS)]
         benchmark.pedantic(runs[0], rounds=1)
-    packed, as_lists, plain = (statistics.median(each[k] for each in rounds) for k in range(3))
+    packed, as_lists, plain = (statistics.median(each[k] for each in rounds) / EPOCHS for k in range(3))
     of_plain = statistics.median(each[2] / each[0] for each in rounds)
     benchmark.extra_info.update(
         gb_per_s=nbytes / packed / 1e9, lists_gb_per_s=nbytes / as_lists / 1e9, of_plain_rows=of_plain
