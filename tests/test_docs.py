@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 import h5py
+import imagecodecs
 import numpy as np
 import pytest
 import typer
@@ -54,6 +55,14 @@ def files(tmp_path, monkeypatch):
             molecules[f"{k}/coordinates"], molecules[f"{k}/energies"] = np.zeros((9, 5, 3)), np.zeros(9)
             molecules[f"{k}/species"] = np.arange(5)
             molecules[f"{k}"].attrs["name"] = "water"
+    with h5py.File("particles.h5", "w") as particles, h5py.File("photos.h5", "w") as photos:
+        particles["caption"], particles["label"], photos["label"] = ["a", "bc"] * 10, np.arange(20), np.arange(70)
+        energies = particles.create_dataset("energies", (20,), dtype=h5py.vlen_dtype("f4"))
+        images = photos.create_dataset("image", (70,), dtype=h5py.vlen_dtype("u1"))
+        encoded = np.frombuffer(imagecodecs.jpeg8_encode(np.zeros((8, 12, 3), "u1")), "u1")
+        for k in range(70):
+            images[k] = encoded
+            energies[k % 20] = np.arange(k)
     with h5py.File("stead.h5", "w") as stead, h5py.File("poisson.h5", "w") as poisson:
         for k in range(300):
             stead[f"data/{k}"] = np.zeros((60, 3), "f4")

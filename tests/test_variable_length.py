@@ -1,5 +1,7 @@
 """Values of variable length, read from the global heap beside h5py."""
 
+import os
+
 import h5py
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 
 from h5stream import Field, H5Dataset, H5StreamLoader, SampleNumber, errors
 from h5stream.storage.layout import HEAP
+from tools import fuzz_heaps
 
 PAIR = np.dtype([("a", "<i2"), ("b", "<f4")])
 TEXT = ("", "abc", "é ß 漢", "x" * 5000)
@@ -197,3 +200,10 @@ def test_what_is_said_wrongly_is_told(tmp_path, field, says):
         file.create_dataset("rows", (3, 2), dtype=h5py.vlen_dtype("f4"))
     with pytest.raises(errors.H5StreamError, match=says):
         H5Dataset(tmp_path / "a.h5", [field, "y"])
+
+
+def test_damaged_heaps_are_what_h5py_says_of_them(tmp_path):
+    """A short part of ``python tools/fuzz_heaps.py``."""
+    counts, wrong = fuzz_heaps.fuzz(100, int.from_bytes(os.urandom(4), "little"), tmp_path / "wrong")
+    assert not wrong, wrong
+    assert counts["files"] >= 100

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import collections
 import faulthandler
+import functools
 import os
 import shutil
 import signal
@@ -20,6 +21,7 @@ import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -163,7 +165,7 @@ def read_alone(path: Path, target: Target) -> None:
     os.close(descriptor)
 
 
-def in_a_child(path: Path, target: Target) -> str:
+def in_a_child(alone: Callable[[], None], beside: Callable[[], Mapping[str, int]]) -> str:
     """Read a damaged file in a child process; gives how that went, beginning with "WRONG" where we are to blame."""
     reading, writing = os.pipe()
     child = os.fork()
@@ -173,9 +175,9 @@ def in_a_child(path: Path, target: Target) -> str:
         faulthandler.disable()  # libhdf5 may well crash
         said = b"WRONG: our own reading failed"
         try:
-            read_alone(path, target)
+            alone()
             os.write(writing, b"\n")
-            counts = compare_with_h5py(path, sound=False)
+            counts = beside()
             said = b" ".join(f"{key}={count}".replace(" ", "_").encode() for key, count in counts.items())
         except AssertionError:
             said = b"WRONG: " + traceback.format_exc().encode()
@@ -221,7 +223,10 @@ def fuzz(files: int, number: int, keep: Path) -> tuple[collections.Counter[str],
             read_alone(sound, target)
             for k in range(DAMAGED_A_FILE):
                 path.write_bytes(damaged(target, np.random.default_rng([number, counts["files"], k])))
-                said = in_a_child(path, target)
+                said = in_a_child(
+                    functools.partial(read_alone, path, target),
+                    functools.partial(compare_with_h5py, path, sound=False),
+                )
                 counts["files"] += 1
                 if said.startswith("WRONG"):
                     shutil.copy(path, keep)

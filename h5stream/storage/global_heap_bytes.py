@@ -40,7 +40,7 @@ def nbytes_around(nbytes):
 @jit
 def _find_objects(given, buffer, at, nbytes, table, turn):
     """Note where each object of a collection lies; False where its sizes do not add up."""
-    end = at + nbytes
+    end, has_free = at + nbytes, False
     at += HEADER_NBYTES
     while at + HEADER_NBYTES <= end:
         which, size = number(buffer, at, 2), length(given, buffer, at + 8)
@@ -50,8 +50,9 @@ def _find_objects(given, buffer, at, nbytes, table, turn):
         if step < 1 or step > end - at:
             return False
         table[which, 0], table[which, 1], table[which, 2] = turn, at + HEADER_NBYTES, size
+        has_free |= which == 0
         at += step
-    return True  # less than a header is free space
+    return at == end or not has_free  # less than a header is free space
 
 
 @jit

@@ -74,8 +74,10 @@ def decode_image(data: Bytes, wanted: str, out: Any = None) -> NDArray[Any]:
     if not found or wanted not in ("auto", found):
         begins = f"they begin with {head[:8]!r}" if head else "there are none"
         raise DecodeError(f"its bytes are no {'image' if wanted == 'auto' else wanted}: {begins}")
-    if found == "jpeg" and (text := data.tobytes()).rfind(_END) <= text.rfind(_SCAN):
-        raise DecodeError("its end is missing, so it is truncated")  # of which libjpeg would make a grey rest
+    if found == "jpeg":
+        end = (text := data.tobytes()).rfind(_END)
+        if end < 0 or _SCAN in text[end:]:  # that of a preview inside
+            raise DecodeError("its end is missing, so it is truncated")  # of which libjpeg would make a grey rest
     height, width = _size_of(data, found)
     if not height or not width:
         raise DecodeError("it has no pixels")

@@ -141,7 +141,8 @@ class HeapTask:
         room = tools.scratch.buffer("read", heap.room_nbytes)
         failed, (nbytes, ranges) = heap.read(descriptor.number, chosen, targets, wanted, room)
         tools.tally.read(began, nbytes, ranges)
-        tools.tally.used(nbytes, ranges)
+        if self.layout.images is None:  # else it is counted as decoded
+            tools.tally.used(nbytes, ranges)
         return np.flatnonzero(failed)
 
     def _ask(self, row: int, tools: Tools) -> Any:
