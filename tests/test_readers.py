@@ -16,6 +16,7 @@ from h5stream import (
     Between,
     Bounds,
     Boxes,
+    Crop,
     Ends,
     Field,
     H5Dataset,
@@ -701,8 +702,9 @@ def test_neural_motifs(tmp_path, stored):
     check_ragged(expected, tmp_path / "VG-SGG.h5", fields)
 
 
+@pytest.mark.parametrize("said", ["sequences", "crops"])
 @STORED
-def test_mixdata(tmp_path, stored):
+def test_mixdata(tmp_path, stored, said):
     """A group a mixture, and of each a random stretch, the same one of the mixture and of both its sources."""
     rng, segment = np.random.default_rng(0), 20
     with h5py.File(tmp_path / "mixtures.h5", "w") as file:
@@ -710,15 +712,19 @@ def test_mixdata(tmp_path, stored):
             for name in ("mix", "s1", "s2"):
                 write(file, f"mixtures/{k}/{name}", rng.random(segment + 5 * k).astype("f4"), stored)
     names = ["mix", "s1", "s2"]
-    fields = {**{name: Field(name, steps=range(segment)) for name in names}, "number": SampleNumber()}
-    samples = Sequences(segment, of="mixtures/*", starts="random")
-    epochs = []
+    if said == "sequences":
+        fields, samples = {name: name for name in names}, Sequences(segment, of="mixtures/*", starts="random")
+    else:  # as a tensor, since all are as long
+        fields = {name: Field(name, ragged="pad", crop=Crop(segment)) for name in names}
+        samples = Objects("mixtures/*")
     loader = H5StreamLoader(tmp_path / "mixtures.h5", 5, shuffle=True, fields=fields, samples=samples)
+    epochs = []
     with h5py.File(tmp_path / "mixtures.h5") as file, loader:
         for _ in range(2):
             starts = {}
             for batch in loader:
-                for mix, s1, s2 in zip(*(batch[name].numpy() for name in names), strict=True):
+                found = (batch[name] if said == "sequences" else batch[name].values for name in names)
+                for mix, s1, s2 in zip(*(each.numpy() for each in found), strict=True):
                     key, r = _found_in(file["mixtures"], mix)
                     assert np.array_equal(s1, file[f"mixtures/{key}/s1"][r : r + segment])
                     assert np.array_equal(s2, file[f"mixtures/{key}/s2"][r : r + segment])

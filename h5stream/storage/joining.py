@@ -15,6 +15,7 @@ from h5stream.samples.columns import Column, NumberColumn, PaddingColumn, PartCo
 from h5stream.samples.space import SequenceSpace, joined_space
 from h5stream.storage.agreement import FileParts, check_alike, with_like_strings
 from h5stream.storage.layout import DatasetPart, Lookup, SampleLayout
+from h5stream.storage.lookups import shared
 from h5stream.storage.source import SourceIdentity
 
 
@@ -61,7 +62,7 @@ def joined_layout(layouts: Sequence[SampleLayout]) -> SampleLayout:
         file_starts=tuple(starts),
         fields=parts[0].fields,
         datasets=(*aligned, *(dataset for dataset, _ in looked_up)),
-        lookups=tuple(one for _, one in looked_up),
+        lookups=shared([one for _, one in looked_up]),
         columns=tuple(_joined_column(layouts, k, tuple(starts), space) for k in range(len(first.columns))),
         space=space,
         mapped=frozenset(files[layout.files[n]] for layout in layouts for n in layout.mapped),
