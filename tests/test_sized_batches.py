@@ -102,7 +102,7 @@ def test_batches_have_as_many_samples_as_fit_and_each_sample_comes_once(
         {"bucket": "token"},
         {"max_batch_rows": {"token": 90}},
     ],
-    ids=str,
+    ids="-".join,
 )
 def test_whatever_a_loader_does_it_does_with_such_batches(path, options, monkeypatch):
     children_are_forks(monkeypatch)
