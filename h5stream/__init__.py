@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from h5stream.samples.table import Table
     from h5stream.staging import StagedFiles, stage, staged
     from h5stream.storage.fields import Field
-    from h5stream.structure import Packed, Padded
+    from h5stream.structure import Packed, Padded, SparseRows
     from h5stream.training.activations import ActivationMemory, measure_activations
     from h5stream.training.batch_search import BatchSearch, find_batch_size
     from h5stream.training.presets import GpuPreset, preset_for
@@ -73,6 +73,7 @@ _HOMES = {
     "Rows": "h5stream.samples.rows",
     "SampleNumber": "h5stream.samples.columns",
     "Sequences": "h5stream.samples.sequences",
+    "SparseRows": "h5stream.structure",
     "StagedFiles": "h5stream.staging",
     "SystemMonitor": "h5stream.monitor",
     "Table": "h5stream.samples.table",
@@ -121,6 +122,7 @@ __all__ = [
     "Rows",
     "SampleNumber",
     "Sequences",
+    "SparseRows",
     "StagedFiles",
     "SystemMonitor",
     "Table",

@@ -285,6 +285,14 @@ class H5Dataset(Dataset[Any]):
         return self.rows is None or _ascending(self.rows)
 
     @property
+    def categories(self) -> dict[str, tuple[str, ...]]:
+        """By field, what its codes stand for, where a file says so, as AnnData does; the code -1 stands for nothing."""
+        shape, fields = self.layout.shape, self.layout.fields
+        entries = zip(shape.keys, self.layout.entries, strict=True)
+        numbered = {key: fields[entry].categories for key, entry in entries if isinstance(entry, int)}
+        return {key: listed for key, listed in numbered.items() if listed is not None}
+
+    @property
     def blocks(self) -> Blocks:
         """The samples cut into blocks, the unit of the coarse shuffle."""
         rows = self.rows

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
-from h5stream.samples.stretches import STACKED
+from h5stream.samples.stretches import DENSE, STACKED
 
 
 class Packed(NamedTuple):
@@ -84,6 +84,63 @@ class Padded(NamedTuple):
         return self.values[k, : int(self.lengths[k])]
 
 
+class SparseRows(NamedTuple):
+    """Rows of a sparse matrix, one behind the other.
+
+    Attributes
+    ----------
+    values : Tensor, shape (values of all rows,)
+        The values that are stored.
+    columns : Tensor, shape (values of all rows,)
+        The column of each.
+    offsets : Tensor of int64, shape (rows + 1,)
+        Where each row's begin, and where the last end.
+    width : int
+        Columns of the matrix.
+
+    Examples
+    --------
+    >>> rows = SparseRows(torch.tensor([5, 7]), torch.tensor([2, 0]), torch.tensor([0, 1, 2]), 3)
+    >>> rows.to_csr().to_dense()
+    tensor([[0, 0, 5],
+            [7, 0, 0]])
+    """
+
+    values: torch.Tensor
+    columns: torch.Tensor
+    offsets: torch.Tensor
+    width: int
+
+    def sample(self, k: int) -> SparseRows:
+        """Return one row.
+
+        Parameters
+        ----------
+        k : int
+            Which of the batch.
+
+        Returns
+        -------
+        SparseRows
+            It views the same memory.
+        """
+        low, high = self.offsets[k : k + 2].tolist()
+        bounds = torch.tensor([0, high - low])
+        return SparseRows(self.values[low:high], self.columns[low:high], bounds, self.width)
+
+    def to_csr(self) -> torch.Tensor:
+        """Return the rows as a sparse tensor of torch's.
+
+        Returns
+        -------
+        Tensor
+            In the layout ``torch.sparse_csr``, over the same memory where columns are int64 or int32.
+        """
+        shape = (len(self.offsets) - 1, self.width)
+        offsets = self.offsets.to(self.columns.dtype)
+        return torch.sparse_csr_tensor(offsets, self.columns, self.values, shape, check_invariants=False)
+
+
 def in_form(values: torch.Tensor, lengths: NDArray[np.int64], offsets: NDArray[np.int64], form: str) -> Any:
     """Give rows of several samples in the form that a field asks for.
 
@@ -100,7 +157,7 @@ def in_form(values: torch.Tensor, lengths: NDArray[np.int64], offsets: NDArray[n
     """
     if form == "pad":
         return Padded(values, torch.from_numpy(lengths.copy()))
-    if form == STACKED:
+    if form in (STACKED, DENSE):
         return values
     if form == "list":
         return list(torch.split(values, lengths.tolist()))
@@ -111,7 +168,7 @@ def in_form(values: torch.Tensor, lengths: NDArray[np.int64], offsets: NDArray[n
 
 def sample_of(batch: Any, i: int) -> Any:
     """Take one sample out of a batch."""
-    if isinstance(batch, (Packed, Padded)):
+    if isinstance(batch, (Packed, Padded, SparseRows)):
         return batch.sample(i)
     if isinstance(batch, dict):
         return {key: sample_of(value, i) for key, value in batch.items()}
@@ -122,7 +179,7 @@ def sample_of(batch: Any, i: int) -> Any:
 
 def samples_of(batch: Any, count: int) -> list[Any]:
     """Take a batch apart into samples that view it."""
-    if isinstance(batch, (Packed, Padded)):
+    if isinstance(batch, (Packed, Padded, SparseRows)):
         return [batch.sample(k) for k in range(count)]
     if isinstance(batch, dict):
         columns = [samples_of(value, count) for value in batch.values()]

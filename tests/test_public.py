@@ -39,6 +39,7 @@ PUBLIC = [
     "Rows",
     "SampleNumber",
     "Sequences",
+    "SparseRows",
     "StagedFiles",
     "SystemMonitor",
     "Table",

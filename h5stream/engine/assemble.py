@@ -11,7 +11,7 @@ import torch
 from h5stream.engine.ragged import RaggedRows
 from h5stream.engine.slots import SlotFormat
 from h5stream.errors import OptionError
-from h5stream.samples.stretches import STACKED
+from h5stream.samples.stretches import DENSE, STACKED
 from h5stream.storage.layout import FieldLayout, SampleLayout
 from h5stream.structure import in_form, with_tensors
 
@@ -116,7 +116,9 @@ class Assembler:
         assert f.ragged is not None
         memory, counts = rows.arrange(), rows.of
         shape: tuple[int, ...] = (int(counts.offsets[-1]), *f.row_shape)
-        if f.ragged.form in ("pad", STACKED):
+        if f.ragged.form == DENSE:
+            shape = (len(counts.lengths), f.ragged.wanted)
+        elif f.ragged.form in ("pad", STACKED):
             shape = (len(counts.lengths), int(counts.lengths.max(initial=0)), *f.row_shape)
         # Made of the array itself, which says when its memory may be used again.
         values = torch.frombuffer(memory, dtype=dtype) if memory.nbytes else torch.empty(0, dtype=dtype)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.engine.counters import RunCounters
-from h5stream.engine.ragged import RaggedCounts, RaggedMemory, RaggedRows, lend
+from h5stream.engine.ragged import Matrix, RaggedCounts, RaggedMemory, RaggedRows, lend
 from h5stream.engine.slots import Slot, SlotFormat, Slots, address_of
 from h5stream.engine.tasks import Destination, Task, Tools
 from h5stream.errors import CorruptChunkError, H5StreamError, SourceError
@@ -29,18 +29,30 @@ ARRANGED_AHEAD = 3
 def objects_for(fields: Sequence[FieldLayout], rows: int, memory: RaggedMemory | None = None) -> dict[int, Any]:
     """Give what does not live in a slot of a batch of so many rows, by field number, still empty."""
     memory = RaggedMemory() if memory is None else memory
-    return {
+    found = {
         number: _ragged_rows(one, rows, memory) if one.kind == "ragged" else [None] * rows
         for number, one in enumerate(fields)
         if one.kind in ("object", "ragged")
     }
+    _join(found)
+    return found
+
+
+def _join(objects: dict[int, Any]) -> None:
+    """Let the values of sparse matrices know of their columns, which are the next field."""
+    for number, rows in objects.items():
+        if isinstance(rows, RaggedRows) and rows.matrix is not None:
+            rows.columns = objects[number + 1]
 
 
 def _ragged_rows(field: FieldLayout, rows: int, memory: RaggedMemory) -> RaggedRows:
     assert field.ragged is not None
     is_padded = field.ragged.form == "pad"
     filler = np.array([field.ragged.pad_value]).astype(field.dtype).view(np.uint8) if is_padded else None
-    return RaggedRows(of=RaggedCounts(rows), row_nbytes=field.placed_nbytes, filler=filler, take=memory.take)
+    matrix = Matrix(field.name, field.dtype, field.ragged.places) if field.ragged.places is not None else None
+    return RaggedRows(
+        of=RaggedCounts(rows), row_nbytes=field.placed_nbytes, filler=filler, matrix=matrix, take=memory.take
+    )
 
 
 @dataclass(slots=True)
@@ -115,6 +127,7 @@ class ReadyBatch:
                 if isinstance(values, RaggedRows)
                 else [value for value, stays in zip(values, there.tolist(), strict=True) if stays]
             )
+        _join(self.objects)
         gone, self.rows = self.rows - rows, rows
         self.dropped.clear()
         return gone

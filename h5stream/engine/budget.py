@@ -35,6 +35,7 @@ from h5stream.order.windows import first_rows
 from h5stream.samples.box_space import BoxSpace
 from h5stream.samples.space import SequenceSpace
 from h5stream.samples.spans import neighbours
+from h5stream.samples.stretches import DENSE
 from h5stream.storage.layout import DECODED, DIRECT, DatasetPart, FieldLayout, SampleLayout
 from h5stream.units import as_bytes
 
@@ -186,9 +187,15 @@ def _bytes_of(nbytes: NDArray[np.int64], field: FieldLayout, limit: int | None =
         mean=float(nbytes.mean()),
         deviation=float(nbytes.std()),
         most=int(nbytes.max()),
-        is_padded=field.ragged is not None and field.ragged.form == "pad",
+        arranged=_arranged_nbytes(field, int(nbytes.max())),
         limit=limit,
     )
+
+
+def _arranged_nbytes(field: FieldLayout, most_nbytes: int) -> int:
+    if field.ragged is None or field.ragged.form not in ("pad", DENSE):
+        return 0
+    return most_nbytes if field.ragged.form == "pad" else field.ragged.wanted * field.placed_nbytes
 
 
 def _span_nbytes(layout: SampleLayout, planned: Iterable[tuple[DatasetPart, ...]]) -> float:

@@ -82,8 +82,8 @@ class RaggedBytes:
         Of a sample.
     most : int
         Of the largest.
-    is_padded : bool
-        Whether all samples of a batch are filled up to as many as the largest of it has.
+    arranged : int
+        What a sample takes at most once it is filled up, or dense; 0 where it stays as it is read.
     limit : int or None
         Of a batch, where batches are cut by it, padded or not.
     """
@@ -91,7 +91,7 @@ class RaggedBytes:
     mean: float
     deviation: float
     most: int
-    is_padded: bool = False
+    arranged: int = 0
     limit: int | None = None
 
     def of(self, samples: int) -> int:
@@ -100,8 +100,8 @@ class RaggedBytes:
         return self._limited(min(samples * self.most, max(likely, self.most)))
 
     def padded(self, samples: int) -> int:
-        """Give the bytes that they take once all are as long as the largest."""
-        return self._limited(samples * self.most) if self.is_padded else 0
+        """Give the bytes that they take once they are filled up, or dense."""
+        return self._limited(samples * self.arranged)
 
     def _limited(self, nbytes: int) -> int:
         return nbytes if self.limit is None else min(nbytes, self.limit)

@@ -452,6 +452,19 @@ def fill_behind(target, stride, used, fill, fill_nbytes):
 
 
 @jit
+def add_sparse(values, columns, offsets, places, out):
+    """Add the values of each row to the places of their columns; gives the first that has none, -1 if all have."""
+    for row in range(out.shape[0]):
+        for k in range(offsets[row], offsets[row + 1]):
+            column = columns[k]
+            if column < 0 or column >= places.shape[0]:
+                return k
+            if places[column] >= 0:
+                out[row, places[column]] += values[k]
+    return -1
+
+
+@jit
 def _place_rows(
     sources, stride, extents, runs, fills, fill_nbytes, rows, lengths, batch, within, slots, offsets, row_nbytes
 ):

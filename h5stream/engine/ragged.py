@@ -14,13 +14,14 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.engine import kernels
 from h5stream.engine.slots import Memory, address_of, map_memory
+from h5stream.errors import SourceError
 from h5stream.order.places import Places
 
 if TYPE_CHECKING:
@@ -114,6 +115,14 @@ class RaggedCounts:
         return self._offsets
 
 
+class Matrix(NamedTuple):
+    """The dense matrix that values of a sparse one go to: the field, their type, and the place of each column."""
+
+    name: str
+    dtype: np.dtype[Any]
+    places: Ints
+
+
 @dataclass(slots=True, kw_only=True)
 class RaggedRows:
     """The rows of a ragged field in a batch: share by share while they come, then as the batch has them.
@@ -128,6 +137,10 @@ class RaggedRows:
         Bytes of a row.
     filler : ndarray of uint8 or None
         Where samples are filled up to as many rows as the longest has: one element of what they are filled with.
+    matrix : Matrix or None
+        Where they are values of a sparse matrix that come dense.
+    columns : RaggedRows or None
+        Then, the column of each value.
     take : callable
         Gives memory of so many bytes.
     shares : list of ndarray of uint8
@@ -139,6 +152,8 @@ class RaggedRows:
     of: RaggedCounts
     row_nbytes: int
     filler: Memory | None = None
+    matrix: Matrix | None = None
+    columns: RaggedRows | None = None
     take: Callable[[int], Memory] = _plainly
     shares: list[Memory] = field(default_factory=list)
     memory: Memory | None = None
@@ -146,7 +161,7 @@ class RaggedRows:
     @property
     def takes_copying(self) -> bool:
         """Whether rows have to be copied to lie as the batch has them."""
-        return self.filler is not None or len(self.shares) != 1
+        return self.filler is not None or self.matrix is not None or len(self.shares) != 1
 
     @property
     def shared_nbytes(self) -> int:
@@ -156,6 +171,8 @@ class RaggedRows:
     @property
     def arranged_nbytes(self) -> int:
         """Bytes of the rows as the batch has them."""
+        if self.matrix is not None:
+            return self.of.samples * (int(self.matrix.places.max(initial=-1)) + 1) * self.row_nbytes
         if self.filler is None:
             return self.shared_nbytes
         return self.row_nbytes * self.of.samples * int(self.of.lengths.max(initial=0))
@@ -175,9 +192,27 @@ class RaggedRows:
         """Give the bytes of the rows as the batch has them; done once."""
         if self.memory is None:
             # Places ascend, so the samples of one share are all of them in turn.
-            self.memory = self._arranged() if self.takes_copying else self.shares[0]
+            is_together = self.filler is None and len(self.shares) == 1
+            together = self.shares[0] if is_together else self._arranged()
+            self.memory = together if self.matrix is None else self._dense(self.matrix, together)
             self.shares = []
         return self.memory
+
+    def _dense(self, matrix: Matrix, together: Memory) -> Memory:
+        """Give the rows of a dense matrix."""
+        assert self.columns is not None
+        values = together.view(matrix.dtype)
+        columns = self.columns.arrange().view(f"i{self.columns.row_nbytes}")
+        memory = self.take(self.arranged_nbytes)
+        memory[:] = 0
+        out = memory.view(matrix.dtype).reshape(self.of.samples, -1)
+        wrong = kernels.add_sparse(values, columns, self.of.offsets, matrix.places, out)
+        if wrong >= 0:
+            raise SourceError(
+                f"field {matrix.name!r}: a value is said to be in column {columns[wrong]:,}, and there are "
+                f"{len(matrix.places):,}: the indices of this matrix are damaged, or its shape is another one's"
+            )
+        return memory
 
     def _arranged(self) -> Memory:
         lengths, begins, nbytes = self.of.lengths, self.of.offsets, self.of.offsets[-1] * self.row_nbytes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,9 @@ from h5stream.samples.sequences import integer
 Ints = NDArray[np.int64]
 
 FORMS = ("packed", "nested", "pad", "list")
+
+DENSE = "dense"
+"""The form of the values of a sparse matrix that come as rows of a dense one."""
 
 STACKED = "stacked"
 """The form of a field of which each sample turns out to have as many rows: one tensor."""
@@ -97,16 +100,27 @@ class Ragged:
     Attributes
     ----------
     form : str
-        ``"packed"``, ``"nested"``, ``"pad"`` or ``"list"``; `STACKED` where each sample has as many rows.
+        ``"packed"``, ``"nested"``, ``"pad"`` or ``"list"``; `STACKED` where each sample has as many rows; `DENSE`.
     crop : Crop or None
         The part of a sample that is read; None for all.
     pad_value : float
         What stands behind the rows of a sample, where they are padded.
+    width : int
+        Of a sparse matrix, its columns; 0 for what is none.
+    places : ndarray of int64 or None
+        Of a dense field the place that each of these has in a row of the batch; -1 for those that are not wanted.
     """
 
     form: str = "packed"
     crop: Crop | None = None
     pad_value: float = 0
+    width: int = 0
+    places: Ints | None = field(default=None, compare=False)
+
+    @property
+    def wanted(self) -> int:
+        """The columns that a row of a dense field has."""
+        return 0 if self.places is None else int(self.places.max(initial=-1)) + 1
 
 
 def names_of(said: Stretches) -> tuple[str, ...]:

@@ -62,6 +62,13 @@ def check_alike(
                     field=b.name,
                     file=identity.path,
                 )
+            if a.categories != b.categories:
+                raise FieldLengthError(
+                    f"{identity.path!r}: the categories of {b.name!r} are not those of {called[0]}, so a code would "
+                    f"mean one thing here and another there; name {b.name + '/codes'!r} to take them as numbers",
+                    field=b.name,
+                    file=identity.path,
+                )
         if len(other.fields) != len(first.fields) or other.entries != first.entries:
             raise FieldLengthError(
                 f"{identity.path!r}: its compound members are not those of {identities[0].path!r}",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import h5py
 import numpy as np
 
 from h5stream.errors import (
@@ -20,15 +22,16 @@ from h5stream.samples.columns import (
     Values,
 )
 from h5stream.samples.objects import Objects
+from h5stream.samples.segments import Bounds
 from h5stream.samples.sequences import Sequences
 from h5stream.samples.space import steps_of
-from h5stream.samples.stretches import Stretches, names_of, samples_said
+from h5stream.samples.stretches import DENSE, Ragged, Stretches, names_of, samples_said
 from h5stream.samples.table import Table
 from h5stream.storage import elements
 from h5stream.storage.agreement import FileParts
 from h5stream.storage.discovery import check_has_rows, find_dataset
 from h5stream.storage.extents import Extents, SampleKind, Volume, with_names
-from h5stream.storage.fields import Field, SampleShape, not_ragged
+from h5stream.storage.fields import Field, SampleShape, columns_wanted, not_ragged
 from h5stream.storage.headers import NOWHERE
 from h5stream.storage.images import Images
 from h5stream.storage.layout import (
@@ -44,6 +47,7 @@ from h5stream.storage.once import once_of
 from h5stream.storage.parts import PartReader
 from h5stream.storage.places import OpenFile, Place
 from h5stream.storage.rowbox import Columns, selected_shape
+from h5stream.storage.sparse import SparseEntry, categories_of, is_matrix, shape_of
 from h5stream.storage.whereabouts import RawFile
 
 
@@ -160,6 +164,13 @@ class FieldReader:
         """Add what one entry of a sample holds; give the number of its field, or a dict of numbers."""
         if not isinstance(field, Field):
             return self._add_column(field)
+        if not field.is_looked_up and (group := self._group_named(field.name)) is not None:
+            if is_matrix(group):
+                return self._add_matrix(place, field, group)
+            if (categories := categories_of(group)) is not None:
+                entry = self._add(place, field.inside_of("codes"), lengths)
+                self.fields[entry] = replace(self.fields[entry], name=field.name, categories=categories)
+                return entry
         if field.rows is not None:
             return self._look_up(place, field)
         if field.names is not None:
@@ -273,6 +284,45 @@ class FieldReader:
             numbers = [np.asarray(once_of(self.file, name, self.identity.path, self.guard)) for name in names]
             self._stretches.append(_Stretched(known, field.rows, numbers, first))
         return known.entry
+
+    def _group_named(self, name: str) -> Any:
+        """Give the group that a name leads to in this file; None for anything else."""
+        name = name.strip("/")
+        with contextlib.suppress(KeyError, RuntimeError, ValueError, OSError):
+            if name and self.file.get(name, getclass=True) is h5py.Group:
+                self.guard.check_links(self.file, name, self.identity.path)
+                return self.file[name]
+        return None
+
+    def _add_matrix(self, place: int, field: Field, group: Any) -> SparseEntry:
+        """Add a sparse matrix: its values, and the column of each."""
+        form = field.ragged.form if field.ragged is not None else ""
+        name, path = field.name.strip("/"), self.identity.path
+        if form not in ("packed", DENSE) or (field.columns is not None and form != DENSE):
+            raise UnsupportedFieldError(
+                f"{path!r}: {field.name!r} is a sparse matrix, which comes as ragged='dense', rows of which columns= "
+                "takes some, or as ragged='packed', the values that are stored, with their columns",
+                field=field.name,
+                file=path,
+            )
+        _, width = shape_of(group, name, path)
+        places = columns_wanted(field, width) if form == DENSE else None
+        said = Bounds(f"{name}/indptr")
+        values = Field(f"{name}/data", rows=said, dtype=field.dtype).with_form(
+            Ragged(form=form, width=width, places=places)
+        )
+        # Behind the numbers of the fields that the user named.
+        number = self._look_up(~(2 * place), values)
+        columns = self._look_up(~(2 * place + 1), Field(f"{name}/indices", rows=said))
+        self.fields[number] = replace(self.fields[number], name=field.name)
+        if self.fields[columns].dtype.kind not in "iu" or not isinstance(number, int):
+            raise UnsupportedFieldError(
+                f"{path!r}: {field.name!r} is a sparse matrix whose columns are {self.fields[columns].dtype}, and not "
+                "whole numbers",
+                field=field.name,
+                file=path,
+            )
+        return SparseEntry(values=number, columns=columns, width=width, is_dense=form == DENSE)
 
     def _add_values(self, place: int, field: Field, lengths: dict[str, int]) -> Any:
         """Add a ragged field whose rows are the items of values of variable length."""
@@ -496,9 +546,7 @@ class FieldReader:
             if base.kind == "S"
             else "array"
         )
-        why = _why_refused(dtype, kind, member, taken.steps)
-        if field.ragged is not None and kind != "ragged":
-            why = why or "ragged rows are of numbers"
+        why = _why_refused(dtype, kind, member, taken.steps) or _why_not_ragged(field, kind)
         if self._extents is not None and kind not in ("array", "ragged") and field.rows is None:
             why = why or "samples that are parts of volumes are of numbers"
         if why:
@@ -572,6 +620,13 @@ def _inner_dtype(dataset: Any, member: tuple[str, ...]) -> Any:
     for part in member:
         dtype = dtype.fields[part][0]
     return dtype
+
+
+def _why_not_ragged(field: Field, kind: str) -> str:
+    """Say why rows of a field cannot come as it asks; empty where they can."""
+    if field.ragged is not None and field.ragged.form == DENSE and not field.ragged.width:
+        return "ragged='dense' is for sparse matrices, groups of data, indices and indptr"
+    return "ragged rows are of numbers" if field.ragged is not None and kind != "ragged" else ""
 
 
 def _why_refused(dtype: np.dtype[Any], kind: str, member: tuple[str, ...], steps: tuple[int, ...] | None) -> str:

@@ -24,7 +24,7 @@ from h5stream.errors import FieldNotFoundError, OptionError, SourceNotFoundError
 from h5stream.samples.axes import ROWS
 from h5stream.samples.columns import FROM_NO_FILE, Given
 from h5stream.samples.sequences import checked_pad, checked_steps, integer
-from h5stream.samples.stretches import FORMS, STACKED, Crop, Ragged, Stretches, inside
+from h5stream.samples.stretches import DENSE, FORMS, STACKED, Crop, Ragged, Stretches, inside
 from h5stream.samples.table import ROW
 from h5stream.storage.given import Named, checked_path, named_by, several
 from h5stream.storage.images import FORMATS
@@ -210,6 +210,18 @@ class Field:
         if self.names is not None and (self.rows is not None or self.decode):
             raise OptionError(f"Field({name!r}): names= takes whole objects, without rows= and decode=")
 
+    def inside_of(self, name: str) -> Field:
+        """Give the same field of what has a name inside of it."""
+        inner = copy.copy(self)
+        object.__setattr__(inner, "name", f"{self.name}/{name}")
+        return inner
+
+    def with_form(self, ragged: Ragged) -> Field:
+        """Give the same field, whose rows come in another way."""
+        inner = copy.copy(self)
+        object.__setattr__(inner, "ragged", ragged)
+        return inner
+
     @property
     def is_looked_up(self) -> bool:
         """Whether a sample has what something else says, or what another file has."""
@@ -248,6 +260,30 @@ class Field:
         if self.length and not self.length.startswith("/"):
             object.__setattr__(inner, "length", f"{group}/{self.length}")
         return inner
+
+
+def columns_wanted(field: Field, width: int) -> NDArray[np.int64]:
+    """Give the place of each column of a matrix among those that a field takes; -1 for the others.
+
+    Raises
+    ------
+    OptionError
+        If a column is not there, or wanted twice.
+    """
+    every = np.arange(width)
+    try:
+        wanted = every if field.columns is None else every[_one_axis(field.columns)]
+    except IndexError as error:
+        raise OptionError(f"Field({field.name!r}): columns=: {error}; the matrix has {width:,} columns") from None
+    places = np.full(width, -1)
+    places[wanted] = np.arange(len(wanted))
+    if (places >= 0).sum() != len(wanted):
+        raise OptionError(f"Field({field.name!r}): columns= names a column twice; take it once, and index the batch")
+    return places
+
+
+def _one_axis(columns: Any) -> Any:
+    return columns[0] if isinstance(columns, tuple) and len(columns) == 1 else columns
 
 
 def _object_names(name: str, names: Any) -> Any:
@@ -310,7 +346,7 @@ def _ragged(name: str, rows: Any, given: bool, form: str, crop: Crop | None, pad
             return None
         if rows is not None:
             raise not_ragged(name)
-    if form not in (*FORMS, STACKED):
+    if form not in (*FORMS, STACKED, DENSE):
         raise OptionError(f"Field({name!r}): ragged= is {', '.join(map(repr, FORMS))}, not {form!r}")
     if pad_value != 0 and form != "pad":
         raise OptionError(f"Field({name!r}): pad_value={pad_value!r} is for ragged='pad', not {form!r}")

@@ -26,6 +26,8 @@ from h5stream.storage.images import Images
 from h5stream.storage.index import ChunkIndex
 from h5stream.storage.rowbox import ColumnPiece, Columns
 from h5stream.storage.source import SourceIdentity
+from h5stream.storage.sparse import SparseEntry
+from h5stream.structure import SparseRows
 
 DIRECT = "direct"
 """Stored without filters: bytes go from the file straight to the batch."""
@@ -87,6 +89,8 @@ class FieldLayout:
         What stands outside; None for what stands there in all fields.
     ragged : Ragged or None
         Of a ragged field, how it comes in a batch.
+    categories : tuple of str or None
+        Where its numbers are codes, what they stand for.
     unit : str
         Of dates and times, which come as whole numbers, the NumPy type that says since when and of what.
     images : Images or None
@@ -103,6 +107,7 @@ class FieldLayout:
     at: str = ""
     pad: str | float | None = None
     ragged: Ragged | None = None
+    categories: tuple[str, ...] | None = None
     unit: str = ""
     images: Images | None = None
 
@@ -575,6 +580,11 @@ def _block_size(part: DatasetPart, axis: int) -> int:
 
 
 def _pick(entry: Any, values: Sequence[Any]) -> Any:
+    if isinstance(entry, SparseEntry):
+        rows = values[entry.values]
+        if entry.is_dense:
+            return rows
+        return SparseRows(rows.values, values[entry.columns].values, rows.offsets, entry.width)
     if isinstance(entry, dict):
         return {key: _pick(inner, values) for key, inner in entry.items()}
     return values[entry]
