@@ -38,6 +38,9 @@ ROUNDS, READ_NBYTES, BUDGET = 5, 1 << 20, 256 << 20
 GZIP = {"compression": "gzip", "compression_opts": 4, "shuffle": True}
 
 
+pytestmark = pytest.mark.timeout(3600)  # a million datasets take minutes to write
+
+
 class Keyed(Reader):
     """A dataset by its name."""
 
@@ -69,7 +72,7 @@ def objects_file(bench_folder, monkeypatch, tmp_path):
         path = bench_folder / f"objects-{count}-{'x'.join(map(str, shape))}-{'gzip' if stored else 'none'}.h5"
         if not path.exists():
             rng = np.random.default_rng(0)
-            with h5py.File(path, "w") as file:
+            with h5py.File(path.with_suffix(".partial"), "w") as file:
                 group, values = file.create_group("data"), np.round(rng.standard_normal((64, *shape)) * 50).astype("f4")
                 for k in range(count):
                     group.create_dataset(
