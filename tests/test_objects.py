@@ -1,5 +1,7 @@
 """Objects: a group, a dataset or a file a sample, beside h5py."""
 
+import os
+
 import h5py
 import numpy as np
 import pytest
@@ -277,3 +279,27 @@ def test_compact_objects_are_read_one_by_one(tmp_path):
             one.write(h5py.h5s.ALL, h5py.h5s.ALL, np.arange(6, dtype="f4") + k // 2)
     found = H5Dataset(tmp_path / "a.h5", {"x": "."}, samples=Objects("*"))[:]["x"]
     assert np.array_equal(found.numpy(), np.arange(6) + np.arange(30)[:, None] // 2)
+
+
+def test_files_that_are_samples_do_not_all_stay_open(tmp_path):
+    for k in range(300):
+        with h5py.File(tmp_path / f"{k}.h5", "w") as file:
+            file["x"] = np.full(3, k)
+    with H5StreamLoader(f"{tmp_path}/*.h5", 30, shuffle=True, fields=["x"], samples=Objects("files")) as loader:
+        before = len(os.listdir("/proc/self/fd")) if os.path.exists("/proc/self/fd") else 0
+        for _ in range(2):
+            assert sorted(int(x) for batch in loader for x in batch[0][:, 0]) == [*range(300)]
+        assert not before or len(os.listdir("/proc/self/fd")) < before + 280
+
+
+def test_objects_that_are_neighbours_in_the_file_are_read_together(tmp_path):
+    rng = np.random.default_rng(0)
+    order, values = rng.permutation(600), rng.random((600, 50))
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for k in [*order[:200], *sorted(order[200:])]:  # some lie in the order of their names
+            file[f"{k:03d}"] = values[k]
+    for options in ({"shuffle": True}, {}, {"shuffle": True, "window": 2}):
+        fields = {"x": Field(".", columns=slice(5, 45)), "k": SampleNumber()}
+        with H5StreamLoader(tmp_path / "a.h5", 7, fields=fields, samples=Objects("*"), **options) as loader:
+            for batch in loader:
+                assert np.array_equal(batch["x"].numpy(), values[batch["k"].numpy(), 5:45])

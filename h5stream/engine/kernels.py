@@ -562,6 +562,38 @@ room_of_each = _room_of_each.py_func
 
 
 @jit
+def _read_neighbours(
+    descriptor, numbers, offsets, first_row, extent, run, scratch, room, gap, counts, rows, batch, within, slots,
+    field_offsets, row_nbytes,
+):  # fmt: skip
+    """Read the first rows at once that are a chunk each, as far as these lie behind one another in the file.
+
+    Gives how many they were: 0 where the first has no neighbour that would be worth it, -1 where a read failed.
+    """
+    begin = _address_of_chunk(rows[0] - first_row, numbers, offsets)
+    if begin < 0:
+        return 0
+    begin += extent[1]
+    end, last, high = begin + extent[2], begin, 1
+    while high < rows.shape[0]:
+        at = _address_of_chunk(rows[high] - first_row, numbers, offsets)
+        at += extent[1] if at >= 0 else 0
+        if at < last or at - end > gap or at + extent[2] - begin > room:
+            break
+        last, end, high = at, at + extent[2], high + 1
+    if high == 1:
+        return 0
+    if not _read(descriptor, scratch, end - begin, begin, counts):
+        return -1
+    field = run[6]
+    for k in range(high):
+        at = _address_of_chunk(rows[k] - first_row, numbers, offsets)
+        place = slots[batch[k]] + field_offsets[field] + within[k] * row_nbytes[field] + run[1]
+        _copy_run(place, scratch + at + run[0] - begin, run[2])
+    return high
+
+
+@jit
 def read_rows(
     descriptor, numbers, offsets, across, chunk_rows, first_row, stride, extents, runs, fills, fill_nbytes,
     scratch, room, gap, whole_rows, counts, rows, lengths, batch, within, slots, field_offsets, row_nbytes,
@@ -614,11 +646,24 @@ def read_rows(
     sources = np.empty(at_once, dtype=np.int64)
     farthest = (gap + least) // stride
     plain = at_once == 1 and runs.shape[0] == 1 and runs[0, 3] == 1 and runs[0, 5] == 1
+    # Objects: each row is a chunk of its own, wherever that lies, and chunks that are neighbours are read together.
+    scattered = plain and chunk_rows == 1 and across == 1 and whole_rows != 1
     for first in range(0, count, at_once):
         chosen = extents[first : first + at_once]
         alone = whole_rows == 0 and at_once == 1 and _goes_to_its_place(chosen[0], runs)
         low = 0
         while low < rows.shape[0]:
+            if scattered:
+                high = _read_neighbours(
+                    descriptor, numbers, offsets, first_row, chosen[0], runs[chosen[0, 3]], scratch, room, gap, counts,
+                    rows[low:], batch[low:], within[low:], slots, field_offsets, row_nbytes,
+                )  # fmt: skip
+                if high < 0:
+                    fence()
+                    return False
+                low += high
+                if high:
+                    continue
             chunk = (rows[low] - first_row) // chunk_rows
             begin = first_row + chunk * chunk_rows
             before = min(begin + chunk_rows, rows[low] + (share - largest) // stride + 1)

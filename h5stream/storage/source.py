@@ -6,10 +6,12 @@ and nothing else. `identity_of` is the one place that chooses, by the path.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import logging
 import os
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from stat import S_ISDIR, S_ISREG
@@ -217,6 +219,21 @@ class Descriptor:
         _close(self.number)
 
 
+MOST_OPEN = 256
+"""Files that hold a descriptor; where a sample is a file there are tens of thousands of them."""
+
+_opened_in_turn: collections.deque[weakref.ref[FileBytes]] = collections.deque()
+
+
+def _let_go_of_others(opened: FileBytes) -> None:
+    """Close the files that were opened first where too many are open; the next read of one opens it again."""
+    _opened_in_turn.append(weakref.ref(opened))
+    while len(_opened_in_turn) > MOST_OPEN:
+        first = _opened_in_turn.popleft()()
+        if first is not None and first is not opened:
+            first.close()
+
+
 class FileBytes:
     """Positional reads of one file; any number of threads may read at once.
 
@@ -257,6 +274,7 @@ class FileBytes:
         with self._lock:
             if self._held is None:
                 self._held = Descriptor(self._opened())
+                _let_go_of_others(self)
             return self._held
 
     def _opened(self) -> int:
