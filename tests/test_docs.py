@@ -71,6 +71,14 @@ def files(tmp_path, monkeypatch):
     with h5py.File("events.h5", "w") as events:
         events["hit_charge"], events["hit_time"] = np.zeros(900, "f4"), np.zeros(900, "f4")
         events["event_hits_index"], events["labels"] = np.arange(301) * 3, np.zeros(300)
+    with h5py.File("cells.h5ad", "w") as cells, h5py.File("speech.h5", "w") as speech:
+        cells["X/data"], cells["X/indices"], cells["X/indptr"] = np.ones(9, "f4"), np.arange(9) % 4, np.arange(10)
+        cells["X"].attrs["shape"], cells["X"].attrs["encoding-type"] = (9, 4), "csr_matrix"
+        cells["obs/cell_type/codes"], cells["obs/cell_type/categories"] = np.zeros(9, "i1"), ["B"]
+        for k in range(6):
+            speech.create_dataset(f"utt_{k}", data=np.zeros(k + 1, "f4")).attrs["text"] = "words"
+    with h5py.File("embeddings.h5", "w") as proteins:
+        proteins["P1"], proteins["P2"], proteins["P7"] = np.zeros((3, 2)), np.zeros((5, 2)), np.zeros((4, 2))
     Path("slices").mkdir()
     for k in range(20):
         with h5py.File(f"slices/{k}.h5", "w") as one:

@@ -44,6 +44,7 @@ def some_matrix(rows, width, dtype="f4", seed=0):
     return np.where(rng.random((rows, width)) < 0.3, rng.integers(1, 99, (rows, width)), 0).astype(dtype)
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
 @examples(80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     rows=st.lists(st.integers(1, 30), min_size=1, max_size=2),
