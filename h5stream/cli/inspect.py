@@ -42,8 +42,7 @@ def inspect_command(
 
     With --samples it is what a shuffled batch of these samples costs: some are read and counted.
 
-    Where samples=Objects(...) were found is kept in the cache folder (XDG_CACHE_HOME, by default ~/.cache):
-    --catalogue shows it, --forget drops it, and H5STREAM_CATALOGUE=0 in the environment does without.
+    Where samples=Objects(...) lie is kept in ~/.cache; H5STREAM_CATALOGUE=0 in the environment does without.
 
     Several files are shown one after the other; with --json they are a list.
     """

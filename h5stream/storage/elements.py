@@ -183,7 +183,7 @@ def vlen_base(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
 
     Examples
     --------
-    >>> vlen_base(h5py.vlen_dtype("f4"))
+    >>> vlen_base(h5py.vlen_dtype(np.dtype("f4")))
     dtype('float32')
     """
     base = h5py.check_vlen_dtype(dtype)

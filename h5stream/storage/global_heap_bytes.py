@@ -121,7 +121,7 @@ def read_objects(given, address, index, nbytes, wanted, target, buffer, gap_nbyt
                 known, sound, size = address[k], False, np.int64(0)
                 start = known - begin
                 size = _nbytes_of(given, buffer, start, count)
-                if size >= HEADER_NBYTES and size <= min(room, file_nbytes - known):
+                if size >= LEAST_NBYTES and size <= min(room, file_nbytes - known):
                     if start + size > count:  # larger than was thought: once more, from here
                         stop, need = k, size
                         break

@@ -484,7 +484,7 @@ class SampleLayout:
         mean_nbytes, parts, rows = lead
         starts = np.array([part.row_start for part in parts])
         chunk_rows = np.array([part.chunk_rows if part.heap is None else part.cut_rows for part in parts])
-        if all(part.access == DIRECT and part.heap is None for parts in self.datasets for part in parts):
+        if self.ragged and all(part.access == DIRECT for parts in self.datasets for part in parts):
             # Nothing is decoded: blocks of as many bytes of samples as a chunk has, the other fields' with them.
             share = mean_nbytes / max(1, self.row_nbytes)
             chunk_rows = np.maximum(1, (chunk_rows * min(1.0, share)).astype(np.int64))
