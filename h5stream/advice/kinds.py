@@ -78,54 +78,27 @@ def _sparse(path: str, entries: Sequence[DatasetEntry]) -> Iterator[Kind]:
     if not found:
         return
     largest = max(found, key=lambda group: found[group][0].rows or 0)
-    data, _, indptr = found[largest]
+    _, _, indptr = found[largest]
     rows = (indptr.rows or 1) - 1
     yield Kind(
         key="sparse",
         datasets=tuple(e.path for parts in found.values() for e in parts),
-        what=f"{_named(list(found))} {'is a sparse matrix' if len(found) == 1 else 'are sparse matrices'} (CSR or "
-        f"CSC). The {counted(rows, 'sample')} of {largest} are not rows of its datasets: sample i is "
-        "data[indptr[i]:indptr[i+1]], at the columns indices[indptr[i]:indptr[i+1]]",
-        way_out="h5stream cannot stream sparse rows yet. Use the library that wrote them (scipy, "
-        f"anndata), or write them as a dense array where that fits ({rows:,} x columns x {data.element_nbytes} bytes)",
-        lines=_dense(path, largest, rows, as_dataset=f"{largest}/shape".lstrip("/") in {e.path for e in entries}),
+        what=f"{_named(list(found))} {'is a sparse matrix' if len(found) == 1 else 'are sparse matrices'}; {largest} "
+        f"has {counted(rows, 'sample')}",
+        way_out="ragged='dense' gives rows of it, with columns= some of their columns; ragged='packed' gives the "
+        "values that are stored, and their columns. One that lies column by column (CSC) has to be written anew",
+        lines=_rows_of(path, largest),
     )
 
 
-def _dense(path: str, group: str, rows: int, *, as_dataset: bool) -> Lines:
-    """Give the lines for one matrix; its shape is a dataset in 10x's files, an attribute in AnnData's."""
-    target = _target(path)
-    stored = 'group["shape"][:]' if as_dataset else 'group.attrs.get("shape", group.attrs.get("h5sparse_shape", []))'
+def _rows_of(path: str, group: str) -> Lines:
+    """Give the lines for one matrix."""
     return (
-        "import h5py",
-        "import numpy as np",
-        "from h5stream import H5StreamLoader",
+        "from h5stream import Field, H5StreamLoader",
         "",
-        *_from_to(path, target),
-        f"    group = f[{quoted(group)}]",
-        '    data, indices = group["data"][:], group["indices"][:]',
-        '    indptr = group["indptr"][:]',
-        "    rows = len(indptr) - 1",
-        f"    shape = {stored}",
-        "    shape = [int(n) for n in shape]",
-        "    if rows in shape:",
-        "        shape.remove(rows)",
-        "        columns = shape[0]",
-        "    else:  # the file does not tell; empty columns at its end are not seen",
-        "        columns = int(indices.max()) + 1",
-        "    step = min(rows, 256)",
-        "    x = out.create_dataset(",
-        '        "x", (rows, columns), data.dtype, chunks=(step, columns),',
-        '        compression="lzf",',
-        "    )",
-        "    for start in range(0, rows, step):",
-        "        block = np.zeros((min(step, rows - start), columns), data.dtype)",
-        "        for k in range(len(block)):",
-        "            part = slice(indptr[start + k], indptr[start + k + 1])",
-        "            block[k, indices[part]] = data[part]",
-        "        x[start : start + len(block)] = block",
-        "",
-        *loader_lines(target, ["x"], batch_size=min(256, rows))[2:],
+        f"loader = H5StreamLoader({quoted(path)}, 256, shuffle=True,",
+        f'    fields=Field({quoted(group)}, ragged="dense"))',
+        "batch = next(iter(loader))",
     )
 
 

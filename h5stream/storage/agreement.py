@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from h5stream.errors import FieldLengthError
 from h5stream.storage.layout import VIA_H5PY, DatasetPart, FieldLayout
 from h5stream.storage.rowbox import column_pieces
@@ -30,6 +33,8 @@ class FileParts:
         By field number, what all of its rows have.
     are_objects : bool
         Whether its rows are objects; `once` then has an array or a list of a value for each.
+    anchors : ndarray of int64 or None
+        The row of each object, where these do not follow one another as they are asked for.
     """
 
     rows: int
@@ -38,6 +43,7 @@ class FileParts:
     entries: tuple[Any, ...]
     once: tuple[tuple[int, Any], ...] = ()
     are_objects: bool = False
+    anchors: NDArray[np.int64] | None = None
 
 
 def check_alike(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import h5py
 import numpy as np
@@ -102,7 +102,41 @@ def merged(
                 asked=int(raw.catalogue.arrays[f"{suffix} asked"][0]),
             )
         )
-    return replace(first, rows=len(names), parts=tuple(parts))
+    if len(names) >= whereabouts.MANY and not raw.catalogue.is_kept:
+        raw.catalogue.put_texts("names", paths)
+    return _by_address(replace(first, rows=len(names), parts=tuple(parts)))
+
+
+def _by_address(found: FileParts) -> FileParts:
+    """Let rows follow one another as their objects lie in the file, so that neighbours are read together."""
+    lead = max(found.parts, key=lambda part: part.stored_row_nbytes)
+    index = lead.index
+    if not lead.pieces or index is None or not len(index.numbers):
+        return found
+    chunks = np.arange(found.rows) * index.columns
+    stored = np.minimum(np.searchsorted(index.numbers, chunks), len(index.numbers) - 1)
+    order = np.argsort(index.offset[stored], kind="stable")
+    if (np.diff(order) > 0).all():
+        return found
+    row = np.empty_like(order)
+    row[order] = np.arange(found.rows)
+    names = cast(Names, lead.objects).taken(order)
+    parts = [_with_rows(part, row, names) for part in found.parts]
+    return replace(found, parts=tuple(parts), anchors=row)
+
+
+def _with_rows(part: DatasetPart, row: Ints, names: Names) -> DatasetPart:
+    """Give each object of a part another row."""
+    if not part.pieces or part.index is None:
+        return replace(part, objects=names)
+    index, suffix = part.index, part.path[len(part.objects[0]) :]
+    of, inner = np.divmod(index.numbers, index.columns)
+    numbers = row[of] * index.columns + inner
+    order = np.argsort(numbers, kind="stable")
+    columns = {name: getattr(index, name)[order] for name in ("offset", "nbytes", "filter_mask")}
+    return replace(
+        part, path=f"{names[0]}{suffix}", objects=names, index=replace(index, numbers=numbers[order], **columns)
+    )
 
 
 def _columns_of(part: DatasetPart) -> Columns:
@@ -375,7 +409,7 @@ def objects_of(
         return None
     for place, suffix in ragged.items():
         known = looked_up.setdefault(place, LookedUp(name=own[place].name, crop=own[place].crop))
-        known.entry = own[place].entry
+        known.entry, known.is_given = own[place].entry, True
 
         def described(path: str, place: int = place, suffix: str = suffix, known: LookedUp = known) -> DatasetPart:
             describe(path.removesuffix(suffix))

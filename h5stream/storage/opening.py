@@ -227,7 +227,6 @@ def _in_words(asked: Asked, samples: Objects) -> tuple[str, str, str]:
 def _keep(catalogue: Catalogue, part: FileParts, left_out: int) -> None:
     """Keep what was found of many objects for the next time."""
     if part.rows >= whereabouts.MANY:
-        catalogue.put_texts("names", part.parts[0].objects)
         catalogue.arrays["left out"] = np.array([left_out])
         catalogue.save(part.rows, max(one.asked for one in part.parts))
 
@@ -310,9 +309,10 @@ def _space(
     """Find all samples; None where a sample is a row."""
     numbers = {name: number for number, name in enumerate(parts.names)}
     if parts.files[0].are_objects:
-        if not parts.left_out:
+        if not parts.left_out and all(file.anchors is None for file in parts.files):
             return None
-        every = np.arange(parts.rows, dtype=np.int64)
+        rows = (np.arange(file.rows) if file.anchors is None else file.anchors for file in parts.files)
+        every = np.concatenate([row + start for row, start in zip(rows, parts.starts, strict=False)])
         return SequenceSpace(anchors=every, edges=np.array([0, parts.rows]), pad=None, left_out=parts.left_out)
     if samples is not None and has_extents(samples, shape.fields):
         space = Extents.of(samples).space(parts.volumes, parts.labels, numbers, paths)
