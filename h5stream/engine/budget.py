@@ -37,6 +37,7 @@ from h5stream.samples.space import SequenceSpace
 from h5stream.samples.spans import neighbours
 from h5stream.samples.stretches import DENSE
 from h5stream.storage.layout import DECODED, DIRECT, DatasetPart, FieldLayout, SampleLayout
+from h5stream.storage.names import Names
 from h5stream.units import as_bytes
 
 _log = logging.getLogger("h5stream")
@@ -234,6 +235,8 @@ def _data_nbytes(layout: SampleLayout, selected: NDArray[np.int64] | None) -> in
     index += sum(one.nbytes for one in layout.lookups)
     index += sum(part.heap.nbytes for parts in layout.datasets for part in parts if part.heap is not None)
     index += 0 if layout.space is None else layout.space.nbytes
+    names = {id(part.objects): part.objects for parts in layout.datasets for part in parts}
+    index += sum(each.nbytes for each in names.values() if isinstance(each, Names))
     return index + blocks * BLOCK_NBYTES + (0 if selected is None else selected.nbytes)
 
 

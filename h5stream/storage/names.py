@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, overload
@@ -15,8 +16,6 @@ Ints = NDArray[np.int64]
 
 _MOST_NBYTES = 60_000
 """Bytes of the longest name that compiled code puts in order."""
-_AT_ONCE = 1 << 16
-"""Names that are put in order at a time."""
 _NUMBERS = re.compile(r"(\d+)")
 
 
@@ -31,10 +30,19 @@ class Names(Sequence[str]):
         Where each begins, and at last where they end.
     addresses : ndarray of int64, optional
         Where the headers of the objects lie, -1 for what is not known; pickled names come without.
+    order : ndarray of int64, optional
+        The place of each name among these, where they come in another order.
     """
 
-    def __init__(self, text: NDArray[np.uint8], edges: Ints, addresses: Ints | None = None) -> None:
-        self.text, self.edges, self.addresses = text, edges, addresses
+    def __init__(
+        self, text: NDArray[np.uint8], edges: Ints, addresses: Ints | None = None, *, order: Ints | None = None
+    ) -> None:
+        self.text, self.edges, self.addresses, self.order = text, edges, addresses, order
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        return sum(each.nbytes for each in (self.text, self.edges, self.addresses, self.order) if each is not None)
 
     @classmethod
     def of(cls, paths: Iterable[str], addresses: Ints | None = None) -> Names:
@@ -59,15 +67,8 @@ class Names(Sequence[str]):
         )
 
     def taken(self, order: Ints) -> Names:
-        """Give names in another order."""
-        lengths = np.diff(self.edges)[order]
-        edges, text = np.append(0, np.cumsum(lengths)), np.empty(int(lengths.sum()), dtype=np.uint8)
-        for low in range(0, len(order), _AT_ONCE):
-            some = slice(low, low + _AT_ONCE)
-            begins = np.repeat(self.edges[order[some]] - edges[:-1][some], lengths[some])
-            into = np.arange(edges[low], edges[min(low + _AT_ONCE, len(order))])
-            text[into] = self.text[begins + into]
-        return Names(text, edges)
+        """Give the names in another order, over the same bytes."""
+        return Names(self.text, self.edges, order=order)
 
     def __len__(self) -> int:
         return len(self.edges) - 1
@@ -81,13 +82,14 @@ class Names(Sequence[str]):
         if isinstance(which, slice):
             return Names.of(self[k] for k in range(*which.indices(len(self))))
         k = range(len(self))[which]
+        k = k if self.order is None else int(self.order[k])
         return self.text[self.edges[k] : self.edges[k + 1]].tobytes().decode("utf-8", "surrogateescape")
 
     def __iter__(self) -> Iterator[str]:
         return (self[k] for k in range(len(self)))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Names, (self.text, self.edges)
+        return functools.partial(Names, order=self.order), (self.text, self.edges)
 
 
 def packed(text: NDArray[np.uint8], starts: Ints, nbytes: Ints, above: str, addresses: Ints) -> Names:

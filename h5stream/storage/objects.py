@@ -40,6 +40,10 @@ CHECKED_EVERY = 1000
 """So many objects from one that is compared with what libhdf5 says of it to the next."""
 
 
+CHECKED_OF_KEPT = 100
+"""So many objects of a catalogue that was kept are compared with what libhdf5 says."""
+
+
 def are_mergeable(first: FileParts, group: str) -> bool:
     """Tell whether objects may be read as rows of one dataset, by the first of them."""
     return all(
@@ -121,18 +125,19 @@ def _by_address(found: FileParts) -> FileParts:
     row = np.empty_like(order)
     row[order] = np.arange(found.rows)
     names = cast(Names, lead.objects).taken(order)
-    parts = [_with_rows(part, row, names) for part in found.parts]
+    parts = [_with_rows(part, row, order, names) for part in found.parts]
     return replace(found, parts=tuple(parts), anchors=row)
 
 
-def _with_rows(part: DatasetPart, row: Ints, names: Names) -> DatasetPart:
-    """Give each object of a part another row."""
+def _with_rows(part: DatasetPart, row: Ints, by_row: Ints, names: Names) -> DatasetPart:
+    """Give each object of a part another row; `by_row` are the objects in turn."""
     if not part.pieces or part.index is None:
         return replace(part, objects=names)
     index, suffix = part.index, part.path[len(part.objects[0]) :]
     of, inner = np.divmod(index.numbers, index.columns)
     numbers = row[of] * index.columns + inner
-    order = np.argsort(numbers, kind="stable")
+    is_plain = index.columns == 1 and len(numbers) == len(row)
+    order = by_row if is_plain else np.argsort(numbers, kind="stable")
     columns = {name: getattr(index, name)[order] for name in ("offset", "nbytes", "filter_mask")}
     return replace(
         part, path=f"{names[0]}{suffix}", objects=names, index=replace(index, numbers=numbers[order], **columns)
@@ -161,7 +166,8 @@ def _index_of(raw: RawFile, part: DatasetPart, names: Sequence[str], suffix: str
     # What is not understood, or unlike the first, is asked of libhdf5, and some of what is not, to be sure of it.
     asked = np.flatnonzero(~alike)
     parts += [like.asked(raw, k, names[k] + suffix) for k in asked.tolist()]
-    for k in range(0, len(names), CHECKED_EVERY):
+    # What was compared when it was kept is looked at in fewer places.
+    for k in range(0, len(names), CHECKED_EVERY if kept is None else max(CHECKED_EVERY, len(names) // CHECKED_OF_KEPT)):
         if alike[k]:
             like.compare(raw, k, names[k] + suffix, parts[0])
     numbers, offset, nbytes, mask = (np.concatenate(columns) for columns in zip(*parts, strict=True))
