@@ -303,3 +303,41 @@ def test_objects_that_are_neighbours_in_the_file_are_read_together(tmp_path):
         with H5StreamLoader(tmp_path / "a.h5", 7, fields=fields, samples=Objects("*"), **options) as loader:
             for batch in loader:
                 assert np.array_equal(batch["x"].numpy(), values[batch["k"].numpy(), 5:45])
+
+
+@pytest.mark.usefixtures("opened_both_ways")
+@pytest.mark.parametrize("options", [{}, {"chunks": (2,)}, {"chunks": (2,), "compression": "gzip"}], ids=str)
+def test_what_was_never_written_is_filled_whichever_object_comes_first(tmp_path, options):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for k in range(6):
+            one = file.create_dataset(f"{k}", (4,), "f4", fillvalue=7, **options)
+            if k in (0, 1, 4):
+                one[()] = k
+    found = H5Dataset(tmp_path / "a.h5", ".", samples=Objects("*"))[:]
+    assert found[:, 0].tolist() == [0, 1, 7, 7, 4, 7]
+
+
+@pytest.mark.usefixtures("opened_both_ways")
+@pytest.mark.parametrize("lacks", [(0, 3), (2,), (5, 4, 1)])
+def test_an_object_that_lacks_a_dataset_may_be_filled(tmp_path, lacks):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for k in range(6):
+            group = file.create_group(f"{k}")
+            group["y"], group.attrs["k"] = k, k
+            if k not in lacks:
+                group.create_dataset("x", data=np.full(3, k, "f4"), fillvalue=-1)
+                group["hits"] = np.arange(k + 1)
+    fields = {"x": "x", "y": "y", "k": "@k", "hits": Field("hits", ragged="list"), "n": SampleNumber()}
+    with H5StreamLoader(
+        tmp_path / "a.h5", 4, shuffle=True, fields=fields, samples=Objects("*", missing="fill")
+    ) as loader:
+        seen = []
+        for batch in loader:
+            for i, k in enumerate(batch["n"].tolist()):
+                assert batch["x"][i].tolist() == [-1 if k in lacks else k] * 3
+                assert (batch["y"][i], batch["k"][i]) == (k, k)
+                assert batch["hits"][i].tolist() == ([] if k in lacks else list(range(k + 1)))
+                seen.append(k)
+    assert sorted(seen) == list(range(6))
+    with pytest.raises(errors.FieldNotFoundError, match="x"):
+        H5Dataset(tmp_path / "a.h5", fields, samples=Objects("*"))

@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass
 
 from h5stream.errors import OptionError
 
-MISSING = ("error", "skip")
+MISSING = ("error", "skip", "fill")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +23,9 @@ class Objects:
         The objects: a pattern (``"*"``, ``"data/*"``, ``"*/*/run_*"``), which takes them in the order of their names,
         numbers in these counted as such; names, in the order given; or ``"files"``.
     missing : str, keyword-only
-        What becomes of an object that lacks a field: ``"error"``, or ``"skip"``, which leaves it out;
-        ``print(dataset)`` tells how many.
+        What becomes of an object that lacks a dataset: ``"error"``; ``"skip"``, which leaves it out,
+        ``print(dataset)`` tells how many; or ``"fill"``, which gives it the fill value of the others (0, unless the
+        file says otherwise), or no rows where the field is ragged.
 
     Raises
     ------
@@ -45,4 +46,4 @@ class Objects:
         if not isinstance(self.of, str) and not len(self.of):
             raise OptionError("Objects: of= lists no object; name some, or a pattern such as 'data/*'")
         if self.missing not in MISSING:
-            raise OptionError(f"Objects: missing= is 'error' or 'skip', not {self.missing!r}")
+            raise OptionError(f"Objects: missing= is 'error', 'skip' or 'fill', not {self.missing!r}")

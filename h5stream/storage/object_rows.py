@@ -88,6 +88,11 @@ def object_rows(
     first, counts = np.zeros(len(names), np.int64), np.zeros(len(names), np.int64)
     parts: list[DatasetPart] = []
     kept = raw.catalogue.is_kept
+    if len(addresses) and (addresses == NOWHERE).any():  # these have no rows
+        there = np.flatnonzero(addresses != NOWHERE)
+        found = object_rows(raw, [names[k] for k in there.tolist()], addresses[there], suffix, describe)
+        first[there], counts[there] = found.first, found.counts
+        return ObjectRows(parts=found.parts, first=first, counts=counts)
     for stored in _kept(raw, names, suffix) if kept else _kinds(raw, names, addresses, suffix):
         begin = sum(part.rows for part in parts)
         template = describe(names[int(stored.which[0])])

@@ -7,7 +7,7 @@ are theirs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -24,7 +24,7 @@ from h5stream.storage.field_reader import FieldReader
 from h5stream.storage.fields import Field, SampleShape
 from h5stream.storage.headers import COMPACT, CONTIGUOUS, NOWHERE, Headers, chunks_of
 from h5stream.storage.index import ChunkIndex
-from h5stream.storage.layout import DECODED, DIRECT, DatasetPart
+from h5stream.storage.layout import DECODED, DIRECT, DatasetPart, Target
 from h5stream.storage.lookups import LookedUp
 from h5stream.storage.names import Names
 from h5stream.storage.object_rows import object_rows
@@ -58,7 +58,12 @@ def _is_inside(path: str, group: str) -> bool:
 
 
 def merged(
-    raw: RawFile, first: FileParts, names: Sequence[str], row_start: int, addresses: dict[str, Ints]
+    raw: RawFile,
+    first: FileParts,
+    names: Sequence[str],
+    row_start: int,
+    addresses: dict[str, Ints],
+    describe: Callable[[str], FileParts],
 ) -> FileParts:
     """Give the parts of objects of one file that are like the first of them.
 
@@ -73,7 +78,10 @@ def merged(
     row_start : int
         The number of the first.
     addresses : dict of str to ndarray of int64
-        For the path of each dataset inside of an object, where the headers lie.
+        For the path of each dataset inside of an object, where the headers lie; `NOWHERE` for one that is to be
+        filled.
+    describe : callable
+        Gives what an object gives, by its path.
 
     Raises
     ------
@@ -83,7 +91,7 @@ def merged(
         If one is unlike the first.
     """
     parts, paths = [], Names(names.text, names.edges) if isinstance(names, Names) else Names.of(names)
-    for part in first.parts:
+    for number, part in enumerate(first.parts):
         if not part.pieces:  # nothing is read of it
             parts.append(replace(part, rows=len(names), row_start=row_start, objects=paths))
             continue
@@ -100,6 +108,7 @@ def merged(
                 index=index,
                 columns=columns,
                 pieces=column_pieces(part.shape, index.chunk_shape[1:], columns),
+                targets=_targets(raw, part, number, index, names, addresses[suffix], describe),
                 shape=index.shape,
                 along=(),
                 objects=paths,
@@ -109,6 +118,35 @@ def merged(
     if len(names) >= whereabouts.MANY and not raw.catalogue.is_kept:
         raw.catalogue.put_texts("names", paths)
     return _by_address(replace(first, rows=len(names), parts=tuple(parts)))
+
+
+def _targets(
+    raw: RawFile,
+    part: DatasetPart,
+    number: int,
+    index: ChunkIndex,
+    names: Sequence[str],
+    addresses: Ints,
+    describe: Callable[[str], FileParts],
+) -> tuple[Target, ...]:
+    """Give what a part fills, with the value that stands for what was never written.
+
+    Libhdf5 is asked for it, of an object of which something was not; of one that is not there its kind has to do.
+    """
+    lacking = np.bincount(index.numbers // index.columns, minlength=len(names)) < index.columns
+    if len(addresses):
+        if (some := np.flatnonzero(lacking & (addresses == NOWHERE))).size == lacking.sum():
+            return _with_fill(raw.file[part.path], part.targets) if len(some) else part.targets
+        lacking &= addresses != NOWHERE
+    return describe(names[int(np.flatnonzero(lacking)[0])]).parts[number].targets if lacking.any() else part.targets
+
+
+def _with_fill(dataset: Any, targets: tuple[Target, ...]) -> tuple[Target, ...]:
+    """Let targets be filled with a dataset's fill value."""
+    element = np.asarray(dataset.fillvalue, dtype=dataset.dtype).reshape(1).view(np.uint8)
+    return tuple(
+        target if target.leaf is None else replace(target, fill=element[target.leaf.places]) for target in targets
+    )
 
 
 def _by_address(found: FileParts) -> FileParts:
@@ -164,7 +202,7 @@ def _index_of(raw: RawFile, part: DatasetPart, names: Sequence[str], suffix: str
         stored = like.stored(headers, alike) if like.chunks is None else _chunked(raw, headers, alike)
         parts = [stored]
     # What is not understood, or unlike the first, is asked of libhdf5, and some of what is not, to be sure of it.
-    asked = np.flatnonzero(~alike)
+    asked = np.flatnonzero(~alike & (addresses != NOWHERE)) if len(addresses) else np.flatnonzero(~alike)
     parts += [like.asked(raw, k, names[k] + suffix) for k in asked.tolist()]
     # What was compared when it was kept is looked at in fewer places.
     for k in range(0, len(names), CHECKED_EVERY if kept is None else max(CHECKED_EVERY, len(names) // CHECKED_OF_KEPT)):
@@ -288,7 +326,8 @@ class _Like:
         if self.chunks is None:
             where = opened.get_offset()
             self._check_fill(opened, name, is_whole=where is not None)
-            return self._cut(np.array([k][: where is not None]), np.array([where or 0][: where is not None]))
+            there = np.array([[k, where or 0]], dtype=np.int64)[: where is not None]
+            return self._cut(there[:, 0], there[:, 1])
         listed = [_chunk(opened, j, self.grid, self.chunks) for j in range(opened.get_num_chunks())]
         some = np.array(listed, dtype=np.int64)
         self._check_fill(opened, name, is_whole=len(listed) == self.across)
@@ -384,10 +423,9 @@ def objects_of(
     FieldNotFoundError, FieldLengthError
         If an object lacks a field, or is unlike the first.
     """
-    file = opened.file
-    if samples.missing == "skip" and not raw.catalogue.is_kept:
-        wanted = [f.name for f in shape.fields if isinstance(f, Field) and "@" not in f.name and not f.is_itself]
-        names = [name for name in names if all(f"{name}/{suffix}" in file for suffix in wanted)]
+    place: Ints | None = None
+    if samples.missing != "error" and not raw.catalogue.is_kept:
+        names, place = _with_all_fields(opened.file, shape, names, fill=samples.missing == "fill")
     if not names or any(isinstance(f, Field) and f.is_looked_up for f in shape.fields):
         return None
     own: dict[int, LookedUp] = {}
@@ -407,28 +445,55 @@ def objects_of(
     if not raw.catalogue.is_kept:
         addresses[""] = raw.addresses(names) if listed is None else listed
         addresses |= {suffix: raw.inside(names, suffix) for suffix in read if suffix}
-    if any((each == NOWHERE).any() for each in addresses.values()):
+    must_be = [""] if samples.missing == "fill" else [*addresses]
+    if any((addresses[suffix] == NOWHERE).any() for suffix in must_be):
         return None
     try:
-        together = merged(raw, first, names, row_start, addresses)
+        together = merged(raw, first, names, row_start, addresses, describe)
     except UnlikeError:
         return None
-    for place, suffix in ragged.items():
-        known = looked_up.setdefault(place, LookedUp(name=own[place].name, crop=own[place].crop))
-        known.entry, known.is_given = own[place].entry, True
+    for key, suffix in ragged.items():
+        known = looked_up.setdefault(key, LookedUp(name=own[key].name, crop=own[key].crop))
+        known.entry, known.is_given = own[key].entry, True
 
-        def described(path: str, place: int = place, suffix: str = suffix, known: LookedUp = known) -> DatasetPart:
+        def described(path: str, key: int = key, suffix: str = suffix, known: LookedUp = known) -> DatasetPart:
             describe(path.removesuffix(suffix))
-            known.check_alike(own[place].layouts, f"{raw.file.filename}:{path}")
-            return own[place].parts[0]
+            known.check_alike(own[key].layouts, f"{raw.file.filename}:{path}")
+            return own[key].parts[0]
 
         paths = [f"{name}{suffix}" for name in names] if suffix else names
-        known.add_rows(*known.add_objects(object_rows(raw, paths, addresses[suffix], suffix, described)))
+        begins, counts = known.add_objects(object_rows(raw, paths, addresses[suffix], suffix, described))
+        known.add_rows(begins if place is None else begins[place], counts if place is None else counts[place])
     by_number = dict(zip(first.entries, shape.fields, strict=True))
     once = tuple(
         (number, _values_kept(raw, names, by_number[number], addresses, value)) for number, value in first.once
     )
-    return replace(together, once=once, are_objects=True)
+    found = replace(together, once=once, are_objects=True)
+    return found if place is None else _in_their_order(found, place)
+
+
+def _with_all_fields(
+    file: Any, shape: SampleShape, names: Sequence[str], *, fill: bool
+) -> tuple[Sequence[str], Ints | None]:
+    """Leave out objects that lack a field; or let one that has all come first, and give the place of each."""
+    wanted = [f.name for f in shape.fields if isinstance(f, Field) and "@" not in f.name and not f.is_itself]
+    if not fill:
+        return [name for name in names if all(f"{name}/{suffix}" in file for suffix in wanted)], None
+    first = next((k for k, name in enumerate(names) if all(f"{name}/{suffix}" in file for suffix in wanted)), 0)
+    if first == 0:
+        return names, None
+    order = np.concatenate([[first], np.delete(np.arange(len(names)), first)])
+    return [names[k] for k in order.tolist()], np.argsort(order)
+
+
+def _in_their_order(found: FileParts, place: Ints) -> FileParts:
+    """Give objects the numbers that they were asked for by; `place` says where each is."""
+    rows = np.arange(found.rows) if found.anchors is None else found.anchors
+    once = tuple(
+        (number, values[place] if isinstance(values, np.ndarray) else [values[k] for k in place])
+        for number, values in found.once
+    )
+    return replace(found, anchors=rows[place], once=once)
 
 
 def _values_kept(raw: RawFile, names: Sequence[str], given: Any, known: dict[str, Ints], value: Any) -> Any:

@@ -178,7 +178,9 @@ def _objects_together(
     for number, path in enumerate(asked.paths):
         with open_hdf5(path) as file, contextlib.ExitStack() as linked:
             opened = OpenFile(file, number, every, guard, linked)
-            catalogue = Catalogue(opened.identity, *_in_words(asked, samples))
+            catalogue = (
+                Catalogue() if samples.missing == "fill" else Catalogue(opened.identity, *_in_words(asked, samples))
+            )
             raw = linked.enter_context(RawFile(file, guard, attributes_of(asked.shape), catalogue))
             part, left_out = None, 0
             if catalogue.is_kept:
