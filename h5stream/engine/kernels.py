@@ -594,6 +594,20 @@ def _read_neighbours(
 
 
 @jit
+def _read_extents(descriptor, extents, first_chunk, numbers, offsets, skipped, more, target, share, counts, sources):
+    """Read extents of neighbouring rows; gives where row 0 of each would lie, 0 where nothing was written."""
+    for e in range(sources.shape[0]):
+        at = _address_of_chunk(first_chunk + extents[e, 0], numbers, offsets)
+        sources[e] = 0
+        if at >= 0:
+            at += skipped + extents[e, 1]
+            if not _read(descriptor, target + e * share, more + extents[e, 2], at, counts):
+                return False
+            sources[e] = target + e * share - extents[e, 1]
+    return True
+
+
+@jit
 def read_rows(
     descriptor, numbers, offsets, across, chunk_rows, first_row, stride, extents, runs, fills, fill_nbytes,
     scratch, room, gap, whole_rows, counts, rows, lengths, batch, within, slots, field_offsets, row_nbytes,
@@ -672,20 +686,17 @@ def read_rows(
             high, end = low + 1, rows[low] + length
             if not uncopied:
                 high, end = _end_of_stretch(rows, lengths, low, before, farthest)
-            target = scratch
+            run, target = runs[chosen[0, 3]], scratch
             if uncopied:
-                run = runs[chosen[0, 3]]
                 target = slots[batch[low]] + field_offsets[run[6]] + within[low] * row_nbytes[run[6]] + run[1]
-            first_chunk, skipped, more = chunk * across, rows[low] - begin, end - rows[low] - 1
+            skipped, more = (rows[low] - begin) * stride, (end - rows[low] - 1) * stride
+            if not _read_extents(
+                descriptor, chosen, chunk * across, numbers, offsets, skipped, more, target, share, counts, sources
+            ):
+                fence()
+                return False
             for e in range(at_once):
-                at = _address_of_chunk(first_chunk + chosen[e, 0], numbers, offsets)
-                sources[e] = 0
-                if at >= 0:
-                    at += skipped * stride + chosen[e, 1]
-                    if not _read(descriptor, target + e * share, more * stride + chosen[e, 2], at, counts):
-                        fence()
-                        return False
-                    sources[e] = target + e * share - chosen[e, 1] - rows[low] * stride
+                sources[e] -= rows[low] * stride if sources[e] else 0
             if not uncopied or sources[0] == 0:
                 _place_stretch(
                     plain, sources, stride, chosen, runs, fills, fill_nbytes, rows[low:high], lengths[low:high],

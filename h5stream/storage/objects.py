@@ -455,21 +455,35 @@ def objects_of(
     for key, suffix in ragged.items():
         known = looked_up.setdefault(key, LookedUp(name=own[key].name, crop=own[key].crop))
         known.entry, known.is_given = own[key].entry, True
-
-        def described(path: str, key: int = key, suffix: str = suffix, known: LookedUp = known) -> DatasetPart:
-            describe(path.removesuffix(suffix))
-            known.check_alike(own[key].layouts, f"{raw.file.filename}:{path}")
-            return own[key].parts[0]
-
-        paths = [f"{name}{suffix}" for name in names] if suffix else names
-        begins, counts = known.add_objects(object_rows(raw, paths, addresses[suffix], suffix, described))
-        known.add_rows(begins if place is None else begins[place], counts if place is None else counts[place])
+        found = _rows_of(raw, known, key, own, describe, names, suffix, addresses[suffix])
+        known.add_rows(*(each if place is None else each[place] for each in found))
     by_number = dict(zip(first.entries, shape.fields, strict=True))
     once = tuple(
         (number, _values_kept(raw, names, by_number[number], addresses, value)) for number, value in first.once
     )
-    found = replace(together, once=once, are_objects=True)
-    return found if place is None else _in_their_order(found, place)
+    together = replace(together, once=once, are_objects=True)
+    return together if place is None else _in_their_order(together, place)
+
+
+def _rows_of(
+    raw: RawFile,
+    known: LookedUp,
+    key: int,
+    own: dict[int, LookedUp],
+    describe: Callable[[str], FileParts],
+    names: Sequence[str],
+    suffix: str,
+    addresses: Ints,
+) -> tuple[Ints, Ints]:
+    """Find the rows that objects have of a ragged field: the first of each, and how many."""
+
+    def described(path: str) -> DatasetPart:
+        describe(path.removesuffix(suffix))
+        known.check_alike(own[key].layouts, f"{raw.file.filename}:{path}")
+        return own[key].parts[0]
+
+    paths = [f"{name}{suffix}" for name in names] if suffix else names
+    return known.add_objects(object_rows(raw, paths, addresses, suffix, described))
 
 
 def _with_all_fields(
