@@ -608,6 +608,54 @@ def _read_extents(descriptor, extents, first_chunk, numbers, offsets, skipped, m
 
 
 @jit
+def _read_chosen(
+    descriptor, numbers, offsets, across, chunk_rows, first_row, stride, chosen, runs, fills, fill_nbytes, scratch,
+    room, gap, whole_rows, counts, rows, lengths, batch, within, slots, field_offsets, row_nbytes, share, largest, farthest,
+    plain, scattered, sources,
+):  # fmt: skip
+    """Do what `read_rows` does, for some of the extents; without the fence."""
+    at_once = sources.shape[0]
+    alone = whole_rows == 0 and at_once == 1 and _goes_to_its_place(chosen[0], runs)
+    low = 0
+    while low < rows.shape[0]:
+        if scattered:
+            high = _read_neighbours(
+                descriptor, numbers, offsets, first_row, chosen[0], runs[chosen[0, 3]], scratch, room, gap, counts,
+                rows[low:], batch[low:], within[low:], slots, field_offsets, row_nbytes,
+            )  # fmt: skip
+            if high < 0:
+                return False
+            low += high
+            if high:
+                continue
+        chunk = (rows[low] - first_row) // chunk_rows
+        begin = first_row + chunk * chunk_rows
+        before = min(begin + chunk_rows, rows[low] + (share - largest) // stride + 1)
+        length = lengths[low] if lengths.shape[0] else 1
+        uncopied = length >= whole_rows if whole_rows else alone and length == 1
+        high, end = low + 1, rows[low] + length
+        if not uncopied:
+            high, end = _end_of_stretch(rows, lengths, low, before, farthest)
+        run, target = runs[chosen[0, 3]], scratch
+        if uncopied:
+            target = slots[batch[low]] + field_offsets[run[6]] + within[low] * row_nbytes[run[6]] + run[1]
+        skipped, more = (rows[low] - begin) * stride, (end - rows[low] - 1) * stride
+        if not _read_extents(
+            descriptor, chosen, chunk * across, numbers, offsets, skipped, more, target, share, counts, sources
+        ):
+            return False
+        for e in range(at_once):
+            sources[e] -= rows[low] * stride if sources[e] else 0
+        if not uncopied or sources[0] == 0:
+            _place_stretch(
+                plain, sources, stride, chosen, runs, fills, fill_nbytes, rows[low:high], lengths[low:high],
+                batch[low:high], within[low:high], slots, field_offsets, row_nbytes,
+            )  # fmt: skip
+        low = high
+    return True
+
+
+@jit
 def read_rows(
     descriptor, numbers, offsets, across, chunk_rows, first_row, stride, extents, runs, fills, fill_nbytes,
     scratch, room, gap, whole_rows, counts, rows, lengths, batch, within, slots, field_offsets, row_nbytes,
@@ -664,45 +712,13 @@ def read_rows(
     scattered = plain and chunk_rows == 1 and across == 1 and whole_rows != 1
     for first in range(0, count, at_once):
         chosen = extents[first : first + at_once]
-        alone = whole_rows == 0 and at_once == 1 and _goes_to_its_place(chosen[0], runs)
-        low = 0
-        while low < rows.shape[0]:
-            if scattered:
-                high = _read_neighbours(
-                    descriptor, numbers, offsets, first_row, chosen[0], runs[chosen[0, 3]], scratch, room, gap, counts,
-                    rows[low:], batch[low:], within[low:], slots, field_offsets, row_nbytes,
-                )  # fmt: skip
-                if high < 0:
-                    fence()
-                    return False
-                low += high
-                if high:
-                    continue
-            chunk = (rows[low] - first_row) // chunk_rows
-            begin = first_row + chunk * chunk_rows
-            before = min(begin + chunk_rows, rows[low] + (share - largest) // stride + 1)
-            length = lengths[low] if lengths.shape[0] else 1
-            uncopied = length >= whole_rows if whole_rows else alone and length == 1
-            high, end = low + 1, rows[low] + length
-            if not uncopied:
-                high, end = _end_of_stretch(rows, lengths, low, before, farthest)
-            run, target = runs[chosen[0, 3]], scratch
-            if uncopied:
-                target = slots[batch[low]] + field_offsets[run[6]] + within[low] * row_nbytes[run[6]] + run[1]
-            skipped, more = (rows[low] - begin) * stride, (end - rows[low] - 1) * stride
-            if not _read_extents(
-                descriptor, chosen, chunk * across, numbers, offsets, skipped, more, target, share, counts, sources
-            ):
-                fence()
-                return False
-            for e in range(at_once):
-                sources[e] -= rows[low] * stride if sources[e] else 0
-            if not uncopied or sources[0] == 0:
-                _place_stretch(
-                    plain, sources, stride, chosen, runs, fills, fill_nbytes, rows[low:high], lengths[low:high],
-                    batch[low:high], within[low:high], slots, field_offsets, row_nbytes,
-                )  # fmt: skip
-            low = high
+        if not _read_chosen(
+            descriptor, numbers, offsets, across, chunk_rows, first_row, stride, chosen, runs, fills, fill_nbytes,
+            scratch, room, gap, whole_rows, counts, rows, lengths, batch, within, slots, field_offsets, row_nbytes,
+            share, largest, farthest, plain, scattered, sources,
+        ):  # fmt: skip
+            fence()
+            return False
     fence()
     return True
 
