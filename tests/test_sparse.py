@@ -148,10 +148,20 @@ def test_what_cannot_be_streamed_is_told(tmp_path):
     ]:
         with pytest.raises(kind, match=words):
             H5Dataset(tmp_path / "a.h5", field)
-    with pytest.raises(errors.SourceError, match="column 77, and there are 5"):
+    with pytest.raises(errors.SourceError, match="column 77, counted from 0"):
         H5Dataset(tmp_path / "a.h5", Field("damaged", ragged="dense"))[:]
     with (
         H5StreamLoader(tmp_path / "a.h5", 3, fields=Field("damaged", ragged="dense")) as loader,
         pytest.raises(errors.SourceError, match="column 77"),
     ):
         list(loader)
+
+
+def test_columns_that_a_matrix_does_not_have_are_told_before_torch_reads_them(tmp_path):
+    write(tmp_path / "a.h5", some_matrix(40, 5))
+    for wrong in (50_000_000, -2):
+        with h5py.File(tmp_path / "a.h5", "a") as file:
+            file["X/indices"][7] = wrong
+        with H5StreamLoader(tmp_path / "a.h5", 40, fields=Field("X", ragged="packed")) as loader:
+            with pytest.raises(errors.SourceError, match=f"column {wrong:,}, counted from 0"):
+                next(iter(loader))

@@ -49,9 +49,14 @@ def _ragged_rows(field: FieldLayout, rows: int, memory: RaggedMemory) -> RaggedR
     assert field.ragged is not None
     is_padded = field.ragged.form == "pad"
     filler = np.array([field.ragged.pad_value]).astype(field.dtype).view(np.uint8) if is_padded else None
-    matrix = Matrix(field.name, field.dtype, field.ragged.places) if field.ragged.places is not None else None
+    matrix = Matrix(field.dtype, field.ragged.places) if field.ragged.places is not None else None
     return RaggedRows(
-        of=RaggedCounts(rows), row_nbytes=field.placed_nbytes, filler=filler, matrix=matrix, take=memory.take
+        of=RaggedCounts(rows),
+        row_nbytes=field.placed_nbytes,
+        filler=filler,
+        matrix=matrix,
+        width=field.ragged.width,
+        take=memory.take,
     )
 
 

@@ -452,16 +452,22 @@ def fill_behind(target, stride, used, fill, fill_nbytes):
 
 
 @jit
+def first_beyond(columns, width):
+    """Give the place of the first number that is no column of a matrix; -1 if all are."""
+    for k in range(columns.shape[0]):
+        if columns[k] < 0 or columns[k] >= width:
+            return k
+    return -1
+
+
+@jit
 def add_sparse(values, columns, offsets, places, out):
-    """Add the values of each row to the places of their columns; gives the first that has none, -1 if all have."""
+    """Add the values of each row to the places of their columns, which all are there."""
     for row in range(out.shape[0]):
         for k in range(offsets[row], offsets[row + 1]):
-            column = columns[k]
-            if column < 0 or column >= places.shape[0]:
-                return k
-            if places[column] >= 0:
-                out[row, places[column]] += values[k]
-    return -1
+            place = places[columns[k]]
+            if place >= 0:
+                out[row, place] += values[k]
 
 
 @jit
@@ -610,8 +616,8 @@ def _read_extents(descriptor, extents, first_chunk, numbers, offsets, skipped, m
 @jit
 def _read_chosen(
     descriptor, numbers, offsets, across, chunk_rows, first_row, stride, chosen, runs, fills, fill_nbytes, scratch,
-    room, gap, whole_rows, counts, rows, lengths, batch, within, slots, field_offsets, row_nbytes, share, largest, farthest,
-    plain, scattered, sources,
+    room, gap, whole_rows, counts, rows, lengths, batch, within, slots, field_offsets, row_nbytes, share, largest,
+    farthest, plain, scattered, sources,
 ):  # fmt: skip
     """Do what `read_rows` does, for some of the extents; without the fence."""
     at_once = sources.shape[0]

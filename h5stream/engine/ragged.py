@@ -116,9 +116,8 @@ class RaggedCounts:
 
 
 class Matrix(NamedTuple):
-    """The dense matrix that values of a sparse one go to: the field, their type, and the place of each column."""
+    """The dense matrix that values of a sparse one go to: their type, and the place of each column."""
 
-    name: str
     dtype: np.dtype[Any]
     places: Ints
 
@@ -141,6 +140,8 @@ class RaggedRows:
         Where they are values of a sparse matrix that come dense.
     columns : RaggedRows or None
         Then, the column of each value.
+    width : int
+        Where they are columns of a sparse matrix, how many that has; 0 for anything else.
     take : callable
         Gives memory of so many bytes.
     shares : list of ndarray of uint8
@@ -154,6 +155,7 @@ class RaggedRows:
     filler: Memory | None = None
     matrix: Matrix | None = None
     columns: RaggedRows | None = None
+    width: int = 0
     take: Callable[[int], Memory] = _plainly
     shares: list[Memory] = field(default_factory=list)
     memory: Memory | None = None
@@ -194,6 +196,8 @@ class RaggedRows:
             # Places ascend, so the samples of one share are all of them in turn.
             is_together = self.filler is None and len(self.shares) == 1
             together = self.shares[0] if is_together else self._arranged()
+            if self.width:
+                self._check_columns(together)
             self.memory = together if self.matrix is None else self._dense(self.matrix, together)
             self.shares = []
         return self.memory
@@ -206,13 +210,19 @@ class RaggedRows:
         memory = self.take(self.arranged_nbytes)
         memory[:] = 0
         out = memory.view(matrix.dtype).reshape(self.of.samples, -1)
-        wrong = kernels.add_sparse(values, columns, self.of.offsets, matrix.places, out)
+        kernels.add_sparse(values, columns, self.of.offsets, matrix.places, out)
+        return memory
+
+    def _check_columns(self, memory: Memory) -> None:
+        """Refuse columns that a matrix does not have: torch would read and write beyond its memory."""
+        columns = memory.view(f"i{self.row_nbytes}")
+        wrong = kernels.first_beyond(columns, self.width)
         if wrong >= 0:
             raise SourceError(
-                f"field {matrix.name!r}: a value is said to be in column {columns[wrong]:,}, and there are "
-                f"{len(matrix.places):,}: the indices of this matrix are damaged, or its shape is another one's"
+                f"a value of a sparse matrix is said to be in column {columns[wrong]:,}, counted from 0, and there are "
+                f"{self.width:,}: its indices are damaged, or its shape is another one's. See whether it can be read "
+                "with what wrote it"
             )
-        return memory
 
     def _arranged(self) -> Memory:
         lengths, begins, nbytes = self.of.lengths, self.of.offsets, self.of.offsets[-1] * self.row_nbytes

@@ -106,7 +106,7 @@ class Ragged:
     pad_value : float
         What stands behind the rows of a sample, where they are padded.
     width : int
-        Of a sparse matrix, its columns; 0 for what is none.
+        Where they are columns of a sparse matrix, how many it has; 0 for anything else.
     places : ndarray of int64 or None
         Of a dense field the place that each of these has in a row of the batch; -1 for those that are not wanted.
     """

@@ -113,7 +113,11 @@ class Extents:
             If there is nothing in it, or fields disagree.
         """
         if 0 in shape:
-            raise FieldLengthError(f"it has the shape {shape}: there is nothing in it", field=asked.name)
+            raise FieldLengthError(
+                f"it has the shape {shape}: there is nothing in it; Field(..., ragged=) takes objects of unlike "
+                "lengths, also of none",
+                field=asked.name,
+            )
         if isinstance(self.samples, Objects):
             if asked.steps is not None or asked.at or asked.axis is not None or asked.scale:
                 raise OptionError("samples=Objects(...) takes datasets whole, so steps=, at=, axis= and scale= must go")

@@ -308,12 +308,11 @@ class FieldReader:
         _, width = shape_of(group, name, path)
         places = columns_wanted(field, width) if form == DENSE else None
         said = Bounds(f"{name}/indptr")
-        values = Field(f"{name}/data", rows=said, dtype=field.dtype).with_form(
-            Ragged(form=form, width=width, places=places)
-        )
+        values = Field(f"{name}/data", rows=said, dtype=field.dtype).with_form(Ragged(form=form, places=places))
         # Behind the numbers of the fields that the user named.
         number = self._look_up(~(2 * place), values)
-        columns = self._look_up(~(2 * place + 1), Field(f"{name}/indices", rows=said))
+        indices = Field(f"{name}/indices", rows=said).with_form(Ragged(width=width))
+        columns = self._look_up(~(2 * place + 1), indices)
         self.fields[number] = replace(self.fields[number], name=field.name)
         if self.fields[columns].dtype.kind not in "iu" or not isinstance(number, int):
             raise UnsupportedFieldError(
@@ -352,6 +351,13 @@ class FieldReader:
         known = self._looked_up.setdefault(place, LookedUp(name=field.name, crop=field.ragged.crop))
         known.entry = self._add_looked_up(known, field, self.file, self.identity.path)
         part = known.parts[-1]
+        if part.heap is not None or self.fields[-1].kind != "ragged":
+            raise UnsupportedFieldError(
+                f"{self.identity.path!r}: {part.path!r} holds values of variable length, which ragged= cannot take of "
+                "whole objects; without it each sample is a list",
+                field=field.name,
+                file=self.identity.path,
+            )
         known.add_rows(np.array([part.row_start]), np.array([part.rows]))
         lengths[field.name] = 1
         self.whole.append(replace(part, row_start=self._parts.row_start))
@@ -624,7 +630,7 @@ def _inner_dtype(dataset: Any, member: tuple[str, ...]) -> Any:
 
 def _why_not_ragged(field: Field, kind: str) -> str:
     """Say why rows of a field cannot come as it asks; empty where they can."""
-    if field.ragged is not None and field.ragged.form == DENSE and not field.ragged.width:
+    if field.ragged is not None and field.ragged.form == DENSE and field.ragged.places is None:
         return "ragged='dense' is for sparse matrices, groups of data, indices and indptr"
     return "ragged rows are of numbers" if field.ragged is not None and kind != "ragged" else ""
 

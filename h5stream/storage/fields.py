@@ -24,7 +24,7 @@ from h5stream.errors import FieldNotFoundError, OptionError, SourceNotFoundError
 from h5stream.samples.axes import ROWS
 from h5stream.samples.columns import FROM_NO_FILE, Given
 from h5stream.samples.sequences import checked_pad, checked_steps, integer
-from h5stream.samples.stretches import DENSE, FORMS, STACKED, Crop, Ragged, Stretches, inside
+from h5stream.samples.stretches import DENSE, FORMS, STACKED, Crop, Ragged, Stretches, inside, names_of
 from h5stream.samples.table import ROW
 from h5stream.storage.given import Named, checked_path, named_by, several
 from h5stream.storage.images import FORMATS
@@ -298,10 +298,11 @@ def _object_names(name: str, names: Any) -> Any:
     if isinstance(names, str):
         return names
     found = [one.decode() if isinstance(one, bytes) else one for one in names]
-    wrong = next((one for one in found if not isinstance(one, str) or not one), None)
-    if wrong is not None or not found:
+    wrong = [one for one in found if not isinstance(one, str) or not one]
+    if wrong or not found:
         raise OptionError(
-            f"Field({name!r}): names= takes a name for each sample, or the path of a dataset of names, not {wrong!r}"
+            f"Field({name!r}): names= takes a name for each sample, or the path of a dataset of names, not "
+            f"{wrong[0] if wrong else 'none'!r}"
         )
     return found
 
@@ -346,6 +347,8 @@ def _ragged(name: str, rows: Any, given: bool, form: str, crop: Crop | None, pad
             return None
         if rows is not None:
             raise not_ragged(name)
+    if isinstance(rows, Stretches) and not all(isinstance(one, str) for one in names_of(rows)):
+        raise OptionError(f"Field({name!r}): {type(rows).__name__}(...) takes the path of a dataset, not its values")
     if form not in (*FORMS, STACKED, DENSE):
         raise OptionError(f"Field({name!r}): ragged= is {', '.join(map(repr, FORMS))}, not {form!r}")
     if pad_value != 0 and form != "pad":

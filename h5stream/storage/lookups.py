@@ -25,6 +25,10 @@ def shared(lookups: Sequence[Lookup]) -> tuple[Lookup, ...]:
     return tuple(found)
 
 
+def _words(layouts: Sequence[FieldLayout]) -> str:
+    return ", ".join(f"{one.dtype} {one.row_shape}" for one in layouts)
+
+
 def forget(looked_up: dict[int, LookedUp], before: dict[int, tuple[int, int]]) -> None:
     """Go back to as many parts and tables of each field as there were."""
     for place in [*looked_up]:
@@ -102,8 +106,8 @@ class LookedUp:
             self.layouts = list(layouts)
         if [replace(one, name="") for one in layouts] != [replace(one, name="") for one in self.layouts]:
             raise FieldLengthError(
-                f"{path!r}: field {self.name!r} has rows of another shape or type than in the files before it; what is "
-                "looked up must agree",
+                f"{path!r}: field {self.name!r} has rows of {_words(layouts)}, and before of {_words(self.layouts)}; "
+                "they must agree in all but their number",
                 field=self.name,
                 file=path,
             )

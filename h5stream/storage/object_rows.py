@@ -304,6 +304,13 @@ class _Asked:
 def _asked(raw: RawFile, name: str) -> _Asked:
     opened = h5py.h5d.open(raw.file.id, name.encode("utf-8", "surrogateescape"))
     creation, shape = opened.get_create_plist(), opened.shape
+    if not shape:
+        raise FieldLengthError(
+            f"{raw.file.filename!r}: {name!r} is {'empty' if shape is None else 'a single value'}, and has no rows "
+            "that ragged= or names= could take",
+            field=name,
+            file=raw.file.filename,
+        )
     layout = creation.get_layout()
     pipeline = tuple(creation.get_filter(k) for k in range(creation.get_nfilters()))
     fill = np.asarray(h5py.Dataset(opened).fillvalue).tobytes() if opened.dtype.kind in "biufc" else name

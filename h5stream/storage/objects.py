@@ -291,7 +291,8 @@ class _Like:
         if opened.shape != self.shape or not opened.get_type().equal(self.type):
             raise FieldLengthError(
                 f"{path!r}: {name!r} holds {opened.dtype} {opened.shape}, and {first.strip('/')!r} {self.type.dtype} "
-                f"{self.shape}; samples=Objects(...) are alike. Leave out what is not: Objects([...]) takes names",
+                f"{self.shape}; samples=Objects(...) are alike. Field(..., ragged=) takes objects of unlike lengths; "
+                "leave out what is otherwise unlike: Objects([...]) takes names",
                 field=name,
                 file=path,
             )
@@ -457,7 +458,8 @@ def objects_of(
         known.entry, known.is_given = own[key].entry, True
         found = _rows_of(raw, known, key, own, describe, names, suffix, addresses[suffix])
         known.add_rows(*(each if place is None else each[place] for each in found))
-    by_number = dict(zip(first.entries, shape.fields, strict=True))
+    pairs = zip(first.entries, shape.fields, strict=True)
+    by_number = {entry: field for entry, field in pairs if isinstance(entry, int)}
     once = tuple(
         (number, _values_kept(raw, names, by_number[number], addresses, value)) for number, value in first.once
     )
