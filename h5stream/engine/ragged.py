@@ -12,7 +12,7 @@ import collections
 import operator
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.engine import kernels
+from h5stream.engine.footprint import FIELD_ALIGNMENT
 from h5stream.engine.slots import Memory, address_of, map_memory
 from h5stream.order.places import Places
 
@@ -30,6 +31,11 @@ Ints = NDArray[np.int64]
 
 POOLED_NBYTES = 256 * 1024
 """Bytes of a share from which on its memory is used again: less comes from the C library as fast."""
+
+
+SHARES_NBYTES = 8 * 1024 * 1024
+"""Bytes of shares that lie in one memory, of batches that follow one another: taken at once, and on huge pages. It is
+used again once the last of them is dropped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -236,14 +242,36 @@ def lend(
         for counts, low, high in zip(of, share.edges.tolist(), share.edges[1:].tolist(), strict=False):
             counts.shares.append((share.within[low:high], share.counts[low:high]))
         rows = np.diff(share.begins)
+        sizes = rows[:, None] * np.array([row_nbytes[number] for number in share.fields])
+        pieces = _pieces(sizes, take)
         for number in share.fields:
             found[number] = np.zeros(len(objects), dtype=np.int64)
-            for k, nbytes in enumerate((rows * row_nbytes[number]).tolist()):
-                ragged, memory = objects[k][number], take(nbytes)
+        for k, some in enumerate(pieces):
+            for number, memory in zip(share.fields, some, strict=True):
+                ragged = objects[k][number]
                 ragged.of = of[k]
                 ragged.shares.append(memory)
                 found[number][k] = address_of(memory)
     return found
+
+
+def _pieces(sizes: Ints, take: Callable[[int], Memory]) -> Iterator[list[Memory]]:
+    """Give memory for each of some fields of one batch after the other, of a few batches together."""
+    aligned = -(-sizes // FIELD_ALIGNMENT) * FIELD_ALIGNMENT
+    ends = np.cumsum(aligned.sum(axis=1))
+    first = 0
+    while first < len(sizes):
+        before = int(ends[first - 1]) if first else 0
+        after = max(first + 1, int(np.searchsorted(ends, before + SHARES_NBYTES, side="right")))
+        # Not slices of the array, which would refer to what that stands on: it would be used again at once.
+        memory, at = take(max(1, int(ends[after - 1]) - before)).data, 0
+        for each, stride in zip(sizes[first:after].tolist(), aligned[first:after].tolist(), strict=True):
+            some = []
+            for nbytes, step in zip(each, stride, strict=True):
+                some.append(np.frombuffer(memory, np.uint8, nbytes, at))
+                at += step
+            yield some
+        first = after
 
 
 class RaggedMemory:
