@@ -105,6 +105,8 @@ class RaggedCounts:
     @property
     def lengths(self) -> Ints:
         """The rows of each sample, once all shares are there."""
+        if self._lengths is None and len(self.shares) == 1 and len(self.shares[0][1]) == self.samples:
+            self._lengths = self.shares[0][1]  # places ascend, so these are all of them in turn
         if self._lengths is None:
             self._lengths = np.zeros(self.samples, dtype=np.int64)
             for places, counts in self.shares:
@@ -180,7 +182,6 @@ class RaggedRows:
     def arrange(self) -> Memory:
         """Give the bytes of the rows as the batch has them; done once."""
         if self.memory is None:
-            # Places ascend, so the samples of one share are all of them in turn.
             self.memory = self._arranged() if self.takes_copying else self.shares[0]
             self.shares = []
         return self.memory
