@@ -60,6 +60,11 @@ SAMPLER_ROW_NBYTES = 48
 """Bytes that it takes for each row: which row, where it goes, and both sorted by batch."""
 
 
+PADDING_SHARE = 4
+"""Samples that are padded are read to where they lie in the end if that takes no more than one part in so many beside
+them: they are not copied then, but take more as long as the batch waits."""
+
+
 def packed_nbytes(field_nbytes: Sequence[int], rows: int) -> int:
     """Give the bytes of a slot that holds so many rows of fields, in whole pages as slots are.
 
@@ -101,6 +106,7 @@ class RaggedBytes:
     def of(self, samples: int) -> int:
         """Give the bytes that a batch of so many samples takes: few batches in ten thousand take more."""
         likely = math.ceil(samples * self.mean + 4 * math.sqrt(samples) * self.deviation)
+        likely += likely // PADDING_SHARE if self.is_padded else 0
         return self._limited(min(samples * self.most, max(likely, self.most)))
 
     def largest(self, samples: int, batches: int) -> int:

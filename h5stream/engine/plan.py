@@ -140,7 +140,9 @@ class Placement:
         """Give the rows that a table has for samples, which go to the same places."""
         return replace(self, rows=table[self.rows])
 
-    def stretched(self, lookup: Lookup, fields: Iterable[int], *, are_values: bool = False) -> Placement:
+    def stretched(
+        self, lookup: Lookup, fields: Iterable[int], *, are_values: bool = False, is_padded: bool = False
+    ) -> Placement:
         """Give the rows of a ragged dataset that samples have, one sample after the other in each batch's share.
 
         Of values of variable length, each sample has one row, which goes to where its first item goes.
@@ -153,7 +155,7 @@ class Placement:
         # By batch and place, of which no two samples have the same.
         order = np.argsort(self.batch * (int(self.within.max(initial=0)) + np.int64(1)) + self.within)
         batch = self.batch[order]
-        share = Share.of(fields, batch, self.within[order], counts[order])
+        share = Share.of(fields, batch, self.within[order], counts[order], is_padded=is_padded)
         within = np.empty_like(counts)
         within[order] = share.starts[:-1] - share.begins[batch]
         some = np.flatnonzero(counts)

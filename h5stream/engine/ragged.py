@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.engine import kernels
-from h5stream.engine.footprint import FIELD_ALIGNMENT
+from h5stream.engine.footprint import FIELD_ALIGNMENT, PADDING_SHARE
 from h5stream.engine.slots import Memory, address_of, map_memory
 from h5stream.order.places import Places
 
@@ -53,7 +53,8 @@ class Share:
     counts : ndarray of int64
         Its rows.
     starts : ndarray of int64
-        Where they begin among all that the window brings, and where the last end.
+        Where they begin among all that the window brings, and where the last end: one behind the other, or, where
+        little of that is padding, as far apart as the longest of their batch is long.
     """
 
     fields: tuple[int, ...]
@@ -63,11 +64,15 @@ class Share:
     starts: Ints
 
     @classmethod
-    def of(cls, fields: Iterable[int], batch: Places, within: Places, counts: Ints) -> Share:
+    def of(
+        cls, fields: Iterable[int], batch: Places, within: Places, counts: Ints, *, is_padded: bool = False
+    ) -> Share:
         """Take samples by ascending batch and place."""
         last = int(batch[-1]) if len(batch) else -1
         edges = np.searchsorted(batch, np.arange(last + 2))
         starts = np.append(0, np.cumsum(counts))
+        if is_padded:
+            starts = _padded_starts(edges, batch, counts, starts)
         return cls(fields=tuple(fields), edges=edges, within=within, counts=counts, starts=starts)
 
     @property
@@ -79,6 +84,19 @@ class Share:
         """Give the places of the samples that rows belong to, by their batch and their number in its share."""
         found = np.searchsorted(self.starts[:-1], self.begins[batch] + row, side="right") - 1
         return self.within[found]
+
+
+def _padded_starts(edges: Ints, batch: Places, counts: Ints, starts: Ints) -> Ints:
+    """Give the starts of samples that are padded where they are read to, in batches where that takes little more."""
+    samples, begins = np.diff(edges), starts[edges]
+    some, longest = np.flatnonzero(samples), np.zeros_like(samples)
+    longest[some] = np.maximum.reduceat(counts, edges[some])
+    rows = np.diff(begins)
+    apart = samples * longest <= rows + rows // PADDING_SHARE
+    placed = np.append(0, np.cumsum(np.where(apart, samples * longest, rows)))
+    numbers = np.arange(len(counts)) - edges[batch]
+    inside = np.where(apart[batch], numbers * longest[batch], starts[:-1] - begins[batch])
+    return np.append(placed[batch] + inside, placed[-1])
 
 
 def _plainly(nbytes: int) -> Memory:
@@ -154,7 +172,7 @@ class RaggedRows:
     @property
     def takes_copying(self) -> bool:
         """Whether rows have to be copied to lie as the batch has them."""
-        return self.filler is not None or len(self.shares) != 1
+        return len(self.shares) != 1 or self.shares[0].nbytes != self.arranged_nbytes
 
     @property
     def shared_nbytes(self) -> int:
@@ -173,7 +191,7 @@ class RaggedRows:
         number = np.cumsum(there) - 1
         left = replace(self, of=RaggedCounts(int(there.sum())), shares=[])
         for (places, counts), memory in zip(self.of.shares, self.shares, strict=True):
-            begins = np.cumsum(counts) - counts
+            begins = self._begins(counts, memory)
             for k in np.flatnonzero(there[places]).tolist():
                 left.of.shares.append((number[places[k : k + 1]], counts[k : k + 1]))
                 left.shares.append(memory[begins[k] * self.row_nbytes : (begins[k] + counts[k]) * self.row_nbytes])
@@ -184,7 +202,16 @@ class RaggedRows:
         if self.memory is None:
             self.memory = self._arranged() if self.takes_copying else self.shares[0]
             self.shares = []
+            if self.filler is not None and len(self.memory):
+                used, stride = self.of.lengths * self.row_nbytes, len(self.memory) // self.of.samples
+                kernels.fill_behind(address_of(self.memory), stride, used, address_of(self.filler), len(self.filler))
         return self.memory
+
+    def _begins(self, counts: Ints, share: Memory) -> Ints:
+        """Give where the samples of a share begin in it."""
+        if len(share) == self.row_nbytes * int(counts.sum()):
+            return np.cumsum(counts) - counts
+        return np.arange(len(counts)) * int(counts.max())
 
     def _arranged(self) -> Memory:
         lengths, begins, nbytes = self.of.lengths, self.of.offsets, self.of.offsets[-1] * self.row_nbytes
@@ -195,13 +222,9 @@ class RaggedRows:
         whole, out = np.array([[0, 0, self.row_nbytes]]), np.array([address_of(memory)])
         for (places, counts), share in zip(self.of.shares, self.shares, strict=True):
             kernels.scatter_spans(
-                address_of(share), self.row_nbytes, whole, np.cumsum(counts) - counts, counts, np.zeros_like(counts),
+                address_of(share), self.row_nbytes, whole, self._begins(counts, share), counts, np.zeros_like(counts),
                 begins[places], out, 0, self.row_nbytes,
             )  # fmt: skip
-        if self.filler is not None:
-            kernels.fill_behind(
-                out[0], stride * self.row_nbytes, lengths * self.row_nbytes, address_of(self.filler), len(self.filler)
-            )
         return memory
 
 
