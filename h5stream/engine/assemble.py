@@ -118,7 +118,7 @@ class Assembler:
         # Made of the array itself, which says when its memory may be used again.
         values = torch.frombuffer(memory, dtype=dtype) if memory.nbytes else torch.empty(0, dtype=dtype)
         if f.ragged.form in ("pad", STACKED):
-            values = values.view(len(counts.lengths), int(counts.lengths.max(initial=0)), *f.row_shape)
+            values = values.view(len(counts.lengths), counts.longest, *f.row_shape)
         elif f.row_shape:
             values = values.view(int(counts.offsets[-1]), *f.row_shape)
         values = values if f.cast is None or f.cast == dtype else cast(values, f.cast)

@@ -65,6 +65,11 @@ PADDING_SHARE = 4
 them: they are not copied then, but take more as long as the batch waits."""
 
 
+SHARES_NBYTES = 8 * 1024 * 1024
+"""Bytes of ragged rows that lie in one memory, of batches that follow one another: taken at once, and on huge pages.
+It is used again once the last of them is dropped."""
+
+
 def packed_nbytes(field_nbytes: Sequence[int], rows: int) -> int:
     """Give the bytes of a slot that holds so many rows of fields, in whole pages as slots are.
 
@@ -417,7 +422,9 @@ class _Sizer:
     @property
     def fixed(self) -> int:
         """Bytes that are taken whatever the windows are."""
-        return self.shape.kept_nbytes + self.shape.data_nbytes
+        shape = self.shape
+        shared = min(SHARES_NBYTES, math.ceil(shape.rows * sum(one.mean for one in shape.ragged)))
+        return shape.kept_nbytes + shape.data_nbytes + shared
 
     def _held(self, rows: int) -> int:
         """Give the bytes of what the training loop holds of windows of so many rows.

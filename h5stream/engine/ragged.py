@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.engine import kernels
-from h5stream.engine.footprint import FIELD_ALIGNMENT, PADDING_SHARE
+from h5stream.engine.footprint import FIELD_ALIGNMENT, PADDING_SHARE, SHARES_NBYTES
 from h5stream.engine.slots import Memory, address_of, map_memory
 from h5stream.order.places import Places
 
@@ -31,11 +31,6 @@ Ints = NDArray[np.int64]
 
 POOLED_NBYTES = 256 * 1024
 """Bytes of a share from which on its memory is used again: less comes from the C library as fast."""
-
-
-SHARES_NBYTES = 8 * 1024 * 1024
-"""Bytes of shares that lie in one memory, of batches that follow one another: taken at once, and on huge pages. It is
-used again once the last of them is dropped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -119,6 +114,7 @@ class RaggedCounts:
     shares: list[tuple[Places, Ints]] = field(default_factory=list)
     _lengths: Ints | None = None
     _offsets: Ints | None = None
+    _longest: int | None = None
 
     @property
     def lengths(self) -> Ints:
@@ -130,6 +126,13 @@ class RaggedCounts:
             for places, counts in self.shares:
                 self._lengths[places] = counts
         return self._lengths
+
+    @property
+    def longest(self) -> int:
+        """The most rows of any sample."""
+        if self._longest is None:
+            self._longest = int(self.lengths.max(initial=0))
+        return self._longest
 
     @property
     def offsets(self) -> Ints:
@@ -153,7 +156,7 @@ class RaggedRows:
     row_nbytes : int
         Bytes of a row.
     filler : ndarray of uint8 or None
-        Where samples are filled up to as many rows as the longest has: one element of what they are filled with.
+        Where samples are filled up to as many rows as the longest has: elements of what they are filled with.
     take : callable
         Gives memory of so many bytes.
     shares : list of ndarray of uint8
@@ -184,7 +187,7 @@ class RaggedRows:
         """Bytes of the rows as the batch has them."""
         if self.filler is None:
             return self.shared_nbytes
-        return self.row_nbytes * self.of.samples * int(self.of.lengths.max(initial=0))
+        return self.row_nbytes * self.of.samples * self.of.longest
 
     def without(self, there: NDArray[np.bool_]) -> RaggedRows:
         """Leave out samples whose rows cannot be had."""
@@ -214,9 +217,9 @@ class RaggedRows:
         return np.arange(len(counts)) * int(counts.max())
 
     def _arranged(self) -> Memory:
-        lengths, begins, nbytes = self.of.lengths, self.of.offsets, self.of.offsets[-1] * self.row_nbytes
+        begins, nbytes = self.of.offsets, self.of.offsets[-1] * self.row_nbytes
         if self.filler is not None:
-            stride = int(lengths.max(initial=0))
+            stride = self.of.longest
             begins, nbytes = np.arange(self.of.samples) * stride, self.of.samples * stride * self.row_nbytes
         memory = self.take(int(nbytes))
         whole, out = np.array([[0, 0, self.row_nbytes]]), np.array([address_of(memory)])
