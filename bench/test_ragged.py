@@ -26,7 +26,7 @@ GZIP_EVENTS = 40_000
 NAMES = "pmt", "time", "charge"
 GZIP = {"compression": "gzip", "compression_opts": 4, "shuffle": True}
 BUDGET, GZIP_BUDGET = "768MiB", "256MiB"  # less than what is stored, so that nothing stays decoded
-OF_PLAIN = {"packed": 0.7, "pad": 0.25}
+OF_PLAIN = {"packed": 0.7, "pad": 0.4}
 """What an epoch's bytes a second are to be of plain rows', by form; of padded ones the bytes that are stored count."""
 
 
