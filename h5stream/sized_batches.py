@@ -51,8 +51,8 @@ class SizedBatches:
     def samples(self, batch_size: int) -> tuple[int, int]:
         """Give how many samples most batches have, about, and how many one may have."""
         lengths = self.lengths if self.chosen is None else self.lengths[self.chosen]
-        shuffled = lengths[permutation(len(lengths))]
-        usual = -(-len(lengths) // (len(cut_by_rows(shuffled, batch_size, self.limit)) - 1))
+        in_turn = np.sort(lengths) if self.limit.bucketed else lengths[permutation(len(lengths))]
+        usual = -(-len(lengths) // (len(cut_by_rows(in_turn, batch_size, self.limit)) - 1))
         return usual, batch_size if self.is_drawn else most_samples(lengths, batch_size, self.limit)
 
     @property

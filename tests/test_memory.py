@@ -81,6 +81,66 @@ def test_an_epoch_in_file_order_takes_a_few_batches(folder):
     assert found["grew"] <= 100 * MIB + SLACK
 
 
+# --- samples of unlike lengths -------------------------------------------------------------------------------
+
+RAGGED = """
+import json, sys
+from pathlib import Path
+from bench.memory import forget_peak, resident_nbytes, warmed
+from h5stream import Bounds, Field, H5StreamLoader
+path, form, options = json.loads(sys.argv[1])
+base = warmed(Path(path).parent)
+forget_peak()
+fields = [Field("hits", rows=Bounds("bounds"), ragged=form), "image"]
+loader = H5StreamLoader(path, 128, True, fields=fields, memory_budget="256MiB", **options)
+for _ in range(2):
+    for batch in loader:
+        pass
+print(json.dumps([loader.window_size.needed_nbytes, resident_nbytes("VmHWM") - base]))
+"""
+
+
+def make_ragged(folder, spread):
+    """Write samples of 1 to 100,000 rows, 4 bytes each, beside 8 KiB of which each has as much; all of it is a hole."""
+    path = folder / f"ragged {spread}.h5"
+    if not path.exists():
+        rng = np.random.default_rng(0)
+        lengths = (
+            np.exp(rng.uniform(0, np.log(1e5), 9_000)).astype("i8")
+            if spread == "of any length"
+            else np.where(rng.random(24_000) < 0.02, 100_000, rng.integers(1, 5_000, 24_000))
+        )
+        lengths[:2] = 1, 100_000
+        creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        creation.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+        creation.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+        with h5py.File(path, "w") as file:
+            for name, kind, shape in (
+                (b"hits", h5py.h5t.IEEE_F32LE, (int(lengths.sum()),)),
+                (b"image", h5py.h5t.STD_U8LE, (len(lengths), 8192)),
+            ):
+                h5py.h5d.create(file.id, name, kind, h5py.h5s.create_simple(shape), creation)
+            file["bounds"] = np.append(0, np.cumsum(lengths))
+    return path
+
+
+@pytest.mark.parametrize("spread", ["of any length", "short but for a few"])
+@pytest.mark.parametrize(
+    ("form", "options"),
+    [
+        ("packed", {}),
+        ("pad", {}),
+        ("list", {"bucket": True}),
+        ("packed", {"max_batch_rows": 400_000}),
+        ("pad", {"max_batch_rows": 400_000, "bucket": True}),
+    ],
+)
+def test_samples_of_1_to_100_000_rows_take_no_more_than_the_budget(folder, spread, form, options):
+    says, grew = in_fork(RAGGED, json.dumps([str(make_ragged(folder, spread)), form, options]))
+    assert says <= 256 * MIB
+    assert grew <= 256 * MIB + SLACK
+
+
 def loader_of(path, *arguments, **options):
     return H5StreamLoader(path, *arguments, fields=["x", "y"], **options)
 

@@ -269,3 +269,42 @@ def test_ragged_rows_go_to_the_device_that_the_slot_is_on(tmp_path, form):
     there = torch.empty(slot_format.nbytes, dtype=torch.uint8, device="meta")
     found, _ = Assembler(layout).batch(there, slot_format, 3, {number: rows}, apart=False)
     assert {each.device.type for each in found} == {"meta"}
+
+
+@pytest.mark.parametrize("stored", [{}, {"chunks": 64, "compression": "gzip"}], ids=["none", "gzip"])
+def test_samples_of_like_lengths_are_padded_where_they_are_read_to(tmp_path, stored):
+    """Windows end inside of batches, some of which hold nothing, or too little to be padded so."""
+    counts = np.random.default_rng(1).integers(20, 25, 300)
+    counts[[7, 100]], counts[200:230] = (0, 60), 0
+    hits = write(tmp_path / "a.h5", counts, **stored)
+    fields = {
+        "hit": Field("hit", rows=Bounds("bounds"), ragged="pad", pad_value=-1),
+        "time": Field("time", rows=Bounds("bounds")),
+        "label": "label",
+    }
+    for window in (30, "auto"):
+        seen = []
+        with H5StreamLoader(tmp_path / "a.h5", 7, True, fields=fields, window=window, num_workers=2) as loader:
+            for batch in loader:
+                values, lengths = batch["hit"]
+                assert values.shape[1] == lengths.max()
+                for k, number in enumerate(batch["label"].tolist()):
+                    assert np.array_equal(values[k, : lengths[k]], hits[number])
+                    assert (values[k, lengths[k] :] == -1).all()
+                    first = counts[:number].sum()
+                    assert batch["time"].sample(k).tolist() == list(range(first, first + counts[number]))
+                    seen.append(number)
+        assert sorted(seen) == list(range(300))
+
+
+def test_of_samples_that_were_padded_some_can_be_left_out():
+    rows = RaggedRows(
+        of=RaggedCounts(3, [(np.arange(3), np.array([2, 3, 1]))]),
+        row_nbytes=1,
+        filler=np.full(8, 9, np.uint8),
+        shares=[np.array([1, 1, 0, 2, 2, 2, 3, 0, 0], np.uint8)],
+    )
+    assert not rows.takes_copying
+    left = rows.without(np.array([True, False, True]))
+    assert rows.arrange().tolist() == [1, 1, 9, 2, 2, 2, 3, 9, 9]
+    assert left.arrange().tolist() == [1, 1, 3, 9]

@@ -173,7 +173,7 @@ def test_objects_that_have_no_rows_of_numbers_are_told(tmp_path, made):
                 file.create_dataset(f"v/{k}", (2,), h5py.vlen_dtype("f4"))
         else:
             file["v/1"] = things[made]
-    with pytest.raises(errors.H5StreamError, match="single value|is empty|variable length|compound|must agree"):
+    with pytest.raises(errors.H5StreamError, match=r"single value|is empty|variable length|compound|must agree"):
         H5Dataset(tmp_path / "a.h5", {"x": Field(".", ragged="list")}, samples=Objects("v/*"))
     if made == "compound":
         with h5py.File(tmp_path / "a.h5", "a") as file:

@@ -162,6 +162,6 @@ def test_columns_that_a_matrix_does_not_have_are_told_before_torch_reads_them(tm
     for wrong in (50_000_000, -2):
         with h5py.File(tmp_path / "a.h5", "a") as file:
             file["X/indices"][7] = wrong
-        with H5StreamLoader(tmp_path / "a.h5", 40, fields=Field("X", ragged="packed")) as loader:
-            with pytest.raises(errors.SourceError, match=f"column {wrong:,}, counted from 0"):
-                next(iter(loader))
+        loader = H5StreamLoader(tmp_path / "a.h5", 40, fields=Field("X", ragged="packed"))
+        with loader, pytest.raises(errors.SourceError, match=f"column {wrong:,}, counted from 0"):
+            next(iter(loader))

@@ -28,6 +28,7 @@ FILES = {part: (f"{part}-full", f"{part}-quick") for part in ("peers", "sweep", 
     "main": ("main-full", "reference-2core"),
     "learning": ("learning",),
     "samples": ("samples",),
+    "ragged": ("ragged",),
 }
 SHUFFLING, LEARNED = DOCS / "shuffling.md", ("<!-- learning: start -->\n", "<!-- learning: end -->")
 _MADE = """\
@@ -79,6 +80,15 @@ def benchmarks_page(reports: dict[str, dict[str, Any] | None]) -> str:
             "`DataLoader` with a worker for each processor. `bench/test_samples.py` has files and readers.\n",
             samples_table(samples) + "\n",
         ]
+    if ragged := reports.get("ragged"):
+        parts += [
+            "## Ragged samples\n",
+            machine_line(ragged) + "\n",
+            "Shuffled epochs of events of 400 rows of three fields of float32 on average, whose bounds a dataset says; "
+            "*of plain rows* is what as many bytes come at that are rows of one dataset, in turns with ours. Of padded "
+            "ones the bytes that are stored count. `bench/test_ragged.py` writes the files.\n",
+            ragged_table(ragged) + "\n",
+        ]
     if sweep:
         parts += [
             "## One thing varied at a time\n",
@@ -112,6 +122,17 @@ def samples_table(report: dict[str, Any]) -> str:
         for one in report["results"]
     )
     return "\n".join([*heads, "|---|---|---:|---:|---:|---:|", *rows])
+
+
+def ragged_table(report: dict[str, Any]) -> str:
+    """Make the Markdown table of ragged samples."""
+    rows = (
+        f"| {one['case']} | {one['stored']} | {one['samples_per_s']:,.0f} | {one['gb_per_s']:.2f} | "
+        f"{one['of_plain']:.2f} |"
+        for one in report["results"]
+    )
+    heads = ["| `ragged=` | stored | ours, samples/s | GB/s | of plain rows |", "|---|---|---:|---:|---:|"]
+    return "\n".join([*heads, *rows])
 
 
 def _said(base: dict[str, Any]) -> str:

@@ -115,14 +115,14 @@ class Assembler:
         assert dtype is not None
         assert f.ragged is not None
         memory, counts = rows.arrange(), rows.of
-        shape: tuple[int, ...] = (int(counts.offsets[-1]), *f.row_shape)
-        if f.ragged.form == DENSE:
-            shape = (len(counts.lengths), f.ragged.wanted)
-        elif f.ragged.form in ("pad", STACKED):
-            shape = (len(counts.lengths), int(counts.lengths.max(initial=0)), *f.row_shape)
         # Made of the array itself, which says when its memory may be used again.
         values = torch.frombuffer(memory, dtype=dtype) if memory.nbytes else torch.empty(0, dtype=dtype)
-        values = values.view(shape) if len(shape) > 1 else values
+        if f.ragged.form == DENSE:
+            values = values.view(len(counts.lengths), f.ragged.wanted)
+        elif f.ragged.form in ("pad", STACKED):
+            values = values.view(len(counts.lengths), counts.longest, *f.row_shape)
+        elif f.row_shape:
+            values = values.view(int(counts.offsets[-1]), *f.row_shape)
         values = values if f.cast is None or f.cast == dtype else cast(values, f.cast)
         found = in_form(values, counts.lengths, counts.offsets, f.ragged.form)
         return found if device.type == "cpu" else with_tensors(found, lambda tensor: tensor.to(device))

@@ -22,6 +22,9 @@ from h5stream.storage.source import SourceIdentity
 
 _log = logging.getLogger("h5stream")
 
+FILLER_ITEMS = 64
+"""Elements of what ragged rows are padded with that are laid out beforehand."""
+
 ARRANGED_AHEAD = 3
 """Batches whose ragged rows are arranged before they are asked for: one for each of two readers, and the next one."""
 
@@ -47,8 +50,7 @@ def _join(objects: dict[int, Any]) -> None:
 
 def _ragged_rows(field: FieldLayout, rows: int, memory: RaggedMemory) -> RaggedRows:
     assert field.ragged is not None
-    is_padded = field.ragged.form == "pad"
-    filler = np.array([field.ragged.pad_value]).astype(field.dtype).view(np.uint8) if is_padded else None
+    filler = _filler(field.ragged.pad_value, field.dtype) if field.ragged.form == "pad" else None
     matrix = Matrix(field.dtype, field.ragged.places) if field.ragged.places is not None else None
     return RaggedRows(
         of=RaggedCounts(rows),
@@ -58,6 +60,11 @@ def _ragged_rows(field: FieldLayout, rows: int, memory: RaggedMemory) -> RaggedR
         width=field.ragged.width,
         take=memory.take,
     )
+
+
+def _filler(value: float, dtype: np.dtype[Any]) -> NDArray[np.uint8]:
+    """Give a value so often that filling rows with it takes few copies."""
+    return np.full(FILLER_ITEMS, value).astype(dtype).view(np.uint8)
 
 
 @dataclass(slots=True)

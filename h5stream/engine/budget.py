@@ -30,6 +30,7 @@ from h5stream.engine.landing.resident import GATHERED_NBYTES, datasets_to_keep, 
 from h5stream.engine.landing.unfiltered import reach_of
 from h5stream.errors import BudgetError, OptionError
 from h5stream.order.epoch import OrderSettings
+from h5stream.order.sized import POOL_BATCHES
 from h5stream.order.transfer import transfer_rows
 from h5stream.order.windows import first_rows
 from h5stream.samples.box_space import BoxSpace
@@ -116,10 +117,16 @@ class LimitedField:
         The field's.
     rows : int or None
         Rows of a batch, at most; None where only samples of like lengths come together.
+    samples : int
+        Samples of a batch, at most.
+    bucketed : bool
+        Whether samples of like lengths come together.
     """
 
     number: int
     rows: int | None
+    samples: int
+    bucketed: bool
 
 
 def shape_of(
@@ -164,6 +171,7 @@ def shape_of(
         span_nbytes=_span_nbytes(layout, planned),
         anywhere=not planned and _rows_anywhere(read) and not any(field.ragged for field in layout.fields),
         ragged=tuple(_ragged_bytes(layout, limited)),
+        room=0 if limited is None else limited.samples,
     )
 
 
@@ -171,8 +179,12 @@ def _ragged_bytes(layout: SampleLayout, limited: LimitedField | None) -> Iterato
     for number, one in layout.ragged.items():
         assert one.counts is not None
         field = layout.fields[number]
-        rows = None if limited is None or limited.number != number else limited.rows
-        yield _bytes_of(one.counts * field.placed_nbytes, field, None if rows is None else rows * field.placed_nbytes)
+        found = _bytes_of(one.counts * field.placed_nbytes, field)
+        if limited is not None and limited.bucketed:
+            found = replace(found, longest=tuple(_means_of_longest(one.counts * field.placed_nbytes)))
+        if limited is not None and limited.rows is not None and one.counts is layout.ragged[limited.number].counts:
+            found = replace(found, limit=limited.rows * field.placed_nbytes)
+        yield found
     for field in layout.fields:
         if field.kind == "object" and field.images is not None:
             mean, most = field.images.mean_nbytes, field.images.most_nbytes
@@ -183,13 +195,19 @@ def _ragged_bytes(layout: SampleLayout, limited: LimitedField | None) -> Iterato
         yield _bytes_of(np.concatenate(every), field)
 
 
-def _bytes_of(nbytes: NDArray[np.int64], field: FieldLayout, limit: int | None = None) -> RaggedBytes:
+def _means_of_longest(lengths: NDArray[np.int64]) -> Iterator[float]:
+    """Give the mean of all, of the longest half, quarter and so on: one of as many as are sorted with one another."""
+    ascending = np.sort(lengths)
+    for power in range(POOL_BATCHES.bit_length()):
+        yield float(ascending[len(lengths) - (-(-len(lengths) >> power)) :].mean())
+
+
+def _bytes_of(nbytes: NDArray[np.int64], field: FieldLayout) -> RaggedBytes:
     return RaggedBytes(
         mean=float(nbytes.mean()),
         deviation=float(nbytes.std()),
         most=int(nbytes.max()),
         arranged=_arranged_nbytes(field, int(nbytes.max())),
-        limit=limit,
     )
 
 
@@ -370,8 +388,6 @@ class Sizing:
         Whether windows are read whole, whatever rows cost.
     limited : LimitedField or None
         What batches are cut by.
-    room : int
-        Rows that a slot holds where that is more than `batch_rows`. What no row is written to takes no memory.
     """
 
     layout: SampleLayout
@@ -385,12 +401,11 @@ class Sizing:
     device_nbytes: int | None = None
     whole_windows: bool = False
     limited: LimitedField | None = None
-    room: int = 0
 
     @property
     def most_rows(self) -> int:
         """Rows of a batch, at most."""
-        return max(self.batch_rows, self.room)
+        return max(self.batch_rows, 0 if self.limited is None else self.limited.samples)
 
     @property
     def rows(self) -> int:

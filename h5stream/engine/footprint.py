@@ -60,6 +60,16 @@ SAMPLER_ROW_NBYTES = 48
 """Bytes that it takes for each row: which row, where it goes, and both sorted by batch."""
 
 
+PADDING_SHARE = 4
+"""Samples that are padded are read to where they lie in the end if that takes no more than one part in so many beside
+them: they are not copied then, but take more as long as the batch waits."""
+
+
+SHARES_NBYTES = 8 * 1024 * 1024
+"""Bytes of ragged rows that lie in one memory, of batches that follow one another: taken at once, and on huge pages.
+It is used again once the last of them is dropped."""
+
+
 def packed_nbytes(field_nbytes: Sequence[int], rows: int) -> int:
     """Give the bytes of a slot that holds so many rows of fields, in whole pages as slots are.
 
@@ -86,6 +96,9 @@ class RaggedBytes:
         What a sample takes at most once it is filled up, or dense; 0 where it stays as it is read.
     limit : int or None
         Of a batch, where batches are cut by it, padded or not.
+    longest : tuple of float
+        Mean of all samples, of the largest half, quarter and so on, where batches are of samples of like lengths; the
+        largest batch of so many.
     """
 
     mean: float
@@ -93,15 +106,27 @@ class RaggedBytes:
     most: int
     arranged: int = 0
     limit: int | None = None
+    longest: tuple[float, ...] = ()
 
     def of(self, samples: int) -> int:
         """Give the bytes that a batch of so many samples takes: few batches in ten thousand take more."""
         likely = math.ceil(samples * self.mean + 4 * math.sqrt(samples) * self.deviation)
+        likely += likely // PADDING_SHARE if self.is_padded else 0
         return self._limited(min(samples * self.most, max(likely, self.most)))
+
+    def largest(self, samples: int, batches: int) -> int:
+        """Give the bytes that the largest of so many batches takes."""
+        some = self.longest[: batches.bit_length() + 1]
+        return max(self.of(samples), self._limited(math.ceil(samples * some[-1])) if some else 0)
 
     def padded(self, samples: int) -> int:
         """Give the bytes that they take once they are filled up, or dense."""
-        return self._limited(samples * self.arranged)
+        return self._limited(samples * self.arranged) if self.is_padded else samples * self.arranged
+
+    @property
+    def is_padded(self) -> bool:
+        """Whether all samples of a batch are filled up to as many rows as the largest of it has."""
+        return 0 < self.arranged == self.most
 
     def _limited(self, nbytes: int) -> int:
         return nbytes if self.limit is None else min(nbytes, self.limit)
@@ -141,6 +166,8 @@ class Shape:
         Whether rows can be read one by one at about the same cost, so that ``"all"`` need not fit into memory.
     ragged : tuple of RaggedBytes
         What samples have of each ragged field.
+    room : int
+        Samples that a slot has room for, where a batch may have more than most have.
     """
 
     rows: int
@@ -157,6 +184,7 @@ class Shape:
     span_nbytes: float = 0.0
     anywhere: bool = False
     ragged: tuple[RaggedBytes, ...] = ()
+    room: int = 0
 
     @property
     def row_nbytes(self) -> int:
@@ -188,11 +216,17 @@ class Shape:
     def batch_nbytes(self, batch_size: int) -> int:
         """Give the bytes of a batch: of its slot, and of what does not lie in one."""
         ragged = sum(each.of(batch_size) for each in self.ragged)
-        return packed_nbytes(self.field_nbytes, batch_size) + self.objects * OBJECT_NBYTES * batch_size + ragged
+        # Slots are used again: sooner or later each has held as many samples as it has room for.
+        packed = packed_nbytes(self.field_nbytes, max(batch_size, self.room))
+        return packed + self.objects * OBJECT_NBYTES * batch_size + ragged
 
-    def padded_nbytes(self, batch_size: int) -> int:
-        """Give the bytes of what is padded when a batch is handed over."""
-        return sum(each.padded(batch_size) for each in self.ragged)
+    def held_nbytes(self, batch_size: int, window_rows: int) -> int:
+        """Give the bytes of a batch when it is handed over: the largest of a window, with what is padded then."""
+        batches = window_rows // batch_size
+        more = sum(
+            one.largest(batch_size, batches) - one.of(batch_size) + one.padded(batch_size) for one in self.ragged
+        )
+        return self.batch_nbytes(batch_size) + more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -392,12 +426,17 @@ class _Sizer:
 
     @property
     def fixed(self) -> int:
-        """Bytes that are taken whatever the windows are.
+        """Bytes that are taken whatever the windows are."""
+        shape = self.shape
+        shared = min(SHARES_NBYTES, math.ceil(shape.rows * sum(one.mean for one in shape.ragged)))
+        return shape.kept_nbytes + shape.data_nbytes + shared
 
-        With the batch that the training loop holds, and the next, which it is given before it drops that one.
+    def _held(self, rows: int) -> int:
+        """Give the bytes of what the training loop holds of windows of so many rows.
+
+        That is a batch, and the next, which it is given before it drops that one.
         """
-        held = 2 * (self.slot + self.shape.padded_nbytes(self.batch_size))
-        return self.shape.kept_nbytes + self.shape.data_nbytes + held
+        return 2 * self.shape.held_nbytes(self.batch_size, rows)
 
     def automatic(self, wished: int) -> Footprint:
         """Size windows of as many rows as are wished for, or as fit twice."""
@@ -428,8 +467,8 @@ class _Sizer:
         return math.ceil(min(rows, self.shape.rows) / self.batch_size) + 1
 
     def _twice(self, rows: int) -> int:
-        """Give the bytes of two windows of so many rows, with their plans."""
-        return 2 * self._least_slots(rows) * self.slot + self.shape.plan_nbytes(rows)
+        """Give the bytes of two windows of so many rows, with their plans and what is held of them."""
+        return 2 * self._least_slots(rows) * self.slot + self.shape.plan_nbytes(rows) + self._held(rows)
 
     def _most_rows(self, share: int, wished: int) -> int:
         """Give the rows of a window of which two fit, in whole blocks, because a window ends at a block's edge."""
@@ -438,23 +477,24 @@ class _Sizer:
         while low < high:
             middle = (low + high + 1) // 2
             low, high = (middle, high) if self._twice(middle * self.batch_size) <= share else (low, middle - 1)
-        if low == 0 and 2 * self.slot + self.shape.plan_nbytes(self.batch_size) <= share:
+        least = self.batch_size
+        if low == 0 and 2 * self.slot + self.shape.plan_nbytes(least) + self._held(least) <= share:
             low = 1  # two windows of a batch each, if they do not begin inside one
         return max(min(block_rows, wished), low * self.batch_size // block_rows * block_rows)
 
     def _sized(self, rows: int, must_hold: int, window: int | str, first: int, wished: int) -> Footprint:
         shape, slot = self.shape, self.slot
-        plan = shape.plan_nbytes(must_hold)
+        plan, fixed = shape.plan_nbytes(must_hold), self.fixed + self._held(must_hold)
         least = self._least_slots(must_hold)
-        needed = self.fixed + plan + least * slot + shape.scratch_nbytes
+        needed = fixed + plan + least * slot + shape.scratch_nbytes
         if needed > self.budget:
             raise self._too_small(window, needed)
         threads = self._threads_in(self.budget - needed, window)
         scratch = max(1, threads) * shape.scratch_nbytes
-        affordable = (self.budget - self.fixed - plan - scratch) // slot
+        affordable = (self.budget - fixed - plan - scratch) // slot
         # The end of one epoch and the beginning of the next, at most.
         most = max(least, min(2 * (math.ceil(rows / self.batch_size) + 2), 2 * math.ceil(shape.rows / self.batch_size)))
-        taken = self._taken(int(min(affordable, most)), threads, plan)
+        taken = self._taken(int(min(affordable, most)), threads, plan, fixed)
         return HostWindow(window_rows=rows, first_window_rows=first, wished_rows=wished, **taken)
 
     def _threads_in(self, spare: int, window: int | str) -> int:
@@ -480,25 +520,26 @@ class _Sizer:
         shape, slot = self.shape, self.slot
         # What is read in file order is faster by half; this is for what does not fit so.
         plan = math.ceil(shape.rows * (shape.place_nbytes + SORT_KEY_NBYTES))
-        spare = self.budget - self.fixed - plan - shape.scratch_nbytes - 2 * slot
+        fixed = self.fixed + self._held(shape.rows)
+        spare = self.budget - fixed - plan - shape.scratch_nbytes - 2 * slot
         if spare < 0:
             return None
         threads = min(self.threads, 1 + spare // shape.scratch_nbytes)
-        affordable = (self.budget - self.fixed - plan - max(1, threads) * shape.scratch_nbytes) // slot
+        affordable = (self.budget - fixed - plan - max(1, threads) * shape.scratch_nbytes) // slot
         at_once = min(affordable // 2, max(AUTO_BATCHES, AT_ONCE_NBYTES // slot))
-        rows, taken = shape.rows, self._taken(2 * at_once, threads, plan)
+        rows, taken = shape.rows, self._taken(2 * at_once, threads, plan, fixed)
         return GatheredBatches(
             window_rows=rows, first_window_rows=rows, wished_rows=rows, batches_at_once=at_once, **taken
         )
 
-    def _taken(self, batches: int, threads: int, plan: int) -> dict[str, Any]:
+    def _taken(self, batches: int, threads: int, plan: int, fixed: int) -> dict[str, Any]:
         """Give what of a footprint says what is taken."""
         scratch = max(1, threads) * self.shape.scratch_nbytes
         return {
             "slot_rows": self.batch_size,
             "max_open_batches": batches,
             "memory_budget": self.budget,
-            "needed_nbytes": self.fixed + plan + scratch + batches * self.slot,
+            "needed_nbytes": fixed + plan + scratch + batches * self.slot,
             "threads": threads,
             "batch_nbytes": self.slot,
             "plan_nbytes": plan,

@@ -48,6 +48,11 @@ processor time for 512 MiB: 62 without, 50 with 4 lines two rows ahead, 44 with 
 rows of 4 KiB: 60, 34 with 4 or 8 lines, 41 with all 64."""
 
 
+_SPANS_AHEAD = 4
+"""Of a span that comes so many later the lines at both its ends are asked for, which are written in part: 40,000
+samples of three times 400 float32 took 58 ms of processor time without that, and 43 with it."""
+
+
 @jit
 def _copy_run(target, source, count):
     """Copy one run of a row: past the cache where it is long, in one instruction where it is short."""
@@ -130,6 +135,11 @@ def _scatter_spans(source, source_stride, segments, in_rows, lengths, batch, wit
         base, target = row + segments[0, 0], place + segments[0, 1]
         loose = base | source_stride | target | row_nbytes
         if count == source_stride and count == row_nbytes:
+            k = i + _SPANS_AHEAD
+            if k < in_rows.shape[0]:
+                coming = slots[batch[k]] + field_offset + within[k] * row_nbytes
+                prefetch(coming)
+                prefetch(coming + lengths[k] * row_nbytes - 1)
             _copy_run(place, row, lengths[i] * row_nbytes)
         elif count == 8 and loose & 7 == 0:
             for k in range(lengths[i]):

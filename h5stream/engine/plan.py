@@ -140,24 +140,29 @@ class Placement:
         """Give the rows that a table has for samples, which go to the same places."""
         return replace(self, rows=table[self.rows])
 
-    def stretched(self, lookup: Lookup, fields: Iterable[int], *, are_values: bool = False) -> Placement:
+    def stretched(
+        self, lookup: Lookup, fields: Iterable[int], *, are_values: bool = False, is_padded: bool = False
+    ) -> Placement:
         """Give the rows of a ragged dataset that samples have, one sample after the other in each batch's share.
 
         Of values of variable length, each sample has one row, which goes to where its first item goes.
         """
-        order = np.lexsort((self.within, self.batch))
-        samples, batch = self.rows[order], self.batch[order]
+        samples = self.rows
         assert lookup.counts is not None
         first, counts = lookup.rows[samples], lookup.counts[samples]
         if lookup.spare is not None:
             first = first + (fractions_of(samples, *self.drawn, CROPS) * (lookup.spare[samples] + 1)).astype(np.int64)
-        share = Share.of(fields, batch, self.within[order], counts)
+        # By batch and place, of which no two samples have the same.
+        order = np.argsort(self.batch * (int(self.within.max(initial=0)) + np.int64(1)) + self.within)
+        batch = self.batch[order]
+        share = Share.of(fields, batch, self.within[order], counts[order], is_padded=is_padded)
+        within = np.empty_like(counts)
+        within[order] = share.starts[:-1] - share.begins[batch]
         some = np.flatnonzero(counts)
-        within = share.starts[:-1] - share.begins[batch]
         kind = place_dtype(int(max((first + counts).max(initial=0), share.starts[-1])))
         return Placement(
             rows=first[some].astype(kind),
-            batch=batch[some].astype(kind),
+            batch=self.batch[some].astype(kind),
             within=within[some].astype(kind),
             counts=None if are_values else counts[some].astype(kind),
             share=share,

@@ -12,7 +12,7 @@ import collections
 import operator
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.engine import kernels
+from h5stream.engine.footprint import FIELD_ALIGNMENT, PADDING_SHARE, SHARES_NBYTES
 from h5stream.engine.slots import Memory, address_of, map_memory
 from h5stream.errors import SourceError
 from h5stream.order.places import Places
@@ -48,7 +49,8 @@ class Share:
     counts : ndarray of int64
         Its rows.
     starts : ndarray of int64
-        Where they begin among all that the window brings, and where the last end.
+        Where they begin among all that the window brings, and where the last end: one behind the other, or, where
+        little of that is padding, as far apart as the longest of their batch is long.
     """
 
     fields: tuple[int, ...]
@@ -58,11 +60,15 @@ class Share:
     starts: Ints
 
     @classmethod
-    def of(cls, fields: Iterable[int], batch: Places, within: Places, counts: Ints) -> Share:
+    def of(
+        cls, fields: Iterable[int], batch: Places, within: Places, counts: Ints, *, is_padded: bool = False
+    ) -> Share:
         """Take samples by ascending batch and place."""
         last = int(batch[-1]) if len(batch) else -1
         edges = np.searchsorted(batch, np.arange(last + 2))
         starts = np.append(0, np.cumsum(counts))
+        if is_padded:
+            starts = _padded_starts(edges, batch, counts, starts)
         return cls(fields=tuple(fields), edges=edges, within=within, counts=counts, starts=starts)
 
     @property
@@ -74,6 +80,19 @@ class Share:
         """Give the places of the samples that rows belong to, by their batch and their number in its share."""
         found = np.searchsorted(self.starts[:-1], self.begins[batch] + row, side="right") - 1
         return self.within[found]
+
+
+def _padded_starts(edges: Ints, batch: Places, counts: Ints, starts: Ints) -> Ints:
+    """Give the starts of samples that are padded where they are read to, in batches where that takes little more."""
+    samples, begins = np.diff(edges), starts[edges]
+    some, longest = np.flatnonzero(samples), np.zeros_like(samples)
+    longest[some] = np.maximum.reduceat(counts, edges[some])
+    rows = np.diff(begins)
+    apart = samples * longest <= rows + rows // PADDING_SHARE
+    placed = np.append(0, np.cumsum(np.where(apart, samples * longest, rows)))
+    numbers = np.arange(len(counts)) - edges[batch]
+    inside = np.where(apart[batch], numbers * longest[batch], starts[:-1] - begins[batch])
+    return np.append(placed[batch] + inside, placed[-1])
 
 
 def _plainly(nbytes: int) -> Memory:
@@ -96,15 +115,25 @@ class RaggedCounts:
     shares: list[tuple[Places, Ints]] = field(default_factory=list)
     _lengths: Ints | None = None
     _offsets: Ints | None = None
+    _longest: int | None = None
 
     @property
     def lengths(self) -> Ints:
         """The rows of each sample, once all shares are there."""
+        if self._lengths is None and len(self.shares) == 1 and len(self.shares[0][1]) == self.samples:
+            self._lengths = self.shares[0][1]  # places ascend, so these are all of them in turn
         if self._lengths is None:
             self._lengths = np.zeros(self.samples, dtype=np.int64)
             for places, counts in self.shares:
                 self._lengths[places] = counts
         return self._lengths
+
+    @property
+    def longest(self) -> int:
+        """The most rows of any sample."""
+        if self._longest is None:
+            self._longest = int(self.lengths.max(initial=0))
+        return self._longest
 
     @property
     def offsets(self) -> Ints:
@@ -135,7 +164,7 @@ class RaggedRows:
     row_nbytes : int
         Bytes of a row.
     filler : ndarray of uint8 or None
-        Where samples are filled up to as many rows as the longest has: one element of what they are filled with.
+        Where samples are filled up to as many rows as the longest has: elements of what they are filled with.
     matrix : Matrix or None
         Where they are values of a sparse matrix that come dense.
     columns : RaggedRows or None
@@ -163,7 +192,7 @@ class RaggedRows:
     @property
     def takes_copying(self) -> bool:
         """Whether rows have to be copied to lie as the batch has them."""
-        return self.filler is not None or self.matrix is not None or len(self.shares) != 1
+        return self.matrix is not None or not self._is_together
 
     @property
     def shared_nbytes(self) -> int:
@@ -175,16 +204,22 @@ class RaggedRows:
         """Bytes of the rows as the batch has them."""
         if self.matrix is not None:
             return self.of.samples * (int(self.matrix.places.max(initial=-1)) + 1) * self.row_nbytes
-        if self.filler is None:
-            return self.shared_nbytes
-        return self.row_nbytes * self.of.samples * int(self.of.lengths.max(initial=0))
+        return self._filled_nbytes
+
+    @property
+    def _filled_nbytes(self) -> int:
+        return self.shared_nbytes if self.filler is None else self.row_nbytes * self.of.samples * self.of.longest
+
+    @property
+    def _is_together(self) -> bool:
+        return len(self.shares) == 1 and self.shares[0].nbytes == self._filled_nbytes
 
     def without(self, there: NDArray[np.bool_]) -> RaggedRows:
         """Leave out samples whose rows cannot be had."""
         number = np.cumsum(there) - 1
         left = replace(self, of=RaggedCounts(int(there.sum())), shares=[])
         for (places, counts), memory in zip(self.of.shares, self.shares, strict=True):
-            begins = np.cumsum(counts) - counts
+            begins = self._begins(counts, memory)
             for k in np.flatnonzero(there[places]).tolist():
                 left.of.shares.append((number[places[k : k + 1]], counts[k : k + 1]))
                 left.shares.append(memory[begins[k] * self.row_nbytes : (begins[k] + counts[k]) * self.row_nbytes])
@@ -194,12 +229,14 @@ class RaggedRows:
         """Give the bytes of the rows as the batch has them; done once."""
         if self.memory is None:
             # Places ascend, so the samples of one share are all of them in turn.
-            is_together = self.filler is None and len(self.shares) == 1
-            together = self.shares[0] if is_together else self._arranged()
+            together = self.shares[0] if self._is_together else self._arranged()
             if self.width:
                 self._check_columns(together)
             self.memory = together if self.matrix is None else self._dense(self.matrix, together)
             self.shares = []
+            if self.filler is not None and len(self.memory):
+                used, stride = self.of.lengths * self.row_nbytes, len(self.memory) // self.of.samples
+                kernels.fill_behind(address_of(self.memory), stride, used, address_of(self.filler), len(self.filler))
         return self.memory
 
     def _dense(self, matrix: Matrix, together: Memory) -> Memory:
@@ -224,22 +261,24 @@ class RaggedRows:
                 "with what wrote it"
             )
 
+    def _begins(self, counts: Ints, share: Memory) -> Ints:
+        """Give where the samples of a share begin in it."""
+        if len(share) == self.row_nbytes * int(counts.sum()):
+            return np.cumsum(counts) - counts
+        return np.arange(len(counts)) * int(counts.max())
+
     def _arranged(self) -> Memory:
-        lengths, begins, nbytes = self.of.lengths, self.of.offsets, self.of.offsets[-1] * self.row_nbytes
+        begins, nbytes = self.of.offsets, self.of.offsets[-1] * self.row_nbytes
         if self.filler is not None:
-            stride = int(lengths.max(initial=0))
+            stride = self.of.longest
             begins, nbytes = np.arange(self.of.samples) * stride, self.of.samples * stride * self.row_nbytes
         memory = self.take(int(nbytes))
         whole, out = np.array([[0, 0, self.row_nbytes]]), np.array([address_of(memory)])
         for (places, counts), share in zip(self.of.shares, self.shares, strict=True):
             kernels.scatter_spans(
-                address_of(share), self.row_nbytes, whole, np.cumsum(counts) - counts, counts, np.zeros_like(counts),
+                address_of(share), self.row_nbytes, whole, self._begins(counts, share), counts, np.zeros_like(counts),
                 begins[places], out, 0, self.row_nbytes,
             )  # fmt: skip
-        if self.filler is not None:
-            kernels.fill_behind(
-                out[0], stride * self.row_nbytes, lengths * self.row_nbytes, address_of(self.filler), len(self.filler)
-            )
         return memory
 
 
@@ -281,14 +320,36 @@ def lend(
         for counts, low, high in zip(of, share.edges.tolist(), share.edges[1:].tolist(), strict=False):
             counts.shares.append((share.within[low:high], share.counts[low:high]))
         rows = np.diff(share.begins)
+        sizes = rows[:, None] * np.array([row_nbytes[number] for number in share.fields])
+        pieces = _pieces(sizes, take)
         for number in share.fields:
             found[number] = np.zeros(len(objects), dtype=np.int64)
-            for k, nbytes in enumerate((rows * row_nbytes[number]).tolist()):
-                ragged, memory = objects[k][number], take(nbytes)
+        for k, some in enumerate(pieces):
+            for number, memory in zip(share.fields, some, strict=True):
+                ragged = objects[k][number]
                 ragged.of = of[k]
                 ragged.shares.append(memory)
                 found[number][k] = address_of(memory)
     return found
+
+
+def _pieces(sizes: Ints, take: Callable[[int], Memory]) -> Iterator[list[Memory]]:
+    """Give memory for each of some fields of one batch after the other, of a few batches together."""
+    aligned = -(-sizes // FIELD_ALIGNMENT) * FIELD_ALIGNMENT
+    ends = np.cumsum(aligned.sum(axis=1))
+    first = 0
+    while first < len(sizes):
+        before = int(ends[first - 1]) if first else 0
+        after = max(first + 1, int(np.searchsorted(ends, before + SHARES_NBYTES, side="right")))
+        # Not slices of the array, which would refer to what that stands on: it would be used again at once.
+        memory, at = take(max(1, int(ends[after - 1]) - before)).data, 0
+        for each, stride in zip(sizes[first:after].tolist(), aligned[first:after].tolist(), strict=True):
+            some = []
+            for nbytes, step in zip(each, stride, strict=True):
+                some.append(np.frombuffer(memory, np.uint8, nbytes, at))
+                at += step
+            yield some
+        first = after
 
 
 class RaggedMemory:

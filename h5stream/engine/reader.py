@@ -120,10 +120,13 @@ class RowReader:
         self._lookups = {one.dataset: narrowed(one.rows) for one in layout.lookups if one.counts is None}
         self.ragged_memory = RaggedMemory()
         # Those of which samples have the same rows are planned together.
-        self._ragged: dict[tuple[int, bool], list[Lookup]] = {}
+        self._ragged: dict[tuple[int, bool, bool], list[Lookup]] = {}
         for one in layout.lookups:
             if one.counts is not None:
-                key = id(one.counts), layout.datasets[one.dataset][0].heap is None
+                part = layout.datasets[one.dataset][0]
+                filled = [layout.fields[target.field].ragged for target in part.targets]
+                is_padded = all(each is not None and each.form == "pad" for each in filled)
+                key = id(one.counts), part.heap is not None, is_padded
                 self._ragged.setdefault(key, []).append(one)
         ragged = {one.dataset for some in self._ragged.values() for one in some}
         for dataset in self._datasets:
@@ -212,11 +215,11 @@ class RowReader:
         for dataset, table in self._lookups.items():
             looked_up = placement.each_row().looked_up(table)
             yield from self._plan_some(looked_up, task_nbytes, [dataset], resident)
-        for lookups in self._ragged.values():
+        for (_, are_values, is_padded), lookups in self._ragged.items():
             datasets = [one.dataset for one in lookups]
             filled = (target.field for dataset in datasets for target in layout.datasets[dataset][0].targets)
-            are_values = layout.datasets[datasets[0]][0].heap is not None
-            rows = placement.each_row().stretched(lookups[0], filled, are_values=are_values)
+            how = {"are_values": are_values, "is_padded": is_padded}
+            rows = placement.each_row().stretched(lookups[0], filled, **how)
             if len(rows):
                 yield from self.plan_rows(rows, task_nbytes, datasets)
         yield from self._columns.plan(placement)

@@ -63,9 +63,11 @@ def sizing_for(
     """Give what the size of windows depends on, and the sampler's batches with the room that there is for each."""
     rows = given.said_rows if given is not None else min(settings.batch_rows or 1, len(dataset))
     budget, most_budget = settings.budget()
-    most = 0
+    limited = None
     if sized is not None and rows is not None:
         rows, most = sized.samples(rows)
+        limit = sized.limit
+        limited = LimitedField(number=sized.field, rows=limit.rows, samples=most, bucketed=limit.bucketed)
     sizing = Sizing(
         layout=dataset.layout,
         selected=dataset.rows,
@@ -78,8 +80,7 @@ def sizing_for(
         shuffle=settings.shuffle or settings.order is not None or not dataset.is_in_file_order,
         device_nbytes=None if settings.window_device is None or backend is None else backend.total_nbytes(),
         whole_windows=settings.order is not None,
-        limited=None if sized is None else LimitedField(number=sized.field, rows=sized.limit.rows),
-        room=most,
+        limited=limited,
     )
     if given is None or rows is not None:
         return sizing, given

@@ -350,7 +350,11 @@ class UnfilteredRows:
         """Cut rows of the part, ascending, into tasks of about as many bytes."""
         reach, placement = self.reach, self._cut(placement)
         rows, total = placement.rows, placement.total_rows
-        between = max(0, int(rows[-1] - rows[0]) * reach.stride // total - reach.row_nbytes)
+        begin, end = rows[0], rows[-1]
+        if placement.counts is not None:  # of few spans it costs little to leave out what is skipped between blocks
+            gaps = rows[1:] - (rows[:-1] + placement.counts[:-1])
+            begin, end = 0, total + int(gaps[(gaps > 0) & (gaps * np.int64(reach.stride) <= reach.gap_nbytes)].sum())
+        between = max(0, int(end - begin) * reach.stride // total - reach.row_nbytes)
         along = between <= reach.gap_nbytes
         cost = reach.row_nbytes + (between if along else len(reach.extents) * READ_COST_NBYTES)
         for some in placement.in_steps(max(1, task_nbytes // max(1, cost))):
