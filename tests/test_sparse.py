@@ -155,3 +155,12 @@ def test_what_cannot_be_streamed_is_told(tmp_path):
         pytest.raises(errors.SourceError, match="column 77"),
     ):
         list(loader)
+
+
+def test_chunks_that_rows_cut_are_decoded_hardly_more_than_once(tmp_path):
+    dense = some_matrix(4000, 400)  # some 120 values a row
+    write(tmp_path / "a.h5", dense, options={"compression": "gzip", "chunks": (4096,)})
+    with H5StreamLoader(tmp_path / "a.h5", 64, fields=Field("X", ragged="packed"), shuffle=True, window=1000) as loader:
+        for _ in loader:
+            pass
+        assert loader.stats().read_amplification < 1.25

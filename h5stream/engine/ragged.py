@@ -120,7 +120,7 @@ class Matrix(NamedTuple):
 
     name: str
     dtype: np.dtype[Any]
-    places: Ints
+    places: NDArray[np.int32]
 
 
 @dataclass(slots=True, kw_only=True)

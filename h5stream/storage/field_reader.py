@@ -42,6 +42,7 @@ from h5stream.storage.layout import (
 )
 from h5stream.storage.lookups import LookedUp
 from h5stream.storage.nearest import did_you_mean
+from h5stream.storage.object_bytes import part_of_bytes
 from h5stream.storage.object_rows import object_rows
 from h5stream.storage.once import once_of
 from h5stream.storage.parts import PartReader
@@ -90,6 +91,7 @@ class FieldReader:
         self._named: list[LookedUp] = []
         self._is_object, self.whole = isinstance(samples, Objects), list[DatasetPart]()
         self._image_rows: dict[int, str] = {}
+        self._bytes: list[DatasetPart] = []
         self.groups: dict[Any, tuple[Place, Columns, str, tuple[Along, ...], list[Target]]] = {}
 
     def read(self, shape: SampleShape, group: str = "") -> FileParts:
@@ -115,6 +117,7 @@ class FieldReader:
         for one in self._stretches:
             one.known.add_stretches(one.values, next(iter(lengths.values())), one.first, self.identity.path)
         parts = tuple(self._with_lengths(self._parts.part(*group)) for group in self.groups.values())
+        parts = (*parts, *self._bytes)
         if not parts and self._stretches:
             name = names_of(self._stretches[0].said)[0]
             parts = (self._rows_alone(*find_dataset(self.file, name, self.identity.path, self.guard)[:2], lengths),)
@@ -175,6 +178,8 @@ class FieldReader:
             return self._look_up(place, field)
         if field.names is not None:
             return self._look_up_objects(place, field, lengths)
+        if field.decode and self._is_object:
+            return self._add_bytes_of_object(field, lengths)
         if field.ragged is not None and not field.decode:
             return (self._add_rows_of_object if self._is_object else self._add_values)(place, field, lengths)
         if field.repeat or self._is_attribute(field.name):
@@ -356,6 +361,15 @@ class FieldReader:
         lengths[field.name] = 1
         self.whole.append(replace(part, row_start=self._parts.row_start))
         return known.entry
+
+    def _add_bytes_of_object(self, field: Field, lengths: dict[str, int]) -> int:
+        """Add an image whose bytes are a dataset of the object."""
+        _, path, _ = find_dataset(self.file, field.name, self.identity.path, self.guard)
+        targets = [self._add_image_layout(field, None)]
+        with RawFile(self.file, self.guard) as raw:
+            self._bytes.append(part_of_bytes(raw, self.number, self._parts.row_start, [path], targets))
+        lengths[field.name] = 1
+        return targets[0].field
 
     def _look_up_objects(self, place: int, field: Field, lengths: dict[str, int]) -> Any:
         """Add a field of which each sample has an object that is named."""
@@ -587,7 +601,7 @@ class FieldReader:
         targets: list[Target],
     ) -> int:
         """Add a field of images; of what size they are is found out once all files are open."""
-        rows, number = dataset.shape[1:], len(self.fields)
+        rows = dataset.shape[1:]
         is_values = not rows and (elements.vlen_base(dtype) == np.uint8 or elements.is_text(dtype))
         leaf = None
         if not is_values:
@@ -599,7 +613,11 @@ class FieldReader:
                     field=field.name,
                     file=self.identity.path,
                 )
-            self._image_rows[number] = field.length
+            self._image_rows[len(self.fields)] = field.length
+        targets.append(self._add_image_layout(field, leaf))
+        return targets[-1].field
+
+    def _add_image_layout(self, field: Field, leaf: elements.Leaf | None) -> Target:
         self.fields.append(
             FieldLayout(
                 name=field.name,
@@ -610,8 +628,8 @@ class FieldReader:
                 images=Images(format=field.decode),
             )
         )
-        targets.append(Target(field=number, member=(), leaf=leaf, fill=np.zeros(leaf.nbytes if leaf else 0, np.uint8)))
-        return number
+        fill = np.zeros(leaf.nbytes if leaf else 0, np.uint8)
+        return Target(field=len(self.fields) - 1, member=(), leaf=leaf, fill=fill)
 
 
 def _inner_dtype(dataset: Any, member: tuple[str, ...]) -> Any:

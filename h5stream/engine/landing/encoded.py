@@ -83,7 +83,9 @@ class EncodedTask:
     def _decoded(self, row: int, data: Bytes, out: Any, tools: Tools) -> NDArray[Any]:
         assert self.layout.images is not None
         identity = tools.sources[self.part.file].identity
-        named = f"{identity.path!r}, dataset {self.part.path!r}: the image of row {row - self.part.row_start:,}"
+        number = row - self.part.row_start
+        path = self.part.objects[number] if self.part.objects else self.part.path
+        named = f"{identity.path!r}, dataset {path!r}: the image of row {number:,}"
         named += f" (row {row:,} of all files)" if self.part.row_start else ""
         try:
             return decode_image(data, self.layout.images.format, out)
@@ -101,8 +103,8 @@ class EncodedTask:
                 f"{named} ({data.nbytes:,} bytes) is damaged: {error}. Copy the file again from its source, or leave "
                 "it out with on_error='skip'",
                 file=identity.path,
-                field=self.part.path,
-                chunk=(row - self.part.row_start,),
+                field=path,
+                chunk=(number,),
             ) from error
 
 
