@@ -1,6 +1,7 @@
 """Encoded images, decoded by the readers, beside imagecodecs."""
 
 import os
+from contextlib import nullcontext
 
 import h5py
 import imagecodecs
@@ -239,3 +240,25 @@ def test_objects_that_are_no_bytes_are_told(tmp_path):
         H5Dataset(tmp_path / "a.h5", Field(".", decode="jpeg"), samples=Objects("images/*"))
     with pytest.raises(errors.ExternalDataError, match="secret"):
         H5Dataset(tmp_path / "a.h5", Field(".", decode="jpeg"), samples=Objects(["outside"]))
+
+
+@pytest.mark.parametrize("stored", STORED_AS)
+@pytest.mark.parametrize("beside", [True, False])
+def test_each_sample_names_the_object_of_its_image(tmp_path, stored, beside):
+    write_objects(tmp_path / "b.h5", [image(k, (20, 24 + k % 2, 3)) for k in range(6)], stored)
+    path = tmp_path / ("a.h5" if beside else "b.h5")
+    which = [3, 0, 3, 5, 1, 1, 3, 2, 0]
+    with h5py.File(path, "a") as file, h5py.File(tmp_path / "b.h5") if beside else nullcontext(file) as images:
+        file["name"], file["label"] = [f"img_{k}" for k in which], np.arange(9)
+        expected = [DECODE["jpeg"](images[f"images/img_{k}"][()].tobytes()) for k in which]
+    given = {"file": tmp_path / "b.h5"} if beside else {}
+    for names in ("name", [f"img_{k}" for k in which]):
+        fields = {"image": Field("images/{}", names=names, decode="jpeg", **given), "label": "label"}
+        with H5StreamLoader(path, 4, shuffle=True, fields=fields) as loader:
+            assert sorted(check(loader, expected)) == list(range(9))
+        dataset = H5Dataset(path, fields)
+        assert all(np.array_equal(dataset[k]["image"].numpy(), expected[k]) for k in range(9))
+    alone = Field("images/{}", names=[f"img_{k}" for k in which], decode="jpeg", ragged="list", **given)
+    assert all(np.array_equal(a.numpy(), b) for a, b in zip(H5Dataset(path, alone)[:], expected, strict=True))
+    with pytest.raises(errors.FieldNotFoundError, match="img_77"):
+        H5Dataset(path, Field("images/{}", names=["img_77"] * 9, decode="jpeg", **given))

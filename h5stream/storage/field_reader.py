@@ -42,8 +42,8 @@ from h5stream.storage.layout import (
 )
 from h5stream.storage.lookups import LookedUp
 from h5stream.storage.nearest import did_you_mean
-from h5stream.storage.object_bytes import part_of_bytes
 from h5stream.storage.object_rows import object_rows
+from h5stream.storage.object_values import part_of_bytes
 from h5stream.storage.once import once_of
 from h5stream.storage.parts import PartReader
 from h5stream.storage.places import OpenFile, Place
@@ -373,8 +373,8 @@ class FieldReader:
 
     def _look_up_objects(self, place: int, field: Field, lengths: dict[str, int]) -> Any:
         """Add a field of which each sample has an object that is named."""
-        assert field.ragged is not None
-        known = self._looked_up.setdefault(place, LookedUp(name=field.name, crop=field.ragged.crop))
+        crop = None if field.ragged is None else field.ragged.crop
+        known = self._looked_up.setdefault(place, LookedUp(name=field.name, crop=crop))
         known.is_given = not isinstance(field.names, str)
         names = field.names
         if isinstance(names, str):
@@ -400,8 +400,12 @@ class FieldReader:
             )
         del self.fields[before:]
         self.fields += known.layouts
-        self.whole.append(replace(known.parts[0], row_start=self._parts.row_start))
-        known.add_rows(*np.array([known.objects[name] for name in names], dtype=np.int64).reshape(-1, 2).T)
+        self.whole.append(replace(known.parts[0], row_start=self._parts.row_start, heap=None))
+        rows = np.array([known.objects[name] for name in names], dtype=np.int64).reshape(-1, 2)
+        if field.decode:  # an image is one row, whatever bytes it has
+            known.tables.append(rows[:, 0])
+        else:
+            known.add_rows(*rows.T)
         self._named.append(known)
         return known.entry
 
@@ -418,7 +422,15 @@ class FieldReader:
             paths = [field.name.replace("{}", name).strip("/") for name in names]
             addresses = raw.addresses(paths)
             there = np.flatnonzero(addresses != NOWHERE).tolist()
-            if there:
+            if there and field.decode:
+                targets = [self._add_image_layout(field, None)]
+                known.entry, first = targets[0].field, known.rows
+                known.check_alike(self.fields[before:], path)
+                listed = [paths[k] for k in there]
+                number = self._opened.files.number_of(path) if field.file else self.number
+                known.parts.append(part_of_bytes(raw, number, first, listed, targets, addresses[there]))
+                known.objects |= {names[k]: (first + row, 1) for row, k in enumerate(there)}
+            elif there:
                 rows = object_rows(raw, [paths[k] for k in there], addresses[there], "", describe)
                 begins = zip(*(each.tolist() for each in known.add_objects(rows)), strict=True)
                 known.objects |= dict(zip([names[k] for k in there], begins, strict=True))

@@ -207,8 +207,8 @@ class Field:
                 f"Field({name!r}): repeat=True takes the whole dataset, without columns=, members=, steps=, at=, "
                 "pad=, axis= and scale="
             )
-        if self.names is not None and (self.rows is not None or self.decode):
-            raise OptionError(f"Field({name!r}): names= takes whole objects, without rows= and decode=")
+        if self.names is not None and self.rows is not None:
+            raise OptionError(f"Field({name!r}): names= takes whole objects, without rows=")
 
     def inside_of(self, name: str) -> Field:
         """Give the same field of what has a name inside of it."""

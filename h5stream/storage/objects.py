@@ -27,8 +27,8 @@ from h5stream.storage.index import ChunkIndex
 from h5stream.storage.layout import DECODED, DIRECT, DatasetPart
 from h5stream.storage.lookups import LookedUp
 from h5stream.storage.names import Names
-from h5stream.storage.object_bytes import part_of_bytes
 from h5stream.storage.object_rows import object_rows
+from h5stream.storage.object_values import part_of_bytes
 from h5stream.storage.places import OpenFile
 from h5stream.storage.rowbox import Columns, column_pieces
 from h5stream.storage.whereabouts import RawFile

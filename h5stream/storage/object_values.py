@@ -30,7 +30,7 @@ CHECKED_EVERY = 1000
 """So many objects from one that is compared with what libhdf5 says of it to the next."""
 
 
-class ObjectBytes(HeapValues):
+class ObjectValues(HeapValues):
     """Where objects lie in a file; what is filtered, and so has no bytes of its own there, is `DOUBTFUL`."""
 
     __slots__ = ()
@@ -107,7 +107,7 @@ def part_of_bytes(
         dtype_text="bytes",
         shape=(len(names),),
         objects=Names.of(names),
-        heap=ObjectBytes(
+        heap=ObjectValues(
             superblock=raw.superblock,
             base=np.dtype(np.uint8),
             is_text=False,
