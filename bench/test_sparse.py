@@ -4,7 +4,7 @@
 
 By default 20,000 rows; `H5STREAM_BENCH_SPARSE=full` takes 100,000 x 30,000 at 5 % (150 million values, 1.2 GB; with
 `H5STREAM_BENCH_FOLDER` they are kept) and holds ours to what is promised. anndata reads a batch of random rows at a
-time, as programs do; scDataset as its authors recommend, for ten seconds; annbatch reads the same rows, which it
+time, as programs do; scDataset as its authors recommend, for some seconds; annbatch reads the same rows, which it
 converted for itself. Those that are not installed are left out, and the results say so.
 """
 
@@ -29,7 +29,7 @@ from h5stream import Field, H5StreamLoader
 
 FULL = os.environ.get("H5STREAM_BENCH_SPARSE") == "full"
 ROWS, GENES, SHARE, WANTED, BATCH = (100_000 if FULL else 20_000), 30_000, 0.05, 2_000, 1024
-ROUNDS, OF_ANNBATCH, OF_ANNDATA, PARTLY_S, BUDGET = 5, 1.0, 20.0, 10.0, 1 << 30
+ROUNDS, OF_ANNBATCH, OF_ANNDATA, PARTLY_S, BUDGET = 3, 1.0, 20.0, 4.0, 1 << 30
 STORED = {"none": {}, "lzf": {"compression": "lzf"}, "gzip": {"compression": "gzip"}}
 
 pytestmark = pytest.mark.timeout(3600)  # converting takes minutes
