@@ -63,6 +63,10 @@ def files(tmp_path, monkeypatch):
         for k in range(70):
             images[k] = encoded
             energies[k % 20] = np.arange(k)
+    with h5py.File("images.h5", "w") as keyed:
+        for k in range(20):
+            keyed[f"images/{k}"] = encoded
+            keyed[f"images/{k}"].attrs["label"] = k
     with h5py.File("stead.h5", "w") as stead, h5py.File("poisson.h5", "w") as poisson:
         for k in range(300):
             stead[f"data/{k}"] = np.zeros((60, 3), "f4")

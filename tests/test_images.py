@@ -1,5 +1,8 @@
 """Encoded images, decoded by the readers, beside imagecodecs."""
 
+import os
+from contextlib import nullcontext
+
 import h5py
 import imagecodecs
 import numpy as np
@@ -9,7 +12,7 @@ from amounts import examples
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from h5stream import Field, H5Dataset, H5StreamLoader, errors
+from h5stream import Field, H5Dataset, H5StreamLoader, Objects, errors
 
 ENCODE = {"jpeg": imagecodecs.jpeg8_encode, "png": imagecodecs.png_encode, "webp": imagecodecs.webp_encode}
 DECODE = {"jpeg": imagecodecs.jpeg8_decode, "png": imagecodecs.png_decode, "webp": imagecodecs.webp_decode}
@@ -155,3 +158,107 @@ def test_what_is_said_wrongly_is_told(tmp_path, field, says):
         file["rows"] = np.zeros((3, 10), "u1")
     with pytest.raises(errors.H5StreamError, match=says):
         H5Dataset(tmp_path / "a.h5", field())
+
+
+STORED_AS = {
+    "uint8": lambda group, name, data: group.create_dataset(name, data=np.frombuffer(data, "u1")),
+    "opaque": lambda group, name, data: group.create_dataset(name, data=np.void(data)),
+    "gzip": lambda group, name, data: group.create_dataset(name, data=np.frombuffer(data, "u1"), compression="gzip"),
+}
+
+
+def write_objects(path, images, stored="uint8", kind="jpeg", named="images/{}"):
+    with h5py.File(path, "w") as file:
+        for k, one in enumerate(images):
+            above, _, name = named.format(f"img_{k}").rpartition("/")
+            STORED_AS[stored](file.require_group(above or "/"), name, ENCODE[kind](one))
+            file[named.format(f"img_{k}")].attrs["label"] = k
+    return [DECODE[kind](ENCODE[kind](one)) for one in images]
+
+
+@pytest.mark.parametrize("stored", STORED_AS)
+@pytest.mark.parametrize("alike", [True, False])
+def test_each_object_is_the_bytes_of_an_image(tmp_path, stored, alike):
+    images = [image(k, (20, 24 + (0 if alike else k % 3), 3)) for k in range(23)]
+    expected = write_objects(tmp_path / "a.h5", images, stored)
+    fields = {"image": Field(".", decode="jpeg"), "label": "@label"}
+    with H5StreamLoader(tmp_path / "a.h5", 4, shuffle=True, fields=fields, samples=Objects("images/*")) as loader:
+        for _ in range(2):
+            batches = list(loader)
+            assert sorted(check(batches, expected)) == list(range(23))
+            assert {isinstance(batch["image"], torch.Tensor) for batch in batches} == {alike}
+    dataset = H5Dataset(tmp_path / "a.h5", fields, samples=Objects("images/*"))
+    assert all(np.array_equal(dataset[k]["image"].numpy(), expected[k]) for k in range(23))
+
+
+@pytest.mark.parametrize("stored", ["uint8", "opaque"])
+def test_many_objects_are_found_from_the_bytes_of_the_file_and_again_in_the_catalogue(tmp_path, monkeypatch, stored):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    some = [image(k, (4, 5, 3)) for k in range(20)]
+    expected = write_objects(tmp_path / "a.h5", [some[k % 20] for k in range(2100)], stored, "png")
+    os.utime(tmp_path / "a.h5", (1e9, 1e9))
+    fields = {"image": Field(".", decode="png"), "label": "@label"}
+    for _ in range(2):
+        with H5StreamLoader(tmp_path / "a.h5", 64, shuffle=True, fields=fields, samples=Objects("images/*")) as loader:
+            assert sorted(check(loader, expected)) == list(range(2100))
+    if stored == "uint8":  # what was kept of images is none of the same objects as numbers
+        assert len(H5Dataset(tmp_path / "a.h5", Field(".", ragged="list"), samples=Objects("images/*"))) == 2100
+
+
+def test_images_inside_of_groups_lie_beside_other_fields(tmp_path):
+    expected = write_objects(tmp_path / "a.h5", [image(k) for k in range(7)], named="{}/jpeg")
+    with h5py.File(tmp_path / "a.h5", "a") as file:
+        for k in range(7):
+            file[f"img_{k}/label"], file[f"img_{k}/box"] = k, np.full(4, k, "f4")
+    fields = {"image": Field("jpeg", decode="auto"), "label": "label", "box": "box"}
+    with H5StreamLoader(tmp_path / "a.h5", 3, shuffle=True, fields=fields, samples=Objects("*")) as loader:
+        batches = list(loader)
+    assert sorted(check(batches, expected)) == list(range(7))
+    assert all(batch["box"][:, 0].tolist() == batch["label"].tolist() for batch in batches)
+
+
+@pytest.mark.parametrize("stored", STORED_AS)
+def test_a_damaged_object_is_named_and_left_out(tmp_path, stored):
+    expected = write_objects(tmp_path / "a.h5", [image(k) for k in range(9)], stored)
+    with h5py.File(tmp_path / "a.h5", "a") as file:
+        del file["images/img_4"]
+        STORED_AS[stored](file["images"], "img_4", ENCODE["jpeg"](image(4))[:300])
+        file["images/img_4"].attrs["label"] = 4
+    fields, samples = {"image": Field(".", decode="jpeg"), "label": "@label"}, Objects("images/*")
+    with pytest.raises(errors.CorruptChunkError, match=r"'images/img_4': the image of row 4.*truncated"):
+        list(H5StreamLoader(tmp_path / "a.h5", 3, fields=fields, samples=samples))
+    with H5StreamLoader(tmp_path / "a.h5", 3, fields=fields, samples=samples, on_error="skip") as loader:
+        assert check(loader, expected) == [0, 1, 2, 3, 5, 6, 7, 8]
+
+
+def test_objects_that_are_no_bytes_are_told(tmp_path):
+    write_objects(tmp_path / "a.h5", [image(k) for k in range(3)])
+    with h5py.File(tmp_path / "a.h5", "a") as file:
+        file["images/img_9"] = np.arange(5.0)
+        file.create_dataset("outside", (5,), "u1", external=[(str(tmp_path / "secret"), 0, 5)])
+    with pytest.raises(errors.UnsupportedFieldError, match=r"'images/img_9' is float64 \(5,\).*np\.void"):
+        H5Dataset(tmp_path / "a.h5", Field(".", decode="jpeg"), samples=Objects("images/*"))
+    with pytest.raises(errors.ExternalDataError, match="secret"):
+        H5Dataset(tmp_path / "a.h5", Field(".", decode="jpeg"), samples=Objects(["outside"]))
+
+
+@pytest.mark.parametrize("stored", STORED_AS)
+@pytest.mark.parametrize("beside", [True, False])
+def test_each_sample_names_the_object_of_its_image(tmp_path, stored, beside):
+    write_objects(tmp_path / "b.h5", [image(k, (20, 24 + k % 2, 3)) for k in range(6)], stored)
+    path = tmp_path / ("a.h5" if beside else "b.h5")
+    which = [3, 0, 3, 5, 1, 1, 3, 2, 0]
+    with h5py.File(path, "a") as file, h5py.File(tmp_path / "b.h5") if beside else nullcontext(file) as images:
+        file["name"], file["label"] = [f"img_{k}" for k in which], np.arange(9)
+        expected = [DECODE["jpeg"](images[f"images/img_{k}"][()].tobytes()) for k in which]
+    given = {"file": tmp_path / "b.h5"} if beside else {}
+    for names in ("name", [f"img_{k}" for k in which]):
+        fields = {"image": Field("images/{}", names=names, decode="jpeg", **given), "label": "label"}
+        with H5StreamLoader(path, 4, shuffle=True, fields=fields) as loader:
+            assert sorted(check(loader, expected)) == list(range(9))
+        dataset = H5Dataset(path, fields)
+        assert all(np.array_equal(dataset[k]["image"].numpy(), expected[k]) for k in range(9))
+    alone = Field("images/{}", names=[f"img_{k}" for k in which], decode="jpeg", ragged="list", **given)
+    assert all(np.array_equal(a.numpy(), b) for a, b in zip(H5Dataset(path, alone)[:], expected, strict=True))
+    with pytest.raises(errors.FieldNotFoundError, match="img_77"):
+        H5Dataset(path, Field("images/{}", names=["img_77"] * 9, decode="jpeg", **given))

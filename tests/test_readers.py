@@ -814,3 +814,77 @@ def test_robotics_diffusion_transformer(tmp_path, stored):
             expected.append({"image": image, "action": file["action"][k]})
     fields = {"image": Field("observations/images/cam_high", decode="jpeg"), "action": "action"}
     check_all(expected, tmp_path / "episode.h5", fields)
+
+
+@STORED
+def test_lamindb_mapped_collection(tmp_path, stored):
+    """Rows of AnnData files whose genes come in another order in each, put in that of the genes they share."""
+    rng, rows, expected = np.random.default_rng(0), (11, 8), []
+    genes = [[f"g{k}" for k in rng.permutation(14)[:n]] for n in (14, 12)]
+    joint = sorted(set(genes[0]) & set(genes[1]))
+    paths = [tmp_path / f"{k}.h5ad" for k in range(2)]
+    for path, names, count in zip(paths, genes, rows, strict=True):
+        dense = np.where(rng.random((count, len(names))) < 0.4, rng.random((count, len(names))), 0).astype("f4")
+        row, column = np.nonzero(dense)
+        with h5py.File(path, "w") as file:
+            options = {**stored, "chunks": (16,), "maxshape": (None,)} if stored else {}
+            file.create_dataset("X/data", data=dense[row, column], **options)
+            file.create_dataset("X/indices", data=column.astype("i4"), **options)
+            file["X/indptr"] = np.append(0, np.bincount(row, minlength=count).cumsum())
+            file["X"].attrs.update({"encoding-type": "csr_matrix", "shape": dense.shape})
+            file["obs/cell_type/codes"] = rng.integers(0, 3, count, "i1")
+            file["obs/cell_type/categories"] = np.array(["B", "NK", "T"], dtype=h5py.string_dtype())
+            file["var/_index"] = np.array(names, dtype=h5py.string_dtype())
+    for path, count in zip(paths, rows, strict=True):
+        with h5py.File(path) as file:
+            names = file["var/_index"].asstr()[:].tolist()
+            var_indices, matrix = [names.index(gene) for gene in joint], file["X"]
+            for idx in range(count):
+                found = slice(*matrix["indptr"][idx : idx + 2])
+                lazy_row = np.zeros(matrix.attrs["shape"][1], matrix["data"].dtype)
+                lazy_row[matrix["indices"][found]] = matrix["data"][found]
+                code = file["obs/cell_type/codes"][idx]
+                expected.append({"X": lazy_row[var_indices], "cell_type": code})
+    first = 0
+    for path, names, count in zip(paths, genes, rows, strict=True):
+        fields = {
+            "X": Field("X", ragged="dense", columns=[names.index(gene) for gene in joint]),
+            "cell_type": "obs/cell_type",
+        }
+        check_all(expected[first : first + count], path, fields)
+        assert H5Dataset(path, fields).categories["cell_type"] == ("B", "NK", "T")
+        first += count
+    # Of all files at once, where they have the same genes.
+    with H5StreamLoader([paths[0], paths[0]], 5, shuffle=True, fields={"X": Field("X", ragged="dense")}) as loader:
+        assert sum(len(batch["X"]) for batch in loader) == 2 * rows[0]
+
+
+@STORED
+def test_solo_learn(tmp_path, stored):
+    """JPEG bytes by class and key, of unlike sizes, opened by PIL; the class is the number of the group's name."""
+    rng, expected = np.random.default_rng(0), []
+    with h5py.File(tmp_path / "imagenet.h5", "w") as file:
+        for k in range(26):
+            image = imagecodecs.jpeg8_encode(rng.integers(0, 255, (16 + k % 3, 20, 3), "u1"))
+            options = {**stored, "chunks": (len(image),)} if stored else {}
+            key = f"n0{k % 3}/{k}.JPEG"
+            if k % 2 and not stored:
+                file[key] = np.void(image)
+            else:
+                file.create_dataset(key, data=np.frombuffer(image, "u1"), **options)
+    with h5py.File(tmp_path / "imagenet.h5") as file:
+        data = [(y, class_name, img) for y, class_name in enumerate(sorted(file)) for img in file[class_name]]
+        for y, class_name, img in data:
+            image = imagecodecs.jpeg8_decode(file[class_name][img][()].tobytes())
+            expected.append({"image": image, "label": y})
+    fields = {"image": Field(".", decode="jpeg"), "label": Values(np.array([y for y, _, _ in data]))}
+    samples = Objects([f"{class_name}/{img}" for _, class_name, img in data])
+    fields["number"] = SampleNumber()
+    with H5StreamLoader(tmp_path / "imagenet.h5", 8, shuffle=True, fields=fields, samples=samples) as loader:
+        seen = []
+        for batch in loader:
+            for k, number in enumerate(batch["number"].tolist()):
+                assert np.array_equal(batch["image"][k].numpy(), expected[number]["image"])
+                assert batch["label"][k] == expected[number]["label"]
+                seen.append(number)
+    assert sorted(seen) == list(range(26))

@@ -165,3 +165,12 @@ def test_columns_that_a_matrix_does_not_have_are_told_before_torch_reads_them(tm
         loader = H5StreamLoader(tmp_path / "a.h5", 40, fields=Field("X", ragged="packed"))
         with loader, pytest.raises(errors.SourceError, match=f"column {wrong:,}, counted from 0"):
             next(iter(loader))
+
+
+def test_chunks_that_rows_cut_are_decoded_hardly_more_than_once(tmp_path):
+    dense = some_matrix(4000, 400)  # some 120 values a row
+    write(tmp_path / "a.h5", dense, options={"compression": "gzip", "chunks": (4096,)})
+    with H5StreamLoader(tmp_path / "a.h5", 64, fields=Field("X", ragged="packed"), shuffle=True, window=1000) as loader:
+        for _ in loader:
+            pass
+        assert loader.stats().read_amplification < 1.25

@@ -148,7 +148,7 @@ class Matrix(NamedTuple):
     """The dense matrix that values of a sparse one go to: their type, and the place of each column."""
 
     dtype: np.dtype[Any]
-    places: Ints
+    places: NDArray[np.int32]
 
 
 @dataclass(slots=True, kw_only=True)

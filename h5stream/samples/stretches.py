@@ -107,7 +107,7 @@ class Ragged:
         What stands behind the rows of a sample, where they are padded.
     width : int
         Where they are columns of a sparse matrix, how many it has; 0 for anything else.
-    places : ndarray of int64 or None
+    places : ndarray of int32 or None
         Of a dense field the place that each of these has in a row of the batch; -1 for those that are not wanted.
     """
 
@@ -115,7 +115,7 @@ class Ragged:
     crop: Crop | None = None
     pad_value: float = 0
     width: int = 0
-    places: Ints | None = field(default=None, compare=False)
+    places: NDArray[np.int32] | None = field(default=None, compare=False)
 
     @property
     def wanted(self) -> int:

@@ -7,6 +7,7 @@ import os
 import re
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import hdf5plugin  # noqa: F401  registers its filters with libhdf5
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from h5stream.errors import CorruptChunkError, H5StreamError, SourceError
 from h5stream.storage.check import chunk_box, read_raw_box
 from h5stream.storage.handles import open_file, watch
+from h5stream.storage.images import MOST_NBYTES
 from h5stream.storage.layout import DatasetPart, SampleLayout
 from h5stream.storage.rowbox import columns_of
 
@@ -86,6 +88,24 @@ class H5pyReader:
         data = self._read(part, (first,), lambda dataset: dataset[first : first + count])
         rows: NDArray[Any] = columns_of(data, part.columns)
         return rows
+
+    def bytes_of(self, part: DatasetPart, row: int) -> NDArray[np.uint8]:
+        """Read the bytes of an object.
+
+        Raises
+        ------
+        CorruptChunkError, SourceError, SourceChangedError
+            As for `rows`, and if they are more than an image may have.
+        """
+        one = replace(part, path=part.objects[row])
+
+        def read(dataset: Any) -> NDArray[np.uint8]:
+            if dataset.nbytes > MOST_NBYTES:
+                raise ValueError(f"it claims {dataset.nbytes:,} bytes")
+            return np.frombuffer(dataset[()].tobytes(), dtype=np.uint8)
+
+        found: NDArray[np.uint8] = self._read(one, (0,), read)
+        return found
 
     def box(self, part: DatasetPart, start: tuple[int, ...], count: tuple[int, ...]) -> NDArray[Any]:
         """Read a box of a dataset part, converted to its dtype.

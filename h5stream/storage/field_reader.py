@@ -43,6 +43,7 @@ from h5stream.storage.layout import (
 from h5stream.storage.lookups import LookedUp
 from h5stream.storage.nearest import did_you_mean
 from h5stream.storage.object_rows import object_rows
+from h5stream.storage.object_values import part_of_bytes
 from h5stream.storage.once import once_of
 from h5stream.storage.parts import PartReader
 from h5stream.storage.places import OpenFile, Place
@@ -90,6 +91,7 @@ class FieldReader:
         self._named: list[LookedUp] = []
         self._is_object, self.whole = isinstance(samples, Objects), list[DatasetPart]()
         self._image_rows: dict[int, str] = {}
+        self._bytes: list[DatasetPart] = []
         self.groups: dict[Any, tuple[Place, Columns, str, tuple[Along, ...], list[Target]]] = {}
 
     def read(self, shape: SampleShape, group: str = "") -> FileParts:
@@ -115,6 +117,7 @@ class FieldReader:
         for one in self._stretches:
             one.known.add_stretches(one.values, next(iter(lengths.values())), one.first, self.identity.path)
         parts = tuple(self._with_lengths(self._parts.part(*group)) for group in self.groups.values())
+        parts = (*parts, *self._bytes)
         if not parts and self._stretches:
             name = names_of(self._stretches[0].said)[0]
             parts = (self._rows_alone(*find_dataset(self.file, name, self.identity.path, self.guard)[:2], lengths),)
@@ -175,6 +178,8 @@ class FieldReader:
             return self._look_up(place, field)
         if field.names is not None:
             return self._look_up_objects(place, field, lengths)
+        if field.decode and self._is_object:
+            return self._add_bytes_of_object(field, lengths)
         if field.ragged is not None and not field.decode:
             return (self._add_rows_of_object if self._is_object else self._add_values)(place, field, lengths)
         if field.repeat or self._is_attribute(field.name):
@@ -363,10 +368,19 @@ class FieldReader:
         self.whole.append(replace(part, row_start=self._parts.row_start))
         return known.entry
 
+    def _add_bytes_of_object(self, field: Field, lengths: dict[str, int]) -> int:
+        """Add an image whose bytes are a dataset of the object."""
+        _, path, _ = find_dataset(self.file, field.name, self.identity.path, self.guard)
+        targets = [self._add_image_layout(field, None)]
+        with RawFile(self.file, self.guard) as raw:
+            self._bytes.append(part_of_bytes(raw, self.number, self._parts.row_start, [path], targets))
+        lengths[field.name] = 1
+        return targets[0].field
+
     def _look_up_objects(self, place: int, field: Field, lengths: dict[str, int]) -> Any:
         """Add a field of which each sample has an object that is named."""
-        assert field.ragged is not None
-        known = self._looked_up.setdefault(place, LookedUp(name=field.name, crop=field.ragged.crop))
+        crop = None if field.ragged is None else field.ragged.crop
+        known = self._looked_up.setdefault(place, LookedUp(name=field.name, crop=crop))
         known.is_given = not isinstance(field.names, str)
         names = field.names
         if isinstance(names, str):
@@ -392,8 +406,12 @@ class FieldReader:
             )
         del self.fields[before:]
         self.fields += known.layouts
-        self.whole.append(replace(known.parts[0], row_start=self._parts.row_start))
-        known.add_rows(*np.array([known.objects[name] for name in names], dtype=np.int64).reshape(-1, 2).T)
+        self.whole.append(replace(known.parts[0], row_start=self._parts.row_start, heap=None))
+        rows = np.array([known.objects[name] for name in names], dtype=np.int64).reshape(-1, 2)
+        if field.decode:  # an image is one row, whatever bytes it has
+            known.tables.append(rows[:, 0])
+        else:
+            known.add_rows(*rows.T)
         self._named.append(known)
         return known.entry
 
@@ -410,7 +428,15 @@ class FieldReader:
             paths = [field.name.replace("{}", name).strip("/") for name in names]
             addresses = raw.addresses(paths)
             there = np.flatnonzero(addresses != NOWHERE).tolist()
-            if there:
+            if there and field.decode:
+                targets = [self._add_image_layout(field, None)]
+                known.entry, first = targets[0].field, known.rows
+                known.check_alike(self.fields[before:], path)
+                listed = [paths[k] for k in there]
+                number = self._opened.files.number_of(path) if field.file else self.number
+                known.parts.append(part_of_bytes(raw, number, first, listed, targets, addresses[there]))
+                known.objects |= {names[k]: (first + row, 1) for row, k in enumerate(there)}
+            elif there:
                 rows = object_rows(raw, [paths[k] for k in there], addresses[there], "", describe)
                 begins = zip(*(each.tolist() for each in known.add_objects(rows)), strict=True)
                 known.objects |= dict(zip([names[k] for k in there], begins, strict=True))
@@ -593,7 +619,7 @@ class FieldReader:
         targets: list[Target],
     ) -> int:
         """Add a field of images; of what size they are is found out once all files are open."""
-        rows, number = dataset.shape[1:], len(self.fields)
+        rows = dataset.shape[1:]
         is_values = not rows and (elements.vlen_base(dtype) == np.uint8 or elements.is_text(dtype))
         leaf = None
         if not is_values:
@@ -605,7 +631,11 @@ class FieldReader:
                     field=field.name,
                     file=self.identity.path,
                 )
-            self._image_rows[number] = field.length
+            self._image_rows[len(self.fields)] = field.length
+        targets.append(self._add_image_layout(field, leaf))
+        return targets[-1].field
+
+    def _add_image_layout(self, field: Field, leaf: elements.Leaf | None) -> Target:
         self.fields.append(
             FieldLayout(
                 name=field.name,
@@ -616,8 +646,8 @@ class FieldReader:
                 images=Images(format=field.decode),
             )
         )
-        targets.append(Target(field=number, member=(), leaf=leaf, fill=np.zeros(leaf.nbytes if leaf else 0, np.uint8)))
-        return number
+        fill = np.zeros(leaf.nbytes if leaf else 0, np.uint8)
+        return Target(field=len(self.fields) - 1, member=(), leaf=leaf, fill=fill)
 
 
 def _inner_dtype(dataset: Any, member: tuple[str, ...]) -> Any:

@@ -207,8 +207,8 @@ class Field:
                 f"Field({name!r}): repeat=True takes the whole dataset, without columns=, members=, steps=, at=, "
                 "pad=, axis= and scale="
             )
-        if self.names is not None and (self.rows is not None or self.decode):
-            raise OptionError(f"Field({name!r}): names= takes whole objects, without rows= and decode=")
+        if self.names is not None and self.rows is not None:
+            raise OptionError(f"Field({name!r}): names= takes whole objects, without rows=")
 
     def inside_of(self, name: str) -> Field:
         """Give the same field of what has a name inside of it."""
@@ -262,7 +262,7 @@ class Field:
         return inner
 
 
-def columns_wanted(field: Field, width: int) -> NDArray[np.int64]:
+def columns_wanted(field: Field, width: int) -> NDArray[np.int32]:
     """Give the place of each column of a matrix among those that a field takes; -1 for the others.
 
     Raises
@@ -275,7 +275,7 @@ def columns_wanted(field: Field, width: int) -> NDArray[np.int64]:
         wanted = every if field.columns is None else every[_one_axis(field.columns)]
     except IndexError as error:
         raise OptionError(f"Field({field.name!r}): columns=: {error}; the matrix has {width:,} columns") from None
-    places = np.full(width, -1)
+    places = np.full(width, -1, dtype=np.int32)  # half the bytes: all of it is looked at for each row
     places[wanted] = np.arange(len(wanted))
     if (places >= 0).sum() != len(wanted):
         raise OptionError(f"Field({field.name!r}): columns= names a column twice; take it once, and index the batch")

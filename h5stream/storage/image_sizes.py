@@ -69,7 +69,8 @@ def _some(parts: tuple[DatasetPart, ...], layout: SampleLayout, reader: H5pyRead
         within = row - part.row_start
         try:
             if part.heap is not None:
-                yield part.heap.one(layout.files[part.file], within)
+                data = part.heap.one(layout.files[part.file], within)
+                yield data if len(data) or not part.objects else reader.bytes_of(part, within)
             else:
                 data = np.ascontiguousarray(reader.rows(part, within, 1)).reshape(-1).view(np.uint8)
                 yield data if part.lengths is None else data[: part.lengths[within]]

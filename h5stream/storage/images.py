@@ -74,17 +74,16 @@ def decode_image(data: Bytes, wanted: str, out: Any = None) -> NDArray[Any]:
     if not found or wanted not in ("auto", found):
         begins = f"they begin with {head[:8]!r}" if head else "there are none"
         raise DecodeError(f"its bytes are no {'image' if wanted == 'auto' else wanted}: {begins}")
-    if found == "jpeg":
+    if found == "jpeg" and data[-2:].tobytes() != _END:
         end = (text := data.tobytes()).rfind(_END)
         if end < 0 or _SCAN in text[end:]:  # that of a preview inside
             raise DecodeError("its end is missing, so it is truncated")  # of which libjpeg would make a grey rest
-    height, width = _size_of(data, found)
-    if not height or not width:
-        raise DecodeError("it has no pixels")
-    if height * width * 8 > MOST_NBYTES:
-        raise DecodeError(f"it claims {height:,} x {width:,} pixels, more than are decoded")
-    if out is not None and (height, width) != out.shape[:2]:
-        raise OtherShapeError(f"{height} x {width}")
+    if out is None:  # else its decoder refuses what does not fit there
+        height, width = _size_of(data, found)
+        if not height or not width:
+            raise DecodeError("it has no pixels")
+        if height * width * 8 > MOST_NBYTES:
+            raise DecodeError(f"it claims {height:,} x {width:,} pixels, more than are decoded")
     try:
         image: NDArray[Any] = _DECODERS[found](data, out=out)
     except ValueError:

@@ -212,7 +212,8 @@ class LookedUp:
             If a row is not there, or there are not as many as rows, or as samples where an array was given.
         """
         used = np.concatenate(self.tables) if self.given is None else self.given
-        count = rows if self.given is None or space is None else space.samples
+        of_samples = self.given is not None or self.is_given
+        count = rows if not of_samples or space is None else space.samples
         if len(used) != count:
             raise OptionError(
                 f"Field({self.name!r}): rows= has {len(used):,} numbers, and needs one for each of {count:,}; "
@@ -225,4 +226,4 @@ class LookedUp:
                 f"{self.rows - 1:,}; {len(wrong):,} of {count:,} are not there. Negative numbers do not count from "
                 "the end; give samples without one a row of their own, or leave them out of the file"
             )
-        return used if space is None or self.given is not None else used[space.anchors_of(np.arange(space.samples))]
+        return used if space is None or of_samples else used[space.anchors_of(np.arange(space.samples))]

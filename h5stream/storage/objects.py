@@ -28,6 +28,7 @@ from h5stream.storage.layout import DECODED, DIRECT, DatasetPart, Target
 from h5stream.storage.lookups import LookedUp
 from h5stream.storage.names import Names
 from h5stream.storage.object_rows import object_rows
+from h5stream.storage.object_values import part_of_bytes
 from h5stream.storage.places import OpenFile
 from h5stream.storage.rowbox import Columns, column_pieces
 from h5stream.storage.whereabouts import RawFile
@@ -48,6 +49,7 @@ def are_mergeable(first: FileParts, group: str) -> bool:
     """Tell whether objects may be read as rows of one dataset, by the first of them."""
     return all(
         not part.pieces
+        or (part.heap is not None and bool(part.objects))
         or ((part.access in (DIRECT, DECODED) and part.index is not None) and _is_inside(part.path, group))
         for part in first.parts
     )
@@ -96,6 +98,10 @@ def merged(
             parts.append(replace(part, rows=len(names), row_start=row_start, objects=paths))
             continue
         suffix = part.path[len(names[0]) :]
+        if part.heap is not None:
+            every = [f"{name}{suffix}" for name in names] if suffix else names
+            parts.append(part_of_bytes(raw, part.file, row_start, every, [*part.targets], addresses[suffix]))
+            continue
         index = _index_of(raw, part, names, suffix, addresses[suffix])
         columns = _columns_of(part)
         parts.append(

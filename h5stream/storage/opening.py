@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.errors import FieldLengthError, FieldNotFoundError, H5StreamError, OptionError
+from h5stream.errors import FieldLengthError, FieldNotFoundError, H5StreamError, OptionError, UnsupportedFieldError
 from h5stream.samples.axes import ROWS
 from h5stream.samples.box_space import number_outside
 from h5stream.samples.columns import (
@@ -132,6 +132,7 @@ def _parts_of(
         together = _objects_together(asked, every, samples, looked_up, allow_external)
         if together is not None:
             return together, asked.shape
+        _refuse_images(asked)
         looked_up.clear()
     found, shape = _Parts(), asked.shape
     others = () if shape is None else tuple(path for f in shape.fields if isinstance(f, Field) for path in f.file)
@@ -210,6 +211,19 @@ def _objects_together(
     return found
 
 
+def _refuse_images(asked: Asked) -> None:
+    """Refuse images of objects that are read one by one."""
+    assert asked.shape is not None
+    for one in asked.shape.fields:
+        if isinstance(one, Field) and one.decode:
+            raise UnsupportedFieldError(
+                f"{_named(asked.paths)}: Field({one.name!r}, decode={one.decode!r}): images of objects are read where "
+                "objects of one file have each field, stored alike and in that file itself, and not beside rows=, "
+                "names= or Objects('files')",
+                field=one.name,
+            )
+
+
 def _in_words(asked: Asked, samples: Objects) -> tuple[str, str, str]:
     """Say which objects and which fields were asked for: all that what is found of a file depends on."""
     assert asked.shape is not None
@@ -219,7 +233,7 @@ def _in_words(asked: Asked, samples: Objects) -> tuple[str, str, str]:
         digest = hashlib.sha256(names.text.tobytes() + names.edges.tobytes()).hexdigest()
         of = f"{len(names):,} names, {digest[:32]}"
     fields = sorted(
-        f"{f.name!r}{', of unlike lengths' * (f.ragged is not None)}"
+        f"{f.name!r}{', of unlike lengths' * (f.ragged is not None)}{', encoded' * bool(f.decode)}"
         for f in asked.shape.fields
         if isinstance(f, Field)
     )

@@ -15,7 +15,7 @@ from h5stream.engine.counters import clock
 from h5stream.engine.plan import Placement, cut_by
 from h5stream.engine.slots import SlotFormat, address_of
 from h5stream.engine.tasks import NOTHING, Destination, Ranges, Task, Tools
-from h5stream.errors import CorruptChunkError, FieldLengthError
+from h5stream.errors import CorruptChunkError, FieldLengthError, H5StreamError
 from h5stream.storage.codecs import DecodeError
 from h5stream.storage.images import OtherShapeError, decode_image
 from h5stream.storage.layout import DatasetPart, FieldLayout
@@ -82,28 +82,34 @@ class EncodedTask:
 
     def _decoded(self, row: int, data: Bytes, out: Any, tools: Tools) -> NDArray[Any]:
         assert self.layout.images is not None
-        identity = tools.sources[self.part.file].identity
-        named = f"{identity.path!r}, dataset {self.part.path!r}: the image of row {row - self.part.row_start:,}"
-        named += f" (row {row:,} of all files)" if self.part.row_start else ""
         try:
             return decode_image(data, self.layout.images.format, out)
-        except OtherShapeError as error:
+        except (OtherShapeError, DecodeError) as error:
+            raise self._named(error, row, data, tools) from error
+
+    def _named(self, error: Exception, row: int, data: Bytes, tools: Tools) -> H5StreamError:
+        """Say which image cannot be had, and why."""
+        identity = tools.sources[self.part.file].identity
+        number = row - self.part.row_start
+        path = self.part.objects[number] if self.part.objects else self.part.path
+        named = f"{identity.path!r}, dataset {path!r}: the image of row {number:,}"
+        named += f" (row {row:,} of all files)" if self.part.row_start else ""
+        if isinstance(error, OtherShapeError):
             first = f"{' x '.join(map(str, self.layout.row_shape))} {self.layout.dtype}"
-            raise FieldLengthError(
+            return FieldLengthError(
                 f"{named} is {error}, and those that were looked at when the file was opened are {first}, so a batch "
                 f"is one tensor; Field({self.layout.name!r}, decode=..., ragged='list') takes images of any size",
                 field=self.layout.name,
                 file=identity.path,
-            ) from None
-        except DecodeError as error:
-            identity.check_unchanged()
-            raise CorruptChunkError(
-                f"{named} ({data.nbytes:,} bytes) is damaged: {error}. Copy the file again from its source, or leave "
-                "it out with on_error='skip'",
-                file=identity.path,
-                field=self.part.path,
-                chunk=(row - self.part.row_start,),
-            ) from error
+            )
+        identity.check_unchanged()
+        return CorruptChunkError(
+            f"{named} ({data.nbytes:,} bytes) is damaged: {error}. Copy the file again from its source, or leave it "
+            "out with on_error='skip'",
+            file=identity.path,
+            field=path,
+            chunk=(number,),
+        )
 
 
 class EncodedRows:

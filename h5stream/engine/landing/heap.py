@@ -149,7 +149,7 @@ class HeapTask:
         """Ask h5py for a row."""
         tools.sources[self.part.file].identity.check_unchanged()
         since = clock()
-        value = tools.h5py.rows(self.part, row, 1)[0]
+        value = tools.h5py.bytes_of(self.part, row) if self.part.objects else tools.h5py.rows(self.part, row, 1)[0]
         tools.tally.via_h5py(since, int(self._heap.row_nbytes))
         return value
 
