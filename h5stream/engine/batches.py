@@ -361,6 +361,8 @@ class OpenBatches:
         for batch in window.batches:
             batch.missing -= window.rows_for(batch.number)
             self.ready += batch.missing == 0
+        # A reader that waits still knows its last job, and by it the window: it must not keep the batches.
+        window.batches, window.destination = [], None
 
     def first_full(self, counters: RunCounters) -> ReadyBatch | None:
         """Give the next batch if all of it is there, without gaps; it stays open until it is removed.
