@@ -490,7 +490,8 @@ class SampleLayout:
             chunk_rows = np.maximum(1, (chunk_rows * min(1.0, share)).astype(np.int64))
         elif mean_nbytes > parts[0].stored_row_nbytes and parts[0].access == DECODED:
             # Samples of many rows go over the edges of chunks, and what is cut at a block's edge is decoded twice.
-            chunk_rows *= np.array([max(1, BLOCK_NBYTES // max(1, part.chunk_nbytes)) for part in parts])
+            sizes = [max(1, part.chunk_nbytes) for part in parts]
+            chunk_rows *= np.array([max(1, BLOCK_NBYTES // n, min(4, 4 * WHOLE_NBYTES // n)) for n in sizes])
         chunks = -(-np.array([part.rows for part in parts]) // chunk_rows)
         part = np.searchsorted(starts, rows, side="right") - 1
         if any(one.object_edges is not None for one in parts):
