@@ -341,3 +341,19 @@ def test_an_object_that_lacks_a_dataset_may_be_filled(tmp_path, lacks):
     assert sorted(seen) == list(range(6))
     with pytest.raises(errors.FieldNotFoundError, match="x"):
         H5Dataset(tmp_path / "a.h5", fields, samples=Objects("*"))
+
+
+@pytest.mark.usefixtures("opened_both_ways")
+def test_objects_may_have_single_values_alone(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for k in range(9):
+            group = file.create_group(f"g{k}")
+            group.attrs["age"], group["label"], group["text"] = k, 2 * k, f"text {k}"
+    for fields in ({"age": "@age"}, {"age": "@age", "label": "label", "text": "text"}):
+        with H5StreamLoader(tmp_path / "a.h5", 4, shuffle=True, fields=fields, samples=Objects("*")) as loader:
+            batches = list(loader)
+        assert sorted(age for batch in batches for age in batch["age"].tolist()) == [*range(9)]
+        for batch in batches:
+            if "label" in batch:
+                assert batch["label"].tolist() == [2 * age for age in batch["age"].tolist()]
+                assert batch["text"] == [f"text {age}".encode() for age in batch["age"].tolist()]

@@ -32,9 +32,11 @@ from h5stream.storage.agreement import FileParts
 from h5stream.storage.discovery import check_has_rows, find_dataset
 from h5stream.storage.extents import Extents, SampleKind, Volume, with_names
 from h5stream.storage.fields import Field, SampleShape, columns_wanted, not_ragged
+from h5stream.storage.filters import Pipeline
 from h5stream.storage.headers import NOWHERE
 from h5stream.storage.images import Images
 from h5stream.storage.layout import (
+    DIRECT,
     VIA_H5PY,
     DatasetPart,
     FieldLayout,
@@ -102,6 +104,8 @@ class FieldReader:
             lengths |= {one.known.name: samples_said(one.said, one.values) for one in self._stretches[:1]}
         if not lengths:
             lengths |= {known.name: len(known.tables[-1]) for known in self._named[:1]}
+        if not lengths and self._is_object and self.once:
+            lengths["the object"] = 1
         if not lengths:
             raise OptionError(
                 f"{self.identity.path!r}: none of the fields {', '.join(map(repr, shape.keys))} says how many samples "
@@ -125,12 +129,34 @@ class FieldReader:
             parts = (self._rows_alone(*self._valued[0], lengths),)
         elif not parts and self.whole:
             parts = (replace(self.whole[0], rows=next(iter(lengths.values())), pieces=(), targets=()),)
+        elif not parts and self._is_object:
+            parts = (self._nothing(),)
         return FileParts(
             rows=next(iter(lengths.values())),
             fields=tuple(replace(field, name=field.name.removeprefix(f"{group}/")) for field in self.fields),
             parts=parts,
             entries=tuple(entries),
             once=tuple(self.once),
+        )
+
+    def _nothing(self) -> DatasetPart:
+        """Give a dataset of no field, for an object that has single values alone."""
+        return DatasetPart(
+            file=self.number,
+            path="",
+            rows=1,
+            row_start=self._parts.row_start,
+            access=DIRECT,
+            reason="nothing is read of it",
+            chunk_rows=1,
+            index=None,
+            pipeline=Pipeline(),
+            columns=None,
+            pieces=(),
+            targets=(),
+            stored_element_nbytes=0,
+            dtype_text="",
+            shape=(1,),
         )
 
     def _with_lengths(self, part: DatasetPart) -> DatasetPart:

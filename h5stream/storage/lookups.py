@@ -215,9 +215,13 @@ class LookedUp:
         of_samples = self.given is not None or self.is_given
         count = rows if not of_samples or space is None else space.samples
         if len(used) != count:
+            way_out = (
+                "rows=Bounds(...) takes such as say where samples begin and end"
+                if len(used) == count + 1
+                else "Field(..., file=) names the file of what is looked up"
+            )
             raise OptionError(
-                f"Field({self.name!r}): rows= has {len(used):,} numbers, and needs one for each of {count:,}; "
-                "Field(..., file=) names the file of what is looked up"
+                f"Field({self.name!r}): rows= has {len(used):,} numbers, and needs one for each of {count:,}; {way_out}"
             )
         wrong = np.flatnonzero((used < 0) | (used >= self.rows))
         if len(wrong):
