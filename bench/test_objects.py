@@ -78,6 +78,7 @@ def objects_file(bench_folder, monkeypatch, tmp_path):
                     group.create_dataset(
                         f"trace_{k}", data=values[k % 64], **({"chunks": shape, **stored} if stored else {})
                     )
+            os.replace(path.with_suffix(".partial"), path)
         os.utime(path, (1e9, 1e9))
         with path.open("rb") as stream:
             while stream.read(1 << 24):
