@@ -85,7 +85,7 @@ def test_what_cannot_be_is_named(tmp_path):
         ({"names": ["p0", "p9"], "ragged": "list"}, errors.FieldNotFoundError, "no 'p9'.*1 of 2 names"),
         ({"names": ["p0", "p1"]}, errors.FieldLengthError, "unlike lengths, 2 to 3 rows; ragged="),
         ({"names": [3]}, errors.OptionError, "a name for each sample"),
-        ({"names": ["p0"], "decode": "jpeg"}, errors.OptionError, "without rows= and decode="),
+        ({"names": ["p0"], "decode": "jpeg"}, errors.UnsupportedFieldError, "decode= takes objects that are bytes"),
     ]:
         with pytest.raises(kind, match=words):
             H5Dataset(tmp_path / "a.h5", {"x": Field("{}", **options)})

@@ -31,7 +31,7 @@ from h5stream.storage import elements
 from h5stream.storage.agreement import FileParts
 from h5stream.storage.discovery import check_has_rows, find_dataset
 from h5stream.storage.extents import Extents, SampleKind, Volume, with_names
-from h5stream.storage.fields import Field, SampleShape, columns_wanted, not_ragged
+from h5stream.storage.fields import Field, SampleShape, columns_wanted, inside_of, not_ragged, with_form
 from h5stream.storage.filters import Pipeline
 from h5stream.storage.headers import NOWHERE
 from h5stream.storage.images import Images
@@ -197,7 +197,7 @@ class FieldReader:
             if is_matrix(group):
                 return self._add_matrix(place, field, group)
             if (categories := categories_of(group)) is not None:
-                entry = self._add(place, field.inside_of("codes"), lengths)
+                entry = self._add(place, inside_of(field, "codes"), lengths)
                 self.fields[entry] = replace(self.fields[entry], name=field.name, categories=categories)
                 return entry
         if field.rows is not None:
@@ -339,10 +339,10 @@ class FieldReader:
         _, width = shape_of(group, name, path)
         places = columns_wanted(field, width) if form == DENSE else None
         said = Bounds(f"{name}/indptr")
-        values = Field(f"{name}/data", rows=said, dtype=field.dtype).with_form(Ragged(form=form, places=places))
+        values = with_form(Field(f"{name}/data", rows=said, dtype=field.dtype), Ragged(form=form, places=places))
         # Behind the numbers of the fields that the user named.
         number = self._look_up(~(2 * place), values)
-        indices = Field(f"{name}/indices", rows=said).with_form(Ragged(width=width))
+        indices = with_form(Field(f"{name}/indices", rows=said), Ragged(width=width))
         columns = self._look_up(~(2 * place + 1), indices)
         self.fields[number] = replace(self.fields[number], name=field.name)
         if self.fields[columns].dtype.kind not in "iu" or not isinstance(number, int):

@@ -210,18 +210,6 @@ class Field:
         if self.names is not None and self.rows is not None:
             raise OptionError(f"Field({name!r}): names= takes whole objects, without rows=")
 
-    def inside_of(self, name: str) -> Field:
-        """Give the same field of what has a name inside of it."""
-        inner = copy.copy(self)
-        object.__setattr__(inner, "name", f"{self.name}/{name}")
-        return inner
-
-    def with_form(self, ragged: Ragged) -> Field:
-        """Give the same field, whose rows come in another way."""
-        inner = copy.copy(self)
-        object.__setattr__(inner, "ragged", ragged)
-        return inner
-
     @property
     def is_looked_up(self) -> bool:
         """Whether a sample has what something else says, or what another file has."""
@@ -260,6 +248,20 @@ class Field:
         if self.length and not self.length.startswith("/"):
             object.__setattr__(inner, "length", f"{group}/{self.length}")
         return inner
+
+
+def inside_of(field: Field, name: str) -> Field:
+    """Give the same field of what has a name inside of it."""
+    inner = copy.copy(field)
+    object.__setattr__(inner, "name", f"{field.name}/{name}")
+    return inner
+
+
+def with_form(field: Field, ragged: Ragged) -> Field:
+    """Give the same field, whose rows come in another way."""
+    inner = copy.copy(field)
+    object.__setattr__(inner, "ragged", ragged)
+    return inner
 
 
 def columns_wanted(field: Field, width: int) -> NDArray[np.int32]:
