@@ -183,7 +183,6 @@ def test_objects_that_are_unlike_are_told(tmp_path):
         ("x", lambda: Objects("*", missing="ignore"), "missing= is"),
         (Field("x", steps=[0]), lambda: Objects("*"), "takes datasets whole"),
         ("x", lambda: Objects("nothing/*"), "matches no group"),
-        ("@mark", lambda: Objects("*"), "none of the fields"),
     ],
 )
 def test_what_is_no_object_is_told(tmp_path, fields, samples, says):
