@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
 import weakref
 from collections.abc import Callable, Container
@@ -22,8 +23,9 @@ from h5stream.order.listed import GivenOrder, ListedOrder
 from h5stream.order.rest import RestOrder, Taken, order_after, whole_or_rest
 from h5stream.order.sized import SizedOrder
 from h5stream.order.users import CheckedOrder, Ranks, WindowLimit
+from h5stream.order.weights import DrawnBlocks, EpochDraws, drawn_blocks
 from h5stream.ranks import current_ranks
-from h5stream.sampler import ChunkBatchSampler, OrderSampler
+from h5stream.sampler import ChunkBatchSampler, OrderSampler, places_of
 from h5stream.settings import Settings
 from h5stream.sized_batches import SizedBatches
 from h5stream.state import Place, brought_up_to_date, check_fingerprint, data_fingerprint, place_of, state_of
@@ -114,6 +116,12 @@ class Cursor:
         How much is read together.
     sized : SizedBatches, optional
         How batches are cut by the lengths of samples.
+    blocks : Blocks, optional
+        Those of the dataset, where they are known.
+    draws : EpochDraws, optional
+        What says how often each sample comes.
+    followed : object, optional
+        A sampler that was recognised, whose attribute ``epoch`` the loader follows.
     """
 
     def __init__(
@@ -123,10 +131,15 @@ class Cursor:
         given: GivenOrder | None,
         footprint: Footprint,
         sized: SizedBatches | None = None,
+        *,
+        blocks: Blocks | None = None,
+        draws: EpochDraws | None = None,
+        followed: Any = None,
     ) -> None:
         self._asked, self._dataset, self._given, self._footprint = settings, dataset, given, footprint
-        self._sized = sized
-        self.blocks = self._measured(dataset.blocks_for(settings.shuffle))
+        self._sized, self._draws = sized, draws
+        self._followed, self._followed_epoch = followed, getattr(followed, "epoch", 0)
+        self.blocks = self._measured(dataset.blocks_for(settings.shuffle) if blocks is None else blocks)
         self._settings = OrderSettings(
             batch_size=settings.batch_rows or 1,
             window_rows=footprint.window_rows,
@@ -137,7 +150,7 @@ class Cursor:
             limit=None if sized is None else sized.limit,
         )
         self._cut: dict[tuple[OrderSettings, Taken], SizedOrder] = {}
-        self._drawn: dict[tuple[int, int], Blocks] = {}
+        self._drawn: dict[tuple[int, int, int], Blocks] = {}
         self._seed_is_drawn = settings.seed is None and settings.generator is not None
         self._next = Place(epoch=0)
         self._newest: Progress | None = None
@@ -181,7 +194,7 @@ class Cursor:
         if self._settings.shuffle:
             warn_of_weak_shuffle(
                 self._dataset.layout,
-                self.blocks,
+                self.blocks if self._draws is None else self._blocks_of(0),
                 window=self._asked.window,
                 window_rows=self._settings.window_rows,
                 batch_rows=min(self._settings.batch_size, len(self._dataset)),
@@ -192,14 +205,22 @@ class Cursor:
 
     def _blocks_of(self, epoch: int) -> Blocks:
         """Give the blocks of an epoch: all alike, but where it draws its samples."""
-        key = self._settings.seed, epoch
+        ours = self._settings
+        window_rows = min(ours.first_window_rows, ours.window_rows)
+        key = ours.seed, epoch, window_rows
         if key not in self._drawn:
-            drawn = self._dataset.drawn_blocks(self._settings.shuffle, seed=key[0], epoch=epoch)
-            if drawn is None:
+            if self._draws is not None:
+                draw = functools.partial(self._draw_blocks, self._draws, ours, epoch, window_rows)
+                drawn: Any = DrawnBlocks(self._draws.count, draw) if self._sized is None else draw()
+            elif (drawn := self._dataset.drawn_blocks(ours.shuffle, seed=ours.seed, epoch=epoch)) is None:
                 return self.blocks
             # This epoch and the one read ahead.
             self._drawn = dict([*self._drawn.items()][-1:]) | {key: self._measured(drawn)}
         return self._drawn[key]
+
+    def _draw_blocks(self, draws: EpochDraws, ours: OrderSettings, epoch: int, window_rows: int) -> Blocks:
+        places = draws.places(ours.seed, epoch)
+        return drawn_blocks(self.blocks, places, shuffle=ours.shuffle, window_rows=window_rows)
 
     def _measured(self, blocks: Blocks) -> Blocks:
         return blocks if self._sized is None else self._sized.measured(blocks)
@@ -245,7 +266,8 @@ class Cursor:
     def drawn(self, order: Order, start: Start) -> Order:
         """Give an order whose windows say what is drawn for their samples, where anything is."""
         crops = any(one.spare is not None for one in self._dataset.layout.lookups)
-        return drawn(order, self._settings.seed, start.place.epoch) if crops else order
+        needed = crops or self._asked.applies_functions
+        return drawn(order, self._settings.seed, start.place.epoch) if needed else order
 
     def _users_order(self, epoch: int, ranks: Ranks) -> CheckedOrder:
         """Give what ``order=`` makes; the newest is kept, since it is asked for its length as well."""
@@ -292,9 +314,15 @@ class Cursor:
         if self._asked.order is not None:
             return OrderSampler(self._users_order(self._next.epoch, self.ranks).of_places(), self._settings.batch_size)
         ours = self._settings_of(self._next.epoch, self.ranks)
+        if self._draws is not None:
+            blocks = self._blocks_of(ours.epoch)
+            blocks = blocks.drawn if isinstance(blocks, DrawnBlocks) else blocks
+            blocks = dataclasses.replace(blocks, rows=self._draws.places(ours.seed, ours.epoch))
+            order = whole_or_rest(blocks, ours, ()) if self._sized is None else SizedOrder(blocks, ours)
+            return OrderSampler(order, ours.batch_size, places_of(self.blocks, self._dataset))
         if self._sized is not None:
-            order = SizedOrder(dataclasses.replace(self._blocks_of(ours.epoch), rows=None), ours)
-            return OrderSampler(order, ours.batch_size)
+            sized = SizedOrder(dataclasses.replace(self._blocks_of(ours.epoch), rows=None), ours)
+            return OrderSampler(sized, ours.batch_size)
         sampler = ChunkBatchSampler(self._dataset, ours.batch_size, shuffle=ours.shuffle)
         sampler.take_over(ours)
         return sampler
@@ -307,6 +335,9 @@ class Cursor:
             self._next, self._newest = Place(epoch=epoch), None
         if self._given is not None:
             self._given.set_epoch(epoch)
+        if self._followed is not None:
+            self._followed.set_epoch(epoch)
+            self._followed_epoch = epoch
 
     def next_start(self) -> Start:
         """Give the start of the next iteration.
@@ -314,6 +345,9 @@ class Cursor:
         Trainers make an iterator only to see whether that can be done. One that is gone before it gave a batch
         did not use its epoch up, nor the place of a state.
         """
+        if self._followed is not None and self._followed.epoch != self._followed_epoch:
+            self._followed_epoch = self._followed.epoch
+            self.set_epoch(self._followed_epoch)
         newest = self._newest
         if newest is not None and newest.untouched and self._iterator() is None:
             self._next = newest.start.place
@@ -404,7 +438,8 @@ class Cursor:
         if ours.shuffle:
             settings |= {"seed": ours.seed, "window": ours.window_rows, "first_window": ours.first_window_rows}
         sized = {} if self._sized is None else self._sized.fingerprint
-        return {**self._data, **settings, **sized}
+        drawn: dict[str, int | str] = {} if self._draws is None else {"samples_drawn": self._draws.fingerprint}
+        return {**self._data, **settings, **sized, **drawn}
 
     def _taken_over(self, saved: dict[str, int | str]) -> OrderSettings:
         """Give the settings with those of a state that the user did not choose: free memory did, or chance."""

@@ -18,6 +18,7 @@ from h5stream.errors import OptionError, StateError
 from h5stream.mixing import warn_of_weak_shuffle
 from h5stream.order.blocks import Blocks
 from h5stream.order.epoch import EpochOrder, Order, OrderSettings
+from h5stream.order.permutation import VERSION
 from h5stream.order.quality import Quality, forecast
 
 
@@ -78,6 +79,8 @@ class ChunkBatchSampler(Sampler[list[int]]):
                 f"ChunkBatchSampler needs an H5Dataset, whose chunks it knows, not {type(dataset)}; of several, "
                 "H5Dataset([a, b]) makes one"
             )
+        if dataset.shares is not None:
+            raise OptionError("ChunkBatchSampler gives each sample once, and a Mixture has shares; use H5StreamLoader")
         if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
             raise OptionError(f"batch_size= takes a positive whole number of rows, not {batch_size!r}")
         self.dataset = dataset
@@ -221,15 +224,14 @@ class ChunkBatchSampler(Sampler[list[int]]):
         windows = {} if self._chose_window else {name: saved.get(name) for name in ("window_rows", "first_window_rows")}
         if all(type(rows) is int and rows > 0 for rows in windows.values()):  # as the state had it, as a loader does
             ours |= windows
+        if batch == 0:  # nothing was taken: no row is lost or repeated by another permutation
+            saved = saved | {"permutation": ours["permutation"]}
         changed = tuple(name for name in ours if saved.get(name) != ours[name])
         if changed:
             listed = ", ".join(f"{name} was {saved.get(name)} and is now {ours[name]}" for name in changed)
             why = ""
-            if "blocks" in changed:
-                why = (
-                    ". An older h5stream did not cut large chunks that need no decoding into several blocks: finish "
-                    "the epoch with it, or begin one with set_epoch()"
-                )
+            if {"blocks", "permutation"} & {*changed}:
+                why = ". An older h5stream shuffled otherwise: finish the epoch with it, or begin one with set_epoch()"
             raise StateError(f"the state is of other rows or settings: {listed}{why}", changed=changed)
         self._settings = replace(
             self._settings, window_rows=ours["window_rows"], first_window_rows=ours["first_window_rows"]
@@ -238,7 +240,8 @@ class ChunkBatchSampler(Sampler[list[int]]):
 
     def _description(self) -> dict[str, Any]:
         settings = {name: value for name, value in asdict(self._settings).items() if name not in ("rank", "epoch")}
-        return {"rows": self._blocks.total_rows, "blocks": self._blocks.count, **settings}
+        permutation = VERSION if self._settings.shuffle else 0
+        return {"rows": self._blocks.total_rows, "blocks": self._blocks.count, "permutation": permutation, **settings}
 
     def __iter__(self) -> Iterator[list[int]]:
         epoch, first_batch = self.epoch, self._first_batch

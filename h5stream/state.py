@@ -14,9 +14,10 @@ from h5stream.samples.box_space import BoxSpace
 from h5stream.samples.space import Space
 from h5stream.storage.layout import SampleLayout
 
-FORMAT = 2
+FORMAT = 3
 """Of the state dict; a later one that cannot be read is refused by name. In 1 the blocks of the shuffle were whole
-chunks always; since 2 large chunks that nothing has to be decoded of are cut, which gives another order."""
+chunks always; since 2 large chunks that nothing has to be decoded of are cut, and in 3 permutations are others: each
+gives another order."""
 
 _MOST_RANKS = 1 << 20
 """Nobody trains on more, and a damaged state must not cost memory."""
@@ -89,20 +90,21 @@ def brought_up_to_date(
     StateError
         If the epoch that the state is in comes in another order now.
     """
-    cut = ("block_rows", "chunks")  # the same chunks, cut otherwise
-    if state["format"] == FORMAT or [saved.get(n) == now[n] for n in cut] != [False, True]:
+    if state["format"] == FORMAT:
         return saved
-    if saved.get("order") == "shuffled" and place.taken:
+    cut = ("block_rows", "chunks")  # the same chunks, cut otherwise
+    if [saved.get(n) == now[n] for n in cut] == [False, True]:
+        windows = ("window", "first_window") if saved.get("order") == "shuffled" else ()
+        saved = saved | {name: now[name] for name in ("block_rows", *windows)}
+    # At the beginning of an epoch, or in the order of the file, nothing is lost or repeated.
+    if saved == now and saved["order"] == "shuffled" and place.taken:
         raise StateError(
-            f"the state was saved in the middle of epoch {place.epoch} by an older h5stream, whose shuffle kept whole "
-            f"chunks together (blocks of {_short(saved.get('block_rows'))} rows). It now cuts large chunks that need "
-            f"no decoding (blocks of {now['block_rows']} rows), so the rest of that epoch would come in another order. "
+            f"the state was saved in the middle of epoch {place.epoch} by an older h5stream, whose shuffle was another "
+            f"(state format {state['format']}, now {FORMAT}), so the rest of that epoch would come in another order. "
             "Finish the epoch with the older version, or begin an epoch with set_epoch() instead of load_state_dict()",
-            changed=("block_rows",),
+            changed=("format",),
         )
-    # At the beginning of an epoch, or in an order that does not depend on blocks, nothing is lost or repeated.
-    windows = ("window", "first_window") if saved.get("order") == "shuffled" else ()
-    return saved | {name: now[name] for name in ("block_rows", *windows)}
+    return saved
 
 
 def check_fingerprint(saved: dict[str, int | str], now: dict[str, int | str]) -> None:
@@ -143,8 +145,8 @@ def data_fingerprint(dataset: H5Dataset, blocks: Blocks) -> dict[str, int | str]
     return {
         "rows": len(dataset),
         "selection": "all" if rows is None else _digest(rows.tobytes()),
-        "files": len(layout.files),
-        "file_bytes": sum(file.size for file in layout.files),
+        "files": len(layout.file_sizes),
+        "file_bytes": sum(layout.file_sizes),
         "fields": _fields_text(layout),
         **({} if layout.space is None else {"samples": _samples_text(layout, layout.space)}),
         "block_rows": _each(layout.block_rows),
@@ -176,7 +178,7 @@ def _each(numbers: Any) -> int | str:
 
 
 def _chunk_bytes(layout: SampleLayout) -> Any:
-    yield repr([file.size for file in layout.files] + list(layout.file_starts)).encode()
+    yield repr(layout.file_sizes + list(layout.file_starts)).encode()
     for parts in layout.datasets:
         for part in parts:
             yield f"{part.path}:{part.rows}:{part.dtype_text}".encode()

@@ -18,12 +18,18 @@ if logging.getLogger("numba").level == logging.NOTSET:
 _OPTIONS: Any = {"nogil": True, "boundscheck": False, "error_model": "numpy"}
 
 
-def jit(function):
+def jit(function, **more):
     """Compile a kernel at its first call; keep what was compiled for other processes where there is a place for it."""
+    options = _OPTIONS | more
     try:
-        return _date_by_all(_name_files_apart(njit(cache=True, **_OPTIONS)(function)))
+        return _date_by_all(_name_files_apart(njit(cache=True, **options)(function)))
     except RuntimeError:  # neither beside the module nor in a home folder may be written; `h5stream doctor` says so
-        return njit(**_OPTIONS)(function)
+        return njit(**options)(function)
+
+
+def jit_sums(function):
+    """Compile a kernel whose sums of floats may be made in another order than written, so that vectors make them."""
+    return jit(function, fastmath={"reassoc", "nsz", "contract"})
 
 
 def jit_inner(function):

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
-from h5stream.order.places import Places, is_ascending, new_array, pieces, place_dtype
+from h5stream.order.places import PIECE, Places, is_ascending, new_array, pieces, place_dtype
 
 _MAX_BLOCKS = 1 << 26
 
@@ -27,11 +27,19 @@ class Blocks:
         selected several times has several places. None where all rows are selected, and a row is its place.
     lengths : ndarray of int64 or None
         The length of each place, where batches are cut by it: the rows that the sample has of a ragged field.
+    strata : ndarray of int64 or None
+        The source of each block, where each is to have its share of every window.
+    first, every : ndarray of int64 or None
+        Where blocks are *turns* of others: each holds places from its first one on, so many apart, and the edges say
+        only how many; see `in_turns`.
     """
 
     edges: NDArray[np.int64]
     rows: NDArray[np.int64] | None = None
     lengths: NDArray[np.int64] | None = None
+    strata: NDArray[np.int64] | None = None
+    first: NDArray[np.int64] | None = None
+    every: NDArray[np.int64] | None = None
     _largest: int = field(init=False, repr=False, default=0)
 
     def __post_init__(self) -> None:
@@ -47,6 +55,35 @@ class Blocks:
     def total_rows(self) -> int:
         """How many rows they hold together."""
         return int(self.edges[-1])
+
+    def in_turns(self, begins: NDArray[np.int64], ends: NDArray[np.int64]) -> Places:
+        """Look up which places of the selection some blocks hold, where blocks are turns of others.
+
+        Parameters
+        ----------
+        begins, ends : ndarray of int64
+            Stretches of places by the edges of blocks, each within one block.
+
+        Returns
+        -------
+        ndarray of int
+            Where they lie, ascending.
+        """
+        assert self.first is not None
+        assert self.every is not None
+        block = np.searchsorted(self.edges, begins, side="right") - 1
+        counts, every, edges = ends - begins, self.every[block], self.edges[block]
+        found = new_array(int(counts.sum()), place_dtype(self.total_rows))
+        first = np.cumsum(counts) - counts
+        # Numbers count on through all stretches: what each stretch begins at is taken off them.
+        shift = self.first[block] + (begins - edges - first) * every
+        for low in range(0, len(block), PIECE >> 8):
+            ours = slice(low, low + (PIECE >> 8))
+            start, stop = int(first[low]), int(first[low] + counts[ours].sum())
+            some = np.arange(start, stop) * np.repeat(every[ours], counts[ours])
+            found[start:stop] = some + np.repeat(shift[ours], counts[ours])
+        found.sort()
+        return found
 
     def rows_at(self, places: Places) -> Places:
         """Look up the rows at places of the selection.
@@ -104,7 +141,9 @@ def make_blocks(
     return Blocks(edges=edges, rows=rows)
 
 
-def blocks_by(keys: NDArray[np.int64], rows: NDArray[np.int64] | None = None) -> Blocks:
+def blocks_by(
+    keys: NDArray[np.int64], rows: NDArray[np.int64] | None = None, begins: NDArray[np.int64] | None = None
+) -> Blocks:
     """Make blocks of rows, or of samples, that have one key: the chunk that each of them begins in or looks up.
 
     Parameters
@@ -113,6 +152,8 @@ def blocks_by(keys: NDArray[np.int64], rows: NDArray[np.int64] | None = None) ->
         For each of the rows.
     rows : ndarray of int64, optional
         The rows; by default as many as keys, from 0.
+    begins : ndarray of int64, optional
+        Where each begins in the file: inside a block they come in that order, in which they are read.
 
     Examples
     --------
@@ -120,8 +161,9 @@ def blocks_by(keys: NDArray[np.int64], rows: NDArray[np.int64] | None = None) ->
     >>> blocks.edges.tolist(), blocks.rows.tolist()
     ([0, 2, 4], [1, 3, 0, 2])
     """
-    if not is_ascending(keys):
-        by_key = np.argsort(keys, kind="stable")
+    begins = keys if begins is None else begins
+    if not is_ascending(begins):
+        by_key = np.argsort(begins, kind="stable")
         keys, rows = keys[by_key], by_key if rows is None else rows[by_key]
     edges = np.flatnonzero(np.diff(keys)) + 1
     return Blocks(edges=np.concatenate([[0], edges, [len(keys)]]), rows=rows)

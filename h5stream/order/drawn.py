@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from h5stream.order.epoch import Order, UsersOrder, Window
+from h5stream.order.permutation import SAMPLES, words_of
 
 
 class DrawnOrder:
@@ -45,3 +50,12 @@ def drawn(order: Order, seed: int, epoch: int) -> Order:
     """Give the same order, its windows with seed and epoch."""
     kind = DrawnUsersOrder if isinstance(order, UsersOrder) else DrawnOrder
     return kind(order, seed, epoch)
+
+
+@dataclass(frozen=True, slots=True)
+class SeedsColumn:
+    """A field of each sample's number, and a random seed for what is done to it; see `h5stream.samples.columns`."""
+
+    def of(self, numbers: NDArray[np.int64], rows: NDArray[Any], drawn: tuple[int, int]) -> Any:
+        """Give a row of both for each of some samples."""
+        return np.stack([numbers, words_of(numbers, *drawn, SAMPLES).view(np.int64)], axis=1)

@@ -20,6 +20,7 @@ from h5stream.errors import OptionError
 from h5stream.order.blocks import Blocks
 from h5stream.order.permutation import BLOCKS, ROWS, permutation
 from h5stream.order.places import PIECE, Places, new_array, pieces, place_dtype
+from h5stream.order.weights import interleaved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -344,7 +345,7 @@ class EpochOrder:
     >>> settings = OrderSettings(batch_size=4, window_rows=6, first_window_rows=6, seed=1)
     >>> order = EpochOrder(make_blocks((0, 10), (2,)), settings)
     >>> order.batches, order.batch_rows(0).tolist()
-    (3, [6, 8, 2, 9])
+    (3, [1, 2, 5, 3])
     """
 
     def __init__(self, blocks: Blocks, settings: OrderSettings) -> None:
@@ -377,7 +378,9 @@ class EpochOrder:
     def _permuted(self) -> NDArray[np.int64]:
         if not self.settings.shuffle:
             return np.arange(self.blocks.count, dtype=np.int64)
-        return permutation(self.blocks.count, self.settings.seed, self.settings.epoch, BLOCKS)
+        permuted = permutation(self.blocks.count, self.settings.seed, self.settings.epoch, BLOCKS)
+        strata = self.blocks.strata
+        return permuted if strata is None else interleaved(permuted, np.diff(self.blocks.edges), strata)
 
     @functools.cached_property
     def _line_edges(self) -> NDArray[np.int64]:
@@ -408,7 +411,8 @@ class EpochOrder:
 
     def places_of_window(self, window: int) -> Places:
         """Give the places of a window's rows in the selection, ascending."""
-        return _concatenated_ranges(*self.window_ranges(window))
+        ranges = self.window_ranges(window)
+        return _concatenated_ranges(*ranges) if self.blocks.first is None else self.blocks.in_turns(*ranges)
 
     def outputs_of_window(self, window: int) -> Places:
         """Give the output place on this rank of each of a window's rows."""
@@ -438,7 +442,7 @@ class EpochOrder:
         >>> settings = OrderSettings(batch_size=4, window_rows=6, first_window_rows=6, seed=1)
         >>> begins, ends = EpochOrder(make_blocks((0, 10), (2,)), settings).window_ranges(0)
         >>> begins.tolist(), ends.tolist()
-        ([2, 6, 8], [4, 8, 10])
+        ([0, 2, 4], [2, 4, 6])
         """
         return self._ranges_between(int(self.window_edges[window]), int(self.window_edges[window + 1]))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import reprlib
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -52,7 +53,7 @@ class GivenOrder:
             return self.batch_size or 1
         source = self.sampler if self.batch_sampler is None else self.batch_sampler
         if isinstance(source, (list, tuple)):
-            return max((1, *(len(batch) for batch in source)))
+            return max((1, *(len(batch) if hasattr(batch, "__len__") else 1 for batch in source)))
         said = getattr(source, "batch_size", None)
         return said if isinstance(said, int) and said > 0 else None
 
@@ -213,7 +214,13 @@ class ListedOrder(UsersOrder):
         return self._checksum
 
     def _checked(self, batch: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
-        given = np.asarray(batch if hasattr(batch, "__array__") else list(batch)).reshape(-1)
+        try:
+            given = np.asarray(batch if hasattr(batch, "__array__") else list(batch)).reshape(-1)
+        except (TypeError, ValueError):
+            raise OptionError(
+                f"the sampler gave {reprlib.repr(batch)} for a batch; sampler= gives row numbers one by one, and "
+                "batch_sampler= lists of them"
+            ) from None
         if len(given) == 0:
             raise OptionError("the sampler gave an empty batch; every batch needs at least one row")
         if not np.issubdtype(given.dtype, np.integer):

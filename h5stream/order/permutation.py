@@ -2,19 +2,25 @@
 
 NumPy promises that the raw stream of a bit generator and ``SeedSequence`` never change, but not what
 ``Generator.permutation`` makes of them. A checkpoint from last year must still name the same rows, so only the
-raw stream is used here: each index gets random high bits, and sorting the distinct integers does the rest.
-NumPy sorts integers with vector instructions, which makes this as fast as a Fisher-Yates shuffle.
+``SeedSequence`` is used here, and the random numbers and the shuffle are our own (`h5stream.compiled.shuffle`).
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.order.places import Places, new_array, pieces, place_dtype
+from h5stream.order.places import Places, new_array, place_dtype
 
-BLOCKS, ROWS, DRAWS, BATCHES, CROPS = 1, 2, 3, 4, 5
+VERSION = 2
+"""Of the permutations: states that name rows by another are of no use inside of an epoch. 1 sorted random keys."""
+
+BLOCKS, ROWS, DRAWS, BATCHES, CROPS, SAMPLES = 1, 2, 3, 4, 5, 6
 """What random numbers are for; keeps the streams of one (seed, epoch) apart."""
+SPLITS = 15
+"""That of splits, which know of no epoch."""
 
 
 def random_words(count: int, *key: int) -> NDArray[np.uint64]:
@@ -32,20 +38,26 @@ def random_words(count: int, *key: int) -> NDArray[np.uint64]:
 def fractions_of(numbers: Places, *key: int) -> NDArray[np.float64]:
     """Give each of some numbers a random fraction from 0 to less than 1, as a function of it and of `key` alone.
 
-    SplitMix64's mixing, whose every step is a bijection. Source: prng.di.unimi.it/splitmix64.c.
-
     Examples
     --------
     >>> fractions_of(np.array([7, 5, 7]), 1, 2).round(3).tolist()
     [0.107, 0.654, 0.107]
+    """
+    fractions: NDArray[np.float64] = np.multiply(words_of(numbers, *key) >> np.uint64(11), 2.0**-53, dtype=np.float64)
+    return fractions
+
+
+def words_of(numbers: NDArray[np.integer[Any]], *key: int) -> NDArray[np.uint64]:
+    """Give each of some numbers a random 64-bit number, as a function of it and of `key` alone; no two have the same.
+
+    SplitMix64's mixing, whose every step is a bijection. Source: prng.di.unimi.it/splitmix64.c.
     """
     words = (numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     words += _seed(key).generate_state(1, np.uint64)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         words = (words ^ (words >> np.uint64(shift))) * np.uint64(factor)
     words ^= words >> np.uint64(31)
-    fractions: NDArray[np.float64] = np.multiply(words >> np.uint64(11), 2.0**-53, dtype=np.float64)
-    return fractions
+    return words
 
 
 def permutation(count: int, *key: int) -> Places:
@@ -64,26 +76,18 @@ def permutation(count: int, *key: int) -> Places:
 
     Notes
     -----
-    Two indices tie in their random bits with a probability below ``count**2 / 2**(64 - log2(count))``; a tie
-    is settled by the index, so the result is a permutation in any case. It takes 12 bytes an index while it is made.
+    Each permutation is as likely as any other, as far as 256 bits of seed go. It takes no memory beside the result.
 
     Examples
     --------
     >>> permutation(8, 1, 2).tolist()
-    [7, 1, 3, 0, 4, 2, 6, 5]
+    [0, 2, 6, 7, 4, 5, 1, 3]
     """
-    index_bits = np.uint64(max(1, int(count - 1).bit_length()))
-    words = _seed(key).generate_state(2, np.uint64)
-    bits, keys = np.random.Philox(key=words), new_array(count, np.uint64)
-    for piece in pieces(count):
-        some = bits.random_raw(piece.stop - piece.start)
-        some >>= index_bits
-        some <<= index_bits
-        np.bitwise_or(some, np.arange(piece.start, piece.stop, dtype=np.uint64), out=keys[piece])
-    keys.sort()
+    from h5stream.compiled.shuffle import BUCKET, shuffled_into  # numba: for who asks for help it takes too long
+
     found = new_array(count, place_dtype(count))
-    for piece in pieces(count):
-        found[piece] = keys[piece] & ((np.uint64(1) << index_bits) - np.uint64(1))
+    buckets = 1 << (-(-count // BUCKET) - 1).bit_length() if count else 1
+    shuffled_into(found, np.zeros(buckets + 1, dtype=np.int64), _seed(key).generate_state(4, np.uint64))
     return found
 
 

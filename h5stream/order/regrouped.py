@@ -31,7 +31,7 @@ class RegroupedOrder:
     >>> settings = OrderSettings(batch_size=4, window_rows=10, first_window_rows=10, seed=1)
     >>> order = RegroupedOrder(EpochOrder(make_blocks((0, 10), (2,)), settings), batches_at_once=1)
     >>> [window.rows.tolist() for window in order.windows()]
-    [[3, 8, 0, 9], [1, 6, 5, 7], [2, 4]]
+    [[2, 5, 6, 9], [0, 1, 7, 3], [8, 4]]
     """
 
     def __init__(self, order: CutOrder, batches_at_once: int) -> None:

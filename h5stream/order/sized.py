@@ -342,7 +342,7 @@ class SizedOrder(RestOrder):
     >>> settings = OrderSettings(batch_size=4, window_rows=6, first_window_rows=6, limit=BatchLimit(rows=6), seed=1)
     >>> order = SizedOrder(blocks, settings)
     >>> [order.batch_rows(k).tolist() for k in range(order.batches)]
-    [[2], [4], [0, 5, 1], [3]]
+    [[1, 2], [5, 3], [4], [0]]
     """
 
     def __init__(self, blocks: Blocks, settings: OrderSettings, taken: Taken = ()) -> None:

@@ -1,0 +1,174 @@
+"""Splits: which part of a data set each sample goes to, as a function of the seed and of what is known of the samples.
+
+Pure and the same on every machine: permutations are `h5stream.order.permutation`'s, sizes are whole numbers and ratios
+of them, and sums of floats are made in one order.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h5stream.errors import OptionError
+from h5stream.order.permutation import SPLITS, permutation
+
+Ints = NDArray[np.int64]
+
+LARGE_SHARE = 10
+"""A group of more than one part in so many of the smallest part is large: such groups are dealt out first."""
+
+
+def part_sizes(shares: Sequence[Any], total: int) -> list[int]:
+    """Give the samples of each part.
+
+    The parts of fractions end where the sum of the fractions so far falls, rounded to the nearest whole sample, halves
+    up; one share stands for two parts, it and the rest.
+
+    Raises
+    ------
+    OptionError
+        If shares are neither fractions nor counts, do not add up, or a part is empty.
+
+    Examples
+    --------
+    >>> part_sizes([0.8, 0.1, 0.1], 25), part_sizes([0.9], 10), part_sizes([7], 10)
+    ([20, 3, 2], [9, 1], [7, 3])
+    """
+    kinds = [np.asarray(share).dtype.kind if np.ndim(share) == 0 else "O" for share in shares]
+    if not shares or not (set(kinds) <= {"f"} or set(kinds) <= {"i", "u"}):
+        raise OptionError(
+            f"split takes fractions, such as 0.8, 0.1, 0.1, or numbers of samples, such as 900, 100, not {shares!r}"
+        )
+    if not all(np.isfinite(share) and share >= 0 for share in shares):
+        raise OptionError(f"split takes shares of 0 or more, not {shares!r}")
+    wanted = [Fraction(repr(float(share))) if kinds[0] == "f" else Fraction(int(share)) for share in shares]
+    every = Fraction(1 if kinds[0] == "f" else total)
+    if len(wanted) == 1:
+        wanted.append(every - wanted[0])
+    if min(wanted) < 0 or (sum(wanted) != every and not _is_nearly(sum(wanted), every, kinds[0])):
+        named = " + ".join(str(share) for share in shares)
+        raise OptionError(
+            f"split({', '.join(map(str, shares))}): the parts are {named} of {float(every):g}; they are to be all of "
+            "it. Name what is left as a part too, or take subset() first"
+        )
+    ends = [int(sum(wanted[: k + 1]) / every * total + Fraction(1, 2)) for k in range(len(wanted))]
+    sizes = [stop - first for first, stop in itertools.pairwise([0, *ends[:-1], total])]
+    if min(sizes) < 1:
+        raise _empty(sizes.index(min(sizes)), f"its share is {float(wanted[sizes.index(min(sizes))]):g} of {total:,}")
+    return sizes
+
+
+def _is_nearly(found: Any, every: Fraction, kind: str) -> bool:
+    return kind == "f" and abs(found - every) < Fraction(1, 1_000_000)
+
+
+def _empty(part: int, why: str) -> OptionError:
+    return OptionError(f"split: part {part + 1} would have no sample: {why}. Give it a larger share, or leave it out")
+
+
+def split_plainly(sizes: Sequence[int], seed: int) -> list[Ints]:
+    """Deal out samples by chance.
+
+    Examples
+    --------
+    >>> [part.tolist() for part in split_plainly([3, 2], seed=0)]
+    [[0, 3, 4], [1, 2]]
+    """
+    chances = permutation(sum(sizes), seed, SPLITS)
+    ends = np.cumsum([0, *sizes])
+    return [np.sort(chances[first:stop]).astype(np.int64) for first, stop in itertools.pairwise(ends)]
+
+
+def split_by_strata(sizes: Sequence[int], strata: Ints, seed: int) -> list[Ints]:
+    """Deal out the samples of each stratum by chance, so that every part has its share of each, to within a sample.
+
+    What a stratum's shares leave over once they are rounded down goes to the parts that still lack most, one sample
+    each. Source: Gale (1957) and Ryser (1957): so rows and columns of a table of zeros and ones come out right whenever
+    they can.
+
+    Parameters
+    ----------
+    sizes : sequence of int
+        Samples of each part.
+    strata : ndarray of int64
+        The stratum of each sample, counted from 0.
+
+    Examples
+    --------
+    >>> [part.tolist() for part in split_by_strata([4, 2], np.array([0, 1, 0, 1, 0, 1]), seed=0)]
+    [[2, 3, 4, 5], [0, 1]]
+    """
+    total, counts = len(strata), np.bincount(strata)
+    given = counts[:, None] * np.array(sizes, dtype=object) // total
+    lacking = np.array(sizes, dtype=object) - given.sum(axis=0)
+    for stratum, left in enumerate((counts - given.sum(axis=1)).tolist()):
+        most = np.argsort(-lacking, kind="stable")[:left]
+        given[stratum, most] += 1
+        lacking[most] -= 1
+    chances = permutation(total, seed, SPLITS)
+    by_stratum = chances[np.argsort(strata[chances], kind="stable")]  # stratum by stratum, each in an order by chance
+    part = np.repeat(np.tile(np.arange(len(sizes)), len(counts)), given.reshape(-1).astype(np.int64))
+    return [np.sort(by_stratum[part == number]).astype(np.int64) for number in range(len(sizes))]
+
+
+def split_by_groups(sizes: Sequence[int], groups: Ints, strata: Ints | None, seed: int) -> list[Ints]:
+    """Deal out whole groups: each to the part that lacks most of what the group has.
+
+    Large groups come first, the largest of all at first, the others by chance; a part that is empty takes one of the
+    last groups. So without strata a part has more than its share by less than one group. With them what a part lacks of
+    a stratum counts by the stratum's size, which is what scikit-learn's ``StratifiedGroupKFold`` weighs too; that one
+    has parts of one size only.
+
+    Parameters
+    ----------
+    sizes : sequence of int
+        Samples of each part, about.
+    groups, strata : ndarray of int64
+        The group and the stratum of each sample, both counted from 0.
+
+    Raises
+    ------
+    OptionError
+        If there are fewer groups than parts.
+
+    Examples
+    --------
+    >>> [part.tolist() for part in split_by_groups([4, 2], np.array([0, 0, 1, 1, 2, 2]), None, seed=1)]
+    [[2, 3, 4, 5], [0, 1]]
+    """
+    count, parts = int(groups.max()) + 1, len(sizes)
+    if count < parts:
+        raise OptionError(
+            f"split: there {'is 1 group' if count == 1 else f'are {count:,} groups'} for {parts} parts, and none is "
+            "torn. Name what has more values by by=, or split without it"
+        )
+    strata = np.zeros(len(groups), dtype=np.int64) if strata is None else strata
+    pairs, samples = np.unique(groups * (int(strata.max()) + 1) + strata, return_counts=True)
+    group_of, stratum_of = np.divmod(pairs, int(strata.max()) + 1)
+    totals = np.bincount(strata)
+    edges, of_group = np.searchsorted(group_of, np.arange(count + 1)), np.bincount(groups)
+    chances = permutation(count, seed, SPLITS)
+    large = np.where(of_group[chances] * LARGE_SHARE > min(sizes), -of_group[chances], 0)
+    # What each part lacks of each stratum, times all samples: whole numbers, which add up to the same anywhere.
+    lacks = [[int(n) * size for size in sizes] for n in totals]
+    home, left, empty = [0] * count, count, set(range(parts))
+    weights, by_size = [len(groups) / int(n) if n else 0.0 for n in totals], np.argsort(sizes, kind="stable").tolist()
+    first, of, many, total = edges.tolist(), stratum_of.tolist(), samples.tolist(), len(groups)
+    for group in chances[np.argsort(large, kind="stable")].tolist():
+        mix = range(first[group], first[group + 1])
+        choice = [part for part in by_size if part in empty] if left <= len(empty) else by_size
+        if len(mix) == 1:  # what all parts' lack would be multiplied by changes nothing
+            best = max(choice, key=lacks[of[mix[0]]].__getitem__)
+        else:
+            best = max(choice, key=lambda part: sum(many[k] * weights[of[k]] * lacks[of[k]][part] for k in mix))
+        for k in mix:
+            lacks[of[k]][best] -= many[k] * total
+        home[group], left = best, left - 1
+        empty.discard(best)
+    found = np.array(home)
+    return [np.flatnonzero(found[groups] == part) for part in range(parts)]

@@ -1,0 +1,432 @@
+"""Which samples an epoch takes and how often, where that is not each once: by weights, by classes, in stated shares.
+
+All draw *places* of the blocks of the whole data, as a function of seed and epoch alone. An epoch's own blocks follow
+from them: each is what was drawn of a block, in several *turns* where that is more than the block has samples, so that
+copies do not crowd one window, and each time that a chunk is decoded it gives about as many samples as in any epoch.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h5stream.order.blocks import Blocks
+from h5stream.order.permutation import DRAWS, permutation, random_words
+from h5stream.order.places import place_dtype
+
+Ints = NDArray[np.int64]
+
+TURNS_A_WINDOW = 16
+"""Turns of a source that a window holds, at least: what it has of the source strays by less than one of them."""
+
+_STEPS = 4
+"""Steps from a guess to the place that was drawn, before the few that are left are searched for."""
+
+
+class EpochDraws(Protocol):
+    """Draws an epoch's samples. Immutable; any thread may draw."""
+
+    @property
+    def count(self) -> int:
+        """Samples of an epoch."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that this takes, and for a moment while it draws."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """What the draws depend on besides seed and epoch, for a state."""
+        ...
+
+    def places(self, seed: int, epoch: int) -> Ints:
+        """Give the places that an epoch takes, ascending; one that is taken twice comes twice."""
+        ...
+
+
+class WeightedDraws:
+    """Draws one after the other, each sample as likely as its weight says: counts are multinomial.
+
+    Inverts the cumulated weights by a table of guesses (Chen and Asau 1974), so that it costs about as much as sorting.
+
+    Parameters
+    ----------
+    weights : ndarray of float64
+        Of each sample; none negative, not all 0.
+    count : int
+        Samples of an epoch.
+    at : ndarray of int64, optional
+        The place of each sample; by default its number.
+
+    Examples
+    --------
+    >>> WeightedDraws(np.array([1.0, 0.0, 3.0]), 8).places(seed=0, epoch=0).tolist()
+    [0, 0, 0, 0, 2, 2, 2, 2]
+    """
+
+    def __init__(self, weights: NDArray[np.float64], count: int, at: Ints | None = None) -> None:
+        self.count, self._at, places = count, at, len(weights)
+        self._until = np.cumsum(weights / weights.max())
+        self._until *= places / self._until[-1]
+        # Whatever rounding did: every draw finds a place, and one of some weight.
+        self._until[np.flatnonzero(weights)[-1] :] = np.inf
+        # For each whole number the first place that lies beyond it.
+        guesses = np.searchsorted(self._until, np.arange(places), side="right")
+        self._guesses = guesses.astype(place_dtype(places))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that this takes, and for a moment while it draws."""
+        return self._until.nbytes + self._guesses.nbytes + 32 * self.count
+
+    @property
+    def fingerprint(self) -> str:
+        """What the draws depend on besides seed and epoch."""
+        return _fingerprint(self, self._until)
+
+    def places(self, seed: int, epoch: int) -> Ints:
+        """Give the places that an epoch takes, ascending."""
+        words = random_words(self.count, seed, epoch, DRAWS) >> np.uint64(11)
+        # Where their bits lie: there are many.
+        drawn = words.view(np.float64)
+        np.multiply(words, len(self._until) * 2.0**-53, out=drawn, casting="unsafe")
+        drawn.sort()
+        found: Ints = self._guesses[drawn.astype(np.int64)].astype(np.int64)
+        late = np.flatnonzero(self._until[found] <= drawn)
+        for _ in range(_STEPS):
+            found[late] += 1
+            late = late[self._until[found[late]] <= drawn[late]]
+        found[late] = np.searchsorted(self._until, drawn[late], side="right")
+        return _placed(found, self._at)
+
+
+class DistinctDraws:
+    """Draws one after the other of those that are left, each as likely as its weight says: none comes twice.
+
+    The smallest of exponential variates divided by weights are just that (Efraimidis and Spirakis 2006).
+
+    Parameters
+    ----------
+    weights : ndarray of float64
+        Of each sample; none negative, at least `count` of them above 0.
+    count : int
+        Samples of an epoch.
+    at : ndarray of int64, optional
+        The place of each sample; by default its number.
+
+    Examples
+    --------
+    >>> DistinctDraws(np.array([1.0, 0.0, 3.0, 2.0]), 2).places(seed=0, epoch=0).tolist()
+    [0, 2]
+    """
+
+    def __init__(self, weights: NDArray[np.float64], count: int, at: Ints | None = None) -> None:
+        self._weights, self.count, self._at = weights / weights.max(), count, at
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that this takes, and for a moment while it draws."""
+        return 32 * len(self._weights)
+
+    @property
+    def fingerprint(self) -> str:
+        """What the draws depend on besides seed and epoch."""
+        return _fingerprint(self, self._weights)
+
+    def places(self, seed: int, epoch: int) -> Ints:
+        """Give the places that an epoch takes, ascending."""
+        words = random_words(len(self._weights), seed, epoch, DRAWS) >> np.uint64(11)
+        keys = words * 2.0**-53
+        np.log1p(np.negative(keys, out=keys), out=keys)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            np.divide(np.negative(keys, out=keys), self._weights, out=keys)
+        keys[self._weights == 0] = np.inf
+        found = np.argpartition(keys, self.count - 1)[: self.count]
+        found.sort()
+        return _placed(found, self._at)
+
+
+class ClassDraws:
+    """Draws a stated number of each class, of which each sample comes as often as any other, but for one.
+
+    Parameters
+    ----------
+    classes : ndarray of int
+        The class of each sample, as a number from 0 to 65,535.
+    counts : sequence of int
+        Samples of each class in an epoch.
+    at : ndarray of int64, optional
+        The place of each sample; by default its number.
+
+    Examples
+    --------
+    >>> ClassDraws(np.array([0, 0, 1, 0, 0]), [2, 2]).places(seed=0, epoch=0).tolist()
+    [1, 2, 2, 3]
+    """
+
+    def __init__(self, classes: NDArray[np.integer[Any]], counts: Sequence[int], at: Ints | None = None) -> None:
+        self._at = at
+        self._counts, self.count = np.array(counts, dtype=np.int64), sum(counts)
+        self._classes = classes.astype(np.uint16)  # which sort in one pass over them
+        self._sizes = np.bincount(classes, minlength=len(counts))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that this takes, and for a moment while it draws."""
+        return 32 * len(self._classes) + 8 * self.count
+
+    @property
+    def fingerprint(self) -> str:
+        """What the draws depend on besides seed and epoch."""
+        return _fingerprint(self, self._counts, self._classes)
+
+    def places(self, seed: int, epoch: int) -> Ints:
+        """Give the places that an epoch takes, ascending."""
+        times: Ints = self._counts // np.maximum(1, self._sizes)
+        over = self._counts - times * self._sizes
+        shuffled = permutation(len(self._classes), seed, epoch, DRAWS)
+        by_class = shuffled[np.argsort(self._classes[shuffled], kind="stable")]
+        edges = np.append(0, np.cumsum(self._sizes))
+        once_more = np.zeros(len(self._classes), dtype=np.uint8)  # a byte each: they are set in no order
+        for number in np.flatnonzero(over).tolist():
+            once_more[by_class[edges[number] : edges[number] + over[number]]] = 1
+        return _placed(_repeated(times[self._classes] + once_more), self._at)
+
+
+class SourceDraws:
+    """Draws a stated number of each source: whole blocks of it, in passes that go on from epoch to epoch.
+
+    Each source is an endless line of passes, in each of which its blocks come in another order; an epoch takes up
+    where the last one stopped. So no sample is left behind, and a small part of a source is a few whole blocks.
+
+    Parameters
+    ----------
+    blocks : Blocks
+        Of all data, with the source of each block as its stratum.
+    counts : sequence of int
+        Samples of each source in an epoch.
+
+    Examples
+    --------
+    >>> from h5stream.order.blocks import make_blocks
+    >>> blocks = replace(make_blocks((0, 4, 10), (2, 2)), strata=np.array([0, 0, 1, 1, 1]))
+    >>> draws = SourceDraws(blocks, [6, 2])
+    >>> [draws.places(seed=0, epoch=epoch).tolist() for epoch in range(3)]
+    [[0, 1, 2, 2, 3, 3, 6, 7], [0, 0, 1, 1, 2, 3, 4, 5], [0, 1, 2, 2, 3, 3, 8, 9]]
+    """
+
+    def __init__(self, blocks: Blocks, counts: Sequence[int]) -> None:
+        assert blocks.strata is not None
+        self._counts, self.count, self._edges = tuple(counts), sum(counts), blocks.edges
+        self._blocks = [np.flatnonzero(blocks.strata == number) for number in range(len(counts))]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that this takes, and for a moment while it draws."""
+        return 8 * self._edges.nbytes + 24 * int(self._edges[-1]) + 8 * self.count
+
+    @property
+    def fingerprint(self) -> str:
+        """What the draws depend on besides seed and epoch."""
+        return _fingerprint(self, np.array(self._counts), self._edges)
+
+    def places(self, seed: int, epoch: int) -> Ints:
+        """Give the places that an epoch takes, ascending."""
+        sizes = np.diff(self._edges)
+        whole, ends = np.zeros(len(sizes), dtype=np.int64), []
+        for number, (ours, count) in enumerate(zip(self._blocks, self._counts, strict=True)):
+            length, begin = int(sizes[ours].sum()), epoch * count
+            if not count:
+                continue
+            whole[ours] += (begin + count) // length - begin // length
+            for place, times in ((begin, -1), (begin + count, 1)):  # what the epoch before took, and this one does
+                line = ours[permutation(len(ours), seed, place // length, DRAWS, number)]
+                edges = np.append(0, np.cumsum(sizes[line]))
+                until = int(np.searchsorted(edges, place % length, side="right")) - 1
+                whole[line[:until]] += times
+                first = int(self._edges[line[until]])
+                ends.append((first, first + place % length - int(edges[until]), times))
+        times_each = np.repeat(whole, sizes)
+        for first, stop, times in ends:
+            times_each[first:stop] += times
+        return _repeated(times_each)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceShares:
+    """Which samples come from which of several sources, and what share of each epoch.
+
+    Attributes
+    ----------
+    names : tuple of str
+        Of the sources.
+    starts : tuple of int
+        The number of each source's first sample.
+    shares : tuple of float
+        Of each; together 1.
+    stop : str
+        ``"first"``: an epoch ends when the first source has given all its samples; ``"all"``: when each has.
+    """
+
+    names: tuple[str, ...]
+    starts: tuple[int, ...]
+    shares: tuple[float, ...]
+    stop: str
+
+    def counts(self, sizes: Ints, total: int | None = None) -> list[int]:
+        """Give the samples of each source in an epoch: of so many together, or as `stop` says."""
+        shares = np.array(self.shares)
+        if total is not None:
+            return shared_out(total, shares)
+        ends = sizes[shares > 0] / shares[shares > 0]
+        counts: list[int] = np.rint(shares * (ends.min() if self.stop == "first" else ends.max())).astype(int).tolist()
+        return counts
+
+    def stratified(self, blocks: Blocks) -> Blocks:
+        """Give the same samples in blocks that are each of one source, and say of which."""
+        starts = np.array(self.starts)
+        if blocks.rows is None:  # by parts already, of which a source has some
+            return replace(blocks, strata=np.searchsorted(starts, blocks.edges[:-1], side="right") - 1)
+        sources = np.searchsorted(starts, blocks.rows, side="right") - 1
+        block = np.repeat(np.arange(blocks.count), np.diff(blocks.edges))
+        order = np.lexsort((sources, block))
+        sources = sources[order]
+        cuts = np.flatnonzero(np.diff(sources) != 0) + 1
+        edges = np.union1d(blocks.edges, cuts)
+        return replace(blocks, edges=edges, rows=blocks.rows[order], strata=sources[edges[:-1]])
+
+
+def shared_out(total: int, shares: NDArray[np.float64]) -> list[int]:
+    """Cut a number into parts by shares that add up to 1, what is left over to those that lack most.
+
+    Examples
+    --------
+    >>> shared_out(10, np.array([0.55, 0.25, 0.2]))
+    [6, 2, 2]
+    """
+    counts = np.floor(total * shares).astype(np.int64)
+    counts[np.argsort(counts - total * shares, kind="stable")[: total - int(counts.sum())]] += 1
+    found: list[int] = counts.tolist()
+    return found
+
+
+def _fingerprint(draws: EpochDraws, *arrays: NDArray[Any]) -> str:
+    digest = hashlib.blake2b(digest_size=8)
+    for array in arrays:
+        digest.update(np.ascontiguousarray(array).data)
+    return f"{draws.count} by {type(draws).__name__}, {digest.hexdigest()}"
+
+
+def _placed(samples: Ints, at: Ints | None) -> Ints:
+    """Give the places of samples, ascending: which were drawn does not depend on how they are stored."""
+    return samples if at is None else np.sort(at[samples])
+
+
+def _repeated(times: Ints) -> Ints:
+    """Give each place as often as it is to come."""
+    return np.repeat(np.arange(len(times)), times)
+
+
+def drawn_blocks(blocks: Blocks, places: Ints, *, shuffle: bool, window_rows: int) -> Blocks:
+    """Give the blocks of an epoch that takes some places of blocks.
+
+    Parameters
+    ----------
+    blocks : Blocks
+        Those of all data; with strata, where each source is to have its share of each window.
+    places : ndarray of int64
+        The places, ascending.
+    shuffle : bool
+        Whether the epoch is shuffled; else a block has one turn.
+    window_rows : int
+        Rows of the smallest window.
+
+    Examples
+    --------
+    >>> from h5stream.order.blocks import make_blocks
+    >>> places = np.array([0, 0, 0, 1, 3])
+    >>> found = drawn_blocks(make_blocks((0, 4), (2,)), places, shuffle=True, window_rows=8)
+    >>> found.edges.tolist(), found.in_turns(found.edges[:-1], found.edges[1:]).tolist(), found.rows.tolist()
+    ([0, 2, 4, 5], [0, 1, 2, 3, 4], [0, 0, 0, 1, 3])
+    """
+    edges = np.searchsorted(places, blocks.edges)
+    taken = np.flatnonzero(np.diff(edges))
+    first, sizes = edges[taken], np.diff(edges)[taken]
+    strata = None if blocks.strata is None else blocks.strata[taken]
+    rows = blocks.rows_at(places).astype(np.int64, copy=False)
+    found = Blocks(edges=np.append(first, len(places)), rows=rows, strata=strata)
+    if not shuffle:
+        return found
+    turns = np.maximum(1, np.rint(sizes / np.diff(blocks.edges)[taken])).astype(np.int64)
+    if strata is not None:
+        wanted = TURNS_A_WINDOW * -(-len(places) // window_rows)
+        turns = np.maximum(turns, -(-wanted // np.bincount(strata)[strata]))
+    turns = np.minimum(turns, sizes)
+    if (turns == 1).all():
+        return found
+    of = np.repeat(np.arange(len(turns)), turns)
+    turn = np.arange(len(of)) - np.repeat(np.cumsum(turns) - turns, turns)
+    every = turns[of]
+    edges = np.append(0, np.cumsum((sizes[of] - turn + every - 1) // every))
+    return replace(
+        found, edges=edges, first=first[of] + turn, every=every, strata=None if strata is None else strata[of]
+    )
+
+
+class DrawnBlocks:
+    """Blocks that are drawn when they are first looked at: where a reader plans, and not where batches are consumed.
+
+    # Guarantees: any thread may look; two at a time draw the same.
+
+    Parameters
+    ----------
+    total_rows : int
+        Samples of them, which are known before.
+    draw : callable
+        Draws them.
+    """
+
+    def __init__(self, total_rows: int, draw: Callable[[], Blocks]) -> None:
+        self.total_rows, self._draw = total_rows, draw
+
+    @functools.cached_property
+    def drawn(self) -> Blocks:
+        """The blocks themselves."""
+        return self._draw()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.drawn, name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return replace, (self.drawn,)
+
+
+def interleaved(blocks: NDArray[np.integer[Any]], sizes: Ints, strata: Ints) -> Ints:
+    """Put the blocks of several strata in turn: each stratum evenly along the line, its own in the order given.
+
+    Parameters
+    ----------
+    blocks : ndarray of int
+        Numbers of all blocks, in some order.
+    sizes, strata : ndarray of int
+        Of each block, by its number.
+
+    Examples
+    --------
+    >>> interleaved(np.array([3, 0, 2, 1, 4]), np.array([1, 1, 1, 1, 2]), np.array([0, 0, 0, 0, 1])).tolist()
+    [3, 0, 4, 2, 1]
+    """
+    place = np.empty(len(blocks))
+    for stratum in np.unique(strata).tolist():
+        ours = np.flatnonzero(strata[blocks] == stratum)
+        own = sizes[blocks[ours]]
+        place[ours] = (np.cumsum(own) - own / 2) / own.sum()
+    return blocks[np.argsort(place, kind="stable")].astype(np.int64, copy=False)

@@ -1,0 +1,272 @@
+"""Which samples an epoch takes and how often: the distributions, over 200 epochs and more, and their blocks."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from h5stream.order.blocks import make_blocks
+from h5stream.order.epoch import EpochOrder, OrderSettings
+from h5stream.order.rest import order_after
+from h5stream.order.weights import (
+    ClassDraws,
+    DistinctDraws,
+    SourceDraws,
+    SourceShares,
+    WeightedDraws,
+    drawn_blocks,
+    shared_out,
+)
+
+EPOCHS = 200
+
+
+def check_chi_square(seen, expected):
+    """Hold a sum of squares to what chance gives: neither too far from what is expected, nor suspiciously near."""
+    seen, expected = np.asarray(seen, float), np.asarray(expected, float)
+    assert seen[expected == 0].sum() == 0
+    some = expected > 0
+    freedom = some.sum() - 1
+    found = ((seen[some] - expected[some]) ** 2 / expected[some]).sum()
+    assert abs(found - freedom) < 4 * np.sqrt(2 * freedom), (found, freedom)
+
+
+def counts_of(draws, places, seed=0):
+    """Give how often each place came in each of 200 epochs."""
+    return np.stack([np.bincount(draws.places(seed, epoch), minlength=places) for epoch in range(EPOCHS)])
+
+
+# --- distributions ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("power", [0, 1, 8, 60])
+def test_counts_with_replacement_are_multinomial(power):
+    weights = np.random.default_rng(power).random(300) ** power
+    weights[7:20] = 0
+    draws = WeightedDraws(weights * 1e-200, 2000)
+    seen = counts_of(draws, 300)
+    assert (seen.sum(axis=1) == 2000).all()
+    share = weights / weights.sum()
+    wanted = 2000 * EPOCHS * share
+    often = wanted >= 5
+    check_chi_square(np.append(seen.sum(axis=0)[often], seen.sum(axis=0)[~often].sum()),
+                     np.append(wanted[often], wanted[~often].sum()))  # fmt: skip
+    # Epochs are independent, and so are draws: the spread of each count is a binomial's.
+    spread = seen.var(axis=0, ddof=1)[often] / (2000 * share * (1 - share))[often]
+    assert abs(spread.mean() - 1) < 0.1
+
+
+def test_draws_with_replacement_are_those_of_inverting_the_cumulated_weights():
+    weights = np.random.default_rng(0).random(1000) ** 30
+    draws = WeightedDraws(weights, 5000)
+    found = draws.places(3, 4)
+    until = np.cumsum(weights / weights.max())
+    assert (np.diff(found) >= 0).all()
+    plain = WeightedDraws(np.ones(1000), 5000).places(3, 4) / 1000  # the same random numbers, to a thousandth
+    low, high = (np.searchsorted(until, (plain + k / 1000) * until[-1], side="right") for k in (0, 1))
+    assert (low <= found).all()
+    assert (found <= high).all()
+
+
+def test_one_sample_of_some_weight_is_drawn_always():
+    weights = np.zeros(100)
+    weights[41] = 1e-300
+    assert WeightedDraws(weights, 10).places(0, 0).tolist() == [41] * 10
+
+
+def test_without_replacement_sets_are_as_likely_as_drawing_one_after_the_other():
+    weights = np.array([1.0, 2.0, 3.0, 0.0, 4.0, 0.5])
+    draws, wanted = DistinctDraws(weights, 3), {}
+    for drawn in itertools.permutations([0, 1, 2, 4, 5], 3):
+        likely, left = 1.0, weights.sum()
+        for place in drawn:
+            likely *= weights[place] / left
+            left -= weights[place]
+        wanted[tuple(sorted(drawn))] = wanted.get(tuple(sorted(drawn)), 0) + likely
+    sets = [tuple(draws.places(1, epoch).tolist()) for epoch in range(4000)]
+    check_chi_square([sets.count(each) for each in wanted], [4000 * likely for likely in wanted.values()])
+
+
+def test_without_replacement_no_sample_comes_twice():
+    weights = np.random.default_rng(0).random(500)
+    for epoch in range(20):
+        found = DistinctDraws(weights, 200).places(5, epoch)
+        assert len(set(found.tolist())) == 200
+        assert (np.diff(found) > 0).all()
+
+
+def test_classes_come_as_often_as_said_and_their_samples_alike():
+    classes = np.random.default_rng(1).choice(3, 400, p=[0.9, 0.08, 0.02])
+    seen = counts_of(ClassDraws(classes, [90, 100, 110]), 400)
+    for number, count in enumerate([90, 100, 110]):
+        ours = seen[:, classes == number]
+        assert (ours.sum(axis=1) == count).all()
+        few, many = divmod(count, ours.shape[1])[0], -(-count // ours.shape[1])
+        assert set(np.unique(ours).tolist()) <= {few, many}
+        size, over = ours.shape[1], count % ours.shape[1]
+        # Without replacement counts stray less than a multinomial's, by (size - over) / (size - 1).
+        chosen = (ours - few).sum(axis=0)
+        expected = EPOCHS * over / size
+        found = ((chosen - expected) ** 2 / expected).sum() / ((size - over) / size)
+        assert abs(found - (size - 1)) < 4 * np.sqrt(2 * (size - 1))
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=4), st.data())
+def test_sources_are_taken_in_passes_that_go_on_from_epoch_to_epoch(sizes, data):
+    starts = [0, *itertools.accumulate(sizes)]
+    blocks = make_blocks(tuple(starts), tuple(data.draw(st.integers(1, 9)) for _ in sizes))
+    shares = SourceShares(names=("a",) * len(sizes), starts=tuple(starts[:-1]), shares=(1.0,), stop="all")
+    blocks = shares.stratified(blocks)
+    counts = [data.draw(st.integers(0, 60)) for _ in sizes]
+    draws, seen = SourceDraws(blocks, counts), np.zeros(starts[-1], dtype=int)
+    for epoch in range(7):
+        places = draws.places(3, epoch)
+        assert (np.diff(places) >= 0).all()
+        seen += np.bincount(places, minlength=starts[-1])
+        for k, (size, count) in enumerate(zip(sizes, counts, strict=True)):
+            ours = seen[starts[k] : starts[k + 1]]
+            assert ours.sum() == count * (epoch + 1)
+            assert ours.max() - ours.min() <= 1
+            assert ours.min() == count * (epoch + 1) // size
+
+
+def test_which_blocks_of_a_source_an_epoch_takes_is_chance():
+    blocks = replace(make_blocks((0, 100), (10,)), strata=np.zeros(10, dtype=np.int64))
+    seen = sum(np.bincount(SourceDraws(blocks, [20]).places(seed, 0), minlength=100) for seed in range(1000))
+    assert (seen.reshape(10, 10) == seen[::10, None]).all()  # whole blocks
+    check_chi_square(seen[::10] / 0.8, np.full(10, 200) / 0.8)  # of 10 two are chosen, never the same one
+
+
+# --- blocks and windows -------------------------------------------------------------------------------------
+
+
+@st.composite
+def drawn_epochs(draw):
+    """Draw blocks, how often each of their places comes, and settings."""
+    sizes = draw(st.lists(st.integers(1, 9), min_size=1, max_size=12))
+    edges, total = np.array([0, *itertools.accumulate(sizes)]), sum(sizes)
+    times = np.array(draw(st.lists(st.integers(0, 7), min_size=total, max_size=total)))
+    times[draw(st.integers(0, total - 1))] += 8
+    blocks = replace(make_blocks((0, total), (1,)), edges=edges)
+    if draw(st.booleans()):
+        blocks = replace(blocks, rows=np.sort(np.random.default_rng(0).permutation(1000)[:total]))
+    if draw(st.booleans()):
+        blocks = replace(blocks, strata=np.arange(len(sizes)) % 3)
+    settings = {"batch_size": draw(st.integers(1, 6)), "window_rows": draw(st.integers(1, 60)), "first_window_rows": 9}
+    settings |= {"shuffle": draw(st.booleans()), "seed": draw(st.integers(0, 3)), "epoch": draw(st.integers(0, 3))}
+    settings |= {"drop_last": False}
+    return blocks, times, settings
+
+
+def epoch_blocks(blocks, times, settings):
+    places = np.repeat(np.arange(len(times)), times)
+    return drawn_blocks(blocks, places, shuffle=settings["shuffle"], window_rows=settings["first_window_rows"])
+
+
+@given(drawn_epochs())
+def test_each_sample_comes_as_often_as_it_was_drawn(given):
+    blocks, times, settings = given
+    drawn = epoch_blocks(blocks, times, settings)
+    order = EpochOrder(drawn, OrderSettings(**settings))
+    found = np.concatenate([order.batch_rows(k) for k in range(order.batches)])
+    rows = blocks.rows_at(np.repeat(np.arange(len(times)), times))
+    assert sorted(found.tolist()) == sorted(rows.tolist())
+    if not settings["shuffle"]:
+        assert found.tolist() == rows.tolist()
+    for window in order.windows():
+        assert (np.diff(window.rows) >= 0).all()  # a chunk is one stretch of a window's rows
+
+
+@given(drawn_epochs(), st.data())
+def test_ranks_share_what_was_drawn_and_others_go_on(given, data):
+    blocks, times, settings = given
+    settings = settings | {"batch_size": max(2, settings["batch_size"])}
+    drawn = epoch_blocks(blocks, times, settings)
+    # A number of ranks after itself goes on in its own cut, which is no rest.
+    worlds = data.draw(st.lists(st.integers(1, 4), min_size=3, max_size=3, unique=True))
+    taken, found = (), []
+    for number, world in enumerate(worlds):
+        orders = []
+        for rank in range(world):
+            try:
+                ours = OrderSettings(**settings, rank=rank, world_size=world)
+                orders.append(order_after(drawn, ours, taken)[0])
+            except Exception as error:  # too few are left for so many ranks
+                assert "rank" in str(error)  # noqa: PT017
+                return
+        batches = orders[0].batches
+        assert all(order.batches == batches for order in orders)
+        until = batches if number == 2 else data.draw(st.integers(0, batches))
+        found += [row for order in orders for k in range(until) for row in order.batch_rows(k).tolist()]
+        taken = (*taken, (world, until))
+    assert sorted(found) == sorted(blocks.rows_at(np.repeat(np.arange(len(times)), times)).tolist())
+
+
+def test_copies_of_a_block_that_was_drawn_often_are_spread_over_the_epoch():
+    blocks = make_blocks((0, 100_000), (100,))
+    classes = (np.arange(100_000) < 1000).astype(int)  # 10 of 1,000 blocks
+    places = ClassDraws(classes, [50_000, 50_000]).places(0, 0)
+    drawn = drawn_blocks(blocks, places, shuffle=True, window_rows=20_000)
+    order = EpochOrder(drawn, OrderSettings(batch_size=100, window_rows=20_000, first_window_rows=20_000))
+    for window in order.windows():
+        assert 0.35 < (window.rows < 1000).mean() < 0.65
+
+
+@pytest.mark.parametrize("chunks", [(1000, 10), (10, 1000), (5000, 5000)])
+def test_each_window_of_a_mixture_has_its_share_of_each_source(chunks):
+    shares = SourceShares(names=("a", "b"), starts=(0, 5000), shares=(0.3, 0.7), stop="all")
+    blocks = shares.stratified(make_blocks((0, 5000, 25_000), chunks))
+    places = SourceDraws(blocks, shares.counts(np.array([5000, 20_000]))).places(0, 0)
+    drawn = drawn_blocks(blocks, places, shuffle=True, window_rows=4000)
+    order = EpochOrder(drawn, OrderSettings(batch_size=100, window_rows=4000, first_window_rows=4000))
+    windows = list(order.windows())
+    assert len(windows) > 5
+    for window in windows[:-1]:
+        assert abs((window.rows < 5000).mean() - 0.3) < 0.05
+
+
+def test_the_share_of_a_source_in_batches_is_what_chance_gives():
+    shares = SourceShares(names=("a", "b"), starts=(0, 3000), shares=(0.25, 0.75), stop="first")
+    blocks = shares.stratified(make_blocks((0, 3000, 24_000), (50, 200)))
+    draws, seen = SourceDraws(blocks, shares.counts(np.array([3000, 21_000]))), np.zeros((EPOCHS, 12_000))
+    for epoch in range(EPOCHS):
+        drawn = drawn_blocks(blocks, draws.places(0, epoch), shuffle=True, window_rows=3000)
+        ours = OrderSettings(batch_size=100, window_rows=3000, first_window_rows=3000, epoch=epoch)
+        for window in EpochOrder(drawn, ours).windows():
+            seen[epoch, window.batch * 100 + window.within] = window.rows < 3000
+    assert (seen.sum(axis=1) == 3000).all()
+    batches = seen.reshape(EPOCHS, 120, 100).sum(axis=2)
+    # As if each were drawn alone: the sum of all squares is 24,000 by its mean, and strays by 219.
+    found = ((batches - 25) ** 2 / (100 * 0.25 * 0.75)).sum()
+    assert abs(found / batches.size - 1) < 0.06
+
+
+@given(st.integers(0, 10**6), st.lists(st.floats(0.01, 1), min_size=1, max_size=9))
+def test_shares_of_a_number_add_up_to_it(total, shares):
+    shares = np.array(shares) / sum(shares)
+    found = shared_out(total, shares)
+    assert sum(found) == total
+    assert all(abs(count - total * share) <= 1 for count, share in zip(found, shares, strict=True))
+
+
+def test_stop_says_how_long_an_epoch_is():
+    def counts(stop, **given):
+        shares = SourceShares(names=("a", "b"), starts=(0, 10), shares=(0.2, 0.8), stop=stop)
+        return shares.counts(np.array([10, 100]), **given)
+
+    assert counts("first") == [10, 40]
+    assert counts("all") == [25, 100]
+    assert counts("all", total=50) == [10, 40]
+
+
+@pytest.mark.parametrize("turns", [1, 3])
+def test_blocks_of_several_sources_are_parted(turns):
+    rows = np.array([0, 5, 1, 6, 2, 7] * turns)
+    blocks = replace(make_blocks((0, len(rows)), (3,)), rows=rows)
+    found = SourceShares(names=("a", "b"), starts=(0, 5), shares=(0.5, 0.5), stop="all").stratified(blocks)
+    assert sorted(found.rows.tolist()) == sorted(rows.tolist())
+    for low, high, source in zip(found.edges[:-1], found.edges[1:], found.strata, strict=True):
+        assert ((found.rows[low:high] >= 5) == source).all()
