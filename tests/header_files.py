@@ -1,6 +1,6 @@
 """Files with objects of every kind, and the check that what we read of their headers is what h5py says.
 
-`tests/storage/test_headers.py` draws some; ``python tools/fuzz_headers.py`` damages them.
+`tests/storage/test_headers.py` draws some; ``python tools/fuzz_files.py headers`` damages them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from making import libhdf5
 
 from h5stream.storage import headers as ours
-from h5stream.storage.links import NOT_HARD, links_of
+from h5stream.storage.links import NOT_HARD, links_of, read_links
 
 LIBVERS = ("earliest", "v108", "v110", "v112", "v114", "latest")
 COMPOUND = np.dtype([("a", "<f4"), ("b", ">i2"), ("c", "S3"), ("d", "<u1", (2, 3))])
@@ -285,6 +285,10 @@ def _walk(file: Any, descriptor: int, superblock: Any, counts: collections.Count
         if ours_first is not None:
             assert list(ours_first) == [name for name, _ in expected], "names of links"
             assert ours_first.addresses.tolist() == [target for _, target in expected], "addresses of links"
+            if read_links(address, descriptor, superblock) is not None:
+                assert all(thing.links.exists(name) for name, _ in expected), (
+                    "a link that libhdf5 lists and does not find"
+                )
             counts["group: the same"] += 1
         todo += [target for _, target in expected if target != NOT_HARD]
     return list(found)
@@ -478,7 +482,19 @@ def _compare_chunks(dataset: Any, shape: Any, chunk: Any, i: int, read: Any, chu
         assert chunks.offset[k] == info.byte_offset, "chunk address"
         assert chunks.nbytes[k] == info.size, "chunk bytes"
         assert chunks.filter_mask[k] == info.filter_mask, "filter mask"
+        assert _finds_chunk(dataset, info.chunk_offset), "a chunk that libhdf5 lists and does not find"
     counts[f"chunks: the same ({index.value})"] += 1
+
+
+def _finds_chunk(dataset: Any, start: tuple[int, ...]) -> bool:
+    """Tell whether libhdf5 looks a chunk up and finds it; an error is no answer."""
+    try:
+        dataset.read_direct_chunk(start, out=bytearray(0))
+    except (RuntimeError, OSError) as error:
+        return not any(text in str(error) for text in ("not allocated", "isn't defined"))
+    except ValueError:  # it is larger than nothing
+        pass
+    return True
 
 
 def _lists(thing: Any, name: bytes) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import FieldLengthError
+from h5stream.samples.stretches import Ragged
 from h5stream.storage.layout import VIA_H5PY, DatasetPart, FieldLayout
 from h5stream.storage.rowbox import column_pieces
 from h5stream.storage.source import SourceIdentity
@@ -68,6 +69,20 @@ def check_alike(
                     field=b.name,
                     file=identity.path,
                 )
+            if a.normalise != b.normalise:
+                raise FieldLengthError(
+                    f"{identity.path!r}: field {b.name!r} is normalised otherwise than {a.name!r} in {called[0]}; what "
+                    "is read as one has one mean=, std=, factor= and nan=",
+                    field=b.name,
+                    file=identity.path,
+                )
+            if not _come_alike(a.ragged, b.ragged):
+                raise FieldLengthError(
+                    f"{identity.path!r}: field {b.name!r} takes other columns, or comes in another form{where} than in "
+                    f"{called[0]}; what is read as one has one columns=, ragged=, pad_value= and crop=",
+                    field=b.name,
+                    file=identity.path,
+                )
             if a.categories != b.categories:
                 raise FieldLengthError(
                     f"{identity.path!r}: the categories of {b.name!r} are not those of {called[0]}, so a code would "
@@ -80,6 +95,11 @@ def check_alike(
                 f"{identity.path!r}: its compound members are not those of {identities[0].path!r}",
                 file=identity.path,
             )
+
+
+def _come_alike(a: Ragged | None, b: Ragged | None) -> bool:
+    """Tell whether two fields come in one form, and of sparse matrices the same columns at the same places."""
+    return a == b and (a is None or b is None or np.array_equal(np.asarray(a.places), np.asarray(b.places)))
 
 
 def _hint(a: FieldLayout, b: FieldLayout) -> str:

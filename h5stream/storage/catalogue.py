@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from h5stream.storage.many_files import FilesIdentity
 from h5stream.storage.names import Names
 from h5stream.storage.source import FileIdentity, SourceIdentity
 
@@ -94,10 +95,15 @@ class Catalogue:
         self.is_kept = False
         self._path: Path | None = None
         self._about: dict[str, Any] = {}
+        self._changed_ns = 0
         folder = catalogue_folder()
-        if folder is None or not isinstance(identity, FileIdentity):
+        if folder is None or not isinstance(identity, (FileIdentity, FilesIdentity)):
             return
         self._about = {"version": _VERSION, "of": of, "fields": fields, "missing": missing, **_about(identity)}
+        self._changed_ns = self._about["mtime_ns"]
+        if isinstance(identity, FilesIdentity):
+            self._about["files"] = identity.digest
+            self._changed_ns = int(identity.mtimes.max())
         asked = _digest(json.dumps([of, fields, missing]))
         self._path = folder / f"{_digest(os.path.realpath(identity.path))}-{asked}.zip"
         with contextlib.suppress(*_DAMAGE):
@@ -145,7 +151,7 @@ class Catalogue:
 
     def save(self, objects: int, asked: int) -> None:
         """Keep the arrays, if the folder can be written and the file has settled; else nothing happens."""
-        if self._path is None or time.time_ns() - self._about["mtime_ns"] < _SETTLED_NS:
+        if self._path is None or time.time_ns() - self._changed_ns < _SETTLED_NS:
             return
         nbytes = sum(array.nbytes for array in self.arrays.values())
         if nbytes > MOST_NBYTES // 2:
@@ -245,7 +251,9 @@ def _make_room(folder: Path, nbytes: int) -> None:
             left -= size
 
 
-def _about(identity: FileIdentity) -> dict[str, Any]:
+def _about(identity: FileIdentity | FilesIdentity) -> dict[str, Any]:
+    """Give what a file is, or the first of several."""
+    identity = identity.at(0)[0]
     return {"size": identity.size, "mtime_ns": identity.mtime_ns, "inode": identity.inode}
 
 

@@ -7,7 +7,7 @@ import logging
 import os
 import posixpath
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import h5py
@@ -25,6 +25,7 @@ from h5stream.errors import (
     TruncatedFileError,
     UnsupportedFieldError,
 )
+from h5stream.storage.clues import some_of
 from h5stream.storage.external import Guard
 from h5stream.storage.fields import split_member
 from h5stream.storage.handles import open_file
@@ -86,7 +87,9 @@ def _explain_open_failure(path: str, error: OSError) -> SourceError:
     return SourceError(f"libhdf5 cannot open {path!r}: {text}", file=path)
 
 
-def datasets_of(file: Any, damaged: dict[str, str] | None = None) -> dict[str, Any]:
+def datasets_of(
+    file: Any, damaged: dict[str, str] | None = None, chosen: Callable[[str, Any, list[str]], list[str]] | None = None
+) -> dict[str, Any]:
     """List all datasets of an open file that hard links lead to, by path without the leading slash.
 
     Names that are not UTF-8 cannot be asked for, and are left out.
@@ -97,12 +100,14 @@ def datasets_of(file: Any, damaged: dict[str, str] | None = None) -> dict[str, A
         Open.
     damaged : dict, optional
         Gets what is there and cannot be opened: its path, and what libhdf5 said.
+    chosen : callable, optional
+        Gets the path of each group, the group and the names in it, and gives those that are looked at.
     """
     damaged = {} if damaged is None else damaged
     found: dict[str, Any] = {}
     # Not `visititems`: it looks every object up from the root, which takes minutes in deep trees.
     seen = {_address(file)}
-    open_groups = [("", _hard_linked(file, "", damaged))]
+    open_groups = [("", _hard_linked(file, "", damaged, chosen))]
     while open_groups:
         path, things = open_groups[-1]
         name, thing = next(things, ("", None))
@@ -117,7 +122,7 @@ def datasets_of(file: Any, damaged: dict[str, str] | None = None) -> dict[str, A
             found[path + name] = thing
         elif isinstance(thing, h5py.Group) and len(open_groups) <= _DEEPEST:
             below = f"{path}{name}/"
-            open_groups.append((below, _hard_linked(thing, below, damaged)))
+            open_groups.append((below, _hard_linked(thing, below, damaged, chosen)))
     return found
 
 
@@ -126,14 +131,16 @@ def _address(thing: Any) -> tuple[int, int]:
     return int(info.fileno), int(info.addr)
 
 
-def _hard_linked(group: Any, path: str, damaged: dict[str, str]) -> Iterator[tuple[str, Any]]:
+def _hard_linked(
+    group: Any, path: str, damaged: dict[str, str], chosen: Callable[[str, Any, list[str]], list[str]] | None
+) -> Iterator[tuple[str, Any]]:
     """Yield what hard links of a group lead to; a damaged object must not hide the others."""
     names: list[str] = []
     try:
         names += sorted(name for name in group if isinstance(name, str))
     except _DAMAGE as error:
         damaged[path.rstrip("/") or "/"] = what_libhdf5_said(error)
-    for name in names:
+    for name in names if chosen is None else chosen(path.rstrip("/"), group, names):
         try:
             if _link_type(group, name) != h5l.TYPE_HARD:
                 continue
@@ -269,7 +276,7 @@ def _opened(group: Any, name: str | bytes, path: str) -> Any:
 
 def _by_length(file: Any) -> str:
     groups: dict[int, list[str]] = defaultdict(list)
-    for name, thing in datasets_of(file).items():
+    for name, thing in datasets_of(file, chosen=lambda _path, _group, names: some_of(names)).items():
         if thing.shape and not is_bookkeeping(name):
             groups[thing.shape[0]].append(name)
     most = _LISTED if len(groups) <= _FEW_LENGTHS else _FEW_LENGTHS

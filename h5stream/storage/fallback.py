@@ -19,6 +19,7 @@ from h5stream.storage.check import chunk_box, read_raw_box
 from h5stream.storage.handles import open_file, watch
 from h5stream.storage.images import MOST_NBYTES
 from h5stream.storage.layout import DatasetPart, SampleLayout
+from h5stream.storage.many_files import FilesIdentity
 from h5stream.storage.rowbox import columns_of
 
 _log = logging.getLogger("h5stream")
@@ -127,10 +128,19 @@ class H5pyReader:
         CorruptChunkError, SourceError, SourceChangedError
             As for `rows`.
         """
-        if part.objects:
-            return self.chunk(*part.in_object(number))
         index = part.index
         assert index is not None
+        if part.objects:
+            own, inner = part.in_object(number)
+            files = self._layout.files[part.file]
+            if not isinstance(files, FilesIdentity):
+                return self.chunk(own, inner)
+            one = files.at(int(index.offset[index.find(np.array([number]))[0]]))[0]
+            reader = H5pyReader(replace(self._layout, files=(one,)))  # what is read of one of many is not kept open
+            try:
+                return reader.chunk(replace(own, file=0), inner)
+            finally:
+                reader.close()
         start = index.coordinates(number)
         count = chunk_box(index.shape, index.chunk_shape, start)
         box = self._read(part, start, lambda dataset: read_raw_box(dataset, start, count))

@@ -424,9 +424,13 @@ class FieldReader:
             unknown = self._add_objects(known, field, file, path, unknown)
         if unknown:
             missing = field.name.replace("{}", unknown[0])
+            above, _, below = field.name.rpartition("{}")
+            beside = file.get(above.rpartition("/")[0] or "/") if not below else None
+            hint = did_you_mean(unknown[0].strip(), beside) if isinstance(beside, h5py.Group) else ""
             raise FieldNotFoundError(
-                f"{path!r}: there is no {missing!r}, which names= has; {len(unknown):,} of {len(set(names)):,} names "
-                "are of nothing that is there. Leave out samples without an object: Subset, or rows= of the loader",
+                f"{path!r}: there is no {missing!r}, which names= has.{hint} {len(unknown):,} of "
+                f"{len(set(names)):,} names are of nothing that is there. Leave out samples without an object: "
+                "Subset, or rows= of the loader",
                 field=field.name,
                 file=path,
             )

@@ -11,6 +11,7 @@ import dataclasses
 import glob
 import operator
 import os
+import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -23,12 +24,13 @@ from numpy.typing import NDArray
 from h5stream.errors import FieldNotFoundError, OptionError, SourceNotFoundError
 from h5stream.samples.axes import ROWS
 from h5stream.samples.columns import FROM_NO_FILE, Given
+from h5stream.samples.normalising import Normalisation, normalisation
 from h5stream.samples.sequences import checked_pad, checked_steps, integer
 from h5stream.samples.stretches import DENSE, FORMS, STACKED, Crop, Ragged, Stretches, inside, names_of
 from h5stream.samples.table import ROW
 from h5stream.storage.given import Named, checked_path, named_by, several
 from h5stream.storage.images import FORMATS
-from h5stream.storage.rowbox import Columns
+from h5stream.storage.rowbox import Columns, Mask, check_mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +43,10 @@ class Field:
         Path of a dataset, with a compound member after a colon; an open dataset stands for its path. ``"@name"`` and
         ``"path@name"`` are an attribute, which every sample of its file or group gets. ``"."`` is the dataset itself,
         where ``samples=`` names datasets and not groups.
-    columns : slice, list or array of int, or a tuple of them, optional, keyword-only
-        Columns (axis 1 of the dataset) to take, in that order; a tuple says what to take of axis 1, 2 and so on, as
-        in brackets: slices, lists, masks, integers (which take the axis away) and ``...``. A tuple of
-        integers alone is refused: ``[0, 1]`` are columns, ``(0, 1, ...)`` a place. Only the chunks that hold
+    columns : slice, list or array of int, mask, or a tuple of them, optional, keyword-only
+        Columns (axis 1 of the dataset) to take, in that order, or a mask of all of them; a tuple says what to take of
+        axis 1, 2 and so on, as in brackets: slices, lists, masks, integers (which take the axis away) and ``...``. A
+        tuple of integers alone is refused: ``[0, 1]`` are columns, ``(0, 1, ...)`` a place. Only the chunks that hold
         them are read, and of chunks without a filter only their bytes, but for gaps of up to 4 KiB.
     members : sequence of str, optional, keyword-only
         Members of a compound that make one tensor, with a last axis of theirs; they must be numbers of one type.
@@ -97,6 +99,15 @@ class Field:
         Which object each sample has of those that `name` stands for, with ``{}`` where the name goes: the path of a
         dataset of names, or a name for each sample. Objects of unlike lengths need ``ragged=``.
 
+    mean, std : number or array, optional, keyword-only
+        Numbers of the batch become ``(x * factor - mean) / std``, as float32 unless `dtype` says otherwise, on the
+        device where there is one. Arrays fit one sample as NumPy broadcasts: one number a column of a table, of the
+        shape (3, 1, 1) for images of (3, height, width). `FieldStatistics.normalise` gives both.
+    factor : number, optional, keyword-only
+        What they are multiplied by first: ``1 / 255`` for pixels, of which `mean` and `std` are then of 0 to 1.
+    nan : number, optional, keyword-only
+        What stands in place of NaN, once all else is done: 0 is then the mean.
+
     Raises
     ------
     OptionError
@@ -126,6 +137,7 @@ class Field:
     decode: str = ""
     length: str = ""
     names: Any = None
+    normalise: Normalisation | None = None
     _file: str = dataclasses.field(default="", repr=False)
     """The file of the dataset that was given in place of a name; empty for a name."""
 
@@ -151,6 +163,10 @@ class Field:
         decode: str = "",
         length: str = "",
         names: Any = None,
+        mean: Any = None,
+        std: Any = None,
+        factor: float | None = None,
+        nan: float | None = None,
     ) -> None:
         named = named_by(name)
         if named is not None and named.is_dataset:
@@ -177,6 +193,7 @@ class Field:
         object.__setattr__(self, "decode", _decode(name, decode, length, ragged))
         object.__setattr__(self, "length", length)
         object.__setattr__(self, "names", _object_names(name, names))
+        object.__setattr__(self, "normalise", normalisation(name, mean, std, factor, nan))
         object.__setattr__(self, "ragged", self._form(ragged, _crop(name, crop, max_length), pad_value))
         self._check_together()
 
@@ -273,6 +290,7 @@ def columns_wanted(field: Field, width: int) -> NDArray[np.int32]:
         If a column is not there, or wanted twice.
     """
     every = np.arange(width)
+    check_mask(_one_axis(field.columns), width)
     try:
         wanted = every if field.columns is None else every[_one_axis(field.columns)]
     except IndexError as error:
@@ -401,7 +419,9 @@ def _member_names(name: str, members: Any) -> tuple[str, ...]:
 def _columns(columns: Any) -> Columns:
     if columns is None or isinstance(columns, slice):
         return columns
-    if not isinstance(columns, tuple) or any(isinstance(each, (bool, np.bool_)) for each in columns):
+    if not isinstance(columns, tuple):
+        return _one_list(columns)
+    if any(isinstance(each, (bool, np.bool_)) for each in columns):
         return _column_list(columns)
     if columns and all(isinstance(each, (int, np.integer)) for each in columns):
         numbers = ", ".join(map(str, columns))
@@ -416,24 +436,29 @@ def _of_axis(given: Any) -> Any:
     """Read what is taken of one axis."""
     if isinstance(given, (slice, EllipsisType)):
         return given
-    flat = np.asarray(given)
-    if flat.ndim == 0:
-        return _column_list([given])[0]
-    return np.flatnonzero(flat).tolist() if flat.dtype == bool else _column_list(given)
+    return _column_list([given])[0] if np.ndim(given) == 0 else _one_list(given)
+
+
+def _one_list(given: Any) -> list[int]:
+    """Read a list of columns, or a mask of them."""
+    try:
+        flat = np.asarray(given)
+    except ValueError:  # of unlike lengths
+        return _column_list(given)
+    return Mask(flat) if flat.dtype == bool and flat.ndim == 1 and len(flat) else _column_list(given)
 
 
 def _column_list(columns: Sequence[int]) -> list[int]:
     try:
         if any(isinstance(c, (bool, np.bool_)) for c in columns):
             raise OptionError(
-                f"columns= takes a slice or column numbers, not {columns!r} (a mask); numpy.flatnonzero makes "
-                "numbers of it"
+                f"columns= takes a slice or column numbers, or a list that is a mask, not {reprlib.repr(columns)}"
             )
         return [operator.index(c) for c in columns]
     except TypeError:
         raise OptionError(
-            f"columns= takes a slice or column numbers, not {columns!r}; one column is [3], or (3, ...) without its "
-            "axis, and a tuple has an index for each axis of a row"
+            f"columns= takes a slice or column numbers, not {columns!r}; one column is [3], or (3, ...) without "
+            "its axis, and a tuple has an index for each axis of a row"
         ) from None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import itertools
+import logging
 import re
 from array import array
 from collections.abc import Iterator, Sequence
@@ -25,6 +26,8 @@ from h5stream.storage.links import NOT_HARD, Links
 from h5stream.storage.names import Names, by_numbers, number_key, packed
 from h5stream.storage.nearest import did_you_mean
 from h5stream.storage.whereabouts import RawFile
+
+_log = logging.getLogger("h5stream")
 
 FILES = "files"
 """What stands for whole files in place of a pattern."""
@@ -161,16 +164,31 @@ def _matching(
     if not below and _is_of_many(group):
         yield _many_matching(group, pattern, above, path, guard, kind, raw)
         return
-    names, found = [name for name in group if isinstance(name, str)], list[str]()
+    names, found, dead = [name for name in group if isinstance(name, str)], list[str](), list[str]()
     for name in sorted(fnmatch.filter(names, pattern), key=number_key):
         guard.check_links(group.file, above + name, path)
         inner = group.get(name)
-        if below and isinstance(inner, h5py.Group):
+        if inner is None:
+            dead.append(above + name)
+        elif below and isinstance(inner, h5py.Group):
             yield from _matching(inner, below, f"{above}{name}/", path, guard, kind, raw)
         elif not below and isinstance(inner, kind):
             found.append(above + name)
+    _say_dead(dead, path)
     if found:
         yield Names.of(found)
+
+
+def _say_dead(names: list[str], path: str) -> None:
+    """Tell of links that a pattern matches and that lead nowhere: what they were to lead to is no sample."""
+    if names:
+        _log.warning(
+            "%r: %s link(s) that the pattern matches lead nowhere and are left out, such as %r; copy what they name "
+            "into the file, or take them away",
+            path,
+            f"{len(names):,}",
+            names[0],
+        )
 
 
 def _is_of_many(group: Any) -> bool:
@@ -202,8 +220,12 @@ def _many_matching(
         addresses[k] = raw.behind(above + links.name(which[order[k]]).decode())
     headers = raw.headers(addresses, raw.attributes)
     wanted = headers.understood & ((headers.layout == GROUP) == (kind is h5py.Group))
+    dead = list[str]()
     for k in np.flatnonzero(~headers.understood).tolist():
-        wanted[k] = isinstance(group.get(links.name(which[order[k]]).decode()), kind)
+        inner = group.get(name := links.name(which[order[k]]).decode())
+        wanted[k] = isinstance(inner, kind)
+        dead += [above + name] if inner is None else []
+    _say_dead(dead, path)
     if not wanted.all():
         starts, nbytes, addresses = starts[wanted], nbytes[wanted], addresses[wanted]
     return packed(links.names, starts, nbytes, above, addresses)

@@ -82,7 +82,7 @@ _ATTRIBUTE, _CONTINUATION = 0x0C, 0x10
 _SHARED, _KNOWN_FLAGS = 2, 0x47  # constant, shared, never to be shared, may be shared
 
 # Places in `found` after the nine slots of (position, bytes).
-_SHIFT, IS_GROUP, DOUBTED, _MESSAGES, _BLOCKS, USED = range(18, 24)
+_SHIFT, IS_GROUP, DOUBTED, _MESSAGES, BLOCKS, USED = range(18, 24)
 FOUND = 24
 
 # Columns of `values`.
@@ -270,12 +270,12 @@ def _note_message(given, scratch, kind, flags, body, nbytes, shift, wanted):
             found[DOUBTED] = 1
         return True
     if kind == _CONTINUATION:
-        known = found[_BLOCKS]
+        known = found[BLOCKS]
         if shared or known == blocks.shape[0] or nbytes < given[OFFSET_NBYTES] + given[LENGTH_NBYTES]:
             return False
         blocks[known, 0] = address(given, scratch.buffer, body)
         blocks[known, 1] = length(given, scratch.buffer, body + given[OFFSET_NBYTES])
-        found[_BLOCKS] += 1
+        found[BLOCKS] += 1
         return True
     slot = _SLOTS[kind] if kind < _SLOTS.size else _UNKNOWN
     if slot in (_OF_GROUPS, SYMBOL_TABLE, LINK_INFO):
@@ -311,7 +311,7 @@ def _note_messages(given, scratch, at, end, shift, version, flags, wanted):
 
 
 @jit_inner
-def _prefix(buffer, got):
+def prefix(buffer, got):
     """Give a header's version, flags, where its messages begin and how many bytes they take; version 0: a doubt."""
     doubt = (np.int64(0), np.int64(0), np.int64(0), np.int64(0))
     if buffer[0] == 1:
@@ -340,7 +340,7 @@ def scan(given, where, scratch, wanted):
     got = min(FIRST_NBYTES, given[FILE_NBYTES] - where)
     if where < 0 or got < 32 or not read(given, buffer, 0, got, where):
         return False
-    version, flags, begin, nbytes = _prefix(buffer, got)
+    version, flags, begin, nbytes = prefix(buffer, got)
     total = begin + nbytes + (4 if version == 2 else 0)
     if version == 0 or nbytes > ROOM_NBYTES or (total > got and not read(given, buffer, got, total - got, where + got)):
         return False
@@ -351,7 +351,7 @@ def scan(given, where, scratch, wanted):
     if not _note_messages(given, scratch, begin, begin + nbytes, where, version, flags, wanted):
         return False
     block = 0
-    while block < found[_BLOCKS]:
+    while block < found[BLOCKS]:
         at, size, offset = found[USED], blocks[block, 1], blocks[block, 0]
         if size < 8 or not read(given, buffer, at, size, offset):
             return False
@@ -364,7 +364,10 @@ def scan(given, where, scratch, wanted):
         if not _note_messages(given, scratch, begin, end, offset - at, version, flags, wanted):
             return False
         block += 1
-    return version == 2 or found[_MESSAGES] == messages
+    # Of two ways of keeping its links libhdf5 takes one; of attributes in a heap it knows in version 2 alone.
+    if found[2 * SYMBOL_TABLE] >= 0 and found[2 * LINK_INFO] >= 0:
+        return False
+    return version == 2 or (found[_MESSAGES] == messages and found[2 * ATTRIBUTE_INFO] < 0)
 
 
 # --- attributes that are not in the header ----------------------------------------------------------------------
@@ -399,29 +402,24 @@ def _dense(given, scratch):
     """
     buffer, found, wide = scratch.buffer, scratch.found, given[OFFSET_NBYTES]
     at, nbytes = found[2 * ATTRIBUTE_INFO], found[2 * ATTRIBUTE_INFO + 1]
-    if _count_absent(scratch.values) == 0 or at < 0:
+    if at < 0:
         return np.int64(NOWHERE), np.int64(NOWHERE)
     flags = buffer[at + 1] if nbytes >= 2 else 0
     heap = at + 2 + (2 if flags & 1 else 0)
     if nbytes < 2 or buffer[at] or flags > 3 or heap + 2 * wide > at + nbytes:
         return np.int64(NOWHERE), np.int64(BEYOND)
-    return address(given, buffer, heap + wide), address(given, buffer, heap)
+    where = address(given, buffer, heap)
+    for which in range(scratch.values.shape[0]):
+        if where != NOWHERE and scratch.values[which, VALUE_AT] != ABSENT:  # libhdf5 does not look at the header's then
+            return np.int64(NOWHERE), np.int64(BEYOND)
+    return address(given, buffer, heap + wide), where
 
 
 @jit_inner
-def _count_absent(values):
-    absent = 0
+def _ask(values):
+    """Let libhdf5 be asked for all wanted attributes."""
     for which in range(values.shape[0]):
-        absent += values[which, VALUE_AT] == ABSENT
-    return absent
-
-
-@jit_inner
-def _ask_for_absent(values):
-    """Let libhdf5 be asked for wanted attributes that were not found."""
-    for which in range(values.shape[0]):
-        if values[which, VALUE_AT] == ABSENT:
-            values[which, VALUE_AT] = ASK
+        values[which, VALUE_AT] = ASK
 
 
 # --- datasets -------------------------------------------------------------------------------------------------
@@ -692,13 +690,14 @@ def _keep_attributes(scratch, interned, i, columns):
 
 
 @jit
-def read_each(given, addresses, scratch, wanted, interned, columns, kinds, is_dense):
+def read_each(givens, addresses, scratch, wanted, interned, columns, kinds, is_dense):
     """Read the header of every object at its address; those that are not understood keep the kind -1.
 
     Parameters
     ----------
-    given : int64 array
-        Descriptor, bytes of the file, bytes of an address and of a length in it, where addresses count from.
+    givens : int64 array, shape (1, 5) or (n, 5)
+        Descriptor, bytes of the file, bytes of an address and of a length in it, where addresses count from: of the
+        one file that all lie in, or of that of each.
     addresses : int64 array
         Of the headers, counted from there.
     scratch, wanted, interned
@@ -707,19 +706,20 @@ def read_each(given, addresses, scratch, wanted, interned, columns, kinds, is_de
         Filled; the last tells which objects have attributes elsewhere that `read_dense` has to look at.
     """
     for i in range(addresses.size):
+        given = givens[i % givens.shape[0]]
         known = addresses[i] >= 0 and scan(given, addresses[i] + given[BASE], scratch, wanted)
         if known and _describe(given, scratch):
             if scratch.values.shape[0]:
                 _, heap = _dense(given, scratch)
                 is_dense[i] = heap >= 0
                 if heap == BEYOND or scratch.found[DOUBTED]:
-                    _ask_for_absent(scratch.values)
+                    _ask(scratch.values)
                 _keep_attributes(scratch, interned, i, columns)
             _keep(scratch, interned, i, columns, kinds)
 
 
 @jit
-def read_dense(given, addresses, which, scratch, wanted, interned, columns, heaps, ids):
+def read_dense(givens, addresses, which, scratch, wanted, interned, columns, heaps, ids):
     """Look for the wanted attributes of some objects outside of their headers, which `read_each` has read.
 
     Parameters
@@ -730,6 +730,7 @@ def read_dense(given, addresses, which, scratch, wanted, interned, columns, heap
         Memory for what is read.
     """
     for i in which:
+        given = givens[i % givens.shape[0]]
         if scan(given, addresses[i] + given[BASE], scratch, wanted):
             tree, heap = _dense(given, scratch)
             if heap == BEYOND or (heap != NOWHERE and not _note_dense(given, scratch, heaps, ids, tree, heap, wanted)):
@@ -737,5 +738,5 @@ def read_dense(given, addresses, which, scratch, wanted, interned, columns, heap
         else:  # it was read a moment ago
             scratch.found[DOUBTED] = 1
         if scratch.found[DOUBTED]:
-            _ask_for_absent(scratch.values)
+            _ask(scratch.values)
         _keep_attributes(scratch, interned, i, columns)

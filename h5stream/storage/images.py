@@ -70,7 +70,7 @@ def decode_image(data: Bytes, wanted: str, out: Any = None) -> NDArray[Any]:
         If it is not of the shape and type of `out`.
     """
     head = bytes(data[:16])
-    found = _format_of(head)
+    found = format_of(head)
     if not found or wanted not in ("auto", found):
         begins = f"they begin with {head[:8]!r}" if head else "there are none"
         raise DecodeError(f"its bytes are no {'image' if wanted == 'auto' else wanted}: {begins}")
@@ -96,7 +96,8 @@ def decode_image(data: Bytes, wanted: str, out: Any = None) -> NDArray[Any]:
     return image
 
 
-def _format_of(head: bytes) -> str:
+def format_of(head: bytes) -> str:
+    """Name the format of an image that begins with these bytes; empty for anything else."""
     if head.startswith(b"\xff\xd8"):
         return "jpeg"
     if head.startswith(b"\x89PNG\r\n\x1a\n"):

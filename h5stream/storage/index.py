@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -134,7 +135,7 @@ def build_index(dataset: Any, *, file_size: int, element_nbytes: int | None = No
     Source: HDF5's ``H5Dchunk_iter``; addresses are file offsets with the user block included.
     """
     if dataset.chunks is None:
-        where = dataset.id.get_offset()
+        where = offset_of(dataset.id)
         nbytes = math.prod(dataset.shape) * (element_nbytes or dataset.id.get_type().get_size())
         index = one_extent(dataset.shape, offset=MISSING if where is None else where, nbytes=nbytes)
     else:
@@ -209,7 +210,7 @@ def _numbers_in_grid(
     )
 
 
-def _ravel(places: NDArray[np.int64], grid: tuple[int, ...]) -> NDArray[np.int64]:
+def _ravel(places: NDArray[np.int64], grid: Sequence[int]) -> NDArray[np.int64]:
     numbers = np.zeros(len(places), dtype=np.int64)
     inside = np.ones(len(places), dtype=bool)
     for axis, count in enumerate(grid):
@@ -264,6 +265,40 @@ def read_stored_chunk(dataset: Any, start: tuple[int, ...], nbytes: int) -> tupl
             return None
         raise
     return filter_mask, stored
+
+
+def offset_of(dataset: Any) -> int | None:
+    """Give where contiguous data of a `h5py.h5d.DatasetID` begin; None where they were never written."""
+    where: int | None = dataset.get_offset()
+    # Libhdf5 adds the user block, of 512 bytes, 1024, ..., also to the address that stands for none.
+    if where is not None and where & (where + 1) == 0 and where > 0:
+        return None if h5py.h5i.get_file_id(dataset).get_create_plist().get_userblock() == where + 1 else where
+    return where
+
+
+def found_chunks(dataset: Any) -> NDArray[np.int64]:
+    """Give number, offset, bytes and filter mask of each chunk that libhdf5 finds, of a `h5py.h5d.DatasetID`.
+
+    A damaged tree lists chunks that it does not lead to: they are fill value to h5py.
+    """
+    sizes, found = dataset.get_create_plist().get_chunk(), list[tuple[int, int, int, int]]()
+    grid = [-(-n // c) for n, c in zip(dataset.shape, sizes, strict=True)]
+    for k in range(dataset.get_num_chunks()):
+        info = dataset.get_chunk_info(k)
+        number = int(_ravel(np.array([info.chunk_offset]) // sizes, grid)[0])
+        if number != MISSING and _is_found(dataset, info.chunk_offset):
+            found.append((number, info.byte_offset, info.size, info.filter_mask))
+    return np.array(sorted(found), dtype=np.int64).reshape(-1, 4)
+
+
+def _is_found(dataset: Any, start: tuple[int, ...]) -> bool:
+    try:
+        dataset.read_direct_chunk(start, out=bytearray(0))
+    except ValueError:  # it is there, and larger
+        return True
+    except (RuntimeError, OSError) as error:
+        return not any(text in str(error) for text in _NOT_THERE)
+    return True
 
 
 def _is_stored(dataset: Any, start: tuple[int, ...], nbytes: int) -> bool:

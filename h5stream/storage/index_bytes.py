@@ -111,13 +111,37 @@ def _chunk_of_key(buffer, at, rank, grid_shape, chunk_shape):
 
 
 @jit_inner
-def _from_tree(given, buffer, stack, where, rank, grid_shape, chunk_shape, whole, filtered, owner, columns, used):
-    """Put the chunks of a version 1 B-tree behind those in the columns; gives how many there are then."""
+def _is_key(buffer, at, rank, chunk_shape, element_nbytes):
+    """Tell whether a key of a tree is the first element of a chunk, be it one outside of the grid."""
+    for k in range(rank + 1):
+        start = number(buffer, at + 8 + 8 * k, 8)
+        if start < 0 or start % (chunk_shape[k] if k < rank else element_nbytes):
+            return False
+    return True
+
+
+@jit_inner
+def _comes_before(buffer, one, other, rank):
+    """Tell whether a key of a tree comes before another, as libhdf5 looks them up."""
+    for k in range(8, 16 + 8 * rank, 8):
+        first, second = number(buffer, one + k, 8), number(buffer, other + k, 8)
+        if first != second:
+            return first < second
+    return False
+
+
+@jit_inner
+def _from_tree(
+    given, buffer, stack, where, rank, grid_shape, chunk_shape, element_nbytes, whole, filtered, owner, columns, used
+):
+    """Put the chunks of a version 1 B-tree behind those in the columns; gives how many there are then.
+
+    Libhdf5 lists all chunks, but finds only those that lie between the keys on their left and right at every level.
+    """
     key = 8 * (rank + 2)
     each, head = key + given[OFFSET_NBYTES], 8 + 2 * given[OFFSET_NBYTES]
-    last, depth = np.int64(-1), 0
+    last, depth, stack[0, 2] = np.int64(-1), 0, 0
     stack[0, 0], stack[0, 1] = open_node(given, buffer, 0, where, 1, key)
-    stack[0, 2] = 0
     if stack[0, 0] < 0 or (stack[0, 0] > 0 and stack[0, 1] == 0):
         return DOUBT
     while depth >= 0:
@@ -129,6 +153,11 @@ def _from_tree(given, buffer, stack, where, rank, grid_shape, chunk_shape, whole
         child = address(given, buffer, at + key)
         if child < 0:
             return DOUBT
+        if stack[depth, 0] > 0 or stack[depth, 2] == stack[depth, 1]:  # else the next key is that of a chunk
+            after = at + each
+            is_key = _is_key(buffer, after, rank, chunk_shape, element_nbytes)
+            if not is_key or not _comes_before(buffer, at, after, rank):
+                return DOUBT
         if stack[depth, 0] > 0:
             level = stack[depth, 0] - 1
             depth += 1
@@ -136,8 +165,12 @@ def _from_tree(given, buffer, stack, where, rank, grid_shape, chunk_shape, whole
             stack[depth, 2] = 0
             if stack[depth, 0] != level or stack[depth, 1] == 0:
                 return DOUBT
+            first = depth * NODE_NBYTES + head
+            end = first + stack[depth, 1] * each
+            if _comes_before(buffer, first, at, rank) or _comes_before(buffer, after, end, rank):
+                return DOUBT
             continue
-        chunk, nbytes, mask = _chunk_of_key(buffer, at, rank, grid_shape, chunk_shape), number(buffer, at, 4), 0
+        chunk, nbytes = _chunk_of_key(buffer, at, rank, grid_shape, chunk_shape), number(buffer, at, 4)
         mask = number(buffer, at + 4, 4)
         if chunk <= last or nbytes == 0 or nbytes > given[FILE_NBYTES] - child:
             return DOUBT
@@ -160,8 +193,11 @@ def _from_fixed_array(given, buffer, where, count, whole, filtered, owner, colum
     elements, block = length(given, buffer, 8), address(given, buffer, 8 + given[LENGTH_NBYTES])
     if not ends_with_checksum(buffer, 0, size) or buffer[4] != 0 or buffer[5] != filtered or elements < count:
         return DOUBT
-    width = each - offset_nbytes - 4 if filtered else 0
-    if width < (1 if filtered else 0) or width > 8 or (not filtered and each != offset_nbytes):
+    # Libhdf5 takes the bytes of a size from those of a chunk (layout version 4), or of a length (5), whatever is said.
+    width, wide = each - offset_nbytes - 4 if filtered else np.int64(0), np.int64(2)
+    while wide < 8 and whole >> (8 * (wide - 1)):
+        wide += 1
+    if (not filtered and each != offset_nbytes) or (filtered and width != wide and width != given[LENGTH_NBYTES]):
         return DOUBT
     if block == NOWHERE:
         return used
@@ -221,7 +257,10 @@ def _chunks(given, buffer, stack, grid, sides, owner, columns, used):
         return used
     if index == BTREE_1:
         chunk_shape = grid.chunk_shape[kind]
-        return _from_tree(given, buffer, stack, where, rank, sides, chunk_shape, whole, filtered, owner, columns, used)
+        each = grid.element_nbytes[kind]
+        return _from_tree(
+            given, buffer, stack, where, rank, sides, chunk_shape, each, whole, filtered, owner, columns, used
+        )
     if index == FIXED_ARRAY:
         return _from_fixed_array(given, buffer, where, count, whole, filtered, owner, columns, used)
     if index == IMPLICIT and not filtered:
@@ -235,12 +274,12 @@ def _chunks(given, buffer, stack, grid, sides, owner, columns, used):
 
 
 @jit
-def chunks_of_each(given, buffer, stack, grid, which, known, columns, start, used):
+def chunks_of_each(givens, buffer, stack, grid, which, known, columns, start, used):
     """Put the chunks of some objects into columns.
 
     Parameters
     ----------
-    given : int64 array
+    givens : int64 array, shape (1, 5) or (objects, 5)
         As for `header_bytes.read_each`.
     buffer, stack : ndarray
         Memory for nodes, and for what is left to do of each.
@@ -262,6 +301,7 @@ def chunks_of_each(given, buffer, stack, grid, which, known, columns, start, use
     """
     sides = np.zeros(16, dtype=np.int64)
     for place in range(start, which.size):
+        given = givens[which[place] % givens.shape[0]]
         after = _chunks(given, buffer, stack, grid, sides, which[place], columns, used)
         if after == FULL:
             return place, used

@@ -11,7 +11,7 @@ import numpy as np
 
 from h5stream.errors import OptionError
 from h5stream.samples.box_space import BoxSpace
-from h5stream.samples.columns import Column, NumberColumn, PaddingColumn, PartColumn, ValuesColumn
+from h5stream.samples.columns import Column, NumberColumn, PaddingColumn, PartColumn, SourceColumn, ValuesColumn
 from h5stream.samples.space import SequenceSpace, joined_space
 from h5stream.storage.agreement import FileParts, check_alike, with_like_strings
 from h5stream.storage.layout import DatasetPart, Lookup, SampleLayout
@@ -101,7 +101,7 @@ def _joined_column(
     if isinstance(first, PaddingColumn):
         assert space is not None
         return number, PaddingColumn(first.steps, space)
-    if isinstance(first, NumberColumn):
+    if isinstance(first, NumberColumn | SourceColumn):
         return number, first
     values = _concatenated([cast(ValuesColumn | PartColumn, one).values for one in given])
     return number, ValuesColumn(values) if isinstance(first, ValuesColumn) else PartColumn(starts, values)
@@ -119,7 +119,10 @@ def _joined_space(layouts: Sequence[SampleLayout]) -> SequenceSpace | None:
     if all(space is None for space in given):
         return None
     if any(isinstance(space, BoxSpace) for space in given):
-        raise OptionError("samples=Boxes(...) are of one H5Dataset; give that all files")
+        raise OptionError(
+            "samples=Boxes(...), and objects that are stored in different ways, are of one H5Dataset; give that all "
+            "files"
+        )
     spaces = [space for space in given if isinstance(space, SequenceSpace)]
     first = spaces[0]
     if len(spaces) < len(given) or any(space.pad != first.pad for space in spaces):

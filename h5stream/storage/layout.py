@@ -6,7 +6,7 @@ Everything here is plain data, so that a layout travels to other processes witho
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 
 from h5stream.samples.box_space import Along, BoxSpace
 from h5stream.samples.columns import Column
+from h5stream.samples.normalising import Normalisation
 from h5stream.samples.sequences import Draws
 from h5stream.samples.space import SequenceSpace, Space
 from h5stream.samples.stretches import Ragged
 from h5stream.storage.elements import Leaf
-from h5stream.storage.fields import SampleShape
+from h5stream.storage.fields import Field, SampleShape
 from h5stream.storage.filters import Pipeline
 from h5stream.storage.global_heap import HeapValues
 from h5stream.storage.images import Images
@@ -95,6 +96,8 @@ class FieldLayout:
         Of dates and times, which come as whole numbers, the NumPy type that says since when and of what.
     images : Images or None
         Where its bytes are encoded images, what is known of these.
+    normalise : Normalisation or None
+        What is done to its numbers in a batch.
     """
 
     name: str
@@ -110,6 +113,7 @@ class FieldLayout:
     categories: tuple[str, ...] | None = None
     unit: str = ""
     images: Images | None = None
+    normalise: Normalisation | None = None
 
     @property
     def row_nbytes(self) -> int:
@@ -263,6 +267,11 @@ class DatasetPart:
             parts = -(-self.chunk_nbytes // BLOCK_NBYTES)
         return max(1, -(-self.chunk_rows // parts))
 
+    def with_fields(self, place: Mapping[int, int]) -> DatasetPart:
+        """Give the part with the targets of some fields alone, whose new numbers are given by the old ones."""
+        targets = (replace(target, field=place[target.field]) for target in self.targets if target.field in place)
+        return replace(self, targets=tuple(targets))
+
     def in_object(self, number: int) -> tuple[DatasetPart, int]:
         """Give the part of the one object that a chunk belongs to, and the number that it has there."""
         index = self.index
@@ -387,6 +396,36 @@ class SampleLayout:
         found = keys.get(name, named.get(name))
         return found if isinstance(found, int) else None
 
+    def only(self, numbers: Sequence[int]) -> SampleLayout:
+        """Give the layout of some of the fields, by number, as a dict of them.
+
+        Where all of these are looked up, or come from no dataset, the smallest of the others is there too, behind them.
+        """
+        aligned = len(self.aligned)
+        kept = {
+            n for n, parts in enumerate(self.datasets) if any(target.field in numbers for target in parts[0].targets)
+        }
+        wanted = list(numbers)
+        if not kept & set(range(aligned)):
+            small = min(range(aligned), key=lambda n: self.datasets[n][0].stored_row_nbytes)
+            wanted += [target.field for target in self.datasets[small][0].targets[:1]]
+            kept.add(small)
+        place = {number: k for k, number in enumerate(wanted)}
+        listed = sorted(kept)
+        return replace(
+            self,
+            fields=tuple(self.fields[number] for number in wanted),
+            datasets=tuple(tuple(part.with_fields(place) for part in self.datasets[n]) for n in listed),
+            shape=SampleShape(
+                kind="dict", keys=tuple(map(str, wanted)), fields=tuple(Field(self.fields[n].name) for n in wanted)
+            ),
+            entries=tuple(range(len(wanted))),
+            columns=tuple((place[number], column) for number, column in self.columns if number in place),
+            lookups=tuple(
+                replace(one, dataset=listed.index(one.dataset)) for one in self.lookups if one.dataset in kept
+            ),
+        )
+
     @property
     def aligned(self) -> tuple[tuple[DatasetPart, ...], ...]:
         """The datasets of which a sample takes its own rows: those that are not looked up."""
@@ -395,6 +434,11 @@ class SampleLayout:
     def rows_of(self, dataset: int) -> int:
         """Give the rows of a dataset: those of all, but where it is looked up."""
         return sum(part.rows for part in self.datasets[dataset])
+
+    @property
+    def file_sizes(self) -> list[int]:
+        """Bytes of each file."""
+        return [size for file in self.files for size in file.file_sizes]
 
     @property
     def samples(self) -> int:

@@ -15,9 +15,14 @@ import numpy as np
 from h5stream.compiled.instructions import copy_bytes
 from h5stream.compiled.jit import jit, jit_inner
 from h5stream.storage.header_bytes import (
+    ABSENT,
+    ASK,
+    BLOCKS,
     IS_GROUP,
     LINK_INFO,
     SYMBOL_TABLE,
+    USED,
+    prefix,
     scan,
 )
 from h5stream.storage.heap_bytes import collect_records, find_in_heap, load_heap
@@ -43,6 +48,8 @@ NO_GROUP, SYMBOLS, DENSE, OTHER = range(4)
 """How a group keeps its links: OTHER is in its header, or not at all."""
 
 _HARD, _SYMBOLIC = 0, 2
+_LINK = 6
+"""The message that is a link."""
 
 
 class LinkColumns(NamedTuple):
@@ -109,17 +116,32 @@ def _comes_before(names, one, one_nbytes, other, other_nbytes):
 
 
 @jit_inner
-def _symbols(given, buffer, at, where, names, columns, used):
-    """Put the entries of one symbol table node behind the links in the columns; gives how many there are then."""
+def _is_not_after(names, one, other):
+    """Tell whether a name does not come after another, by where they begin; False where one is none."""
+    if one == other:
+        return True
+    one_nbytes, other_nbytes = _name_nbytes(names, one), _name_nbytes(names, other)
+    return one_nbytes >= 0 and other_nbytes >= 0 and not _comes_before(names, other, other_nbytes, one, one_nbytes)
+
+
+@jit_inner
+def _symbols(given, buffer, keys, at, where, names, columns, used):
+    """Put the entries of one symbol table node behind the links in the columns; gives how many there are then.
+
+    `keys` is where the key on the node's left lies in the buffer.
+    """
     wide = given[OFFSET_NBYTES]
     if not read(given, buffer, at, 8, where) or not is_signed(buffer, at, 0x444F4E53) or buffer[at + 4] != 1:  # SNOD
         return DOUBT
-    count, each = number(buffer, at + 6, 2), 2 * wide + 24
-    if count == 0 or 8 + count * each > NODE_NBYTES or not read(given, buffer, at + 8, count * each, where + 8):
+    count, entry_nbytes = number(buffer, at + 6, 2), 2 * wide + 24
+    if count == 0 or 8 + count * entry_nbytes > NODE_NBYTES:
+        return DOUBT
+    if not read(given, buffer, at + 8, count * entry_nbytes, where + 8):
         return DOUBT
     if count > columns.name.size - used:
         return FULL
-    for entry in range(at + 8, at + 8 + count * each, each):
+    first, begin = used, at + 8
+    for entry in range(begin, begin + count * entry_nbytes, entry_nbytes):
         name, what = number(buffer, entry, wide), number(buffer, entry + 2 * wide, 4)
         nbytes = _name_nbytes(names, name)
         target = address(given, buffer, entry + wide)
@@ -130,6 +152,14 @@ def _symbols(given, buffer, at, where, names, columns, used):
         columns.name[used], columns.name_nbytes[used] = name, nbytes
         columns.address[used] = -1 if what == _SYMBOLIC else target - given[BASE]
         used += 1
+    # Libhdf5 lists all, but finds only names that come after the key on their left, and not after that on their right.
+    each = given[LENGTH_NBYTES]
+    left, right = number(buffer, keys, each), number(buffer, keys + each + wide, each)
+    if not _is_not_after(names, columns.name[used - 1], right):
+        return DOUBT
+    is_last_before = first > 0 and left == columns.name[first - 1]
+    if not is_last_before and (_name_nbytes(names, left) < 0 or _is_not_after(names, columns.name[first], left)):
+        return DOUBT
     return used
 
 
@@ -153,7 +183,7 @@ def links_of_table(given, buffer, stack, where, names, columns):
         if child < 0:
             return np.int64(DOUBT)
         if stack[depth, 0] == 0:
-            used = _symbols(given, buffer, (depth + 1) * NODE_NBYTES, child, names, columns, used)
+            used = _symbols(given, buffer, at, (depth + 1) * NODE_NBYTES, child, names, columns, used)
             if used < 0:
                 return np.int64(used)
             continue
@@ -162,6 +192,12 @@ def links_of_table(given, buffer, stack, where, names, columns):
         stack[depth, 0], stack[depth, 1] = open_node(given, buffer, depth * NODE_NBYTES, child, 0, key)
         stack[depth, 2] = 0
         if stack[depth, 0] != level or stack[depth, 1] == 0:
+            return np.int64(DOUBT)
+        first = depth * NODE_NBYTES + head
+        last = first + stack[depth, 1] * (key + wide)
+        if not _is_not_after(names, number(buffer, at, key), number(buffer, first, key)):
+            return np.int64(DOUBT)
+        if not _is_not_after(names, number(buffer, last, key), number(buffer, at + key + wide, key)):
             return np.int64(DOUBT)
     return np.int64(used)
 
@@ -193,6 +229,79 @@ def _link(given, image, at, nbytes, columns, used):
             return False
         columns.address[used] = target - given[BASE]
     return True
+
+
+@jit_inner
+def _links_of_header(given, scratch, columns):
+    """Put the links that are in a group's header, which was scanned, into columns; gives how many, or `DOUBT`."""
+    buffer = scratch.buffer
+    version, flags, at, nbytes = prefix(buffer, scratch.found[USED])
+    head, end, used, block = 6 if flags & 4 else 4, at + nbytes, 0, 0
+    behind = end + 4
+    if version != 2:
+        return np.int64(DOUBT)
+    while True:
+        while end - at >= head:
+            body, size = at + head, number(buffer, at + 1, 2)
+            if buffer[at] == _LINK:
+                if used == columns.name.size or buffer[at + 3] & 2:  # shared
+                    return np.int64(DOUBT)
+                if size < 4 or not _link(given, buffer, body, size, columns, used):
+                    return np.int64(DOUBT)
+                used += 1
+            at = body + size
+        if block == scratch.found[BLOCKS]:
+            return np.int64(used)
+        size = scratch.blocks[block, 1]
+        at, end = behind + 4, behind + size - 4
+        behind += size
+        block += 1
+
+
+@jit_inner
+def _links_of_symbols(given, scratch, buffer, stack, tree, heap, names, columns):
+    """Put the links of a group's table into columns, and their names into `names`; gives how many, or `DOUBT`."""
+    nbytes, at = local_heap(given, scratch.buffer, heap)
+    room = names.size - 2 * SLACK_NBYTES
+    if at < 0 or nbytes < 0 or nbytes > room or not read(given, names, 0, nbytes, at):
+        return np.int64(DOUBT)
+    names[nbytes : nbytes + SLACK_NBYTES] = 0
+    return links_of_table(given, buffer, stack, tree, names[: nbytes + SLACK_NBYTES], columns)
+
+
+@jit_inner
+def _address_named(image, columns, used, name, nbytes):
+    """Give the address that a name leads to, `ABSENT` or `ASK`."""
+    for k in range(used):
+        if columns.name_nbytes[k] == nbytes:
+            same, begin = True, columns.name[k]
+            for byte in range(nbytes):
+                same = same and image[begin + byte] == name[byte]
+            if same:
+                return columns.address[k] if columns.address[k] >= 0 else np.int64(ASK)
+    return np.int64(ABSENT)
+
+
+@jit
+def find_each(givens, addresses, name, scratch, wanted, buffer, stack, names, columns, found):
+    """Find a name in a group of each of many files, if these keep their links in tables or in the group's header.
+
+    `found` gets the addresses of what it leads to; `ABSENT` where there is no such name, and `ASK` where libhdf5 has to
+    be asked. `name` has slack behind it, and `names` is room for the names of a group.
+    """
+    nbytes = name.size - SLACK_NBYTES
+    for i in range(addresses.size):
+        found[i] = ASK
+        given = givens[i]
+        how, tree, heap = group_of(given, addresses[i], scratch, wanted)
+        if how == SYMBOLS:
+            used = _links_of_symbols(given, scratch, buffer, stack, tree, heap, names, columns)
+            if used >= 0:
+                found[i] = _address_named(names, columns, used, name, nbytes)
+        elif how == OTHER:
+            used = _links_of_header(given, scratch, columns)
+            if used >= 0:
+                found[i] = _address_named(scratch.buffer, columns, used, name, nbytes)
 
 
 @jit

@@ -27,6 +27,8 @@ NOT_HARD = -1
 
 _MOST_NAMES_NBYTES = 1 << 28
 """Bytes of names that are taken into memory; groups with more are asked of libhdf5."""
+_MOST_NAMES_OF_EACH = 1 << 20
+"""Bytes of names of one group of many files."""
 _LINK_NBYTES = 12
 """What a link takes at least in the heap of its group: version, flags, a name of one byte, an address."""
 
@@ -113,6 +115,15 @@ def read_links(address: int, descriptor: int, superblock: Superblock) -> Links |
     if how == link_bytes.SYMBOLS:
         return _of_table(given, scratch, tree, heap)
     return _of_heap(given, tree, heap) if how == link_bytes.DENSE else None
+
+
+def find_in_each(givens: NDArray[np.int64], addresses: NDArray[np.int64], name: str) -> NDArray[np.int64]:
+    """Find what a name leads to in a group of each of many files; `ABSENT`, or `ASK` where libhdf5 must be asked."""
+    wanted = np.frombuffer(name.encode("utf-8", "surrogateescape") + bytes(SLACK_NBYTES), dtype=np.uint8).copy()
+    found, names = np.empty(len(addresses), np.int64), np.empty(_MOST_NAMES_OF_EACH, dtype=np.uint8)
+    columns, scratch = _columns(_MOST_NAMES_OF_EACH // 16), (scratch_of(0), wanted_of(()), *index_bytes.tree_scratch())
+    link_bytes.find_each(givens, addresses, wanted, *scratch, names, columns, found)
+    return found
 
 
 def _of_table(given: NDArray[np.int64], scratch: header_bytes.Scratch, tree: int, heap: int) -> Links | None:

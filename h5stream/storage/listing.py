@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import h5py
 import numpy as np
 
 from h5stream.errors import FieldLengthError, H5StreamError
+from h5stream.storage.clues import SOME_ALIKE, Clues, GroupEntry, dataset_clues, group_clues, some_of
 from h5stream.storage.codecs import DecodeError
 from h5stream.storage.discovery import datasets_of, default_fields, is_bookkeeping, open_hdf5
 from h5stream.storage.elements import plain_dtype
 from h5stream.storage.external import Guard
+from h5stream.storage.fields import Field
 from h5stream.storage.filters import DecodeScratch, pipeline_of
 from h5stream.storage.layout import DECODED, DatasetPart
 from h5stream.storage.opening import open_layout
@@ -28,8 +31,8 @@ REFUSED = "refused"
 DAMAGED = "damaged"
 """The layout of what is there and cannot be opened: a dataset, or a group with all that is in it."""
 
-MOST_DATASETS = 10_000
-"""Datasets that are looked at unless all are asked for: some ten seconds."""
+MOST_DATASETS = 2000
+"""Datasets that are looked at unless all are asked for: some two seconds."""
 
 _LAYOUTS = {
     h5py.h5d.COMPACT: "compact",
@@ -105,6 +108,8 @@ class DatasetEntry:
         `INDEX`, `DIMENSION` or `CELL` where it is no data of its own; else empty.
     matlab_class : str
         The class that MATLAB gave it; empty where MATLAB did not write it.
+    clues : Clues
+        Of what it is for.
     """
 
     path: str
@@ -124,11 +129,17 @@ class DatasetEntry:
     members: tuple[MemberEntry, ...] = ()
     role: str = ""
     matlab_class: str = ""
+    clues: Clues = field(default_factory=Clues)
 
     @property
     def rows(self) -> int | None:
         """Elements along axis 0; None where there is no such axis."""
         return self.shape[0] if self.shape else None
+
+    @property
+    def is_numbers_of_any_length(self) -> bool:
+        """Whether each value is a sequence of numbers, which ``ragged=`` takes."""
+        return self.variable_length and re.match(r"sequence of (bool|float|u?int)\d*$", self.dtype) is not None
 
     @property
     def row_nbytes(self) -> int:
@@ -177,6 +188,25 @@ class DatasetEntry:
         return self.written_nbytes / self.stored_nbytes if self.stored_nbytes and self.written_nbytes else None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """What a file holds.
+
+    Attributes
+    ----------
+    entries : tuple of DatasetEntry
+        The datasets that were looked at, in the file's order.
+    left_out : int
+        Datasets, and links in groups of very many, that were not looked at.
+    groups : dict of str to GroupEntry
+        The groups, by path; the root's is empty.
+    """
+
+    entries: tuple[DatasetEntry, ...]
+    left_out: int = 0
+    groups: dict[str, GroupEntry] = field(default_factory=dict)
+
+
 def list_datasets(
     path: str, *, most: int | None = None, allow_external: bool = False
 ) -> tuple[tuple[DatasetEntry, ...], int]:
@@ -213,15 +243,50 @@ def list_datasets(
     >>> entry.chunk_nbytes, entry.chunks, entry.filters, entry.access
     (1600, 10, 'shuffle + gzip-4', 'decoded')
     """
+    found = list_file(path, most=most, allow_external=allow_external, some=lambda names: names)
+    return found.entries, found.left_out
+
+
+def list_file(
+    path: str,
+    *,
+    most: int | None = None,
+    allow_external: bool = False,
+    some: Callable[[Sequence[str]], Sequence[str]] = some_of,
+) -> Listing:
+    """List the datasets and groups that hard links lead to: of very many that are named alike, some.
+
+    Raises
+    ------
+    SourceError
+        If the file cannot be opened.
+    """
     FileIdentity.of(path)
+    groups: dict[str, GroupEntry] = {}
+
+    def chosen(where: str, group: Any, names: list[str]) -> list[str]:
+        wanted = names if most is None else [*some(names)]
+        groups[where] = group_clues(where, group, len(names), wanted)
+        return wanted
+
     # The file stays open meanwhile, so that opening it again for each dataset finds libhdf5's own copy.
     with open_hdf5(path) as file:
         # Names only: each dataset that stays open makes every closing of the file slower.
         damaged: dict[str, str] = {}
-        found = list(datasets_of(file, damaged))
+        found = list(datasets_of(file, damaged, chosen))
         entries = [_entry(path, name, file[name], allow_external) for name in found[:most]]
-        left_out = len(found) - len(entries)
-        return (*entries, *(_damaged_entry(name, said) for name, said in damaged.items())), left_out
+    left_out = len(found) - len(entries) + sum(group.links - group.looked_at for group in groups.values())
+    return Listing(
+        entries=(*entries, *(_damaged_entry(name, said) for name, said in damaged.items())),
+        left_out=left_out,
+        groups=groups,
+    )
+
+
+def list_files(paths: Sequence[str], *, allow_external: bool = False) -> dict[str, Listing]:
+    """List some of several files, spread over them."""
+    some = [paths[k] for k in _spread(len(paths), min(SOME_ALIKE, len(paths)))]
+    return {path: list_file(path, most=MOST_DATASETS // SOME_ALIKE, allow_external=allow_external) for path in some}
 
 
 def describe_dataset(path: str, name: str, *, allow_external: bool = False) -> DatasetEntry:
@@ -250,7 +315,8 @@ def root_fields(path: str, *, allow_external: bool = False) -> list[str]:
 
 
 def _entry(path: str, name: str, dataset: Any, allow_external: bool) -> DatasetEntry:
-    access, reason, stored_chunks = _access(path, name, allow_external)
+    clues = dataset_clues(dataset)
+    access, reason, stored_chunks = _access(path, name, allow_external, clues.image)
     creation = dataset.id.get_create_plist()
     chunks, nbytes, _ = dataset.id.get_access_plist().get_chunk_cache()
     dtype = _or_none(lambda: plain_dtype(dataset.dtype))
@@ -272,6 +338,7 @@ def _entry(path: str, name: str, dataset: Any, allow_external: bool) -> DatasetE
         members=() if dtype is None else tuple(_members(name, dtype)),
         role=_role(dataset, name),
         matlab_class=_attribute(dataset, "MATLAB_class").decode("ascii", "replace"),
+        clues=clues,
     )
 
 
@@ -324,11 +391,15 @@ def _or_none(ask: Any) -> Any:
         return None
 
 
-def _access(path: str, name: str, allow_external: bool) -> tuple[str, str, int | None]:
+def _access(path: str, name: str, allow_external: bool, image: str = "") -> tuple[str, str, int | None]:
     """Ask the opening itself, so that the answer is what a loader would do."""
     try:
         part = open_layout(path, name, allow_external=allow_external).datasets[0][0]
     except H5StreamError as error:
+        with contextlib.suppress(H5StreamError, *_UNREADABLE):
+            if image:  # which opaque values are as images alone
+                part = open_layout(path, Field(name, decode=image), allow_external=allow_external).datasets[0][0]
+                return part.access, part.reason, None if part.index is None else len(part.index.numbers)
         return REFUSED, _without_place(str(error), path, name), None
     except _UNREADABLE as error:
         return REFUSED, f"h5py cannot read it: {error}", None

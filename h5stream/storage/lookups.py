@@ -92,7 +92,7 @@ class LookedUp:
     @property
     def rows(self) -> int:
         """Rows of the dataset so far."""
-        return sum(part.rows for part in self.parts)
+        return self.parts[-1].row_start + self.parts[-1].rows if self.parts else 0
 
     def check_alike(self, layouts: list[FieldLayout], path: str) -> None:
         """Take what a file gives to a batch, which all give alike.

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from h5stream.compiled.instructions import read_at, word_at
-from h5stream.compiled.jit import jit_inner
+from h5stream.compiled.jit import jit, jit_inner
 
 NOWHERE, BEYOND = -1, -2
 """An address that stands for none, and one that cannot be right."""
@@ -125,3 +125,10 @@ def checksum(buffer, at, nbytes):
 def ends_with_checksum(buffer, at, nbytes):
     """Tell whether the last four of some bytes are the checksum of those before them."""
     return nbytes > 4 and number(buffer, at + nbytes - 4, 4) == checksum(buffer, at, nbytes - 4)
+
+
+@jit
+def note_checked(each, nbytes, known):
+    """Set to False which of some rows of bytes do not end with their checksum, of those that are still known."""
+    for k in range(known.size):
+        known[k] = known[k] and ends_with_checksum(each[k], 0, nbytes)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from h5stream.errors import FieldLengthError
 from h5stream.storage import whereabouts
 from h5stream.storage.headers import CHUNKED, CONTIGUOUS, NOWHERE, chunks_of
-from h5stream.storage.index import ChunkIndex
+from h5stream.storage.index import ChunkIndex, found_chunks, offset_of
 from h5stream.storage.layout import DECODED, DIRECT, DatasetPart
 from h5stream.storage.names import Names
 from h5stream.storage.rowbox import column_pieces
@@ -47,8 +47,8 @@ class ObjectRows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Stored:
-    """Where objects lie, for those of one kind.
+class Stored:
+    """Where objects lie, for those of one kind: stored alike, but for how many rows they have.
 
     `which` has their places among all, `rows` how many each has, `owner` the place of each chunk's object in `which`.
     """
@@ -97,16 +97,17 @@ def object_rows(
         begin = sum(part.rows for part in parts)
         template = describe(names[int(stored.which[0])])
         counts[stored.which] = stored.rows
+        lacking = _first_lacking(raw, template, stored) if template.access in (DIRECT, DECODED) else None
+        if lacking is not None:  # the value that stands for what was never written is known of such a one alone
+            template = describe(names[lacking])
         if template.access not in (DIRECT, DECODED):  # each by itself, as libhdf5 reads them
             for k, rows in zip(stored.which.tolist(), stored.rows.tolist(), strict=True):
                 first[k] = begin
                 parts.append(replace(describe(names[k]), row_start=begin))
                 begin += rows
             continue
-        lacking = _first_lacking(raw, template, stored)
-        if lacking is not None:  # the value that stands for what was never written is known of such a one alone
-            template = describe(names[lacking])
-        part, first[stored.which] = _together(raw, template, stored, names)
+        part, first[stored.which] = together(template, stored, names, is_chunked=_is_chunked(raw, template))
+        _check_inside(raw, part)
         first[stored.which] += begin
         parts.append(replace(part, row_start=begin))
     return ObjectRows(parts=parts, first=first, counts=counts)
@@ -116,7 +117,7 @@ def _is_chunked(raw: RawFile, template: DatasetPart) -> bool:
     return raw.file[template.path].chunks is not None
 
 
-def _first_lacking(raw: RawFile, template: DatasetPart, stored: _Stored) -> int | None:
+def _first_lacking(raw: RawFile, template: DatasetPart, stored: Stored) -> int | None:
     """Give the place of the first object of which something was never written."""
     assert template.index is not None
     chunk_rows = template.index.chunk_shape[0] if _is_chunked(raw, template) else max(1, int(stored.rows.max()))
@@ -125,12 +126,13 @@ def _first_lacking(raw: RawFile, template: DatasetPart, stored: _Stored) -> int 
     return int(stored.which[lacking[0]]) if len(lacking) else None
 
 
-def _together(raw: RawFile, template: DatasetPart, stored: _Stored, names: Sequence[str]) -> tuple[DatasetPart, Ints]:
+def together(
+    template: DatasetPart, stored: Stored, names: Sequence[str], *, is_chunked: bool
+) -> tuple[DatasetPart, Ints]:
     """Put objects of one kind one behind the other; gives where each begins, too."""
     index = template.index
     assert index is not None
-    chunked = _is_chunked(raw, template)
-    chunk_rows = index.chunk_shape[0] if chunked else max(1, int(stored.rows.max()))
+    chunk_rows = index.chunk_shape[0] if is_chunked else max(1, int(stored.rows.max()))
     row_nbytes = template.stored_element_nbytes * int(np.prod(template.shape[1:], dtype=object))
     by_offset = _by_first_offset(stored)
     rank = np.empty(len(by_offset), np.int64)
@@ -139,7 +141,7 @@ def _together(raw: RawFile, template: DatasetPart, stored: _Stored, names: Seque
     edges = np.append(0, np.cumsum(chunks_of_each))
     number = edges[rank[stored.owner]] * index.columns + stored.number
     order = np.argsort(number, kind="stable")
-    nbytes = stored.nbytes if chunked else stored.rows[stored.owner] * row_nbytes
+    nbytes = stored.nbytes if is_chunked else stored.rows[stored.owner] * row_nbytes
     found = ChunkIndex(
         shape=(int(edges[-1]) * chunk_rows, *index.shape[1:]),
         chunk_shape=(chunk_rows, *index.chunk_shape[1:]),
@@ -150,7 +152,6 @@ def _together(raw: RawFile, template: DatasetPart, stored: _Stored, names: Seque
         filter_mask=stored.filter_mask[order].astype(np.uint32),
         has_gaps=True,
     )
-    _check_inside(raw, found, [names[k] for k in stored.which[stored.owner[order[:1]]].tolist()])
     listed = Names.of(names[k] for k in stored.which[by_offset].tolist())
     part = replace(
         template,
@@ -166,24 +167,25 @@ def _together(raw: RawFile, template: DatasetPart, stored: _Stored, names: Seque
     return part, edges[:-1][rank] * chunk_rows
 
 
-def _by_first_offset(stored: _Stored) -> Ints:
+def _by_first_offset(stored: Stored) -> Ints:
     """Order objects by where their first chunk lies."""
     begins = np.full(len(stored.which), np.iinfo(np.int64).max)
     np.minimum.at(begins, stored.owner, stored.offset)
     return np.argsort(begins, kind="stable")
 
 
-def _check_inside(raw: RawFile, index: ChunkIndex, some: list[str]) -> None:
-    size = raw.superblock.file_nbytes
+def _check_inside(raw: RawFile, part: DatasetPart) -> None:
+    size, index = raw.superblock.file_nbytes, part.index
+    assert index is not None
     if ((index.offset < 0) | (index.nbytes < 0) | (index.offset + index.nbytes > size)).any():
         raise FieldLengthError(
-            f"{raw.file.filename!r}: bytes of {some[0]!r}, or of one that is stored like it, are said to lie beyond "
-            "the file's end",
-            field=some[0],
+            f"{raw.file.filename!r}: bytes of {part.objects[0]!r}, or of one that is stored like it, are said to lie "
+            "beyond the file's end",
+            field=part.objects[0],
         )
 
 
-def _kept(raw: RawFile, names: Sequence[str], suffix: str) -> list[_Stored]:
+def _kept(raw: RawFile, names: Sequence[str], suffix: str) -> list[Stored]:
     """Give what the catalogue has, some of it compared with what libhdf5 says.
 
     Raises
@@ -191,10 +193,10 @@ def _kept(raw: RawFile, names: Sequence[str], suffix: str) -> list[_Stored]:
     ValueError, LookupError
         If that cannot be right.
     """
-    arrays, found = raw.catalogue.arrays, list[_Stored]()
+    arrays, found = raw.catalogue.arrays, list[Stored]()
     for number in range(int(arrays[f"{suffix} kinds"][0])):
-        columns = {one.name: arrays[f"{suffix} {number} {one.name}"].astype(np.int64) for one in fields(_Stored)}
-        found.append(_Stored(**columns))
+        columns = {one.name: arrays[f"{suffix} {number} {one.name}"].astype(np.int64) for one in fields(Stored)}
+        found.append(Stored(**columns))
     every = np.concatenate([one.which for one in found])
     if not np.array_equal(np.sort(every), np.arange(len(names))):
         raise ValueError(suffix)
@@ -207,30 +209,30 @@ def _kept(raw: RawFile, names: Sequence[str], suffix: str) -> list[_Stored]:
     return found
 
 
-def _is_within(stored: _Stored) -> bool:
+def _is_within(stored: Stored) -> bool:
     """Tell whether chunks belong to objects that there are."""
     owner = stored.owner
     return bool((stored.rows >= 0).all() and (owner >= 0).all() and (owner < len(stored.which)).all())
 
 
-def _kinds(raw: RawFile, names: Sequence[str], addresses: Ints, suffix: str) -> list[_Stored]:
+def _kinds(raw: RawFile, names: Sequence[str], addresses: Ints, suffix: str) -> list[Stored]:
     """Say where objects lie, kind by kind, for the catalogue too."""
-    found, left = list[_Stored](), np.arange(len(names))
+    found, left = list[Stored](), np.arange(len(names))
     if len(names) >= whereabouts.MANY:
         found, left = _from_bytes(raw, names, addresses)
     found += _asked_for(raw, names, left)
     arrays = raw.catalogue.arrays
-    arrays |= {f"{suffix} {k} {one.name}": getattr(s, one.name) for k, s in enumerate(found) for one in fields(_Stored)}
+    arrays |= {f"{suffix} {k} {one.name}": getattr(s, one.name) for k, s in enumerate(found) for one in fields(Stored)}
     arrays[f"{suffix} kinds"] = np.array([len(found)])
     return found
 
 
-def _asked_for(raw: RawFile, names: Sequence[str], left: Ints) -> list[_Stored]:
+def _asked_for(raw: RawFile, names: Sequence[str], left: Ints) -> list[Stored]:
     """Ask libhdf5 where objects lie."""
-    found = list[_Stored]()
+    found = list[Stored]()
     by_kind: dict[Any, list[tuple[int, _Asked]]] = {}
     for k in left.tolist():
-        asked = _asked(raw, names[k])
+        asked = asked_of(raw.file, names[k])
         by_kind.setdefault(asked.kind, []).append((k, asked))
     for some in by_kind.values():
         chunks = np.concatenate([np.zeros((0, 4), np.int64), *(one.chunks for _, one in some)])
@@ -238,14 +240,14 @@ def _asked_for(raw: RawFile, names: Sequence[str], left: Ints) -> list[_Stored]:
         which, rows = np.array([k for k, _ in some]), np.array([one.shape[0] for _, one in some])
         number, offset, nbytes, mask = chunks.T
         found.append(
-            _Stored(which=which, rows=rows, owner=owner, number=number, offset=offset, nbytes=nbytes, filter_mask=mask)
+            Stored(which=which, rows=rows, owner=owner, number=number, offset=offset, nbytes=nbytes, filter_mask=mask)
         )
     return found
 
 
-def _from_bytes(raw: RawFile, names: Sequence[str], addresses: Ints) -> tuple[list[_Stored], Ints]:
+def _from_bytes(raw: RawFile, names: Sequence[str], addresses: Ints) -> tuple[list[Stored], Ints]:
     """Say where objects lie that are understood from the file's bytes, and which have to be asked of libhdf5."""
-    headers, found = raw.headers(addresses), list[_Stored]()
+    headers, found = raw.headers(addresses), list[Stored]()
     left = np.ones(len(names), dtype=bool)
     rest = headers.dims[:, 1:] if headers.dims.shape[1] > 1 else headers.dims[:, :0]
     usual = (headers.kind >= 0) & (headers.rank > 0) & (rest == rest[0]).all(axis=1)
@@ -270,7 +272,7 @@ def _from_bytes(raw: RawFile, names: Sequence[str], addresses: Ints) -> tuple[li
             continue
         if not len(which):
             continue
-        one = _Stored(
+        one = Stored(
             which=which,
             rows=headers.dims[which, 0],
             owner=owner,
@@ -285,9 +287,9 @@ def _from_bytes(raw: RawFile, names: Sequence[str], addresses: Ints) -> tuple[li
     return found, np.flatnonzero(left)
 
 
-def _agrees(raw: RawFile, names: Sequence[str], stored: _Stored, k: int) -> bool:
+def _agrees(raw: RawFile, names: Sequence[str], stored: Stored, k: int) -> bool:
     """Tell whether libhdf5 sees an object as its bytes were understood."""
-    asked, ours = _asked(raw, names[int(stored.which[k])]), stored.owner == k
+    asked, ours = asked_of(raw.file, names[int(stored.which[k])]), stored.owner == k
     columns = np.stack([stored.number, stored.offset, stored.nbytes, stored.filter_mask], axis=1)[ours]
     return asked.shape[0] == stored.rows[k] and np.array_equal(columns, asked.chunks)
 
@@ -301,30 +303,25 @@ class _Asked:
     chunks: Ints
 
 
-def _asked(raw: RawFile, name: str) -> _Asked:
-    opened = h5py.h5d.open(raw.file.id, name.encode("utf-8", "surrogateescape"))
+def asked_of(file: Any, name: str) -> _Asked:
+    """Ask libhdf5 how an object is stored, and where its chunks lie."""
+    opened = h5py.h5d.open(file.id, name.encode("utf-8", "surrogateescape"))
     creation, shape = opened.get_create_plist(), opened.shape
     if not shape:
         raise FieldLengthError(
-            f"{raw.file.filename!r}: {name!r} is {'empty' if shape is None else 'a single value'}, and has no rows "
+            f"{file.filename!r}: {name!r} is {'empty' if shape is None else 'a single value'}, and has no rows "
             "that ragged= or names= could take",
             field=name,
-            file=raw.file.filename,
+            file=file.filename,
         )
     layout = creation.get_layout()
     pipeline = tuple(creation.get_filter(k) for k in range(creation.get_nfilters()))
     fill = np.asarray(h5py.Dataset(opened).fillvalue).tobytes() if opened.dtype.kind in "biufc" else name
     kind: tuple[Any, ...] = (layout, opened.get_type().encode(), shape[1:], pipeline, fill)
     if layout == h5py.h5d.CHUNKED:
-        sizes = creation.get_chunk()
-        grid = [-(-n // c) for n, c in zip(shape, sizes, strict=True)]
-        infos = [opened.get_chunk_info(k) for k in range(opened.get_num_chunks())]
-        numbers = [np.ravel_multi_index(np.array(i.chunk_offset) // sizes, grid) for i in infos]
-        listed = [(n, i.byte_offset, i.size, i.filter_mask) for n, i in zip(numbers, infos, strict=True)]
-        chunks = np.array(sorted(listed), dtype=np.int64).reshape(-1, 4)
-        return _Asked(kind=(*kind, sizes), shape=shape, chunks=chunks)
+        return _Asked(kind=(*kind, creation.get_chunk()), shape=shape, chunks=found_chunks(opened))
     if layout != h5py.h5d.CONTIGUOUS or creation.get_external_count():
         return _Asked(kind=(*kind, name), shape=shape, chunks=np.zeros((0, 4), np.int64))
-    where = opened.get_offset()
+    where = offset_of(opened)
     chunks = np.array([[0, where or 0, opened.get_storage_size(), 0]], dtype=np.int64)[: where is not None]
     return _Asked(kind=kind, shape=shape, chunks=chunks)

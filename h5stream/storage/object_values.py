@@ -19,6 +19,7 @@ from h5stream.storage import elements, whereabouts
 from h5stream.storage.filters import Pipeline
 from h5stream.storage.global_heap import DOUBTFUL, HeapValues
 from h5stream.storage.headers import COMPACT, CONTIGUOUS, NOWHERE
+from h5stream.storage.index import offset_of
 from h5stream.storage.layout import BLOCK_NBYTES, HEAP, DatasetPart, Target
 from h5stream.storage.names import Names
 from h5stream.storage.rowbox import ColumnPiece
@@ -154,5 +155,5 @@ def _asked(raw: RawFile, name: str) -> tuple[int, int]:
     creation, nbytes = opened.get_create_plist(), dtype.itemsize * int(np.prod(shape, dtype=object))
     if creation.get_layout() != h5py.h5d.CONTIGUOUS or creation.get_external_count():
         return DOUBTFUL, 1
-    where = opened.get_offset()
+    where = offset_of(opened)
     return (NOWHERE, 0) if where is None else (where, nbytes)

@@ -19,14 +19,16 @@ from h5stream.errors import FieldLengthError, FieldNotFoundError
 from h5stream.samples.objects import Objects
 from h5stream.storage import whereabouts
 from h5stream.storage.agreement import FileParts
+from h5stream.storage.catalogue import Catalogue
 from h5stream.storage.extents import Extents
 from h5stream.storage.field_reader import FieldReader
 from h5stream.storage.fields import Field, SampleShape
-from h5stream.storage.headers import COMPACT, CONTIGUOUS, NOWHERE, Headers, chunks_of
-from h5stream.storage.index import ChunkIndex
+from h5stream.storage.headers import COMPACT, CONTIGUOUS, NOWHERE, Headers, chunks_at, given_of
+from h5stream.storage.index import ChunkIndex, found_chunks, offset_of
 from h5stream.storage.layout import DECODED, DIRECT, DatasetPart, Target
 from h5stream.storage.lookups import LookedUp
 from h5stream.storage.names import Names
+from h5stream.storage.nearest import did_you_mean
 from h5stream.storage.object_rows import object_rows
 from h5stream.storage.object_values import part_of_bytes
 from h5stream.storage.places import OpenFile
@@ -36,6 +38,9 @@ from h5stream.storage.whereabouts import RawFile
 Ints = NDArray[np.int64]
 Columns4 = tuple[Ints, Ints, Ints, Ints]
 """Of chunks: number, offset, bytes, filter mask."""
+
+_NONE = np.zeros(0, dtype=np.int64)
+NO_CHUNKS: Columns4 = (_NONE, _NONE, _NONE, _NONE)
 
 CHECKED_EVERY = 1000
 """So many objects from one that is compared with what libhdf5 says of it to the next."""
@@ -103,7 +108,7 @@ def merged(
             parts.append(part_of_bytes(raw, part.file, row_start, every, [*part.targets], addresses[suffix]))
             continue
         index = _index_of(raw, part, names, suffix, addresses[suffix])
-        columns = _columns_of(part)
+        columns = columns_of(part)
         parts.append(
             replace(
                 part,
@@ -142,12 +147,21 @@ def _targets(
     lacking = np.bincount(index.numbers // index.columns, minlength=len(names)) < index.columns
     if len(addresses):
         if (some := np.flatnonzero(lacking & (addresses == NOWHERE))).size == lacking.sum():
-            return _with_fill(raw.file[part.path], part.targets) if len(some) else part.targets
+            return with_fill(raw.file[part.path], part.targets) if len(some) else part.targets
         lacking &= addresses != NOWHERE
-    return describe(names[int(np.flatnonzero(lacking)[0])]).parts[number].targets if lacking.any() else part.targets
+    if not lacking.any():
+        return part.targets
+    return targets_like(part, describe(names[int(np.flatnonzero(lacking)[0])]).parts[number])
 
 
-def _with_fill(dataset: Any, targets: tuple[Target, ...]) -> tuple[Target, ...]:
+def targets_like(part: DatasetPart, lacking: DatasetPart) -> tuple[Target, ...]:
+    """Give what a part fills, from a dataset of which something was never written; refuse one that h5py has to read."""
+    if lacking.access != part.access:
+        raise UnlikeError(lacking.path)
+    return lacking.targets
+
+
+def with_fill(dataset: Any, targets: tuple[Target, ...]) -> tuple[Target, ...]:
     """Let targets be filled with a dataset's fill value."""
     element = np.asarray(dataset.fillvalue, dtype=dataset.dtype).reshape(1).view(np.uint8)
     return tuple(
@@ -188,7 +202,7 @@ def _with_rows(part: DatasetPart, row: Ints, by_row: Ints, names: Names) -> Data
     )
 
 
-def _columns_of(part: DatasetPart) -> Columns:
+def columns_of(part: DatasetPart) -> Columns:
     """Give what is wanted of an object along each of its axes; None for all of it."""
     wanted = tuple(list(along.offsets) for along in part.along)
     return None if wanted == tuple(list(range(count)) for count in part.shape) else wanted
@@ -198,14 +212,15 @@ def _index_of(raw: RawFile, part: DatasetPart, names: Sequence[str], suffix: str
     """Collect the chunks of one dataset of each object."""
     first = part.index
     assert first is not None
-    like, parts = _Like(raw.file[part.path], part), list[Columns4]()
-    alike, kept = np.zeros(len(names), dtype=bool), _kept(raw, part, suffix, like, len(names))
+    like, parts = Like(raw.file[part.path], part), list[Columns4]()
+    alike, kept = np.zeros(len(names), dtype=bool), kept_chunks(raw.catalogue, part, suffix, like, len(names))
     if kept is not None:
         alike[:], parts = True, [kept]
     elif len(names) >= whereabouts.MANY:
         headers = raw.headers(addresses)
         alike = like.are_alike(headers)
-        stored = like.stored(headers, alike) if like.chunks is None else _chunked(raw, headers, alike)
+        given = given_of(raw.descriptor, raw.superblock)[None]
+        stored = like.stored(headers, alike) if like.chunks is None else chunked(given, headers, alike)
         parts = [stored]
     # What is not understood, or unlike the first, is asked of libhdf5, and some of what is not, to be sure of it.
     asked = np.flatnonzero(~alike & (addresses != NOWHERE)) if len(addresses) else np.flatnonzero(~alike)
@@ -234,15 +249,15 @@ def _index_of(raw: RawFile, part: DatasetPart, names: Sequence[str], suffix: str
         )
     arrays = raw.catalogue.arrays
     if kept is None:
-        arrays |= {f"{suffix} {name}": getattr(found, name) for name in _KEPT}
+        arrays |= {f"{suffix} {name}": getattr(found, name) for name in KEPT}
         arrays[f"{suffix} asked"] = np.array([len(asked) if len(names) >= whereabouts.MANY else 0])
     return found
 
 
-_KEPT = ("numbers", "offset", "nbytes", "filter_mask")
+KEPT = ("numbers", "offset", "nbytes", "filter_mask")
 
 
-def _kept(raw: RawFile, part: DatasetPart, suffix: str, like: _Like, count: int) -> Columns4 | None:
+def kept_chunks(catalogue: Catalogue, part: DatasetPart, suffix: str, like: Like, count: int) -> Columns4 | None:
     """Give the chunks that the catalogue has, if they may be those of so many objects; None where it has none.
 
     Raises
@@ -250,9 +265,9 @@ def _kept(raw: RawFile, part: DatasetPart, suffix: str, like: _Like, count: int)
     ValueError
         If it has what cannot be right.
     """
-    if not raw.catalogue.is_kept:
+    if not catalogue.is_kept:
         return None
-    numbers, offset, nbytes, mask = (raw.catalogue.arrays[f"{suffix} {name}"].astype(np.int64) for name in _KEPT)
+    numbers, offset, nbytes, mask = (catalogue.arrays[f"{suffix} {name}"].astype(np.int64) for name in KEPT)
     sound = len(numbers) == len(offset) == len(nbytes) == len(mask) and (np.diff(numbers) > 0).all()
     if not sound or (len(numbers) and not 0 <= numbers[0] <= numbers[-1] < count * like.across):
         raise ValueError(suffix)
@@ -262,17 +277,19 @@ def _kept(raw: RawFile, part: DatasetPart, suffix: str, like: _Like, count: int)
     return numbers, offset, nbytes, mask
 
 
-def _chunked(raw: RawFile, headers: Headers, alike: NDArray[np.bool_]) -> Columns4:
+def chunked(givens: Ints, headers: Headers, alike: NDArray[np.bool_]) -> Columns4:
     """Give the chunks of objects whose index is understood; the others are alike no more."""
     which = np.flatnonzero(alike)
-    chunks = chunks_of(raw.descriptor, raw.superblock, headers, which)
+    if not len(which):
+        return NO_CHUNKS
+    chunks = chunks_at(givens, headers, which)
     alike[which[~chunks.understood]] = False
     grid = -(-headers.dims[0, : headers.rank[0]] // headers.kinds.chunk_shape[headers.kind[0], : headers.rank[0]])
     numbers = chunks.owner * int(np.prod(grid)) + chunks.number
     return numbers, chunks.offset, chunks.nbytes, chunks.filter_mask.astype(np.int64)
 
 
-class _Like:
+class Like:
     """What a dataset of every object has in common with the first's."""
 
     def __init__(self, whole: Any, part: DatasetPart) -> None:
@@ -288,9 +305,6 @@ class _Like:
         self.layout, self.chunks, self.filters = _stored_as(creation)
         if self.layout == h5py.h5d.COMPACT:  # libhdf5 does not tell where these lie
             raise UnlikeError(self.first)
-        self.grid = (
-            None if self.chunks is None else tuple(-(-n // c) for n, c in zip(self.shape, self.chunks, strict=True))
-        )
 
     def check(self, opened: Any, name: str, first: str, path: str) -> None:
         """Refuse a dataset that is unlike the first."""
@@ -328,17 +342,18 @@ class _Like:
 
     def asked(self, raw: RawFile, k: int, name: str) -> Columns4:
         """Give the chunks of one object, as libhdf5 has them."""
-        opened = _opened(raw.file, name)
-        self.check(opened, name, self.first, raw.file.filename)
+        return self.of(_opened(raw.file, name), k, name, raw.file.filename)
+
+    def of(self, opened: Any, k: int, name: str, path: str) -> Columns4:
+        """Give the chunks of an opened object, as libhdf5 has them."""
+        self.check(opened, name, self.first, path)
         if self.chunks is None:
-            where = opened.get_offset()
+            where = offset_of(opened)
             self._check_fill(opened, name, is_whole=where is not None)
             there = np.array([[k, where or 0]], dtype=np.int64)[: where is not None]
             return self._cut(there[:, 0], there[:, 1])
-        listed = [_chunk(opened, j, self.grid, self.chunks) for j in range(opened.get_num_chunks())]
-        some = np.array(listed, dtype=np.int64)
-        self._check_fill(opened, name, is_whole=len(listed) == self.across)
-        some = some.reshape(-1, 4)[np.argsort(some.reshape(-1, 4)[:, 0])]
+        some = found_chunks(opened)
+        self._check_fill(opened, name, is_whole=len(some) == self.across)
         return some[:, 0] + k * self.across, some[:, 1], some[:, 2], some[:, 3]
 
     def _check_fill(self, opened: Any, name: str, *, is_whole: bool) -> None:
@@ -375,20 +390,14 @@ def _opened(file: Any, name: str) -> Any:
     try:
         return h5py.h5d.open(file.id, name.encode())
     except (KeyError, ValueError, OSError) as error:
+        above = file.get(name.rpartition("/")[0] or "/")
+        hint = did_you_mean(name.rpartition("/")[2], above) if isinstance(above, h5py.Group) else ""
         raise FieldNotFoundError(
-            f"{file.filename!r}: there is no dataset {name!r}: {error}. Objects(..., missing='skip') leaves out "
+            f"{file.filename!r}: there is no dataset {name!r}: {error}.{hint} Objects(..., missing='skip') leaves out "
             "objects that lack a field",
             field=name,
             file=file.filename,
         ) from None
-
-
-def _chunk(opened: Any, place: int, grid: Any, chunks: Any) -> tuple[int, int, int, int]:
-    info = opened.get_chunk_info(place)
-    number = 0
-    for first, size, count in zip(info.chunk_offset, chunks, grid, strict=True):
-        number = number * count + first // size
-    return number, info.byte_offset, info.size, info.filter_mask
 
 
 def attributes_of(shape: SampleShape) -> tuple[str, ...]:
@@ -533,12 +542,12 @@ def _values_kept(raw: RawFile, names: Sequence[str], given: Any, known: dict[str
         kept = catalogue.arrays[key].copy().reshape(len(names), *value.shape)
     some = [*range(0, len(names), CHECKED_EVERY)]
     said = _values(raw, [names[k] for k in some], given, {}, value)
-    if len(kept) != len(names) or not _are_equal(kept[::CHECKED_EVERY], said):
+    if len(kept) != len(names) or not are_equal(kept[::CHECKED_EVERY], said):
         raise ValueError(key)
     return kept
 
 
-def _are_equal(a: Any, b: Any) -> bool:
+def are_equal(a: Any, b: Any) -> bool:
     """Compare arrays bit by bit, or lists."""
     if isinstance(a, np.ndarray):
         return bool(a.dtype == b.dtype and a.tobytes() == b.tobytes())
@@ -551,36 +560,51 @@ def _values(raw: RawFile, names: Sequence[str], given: Any, known: dict[str, Int
     inner, _, attribute = given.name.rpartition("@") if is_attribute else (given.name, "", "")
     inner = inner.strip("/.")
     if not isinstance(value, np.ndarray):
-        return [_value(raw.file, given.inside(name).name, is_attribute) for name in names]
+        return [value_of(raw.file, given.inside(name).name, is_attribute) for name in names]
     values, left = np.empty((len(names), *value.shape), value.dtype), np.arange(len(names))
     if len(names) >= whereabouts.MANY:
         place = f"/{inner}" if inner else ""
         addresses = known[place] if place in known else raw.inside(names, inner)
         headers = raw.headers(addresses, (attribute,) if attribute else ())
-        found = headers.attributes[attribute] if attribute else headers
-        there = (found.kind == found.kind[0]) & (found.kind >= 0) & (found.address >= 0)
-        if not attribute:
-            there &= (headers.layout == CONTIGUOUS) | (headers.layout == COMPACT)
-            there &= (headers.rank == headers.rank[0]) & (headers.dims == headers.dims[0]).all(axis=1)
-        stored = _stored_type(raw.file, given.inside(names[0]).name, is_attribute)
-        if there[0] and found.nbytes[0] == stored.itemsize * value.size:
+        stored = stored_type(raw.file, given.inside(names[0]).name, is_attribute)
+        address, there = values_in(headers, attribute, stored, value)
+        if there.any():
             some = np.flatnonzero(there)
-            read = raw.read_each(found.address[some], int(found.nbytes[0])).view(stored)
+            read = raw.read_each(address[some], stored.itemsize * value.size).view(stored)
             values[some], left = read.reshape(len(some), *value.shape), np.flatnonzero(~there)
     for k in left.tolist():
-        one = np.asarray(_value(raw.file, given.inside(names[k]).name, is_attribute))
-        if (one.shape, one.dtype.newbyteorder("=")) != (value.shape, value.dtype):
-            raise FieldLengthError(
-                f"{raw.file.filename!r}: {given.inside(names[k]).name!r} is {one.dtype} {one.shape}, and that of the "
-                f"first object {value.dtype} {value.shape}; samples=Objects(...) are alike",
-                field=given.name,
-                file=raw.file.filename,
-            )
+        name = given.inside(names[k]).name
+        one = np.asarray(value_of(raw.file, name, is_attribute))
+        check_like_first(one, value, name, raw.file.filename)
         values[k] = one
     return values
 
 
-def _stored_type(file: Any, name: str, is_attribute: bool) -> Any:
+def check_like_first(one: Any, value: Any, name: str, path: str) -> None:
+    """Refuse a value of another type or shape than that of the first object."""
+    if not isinstance(value, np.ndarray):
+        return
+    one = np.asarray(one)
+    if (one.shape, one.dtype.newbyteorder("=")) != (value.shape, value.dtype):
+        raise FieldLengthError(
+            f"{path!r}: {name!r} is {one.dtype} {one.shape}, and that of the first object {value.dtype} {value.shape}; "
+            "samples=Objects(...) are alike",
+            field=name,
+            file=path,
+        )
+
+
+def values_in(headers: Headers, attribute: str, stored: np.dtype[Any], value: Any) -> tuple[Ints, NDArray[np.bool_]]:
+    """Give where values lie that are like the first one's, an attribute's or a dataset's, and which are."""
+    found = headers.attributes[attribute] if attribute else headers
+    there = (found.kind == found.kind[0]) & (found.kind >= 0) & (found.address >= 0)
+    if not attribute:
+        there &= (headers.layout == CONTIGUOUS) | (headers.layout == COMPACT)
+        there &= (headers.rank == headers.rank[0]) & (headers.dims == headers.dims[0]).all(axis=1)
+    return found.address, there & there[0] & (found.nbytes[0] == stored.itemsize * value.size)
+
+
+def stored_type(file: Any, name: str, is_attribute: bool) -> Any:
     """Give the type that an attribute, or a dataset, of numbers is stored with."""
     owner, _, attribute = name.rpartition("@")
     if is_attribute:
@@ -588,7 +612,7 @@ def _stored_type(file: Any, name: str, is_attribute: bool) -> Any:
     return np.dtype(file[name].dtype)
 
 
-def _value(file: Any, name: str, is_attribute: bool) -> Any:
+def value_of(file: Any, name: str, is_attribute: bool) -> Any:
     """Give an attribute, or a dataset that is a value."""
     owner, _, attribute = name.rpartition("@")
     try:

@@ -24,15 +24,19 @@ from h5stream.samples.columns import (
     PaddingColumn,
     PartColumn,
     SampleNumber,
+    SourceColumn,
+    SourceNumber,
     Values,
     ValuesColumn,
 )
 from h5stream.samples.objects import Objects
 from h5stream.samples.sequences import Sequences
 from h5stream.samples.space import SequenceSpace, Space, sequence_space, steps_of
+from h5stream.samples.stretches import DENSE
 from h5stream.samples.table import ROW, Table, groups_in, table_space
 from h5stream.storage import whereabouts
 from h5stream.storage.agreement import FileParts, check_alike, with_like_strings
+from h5stream.storage.alike_files import AlikeFiles
 from h5stream.storage.catalogue import Catalogue
 from h5stream.storage.discovery import default_fields, open_hdf5
 from h5stream.storage.extents import Extents, SampleKind, Volume, has_extents
@@ -49,18 +53,19 @@ from h5stream.storage.lookups import LookedUp, forget, shared
 from h5stream.storage.names import Names
 from h5stream.storage.objects import attributes_of, objects_of
 from h5stream.storage.places import Files, OpenFile
+from h5stream.storage.sparse import SparseEntry
 from h5stream.storage.whereabouts import RawFile
 
 
 def open_layout(
-    source: Source, fields: Fields = None, *, samples: SampleKind | None = None, allow_external: bool = False
+    source: Source | Asked, fields: Fields = None, *, samples: SampleKind | None = None, allow_external: bool = False
 ) -> SampleLayout:
     """Open files, find the fields in each, and give the layout of a sample.
 
     Parameters
     ----------
-    source : path, pattern, or several
-        Several files follow one another in the order given, patterns by name.
+    source : path, pattern, or several, or Asked
+        Several files follow one another in the order given, patterns by name; or what was read of such a request.
     fields : name, Field, sequence or mapping of them, optional
         By default the datasets at the root of the first file, if they agree in length.
     samples : Sequences, Rows, Table or Boxes, optional
@@ -74,7 +79,7 @@ def open_layout(
         One of its kinds for each rule; see `h5stream.errors`.
     """
     _check_samples(samples)
-    asked = read_request(source, fields)
+    asked = source if isinstance(source, Asked) else read_request(source, fields)
     every = Files(asked.paths)
     looked_up: dict[int, LookedUp] = {}
     parts, shape = _parts_of(asked, every, samples, looked_up, allow_external)
@@ -100,7 +105,36 @@ def open_layout(
     numbered = enumerate(looked_up.values(), len(files[0].parts))
     lookups = shared([each.lookup(number, layout.rows, space) for number, each in numbered])
     layout = replace(layout, columns=tuple(_columns(layout, shape, files, samples)), lookups=lookups)
-    return with_image_sizes(layout)
+    return _normalised(with_image_sizes(layout))
+
+
+def _normalised(layout: SampleLayout) -> SampleLayout:
+    """Note what is done to the numbers of fields, where that fits them."""
+    fields = list(layout.fields)
+    for asked, entry in zip(layout.shape.fields, layout.entries, strict=True):
+        if not isinstance(asked, Field) or asked.normalise is None:
+            continue
+        for number in _numbers_in(entry):
+            field = fields[number]
+            dense = field.ragged is not None and field.ragged.form == DENSE
+            shape = (field.ragged.wanted,) if dense and field.ragged is not None else field.row_shape
+            is_image = field.images is not None
+            why = "" if is_image and field.kind == "object" else asked.normalise.misfit(shape)
+            if (field.kind not in ("array", "ragged") and not is_image) or field.dtype.kind == "c":
+                why = "mean=, std=, factor= and nan= are for real numbers; of variable length with ragged='list'"
+            if isinstance(entry, SparseEntry) and not dense and asked.normalise.mean != 0:
+                why = "mean= would make values of the zeros that are not stored; ragged='dense' has them"
+            if why:
+                raise OptionError(f"field {field.name!r}: {why}")
+            fields[number] = replace(field, normalise=asked.normalise)
+    return replace(layout, fields=tuple(fields))
+
+
+def _numbers_in(entry: Any) -> list[int]:
+    """Give the numbers of the fields of an entry."""
+    if isinstance(entry, dict):
+        return [number for inner in entry.values() for number in _numbers_in(inner)]
+    return [entry.values if isinstance(entry, SparseEntry) else entry]
 
 
 @dataclass(slots=True)
@@ -134,6 +168,10 @@ def _parts_of(
             return together, asked.shape
         _refuse_images(asked)
         looked_up.clear()
+    if isinstance(samples, Objects) and samples.of == FILES:
+        alike = _files_together(asked, every, samples, looked_up, allow_external)
+        if alike is not None:
+            return alike
     found, shape = _Parts(), asked.shape
     others = () if shape is None else tuple(path for f in shape.fields if isinstance(f, Field) for path in f.file)
     guard = Guard.for_paths((*asked.paths, *others), allow_external=allow_external)
@@ -172,7 +210,9 @@ def _objects_together(
 ) -> _Parts | None:
     """Read objects as rows of one dataset a field; None where they are not stored alike, and are read one by one."""
     assert asked.shape is not None
-    if samples.of == FILES or not all(isinstance(f, (Field, SampleNumber, Values)) for f in asked.shape.fields):
+    if samples.of == FILES or not all(
+        isinstance(f, (Field, SampleNumber, SourceNumber, Values)) for f in asked.shape.fields
+    ):
         return None
     found = _Parts()
     guard = Guard.for_paths(asked.paths, allow_external=allow_external)
@@ -209,6 +249,29 @@ def _objects_together(
             found.volumes.append(Volume())
             found.starts.append(found.rows + part.rows)
     return found
+
+
+def _files_together(
+    asked: Asked, every: Files, samples: Objects, looked_up: dict[int, LookedUp], allow_external: bool
+) -> tuple[_Parts, SampleShape] | None:
+    """Read files as rows of one dataset a field; None where they are not stored alike, and are read one by one."""
+    guard, shape = Guard.for_paths(asked.paths, allow_external=allow_external), asked.shape
+    if shape is None:
+        with open_hdf5(asked.paths[0]) as file:
+            shape = _default_shape(file, asked.group, asked.paths[0], guard)
+    if not all(isinstance(f, (Field, SampleNumber, Values)) for f in shape.fields):
+        return None
+    words = _in_words(replace(asked, shape=shape), samples)
+    files = AlikeFiles(every, shape.inside(asked.group), asked.group, samples, guard, words)
+    part = files.read(looked_up)
+    if part is None:
+        looked_up.clear()
+        return None
+    files.save()
+    every.identities[:] = [files.identity]
+    found = _Parts(files=[part], names=[(0, "")], starts=[0, part.rows], volumes=[Volume()], left_out=files.left_out)
+    found.labels.append(repr(asked.paths[0]))
+    return found, shape
 
 
 def _refuse_images(asked: Asked) -> None:
@@ -292,6 +355,8 @@ def _columns(
     for number, given in zip(layout.entries, shape.fields, strict=True):
         if isinstance(given, SampleNumber):
             yield number, NumberColumn()
+        elif isinstance(given, SourceNumber):
+            yield number, SourceColumn()
         elif isinstance(given, Padding):
             assert isinstance(samples, (Sequences, Table))
             assert layout.space is not None

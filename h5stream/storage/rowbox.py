@@ -23,6 +23,21 @@ Part = slice | int | list[int] | EllipsisType
 Columns = slice | list[int] | tuple[Part, ...] | None
 """Of the first axis of a row, or for several axes of it."""
 
+
+class Mask(list[int]):
+    """Columns that a mask names: their numbers, and how many columns it is of."""
+
+    def __init__(self, mask: NDArray[np.bool_]) -> None:
+        super().__init__(np.flatnonzero(mask).tolist())
+        self.of = len(mask)
+
+
+def check_mask(columns: Any, count: int) -> None:
+    """Refuse a mask that is of another number of columns than there are."""
+    if isinstance(columns, Mask) and columns.of != count:
+        raise OptionError(f"columns= is a mask of {columns.of:,} columns, and there are {count:,}")
+
+
 _MAX_ROW_ELEMENTS = 1 << 31
 
 _MAX_PIECES = 1 << 16
@@ -106,6 +121,7 @@ def axes_taken(row_shape: tuple[int, ...], columns: Columns) -> list[tuple[NDArr
 def _column_numbers(count: int, columns: slice | list[int]) -> NDArray[np.int64]:
     if isinstance(columns, slice):
         return np.arange(count, dtype=np.int64)[columns]
+    check_mask(columns, count)
     chosen = np.asarray(columns, dtype=np.int64).reshape(-1)
     wrong = chosen[(chosen < -count) | (chosen >= count)]
     if len(wrong):

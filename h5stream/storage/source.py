@@ -50,6 +50,23 @@ class SourceIdentity(Protocol):
         """Bytes."""
         ...
 
+    @property
+    def file_sizes(self) -> tuple[int, ...]:
+        """Bytes of each file, where it stands for several."""
+        ...
+
+    def at(self, offset: int) -> tuple[SourceIdentity, int]:
+        """Give the file that a byte lies in, and where it lies there."""
+        ...
+
+    def each(self) -> Sequence[SourceIdentity]:
+        """Give every file that it stands for."""
+        ...
+
+    def over(self, copies: Sequence[FileIdentity]) -> SourceIdentity:
+        """Give the same of copies of all of them."""
+        ...
+
     def check_unchanged(self) -> None:
         """Raise `SourceChangedError` if the path no longer leads to the same bytes."""
 
@@ -167,6 +184,23 @@ class FileIdentity:
         if not S_ISREG(stat.st_mode):  # Opening a pipe would wait for its writer.
             raise SourceError(f"{path!r} is a pipe or a device, not an HDF5 file", file=path)
         return cls(path=path, size=stat.st_size, mtime_ns=stat.st_mtime_ns, inode=stat.st_ino)
+
+    @property
+    def file_sizes(self) -> tuple[int, ...]:
+        """Bytes of each file: of this one."""
+        return (self.size,)
+
+    def at(self, offset: int) -> tuple[FileIdentity, int]:
+        """Give the file that a byte lies in, and where it lies there."""
+        return self, offset
+
+    def each(self) -> list[FileIdentity]:
+        """Give every file: this one."""
+        return [self]
+
+    def over(self, copies: Sequence[FileIdentity]) -> FileIdentity:
+        """Give the same of a copy."""
+        return copies[0]
 
     def open(self) -> FileBytes:
         """Give the file's bytes; it is opened when they are first read."""

@@ -3,6 +3,7 @@
 import h5py
 import numpy as np
 import pytest
+import torch
 from amounts import examples
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
@@ -137,8 +138,18 @@ def test_columns_inside_a_member_are_refused_by_what_they_are(tmp_path):
         H5Dataset(path, Field("x:n", columns=[0]))
 
 
-@pytest.mark.parametrize("columns", [[True, False], (True, False), np.array([True, False]), [1.5], ["a"]], ids=str)
-def test_a_mask_or_something_that_is_no_number_is_refused_rather_than_misread(columns):
+@pytest.mark.parametrize("made", [list, np.array, torch.tensor])
+def test_a_mask_takes_columns_and_is_of_all_of_them(tmp_path, made):
+    mask = made([True, False, True])
+    values = np.arange(30.0).reshape(10, 3)
+    path = make_file(tmp_path / "a.h5", data=values)
+    assert np.array_equal(H5Dataset(path, Field("x", columns=mask))[:], values[:, [0, 2]])
+    with pytest.raises(OptionError, match="a mask of 2 columns, and there are 3"):
+        H5Dataset(path, Field("x", columns=mask[:2]))
+
+
+@pytest.mark.parametrize("columns", [[True, 1], (True, False), np.zeros((2, 2), bool), [1.5], ["a"]], ids=str)
+def test_something_that_is_no_number_is_refused_rather_than_misread(columns):
     with pytest.raises(OptionError, match="takes a slice or column numbers"):
         Field("x", columns=columns)
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from h5stream.storage import headers
 from h5stream.storage.headers import ABSENT, ASK, chunks_of, read_headers, superblock_of
 from h5stream.storage.links import NOT_HARD, links_of
-from tools import fuzz_headers
+from tools import fuzz_files
 
 
 @examples(400)
@@ -142,8 +142,8 @@ def test_addresses_that_make_no_sense_are_not_understood(tmp_path):
 
 
 def test_damaged_headers_are_read_as_h5py_reads_them_or_not_at_all(tmp_path):
-    """A short part of ``python tools/fuzz_headers.py``."""
-    counts, wrong = fuzz_headers.fuzz(75, int.from_bytes(os.urandom(4), "little"), tmp_path / "wrong.h5")
+    """A short part of ``python tools/fuzz_files.py headers``."""
+    counts, wrong = fuzz_files.fuzz("headers", 75, int.from_bytes(os.urandom(4), "little"), tmp_path / "wrong.h5")
     assert not wrong, wrong
     assert counts["files"] >= 75
 

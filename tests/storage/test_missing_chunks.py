@@ -6,7 +6,7 @@ import pytest
 from making import low_level, make_file, numbers, set_fill_bytes, string_type
 from oracle import assert_like_h5py
 
-from h5stream import H5Dataset, H5StreamLoader
+from h5stream import Field, H5Dataset, H5StreamLoader, Objects
 from h5stream.errors import CorruptChunkError
 
 NEVER, IF_SET, ALLOC = h5py.h5d.FILL_TIME_NEVER, h5py.h5d.FILL_TIME_IFSET, h5py.h5d.FILL_TIME_ALLOC
@@ -138,3 +138,24 @@ def test_the_loader_streams_fill_values_between_rows_that_were_written(tmp_path)
     loader = H5StreamLoader(path, 16, shuffle=True, fields="x")
     for rows, batch in zip(list(loader.batch_sampler), loader, strict=True):
         assert batch.numpy().tobytes() == theirs[rows].tobytes()
+
+
+@pytest.mark.parametrize("userblock", [512, 4096])
+def test_contiguous_data_never_written_behind_a_user_block_are_fill_value(tmp_path, userblock):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w", userblock_size=userblock) as file:
+        file.create_dataset("x", (5,), "f8", fillvalue=7)
+        file.create_dataset("values", (3,), h5py.vlen_dtype("f4"))
+        for k in range(5):
+            for name, rows in ((f"alike/{k}", 3), (f"unlike/{k}", 3 + k)):
+                dataset = file.create_dataset(name, (rows,), "f8", fillvalue=7)
+                if k != 2:
+                    dataset[:] = k
+    with h5py.File(path) as file:
+        alike = H5Dataset(path, {"x": "."}, samples=Objects("alike/*"))
+        unlike = H5Dataset(path, {"x": Field(".", ragged="list")}, samples=Objects("unlike/*"))
+        for k in range(5):
+            assert np.array_equal(alike[k]["x"], file[f"alike/{k}"][:])
+            assert np.array_equal(unlike[k]["x"], file[f"unlike/{k}"][:])
+    assert H5Dataset(path, "x")[:].tolist() == [7] * 5
+    assert [len(H5Dataset(path, Field("values", ragged="list"))[k]) for k in range(3)] == [0, 0, 0]

@@ -1,0 +1,197 @@
+"""What libhdf5 lists and does not find, by the numbers that it looks things up with: we must not find it either."""
+
+import contextlib
+import os
+import struct
+
+import h5py
+import numpy as np
+import pytest
+
+from h5stream import Field, H5Dataset, Objects
+from h5stream.storage import whereabouts
+from h5stream.storage.alike_files import _opened_raw
+from h5stream.storage.headers import ASK, chunks_of, read_headers, superblock_of
+from h5stream.storage.index import found_chunks
+from h5stream.storage.links import links_of, read_links
+from h5stream.storage.metadata_bytes import SLACK_NBYTES, checksum
+from tools import fuzz_files
+
+
+def nodes(content, kind, level):
+    """Give where nodes of version 1 B-trees begin, of groups (0) or chunks (1), and how many entries they have."""
+    found, at = [], content.find(b"TREE")
+    while at >= 0:
+        if content[at + 4] == kind and content[at + 5] == level:
+            found.append((at, struct.unpack_from("<H", content, at + 6)[0]))
+        at = content.find(b"TREE", at + 1)
+    return found
+
+
+def place_of(path, name="x"):
+    """Give what must be known of a file, and where the header of an object lies in it."""
+    with h5py.File(path) as file:
+        return superblock_of(file, path.stat().st_size), int(h5py.h5o.get_info(file[name].id).addr)
+
+
+def is_understood(path, superblock, address):
+    """Tell whether the chunks of a dataset are understood from the file's bytes."""
+    with path.open("rb") as opened:
+        read = read_headers(opened.fileno(), superblock, np.array([address]))
+        return bool(chunks_of(opened.fileno(), superblock, read).understood[0])
+
+
+def damage(path, at, number, nbytes=8):
+    content = bytearray(path.read_bytes())
+    content[at : at + nbytes] = number.to_bytes(nbytes, "little")
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(("key", "axis", "start", "lost"), [(4, 0, 30, 1), (4, 0, 0, 1), (4, 0, 31, 0), (2, 1, 3, 0)])
+def test_chunks_that_the_keys_of_a_leaf_do_not_lead_to_are_asked_for(tmp_path, key, axis, start, lost):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=np.arange(1.0, 41), chunks=(10,), compression="gzip")
+    where = place_of(path)
+    assert is_understood(path, *where)
+    ((at, _),) = nodes(path.read_bytes(), 1, 0)
+    if (key, start) == (4, 30):  # before the chunk's own last axis
+        damage(path, at + 24 + 32 * key + 16, 0)
+    damage(path, at + 24 + 32 * key + 8 + 8 * axis, start)
+    assert not is_understood(path, *where)
+    if lost:
+        with h5py.File(path) as file:
+            assert len(found_chunks(file["x"].id)) == 4 - lost
+            assert not file["x"][30:].any()
+
+
+def test_chunks_that_inner_keys_of_a_tree_do_not_lead_to_are_asked_for(tmp_path):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=np.arange(1.0, 1001), chunks=(2,))
+    sound = path.read_bytes()
+    ((at, count),) = nodes(sound, 1, 1)
+    key = at + 24 + 32 * (count // 2)
+    (middle,) = struct.unpack_from("<Q", sound, key + 8)
+    where = place_of(path)
+    assert is_understood(path, *where)
+    for start in (middle - 20, middle + 20, 0, 1 << 40, 2**64 - 2, middle + 1):
+        damage(path, key + 8, start)
+        assert not is_understood(path, *where), start
+
+
+@pytest.fixture(params=[2, whereabouts.MANY], ids=["from the file's bytes", "through libhdf5"])
+def _both_ways(request, monkeypatch):
+    monkeypatch.setattr(whereabouts, "MANY", request.param)
+
+
+@pytest.mark.usefixtures("_both_ways")
+def test_an_object_whose_chunk_is_listed_and_not_found_is_fill_value_as_in_h5py(tmp_path):
+    path, count = tmp_path / "a.h5", 20
+    with h5py.File(path, "w") as file:
+        for k in range(count):
+            file.create_dataset(f"data/{k:04}", data=np.full(4, k + 1.0), chunks=(4,), compression="gzip", fillvalue=-1)
+    at, _ = nodes(path.read_bytes(), 1, 0)[count // 2]
+    damage(path, at + 24 + 32 + 8, 0)
+    damage(path, at + 24 + 32 + 16, 0)
+    data = H5Dataset(path, {"x": "."}, samples=Objects("data/*"))
+    with h5py.File(path) as file:
+        expected = np.stack([file[f"data/{k:04}"][:] for k in range(count)])
+    assert (expected == -1).any()
+    assert np.array_equal([data[k]["x"] for k in range(count)], expected)
+
+
+def test_names_that_the_keys_of_a_tree_do_not_lead_to_are_asked_for(tmp_path):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        for k in range(2000):
+            file[f"data/{k:04}"] = k
+    sound = path.read_bytes()
+
+    def asked():
+        """Tell whether libhdf5 was asked, and whether it finds all names."""
+        with h5py.File(path) as file, path.open("rb") as opened:
+            superblock, group = superblock_of(file, path.stat().st_size), file["data"].id
+            ours = read_links(h5py.h5o.get_info(group).addr, opened.fileno(), superblock)
+            assert len(links_of(group, opened.fileno(), superblock)) == 2000
+            return ours is None, all(group.links.exists(b"%04d" % k) for k in range(2000))
+
+    assert asked() == (False, True)
+    lost = 0
+    for level in (0, 1):
+        at, count = nodes(sound, 0, level)[-1]
+        for key in (0, count // 2, count):
+            (was,) = struct.unpack_from("<Q", sound, at + 24 + 16 * key)
+            for name in (0, was - 16 if was else 8, was + 16, 2**63, 1 << 40):
+                path.write_bytes(sound)
+                damage(path, at + 24 + 16 * key, name)
+                is_asked, finds_all = asked()
+                assert is_asked or finds_all, (level, key, name)
+                lost += not finds_all
+    assert lost > 4
+
+
+def test_attributes_in_a_header_are_asked_for_where_a_heap_is_said_to_have_them(tmp_path):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w", libver="latest") as file:
+        file["x"] = np.arange(3)
+        file["x"].attrs["a"] = 5
+    superblock, address = place_of(path)
+
+    def value():
+        with path.open("rb") as opened:
+            found = read_headers(opened.fileno(), superblock, np.array([address]), ["a"])
+        assert found.understood.all()
+        return int(found.attributes["a"].address[0])
+
+    assert value() > address
+    header = np.frombuffer(path.read_bytes()[address:] + bytes(SLACK_NBYTES), np.uint8).copy()
+    ends = range(8, len(header) - SLACK_NBYTES - 4)
+    end = next(n for n in ends if checksum(header, 0, n) == int.from_bytes(header[n : n + 4].tobytes(), "little"))
+    info = header.tobytes().find(b"\x15\x12\x00")
+    damage(path, address + header.tobytes().find(b"\xff" * 16, info), 100)
+    header = np.frombuffer(path.read_bytes()[address:] + bytes(SLACK_NBYTES), np.uint8)
+    damage(path, address + end, int(checksum(header, 0, end)), nbytes=4)
+    assert value() == ASK
+    with h5py.File(path) as file, pytest.raises((OSError, KeyError, RuntimeError)):
+        file["x"].attrs["a"]
+
+
+@pytest.mark.usefixtures("_both_ways")
+def test_ragged_objects_whose_chunk_is_listed_and_not_found_are_as_in_h5py(tmp_path):
+    path, count = tmp_path / "a.h5", 30
+    with h5py.File(path, "w") as file:
+        for k in range(count):
+            file.create_dataset(f"data/{k:04}", data=np.full(4 + k % 3, k + 1.0), chunks=(4,), maxshape=(None,))
+    at, _ = nodes(path.read_bytes(), 1, 0)[9]  # of one chunk
+    damage(path, at + 24 + 32 + 8, 0)
+    damage(path, at + 24 + 32 + 16, 0)
+    data = H5Dataset(path, {"x": Field(".", ragged="list")}, samples=Objects("data/*"))
+    with h5py.File(path) as file:
+        assert not file["data/0009"][:].any()
+        for k in range(20):
+            assert np.array_equal(data[k]["x"], file[f"data/{k:04}"][:]), k
+
+
+def test_a_superblock_of_another_checksum_or_with_a_driver_is_left_to_libhdf5(tmp_path):
+    for libver, at in (("earliest", 48), ("latest", 13), ("latest", 44)):
+        path = tmp_path / f"{libver}{at}.h5"
+        with h5py.File(path, "w", libver=libver) as file:
+            file["x"] = 1
+        roots = []
+        for is_sound in (True, False):
+            if not is_sound:
+                damage(path, at, 5, nbytes=1)
+            with contextlib.ExitStack() as opened:
+                roots.append(int(_opened_raw([str(path)], opened)[1][0]))
+        assert roots[0] >= 0
+        assert roots[1] == ASK
+
+
+@pytest.mark.filterwarnings("ignore:.*lead nowhere")
+def test_damaged_samples_are_what_h5py_says_of_them(tmp_path, monkeypatch):
+    """A short part of ``python tools/fuzz_files.py samples``."""
+    monkeypatch.setattr(whereabouts, "MANY", 2)
+    counts, wrong = fuzz_files.fuzz("samples", 50, int.from_bytes(os.urandom(4), "little"), tmp_path / "wrong")
+    assert not wrong, wrong
+    assert counts["files"] >= 50

@@ -1,0 +1,327 @@
+"""A file a sample, for many files: read as rows of one dataset, beside h5py."""
+
+import itertools
+import os
+import pickle
+import random
+import shutil
+
+import h5py
+import numpy as np
+import pytest
+
+from h5stream import Field, H5Dataset, H5StreamLoader, Objects, SampleNumber, errors
+from h5stream.storage import alike_files, whereabouts
+from h5stream.storage.catalogue import kept_of
+
+COUNT = 23
+FIELDS = {"x": "x", "y": Field("deep/er/y", columns=slice(1, 4)), "n": "n", "a": "@a", "v": "deep@v"}
+FORMS = {
+    "contiguous": {},
+    "chunks": {"chunks": (2, 3)},
+    "gzip": {"chunks": (3, 5), "compression": "gzip", "shuffle": True},
+    "fletcher": {"chunks": (4, 5), "fletcher32": True},
+    "latest": {"libver": "latest", "chunks": (3, 5), "compression": "gzip"},
+    "user block": {"userblock_size": 512},
+    "in order": {"track_order": True},
+}
+
+
+@pytest.fixture(params=[1, 10_000], ids=["from bytes", "asked"])
+def _many(request, monkeypatch):
+    """Few files are read like many, and like few."""
+    monkeypatch.setattr(whereabouts, "MANY", request.param)
+    monkeypatch.setattr(alike_files, "OPEN_AT_ONCE", 5)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "files"
+
+
+def write(folder, number, *, values=None, of="w", **stored):
+    """Write a file of a sample; `values` are those of x."""
+    folder.mkdir(exist_ok=True)
+    given = {key: stored.pop(key) for key in ("libver", "userblock_size", "track_order") if key in stored}
+    rng = np.random.default_rng(number)
+    with h5py.File(folder / f"{number:04d}.h5", of, **given) as file:
+        file.create_dataset("x", data=rng.integers(0, 9, (7, 5)).astype("f4") if values is None else values, **stored)
+        file.create_dataset(
+            "deep/er/y", data=rng.integers(0, 99, (4, 6)), **({} if "chunks" not in stored else {"chunks": (3, 4)})
+        )
+        file["n"], file.attrs["a"], file["deep"].attrs["v"] = number, number / 2, np.arange(3) + number
+    os.utime(folder / f"{number:04d}.h5", (1e9, 1e9))
+
+
+def check(folder, numbers=range(COUNT), fields=FIELDS, **options):
+    """Compare an epoch with h5py, and give the dataset."""
+    dataset = H5Dataset(f"{folder}/*.h5", {**fields, "k": SampleNumber()}, samples=Objects("files", **options))
+    seen = []
+    with H5StreamLoader(dataset, 5, shuffle=True, memory_budget="200MB") as loader:
+        for batch in loader:
+            for i, k in enumerate(batch["k"].tolist()):
+                seen.append(numbers[k])
+                with h5py.File(folder / f"{numbers[k]:04d}.h5") as file:
+                    for key, theirs in (
+                        ("x", lambda file: file["x"][()]),
+                        ("y", lambda file: file["deep/er/y"][1:4]),
+                        ("n", lambda file: file["n"][()]),
+                        ("a", lambda file: file.attrs["a"]),
+                        ("v", lambda file: file["deep"].attrs["v"]),
+                    ):
+                        if key in batch and key in fields:
+                            assert np.array_equal(batch[key][i].numpy(), theirs(file)), (key, numbers[k])
+    assert sorted(seen) == sorted(numbers)
+    return dataset
+
+
+@pytest.mark.usefixtures("_many")
+@pytest.mark.parametrize("form", FORMS)
+def test_a_file_a_sample_is_what_h5py_reads(folder, form):
+    for number in range(COUNT):
+        write(folder, number, **FORMS[form])
+    dataset = check(folder)
+    assert len(dataset.layout.files) == 1
+    is_asked = whereabouts.MANY == 1 and form in ("user block", "in order")
+    assert dataset.layout.asked == (COUNT if is_asked else 0)
+    assert f"{COUNT} file(s)" in repr(dataset)
+    assert np.array_equal(dataset[7]["y"].numpy(), dataset[[7]]["y"][0].numpy())
+    again = check(folder)  # out of the catalogue, if there are many
+    assert bool(kept_of(str(folder / "0000.h5"))) == (whereabouts.MANY == 1)
+    assert again.layout.datasets[0][0].index.offset.tolist() == dataset.layout.datasets[0][0].index.offset.tolist()
+    assert pickle.loads(pickle.dumps(dataset))[3]["n"] == 3
+
+
+@pytest.mark.usefixtures("_many")
+def test_files_of_unlike_forms_are_read_all_the_same(folder):
+    for number in range(COUNT):
+        write(folder, number, **list(FORMS.values())[number % len(FORMS)])
+    assert len(check(folder).layout.files) == COUNT
+
+
+@pytest.mark.usefixtures("_many")
+def test_a_file_of_another_shape_is_named(folder):
+    for number in range(COUNT):
+        write(folder, number, values=np.zeros((7, 5 + (number == 17)), "f4"))
+    with pytest.raises(errors.FieldLengthError, match=r"0017\.h5': 'x' holds float32 \(7, 6\).*ragged="):
+        check(folder)
+    write(folder, 17, values=np.zeros((7, 5), "f4"))
+    with h5py.File(folder / "0012.h5", "a") as file:
+        file.attrs["a"] = np.zeros(2)
+    with pytest.raises(errors.FieldLengthError, match=r"0012\.h5': '@a' is float64 \(2,\)"):
+        check(folder)
+
+
+@pytest.mark.usefixtures("_many")
+def test_files_that_lack_a_dataset(folder):
+    for number in range(COUNT):
+        write(folder, number)
+        if number in (0, 9, 22):
+            with h5py.File(folder / f"{number:04d}.h5", "a") as file:
+                del file["x"]
+    with pytest.raises(errors.FieldNotFoundError, match=r"0000\.h5'"):
+        check(folder)
+    left = [k for k in range(COUNT) if k not in (0, 9, 22)]
+    assert "3 segment(s)" in repr(check(folder, left, missing="skip"))
+    check(folder, left, missing="skip")
+    for _ in range(2):
+        dataset = H5Dataset(f"{folder}/*.h5", FIELDS, samples=Objects("files", missing="fill"))
+        assert dataset[[9, 22, 0]]["x"].eq(0).all()
+        assert dataset[:]["n"].tolist() == [*range(COUNT)]
+    os.remove(folder / "0000.h5")
+    with pytest.raises(errors.FieldNotFoundError, match=r"0009\.h5'.*'x'.*missing='skip'\) leaves out files"):
+        check(folder)
+
+
+@pytest.mark.usefixtures("_many")
+@pytest.mark.parametrize("form", ["contiguous", "chunks", "gzip"])
+def test_what_was_never_written_has_its_fill_value(folder, form):
+    for number in range(COUNT):
+        write(folder, number)
+        with h5py.File(folder / f"{number:04d}.h5", "a") as file:
+            del file["x"]
+            stored = dict(FORMS[form], shape=(7, 5), dtype="f4", fillvalue=3)
+            one = file.create_dataset("x", **stored)
+            if number % 3:
+                one[:4] = number
+    check(folder)
+
+
+CHANGES = {
+    "replaced": lambda path, other: os.replace(other, path),
+    "cut short": lambda path, other: os.truncate(path, 3000),
+    "written to": lambda path, other: shutil.copyfile(other, path),
+    "gone": lambda path, other: os.remove(path),
+}
+
+
+@pytest.mark.parametrize("form", ["contiguous", "gzip"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_file_that_changes_between_epochs_is_named(folder, change, form):
+    for number in range(COUNT):
+        write(folder, number, **FORMS[form])
+    other = folder / "other"
+    with h5py.File(other, "w") as file:
+        file["x"] = np.ones((70, 50))
+    with H5StreamLoader(f"{folder}/*.h5", 5, shuffle=True, samples=Objects("files"), fields={"y": "x"}) as loader:
+        assert sum(len(batch["y"]) for batch in loader) == COUNT
+        CHANGES[change](folder / "0013.h5", other)
+        with pytest.raises(errors.SourceChangedError, match=r"0013\.h5"):
+            list(itertools.chain(loader, loader))  # the first of them may have been read ahead
+
+
+@pytest.mark.usefixtures("_many")
+def test_links_are_followed_inside_of_their_file_alone(folder):
+    for number in range(COUNT):
+        write(folder, number)
+        with h5py.File(folder / f"{number:04d}.h5", "a") as file:
+            file.move("x", "elsewhere")
+            file["x"] = h5py.SoftLink("/elsewhere")
+    check(folder)
+    with h5py.File(folder / "0011.h5", "a") as file, h5py.File(folder.parent / "secret.h5", "w") as secret:
+        del file["x"]
+        file["x"], secret["x"] = h5py.ExternalLink(str(folder.parent / "secret.h5"), "x"), np.zeros((7, 5), "f4")
+    with pytest.raises(errors.ExternalDataError, match=r"0011\.h5"):
+        check(folder)
+
+
+def test_a_damaged_chunk_names_its_file(folder):
+    for number in range(COUNT):
+        write(folder, number, **FORMS["gzip"])
+    with h5py.File(folder / "0015.h5") as file:
+        at = file["x"].id.get_chunk_info(1)
+    with open(folder / "0015.h5", "r+b") as stream:
+        stream.seek(at.byte_offset)
+        stream.write(b"\xff" * at.size)
+    with pytest.raises(
+        errors.CorruptChunkError, match=rf"0015\.h5', dataset 'x': chunk \(3, 0\) at byte {at.byte_offset} "
+    ):
+        check(folder)
+
+
+def test_a_file_that_was_cut_or_is_none_is_refused(folder):
+    for number in range(COUNT):
+        write(folder, number)
+    os.truncate(folder / "0019.h5", 4000)
+    with pytest.raises(errors.TruncatedFileError, match=r"0019\.h5"):
+        check(folder)
+    (folder / "0019.h5").write_bytes(b"none")
+    with pytest.raises(errors.NotHDF5Error, match=r"0019\.h5"):
+        check(folder)
+
+
+def test_a_catalogue_is_for_files_as_they_were(folder, monkeypatch):
+    monkeypatch.setattr(whereabouts, "MANY", 1)
+    for number in range(COUNT):
+        write(folder, number)
+    check(folder)
+    for number in (4, 5):
+        write(folder, number, values=np.full((7, 5), 77, "f4"))
+    check(folder)
+    write(folder, COUNT)
+    check(folder, range(COUNT + 1))
+
+
+@pytest.mark.usefixtures("_many")
+def test_an_order_is_resumed(folder):
+    for number in range(COUNT):
+        write(folder, number)
+
+    def loader():
+        return H5StreamLoader(f"{folder}/*.h5", 4, shuffle=True, samples=Objects("files"), fields={"n": "n", "x": "x"})
+
+    with loader() as one:
+        iterator = iter(one)
+        _ = [next(iterator) for _ in range(3)]
+        state, rest = one.state_dict(), [batch["n"].tolist() for batch in iterator]
+    with loader() as other:
+        other.load_state_dict(state)
+        assert [batch["n"].tolist() for batch in other] == rest
+
+
+@pytest.mark.parametrize("form", ["contiguous", "latest"])
+def test_damaged_files_give_what_h5py_gives_or_are_refused(folder, monkeypatch, form):
+    monkeypatch.setattr(whereabouts, "MANY", 1)
+    rng = random.Random(0)
+    for number in range(6):
+        write(folder, number, **FORMS[form])
+    whole = (folder / "0003.h5").read_bytes()
+    refused = unread = 0
+    for _ in range(100):
+        data = bytearray(whole)
+        for _ in range(rng.randint(1, 4)):
+            data[rng.randrange(len(data))] = rng.choice((0, 1, 8, 127, 255, rng.randrange(256)))
+        (folder / "0003.h5").write_bytes(data)
+        try:
+            check(folder, range(6), {"x": "x", "n": "n", "a": "@a"})
+        except errors.H5StreamError:
+            refused += 1
+        except (KeyError, OSError, RuntimeError):  # h5py refuses what we do not look at
+            unread += 1
+    assert refused + unread < 100
+
+
+@pytest.mark.usefixtures("_many")
+@pytest.mark.parametrize("ragged", ["packed", "list", "pad"])
+@pytest.mark.parametrize("form", ["contiguous", "chunks", "gzip", "latest"])
+def test_files_of_unlike_lengths(folder, form, ragged):
+    rng = np.random.default_rng(3)
+    lengths = [*rng.integers(1, 20, COUNT - 2).tolist(), 0, 200]
+    may_grow = {"maxshape": (None, 5)} if "chunks" in FORMS[form] else {}
+    for number, rows in enumerate(lengths):
+        write(folder, number, values=rng.integers(0, 9, (rows, 5)).astype("f4"), **FORMS[form], **may_grow)
+    fields = {"x": Field("x", ragged=ragged), "n": "n", "y": "deep/er/y"}
+    seen = []
+    with H5StreamLoader(f"{folder}/*.h5", 5, shuffle=True, samples=Objects("files"), fields=fields) as loader:
+        assert len(loader.dataset.layout.files) == 1
+        for batch in loader:
+            for i, number in enumerate(batch["n"].tolist()):
+                seen.append(number)
+                with h5py.File(folder / f"{number:04d}.h5") as file:
+                    theirs = file["x"][()]
+                    assert np.array_equal(batch["y"][i], file["deep/er/y"])
+                rows = batch["x"]
+                if ragged == "packed":
+                    ours = rows.values[rows.offsets[i] : rows.offsets[i + 1]]
+                else:
+                    ours = rows[i] if ragged == "list" else rows.values[i, : rows.lengths[i]]
+                assert np.array_equal(ours, theirs), number
+    assert sorted(seen) == [*range(COUNT)]
+
+
+@pytest.mark.usefixtures("_many")
+def test_ragged_files_of_which_one_is_otherwise(folder):
+    fields = {"x": Field("x", ragged="list"), "n": "n"}
+
+    def lengths():
+        batch = H5Dataset(f"{folder}/*.h5", fields, samples=Objects("files"))[:]
+        return {int(n): len(x) for n, x in zip(batch["n"], batch["x"], strict=True)}
+
+    for number in range(COUNT):
+        write(folder, number, values=np.ones((number, 5), "f4"))
+    assert lengths() == {number: number for number in range(COUNT)}
+    write(folder, 8, values=np.ones((8, 5), "f4"), chunks=(3, 5), compression="gzip")
+    assert lengths() == {number: number for number in range(COUNT)}
+    write(folder, 8, values=np.ones((8, 6), "f4"))
+    with pytest.raises(errors.FieldLengthError, match=r"0008\.h5': field 'x' has rows of"):
+        lengths()
+    with h5py.File(folder / "0008.h5", "a") as file:
+        del file["x"]
+    with pytest.raises(errors.FieldNotFoundError, match=r"0008\.h5'"):
+        lengths()
+
+
+def test_copies_of_files_are_read_as_they_were(folder, tmp_path):
+    for number in range(COUNT):
+        write(folder, number)
+    fields, seen = {"x": "x", "n": "n"}, []
+    options = {"shuffle": True, "samples": Objects("files"), "fields": fields, "stage_to": tmp_path / "fast"}
+    with H5StreamLoader(f"{folder}/*.h5", 5, **options) as loader:
+        for batch in loader:
+            for x, number in zip(batch["x"], batch["n"].tolist(), strict=True):
+                seen.append(number)
+                with h5py.File(folder / f"{number:04d}.h5") as file:
+                    assert np.array_equal(x, file["x"])
+        assert str(tmp_path / "fast") in loader.dataset.layout.files[0].path
+    assert sorted(seen) == [*range(COUNT)]
