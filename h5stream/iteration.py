@@ -14,6 +14,7 @@ from typing import Any, NoReturn, Protocol
 from h5stream.cursor import Cursor, Progress, Start
 from h5stream.engine.footprint import Footprint
 from h5stream.engine.running import STOP_S, Engine, Running, check_process
+from h5stream.engine.slots import Slots
 from h5stream.engine.threads import ThreadEngine
 from h5stream.errors import LoaderClosedError
 from h5stream.order.epoch import UsersOrder
@@ -22,6 +23,8 @@ from h5stream.settings import Settings
 from h5stream.state import Place
 from h5stream.storage.layout import SampleLayout
 from h5stream.workers.engine import ProcessEngine
+from h5stream.workers.importing import checked_method
+from h5stream.workers.sample_engine import AHEAD, Pool, SampleEngine, WorkersAsked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,20 +268,39 @@ def _stop(stop: Callable[[], object], cut_short: Callable[[], object]) -> None:
 
 
 def engine_for(settings: Settings, layout: SampleLayout, footprint: Footprint, route: Route, cursor: Cursor) -> Engine:
-    """Make what fills a loader's slots: threads of this process, or those of a child."""
+    """Make what fills a loader's slots, threads of this process or of a child; and workers behind it, if asked for."""
+    if not settings.workers:
+        return _filling_engine(settings, layout, footprint, route, cursor, route.new_slots, settings.worker_init_fn)
+    assert route.functions is not None
+    pool = Pool(route.functions, _workers_asked(settings, cursor.seed))
+    new_slots = functools.partial(pool.new_slots, route.slot_format.nbytes)
+    engine = _filling_engine(settings, layout, footprint, route, cursor, new_slots, None)
+    return SampleEngine(engine, pool, max(0, footprint.memory_budget - footprint.needed_nbytes))
+
+
+def _filling_engine(
+    settings: Settings,
+    layout: SampleLayout,
+    footprint: Footprint,
+    route: Route,
+    cursor: Cursor,
+    new_slots: Callable[[], Slots],
+    on_thread_start: Callable[[int], None] | None,
+) -> Engine:
     # A child's first thread has other things to do than to read.
     threads = max(1, footprint.threads) if settings.is_isolated else footprint.threads
     engine = functools.partial(
         ThreadEngine.over,
         layout,
         footprint.kept,
+        dict(footprint.kept_rows),
         route.slot_format,
         threads=threads,
-        on_thread_start=settings.worker_init_fn,
+        on_thread_start=on_thread_start,
         skip_corrupt=settings.on_error == "skip",
     )
     if not settings.is_isolated:
-        return engine(route.new_slots)
+        return engine(new_slots)
     return ProcessEngine(
         engine,
         route.slot_format.nbytes,
@@ -286,6 +308,18 @@ def engine_for(settings: Settings, layout: SampleLayout, footprint: Footprint, r
         cursor.blocks,
         threads=threads,
         row_nbytes=sum(f.row_nbytes for f in layout.fields),
-        on_thread_start=settings.worker_init_fn,
+        on_thread_start=on_thread_start,
         pin=route.pin_in_place,
+    )
+
+
+def _workers_asked(settings: Settings, seed: int) -> WorkersAsked:
+    name = "transform_workers" if settings.sample_workers is None else "sample_workers"
+    return WorkersAsked(
+        count=settings.workers,
+        method=checked_method(settings.multiprocessing_context),
+        ahead=max(1, AHEAD if settings.prefetch_factor is None else settings.prefetch_factor),
+        on_start=settings.worker_init_fn,
+        seed=seed,
+        whose=f"{name}={settings.workers}",
     )

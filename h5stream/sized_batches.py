@@ -48,12 +48,12 @@ class SizedBatches:
         """Give blocks with the lengths of their samples."""
         return replace(blocks, lengths=self.lengths if blocks.rows is None else self.lengths[blocks.rows])
 
-    def samples(self, batch_size: int) -> tuple[int, int]:
+    def samples(self, batch_size: int, *, is_drawn: bool) -> tuple[int, int]:
         """Give how many samples most batches have, about, and how many one may have."""
         lengths = self.lengths if self.chosen is None else self.lengths[self.chosen]
         in_turn = np.sort(lengths) if self.limit.bucketed else lengths[permutation(len(lengths))]
         usual = -(-len(lengths) // (len(cut_by_rows(in_turn, batch_size, self.limit)) - 1))
-        return usual, batch_size if self.is_drawn else most_samples(lengths, batch_size, self.limit)
+        return usual, batch_size if self.is_drawn or is_drawn else most_samples(lengths, batch_size, self.limit)
 
     @property
     def fingerprint(self) -> dict[str, int | str]:

@@ -26,6 +26,7 @@ import torch
 from h5stream.device.backend import DeviceBackend
 from h5stream.engine.assemble import Assembler
 from h5stream.engine.batches import ReadyBatch
+from h5stream.engine.changes import Change
 from h5stream.engine.counters import Tally
 from h5stream.engine.slots import Slot, SlotFormat, packed_closer
 from h5stream.errors import DeviceMemoryError
@@ -203,7 +204,7 @@ class Feed(abc.ABC):
             rows,
             objects,
             host=host,
-            cast=lambda raw, dtype: self._cast(raw, dtype, held),
+            changed=lambda raw, change: self._changed(raw, change, held),
             apart=False,
         )
         if self._transform is not None:
@@ -211,10 +212,10 @@ class Feed(abc.ABC):
             held += device_tensors(batch, self._backend.device)
         return batch
 
-    def _cast(self, raw: torch.Tensor, dtype: torch.dtype, held: list[torch.Tensor]) -> torch.Tensor:
-        """Cast on the device, after the raw bytes have crossed: they are fewer, as a rule."""
-        out = self._allocate(raw.numel() * dtype.itemsize).view(dtype).view(raw.shape)
-        self._backend.launch(self._side, _copy, out, raw)
+    def _changed(self, raw: torch.Tensor, change: Change, held: list[torch.Tensor]) -> torch.Tensor:
+        """Cast and normalise on the device, after the raw bytes have crossed: they are fewer, as a rule."""
+        out = self._allocate(raw.numel() * change.dtype.itemsize).view(change.dtype).view(raw.shape)
+        self._backend.launch(self._side, change.into, out, raw)
         held.append(out)
         return out
 
@@ -370,10 +371,6 @@ class _ReusedBuffers:
         if self._in_use is not None:
             self._events[self._in_use] = self._backend.record_event(self._backend.current_stream())
             self._in_use = None
-
-
-def _copy(out: torch.Tensor, raw: torch.Tensor) -> None:
-    out.copy_(raw)
 
 
 def device_tensors(batch: Any, device: torch.device) -> list[torch.Tensor]:

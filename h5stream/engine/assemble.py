@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from h5stream.engine.changes import Change
 from h5stream.engine.ragged import RaggedRows
 from h5stream.engine.slots import SlotFormat
 from h5stream.errors import OptionError
@@ -36,11 +38,11 @@ COPIED_NBYTES = 64 * 1024
 NUMBERS = ("array", "ragged")
 """Kinds of fields that tensors are made of."""
 
-Cast = Callable[[torch.Tensor, torch.dtype], torch.Tensor]
+Changing = Callable[[torch.Tensor, Change], torch.Tensor]
 
 
-def _cast_at_once(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    return tensor.to(dtype)
+def _at_once(tensor: torch.Tensor, change: Change) -> torch.Tensor:
+    return change.on_host(tensor)
 
 
 class Assembler:
@@ -64,6 +66,8 @@ class Assembler:
                 what = "a torch dtype" if f.kind in NUMBERS else "nothing for a field that is no tensor"
                 raise OptionError(f"field {f.name!r}: dtype= takes {what}, not {f.cast!r}")
         self._dtypes = tuple(torch_dtype(f.dtype) if f.kind in NUMBERS else None for f in layout.fields)
+        self._row_nbytes = tuple(f.row_nbytes for f in layout.fields)
+        self._changes = tuple(map(_change_of, layout.fields, self._dtypes))
 
     def batch(
         self,
@@ -73,7 +77,7 @@ class Assembler:
         objects: dict[int, Any],
         *,
         host: torch.Tensor | None = None,
-        cast: Cast = _cast_at_once,
+        changed: Changing = _at_once,
         apart: bool = True,
     ) -> Any:
         """Give the batch that a slot holds; its tensors keep the slot leased, but for small ones, which are copies.
@@ -90,27 +94,27 @@ class Assembler:
             By field number, what does not live in a slot: lists, and ragged rows.
         host : torch.Tensor, optional
             The slot on the host, where strings are taken from, if `packed` is its copy on a device.
-        cast : callable, optional
-            Casts a tensor to a dtype; on a device that is work for a stream.
+        changed : callable, optional
+            Casts and normalises a tensor; on a device that is work for a stream.
         apart : bool
             Give each tensor a storage of its own length, so that ``torch.save`` writes no more, and small ones memory
             of their own. Not for memory that torch's allocators must know again: a device's, or pinned.
         """
         host = packed if host is None else host
         values = [
-            _objects(objects[number], f)
+            _objects(objects[number], f, self._changes[number])
             if f.kind == "object"
-            else self._ragged(number, f, objects[number], cast, packed.device)
+            else self._ragged(number, f, objects[number], changed, packed.device)
             if f.kind == "ragged"
             else self._strings(number, f, host, slot_format, rows)
             if f.kind == "bytes"
-            else self._tensor(number, f, packed, slot_format, rows, cast, apart)
+            else self._tensor(number, f, packed, slot_format, rows, changed, apart)
             for number, f in enumerate(self.layout.fields)
         ]
         batch = self.layout.assemble(values)
         return list(batch) if self._gives_lists else batch
 
-    def _ragged(self, number: int, f: FieldLayout, rows: RaggedRows, cast: Cast, device: torch.device) -> Any:
+    def _ragged(self, number: int, f: FieldLayout, rows: RaggedRows, changed: Changing, device: torch.device) -> Any:
         dtype = self._dtypes[number]
         assert dtype is not None
         assert f.ragged is not None
@@ -123,7 +127,13 @@ class Assembler:
             values = values.view(len(counts.lengths), counts.longest, *f.row_shape)
         elif f.row_shape:
             values = values.view(int(counts.offsets[-1]), *f.row_shape)
-        values = values if f.cast is None or f.cast == dtype else cast(values, f.cast)
+        change = self._changes[number]
+        if change is not None:
+            # Normalised here also for a device: padding must stay what it is.
+            values = changed(values, change) if f.normalise is None else change.on_host(values)
+            if f.normalise is not None and f.ragged.form == "pad":
+                outside = torch.from_numpy(np.arange(counts.longest) >= counts.lengths[:, None])
+                values[outside] = f.ragged.pad_value
         found = in_form(values, counts.lengths, counts.offsets, f.ragged.form)
         return found if device.type == "cpu" else with_tensors(found, lambda tensor: tensor.to(device))
 
@@ -140,11 +150,11 @@ class Assembler:
         packed: torch.Tensor,
         slot_format: SlotFormat,
         rows: int,
-        cast: Cast,
+        changed: Changing,
         apart: bool,
     ) -> torch.Tensor:
         start = slot_format.offsets[number]
-        nbytes = rows * f.row_nbytes
+        nbytes = rows * self._row_nbytes[number]
         dtype = self._dtypes[number]
         assert dtype is not None
         shape = (rows, *f.row_shape)
@@ -154,7 +164,21 @@ class Assembler:
             tensor = _apart(packed, start, nbytes, f.dtype, shape)
         else:
             tensor = packed[start : start + nbytes].view(dtype).view(shape)
-        return tensor if f.cast is None or f.cast == dtype else cast(tensor, f.cast)
+        change = self._changes[number]
+        return tensor if change is None else changed(tensor, change)
+
+
+def _change_of(field: FieldLayout, dtype: torch.dtype | None) -> Change | None:
+    """Give what is done to a field's numbers; None for nothing."""
+    if field.normalise is not None:
+        wanted = torch.float32 if field.cast is None else field.cast
+        if not wanted.is_floating_point:
+            raise OptionError(
+                f"field {field.name!r}: mean=, std=, factor= and nan= give floating point numbers, so dtype= takes "
+                f"such a type, not {wanted}"
+            )
+        return Change(wanted, field.normalise)
+    return None if field.cast is None or field.cast == dtype else Change(field.cast)
 
 
 def _apart(packed: torch.Tensor, start: int, nbytes: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> torch.Tensor:
@@ -163,7 +187,7 @@ def _apart(packed: torch.Tensor, start: int, nbytes: int, dtype: np.dtype[Any], 
     By way of NumPy, whose arrays become storages of their own length. Of torch, a slice of a storage does the same in
     ten times as long.
     """
-    values = packed.numpy()[start : start + nbytes].view(dtype).reshape(shape)
+    values: NDArray[Any] = np.ndarray(shape, dtype, packed.numpy(), start)
     keeps = packed.nbytes / nbytes
     copied = keeps >= COPIED_SHARE or (nbytes <= COPIED_NBYTES and keeps >= 4)
     return torch.from_numpy(values.copy() if copied else values)
@@ -185,11 +209,12 @@ def _cut(strings: list[Any]) -> list[Any]:
     return [_cut(s) if isinstance(s, list) else s.split(b"\0", 1)[0] for s in strings]
 
 
-def _objects(values: list[Any], f: FieldLayout) -> list[Any]:
+def _objects(values: list[Any], f: FieldLayout, change: Change | None) -> list[Any]:
     if 0 in f.row_shape:  # no chunk holds anything of such rows, so nothing was read
         empty: list[Any] = np.empty((len(values), *f.row_shape), dtype=object).tolist()
         return empty
-    return [object_value(value) for value in values]
+    found = [object_value(value) for value in values]
+    return found if change is None else [change.on_host(value) for value in found]
 
 
 def object_value(value: Any) -> Any:

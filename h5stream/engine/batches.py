@@ -311,6 +311,7 @@ class OpenBatches:
         self._ragged_memory = ragged_memory
         self.arranged = 0
         self._has_ragged = any(f.kind == "ragged" for f in fields)
+        self._has_objects = self._has_ragged or any(f.kind == "object" for f in fields)
         self._open: dict[int, ReadyBatch] = {}
         self._error_at: dict[int, BaseException] = {}
         self.next, self.ready = first_batch, 0
@@ -334,15 +335,15 @@ class OpenBatches:
 
     def admit(self, window: PlannedWindow) -> None:
         """Give a window its batches, with slots for those that were not open yet."""
-        for number in window.numbers:
+        for number, brought in zip(window.numbers, window.rows_of_batch.tolist(), strict=True):
             batch = self._open.get(number)
             if batch is None:
                 rows = self._order.batch_size_of(number)
-                objects = objects_for(self._fields, rows, self._ragged_memory)
+                objects = objects_for(self._fields, rows, self._ragged_memory) if self._has_objects else {}
                 batch = ReadyBatch(number=number, rows=rows, slot=self._slots.take(), objects=objects, missing=rows)
                 self._open[number] = batch
             window.batches.append(batch)
-            assert window.rows_for(number) <= batch.missing
+            assert brought <= batch.missing
         window.pending = len(window.tasks)
         every = [batch.objects for batch in window.batches]
         window.destination = Destination(
@@ -358,8 +359,8 @@ class OpenBatches:
         for numbers, within, error in window.dropped:
             for number in np.unique(numbers).tolist():
                 window.batches[number].drop(within[numbers == number], error)
-        for batch in window.batches:
-            batch.missing -= window.rows_for(batch.number)
+        for batch, brought in zip(window.batches, window.rows_of_batch.tolist(), strict=True):
+            batch.missing -= brought
             self.ready += batch.missing == 0
         # A reader that waits still knows its last job, and by it the window: it must not keep the batches.
         window.batches, window.destination = [], None

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from h5stream.engine.footprint import (
     BLOCK_NBYTES,
     DEFAULT_BUDGET,
+    RAGGED_WAYS_OUT,
     SCRATCH_SHARE,
     TASK_NBYTES,
     DeviceWindow,
@@ -25,6 +26,8 @@ from h5stream.engine.footprint import (
     packed_nbytes,
     size_window,
 )
+from h5stream.engine.landing.in_memory import format_of
+from h5stream.engine.landing.kept import rows_to_keep
 from h5stream.engine.landing.mapped import can_be_mapped
 from h5stream.engine.landing.resident import GATHERED_NBYTES, datasets_to_keep, resident_format
 from h5stream.engine.landing.unfiltered import reach_of
@@ -32,6 +35,7 @@ from h5stream.errors import BudgetError, OptionError
 from h5stream.order.epoch import OrderSettings
 from h5stream.order.sized import POOL_BATCHES
 from h5stream.order.transfer import transfer_rows
+from h5stream.order.weights import EpochDraws
 from h5stream.order.windows import first_rows
 from h5stream.samples.box_space import BoxSpace
 from h5stream.samples.space import SequenceSpace
@@ -49,6 +53,9 @@ SPAN_PLAN_NBYTES = 64
 CUT_NBYTES = 40
 """What it takes to cut a line by the lengths of samples, for each of them: lengths, their sums, what they are sorted
 by; most of it for a moment."""
+
+DRAWN_NBYTES = 16
+"""The number of a sample that an epoch drew: of the epoch under way, and of the one that is read ahead."""
 
 LEAST_READ_NBYTES = 256
 """Bytes of a row for each read that it takes, at least, for rows to be read one by one: shorter reads cost their
@@ -134,6 +141,7 @@ def shape_of(
     kept: tuple[int, ...] = (),
     selected: NDArray[np.int64] | None = None,
     limited: LimitedField | None = None,
+    draws: EpochDraws | None = None,
 ) -> Shape:
     """Give what of a layout decides how much memory an epoch takes.
 
@@ -147,8 +155,10 @@ def shape_of(
         The rows of an epoch, if not all.
     limited : LimitedField, optional
         What batches are cut by.
+    draws : EpochDraws, optional
+        What draws the samples of an epoch, if it does not take each once.
     """
-    rows = layout.samples if selected is None else len(selected)
+    rows = _epoch_rows(layout, selected, draws)
     read = [
         parts
         for number, parts in enumerate(layout.datasets)
@@ -164,7 +174,9 @@ def shape_of(
         planned=len(planned),
         chunks_a_row=sum(_chunks_a_row(layout, parts, rows) for parts in planned),
         kept_nbytes=resident_format(layout, kept).nbytes if kept else 0,
-        data_nbytes=_data_nbytes(layout, selected) + (0 if limited is None else rows * CUT_NBYTES),
+        data_nbytes=_data_nbytes(layout, selected)
+        + (0 if limited is None else rows * CUT_NBYTES)
+        + (0 if draws is None else draws.nbytes + rows * DRAWN_NBYTES),
         largest_row=max(layout.rows, layout.samples),
         objects=sum(field.kind == "object" for field in layout.fields),
         seam_rows=_seam_rows(layout, planned),
@@ -173,6 +185,13 @@ def shape_of(
         ragged=tuple(_ragged_bytes(layout, limited)),
         room=0 if limited is None else limited.samples,
     )
+
+
+def _epoch_rows(layout: SampleLayout, selected: NDArray[np.int64] | None, draws: EpochDraws | None) -> int:
+    """Give the samples of an epoch."""
+    if draws is not None:
+        return draws.count
+    return layout.samples if selected is None else len(selected)
 
 
 def _ragged_bytes(layout: SampleLayout, limited: LimitedField | None) -> Iterator[RaggedBytes]:
@@ -283,11 +302,13 @@ def size_for(
     shuffle: bool = True,
     whole_windows: bool = False,
     limited: LimitedField | None = None,
+    keep: bool = True,
+    draws: EpochDraws | None = None,
 ) -> Footprint:
-    """Choose the datasets that are kept, and size the windows with what is left.
+    """Choose the datasets that are kept, size the windows with what is left, and keep decoded rows in what then is.
 
-    Parameters are those of `shape_of` and `h5stream.engine.footprint.size_window`, and whether windows are read whole
-    whatever rows cost.
+    Parameters are those of `shape_of` and `h5stream.engine.footprint.size_window`, whether windows are read whole
+    whatever rows cost, and whether decoded rows may be kept.
 
     Raises
     ------
@@ -297,18 +318,36 @@ def size_for(
     for kept in (datasets_to_keep(layout, memory_budget), ()):
         try:
             size = size_window(
-                shape_of(layout, kept, selected, limited),
+                shape_of(layout, kept, selected, limited, draws),
                 batch_size=batch_size,
                 window=window,
                 memory_budget=memory_budget,
                 threads=threads,
                 shuffle=shuffle,
             )
-            return _with_kept(layout, kept, size, whole_windows)
+            size = _with_kept(layout, kept, size, whole_windows)
+            return _with_kept_rows(layout, size, selected) if keep else size
         except BudgetError:  # keeping is only worth memory that nothing else needs
             if not kept:
                 raise
     raise AssertionError("the loop ends with nothing kept")
+
+
+def _with_kept_rows(layout: SampleLayout, size: Footprint, selected: NDArray[np.int64] | None) -> Footprint:
+    """Keep as many decoded rows as the budget has room for: the last to be chosen, so that no window depends on it."""
+    if selected is not None and 2 * len(selected) < layout.samples:  # chunks stay whole: most would be for nothing
+        return size
+    rows = rows_to_keep(layout, size.kept, size.memory_budget - size.needed_nbytes)
+    nbytes = format_of(layout, rows).nbytes if rows else 0
+    if size.needed_nbytes + nbytes > size.memory_budget:
+        return size
+    return replace(
+        size,
+        kept_rows=tuple(rows.items()),
+        kept_rows_nbytes=nbytes,
+        kept_nbytes=size.kept_nbytes + nbytes,
+        needed_nbytes=size.needed_nbytes + nbytes,
+    )
 
 
 def _with_kept(layout: SampleLayout, kept: tuple[int, ...], size: Footprint, whole_windows: bool) -> Footprint:
@@ -388,6 +427,10 @@ class Sizing:
         Whether windows are read whole, whatever rows cost.
     limited : LimitedField or None
         What batches are cut by.
+    keep : bool
+        Whether rows may stay in memory once they are decoded.
+    draws : EpochDraws or None
+        What draws the samples of an epoch, if it does not take each once.
     """
 
     layout: SampleLayout
@@ -401,6 +444,8 @@ class Sizing:
     device_nbytes: int | None = None
     whole_windows: bool = False
     limited: LimitedField | None = None
+    keep: bool = True
+    draws: EpochDraws | None = None
 
     @property
     def most_rows(self) -> int:
@@ -410,7 +455,7 @@ class Sizing:
     @property
     def rows(self) -> int:
         """Rows of an epoch."""
-        return self.layout.samples if self.selected is None else len(self.selected)
+        return _epoch_rows(self.layout, self.selected, self.draws)
 
     def choose(self, window: int | str) -> Footprint:
         """Size the windows that were asked for, and say what came out unlike it.
@@ -444,6 +489,8 @@ class Sizing:
                     shuffle=self.shuffle,
                     whole_windows=self.whole_windows or self.device_nbytes is not None,
                     limited=self.limited,
+                    keep=self.keep,
+                    draws=self.draws,
                 )
             except BudgetError as error:
                 if host_window != "auto" or error.needed > self.most_budget:
@@ -508,7 +555,7 @@ class Sizing:
         return replace(size, window_rows=rows, first_window_rows=first_rows, wished_rows=rows)
 
     def _of_rows(self, rows: int, size: Footprint) -> Footprint:
-        shape = shape_of(self.layout, size.kept, self.selected, self.limited)
+        shape = shape_of(self.layout, size.kept, self.selected, self.limited, self.draws)
         given: dict[str, Any] = {"batch_size": self.batch_rows, "window": rows, "threads": size.threads}
         given["shuffle"] = self.shuffle
         try:
@@ -535,8 +582,9 @@ class Sizing:
         if budget > self.memory_budget:
             _log.warning(
                 "memory_budget: %s bytes instead of the default of %s, since batches of %s bytes and what reads them "
-                "need as much. Pass memory_budget= to say so, or take a smaller batch_size",
+                "need as much. Pass memory_budget= to say so, or take a smaller batch_size%s",
                 f"{budget:,}",
                 f"{self.memory_budget:,}",
                 f"{size.batch_nbytes:,}",
+                RAGGED_WAYS_OUT if self.layout.ragged else "",
             )

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from h5stream.engine.batches import OpenBatches, PlannedWindow, ReadyBatch
 from h5stream.engine.counters import RunCounters, Tally, clock
-from h5stream.engine.footprint import TASK_NBYTES
+from h5stream.engine.footprint import COPIED_TASK_NBYTES, TASK_NBYTES
 from h5stream.engine.landing.resident import ResidentDatasets
 from h5stream.engine.plan import Placement
 from h5stream.engine.reader import RowReader
@@ -118,6 +118,7 @@ class Run:
         self._windows: Iterator[Window] | None = order.windows(first_batch)
         self._planning = False
         self._planned: PlannedWindow | None = None
+        self._planned_adds = 0  # batches that it would open: none of its batches is handed over before it is admitted
         self._jobs: collections.deque[_Job] = collections.deque()
         self._running = 0
         self._ahead_nbytes = 0
@@ -165,7 +166,7 @@ class Run:
             with self._changed:
                 done, batch = self._try_next()
                 if done:
-                    self._changed.notify_all()  # room for another window
+                    self._tell_of_room()
                     if batch is not None:
                         self.counters.waited(asked)
                     return batch
@@ -176,8 +177,13 @@ class Run:
         with self._changed:
             _, batch = self._try_next()
             if batch is not None:
-                self._changed.notify_all()
+                self._tell_of_room()
             return batch
+
+    def _tell_of_room(self) -> None:
+        """Wake readers where one fewer open batch lets them go on: a thread woken for nothing stops the others."""
+        if self._exhausted or self._open.may_need_arranging or (self._planned and self._may_admit()):
+            self._changed.notify_all()
 
     def _try_next(self) -> tuple[bool, ReadyBatch | None]:
         if self._stopped:
@@ -286,7 +292,7 @@ class Run:
         """Choose what to do next; called under the lock."""
         if self._stopped:
             return None
-        if self._planned is not None and self._may_admit(self._planned):
+        if self._planned is not None and self._may_admit():
             window, self._planned = self._planned, None
             try:
                 self._admit(window)
@@ -313,8 +319,8 @@ class Run:
             return self._jobs[0] if self._jobs else None
         return next((job for job in self._jobs if job.ahead is None), None)
 
-    def _may_admit(self, window: PlannedWindow) -> bool:
-        if self._open_batches + self._open.added_by(window) <= self._max_open:
+    def _may_admit(self) -> bool:
+        if self._open_batches + self._planned_adds <= self._max_open:
             return True
         # Never wait for room that only this window can make: it may complete a batch that is open already.
         nothing_coming = self.is_at_rest and not self._passed_on
@@ -351,6 +357,8 @@ class Run:
             self._planned = planned
             if planned is None:
                 self._windows = None
+            else:
+                self._planned_adds = self._open.added_by(planned)
             self._changed.notify_all()
 
     def _plan(self, windows: Iterator[Window]) -> PlannedWindow | None:
@@ -362,7 +370,7 @@ class Run:
         del window  # its batch numbers are as much memory as those of the placement
         # Small windows are cut finely enough that every thread gets a share.
         share = placement.total_rows * self._row_nbytes // (4 * max(1, len(self._threads)))
-        task_nbytes = max(64 * 1024, min(TASK_NBYTES, share))
+        task_nbytes = max(64 * 1024, min(COPIED_TASK_NBYTES, share))
         tasks: list[Task] = [*self._reader.plan(placement, task_nbytes, self._resident)]
         files = placement.files_of(self._reader.layout)
         return PlannedWindow(first, placement.rows_of_batches(), tasks, files)

@@ -30,6 +30,10 @@ PAGE_NBYTES = 4096
 TASK_NBYTES = 2 * 1024 * 1024
 """Decoded bytes of one task: a few chunks, so that threads meet rarely and still share a window evenly."""
 
+COPIED_TASK_NBYTES = 8 * 1024 * 1024
+"""Bytes of one task that decodes nothing, which takes about as long: a thread that comes back for another has to wait
+until those that run Python let it."""
+
 SCRATCH_SHARE = 4
 """An automatic window leaves scratch one part in so many of the budget (and one thread's scratch at least), however
 many threads there are: their number must not choose the window."""
@@ -48,10 +52,6 @@ are made of."""
 OBJECT_NBYTES = 72
 """Bytes of a value of variable length, at the least: what Python takes to know of one."""
 
-SORT_KEY_NBYTES = 8
-"""Bytes a row that permuting takes beside the permutation."""
-
-
 SAMPLER_NBYTES = 1024 * 1024 * 1024
 """Bytes that a window of a sampler may take, which has no slots and no budget of its own. Not by the machine: the
 window chooses the order."""
@@ -64,6 +64,12 @@ PADDING_SHARE = 4
 """Samples that are padded are read to where they lie in the end if that takes no more than one part in so many beside
 them: they are not copied then, but take more as long as the batch waits."""
 
+
+RAGGED_WAYS_OUT = (
+    ". A few long samples make all batches large: Field(..., max_length=) or crop=Crop(...) cuts them, "
+    "max_batch_rows= or bucket= puts fewer of them in a batch"
+)
+"""What else helps where samples are of unlike lengths."""
 
 SHARES_NBYTES = 8 * 1024 * 1024
 """Bytes of ragged rows that lie in one memory, of batches that follow one another: taken at once, and on huge pages.
@@ -200,14 +206,10 @@ class Shape:
     def plan_row_nbytes(self) -> float:
         """Bytes that the plan of a window takes for each of its rows while it is made; most of it stays.
 
-        Row, batch and place there, and its place in its chunk for each dataset; before that, what is sorted.
+        Row, batch and place there, and its place in its chunk for each dataset.
         """
         place = self.place_nbytes
-        return (
-            max((3 + self.planned) * place, place + SORT_KEY_NBYTES)
-            + self.chunks_a_row * CHUNK_PLAN_NBYTES
-            + self.span_nbytes
-        )
+        return (3 + self.planned) * place + self.chunks_a_row * CHUNK_PLAN_NBYTES + self.span_nbytes
 
     def plan_nbytes(self, window_rows: int) -> int:
         """Give the bytes of the plans of one window that is read and one that comes next."""
@@ -253,6 +255,10 @@ class Footprint:
         Plans of two windows; scratch of all threads; kept datasets; what is known of the data while it is open.
     kept : tuple of int
         Which datasets are kept in memory.
+    kept_rows : tuple of (int, int)
+        Which datasets stay in memory once they are decoded, and how many of their rows.
+    kept_rows_nbytes : int
+        The bytes of these, which `kept_nbytes` counts too.
     """
 
     window_rows: int
@@ -269,6 +275,8 @@ class Footprint:
     kept_nbytes: int
     data_nbytes: int
     kept: tuple[int, ...] = ()
+    kept_rows: tuple[tuple[int, int], ...] = ()
+    kept_rows_nbytes: int = 0
 
     @property
     def notice(self) -> str:
@@ -510,7 +518,8 @@ class _Sizer:
         return BudgetError(
             f"memory_budget={self.budget:,} bytes is too small for window={window!r}: batches of {self.slot:,} bytes, "
             f"plans of {shape.plan_row_nbytes:.0f} bytes a row, {shape.scratch_nbytes:,} bytes of scratch and what is "
-            f"kept need {needed:,}. Pass memory_budget={needed} or more, a smaller window or a smaller batch_size",
+            f"kept need {needed:,}. Pass memory_budget={needed} or more, a smaller window or a smaller batch_size"
+            + (RAGGED_WAYS_OUT if shape.ragged else ""),
             needed=needed,
             budget=self.budget,
         )
@@ -519,7 +528,7 @@ class _Sizer:
         """Size an exact global shuffle that reads a few batches at a time; None if not even that fits."""
         shape, slot = self.shape, self.slot
         # What is read in file order is faster by half; this is for what does not fit so.
-        plan = math.ceil(shape.rows * (shape.place_nbytes + SORT_KEY_NBYTES))
+        plan = math.ceil(shape.rows * 3 * shape.place_nbytes)
         fixed = self.fixed + self._held(shape.rows)
         spare = self.budget - fixed - plan - shape.scratch_nbytes - 2 * slot
         if spare < 0:

@@ -37,7 +37,7 @@ from h5stream.compiled.instructions import (
     u32_at,
     u64_at,
 )
-from h5stream.compiled.jit import jit
+from h5stream.compiled.jit import jit, jit_sums
 
 UNCOPIED_NBYTES = 64 * 1024
 """Runs of this many bytes are read to their places; shorter ones several at a time, and copied from the cache."""
@@ -672,6 +672,20 @@ def _read_chosen(
 
 
 @jit
+def count_reads(rows, lengths, most_gap):
+    """Give how many reads ascending rows, or spans of them, take, and the rows that are read along between them."""
+    reads, skipped, end = 1, 0, rows[0]
+    for k in range(rows.shape[0]):
+        gap = rows[k] - end
+        if gap > most_gap:
+            reads += 1
+        elif gap > 0:
+            skipped += gap
+        end = max(end, rows[k] + (lengths[k] if lengths.shape[0] else 1))
+    return reads, skipped
+
+
+@jit
 def read_rows(
     descriptor, numbers, offsets, across, chunk_rows, first_row, stride, extents, runs, fills, fill_nbytes,
     scratch, room, gap, whole_rows, counts, rows, lengths, batch, within, slots, field_offsets, row_nbytes,
@@ -938,3 +952,79 @@ def warm_up() -> None:
         -1, none, zero, 1, 1, 0, 8, extents, runs, zero, zero, data.ctypes.data, 8, 0, 0, counts,
         rows, rows[:0], rows, rows, slots, zero, zero,
     )  # fmt: skip
+
+
+# --- statistics -----------------------------------------------------------------------------------------------
+
+
+@jit_sums
+def add_moments(values, shift, sums, squares, least, most):
+    """Add each column's distances from a number, and their squares, and find its extremes, where all are finite.
+
+    Four rows at a time, so that a column is loaded and stored as seldom. A mebibyte of float32 in 1,024 columns
+    takes 110 us so, and 360 us row by row with NumPy's extremes.
+    """
+    rows, columns = values.shape
+    for row in range(0, rows - 3, 4):
+        for column in range(columns):
+            shifted = shift[column]
+            a = np.float64(values[row, column]) - shifted
+            b = np.float64(values[row + 1, column]) - shifted
+            c = np.float64(values[row + 2, column]) - shifted
+            d = np.float64(values[row + 3, column]) - shifted
+            sums[column] += (a + b) + (c + d)
+            squares[column] += (a * a + b * b) + (c * c + d * d)
+        for column in range(columns):
+            a, b = values[row, column], values[row + 1, column]
+            c, d = values[row + 2, column], values[row + 3, column]
+            low, low_2 = a if a < b else b, c if c < d else d
+            high, high_2 = b if a < b else a, d if c < d else c
+            low, high = low if low < low_2 else low_2, high_2 if high < high_2 else high
+            least[column] = low if low < least[column] else least[column]
+            most[column] = high if high > most[column] else most[column]
+    for row in range(rows // 4 * 4, rows):
+        for column in range(columns):
+            value = values[row, column]
+            distance = np.float64(value) - shift[column]
+            sums[column] += distance
+            squares[column] += distance * distance
+            least[column] = value if value < least[column] else least[column]
+            most[column] = value if value > most[column] else most[column]
+
+
+@jit
+def add_short_integers(values, sums, squares):
+    """Add each column's whole numbers of up to 16 bits, and their squares."""
+    for row in range(values.shape[0]):
+        for column in range(values.shape[1]):
+            value = np.int64(values[row, column])
+            sums[column] += value
+            squares[column] += value * value
+
+
+@jit
+def add_integers(values, zero, low_bits, bits, sums, squares):
+    """Add each column's whole numbers, and their squares, by limbs of 22 bits: of 2**18 rows nothing overflows.
+
+    `zero`, `low_bits` and `bits` are 0, 2**22 - 1 and 22 as int64, or as uint64 for values of that type.
+    """
+    for row in range(values.shape[0]):
+        for column in range(values.shape[1]):
+            value = values[row, column] | zero
+            low, middle = np.int64(value & low_bits), np.int64((value >> bits) & low_bits)
+            high = np.int64(value >> bits >> bits)
+            sums[0, column] += low
+            sums[1, column] += middle
+            sums[2, column] += high
+            squares[0, column] += low * low
+            squares[1, column] += 2 * low * middle
+            squares[2, column] += middle * middle + 2 * low * high
+            squares[3, column] += 2 * middle * high
+            squares[4, column] += high * high
+
+
+@jit
+def count_bytes(values, counts):
+    """Count how often each byte comes."""
+    for value in values:
+        counts[value] += 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, cast
 
@@ -17,6 +17,7 @@ from h5stream.engine.landing.chunks import Chunks, ChunkTask
 from h5stream.engine.landing.columns import Columns
 from h5stream.engine.landing.encoded import EncodedRows, PaddedBytes
 from h5stream.engine.landing.heap import HeapRows
+from h5stream.engine.landing.kept import Keeping, KeptRows
 from h5stream.engine.landing.mapped import MappedFiles, MappedRows, can_be_mapped
 from h5stream.engine.landing.padding import Padding
 from h5stream.engine.landing.programs import Program, programs_of
@@ -27,7 +28,7 @@ from h5stream.engine.landing.unfiltered import UnfilteredRows
 from h5stream.engine.plan import Placement, placed_spans
 from h5stream.engine.ragged import RaggedMemory, lend
 from h5stream.engine.single import SingleRows
-from h5stream.engine.tasks import Destination, Task, Tools
+from h5stream.engine.tasks import Destination, Task, Tools, Way
 from h5stream.order.epoch import Window
 from h5stream.order.places import narrowed
 from h5stream.samples.box_space import BoxSpace, number_outside
@@ -36,14 +37,6 @@ from h5stream.storage.fallback import H5pyReader
 from h5stream.storage.filters import DecodeScratch
 from h5stream.storage.layout import DIRECT, VIA_H5PY, DatasetPart, FieldLayout, Lookup, SampleLayout
 from h5stream.storage.source import ByteSource
-
-
-class Way(Protocol):
-    """A way in which rows of a dataset part land. Any thread may plan."""
-
-    def plan(self, placement: Placement, task_nbytes: int) -> Iterable[Task]:
-        """Cut rows of the part, ascending, into tasks of about as many bytes."""
-        ...
 
 
 class Resident(Protocol):
@@ -101,10 +94,13 @@ class RowReader:
     ----------
     layout : SampleLayout
         The fields and their files.
+    kept_rows : dict of int to int, optional
+        For each dataset whose rows stay in memory once they are decoded, how many of them.
     """
 
-    def __init__(self, layout: SampleLayout) -> None:
-        self.layout = layout
+    def __init__(self, layout: SampleLayout, kept_rows: Mapping[int, int] | None = None) -> None:
+        self.layout, self.kept_rows = layout, kept_rows or {}
+        self._keeping: Keeping | None = None
         self.sources: tuple[ByteSource, ...] = tuple(identity.open() for identity in layout.files)
         self.mapped_files = MappedFiles(layout.files)
         self._h5py = H5pyReader(layout)
@@ -138,7 +134,8 @@ class RowReader:
             if isinstance(layout.space, BoxSpace) and layout.space.accept is not None
             else None
         )
-        self._ways: list[list[Way | None]] = [[None] * len(parts) for parts in layout.datasets]
+        self._ways: list[list[Way | None]] = []
+        self._forget_ways()
         is_plain = not (layout.space or layout.columns or layout.lookups or any(f.images for f in layout.fields))
         self._unfiltered = is_plain and all(
             part.access == DIRECT and self.sources[part.file].has_descriptor
@@ -149,10 +146,10 @@ class RowReader:
         self._thread = threading.local()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"layout": self.layout}
+        return {"layout": self.layout, "kept_rows": self.kept_rows}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["layout"])  # type: ignore[misc]
+        self.__init__(**state)  # type: ignore[misc]
 
     def close(self) -> None:
         """Close the files; a later task opens them again."""
@@ -274,8 +271,32 @@ class RowReader:
         way = self._ways[dataset][part]
         if way is None:
             one = self.layout.datasets[dataset][part]
-            way = self._ways[dataset][part] = way_of(one, self.layout.fields, self.sources[one.file])
+            way = way_of(one, self.layout.fields, self.sources[one.file])
+            if self._keeping is not None and (dataset, part) in self._keeping.filled:
+                way = KeptRows(way, one, (dataset, part), self._keeping)
+            self._ways[dataset][part] = way
         return way
+
+    @property
+    def kept_nbytes(self) -> int:
+        """Bytes of memory for rows that stay there once they are decoded."""
+        return 0 if self._keeping is None else self._keeping.nbytes
+
+    def keep(self) -> None:
+        """Keep rows from now on, if any are to be kept; called where nothing is planned."""
+        if self.kept_rows and self._keeping is None:
+            self._keeping = Keeping(self.layout, self.kept_rows)
+            self._forget_ways()
+
+    def trim(self) -> None:
+        """Let go of memory that is for later use; what is under way goes on with what it has."""
+        self.ragged_memory.trim()
+        if self._keeping is not None:
+            self._keeping = None
+            self._forget_ways()
+
+    def _forget_ways(self) -> None:
+        self._ways = [[None] * len(parts) for parts in self.layout.datasets]
 
     def _unfiltered_rows(self, dataset: int, part: int) -> UnfilteredRows:
         return cast(UnfilteredRows, self._way(dataset, part))

@@ -74,7 +74,9 @@ class SingleRows:
         self._layout, self._sources = layout, sources
         self._forms = [(field.row_shape, field.dtype) for field in layout.fields]
         self._reads: list[list[_Reads] | None] = []
-        if rows_of is not None and all(field.kind == "array" and field.cast is None for field in layout.fields):
+        if rows_of is not None and all(
+            field.kind == "array" and field.cast is None and field.normalise is None for field in layout.fields
+        ):
             in_turn = enumerate(zip(*layout.datasets, strict=True))
             self._reads = [_reads_of(parts, number, rows_of) for number, parts in in_turn]
 

@@ -5,7 +5,7 @@ The ways in which rows land are files of `h5stream.engine.landing`, each with it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -204,4 +204,12 @@ class Task(Protocol):
 
     def split(self) -> Iterator[Task]:
         """Give the smallest tasks that it can be cut into, each of which may fail alone."""
+        ...
+
+
+class Way(Protocol):
+    """A way in which rows of a dataset part land. Any thread may plan."""
+
+    def plan(self, placement: Placement, task_nbytes: int) -> Iterable[Task]:
+        """Cut rows of the part, ascending, into tasks of about as many bytes."""
         ...

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from h5stream.engine.executor import Run
@@ -54,12 +54,16 @@ class ThreadEngine:
         cls,
         layout: SampleLayout,
         kept: tuple[int, ...],
+        kept_rows: Mapping[int, int],
         slot_format: SlotFormat,
         new_slots: Callable[[], Slots],
         **given: Any,
     ) -> ThreadEngine:
-        """Make one over a layout, of which the small datasets `kept` are read once; the rest is as for the engine."""
-        reader = RowReader(layout)
+        """Make one over a layout, of which the small datasets `kept` are read once; the rest is as for the engine.
+
+        Of some datasets so many rows stay in memory once they are decoded: `kept_rows`.
+        """
+        reader = RowReader(layout, kept_rows)
         return cls(reader, ResidentDatasets(reader, kept), slot_format, new_slots, **given)
 
     @property
@@ -75,10 +79,11 @@ class ThreadEngine:
     @property
     def held_nbytes(self) -> int:
         """Bytes of the slots, filled or free."""
-        return self.slots.held_nbytes
+        return self.slots.held_nbytes + self.reader.kept_nbytes
 
     def begin(self, order: Order, first_batch: int, *, max_open_batches: int, world_size: int = 1) -> Running:
         """Begin a pass over an order."""
+        self.reader.keep()
         what = self.reader, self._kept, order, self.slots, self._format
         given: dict[str, Any] = {"first_batch": first_batch, "world_size": world_size}
         given["skip_corrupt"] = self._skip_corrupt
@@ -88,14 +93,14 @@ class ThreadEngine:
         return Run(*what, max_open_batches=max_open_batches, **given)
 
     def trim(self) -> None:
-        """Let go of free slots, and of the free memory of ragged rows."""
+        """Let go of free slots, of the free memory of ragged rows, and of decoded rows."""
         self.slots.trim()
-        self.reader.ragged_memory.trim()
+        self.reader.trim()
 
     def renew(self) -> None:
         """Make anew what the parent's threads may have held locked or be writing to."""
         self.slots = self._new_slots()
-        self.reader = RowReader(self.reader.layout)
+        self.reader = RowReader(self.reader.layout, self.reader.kept_rows)
         self._kept = ResidentDatasets(self.reader, self._kept.numbers)
 
     def close(self) -> None:

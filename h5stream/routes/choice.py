@@ -18,15 +18,18 @@ from h5stream.engine.footprint import Footprint
 from h5stream.engine.slots import SlotFormat
 from h5stream.errors import OptionError
 from h5stream.order.listed import GivenOrder
+from h5stream.order.weights import EpochDraws
 from h5stream.routes.device import DeviceRoute
 from h5stream.routes.device_window import DeviceWindowRoute
 from h5stream.routes.host import HostRoute, LeasedTensors
+from h5stream.routes.moved import MovedRoute
 from h5stream.routes.pinned import PinnedRoute
 from h5stream.routes.route import Handover, Route
 from h5stream.settings import DEFAULT_BATCH_ROWS, Settings
 from h5stream.sized_batches import SizedBatches
 from h5stream.storage.layout import SampleLayout
 from h5stream.workers.passes import Finish
+from h5stream.workers.samples import SampleFunctions
 
 DEFAULT_PREFETCH = 2
 """Batches ahead on a device: one is copied while one is consumed; more only helps where steps vary."""
@@ -59,18 +62,21 @@ def sizing_for(
     given: GivenOrder | None,
     sized: SizedBatches | None,
     backend: DeviceBackend[Any, Any] | None,
+    draws: EpochDraws | None = None,
 ) -> tuple[Sizing, GivenOrder | None]:
     """Give what the size of windows depends on, and the sampler's batches with the room that there is for each."""
-    rows = given.said_rows if given is not None else min(settings.batch_rows or 1, len(dataset))
+    total = len(dataset) if draws is None else draws.count
+    rows = given.said_rows if given is not None else min(settings.batch_rows or 1, total)
     budget, most_budget = settings.budget()
     limited = None
     if sized is not None and rows is not None:
-        rows, most = sized.samples(rows)
+        rows, most = sized.samples(rows, is_drawn=draws is not None)
         limit = sized.limit
         limited = LimitedField(number=sized.field, rows=limit.rows, samples=most, bucketed=limit.bucketed)
     sizing = Sizing(
-        layout=dataset.layout,
+        layout=settings.seeded(dataset.layout),
         selected=dataset.rows,
+        draws=draws,
         batch_rows=rows or DEFAULT_BATCH_ROWS,
         memory_budget=budget,
         most_budget=most_budget,
@@ -81,6 +87,7 @@ def sizing_for(
         device_nbytes=None if settings.window_device is None or backend is None else backend.total_nbytes(),
         whole_windows=settings.order is not None,
         limited=limited,
+        keep=settings.keep == "auto",
     )
     if given is None or rows is not None:
         return sizing, given
@@ -125,6 +132,8 @@ def route_for(
     slot_format = SlotFormat.for_rows(layout.fields, max(footprint.slot_rows, batch_rows))
     elsewhere, rest = handover.split()
     ways: dict[str, Any] = {"slot_format": slot_format, "most_slots": footprint.max_open_batches}
+    if settings.applies_functions:
+        return _route_of_functions(settings, Assembler(layout), backend, ways)
     if backend is not None:
         ways |= {"backend": backend, "assembler": assembler, "on_side_stream": elsewhere, "handover": rest}
         if settings.window_device is not None:
@@ -140,3 +149,30 @@ def route_for(
         return kind(to_tensors=operator.attrgetter("value"), handover=rest, finish=finish, **ways)
     to_tensors = LeasedTensors(assembler=assembler, slot_format=slot_format, apart=not is_pinned)
     return kind(to_tensors=to_tensors, handover=handover, **ways)
+
+
+def _route_of_functions(
+    settings: Settings, assembler: Assembler, backend: DeviceBackend[Any, Any] | None, ways: dict[str, Any]
+) -> Route:
+    """Make the route of batches that functions of the user make, here or in workers."""
+    is_transformed_there = settings.transform_workers is not None
+    # A sample of several fields is a tuple, of which a collated batch is a list.
+    if settings.sample_transform is None and not settings.takes_apart:
+        assembler = Assembler(assembler.layout, gives_lists=True)
+    functions = SampleFunctions(
+        assembler=assembler,
+        slot_format=ways["slot_format"],
+        sample_transform=settings.sample_transform,
+        collate_fn=settings.collate_fn,
+        transform=settings.transform if is_transformed_there else None,
+        gives_samples=settings.gives_samples,
+        repeats=settings.may_repeat,
+    )
+    ways |= {
+        "to_tensors": operator.attrgetter("value") if settings.workers else functions.here,
+        "handover": Handover(transform=None if is_transformed_there else settings.transform),
+        "functions": functions,
+    }
+    if backend is not None:
+        return MovedRoute(device=backend.device, **ways)
+    return (PinnedRoute if settings.pin_memory and is_cuda_available() else HostRoute)(**ways)

@@ -44,6 +44,10 @@ class ToDevice:
     def finish(self) -> None:
         """Nothing: it is slots that are copied, and a transform gets batches on the device."""
 
+    @property
+    def functions(self) -> None:
+        """Nothing: what functions of the user make is no slot, and goes by `h5stream.routes.moved`."""
+
     def new_slots(self) -> Slots:
         """Give a ring of pinned memory."""
         return PinnedRing(self.backend, self.slot_format.nbytes, most_slots=self.most_slots)

@@ -13,6 +13,7 @@ from h5stream.engine.running import Running
 from h5stream.engine.slots import Memory, SlotFormat, SlotRing, Slots
 from h5stream.routes.route import END, Handover, Stream
 from h5stream.workers.passes import Finish
+from h5stream.workers.samples import SampleFunctions
 
 ToTensors = Callable[[ReadyBatch], Any]
 
@@ -55,6 +56,8 @@ class HostRoute:
         What is done to each batch.
     finish : Finish or None
         What another process, if it fills the slots, makes of them before.
+    functions : SampleFunctions or None
+        What is done to each batch, where functions of the user make it.
     """
 
     slot_format: SlotFormat
@@ -62,6 +65,7 @@ class HostRoute:
     to_tensors: ToTensors
     handover: Handover
     finish: Finish | None = None
+    functions: SampleFunctions | None = None
 
     def new_slots(self) -> Slots:
         """Give a ring of private memory."""

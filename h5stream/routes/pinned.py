@@ -24,7 +24,9 @@ class PinnedRoute(HostRoute):
     """
 
     def new_slots(self) -> Slots:
-        """Give slots of torch's own pinned memory."""
+        """Give slots of torch's own pinned memory, unless functions of the user make other tensors of them."""
+        if self.functions is not None:
+            return HostRoute.new_slots(self)
         return PinnedSlots(backend_for("cuda"), self.slot_format.nbytes)
 
     def stream(self, run: Running, first_batch: int) -> Stream:

@@ -10,6 +10,7 @@ from h5stream.engine.running import Running
 from h5stream.engine.slots import Memory, SlotFormat, Slots
 from h5stream.structure import samples_of
 from h5stream.workers.passes import Finish
+from h5stream.workers.samples import SampleFunctions
 
 Function = Callable[[Any], Any]
 
@@ -38,6 +39,11 @@ class Route(Protocol):
     @property
     def finish(self) -> Finish | None:
         """What another process, if it fills the slots, is to make of them before they come here."""
+        ...
+
+    @property
+    def functions(self) -> SampleFunctions | None:
+        """What workers are to make of filled slots, if there are any, before they come here."""
         ...
 
     def new_slots(self) -> Slots:

@@ -124,6 +124,26 @@ def test_every_batch_is_right_however_late_the_device_is(layout, seed, reuse_buf
     assert is_right(seen)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_normalisation_runs_on_the_device_after_the_raw_bytes_crossed(layout, seed):
+    from dataclasses import replace
+
+    from h5stream.samples.normalising import Normalisation
+
+    x, y, s = layout.fields
+    fields = (
+        replace(x, normalise=Normalisation(mean=(1.0, 2.0, 3.0), std=2.0)),
+        replace(y, normalise=Normalisation(factor=0.5)),
+        s,
+    )
+    layout = replace(layout, fields=fields)
+    seen, feed, _ = run_feed(layout, FakeBackend(seed))
+    for k, (out, _) in enumerate(seen):
+        assert torch.equal(out["x"], (torch.full((ROWS, 3), k + 1.0) - torch.tensor([1.0, 2, 3])) / 2)
+        assert torch.equal(out["y"], torch.full((ROWS,), (k + 1) / 2))
+    assert feed.totals.nbytes == BATCHES * SlotFormat.for_rows(layout.fields, ROWS).nbytes
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_casts_run_on_the_device_after_the_raw_bytes_crossed(cast_layout, seed):
     backend = FakeBackend(seed)

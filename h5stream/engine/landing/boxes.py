@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from h5stream.engine import kernels
 from h5stream.engine.counters import clock
+from h5stream.engine.footprint import TASK_NBYTES
 from h5stream.engine.landing.chunks import ChunkTask, group_edges, looked_up
 from h5stream.engine.landing.programs import Program, dense_leaf, programs_of
 from h5stream.engine.plan import Placement, cut_by
@@ -314,7 +315,7 @@ class BoxesOfPart:
         order = np.argsort(table["offset"], kind="stable")
         table = {name: values[order] for name, values in table.items()}
         shared, ours = placement[box], replace(boxed, origins=boxed.origins[box])
-        for cut in cut_by(np.maximum(table["nbytes"], self._part.chunk_nbytes), task_nbytes):
+        for cut in cut_by(np.maximum(table["nbytes"], self._part.chunk_nbytes), min(task_nbytes, TASK_NBYTES)):
             of_task: dict[str, Any] = {name: values[cut] for name, values in table.items()}
             of_task["edges"] = group_edges(of_task["offset"], of_task["nbytes"], self._gap)
             yield BoxTask(part=self._part, programs=self._programs, shared=shared, boxed=ours, **of_task)

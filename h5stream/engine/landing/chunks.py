@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from h5stream.engine import kernels
 from h5stream.engine.counters import clock
+from h5stream.engine.footprint import TASK_NBYTES
 from h5stream.engine.landing.programs import Program, dense_leaf
 from h5stream.engine.plan import Placement, cut_by
 from h5stream.engine.slots import address_of
@@ -136,13 +137,13 @@ class ChunkTask:
         """Let libhdf5 judge bytes that do not decode here: it is the oracle, also of what is corrupt."""
         part, index = self.part, self.part.index
         assert index is not None
-        identity = tools.sources[part.file].identity
-        identity.check_unchanged()
         number, entry = int(self.number[k]), int(self.entry[k])
+        identity, offset = tools.sources[part.file].identity.at(int(index.offset[entry]))
+        identity.check_unchanged()
         if not isinstance(error, NotAskedError):
             with contextlib.suppress(CorruptChunkError):
                 return tools.h5py.chunk(part, number)
-        offset, nbytes = int(index.offset[entry]), int(index.nbytes[entry])
+        nbytes = int(index.nbytes[entry])
         if part.objects:
             part, number = part.in_object(number)
             index = part.index
@@ -224,7 +225,7 @@ class Chunks:
         # A gap that is read along costs as well: without it a task of tiny chunks could span gigabytes of the file.
         gap = _gaps(table["offset"], table["nbytes"])
         work[1:] += np.where((gap > 0) & (gap <= self._gap), gap, 0)
-        for cut in cut_by(work, task_nbytes):
+        for cut in cut_by(work, min(task_nbytes, TASK_NBYTES)):
             of_task: dict[str, Any] = {name: values[cut] for name, values in table.items()}
             of_task["edges"] = group_edges(of_task["offset"], of_task["nbytes"], self._gap)
             yield self._kind(part=self._part, programs=self._programs, shared=shared, **of_task)

@@ -77,7 +77,7 @@ class Columns:
         numbers = placement.rows.astype(np.int64)
         rows = self._anchors_of(numbers)
         for field, layout, column in self._columns:
-            values = column.of(numbers, rows)
+            values = column.of(numbers, rows, placement.drawn)
             if layout.kind == "object":
                 for value, batch, within in zip(values, placement.batch, placement.within, strict=True):
                     destination.objects[int(batch)][field][int(within)] = value

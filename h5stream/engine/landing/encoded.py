@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from h5stream.engine.counters import clock
+from h5stream.engine.footprint import TASK_NBYTES
 from h5stream.engine.plan import Placement, cut_by
 from h5stream.engine.slots import SlotFormat, address_of
 from h5stream.engine.tasks import NOTHING, Destination, Ranges, Task, Tools
@@ -136,7 +137,7 @@ class EncodedRows:
         edges = np.arange(len(placement) + 1)
         if self._part.index is not None and self._part.pipeline.filters:
             edges = placement.in_chunks(self._part)[1]
-        for cut in cut_by(np.diff(edges) * self._image_nbytes, task_nbytes):
+        for cut in cut_by(np.diff(edges) * self._image_nbytes, min(task_nbytes, TASK_NBYTES)):
             rows = placement[int(edges[cut.start]) : int(edges[cut.stop])]
             yield EncodedTask(part=self._part, layout=self._layout, rows=self._rows, placement=rows)
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from h5stream.engine.assemble import object_value
 from h5stream.engine.counters import clock
+from h5stream.engine.footprint import TASK_NBYTES
 from h5stream.engine.landing.unfiltered import READ_COST_NBYTES
 from h5stream.engine.plan import Placement, cut_by
 from h5stream.engine.slots import address_of
@@ -188,7 +189,7 @@ class HeapRows:
             work = self._heap.nbytes_of(rows)
         else:
             work = self._heap.nbytes_of(slice(None)).reshape(self._part.rows, -1).sum(axis=1)[rows]
-        for cut in cut_by(work + READ_COST_NBYTES // 64, task_nbytes):
+        for cut in cut_by(work + READ_COST_NBYTES // 64, min(task_nbytes, TASK_NBYTES)):
             yield self._task(placement[cut])
 
     def _task(self, placement: Placement) -> HeapTask:

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from h5stream.compiled.instructions import STREAM_NBYTES
-from h5stream.engine import kernels
-from h5stream.engine.counters import Tally, clock
-from h5stream.engine.footprint import FIELD_ALIGNMENT, TASK_NBYTES
+from h5stream.engine.counters import Tally
+from h5stream.engine.footprint import TASK_NBYTES
+from h5stream.engine.landing.in_memory import GatherTask, RowsInMemory, fields_of, format_of
 from h5stream.engine.plan import Placement
 from h5stream.engine.reader import RowReader
-from h5stream.engine.slots import SlotFormat, address_of, map_memory
-from h5stream.engine.tasks import NOTHING, Destination, Ranges, Tools
+from h5stream.engine.slots import SlotFormat
 from h5stream.errors import H5StreamError
 from h5stream.order.epoch import Window
 from h5stream.samples.box_space import BoxSpace
 from h5stream.storage.layout import SampleLayout
+from h5stream.storage.many_files import FilesIdentity
 
 KEEP_NBYTES = 16 * 1024 * 1024
 """Largest dataset that stays in memory, in bytes as the batches hold it: two million int64 labels, or a small file in
@@ -50,6 +46,8 @@ def datasets_to_keep(layout: SampleLayout, memory_budget: int) -> tuple[int, ...
     sizes = []
     for number, parts in enumerate(layout.datasets):
         fields = [layout.fields[target.field] for target in parts[0].targets]
+        if parts is layout.leading and any(isinstance(layout.files[part.file], FilesIdentity) for part in parts):
+            continue  # that a file has changed is seen where it is read
         if all(field.kind not in ("object", "ragged") for field in fields):
             sizes.append((layout.rows_of(number) * sum(field.placed_nbytes for field in fields), number))
     chosen, left = [], memory_budget // KEEP_SHARE
@@ -61,40 +59,7 @@ def datasets_to_keep(layout: SampleLayout, memory_budget: int) -> tuple[int, ...
     return tuple(chosen)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResidentTask:
-    """Rows of the datasets in memory, in any order.
-
-    Attributes
-    ----------
-    datasets : ResidentDatasets
-        Where they are.
-    fields : tuple of int
-        The fields that are brought.
-    placement : Placement
-        The rows, and where they go.
-    """
-
-    datasets: ResidentDatasets
-    fields: tuple[int, ...]
-    placement: Placement
-
-    def ranges(self) -> Ranges:
-        """Give nothing: the rows are in memory."""
-        return NOTHING
-
-    def split(self) -> Iterator[ResidentTask]:
-        """Give itself: nothing in it can fail alone."""
-        yield self
-
-    def land(self, stored: Iterator[Any], destination: Destination, tools: Tools) -> None:
-        """Copy the rows to their places."""
-        since = clock()
-        self.datasets.copy(self.fields, self.placement, destination)
-        tools.tally.scattered(since)
-
-
-class ResidentDatasets:
+class ResidentDatasets(RowsInMemory):
     """The rows of small datasets, in memory, as the batches hold them.
 
     # Guarantees: `load` reads once, under `_lock`, by whichever thread calls first; afterwards everything is read-only.
@@ -108,13 +73,10 @@ class ResidentDatasets:
     """
 
     def __init__(self, reader: RowReader, numbers: tuple[int, ...]) -> None:
+        super().__init__(reader.layout, {number: reader.layout.rows_of(number) for number in numbers})
         self.numbers = numbers
         self._reader = reader
-        self._lock = threading.Lock()
-        self._memory: NDArray[np.uint8] | None = None
-        self._row_nbytes = _row_nbytes(reader.layout, numbers)
-        # Packed as one batch of all rows, so that the ordinary plan fills it.
-        self._format = resident_format(reader.layout, numbers)
+        self._lock, self._is_read = threading.Lock(), False
 
     @property
     def whole(self) -> bool:
@@ -124,7 +86,7 @@ class ResidentDatasets:
     @property
     def needs_no_reader(self) -> bool:
         """Whether all is in memory already, and is so little that a batch is gathered faster than a thread is woken."""
-        return self._memory is not None and self.whole and self._format.rows <= ASKING_ROWS
+        return self._is_read and self.whole and self._format.rows <= ASKING_ROWS
 
     def load(self) -> Tally | None:
         """Read the rows, once; gives what that took, and None once they are there.
@@ -132,68 +94,33 @@ class ResidentDatasets:
         What cannot be read in whole is streamed instead, so that an error finds the batches it concerns.
         """
         with self._lock:
-            if self._memory is not None or not self.numbers:
+            if self._is_read or not self.numbers:
                 return None
             tally = Tally()
             try:
-                self._memory = self._read(tally)
+                self._read(tally)
+                self._is_read = True
             except H5StreamError:
                 self.numbers = ()
+                self.drop()
             return tally
 
-    def _read(self, tally: Tally) -> NDArray[np.uint8]:
-        layout = self._reader.layout
-        memory = map_memory(self._format.nbytes)
-        destination = Destination(
-            slots=np.array([address_of(memory)], dtype=np.int64),
-            format=self._format,
-            row_nbytes=self._row_nbytes,
-        )
-        tools = self._reader.tools(tally)
+    def _read(self, tally: Tally) -> None:
+        self.map()
+        tools, destination = self._reader.tools(tally), self.destination
         for number in self.numbers:
-            rows = np.arange(layout.rows_of(number), dtype=np.int64)
+            rows = np.arange(self._reader.layout.rows_of(number), dtype=np.int64)
             placement = Placement.of(Window(rows=rows, batch=np.zeros_like(rows), within=rows))
             for task in self._reader.plan_rows(placement, TASK_NBYTES, [number]):
                 task.land(tools.read(task.ranges()), destination, tools)
-        return memory
 
-    def plan(self, placement: Placement, numbers: Sequence[int]) -> Iterator[ResidentTask]:
+    def plan(self, placement: Placement, numbers: Sequence[int]) -> Iterator[GatherTask]:
         """Cut rows of some of the datasets into tasks."""
-        if fields := _fields_of(self._reader.layout, numbers):
+        if fields := fields_of(self._reader.layout, numbers):
             for some in placement.in_steps(TASK_ROWS):
-                yield ResidentTask(datasets=self, fields=fields, placement=some)
-
-    def copy(self, fields: Sequence[int], placement: Placement, destination: Destination) -> None:
-        """Copy rows of some fields to their places."""
-        assert self._memory is not None
-        base = address_of(self._memory)
-        for field in fields:
-            nbytes = self._row_nbytes[field]
-            if nbytes:
-                whole = np.array([[0, 0, nbytes]], dtype=np.int64)
-                source = base + self._format.offsets[field]
-                if placement.counts is None and nbytes >= STREAM_NBYTES:
-                    # No cache holds rows that lie anywhere: they are asked for ahead, as those of a mapping are.
-                    one, rows = np.zeros(1, dtype=np.int64), self._format.rows
-                    kernels.gather(source, one, rows, 0, nbytes, 0, whole, *destination.of(field, placement))
-                else:
-                    destination.scatter(field, placement, source, nbytes, whole)
-
-
-def _fields_of(layout: SampleLayout, numbers: Sequence[int]) -> tuple[int, ...]:
-    return tuple(target.field for number in numbers for target in layout.datasets[number][0].targets)
-
-
-def _row_nbytes(layout: SampleLayout, numbers: tuple[int, ...]) -> tuple[int, ...]:
-    fields = _fields_of(layout, numbers)
-    return tuple(f.placed_nbytes if number in fields else 0 for number, f in enumerate(layout.fields))
+                yield GatherTask(memory=self, fields=fields, placement=some)
 
 
 def resident_format(layout: SampleLayout, numbers: tuple[int, ...]) -> SlotFormat:
     """Give how all rows of some datasets are packed."""
-    rows = {target.field: layout.rows_of(n) for n in numbers for target in layout.datasets[n][0].targets}
-    offsets, end = [], 0
-    for field, nbytes in enumerate(_row_nbytes(layout, numbers)):
-        offsets.append(end)
-        end += -(-nbytes * rows.get(field, 0) // FIELD_ALIGNMENT) * FIELD_ALIGNMENT
-    return SlotFormat(rows=layout.rows, offsets=tuple(offsets), nbytes=max(end, FIELD_ALIGNMENT))
+    return format_of(layout, {number: layout.rows_of(number) for number in numbers})

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from h5stream.engine import kernels
 from h5stream.engine.counters import clock
+from h5stream.engine.footprint import TASK_NBYTES
 from h5stream.engine.plan import Placement, cut_by
 from h5stream.engine.slots import address_of
 from h5stream.engine.tasks import NOTHING, Destination, Ranges, Tools
@@ -101,7 +102,7 @@ class RowsThroughH5py:
         """Cut rows of the part, ascending, into tasks of whole chunks and about as many bytes."""
         placement, edges, numbers = placement.each_row().ascending().in_chunks(self._part)
         spans = placement.rows[edges[1:] - 1].astype(np.int64) - placement.rows[edges[:-1]] + 1
-        for cut in cut_by(np.maximum(1, spans * self._part.stored_row_nbytes), task_nbytes):
+        for cut in cut_by(np.maximum(1, spans * self._part.stored_row_nbytes), min(task_nbytes, TASK_NBYTES)):
             low, high = int(edges[cut.start]), int(edges[cut.stop])
             yield H5pyTask(
                 part=self._part,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from h5stream.errors import SourceError
 from h5stream.storage.filters import DecodeScratch
 from h5stream.storage.index import MISSING
 from h5stream.storage.layout import DatasetPart, Target
+from h5stream.storage.many_files import FilesBytes
 from h5stream.storage.source import LOCAL_GAP_NBYTES, ByteSource
 
 EXTENT_NBYTES = 512 * 1024
@@ -303,6 +304,48 @@ class StretchesTask(RowsTask):
             tools.tally.scattered(since)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesTask(RowsTask):
+    """Some rows of one dataset part, ascending, each in a file of its own."""
+
+    def split(self) -> Iterator[RowsTask]:
+        """Give one task for each row."""
+        for one in self.placement.in_steps(1):
+            yield replace(self, placement=one)
+
+    def land(self, stored: Iterator[Any], destination: Destination, tools: Tools) -> None:
+        """Read of each file what is wanted at once, and put all of that in its places."""
+        reach, index, source = self.reach, self.part.index, tools.sources[self.part.file]
+        assert index is not None
+        assert isinstance(source, FilesBytes)
+        chunks = (self.placement.rows.astype(np.int64) - self.part.row_start) * index.columns
+        for extent in reach.extents:
+            entry, nbytes = index.find(chunks + extent[0]), int(extent[2])
+            there = np.flatnonzero(entry != MISSING)
+            room, every = tools.scratch.buffer("read", len(there) * nbytes), np.full(len(there), nbytes)
+            if tools.stopped():
+                return
+            began, places = clock(), address_of(room) + np.arange(len(there)) * nbytes
+            if len(there):
+                source.read_each(index.offset[entry[there]] + extent[1], every, places)
+            tools.tally.read(began, room.nbytes, len(there))
+            tools.tally.used(room.nbytes, len(there))
+            began = clock()
+            for some, begin in ((there, address_of(room) - int(extent[1])), (np.flatnonzero(entry == MISSING), 0)):
+                if len(some):
+                    rows = replace(self.placement[some], rows=np.arange(len(some), dtype=self.placement.rows.dtype))
+                    kernels.place_rows(
+                        np.array([begin], dtype=np.int64),
+                        nbytes,
+                        extent[None],
+                        reach.runs,
+                        reach.fill_places,
+                        reach.fill_nbytes,
+                        *destination.of_each(reach.fields, rows),
+                    )
+            tools.tally.scattered(began)
+
+
 def stretches_task(part: DatasetPart, reach: Reach, placement: Placement) -> StretchesTask:
     """Plan each read of some rows of a part, ascending: of neighbours in a chunk together, extent by extent."""
     index, extents = part.index, reach.extents
@@ -344,19 +387,14 @@ class UnfilteredRows:
 
     def __init__(self, part: DatasetPart, source: ByteSource) -> None:
         self.part, self.reach = part, reach_of(part, source.gap_nbytes)
-        self._has_descriptor = source.has_descriptor
+        self._has_descriptor, self._are_many = source.has_descriptor, isinstance(source, FilesBytes)
 
     def plan(self, placement: Placement, task_nbytes: int) -> Iterator[RowsTask]:
         """Cut rows of the part, ascending, into tasks of about as many bytes."""
         reach, placement = self.reach, self._cut(placement)
-        rows, total = placement.rows, placement.total_rows
-        begin, end = rows[0], rows[-1]
-        if placement.counts is not None:  # of few spans it costs little to leave out what is skipped between blocks
-            gaps = rows[1:] - (rows[:-1] + placement.counts[:-1])
-            begin, end = 0, total + int(gaps[(gaps > 0) & (gaps * np.int64(reach.stride) <= reach.gap_nbytes)].sum())
-        between = max(0, int(end - begin) * reach.stride // total - reach.row_nbytes)
-        along = between <= reach.gap_nbytes
-        cost = reach.row_nbytes + (between if along else len(reach.extents) * READ_COST_NBYTES)
+        reads, skipped = kernels.count_reads(placement.rows, placement.lengths, reach.gap_nbytes // reach.stride)
+        more = skipped * reach.stride + reads * len(reach.extents) * READ_COST_NBYTES
+        cost = reach.row_nbytes + more // placement.total_rows
         for some in placement.in_steps(max(1, task_nbytes // max(1, cost))):
             yield self._task(some)
 
@@ -375,6 +413,8 @@ class UnfilteredRows:
         return cut if reach.whole_rows else cut.cut_every(reach.most_rows, first)
 
     def _task(self, placement: Placement) -> RowsTask:
+        if self._are_many and self.part.chunk_rows == 1:
+            return FilesTask(part=self.part, reach=self.reach, placement=placement)
         if not self._has_descriptor:
             return stretches_task(self.part, self.reach, placement)
         return RowsTask(part=self.part, reach=self.reach, placement=placement)

@@ -1,0 +1,130 @@
+"""Rows that are in memory as batches hold them, and how they come from there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h5stream.compiled.instructions import STREAM_NBYTES
+from h5stream.engine import kernels
+from h5stream.engine.counters import clock
+from h5stream.engine.footprint import FIELD_ALIGNMENT
+from h5stream.engine.plan import Placement
+from h5stream.engine.slots import SlotFormat, address_of, map_memory
+from h5stream.engine.tasks import NOTHING, Destination, Ranges, Tools
+from h5stream.storage.layout import SampleLayout
+
+
+class RowsInMemory:
+    """Rows of some datasets in memory, each field's one behind the other as batches hold them.
+
+    Parameters
+    ----------
+    layout : SampleLayout
+        The fields.
+    rows : dict of int to int
+        For each of the datasets, how many of its rows there is room for.
+    """
+
+    def __init__(self, layout: SampleLayout, rows: dict[int, int]) -> None:
+        self._row_nbytes = _row_nbytes(layout, tuple(rows))
+        # Packed as one batch of all rows, so that the ordinary plan fills it.
+        self._format = format_of(layout, rows)
+        self._memory: NDArray[np.uint8] | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that there is room for."""
+        return self._format.nbytes
+
+    def map(self) -> None:
+        """Map the memory; it takes none before it is written."""
+        self._memory = map_memory(self._format.nbytes)
+
+    def drop(self) -> None:
+        """Let go of the memory."""
+        self._memory = None
+
+    @property
+    def destination(self) -> Destination:
+        """The memory as a batch that rows are brought to: its first, at the place of their number."""
+        assert self._memory is not None
+        slots = np.array([address_of(self._memory)], dtype=np.int64)
+        return Destination(slots=slots, format=self._format, row_nbytes=self._row_nbytes)
+
+    def nbytes_of(self, fields: Sequence[int]) -> int:
+        """Give the bytes of a row of some fields."""
+        return max(1, sum(self._row_nbytes[field] for field in fields))
+
+    def copy(self, fields: Sequence[int], placement: Placement, destination: Destination) -> None:
+        """Copy rows of some fields to their places."""
+        assert self._memory is not None
+        base = address_of(self._memory)
+        for field in fields:
+            nbytes = self._row_nbytes[field]
+            if nbytes:
+                whole = np.array([[0, 0, nbytes]], dtype=np.int64)
+                source = base + self._format.offsets[field]
+                if placement.counts is None and nbytes >= STREAM_NBYTES:
+                    # No cache holds rows that lie anywhere: they are asked for ahead, as those of a mapping are.
+                    one, rows = np.zeros(1, dtype=np.int64), self._format.rows
+                    kernels.gather(source, one, rows, 0, nbytes, 0, whole, *destination.of(field, placement))
+                else:
+                    destination.scatter(field, placement, source, nbytes, whole)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatherTask:
+    """Rows that are in memory, in any order.
+
+    Attributes
+    ----------
+    memory : RowsInMemory
+        Where they are.
+    fields : tuple of int
+        The fields that are brought.
+    placement : Placement
+        The rows, and where they go.
+    """
+
+    memory: RowsInMemory
+    fields: tuple[int, ...]
+    placement: Placement
+
+    def ranges(self) -> Ranges:
+        """Give nothing: the rows are in memory."""
+        return NOTHING
+
+    def split(self) -> Iterator[GatherTask]:
+        """Give itself: nothing in it can fail alone."""
+        yield self
+
+    def land(self, stored: Iterator[Any], destination: Destination, tools: Tools) -> None:
+        """Copy the rows to their places."""
+        since = clock()
+        self.memory.copy(self.fields, self.placement, destination)
+        tools.tally.scattered(since)
+
+
+def fields_of(layout: SampleLayout, numbers: Sequence[int]) -> tuple[int, ...]:
+    """Give the fields that some datasets fill."""
+    return tuple(target.field for number in numbers for target in layout.datasets[number][0].targets)
+
+
+def _row_nbytes(layout: SampleLayout, numbers: tuple[int, ...]) -> tuple[int, ...]:
+    fields = fields_of(layout, numbers)
+    return tuple(f.placed_nbytes if number in fields else 0 for number, f in enumerate(layout.fields))
+
+
+def format_of(layout: SampleLayout, rows: Mapping[int, int]) -> SlotFormat:
+    """Give how so many rows of some datasets are packed."""
+    of_field = {target.field: rows[n] for n in rows for target in layout.datasets[n][0].targets}
+    offsets, end = [], 0
+    for field, nbytes in enumerate(_row_nbytes(layout, tuple(rows))):
+        offsets.append(end)
+        end += -(-nbytes * of_field.get(field, 0) // FIELD_ALIGNMENT) * FIELD_ALIGNMENT
+    return SlotFormat(rows=layout.rows, offsets=tuple(offsets), nbytes=max(end, FIELD_ALIGNMENT))

@@ -1,0 +1,207 @@
+"""Decoded rows that stay in memory: what fits is decoded once, and later epochs gather it from there.
+
+A chunk that is decoded for the first time lands in memory whole, as batches hold its rows, and from there in the
+batches that want some of them. Where not all of a dataset fits, its first rows are kept, of which each window has its
+share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h5stream.engine.counters import clock
+from h5stream.engine.footprint import TASK_NBYTES
+from h5stream.engine.landing.in_memory import GatherTask, RowsInMemory
+from h5stream.engine.plan import Placement
+from h5stream.engine.tasks import NOTHING, Destination, Ranges, Task, Tools, Way
+from h5stream.order.places import Places, place_dtype
+from h5stream.samples.box_space import BoxSpace
+from h5stream.storage.layout import DECODED, VIA_H5PY, DatasetPart, SampleLayout
+from h5stream.storage.many_files import FilesIdentity
+
+LEAST_SHARE = 8
+"""A dataset is kept in part only if one part in so many of it fits."""
+
+
+def rows_to_keep(layout: SampleLayout, numbers: tuple[int, ...], nbytes: int) -> dict[int, int]:
+    """Choose how many rows of which datasets stay in memory once they are decoded, smallest first while they fit.
+
+    Parameters
+    ----------
+    layout : SampleLayout
+        The fields.
+    numbers : tuple of int
+        The datasets that stay in memory anyway.
+    nbytes : int
+        Bytes that nothing else needs.
+    """
+    if isinstance(layout.space, BoxSpace):
+        return {}
+    sizes = []
+    for number, parts in enumerate(layout.datasets):
+        fields = [layout.fields[target.field] for target in parts[0].targets]
+        row_nbytes = sum(field.placed_nbytes for field in fields)
+        if parts is layout.leading and any(isinstance(layout.files[part.file], FilesIdentity) for part in parts):
+            continue  # that a file has changed is seen where it is read
+        is_plain = all(field.kind != "object" and field.images is None for field in fields)
+        if number not in numbers and is_plain and row_nbytes and any(is_decoded(part) for part in parts):
+            sizes.append((layout.rows_of(number) * row_nbytes, row_nbytes, number))
+    chosen = {}
+    for wanted, row_nbytes, number in sorted(sizes):
+        fitting = min(wanted, nbytes)
+        if fitting and fitting * LEAST_SHARE >= wanted:
+            chosen[number] = fitting // row_nbytes
+            nbytes -= fitting
+    return chosen
+
+
+def is_decoded(part: DatasetPart) -> bool:
+    """Tell whether rows of a part cost more than a copy."""
+    return part.access in (DECODED, VIA_H5PY) and part.heap is None and part.chunk_rows > 0 and part.rows > 0
+
+
+class Keeping(RowsInMemory):
+    """What stays in memory of some datasets, and which of their chunks are there.
+
+    # Guarantees: any thread may fill, ask and copy. Who fills a chunk writes the bytes that any other would write, and
+    says so when all of it is there. Memory is touched as it is filled.
+
+    Parameters
+    ----------
+    layout : SampleLayout
+        The fields.
+    rows : dict of int to int
+        For each dataset that is kept, how many of its rows.
+    """
+
+    def __init__(self, layout: SampleLayout, rows: Mapping[int, int]) -> None:
+        super().__init__(layout, dict(rows))
+        self.rows = rows
+        self.map()
+        self.filled = {
+            (number, k): np.zeros(max(0, _whole_chunks(part, rows[number])), dtype=bool)
+            for number in rows
+            for k, part in enumerate(layout.datasets[number])
+            if is_decoded(part)
+        }
+
+
+def _whole_chunks(part: DatasetPart, rows: int) -> int:
+    """Give how many of a part's chunks lie within the first rows of a dataset."""
+    inside = min(part.rows, rows - part.row_start)
+    return -(-inside // part.chunk_rows) if inside == part.rows else inside // part.chunk_rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FillTask:
+    """Rows of chunks that are decoded into memory first, whole.
+
+    Attributes
+    ----------
+    kept : KeptRows
+        The part.
+    keeping : Keeping
+        The memory.
+    tasks : tuple of Task
+        What brings the chunks there.
+    chunks : ndarray of int64
+        Their numbers.
+    placement : Placement
+        The rows that the window wants of them, and where they go.
+    """
+
+    kept: KeptRows
+    keeping: Keeping
+    tasks: tuple[Task, ...]
+    chunks: NDArray[np.int64]
+    placement: Placement
+
+    def ranges(self) -> Ranges:
+        """Give what is read, where that is known for all of it at once."""
+        return self.tasks[0].ranges() if len(self.tasks) == 1 else NOTHING
+
+    def split(self) -> Iterator[Task]:
+        """Give tasks that keep nothing: one for each chunk."""
+        for task in self.kept.way.plan(self.placement, TASK_NBYTES):
+            yield from task.split()
+
+    def land(self, stored: Iterator[Any], destination: Destination, tools: Tools) -> None:
+        """Bring the chunks to memory, and the wanted rows to their places."""
+        for task in self.tasks:
+            task.land(stored if len(self.tasks) == 1 else tools.read(task.ranges()), self.keeping.destination, tools)
+        if tools.stopped():  # perhaps not all is there
+            return
+        since = clock()
+        self.keeping.filled[self.kept.key][self.chunks] = True
+        self.keeping.copy(self.kept.fields, self.placement, destination)
+        tools.tally.scattered(since)
+
+
+class KeptRows:
+    """The rows of a dataset part, of which those of chunks that were decoded before are in memory.
+
+    Parameters
+    ----------
+    way : Way
+        How its rows land else.
+    part : DatasetPart
+        The part.
+    key : tuple of int
+        Number of the dataset, and of the part in it.
+    keeping : Keeping
+        What stays in memory.
+    """
+
+    def __init__(self, way: Way, part: DatasetPart, key: tuple[int, int], keeping: Keeping) -> None:
+        self.way, self.part, self.key, self._keeping = way, part, key, keeping
+        self.fields = tuple(target.field for target in part.targets)
+        self._whole = False
+
+    def plan(self, placement: Placement, task_nbytes: int) -> Iterator[Task]:
+        """Cut rows of the part, ascending, into tasks of about as many bytes."""
+        part, filled = self.part, self._keeping.filled[self.key]
+        if not self._whole:
+            self._whole = len(filled) * part.chunk_rows >= part.rows and bool(filled.all())
+        if self._whole:
+            yield from self._gathered(placement, task_nbytes)
+            return
+        placement = placement.cut_every(part.chunk_rows, part.row_start).ascending()
+        chunk = (placement.rows.astype(np.int64) - part.row_start) // part.chunk_rows
+        kept = int(np.searchsorted(chunk, len(filled)))  # what lies behind is not kept
+        is_there = filled[chunk[:kept]]
+        if is_there.any():
+            yield from self._gathered(placement[:kept][is_there], task_nbytes)
+        if not is_there.all():
+            yield from self._filled(placement[:kept][~is_there], chunk[:kept][~is_there])
+        if kept < len(placement):
+            yield from self.way.plan(placement[kept:], task_nbytes)
+
+    def _gathered(self, placement: Placement, task_nbytes: int) -> Iterator[Task]:
+        row_nbytes = self._keeping.nbytes_of(self.fields)
+        for some in placement.in_steps(max(1, task_nbytes // row_nbytes)):
+            yield GatherTask(memory=self._keeping, fields=self.fields, placement=some)
+
+    def _filled(self, placement: Placement, chunk: NDArray[np.int64]) -> Iterator[Task]:
+        part = self.part
+        begins = np.flatnonzero(np.diff(chunk, prepend=-1))
+        chunks, edges = chunk[begins], np.append(begins, len(chunk))
+        at_once = max(1, TASK_NBYTES // max(1, part.chunk_rows * part.stored_row_nbytes))
+        for low in range(0, len(chunks), at_once):
+            some = chunks[low : low + at_once]
+            first = part.row_start + some * part.chunk_rows
+            counts = np.minimum(part.chunk_rows, part.row_start + part.rows - first)
+            kind = place_dtype(int(first[-1] + counts[-1]))
+            rows: Places = first.astype(kind)
+            whole = Placement(rows=rows, batch=np.zeros_like(rows), within=rows, counts=counts.astype(kind))
+            yield FillTask(
+                kept=self,
+                keeping=self._keeping,
+                tasks=tuple(self.way.plan(whole, TASK_NBYTES)),
+                chunks=some,
+                placement=placement[int(edges[low]) : int(edges[min(low + at_once, len(chunks))])],
+            )

@@ -1,0 +1,205 @@
+"""What is known of many numbers once each of them was seen: how many, their mean, spread, extremes, and which.
+
+Floats are summed as float64 distances from their mean so far, batch by batch, and batches are merged as Chan, Golub and
+LeVeque do (1979, "Updating formulae and a pairwise algorithm for computing sample variances"), so that a large offset
+costs no digits. Whole numbers are summed exactly.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h5stream.engine.kernels import add_integers, add_moments, add_short_integers, count_bytes
+
+LANES = 1024
+"""Columns of numbers that are summed side by side, about: as many as keep vector units busy."""
+
+PIECE = 1 << 18
+"""Numbers that are summed together: a megabyte or two, which stays in a core's cache for several looks at it."""
+
+MOST_VALUES = 100
+"""Distinct values of a field, at most, that are counted one by one."""
+
+PROBED = 4096
+"""Numbers of a piece that are looked at before all of them are counted."""
+
+_BITS = 22
+
+
+class Moments:
+    """Counts, sums and extremes of numbers, one for each channel.
+
+    Parameters
+    ----------
+    dtype : numpy.dtype
+        Of the numbers: bool, whole or floating.
+    channels : int
+        How many; a number's channel is its place along the last axis of what is added.
+    """
+
+    def __init__(self, dtype: np.dtype[Any], channels: int) -> None:
+        self.is_whole = dtype.kind in "biu"
+        self.channels = channels
+        self.count, self.nan, self.inf = (np.zeros(channels, dtype=np.int64) for _ in range(3))
+        # The mean counts from one of the numbers, so that it has digits where all of them are large.
+        self._base, self._mean, self._spread = (np.zeros(channels) for _ in range(3))
+        self._sum = [0] * channels
+        self._squares = [0] * channels
+        self.least: NDArray[Any] | None = None
+        self.most: NDArray[Any] | None = None
+
+    def add(self, values: NDArray[Any]) -> None:
+        """Add numbers, an array whose last axis are the channels."""
+        if values.dtype == bool:
+            values = values.view(np.uint8)
+        if values.dtype.kind == "f" and values.dtype.itemsize not in (4, 8):
+            values = values.astype(np.float32 if values.dtype.itemsize < 4 else np.float64)
+        values = values.reshape(-1, self.channels)
+        fold = max(1, LANES // self.channels)
+        whole = len(values) // fold * fold
+        for part, lanes in ((values[:whole], fold * self.channels), (values[whole:], self.channels)):
+            rows = part.reshape(-1, lanes)
+            step = max(1, PIECE // lanes)
+            for first in range(0, len(rows), step):
+                self._add(rows[first : first + step])
+
+    def _add(self, rows: NDArray[Any]) -> None:
+        if self.is_whole:
+            self._add_whole(rows)
+            self._see(rows.min(axis=0), rows.max(axis=0))
+            return
+        shift, count = self._shift(rows[0, : self.channels], rows), np.full(rows.shape[1], len(rows))
+        sums, squares, least, most = _moments(rows, shift)
+        if not (np.isfinite(sums).all() and np.isfinite(squares).all()):
+            finite = np.isfinite(rows)
+            self.nan += self._of_channels(np.isnan(rows).sum(axis=0))
+            self.inf += self._of_channels(np.isinf(rows).sum(axis=0))
+            count = finite.sum(axis=0)
+            shift = self._shift(self._first_finite(rows, finite), rows)
+            sums, squares, *_ = _moments(np.where(finite, rows, shift), shift)
+            least, most = np.where(finite, rows, np.inf).min(axis=0), np.where(finite, rows, -np.inf).max(axis=0)
+        count_of, sums_of, squares_of = (self._of_channels(each) for each in (count, sums, squares))
+        self._merge(count_of, sums_of, squares_of, shift[: self.channels])
+        self._see(least, most)
+
+    def _merge(self, count: Any, sums: Any, squares: Any, shift: Any) -> None:
+        """Merge numbers given by their distances from a shift."""
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+            some, total = count > 0, self.count + count
+            self._base = np.where(self.count > 0, self._base, shift)
+            mean = (shift - self._base) + sums / count
+            spread = np.maximum(squares - sums * sums / count, 0)
+            apart = mean - self._mean
+            merged = self._mean + apart * (count / total)
+            self._spread = np.where(
+                some, self._spread + spread + apart**2 * (self.count * (count / total)), self._spread
+            )
+            self._mean = np.where(some, np.where(self.count > 0, merged, mean), self._mean)
+            self.count = total
+
+    def _add_whole(self, rows: NDArray[Any]) -> None:
+        lanes = rows.shape[1]
+        if rows.dtype.itemsize <= 2:
+            sums, squares = np.zeros((1, lanes), np.int64), np.zeros((1, lanes), np.int64)
+            add_short_integers(rows, sums[0], squares[0])
+        else:
+            sums, squares = np.zeros((3, lanes), np.int64), np.zeros((5, lanes), np.int64)
+            kind = np.uint64 if rows.dtype == np.uint64 else np.int64
+            add_integers(rows, kind(0), kind((1 << _BITS) - 1), kind(_BITS), sums, squares)
+        for place, limb in enumerate(sums):
+            self._sum = _plus(self._sum, self._of_channels(limb), place)
+        for place, limb in enumerate(squares):
+            self._squares = _plus(self._squares, self._of_channels(limb), place)
+        self.count += len(rows) * (lanes // self.channels)
+
+    def _see(self, least: NDArray[Any], most: NDArray[Any]) -> None:
+        """Look at the extremes of some lanes."""
+        least, most = least.reshape(-1, self.channels), most.reshape(-1, self.channels)
+        low, high = least.min(axis=0), most.max(axis=0)
+        self.least = low if self.least is None else np.minimum(self.least, low)
+        self.most = high if self.most is None else np.maximum(self.most, high)
+
+    def _of_channels(self, of_lanes: NDArray[Any]) -> NDArray[Any]:
+        summed: NDArray[Any] = of_lanes.reshape(-1, self.channels).sum(axis=0)
+        return summed
+
+    def _shift(self, first: NDArray[Any], rows: NDArray[Any]) -> NDArray[np.float64]:
+        """Give for each lane the mean so far of its channel; at first one of the numbers."""
+        of_channels = np.where(self.count > 0, self._base + self._mean, first.astype(np.float64))
+        return np.tile(of_channels, rows.shape[1] // self.channels)
+
+    def _first_finite(self, rows: NDArray[Any], finite: NDArray[np.bool_]) -> NDArray[Any]:
+        """Give a finite number of each channel, or 0."""
+        rows, finite = rows.reshape(-1, self.channels), finite.reshape(-1, self.channels)
+        found = rows[finite.argmax(axis=0), np.arange(self.channels)]
+        return np.where(finite.any(axis=0), found, 0)
+
+    @property
+    def mean(self) -> NDArray[np.float64]:
+        """The mean of each channel; NaN where it has no number."""
+        if self.is_whole:
+            return np.array([s / n if n else np.nan for s, n in zip(self._sum, self.count.tolist(), strict=True)])
+        return np.where(self.count > 0, self._base + self._mean, np.nan)
+
+    @property
+    def std(self) -> NDArray[np.float64]:
+        """The square root of each channel's mean squared distance from its mean."""
+        if not self.is_whole:
+            with np.errstate(invalid="ignore", divide="ignore"):
+                return np.sqrt(self._spread / self.count)
+        every = zip(self._sum, self._squares, self.count.tolist(), strict=True)
+        return np.array([((q * n - s * s) / (n * n)) ** 0.5 if n else np.nan for s, q, n in every])
+
+
+def _moments(rows: NDArray[Any], shift: NDArray[np.float64]) -> tuple[NDArray[Any], ...]:
+    """Give sums of distances and of their squares for each lane, and its extremes."""
+    sums, squares, least, most = np.zeros(rows.shape[1]), np.zeros(rows.shape[1]), rows[0].copy(), rows[0].copy()
+    add_moments(rows, shift, sums, squares, least, most)
+    return sums, squares, least, most
+
+
+def _plus(total: Sequence[int], limbs: NDArray[Any], place: int) -> list[int]:
+    return [a + (b << (_BITS * place)) for a, b in zip(total, limbs.tolist(), strict=True)]
+
+
+class ValueCounts:
+    """How often each value comes, as long as there are few.
+
+    Attributes
+    ----------
+    counts : Counter or None
+        By value; None once there were too many.
+    """
+
+    def __init__(self) -> None:
+        self.counts: Counter[Any] | None = Counter()
+
+    def add(self, values: Any) -> None:
+        """Add an array of numbers, or a list of strings."""
+        if self.counts is None or not len(values):
+            return
+        if isinstance(values, list):
+            self.counts.update(values)
+        else:
+            flat = values.reshape(-1)
+            if len(np.unique(flat[:: max(1, len(flat) // PROBED)][:PROBED])) > MOST_VALUES:
+                self.counts = None
+                return
+            self.counts.update(dict(zip(*_counted(flat), strict=True)))
+        if len(self.counts) > MOST_VALUES:
+            self.counts = None
+
+
+def _counted(flat: NDArray[Any]) -> tuple[list[Any], list[int]]:
+    if flat.dtype.kind in "biu" and flat.dtype.itemsize == 1:
+        counts = np.zeros(256, np.int64)
+        count_bytes(flat.view(np.uint8), counts)
+        every = np.arange(256, dtype=np.uint8).view(flat.dtype) if flat.dtype != bool else np.arange(256) > 0
+        return every[counts > 0].tolist(), counts[counts > 0].tolist()
+    values, often = np.unique(flat[~np.isnan(flat)] if flat.dtype.kind == "f" else flat, return_counts=True)
+    return values.tolist(), often.tolist()
