@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import functools
 import logging
 import os
 import pickle
@@ -11,7 +12,8 @@ import random
 import socket
 import sys
 import threading
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
@@ -25,6 +27,9 @@ from h5stream.workers.starting import ignore_signals
 
 PARENT_LOOK_S = 1.0
 """How often a parent that says nothing is looked for."""
+
+MOST_FILES = 8
+"""Descriptors that a worker gets at its start, at most."""
 
 _log = logging.getLogger("h5stream")
 
@@ -45,9 +50,9 @@ class Parent:
     # Guarantees: `send` may be called by any thread; `_sending` keeps messages whole.
     """
 
-    def __init__(self, end: socket.socket, memory: SharedMemory) -> None:
+    def __init__(self, end: socket.socket, memory: SharedMemory, files: Sequence[int] = ()) -> None:
         self._end, self._sending = end, threading.Lock()
-        self.memory, self.log = memory, CollectedLog()
+        self.memory, self.files, self.log = memory, files, CollectedLog()
 
     def send(self, message: Any) -> None:
         """Say something, and what was logged; waits until the parent has read what came before, if that is much.
@@ -85,27 +90,48 @@ class CollectedLog(logging.Handler):
 def serve(end: int, parent: int) -> NoReturn:
     """Be the worker of a process, until it hangs up or is gone; `end` is a descriptor."""
     ignore_signals()
-    link = socket.socket(fileno=end)
+    link, status = socket.socket(fileno=end), 0
     try:
         told, work = begin(link)
     except BaseException as error:
         link.sendall(frame((Failure.of(error), [])))
     else:
-        listen(link, told, work, lambda: os.getppid() == parent)
+        try:
+            listen(link, told, work, lambda: os.getppid() == parent)
+        except BaseException as error:  # a function's sys.exit(), or a fault of ours
+            status = error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1
+            traceback.print_exception(error)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
     # Without waiting for threads: one may be inside a decoder, and nothing looks at what it writes.
-    os._exit(0)
+    os._exit(status & 255)
 
 
 def begin(end: socket.socket) -> tuple[Parent, Work]:
     """Learn what is to be done, and begin to."""
-    _, (memory, told), _, _ = socket.recv_fds(end, 1, 2)
-    parent = Parent(end, SharedMemory(memory))
+    _, (told, memory, *files), _, _ = socket.recv_fds(end, 1, MOST_FILES)
+    parent = Parent(end, SharedMemory(memory), files)
     with os.fdopen(told, "rb") as file:
         pickle.load(file)(parent)  # `prepare`
         return parent, pickle.load(file)(parent)
+
+
+_INHERITED: dict[int, Callable[[Parent], Work]] = {}
+
+
+@contextlib.contextmanager
+def inherited(make: Callable[[Parent], Work]) -> Iterator[Callable[[Parent], Work]]:
+    """Give what stands for a function, and is that function in a process that is forked meanwhile."""
+    _INHERITED[id(make)] = make
+    try:
+        yield functools.partial(_made_by_inherited, id(make))
+    finally:
+        del _INHERITED[id(make)]
+
+
+def _made_by_inherited(key: int, parent: Parent) -> Work:
+    return _INHERITED[key](parent)
 
 
 def prepare(main: dict[str, Any] | None, log_level: int, seed: int, parent: Parent) -> None:

@@ -278,8 +278,9 @@ class ProcessRun:
         return self._report.left + self._heard - self._room.taken
 
     def allow(self, max_open_batches: int, passed_on: int = 0) -> None:
-        """Change how many batches may be open."""
-        self._tell(self._room._replace(max_open_batches=max_open_batches))
+        """Change how many batches may be open; those that were passed on do not count here."""
+        if max_open_batches != self._room.max_open_batches:
+            self._tell(self._room._replace(max_open_batches=max_open_batches))
 
     def stop(self) -> None:
         """End the pass; the child ends its threads, and what it sent meanwhile is given back."""

@@ -39,7 +39,8 @@ class Failure:
     def of(cls, error: BaseException) -> Failure:
         """Take an error as it was caught."""
         where = "".join(traceback.format_exception(error))
-        said = traceback.format_exception_only(error)[-1].strip()
+        lines = traceback.format_exception_only(error)
+        said = lines[-1 if isinstance(error, SyntaxError) else 0].strip()  # notes come last
         try:
             data = pickle.dumps(error)
             pickle.loads(data)  # many can be pickled and not made again

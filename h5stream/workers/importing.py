@@ -28,7 +28,29 @@ def checked_isolation(isolation: Any) -> bool:
     return bool(isolation == "process")
 
 
-def check_function(name: str, function: Callable[..., Any] | None) -> None:
+def checked_method(context: Any) -> str:
+    """Give the name of a way to start processes, of that or of a context of multiprocessing; "spawn" for None.
+
+    Not a fork by default: reader threads are alive, and what they hold locked would stay so in the child.
+
+    Raises
+    ------
+    OptionError
+        If there is no such way.
+    """
+    method = context.get_start_method() if hasattr(context, "get_start_method") else context or "spawn"
+    if method not in multiprocessing.get_all_start_methods():
+        raise OptionError(
+            f"multiprocessing_context= takes 'spawn', 'forkserver' or 'fork', or a context of multiprocessing, not "
+            f"{context!r}"
+        )
+    return str(method)
+
+
+ISOLATION = "the child process of isolation='process'"
+
+
+def check_function(name: str, function: Callable[..., Any] | None, where: str = ISOLATION, way_out: str = "") -> None:
     """Refuse a function that a child could not call.
 
     Raises
@@ -40,14 +62,14 @@ def check_function(name: str, function: Callable[..., Any] | None) -> None:
         data = pickle.dumps(function)
     except Exception as error:
         raise OptionError(
-            f"{name}={function!r} cannot go to the child process of isolation='process', because it cannot be "
-            f"pickled ({error}); define it at the top level of a module, where lambdas and inner functions are not"
+            f"{name}={function!r} cannot go to {where}, because it cannot be pickled ({error}); define it at the top "
+            f"level of a module, where lambdas and inner functions are not{way_out}"
         ) from error
     main = main_module(data)
     if main is not None and not {"init_main_from_name", "init_main_from_path"} & main.keys():
         raise OptionError(
-            f"{name}={function!r} cannot go to the child process of isolation='process', because it was defined in a "
-            "notebook or at a prompt, which another process cannot import; put it into a module of its own"
+            f"{name}={function!r} cannot go to {where}, because it was defined in a notebook or at a prompt, which "
+            f"another process cannot import; put it into a module of its own{way_out}"
         )
 
 
@@ -83,11 +105,11 @@ def _is_being_imported() -> bool:
     return bool(getattr(multiprocessing.current_process(), "_inheriting", False))
 
 
-def check_main_guard() -> None:
+def check_main_guard(whose: str) -> None:
     """Refuse to start a process in a script that is only imported, by a child of its own."""
     if _is_being_imported():
         raise OptionError(
-            "isolation='process' starts a process that imports this script, because a function it needs is defined "
+            f"{whose} starts a process that imports this script, because a function it needs is defined "
             "here; what trains must not run then. Put it under `if __name__ == '__main__':`, or the function into a "
             "module of its own"
         )

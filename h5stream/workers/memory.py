@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
+import torch
 
 from h5stream.engine.footprint import PAGE_NBYTES
 from h5stream.engine.slots import Memory, SlotRing, address_of
@@ -30,6 +31,7 @@ _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64)
 _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_MADV_REMOVE = 9  # of Linux, which Python's mmap does not name
 _MAP_FAILED = ctypes.c_void_p(-1).value
 
 
@@ -64,8 +66,10 @@ def create_file() -> int:
     return os.memfd_create("h5stream", os.MFD_CLOEXEC)
 
 
-def map_shared(descriptor: int, arena: Arena) -> Memory:
+def map_shared(descriptor: int, arena: Arena, ended: Callable[[int], object] | None = None) -> Memory:
     """Map a piece of a file; it is unmapped when the last array over it is dropped.
+
+    If `ended` is given, that is the end of its pages too, and `ended` is told the address that it was mapped at.
 
     Not through `mmap.mmap`, which keeps a descriptor for every mapping: a kept epoch would use them up.
     """
@@ -76,8 +80,15 @@ def map_shared(descriptor: int, arena: Arena) -> Memory:
     _libc.madvise(address, arena.nbytes, mmap.MADV_HUGEPAGE)  # only where the system gives huge pages to shared memory
     memory: Memory = np.frombuffer(memoryview((ctypes.c_uint8 * arena.nbytes).from_address(address)), dtype=np.uint8)
     # Slices of an array refer to it, not to what it stands on: it is dropped after the last of them.
-    weakref.finalize(memory, _libc.munmap, address, arena.nbytes).atexit = False
+    weakref.finalize(memory, _unmap, address, arena.nbytes, ended, os.getpid()).atexit = False
     return memory
+
+
+def _unmap(address: int, nbytes: int, ended: Callable[[int], object] | None, owner_pid: int) -> None:
+    if ended is not None and os.getpid() == owner_pid:  # a forked child has the same pages
+        ended(address)  # first: something else may be mapped there then
+        _libc.madvise(address, nbytes, _MADV_REMOVE)
+    _libc.munmap(address, nbytes)
 
 
 class SharedMemory:
@@ -91,19 +102,21 @@ class SharedMemory:
         self._descriptor, self._end, self._lock = descriptor, 0, threading.Lock()
         self._addresses: list[int] = []
         self._arenas: list[Arena] = []  # in the order of their addresses
+        self._ended: collections.deque[int] = collections.deque()
         self._rings: dict[int, SlotRing] = {}
         self._numbers = itertools.count()
         self._lent: dict[int, Memory] = {}
 
     def allocate(self, nbytes: int) -> Memory:
-        """Give an arena of so many bytes, which stays."""
+        """Give an arena of so many bytes, which stays until the last array over it is dropped."""
         with self._lock:
+            self._forget_ended()
             try:
                 os.ftruncate(self._descriptor, self._end + nbytes)
             except OSError as error:
                 raise MemoryError(f"no memory for {nbytes:,} bytes of batches: {error}") from error
             arena = Arena(self._end, nbytes)
-            memory = map_shared(self._descriptor, arena)
+            memory = map_shared(self._descriptor, arena, self._ended.append)
             self._end += nbytes
             address = address_of(memory)
             place = bisect.bisect(self._addresses, address)
@@ -114,11 +127,19 @@ class SharedMemory:
     def find(self, address: int, nbytes: int) -> tuple[Arena, int] | None:
         """Give the arena that bytes lie in, and where; None if they lie elsewhere."""
         with self._lock:
+            self._forget_ended()
             place = bisect.bisect(self._addresses, address) - 1
             if place < 0:
                 return None
             arena, start = self._arenas[place], address - self._addresses[place]
         return (arena, start) if start + nbytes <= arena.nbytes else None
+
+    def _forget_ended(self) -> None:
+        """Forget arenas whose last array was dropped: other memory may lie there by now. Called under the lock."""
+        with contextlib.suppress(IndexError):  # an array may be dropped, and the garbage collected, at any time
+            while True:
+                place = self._addresses.index(self._ended.popleft())
+                del self._addresses[place], self._arenas[place]
 
     def lend(self, memory: Memory) -> Loan:
         """Lend bytes; those that lie elsewhere are copied here first."""
@@ -131,15 +152,24 @@ class SharedMemory:
         self._lent[number] = memory
         return Loan(number, *found, memory.nbytes)
 
-    def _copied(self, memory: Memory) -> Memory:
-        size = max(PAGE_NBYTES, 1 << (memory.nbytes - 1).bit_length())
+    def take(self, nbytes: int) -> torch.Tensor:
+        """Give so many bytes for a while: they are used again once the last tensor over them is dropped."""
+        size = max(PAGE_NBYTES, 1 << (nbytes - 1).bit_length())
         with self._lock:
             ring = self._rings.get(size)
             if ring is None:
                 ring = self._rings[size] = SlotRing(size, self.allocate)
-        copy: Memory = ring.take().lease()[: memory.nbytes].numpy()
+        return ring.take().lease()[:nbytes]
+
+    def _copied(self, memory: Memory) -> Memory:
+        copy: Memory = self.take(memory.nbytes).numpy()
         np.copyto(copy, memory)  # torch's team of threads would wait for processors that the readers use
         return copy
+
+    def trim(self) -> None:
+        """Let go of what was taken and is free."""
+        for ring in list(self._rings.values()):
+            ring.trim()
 
     def come_back(self, numbers: Iterable[int]) -> None:
         """Let go of what was lent; the other side looks at it no more."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import os
@@ -9,14 +10,14 @@ import pickle
 import queue
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from h5stream.engine.running import closed
 from h5stream.engine.slots import Memory
-from h5stream.workers.child import Parent, Work, prepare
+from h5stream.workers.child import Parent, Work, inherited, prepare
 from h5stream.workers.connection import frame, received
 from h5stream.workers.failures import Failure, death
 from h5stream.workers.importing import check_main_guard, main_module
@@ -52,6 +53,8 @@ class Worker:
         How it is started: ``"spawn"``, ``"forkserver"`` or ``"fork"``.
     pin : callable, optional
         Called with each arena of its memory.
+    files : sequence of int
+        Descriptors that it gets too, as `Parent.files`.
 
     Raises
     ------
@@ -69,16 +72,18 @@ class Worker:
         functions: bytes = b"",
         method: str = "spawn",
         pin: Callable[[Memory], object] | None = None,
+        files: Sequence[int] = (),
     ) -> None:
-        check_main_guard()
+        check_main_guard(whose)
         self._owner_pid, self._hear, self._whose, self._way_out = os.getpid(), hear, whose, way_out
         file = create_file()
         self.memory = BorrowedMemory(file, pin)
         self._socket, theirs = socket.socketpair()
         with theirs:
             try:
-                self._tell(file, functions, make)
-                self._process = start(self._socket, theirs, method)
+                with inherited(make) if method == "fork" else contextlib.nullcontext(make) as sent:
+                    self._tell([file, *files], functions, sent)
+                    self._process = start(self._socket, theirs, method)
             except BaseException:
                 self._socket.close()
                 raise
@@ -94,8 +99,8 @@ class Worker:
         for thread in self._threads:
             thread.start()
 
-    def _tell(self, memory: int, functions: bytes, make: Callable[[Parent], Work]) -> None:
-        """Send its memory, and what to do: in a file, because it reads nothing before it has imported torch."""
+    def _tell(self, files: Sequence[int], functions: bytes, make: Callable[[Parent], Work]) -> None:
+        """Send files, the first is its memory, and what to do: in one too, as it reads nothing before it has torch."""
         seed, level = torch.initial_seed() % 2**63, logging.getLogger("h5stream").getEffectiveLevel()
         told = create_file()
         try:
@@ -104,7 +109,7 @@ class Worker:
                 pickle.dump(functools.partial(prepare, main_module(functions), level, seed), file, protocol=5)
                 pickle.dump(make, file, protocol=5)
             os.lseek(told, 0, os.SEEK_SET)
-            socket.send_fds(self._socket, [b"!"], [memory, told])
+            socket.send_fds(self._socket, [b"!"], [told, *files])
         finally:
             os.close(told)
 
@@ -112,6 +117,11 @@ class Worker:
     def pid(self) -> int:
         """Its process."""
         return self._process.pid
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process started it, and not one that this one was forked from."""
+        return os.getpid() == self._owner_pid
 
     @property
     def usable(self) -> bool:
@@ -161,16 +171,16 @@ class Worker:
         if self._ended:
             return
         self._ended = True
-        if os.getpid() != self._owner_pid:
+        if not self.is_ours:
             disown(self._process)
         else:
-            self._shut()
+            self.hang_up()
             for thread in self._threads:
                 if thread is not threading.current_thread():
                     thread.join(2 * END_S)
         self._socket.close()
 
-    def _shut(self) -> None:
+    def hang_up(self) -> None:
         """Let the process know that nothing more comes, though a forked one may hold the socket too."""
         try:
             self._socket.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,85 @@
+"""Memory that two processes map: what is let go of goes back to the system, and only by who made it."""
+
+from __future__ import annotations
+
+import gc
+import os
+
+import numpy as np
+import torch
+from forking import in_forked_child
+
+from h5stream.workers.memory import SharedMemory, create_file
+
+NBYTES = 1 << 22
+
+
+def pages_of(descriptor):
+    return os.fstat(descriptor).st_blocks * 512
+
+
+def test_pages_go_back_once_the_last_array_is_dropped():
+    descriptor = create_file()
+    memory = SharedMemory(descriptor)
+    array = memory.allocate(NBYTES)
+    array[:] = 7
+    part = array[100:200]
+    assert pages_of(descriptor) >= NBYTES
+    del array
+    gc.collect()
+    assert part.sum() == 700
+    assert pages_of(descriptor) >= NBYTES, "a part of it still is looked at"
+    del part
+    gc.collect()
+    assert pages_of(descriptor) == 0
+    os.close(descriptor)
+
+
+def test_what_was_taken_is_given_again_and_trimmed():
+    descriptor = create_file()
+    memory = SharedMemory(descriptor)
+    places = set()
+    for k in range(10):
+        tensor = memory.take(NBYTES).fill_(k)
+        places.add(tensor.data_ptr())
+        del tensor
+    assert len(places) == 1
+    kept = memory.take(NBYTES)
+    memory.trim()
+    assert pages_of(descriptor) >= NBYTES
+    assert torch.all(kept == 9)
+    del kept
+    memory.trim()
+    gc.collect()
+    assert pages_of(descriptor) == 0
+    os.close(descriptor)
+
+
+def test_memory_that_lies_where_an_arena_was_is_not_taken_for_it():
+    memory = SharedMemory(create_file())
+    array = memory.allocate(NBYTES)
+    address = array.__array_interface__["data"][0]
+    assert memory.find(address, NBYTES) is not None
+    del array
+    gc.collect()
+    assert memory.find(address, NBYTES) is None
+    loan = memory.lend(np.arange(100, dtype=np.uint8))
+    assert loan.nbytes == 100
+
+
+def test_a_forked_child_that_drops_it_takes_nothing_from_its_parent():
+    descriptor = create_file()
+    held = {"memory": SharedMemory(descriptor)}
+    held["array"] = held["memory"].allocate(NBYTES)
+    held["array"][:] = 5
+
+    def drop():
+        held.clear()
+        gc.collect()
+        return True
+
+    assert in_forked_child(drop)
+    assert np.all(held["array"] == 5)
+    assert pages_of(descriptor) >= NBYTES
+    held.clear()
+    os.close(descriptor)

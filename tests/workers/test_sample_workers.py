@@ -1,0 +1,521 @@
+"""Python for each sample, in processes: what it gives, whatever their number, and what becomes of their faults."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import json
+import os
+import pickle
+import random
+import signal
+import threading
+from pathlib import Path
+
+import applied
+import h5py
+import numpy as np
+import psutil
+import pytest
+import torch
+from applied import KINDS, write_kinds
+from inner import device_is, iterations_of, pinned_copies
+from isolated import assert_same, eventually, same
+from sample_files import write_sample
+from torch.utils.data import DataLoader
+
+from h5stream import H5Dataset, H5StreamLoader
+from h5stream.device.cpu import CpuBackend
+from h5stream.errors import CorruptChunkError, IsolatedProcessError, LoaderClosedError, LoaderTimeoutError, OptionError
+
+pytestmark = [
+    # Python 3.12 and later warn of a fork beside threads, which is what these tests ask for: it takes no seconds.
+    pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
+]
+FORK = {"multiprocessing_context": "fork"}
+WAYS = ["fork", *(pytest.param(method, marks=pytest.mark.slow) for method in ("spawn", "forkserver"))]
+
+
+@pytest.fixture(scope="module")
+def kinds(tmp_path_factory):
+    return write_kinds(tmp_path_factory.mktemp("kinds") / "kinds.h5")
+
+
+@pytest.fixture
+def sample(tmp_path):
+    return write_sample(tmp_path, rows=200)
+
+
+def rows(path, function, workers=1, batch_size=10, **given):
+    """Give a loader of rows ``(x, y)`` in the file's order that applies a function to them."""
+    given = {"fields": ["x", "y"], **FORK, **given}
+    return H5StreamLoader(path, batch_size, sample_transform=function, sample_workers=workers, **given)
+
+
+def pids_of(loader):
+    return iterations_of(loader).engine.pids
+
+
+def is_gone(pid):
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+# --- what it gives ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_batches_are_the_same_for_any_number_of_workers(kinds, kind):
+    found = {}
+    for workers in (0, 1, 2, 5):
+        given = {**KINDS[kind], "shuffle": True, "seed": 4, "window": 24, **FORK}
+        with H5StreamLoader(kinds, 7, sample_transform=applied.changed, sample_workers=workers, **given) as loader:
+            found[workers] = [batch for _ in range(2) for batch in loader]
+    for workers in (1, 2, 5):
+        assert_same(found[workers], found[0])
+    half = len(found[0]) // 2
+    assert not same(found[0][:half], found[0][half:]), "each epoch draws anew"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_sample_is_what_the_dataset_gives(kinds, kind):
+    if kind == "boxes":
+        pytest.skip("a loader draws its own boxes")
+    dataset = H5Dataset(kinds, **KINDS[kind])
+    with H5StreamLoader(
+        kinds, 9, **KINDS[kind], **FORK, sample_transform=applied.as_it_is, sample_workers=2, collate_fn=applied.listed
+    ) as loader:
+        samples = [sample for batch in loader for sample in batch]
+    assert_same(samples, [dataset[k] for k in range(len(dataset))])
+
+
+@pytest.mark.parametrize("method", WAYS)
+def test_workers_are_processes_however_they_are_started(tmp_path, sample, method):
+    init = functools.partial(applied.marking, str(tmp_path))
+    given = {"worker_init_fn": init, "multiprocessing_context": method}
+    with rows(sample.path, applied.with_info, 2, **given) as loader:
+        batches = list(loader)
+        pids = pids_of(loader)
+    assert {pid for *_, batch in batches for pid in batch.tolist()} <= {*pids}
+    assert os.getpid() not in pids
+    assert {number for _, numbers, _, _ in batches for number in numbers.tolist()} <= {0, 1}
+    assert {count for *_, counts, _ in batches for count in counts.tolist()} == {2}
+    assert sorted(path.name for path in tmp_path.glob("worker*")) == ["worker 0 of 2", "worker 1 of 2"]
+    assert all(map(is_gone, pids))
+
+
+def test_collated_as_a_stock_dataloader_collates(kinds):
+    dataset = H5Dataset(kinds, **KINDS["a mapping"])
+    stock = DataLoader(dataset, 8)
+    for workers in (0, 1):
+        with H5StreamLoader(
+            kinds, 8, **KINDS["a mapping"], **FORK, sample_transform=applied.as_it_is, sample_workers=workers
+        ) as loader:
+            assert_same(list(loader), list(stock))
+
+
+def test_what_is_drawn_is_of_the_sample_and_not_of_its_batch(kinds):
+    def drawn(batch_size, **given):
+        given = {"fields": ["y"], "sample_transform": lambda s: (s[0], random.random()), **FORK, **given}
+        with H5StreamLoader(kinds, batch_size, sample_workers=2, **given) as loader:
+            return dict(pair for y, r in loader for pair in zip(y.tolist(), r.tolist(), strict=True))
+
+    first = drawn(7)
+    assert first == drawn(13, shuffle=True)
+    assert first != drawn(7, seed=1)
+    assert len(set(first.values())) == applied.ROWS
+
+
+def test_a_sample_that_a_sampler_names_twice_draws_twice(kinds):
+    given = {"fields": "y", "sampler": [3, 3, 3, 8], "sample_transform": lambda _: random.random(), **FORK}
+    batches = []
+    for workers in (0, 2):
+        with H5StreamLoader(kinds, 2, sample_workers=workers, **given) as loader:
+            batches.append(torch.cat(list(loader)).tolist())
+    assert batches[0] == batches[1]
+    assert len(set(batches[0])) == 4
+
+
+def test_in_place_the_own_generators_stay_as_they_are(kinds):
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)
+    expected = random.random(), np.random.rand(), torch.rand(1)
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)
+    with H5StreamLoader(kinds, 7, fields="x", sample_transform=applied.changed) as loader:
+        assert len(list(loader)) == 9
+    assert same((random.random(), np.random.rand(), torch.rand(1)), expected)
+
+
+def test_whole_batches_are_transformed_in_workers(kinds):
+    found = {}
+    for workers in (0, 1, 3):
+        given = {"fields": {"x": "x"}, "shuffle": True, "transform": applied.noisy, **FORK}
+        with H5StreamLoader(kinds, 7, transform_workers=workers, **given) as loader:
+            found[workers] = list(loader)
+    assert_same(found[1], found[0])
+    assert_same(found[3], found[0])
+
+
+def test_both_kinds_of_functions_run_in_the_same_workers(kinds):
+    given = {"fields": ["x", "y"], "sample_transform": applied.as_it_is, "transform": applied.noisy, **FORK}
+    with H5StreamLoader(kinds, 7, transform_workers=2, **given) as loader:
+        there = list(loader)
+        assert len(pids_of(loader)) == 2
+    with H5StreamLoader(kinds, 7, transform_workers=0, **given) as loader:
+        assert_same(there, list(loader))
+
+
+def test_samples_come_singly(kinds):
+    for workers in (0, 2):
+        given = {"fields": ["x", "y"], "sample_transform": lambda s: (s[0].numpy(), s[1]), **FORK}
+        with H5StreamLoader(kinds, None, sample_workers=workers, **given) as loader:
+            found = list(loader)
+        assert_same(found, [list(H5Dataset(kinds, ["x", "y"])[k]) for k in range(applied.ROWS)])
+
+
+def test_a_sample_that_is_kept_stays_as_it_is(sample):
+    kept = []
+
+    def keeping(one):
+        kept.append(one)
+        expected = torch.stack([torch.as_tensor(sample.x[int(y)]) for _, y in kept])
+        assert torch.equal(torch.stack([x for x, _ in kept]), expected)
+        return one
+
+    with rows(sample.path, keeping) as loader:
+        assert sum(len(y) for _, y in loader) == 200
+
+
+def test_batches_that_are_kept_stay_as_they_are(sample):
+    with rows(sample.path, applied.as_it_is, 2) as loader:
+        batches = list(loader)
+    assert all(sample.matches(x, y) for x, y in batches)
+    assert torch.cat([y for _, y in batches]).tolist() == list(range(200))
+
+
+def test_an_epoch_goes_on_where_a_state_was_saved(kinds):
+    given = {"fields": ["x", "y"], "shuffle": True, "seed": 9, "window": 24, **FORK}
+    with H5StreamLoader(kinds, 7, sample_transform=applied.changed, sample_workers=2, **given) as loader:
+        iterator = iter(loader)
+        for _ in range(3):
+            next(iterator)
+        state = json.loads(json.dumps(loader.state_dict()))
+        rest = list(iterator)
+    with H5StreamLoader(kinds, 7, sample_transform=applied.changed, sample_workers=1, **given) as loader:
+        loader.load_state_dict(state)
+        assert_same(list(loader), rest)
+
+
+def test_ranks_share_the_samples_and_what_is_drawn_for_them(kinds):
+    def drawn(**given):
+        function = lambda s: (s[0], random.random())  # noqa: E731
+        with H5StreamLoader(
+            kinds, 5, True, fields=["y"], sample_transform=function, sample_workers=1, **FORK, **given
+        ) as loader:
+            return [pair for y, r in loader for pair in zip(y.tolist(), r.tolist(), strict=True)]
+
+    of_ranks = [drawn(rank=rank, world_size=2) for rank in range(2)]
+    assert sorted(of_ranks[0] + of_ranks[1]) == sorted(drawn())
+
+
+def test_a_loader_that_is_pickled_has_workers_of_its_own(kinds):
+    loader = H5StreamLoader(kinds, 7, fields="x", sample_transform=applied.changed, sample_workers=1, **FORK)
+    copy = pickle.loads(pickle.dumps(loader))
+    with loader, copy:
+        assert_same(list(copy), list(loader))
+        assert pids_of(copy) != pids_of(loader)
+
+
+def damage_chunk(path, number):
+    with h5py.File(path, "r") as file:
+        where = file["x"].id.get_chunk_info(number)
+    with open(path, "r+b") as raw:
+        raw.seek(where.byte_offset + 5)
+        raw.write(b"\xff" * 20)
+
+
+def test_rows_of_corrupt_chunks_are_left_out(sample):
+    damage_chunk(sample.path, 2)
+    with rows(sample.path, applied.as_it_is, 2, on_error="skip") as loader:
+        batches = list(loader)
+        assert loader.stats().skipped_rows == 32
+    assert torch.cat([y for _, y in batches]).tolist() == [k for k in range(200) if not 64 <= k < 96]
+    assert all(sample.matches(x, y) for x, y in batches)
+
+
+def test_a_process_of_their_own_may_read_for_workers(sample):
+    with rows(sample.path, applied.changed, 2, isolation="process", transform=None) as loader:
+        found = list(loader)
+    with rows(sample.path, applied.changed, 0) as loader:
+        assert_same(found, list(loader))
+
+
+def test_what_is_read_ahead_and_trimmed_comes_again(sample):
+    with rows(sample.path, applied.changed, 2) as loader:
+        first = list(loader)
+        loader.trim()
+        loader.set_epoch(0)
+        assert_same(list(loader), first)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_are_moved_to_a_device_and_transformed_there(kinds, monkeypatch, workers):
+    given = {"fields": {"x": "x", "y": "y"}, "shuffle": True, "sample_transform": applied.as_it_is, **FORK}
+    with H5StreamLoader(kinds, 7, **given) as loader:
+        expected = [{"x": batch["x"] * 2, "y": batch["y"]} for batch in loader]
+    device_is(monkeypatch, CpuBackend())
+
+    def doubled(batch):
+        return {"x": batch["x"] * 2, "y": batch["y"]}
+
+    with H5StreamLoader(kinds, 7, **given, sample_workers=workers, device="cuda", transform=doubled) as loader:
+        assert_same(list(loader), expected)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_are_pinned_behind_all_else(kinds, monkeypatch, workers):
+    copies = pinned_copies(monkeypatch)
+    given = {"fields": {"x": "x"}, "sample_transform": applied.as_it_is, "pin_memory": True, **FORK}
+    with H5StreamLoader(kinds, 20, sample_workers=workers, **given) as loader:
+        assert len(list(loader)) == len(copies) == 3
+
+
+def test_results_are_bounded_by_the_budget(sample):
+    def large(one):
+        return torch.full((100_000,), float(one[1]))
+
+    with rows(sample.path, large, 2, memory_budget="24MiB", prefetch_factor=10) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        run = iterator._run
+        eventually(lambda: run.ready + 1 >= 2)
+        assert run._most <= 6, "4 MB each, and no more of them than fit"
+        assert [int(batch[0, 0]) for batch in iterator] == list(range(10, 200, 10))
+
+
+# --- faults -------------------------------------------------------------------------------------------------------
+
+
+def test_an_error_comes_at_its_batch_with_the_workers_traceback(sample):
+    with rows(sample.path, functools.partial(applied.exploding, 37), 2) as loader:
+        iterator = iter(loader)
+        assert [int(next(iterator)[1][0]) for _ in range(3)] == [0, 10, 20]
+        with pytest.raises(ZeroDivisionError, match="there is a 37") as caught:
+            next(iterator)
+        assert "in exploding" in str(caught.value.__cause__)
+        assert caught.value.__notes__ == ["in sample_transform= of sample 37"]
+        assert list(iterator) == []
+        assert int(next(iter(loader))[1][0]) == 0, "the next iteration works"
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    ("function", "kind"), [(lambda _: None, TypeError), (lambda s: s[0][: s[1] % 3], RuntimeError)]
+)
+def test_what_cannot_be_collated_says_so_and_names_the_way_out(sample, function, kind, workers):
+    with rows(sample.path, function, workers) as loader:
+        iterator = iter(loader)
+        with pytest.raises(kind) as caught:
+            next(iterator)
+    assert "sample_transform=" in caught.value.__notes__[0]
+    assert "collate_fn=" in caught.value.__notes__[0]
+
+
+def test_an_exception_that_cannot_be_pickled_is_told_of(sample):
+    with rows(sample.path, applied.raising_what_stays) as loader:
+        iterator = iter(loader)
+        with pytest.raises(IsolatedProcessError, match="Unpicklable: a message") as caught:
+            next(iterator)
+        assert "in raising_what_stays" in str(caught.value.__cause__)
+
+
+def test_a_result_that_cannot_be_pickled_is_told_of(sample):
+    with rows(sample.path, applied.giving_what_stays, collate_fn=applied.listed) as loader:
+        iterator = iter(loader)
+        with pytest.raises(OptionError, match=r"batch 0 cannot leave the process of sample_workers=1.*pickle"):
+            next(iterator)
+
+
+def test_a_killed_worker_is_an_error_and_the_next_iteration_has_others(tmp_path, sample):
+    with rows(sample.path, functools.partial(applied.hanging, 25, str(tmp_path)), 2) as loader:
+        iterator = iter(loader)
+        first = [next(iterator) for _ in range(2)]
+        before = pids_of(loader)
+        eventually(lambda: any(tmp_path.glob("[0-9]*")))
+        os.kill(int(next(tmp_path.glob("[0-9]*")).name), signal.SIGKILL)
+        with pytest.raises(IsolatedProcessError, match=r"child process \d+ of sample_workers=2 .*SIGKILL") as caught:
+            next(iterator)
+        assert caught.value.exitcode == -signal.SIGKILL
+        assert [int(y[0]) for _, y in first] == [0, 10]
+        assert int(next(iter(loader))[1][0]) == 0
+        assert not set(before) & set(pids_of(loader))
+    assert all(map(is_gone, before))
+
+
+@pytest.mark.parametrize(("function", "status"), [(applied.ending, 7), (applied.exiting, 5), (applied.interrupted, 1)])
+def test_a_function_that_ends_its_process_is_an_error(sample, function, status, capfd):
+    with rows(sample.path, functools.partial(function, 25), 2) as loader:
+        iterator = iter(loader)
+        assert [int(next(iterator)[1][0]) for _ in range(2)] == [0, 10]
+        with pytest.raises(IsolatedProcessError, match=f"ended with status {status}"):
+            next(iterator)
+
+
+def test_a_worker_that_sleeps_for_ever_is_ended_by_the_timeout(tmp_path, sample):
+    with rows(sample.path, functools.partial(applied.hanging, 5, str(tmp_path)), timeout=2) as loader:
+        iterator = iter(loader)
+        pids = pids_of(loader)
+        with pytest.raises(LoaderTimeoutError, match="no batch within timeout=2"):
+            next(iterator)
+        assert all(map(is_gone, pids))
+
+
+def test_a_worker_that_sleeps_for_ever_does_not_outlive_close(tmp_path, sample):
+    with rows(sample.path, functools.partial(applied.hanging, 5, str(tmp_path))) as loader:
+        iterator = iter(loader)
+        pids = pids_of(loader)
+        eventually(lambda: any(tmp_path.glob("[0-9]*")))
+    assert iterator.is_closed
+    assert all(map(is_gone, pids))
+
+
+def test_a_fork_beside_threads_that_hold_locks_works(sample):
+    lock, held = threading.Lock(), threading.Event()
+
+    def hold():
+        with lock:
+            held.set()
+            over.wait()
+
+    over = threading.Event()
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    try:
+        with rows(sample.path, applied.as_it_is, 2) as loader:
+            for _ in range(3):
+                assert len(list(loader)) == 20
+    finally:
+        over.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("name", ["sample_transform", "collate_fn", "transform", "worker_init_fn"])
+def test_a_lambda_is_refused_where_it_cannot_go_and_the_way_out_is_named(sample, method, name):
+    given = {"sample_transform": applied.as_it_is, "multiprocessing_context": method, name: lambda one: one}
+    given |= {"transform_workers": 1} if name == "transform" else {"sample_workers": 1}
+    with pytest.raises(OptionError, match=rf"{name}=<function .*top level of a module.*multiprocessing_context='fork'"):
+        H5StreamLoader(sample.path, **given)
+
+
+def test_an_error_of_the_file_comes_at_its_batch(sample):
+    damage_chunk(sample.path, 3)
+    with rows(sample.path, applied.as_it_is, 2) as loader:
+        iterator = iter(loader)
+        assert [int(next(iterator)[1][0]) for _ in range(9)] == list(range(0, 90, 10))
+        with pytest.raises(CorruptChunkError):
+            next(iterator)
+
+
+def test_leaving_the_loop_and_beginning_again_gives_whole_epochs(sample):
+    with rows(sample.path, applied.slow, 2) as loader:
+        for _ in range(3):
+            for _, y in loader:
+                assert y.tolist() == list(range(10))
+                break
+        loader.set_epoch(0)
+        assert torch.cat([y for _, y in loader]).tolist() == list(range(200))
+
+
+def test_closing_while_another_thread_waits_ends_its_wait(tmp_path, sample):
+    loader = rows(sample.path, functools.partial(applied.hanging, 0, str(tmp_path)))
+    iterator, found = iter(loader), []
+
+    def wait():
+        try:
+            next(iterator)
+        except LoaderClosedError as error:
+            found.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    eventually(lambda: any(tmp_path.glob("[0-9]*")))
+    loader.close()
+    thread.join(20)
+    assert len(found) == 1
+
+
+def test_ctrl_c_ends_the_wait_and_leaves_nothing(tmp_path, sample):
+    loader = rows(sample.path, functools.partial(applied.hanging, 0, str(tmp_path)))
+    iterator = iter(loader)
+    pids = pids_of(loader)
+
+    def interrupt():
+        eventually(lambda: any(tmp_path.glob("[0-9]*")))
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    with pytest.raises(KeyboardInterrupt):  # noqa: PT012 (it may come before the wait)
+        thread.start()
+        next(iterator)
+    thread.join()
+    loader.close()
+    assert all(map(is_gone, pids))
+
+
+def left_open():
+    """Give what a loader may leave behind: processes, descriptors, threads, and entries of /dev/shm."""
+    gc.collect()
+    children = {child.pid for child in psutil.Process().children(recursive=True)}
+    threads = {thread.name for thread in threading.enumerate() if "h5stream" in thread.name}
+    return children, len(os.listdir("/proc/self/fd")), threads, set(os.listdir("/dev/shm"))
+
+
+def mapped():
+    return sum("memfd:h5stream" in line for line in Path("/proc/self/maps").read_text().splitlines())
+
+
+@pytest.mark.parametrize("rounds", [20, pytest.param(2000, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
+def test_starting_and_stopping_leaves_nothing_behind(tmp_path, rounds):
+    path = write_sample(tmp_path, rows=40).path
+
+    def one(k):
+        with rows(path, applied.as_it_is, 1 + k % 2) as loader:
+            for number, _ in enumerate(loader):
+                if k % 3 and number == k % 4:
+                    break
+            if k % 5 == 0:
+                os.kill(pids_of(loader)[0], signal.SIGKILL)
+
+    for k in range(4):
+        one(k)
+    before, maps = left_open(), mapped()
+    for k in range(rounds):
+        one(k)
+    eventually(lambda: left_open() == before)
+    assert mapped() <= maps
+
+
+# --- what is asked for ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"sample_workers": 2}, "sample_workers= are processes for sample_transform="),
+        ({"transform_workers": 2}, "transform_workers= are processes for transform="),
+        ({"sample_transform": 5}, "sample_transform= takes a callable or None, not 5"),
+        ({"sample_transform": print, "sample_workers": -1}, "sample_workers= takes a number of processes"),
+        (
+            {"sample_transform": print, "transform": print, "sample_workers": 2, "transform_workers": 3},
+            "sample_workers=2 and transform_workers=3 are the same processes",
+        ),
+        (
+            {"sample_transform": print, "sample_workers": 1, "multiprocessing_context": "thread"},
+            "multiprocessing_context= takes 'spawn', 'forkserver' or 'fork'",
+        ),
+        ({"sample_transform": print, "window_device": "cpu"}, "window_device= shuffles whole fields"),
+    ],
+)
+def test_wrong_arguments_are_refused_at_once(sample, given, said):
+    with pytest.raises(OptionError, match=said):
+        H5StreamLoader(sample.path, **given)
