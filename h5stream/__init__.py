@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from h5stream.dataset import H5Dataset, collate
     from h5stream.engine.statistics import LoaderStatistics
     from h5stream.errors import H5StreamError
+    from h5stream.field_statistics import FieldStatistics
     from h5stream.loader import H5StreamLoader
+    from h5stream.mixture import Mixture
     from h5stream.monitor import SystemMonitor
     from h5stream.order.blocks import Blocks
     from h5stream.order.epoch import Order, Window
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from h5stream.repacking.rewrite import RepackResult
     from h5stream.sampler import ChunkBatchSampler
     from h5stream.samples.boxes import Boxes
-    from h5stream.samples.columns import Padding, SampleNumber, Values
+    from h5stream.samples.columns import Padding, SampleNumber, SourceNumber, Values
     from h5stream.samples.objects import Objects
     from h5stream.samples.rows import Rows
     from h5stream.samples.segments import Bounds, Ends, Ids, Lengths
@@ -56,6 +58,7 @@ _HOMES = {
     "Ends": "h5stream.samples.segments",
     "EpochSummary": "h5stream.advice.epoch_summary",
     "Field": "h5stream.storage.fields",
+    "FieldStatistics": "h5stream.field_statistics",
     "GpuPreset": "h5stream.training.presets",
     "H5Dataset": "h5stream.dataset",
     "H5StreamError": "h5stream.errors",
@@ -63,6 +66,7 @@ _HOMES = {
     "Ids": "h5stream.samples.segments",
     "Lengths": "h5stream.samples.segments",
     "LoaderStatistics": "h5stream.engine.statistics",
+    "Mixture": "h5stream.mixture",
     "Objects": "h5stream.samples.objects",
     "Order": "h5stream.order.epoch",
     "Packed": "h5stream.structure",
@@ -73,6 +77,7 @@ _HOMES = {
     "Rows": "h5stream.samples.rows",
     "SampleNumber": "h5stream.samples.columns",
     "Sequences": "h5stream.samples.sequences",
+    "SourceNumber": "h5stream.samples.columns",
     "SparseRows": "h5stream.structure",
     "StagedFiles": "h5stream.staging",
     "SystemMonitor": "h5stream.monitor",
@@ -105,6 +110,7 @@ __all__ = [
     "Ends",
     "EpochSummary",
     "Field",
+    "FieldStatistics",
     "GpuPreset",
     "H5Dataset",
     "H5StreamError",
@@ -112,6 +118,7 @@ __all__ = [
     "Ids",
     "Lengths",
     "LoaderStatistics",
+    "Mixture",
     "Objects",
     "Order",
     "Packed",
@@ -122,6 +129,7 @@ __all__ = [
     "Rows",
     "SampleNumber",
     "Sequences",
+    "SourceNumber",
     "SparseRows",
     "StagedFiles",
     "SystemMonitor",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -19,14 +20,19 @@ from h5stream.engine.reader import RowReader
 from h5stream.engine.slots import Memory, SlotFormat, address_of, map_memory
 from h5stream.engine.tasks import Destination
 from h5stream.errors import OptionError
+from h5stream.field_statistics import FieldStatistics, statistics_of
 from h5stream.order.blocks import Blocks, block_numbers, blocks_by, listed_blocks, make_blocks, row_numbers, select_rows
 from h5stream.order.draws import RandomStarts
 from h5stream.order.epoch import Window
 from h5stream.order.places import Places, place_dtype
+from h5stream.order.weights import SourceShares
 from h5stream.samples.box_space import BoxSpace
+from h5stream.samples.objects import Objects
+from h5stream.samples.sequences import Sequences
 from h5stream.samples.space import SequenceSpace
+from h5stream.splitting import BY, codes_of, group_numbers, parts_of, repeated, warn_of_leaks
 from h5stream.storage.extents import SampleKind
-from h5stream.storage.fields import Fields, Source
+from h5stream.storage.fields import Asked, Field, Fields, SampleShape, Source, read_request
 from h5stream.storage.joining import joined_layout
 from h5stream.storage.layout import DIRECT, HEAP, SampleLayout
 from h5stream.storage.opening import open_layout
@@ -36,6 +42,8 @@ REUSED_NBYTES = 32 * 1024 * 1024
 """The C library gives memory of fewer bytes again once it is freed; mapping it afresh costs more than reading into it.
 Source: ``mallopt(3)``, M_MMAP_THRESHOLD, whose limit this is."""
 
+_VALUES_NBYTES = 64 * 1024 * 1024
+"""What is read together of a field that a split goes by."""
 _CACHED_BLOCK_NBYTES = 8 * 1024 * 1024
 
 
@@ -46,6 +54,9 @@ class _Known(NamedTuple):
     rows: NDArray[np.int64] | None
     numpy: bool
     cache: BlockCache
+    asked: tuple[tuple[Asked, SampleKind | None], ...] = ()
+    """What was asked for, of each that was joined: for fields besides."""
+    shares: SourceShares | None = None
 
     @property
     def total(self) -> int:
@@ -106,6 +117,8 @@ class H5Dataset(Dataset[Any]):
     ----------
     layout : SampleLayout
         The fields and how their bytes are reached.
+    shares : SourceShares or None
+        Of a `Mixture`: what share of an epoch each source has.
 
     Raises
     ------
@@ -140,8 +153,9 @@ class H5Dataset(Dataset[Any]):
     ) -> None:
         known = source if isinstance(source, _Known) else _known(source, fields)
         if known is None:
-            layout = open_layout(cast(Source, source), fields, samples=samples, allow_external=allow_external)
-            known = _Known(layout, None, numpy, BlockCache())
+            asked = read_request(cast(Source, source), fields)
+            layout = open_layout(asked, samples=samples, allow_external=allow_external)
+            known = _Known(layout, None, numpy, BlockCache(), ((replace(asked, shape=layout.shape), samples),))
         elif samples is not None:
             raise OptionError("samples= belongs to the H5Dataset that was given; say there what a sample is")
         self.layout: SampleLayout = known.layout
@@ -150,9 +164,11 @@ class H5Dataset(Dataset[Any]):
         self._drawn = None if self._starts is None else self._starts.numbers(seed=0, epoch=0)
         self._seed_and_epoch = 0, 0
         self._numpy: bool = numpy or known.numpy
+        self.shares = known.shares
         if self._numpy:
             _check_numpy_has(self.layout)
         self._reader, self._assembler, self._cache = RowReader(self.layout), Assembler(self.layout), known.cache
+        self._asked = known.asked
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_cache": None}
@@ -182,11 +198,11 @@ class H5Dataset(Dataset[Any]):
             self._drawn = self._starts.numbers(seed=seed, epoch=epoch)
 
     def __repr__(self) -> str:
-        names = ", ".join(f.name for f in self.layout.fields)
+        names = ", ".join(self.layout.shape.keys)
         what, space = "rows" if self.layout.space is None else "samples", self.layout.space
         short = f"; {space.left_out:,} segment(s) that have no sample left out" if space and space.left_out else ""
         short += f"; {self.layout.asked:,} object(s) were asked of HDF5" if self.layout.asked else ""
-        return f"H5Dataset({len(self):,} {what} of {names}; {len(self.layout.files)} file(s){short})"
+        return f"H5Dataset({len(self):,} {what} of {names}; {len(self.layout.file_sizes)} file(s){short})"
 
     def close(self) -> None:
         """Close the files; the next read opens them again."""
@@ -244,6 +260,164 @@ class H5Dataset(Dataset[Any]):
         """
         return self._over_rows(row_numbers(indices, len(self)))
 
+    def split(self, *shares: Any, seed: int = 0, by: Any = None, stratify: Any = None) -> tuple[H5Dataset, ...]:
+        """Split the samples into parts, such as one to train with and one to validate with.
+
+        Which sample goes where is a function of `seed` and the data alone: the same on every machine and rank, and in
+        every epoch.
+
+        Parameters
+        ----------
+        *shares : float or int
+            Of each part: fractions that add up to 1, or numbers of samples; one of them gives two parts, it and the
+            rest. A sequence of them will do as well. A part ends where the sum of the fractions so far falls, rounded
+            to the nearest sample, halves up.
+        seed : int
+            Another seed gives other parts.
+        by : str, field or array-like, optional
+            What must not be torn: a field or dataset of one value a sample (``"patient_id"``), or an array of them;
+            ``"segment"`` (an episode, a group, a volume), ``"file"``, or ``"block"``: samples of the same chunks, so
+            that no chunk is read for two parts. Groups are dealt out greedily, large ones first, each to the part that
+            lacks most of what it has: sizes are right to within a group.
+        stratify : str, field or array-like, optional
+            What each part is to have in equal shares, such as ``"label"``: one of few values a sample. Without `by`
+            that is so to within one sample of each value; with it, as far as groups allow.
+
+        Returns
+        -------
+        tuple of H5Dataset
+            A dataset for each part; the files are not opened again. ``part.rows`` are the numbers of its samples.
+
+        Raises
+        ------
+        OptionError
+            If shares do not add up, a part would be empty, or there is not one value for each sample.
+
+        Warns
+        -----
+        LeakWarning
+            If samples share rows, as overlapping sequences do, and `by` is None.
+
+        Examples
+        --------
+        >>> import h5py, tempfile, os
+        >>> path = os.path.join(tempfile.mkdtemp(), "a.h5")
+        >>> with h5py.File(path, "w") as f:
+        ...     f["x"], f["patient"] = np.arange(8), [1, 1, 2, 2, 3, 3, 4, 4]
+        >>> train, val = H5Dataset(path, "x").split(0.75, by="patient")
+        >>> train.rows, val[:]
+        (array([0, 1, 2, 3, 6, 7]), tensor([4, 5]))
+        """
+        if len(shares) == 1 and isinstance(shares[0], (list, tuple, np.ndarray)):
+            (shares,) = shares
+        total = len(self)
+        strata = None if stratify is None else codes_of(self._values(stratify, "stratify="), total, "stratify=")
+        if isinstance(by, str) and by in BY:
+            are_objects = all(isinstance(samples, Objects) for _, samples in self._asked)
+            numbers = group_numbers(self.layout, self.rows, by, self.blocks, are_objects=are_objects)
+            groups: Any = codes_of(numbers, total, "by=")
+        elif by is not None:
+            groups = codes_of(self._values(by, "by="), total, "by=")
+        else:
+            warn_of_leaks(self.layout, self.rows, stacklevel=3)
+            groups = repeated(self.rows)
+        seed = _checked_seed(seed)
+        return tuple(
+            self._over_rows(part) for part in parts_of(tuple(shares), total, seed=seed, groups=groups, strata=strata)
+        )
+
+    def statistics(self, fields: Any = None, *, axis: Any = None) -> dict[str, FieldStatistics]:
+        """Find mean, standard deviation, extremes, NaNs and counts of values in one pass over the files.
+
+        Of these samples, as often as they have a value: of a part of a split, of that part alone; of samples that
+        overlap or are padded, what batches have. They are kept in the user's cache folder, so that a second call reads
+        nothing, as long as the files stay what they are: ``h5stream inspect FILE --forget`` drops them, and
+        ``H5STREAM_CATALOGUE=0`` in the environment does without.
+
+        Parameters
+        ----------
+        fields : str or sequence of str, optional
+            Which fields; by default all, of text the counts alone.
+        axis : int, sequence of int or mapping, optional
+            Axes of a sample that each have numbers of their own for each index: -1 for the columns of a table or the
+            channels of images that have them last, 0 for images that have them first. A mapping names an axis for some
+            of the fields. By default there is one number a field.
+
+        Returns
+        -------
+        dict of str to FieldStatistics
+            By field; a member of a compound by its name behind a colon.
+
+        Raises
+        ------
+        OptionError
+            If there is no such field or axis.
+        H5StreamError
+            Where the files cannot be read.
+        """
+        return statistics_of(
+            self.layout,
+            self.rows,
+            fields,
+            axis,
+            lambda layout: _dataset(_Known(layout, self._rows, False, BlockCache())).blocks,
+        )
+
+    def _values(self, name: Any, what: str) -> Any:
+        """Give the value that each sample has of a field, or of a dataset beside the fields; arrays as they are."""
+        if not isinstance(name, (str, Field)):
+            return name
+        number = self.layout.field_named(name) if isinstance(name, str) else None
+        layout = self.layout if number is not None else self.with_field(name)
+        last = layout.entries[-1] if number is None else number
+        if not isinstance(last, int):
+            raise OptionError(f"split: {what} takes a field of one value a sample, and {name!r} has several members")
+        layout = layout.only([last])
+        alone = _dataset(_Known(layout, self._rows, False, BlockCache()))
+        places, step = np.arange(len(self)), max(1, _VALUES_NBYTES // max(1, layout.row_nbytes))
+        pieces = [alone.read(places[k : k + step])[layout.shape.keys[0]] for k in range(0, len(places), step)]
+        if not isinstance(pieces[0], torch.Tensor):
+            return np.array([value for piece in pieces for value in piece], dtype=object)
+        values = np.concatenate([piece.numpy() for piece in pieces])
+        if isinstance(layout.space, SequenceSpace) and layout.fields[0].steps is not None:
+            values = values[:, 0]
+        return values.reshape(len(values)) if values.size == len(values) else values
+
+    def with_field(self, name: str | Field) -> SampleLayout:
+        """Open the files again, with a field besides.
+
+        Parameters
+        ----------
+        name : str or Field
+            The field.
+
+        Returns
+        -------
+        SampleLayout
+            The fields there are, and that one behind them.
+
+        Raises
+        ------
+        OptionError
+            If it is not there for each sample.
+        """
+        layouts = []
+        for asked, samples in self._asked:
+            assert asked.shape is not None
+            field = (
+                Field(name, steps=(0,) if isinstance(samples, Sequences) else None) if isinstance(name, str) else name
+            )
+            shape = SampleShape(kind="dict", keys=(*asked.shape.keys, ""), fields=(*asked.shape.fields, field))
+            allow_external = self.layout.allow_external
+            layouts.append(open_layout(replace(asked, shape=shape), samples=samples, allow_external=allow_external))
+        found = layouts[0] if len(layouts) == 1 else joined_layout(layouts)
+        if found.samples != self.layout.samples:
+            raise OptionError(
+                f"{name!r} is not there for each of {self.layout.samples:,} samples, but for {found.samples:,}; see "
+                "whether the files have changed since they were opened"
+            )
+        return found
+
     def _over_rows(self, places: NDArray[np.int64]) -> H5Dataset:
         return _dataset(self._known._replace(rows=self._known.chosen(places)))
 
@@ -264,7 +438,7 @@ class H5Dataset(Dataset[Any]):
 
     @property
     def _known(self) -> _Known:
-        return _Known(self.layout, self._rows, self._numpy, self._cache)
+        return _Known(self.layout, self._rows, self._numpy, self._cache, self._asked, self.shares)
 
     @property
     def rows(self) -> NDArray[np.int64] | None:
@@ -300,7 +474,8 @@ class H5Dataset(Dataset[Any]):
 
     def _shuffled_blocks(self, rows: NDArray[np.int64] | None) -> Blocks:
         chunks = self.layout.looked_up_chunks()
-        return self._blocks_of(rows) if chunks is None else blocks_by(chunks if rows is None else chunks[rows], rows)
+        blocks = self._blocks_of(rows) if chunks is None else blocks_by(chunks if rows is None else chunks[rows], rows)
+        return blocks if self.shares is None else self.shares.stratified(blocks)
 
     def _blocks_of(self, rows: NDArray[np.int64] | None) -> Blocks:
         layout = self.layout
@@ -310,7 +485,7 @@ class H5Dataset(Dataset[Any]):
         if isinstance(layout.space, BoxSpace):
             return blocks_by(layout.chunks_of_boxes(numbers), rows)
         anchors = layout.space.anchors_of(numbers)
-        return blocks_by(block_numbers(layout.file_starts, layout.block_rows, anchors), rows)
+        return blocks_by(block_numbers(layout.file_starts, layout.block_rows, anchors), rows, anchors)
 
     def blocks_for(self, shuffle: bool) -> Blocks:
         """Cut the rows into the blocks of an epoch; one that is not shuffled keeps the order of `listed`.
@@ -486,6 +661,12 @@ class H5Dataset(Dataset[Any]):
         return with_tensors(sample_of(block, row - first), _copied)
 
 
+def _checked_seed(seed: Any) -> int:
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
+        raise OptionError(f"split: seed= takes a non-negative integer, not {seed!r}")
+    return int(seed)
+
+
 def _copied(tensor: torch.Tensor) -> torch.Tensor:
     # By NumPy, in this thread: torch copies with a team of threads, which a forked child waits for in vain.
     copy = torch.empty_like(tensor)
@@ -545,9 +726,9 @@ def opened(source: Any, fields: Fields = None) -> H5Dataset | None:
             raise OptionError(f"a Subset needs a dataset whose rows it names, not {source.dataset!r}")
         return inner.listed(source.indices)
     if isinstance(source, ConcatDataset):
-        return _joined(source.datasets, fields)
+        return joined(source.datasets, fields)
     if isinstance(source, (list, tuple)) and any(isinstance(one, Dataset) for one in source):
-        return _joined(source, fields)
+        return joined(source, fields)
     if not isinstance(source, Dataset):
         return None
     if not isinstance(source, H5Dataset):
@@ -560,7 +741,8 @@ def opened(source: Any, fields: Fields = None) -> H5Dataset | None:
     return source
 
 
-def _joined(sources: Sequence[Any], fields: Fields) -> H5Dataset:
+def joined(sources: Sequence[Any], fields: Fields = None) -> H5Dataset:
+    """Give the dataset of several, one behind the other; see `opened`."""
     parts = [opened(source, fields) for source in sources]
     paths = [source for source, part in zip(sources, parts, strict=True) if part is None]
     if paths:
@@ -568,13 +750,16 @@ def _joined(sources: Sequence[Any], fields: Fields) -> H5Dataset:
     known = [part for part in parts if part is not None]
     if len(known) == 1:
         return known[0]
+    if any(part.shares is not None for part in known):
+        raise OptionError("a Mixture stands among datasets that are read one behind the other; mix all sources in one")
     layout = joined_layout([part.layout for part in known])
     chosen = None
     if any(part._rows is not None for part in known):
         starts = np.cumsum([0] + [part.layout.samples for part in known])
         own = (np.arange(part.layout.samples) if part._rows is None else part._rows for part in known)
         chosen = np.concatenate([rows + start for rows, start in zip(own, starts, strict=False)])
-    return _dataset(_Known(layout, chosen, all(part._numpy for part in known), BlockCache()))
+    asked = tuple(one for part in known for one in part._asked)
+    return _dataset(_Known(layout, chosen, all(part._numpy for part in known), BlockCache(), asked))
 
 
 class Samples(list[Any]):

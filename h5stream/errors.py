@@ -323,9 +323,23 @@ class MissingExtraError(H5StreamError, ImportError):
     """An optional dependency is not installed; the message says which extra brings it."""
 
 
+class SlowSamplerWarning(UserWarning):
+    """A sampler that draws at random decides the order row by row, which costs a chunk a row where chunks are decoded.
+
+    The message says what to write instead. A sampler of torch's own is recognised and costs nothing.
+    """
+
+
 class WeakShuffleWarning(UserWarning):
     """A loader's windows hold few blocks of the file, so that batches of sorted data see few kinds of rows.
 
     The message has the figures and the ways out. Said once for each loader that shuffles. Where rows lie in random
     order in the file it means nothing: ``warnings.simplefilter("ignore", h5stream.errors.WeakShuffleWarning)``.
+    """
+
+
+class LeakWarning(UserWarning):
+    """Parts of a split share data, because samples overlap; the message has the way out.
+
+    Where that is meant: ``warnings.simplefilter("ignore", h5stream.errors.LeakWarning)``.
     """

@@ -26,6 +26,7 @@ from h5stream.sized_batches import sized_batches
 from h5stream.storage.extents import SampleKind
 from h5stream.storage.fields import Fields, Source
 from h5stream.structure import copy_batch
+from h5stream.weighting import epoch_draws, recognised
 
 
 class H5StreamLoader:
@@ -43,7 +44,7 @@ class H5StreamLoader:
         True for the two-level shuffle, another one each epoch. Default False.
     sampler, batch_sampler : iterable, optional
         An order of your own, as in DataLoader. Rows that lie apart cost a chunk each; the loader's own
-        shuffle does not.
+        shuffle does not. torch's own random samplers are read as what they mean, such as `weights`, in that shuffle.
     num_workers : int, optional
         Reader threads. By default as many as the machine allows and scratch fits; 0 reads in the asking thread.
     collate_fn : callable, optional
@@ -57,16 +58,20 @@ class H5StreamLoader:
     timeout : float
         Seconds to wait for a batch; 0 waits as long as it takes. Has no effect with ``num_workers=0``.
     worker_init_fn : callable, optional
-        Called with the thread's number in each reader thread before it reads.
+        Called with the thread's number in each reader thread before it reads; with `sample_workers`, with the
+        process's number in each of those instead.
     generator : torch.Generator, optional
         The seed is drawn from it once, unless `seed` is given, which many ranks need: each would draw its own.
     prefetch_factor : int, optional
-        Batches that are held ready on `device`. Has no effect on the host, where a window is read ahead.
+        Batches that are held ready on `device`, or that each of `sample_workers` has at a time. Has no effect on the
+        host otherwise, where a window is read ahead.
     persistent_workers : bool
         Has no effect: readers are threads, and the next epoch's first window is read while this one's last batches
         are consumed. It is held until that epoch begins, the loader is closed or gone.
-    multiprocessing_context, pin_memory_device, in_order : optional
-        Have no effect: readers are threads, and batches always come in order.
+    multiprocessing_context : str or context, optional
+        How `sample_workers` are started: "spawn" (the default), "forkserver" or "fork". Readers are threads.
+    pin_memory_device, in_order : optional
+        Have no effect: batches always come in order.
     device : torch.device or str, optional
         Where batches are wanted. On a GPU every batch crosses in one copy, beside the training step,
         `prefetch_factor` (default 2) batches ahead; casts and `transform` run there, on a side stream.
@@ -89,7 +94,8 @@ class H5StreamLoader:
         Rows that are shuffled with one another. ``"auto"`` is the most of 4 batches, 1,024 blocks and 256 MiB within
         the budget; ``"all"`` is an exact global shuffle.
     memory_budget : int or str, optional
-        Bytes that slots, windows, plans and scratch may take together, as a number or a text such as ``"4GiB"``.
+        Bytes that slots, windows, plans, scratch and kept rows may take together, as a number or a text such as
+        ``"4GiB"``.
         Default 2 GiB, at most a quarter of the machine's, which loaders that were given none share.
     transform : callable, optional
         Applied to each whole batch, in the thread that asks for it. The batch is its own to change: in place
@@ -120,6 +126,31 @@ class H5StreamLoader:
     bucket : bool or str
         Batches of samples of like lengths of that field, or of the one named, so that little is padded; needs
         ``shuffle=True``.
+    keep : "auto" or "never"
+        Whether rows stay in memory once they are decoded, as many as `memory_budget` has room for beside all else:
+        later epochs gather them instead of decoding them again, in the same order. They go with the loader or `close`,
+        and while others that were given no budget need the room.
+    weights : array-like or str, optional
+        How likely each sample is, as numbers in any unit or the name of a field that has them: each draw of an epoch
+        takes any sample by its weight. With this and the next three, ``shuffle`` is True unless False is given, and
+        samples come in the loader's own windows, whose chunks are decoded once however often samples come.
+    balance : str, mapping or array-like, optional
+        A field of few values, or a value for each sample: an epoch has as many of each. ``{"label": {0: 0.9, 1: 0.1}}``
+        says other shares. In a class each sample comes as often as any other, but for one.
+    samples_per_epoch : int, optional
+        Samples of an epoch, of all ranks together; by default as many as there are. Alone it takes the next so many of
+        an endless line of shuffled epochs.
+    replacement : bool, optional
+        Whether an epoch may have a sample more than once. Default True, with `weights` and `balance`; False takes of
+        those that are left by their weights, or as many of each class as the rarest has.
+    sample_transform : callable, optional
+        Applied to each sample, as ``H5Dataset[i]`` gives it, before samples are collated. What it draws with Python's,
+        NumPy's or torch's global generators is a function of seed, epoch and sample, however many workers there are.
+    sample_workers : int, optional
+        Processes that apply `sample_transform` and `collate_fn`. Default 0: done in the thread that asks for batches.
+    transform_workers : int, optional
+        Processes that apply `transform`, with random numbers that are a function of seed, epoch and batch; the same
+        ones as `sample_workers`. Default None: applied in the thread that asks for batches.
 
     Raises
     ------
@@ -193,16 +224,30 @@ class H5StreamLoader:
         order: OrderFactory | None = None,
         max_batch_rows: int | Mapping[str, int] | None = None,
         bucket: bool | str = False,
+        keep: str = "auto",
+        weights: str | Any = None,
+        balance: str | Mapping[str, Mapping[Any, float]] | Any = None,
+        samples_per_epoch: int | None = None,
+        replacement: bool | None = None,
+        sample_transform: Callable[[Any], Any] | None = None,
+        sample_workers: int | None = None,
+        transform_workers: int | None = None,
     ) -> None:
-        settings = Settings.of(locals()).opened()
+        asked = Settings.of(locals())
+        settings, followed = recognised(asked.opened())
         self.dataset, self._give_back = settings.staged(self)
-        layout = self.dataset.layout
+        layout = settings.seeded(self.dataset.layout)
+        blocks = self.dataset.blocks_for(settings.shuffle)
+        draws = epoch_draws(asked, settings, self.dataset, blocks)
         backend = backend_of(settings, layout)
         sized = sized_batches(self.dataset, settings.max_batch_rows, settings.bucket)
-        self._sizing, given = sizing_for(settings, self.dataset, settings.given_order(self.dataset), sized, backend)
+        listed = settings.given_order(self.dataset)
+        self._sizing, given = sizing_for(settings, self.dataset, listed, sized, backend, draws)
         footprint = self._sizing.choose(settings.window)
         route = route_for(settings, layout, footprint, self._sizing.most_rows, backend)
-        self._cursor = Cursor(settings, self.dataset, given, footprint, sized)
+        self._cursor = Cursor(
+            settings, self.dataset, given, footprint, sized, blocks=blocks, draws=draws, followed=followed
+        )
         engine = engine_for(settings, layout, footprint, route, self._cursor)
         self._iterations = Iterations(engine, route, self._cursor, footprint)
         self._iterators: weakref.WeakSet[LoaderIterator] = weakref.WeakSet()

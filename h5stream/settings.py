@@ -18,13 +18,15 @@ from h5stream import allowance
 from h5stream.dataset import H5Dataset, opened
 from h5stream.engine.budget import check_budget, default_budget
 from h5stream.errors import OptionError
+from h5stream.order.drawn import SeedsColumn
 from h5stream.order.listed import GivenOrder
 from h5stream.order.users import OrderFactory, Ranks
 from h5stream.order.windows import check_window
 from h5stream.ranks import checked_ranks
 from h5stream.staging.loading import stage_layout, with_mapped_files
+from h5stream.storage.layout import FieldLayout, SampleLayout
 from h5stream.workers.guard import opened_by_child
-from h5stream.workers.importing import checked_isolation
+from h5stream.workers.importing import checked_isolation, checked_method
 
 DEFAULT_BATCH_ROWS = 8192
 """Large enough that nothing is done per row that could be done per batch."""
@@ -72,6 +74,14 @@ class Settings:
     order: OrderFactory | None
     max_batch_rows: int | Mapping[str, int] | None
     bucket: bool | str
+    keep: str
+    weights: Any
+    balance: Any
+    samples_per_epoch: int | None
+    replacement: bool | None
+    sample_transform: Callable[[Any], Any] | None
+    sample_workers: int | None
+    transform_workers: int | None
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Settings:
@@ -83,16 +93,22 @@ class Settings:
             If one is wrong, or two contradict each other.
         """
         settings = cls(**{field.name: given[field.name] for field in fields(cls)})
-        for name in ("collate_fn", "worker_init_fn", "transform", "order"):
+        for name in ("collate_fn", "worker_init_fn", "transform", "order", "sample_transform"):
             _check_callable(name, given[name])
         settings._check_order_is_decided_once()
         settings._check_batches_are_sized_once()
         settings._check_device_window()
+        settings._check_workers()
         check_window(settings.window)
         checked_ranks(settings.rank, settings.world_size, listed=settings.is_listed)
         if settings.memory_budget is not None:
             check_budget(settings.memory_budget)
         checked_isolation(settings.isolation)
+        if settings.keep not in ("auto", "never"):
+            raise OptionError(
+                f"keep= takes 'auto' (rows stay in memory once they are decoded, within memory_budget) or 'never', not "
+                f"{settings.keep!r}"
+            )
         generator = settings.generator
         if generator is not None and not isinstance(generator, torch.Generator):
             raise OptionError(f"generator= takes a torch.Generator, not {generator!r}")
@@ -100,13 +116,22 @@ class Settings:
             settings,
             batch_size=_count("batch_size", settings.batch_size, 1, "a positive whole number of rows"),
             num_workers=_count("num_workers", settings.num_workers, 0, "a non-negative number of reader threads"),
+            sample_workers=_count("sample_workers", settings.sample_workers, 0, "a number of processes, 0 for none"),
+            transform_workers=_count("transform_workers", settings.transform_workers, 0, "a number of processes"),
             seed=_count("seed", settings.seed, 0, "a non-negative integer"),
             timeout=_checked_timeout(settings.timeout),
-            shuffle=bool(settings.shuffle),
+            samples_per_epoch=_count(
+                "samples_per_epoch", settings.samples_per_epoch, 1, "a positive number of samples"
+            ),
+            shuffle=settings.is_drawn if settings.shuffle is None else bool(settings.shuffle),
         )
 
     def _check_order_is_decided_once(self) -> None:
         """Refuse what contradicts itself, by the same rules as DataLoader."""
+        for name in ("sampler", "batch_sampler"):
+            given = getattr(self, name)
+            if given is not None and not hasattr(given, "__iter__") and not hasattr(given, "__getitem__"):
+                raise OptionError(f"{name}= takes an iterable of row numbers, or of lists of them, not {given!r}")
         others = self.shuffle or self.sampler is not None or self.drop_last
         if self.order is not None and (others or self.batch_sampler is not None):
             raise OptionError(
@@ -154,7 +179,36 @@ class Settings:
                 "window_device= gathers whole windows, so on_error='skip' cannot leave rows out; drop one"
             )
 
+    def _check_workers(self) -> None:
+        """Refuse workers that have nothing to do, and what cannot be done to single samples."""
+        for name, of in (("sample_workers", "sample_transform"), ("transform_workers", "transform")):
+            if getattr(self, name) is not None and getattr(self, of) is None:
+                raise OptionError(f"{name}= are processes for {of}=, which was not given; leave one out or give both")
+        if self.sample_workers is not None and self.transform_workers not in (None, self.sample_workers):
+            raise OptionError(
+                f"sample_workers={self.sample_workers} and transform_workers={self.transform_workers} are the same "
+                "processes, so both must be the same number; leave one of them out"
+            )
+        if not self.applies_functions:
+            return
+        if self.window_device is not None:
+            raise OptionError(
+                "window_device= shuffles whole fields on the device, so sample_transform= and transform_workers= must "
+                "be left out; device= takes their batches there"
+            )
+        if self.workers:
+            checked_method(self.multiprocessing_context)
+            if not hasattr(os, "memfd_create"):
+                raise OptionError("sample_workers= and transform_workers= need memfd_create, which only Linux has")
+
     # --- what follows from them -------------------------------------------------------------------------
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether samples come as often as they are drawn: shuffled, unless that is refused."""
+        asked = (self.weights, self.balance, self.samples_per_epoch, self.replacement)
+        sources = (self.dataset, getattr(self.dataset, "dataset", None))  # a Mixture, or a Subset of one
+        return any(one is not None for one in (*asked, *(getattr(source, "shares", None) for source in sources)))
 
     @property
     def is_listed(self) -> bool:
@@ -165,6 +219,21 @@ class Settings:
     def is_isolated(self) -> bool:
         """Whether a process of its own reads."""
         return self.isolation == "process"
+
+    @property
+    def applies_functions(self) -> bool:
+        """Whether functions of the user are applied with random numbers that samples decide, wherever that is."""
+        return self.sample_transform is not None or self.transform_workers is not None
+
+    @property
+    def may_repeat(self) -> bool:
+        """Whether a sample may come more than once in an epoch."""
+        return self.is_listed or self.order is not None or (self.is_drawn and self.replacement is not False)
+
+    @property
+    def workers(self) -> int:
+        """Processes that apply them."""
+        return self.sample_workers or self.transform_workers or 0
 
     @property
     def batch_rows(self) -> int | None:
@@ -238,6 +307,14 @@ class Settings:
             rows=dataset.rows,
         )
 
+    def seeded(self, layout: SampleLayout) -> SampleLayout:
+        """Give a layout with a seed for each sample behind its fields, where functions need one."""
+        if not self.applies_functions:
+            return layout
+        seeds = FieldLayout(name="seeds", kind="array", dtype=np.dtype(np.int64), row_shape=(2,))
+        columns = (*layout.columns, (len(layout.fields), SeedsColumn()))
+        return replace(layout, fields=(*layout.fields, seeds), columns=columns)
+
     # --- the data, and other processes ------------------------------------------------------------------
 
     def opened(self) -> Settings:
@@ -273,7 +350,8 @@ class Settings:
         """
         drawn = {} if self.generator is None else {"generator": None, "seed": seed}
         arguments = {field.name: getattr(self, field.name) for field in fields(self)}
-        return arguments | {"multiprocessing_context": None} | drawn
+        method = checked_method(self.multiprocessing_context) if self.workers else None
+        return arguments | {"multiprocessing_context": method} | drawn
 
 
 def remade(kind: Any, arguments: dict[str, Any], epoch: int) -> Any:

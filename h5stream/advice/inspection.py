@@ -12,13 +12,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from h5stream import allowance
-from h5stream.advice.kinds import Kind, kinds_of
+from h5stream.advice.from_text import fields_from_text
+from h5stream.advice.kinds import Kind, form_of, kinds_of
 from h5stream.advice.layout_advice import Advice, repack_command
-from h5stream.advice.lines import loader_lines
+from h5stream.advice.lines import loader_lines, quoted
 from h5stream.advice.sample_cost import SampleCost, cost_sample
 from h5stream.engine.budget import check_budget, default_budget, threads_within
 from h5stream.errors import H5StreamError, OptionError
-from h5stream.storage.listing import MOST_DATASETS, REFUSED, DatasetEntry, list_datasets, root_fields
+from h5stream.storage.listing import MOST_DATASETS, REFUSED, DatasetEntry, Listing, list_file, root_fields
 from h5stream.storage.opening import open_layout
 
 BATCH_SIZE = 8192
@@ -97,12 +98,12 @@ def inspect_file(
     memory_budget: int | None = None,
     threads: int | None = None,
     allow_external: bool = False,
-    listing: tuple[tuple[DatasetEntry, ...], int] | None = None,
+    listing: Listing | None = None,
 ) -> Inspection:
     """Look at a file and say what shuffled batches of it cost; nothing is changed.
 
     The fields are by default the root's datasets if they agree in length, else the group of equally long datasets with
-    the most bytes; budget and threads what the loader would take here. `listing` is what `list_datasets` gives, where
+    the most bytes; budget and threads what the loader would take here. `listing` is what `list_file` gives, where
     another process was asked: libhdf5 crashes at some files. A file that cannot be opened, and named fields that cannot
     be streamed, are errors.
 
@@ -120,17 +121,19 @@ def inspect_file(
     """
     if batch_size < 1:
         raise OptionError(f"a batch has at least one row, not {batch_size}")
-    listing = listing or list_datasets(path, most=MOST_DATASETS, allow_external=allow_external)
-    entries, left_out = listing
-    kinds = kinds_of(path, entries)
+    listing = listing or list_file(path, most=MOST_DATASETS, allow_external=allow_external)
+    entries = listing.entries
+    kinds = kinds_of(path, listing)
     chosen_by, names = _choose_fields(path, entries, fields, kinds, allow_external)
+    by_path = {entry.path: entry for entry in entries}
+    forms = {name: form_of(by_path[name]) if name in by_path and not fields else quoted(name) for name in names}
     budget = default_budget(allowance.memory_total_bytes()) if memory_budget is None else check_budget(memory_budget)
     sample: SampleCost | None = None
     advice: tuple[Advice, ...] = ()
     no_sample = "" if names else _no_sample(kinds)
     try:
         if names:
-            layout = open_layout(path, names, allow_external=allow_external)
+            layout = open_layout(path, _as_fields(forms), allow_external=allow_external)
             sample, advice = cost_sample(
                 layout,
                 entries,
@@ -148,11 +151,11 @@ def inspect_file(
         file=path,
         file_nbytes=os.path.getsize(path),
         groups=_groups(entries, sample),
-        left_out=left_out,
+        left_out=listing.left_out,
         sample=sample,
         no_sample=no_sample,
         kinds=kinds,
-        lines=_lines(path, sample, advice, memory_budget, allow_external),
+        lines=_lines(path, sample, forms, advice, memory_budget, allow_external),
         advice=advice,
         repack_command=repack_command(path, advice, [d.path for d in sample.datasets] if sample else (), entries),
     )
@@ -186,6 +189,10 @@ def _choose_fields(
     return "rows", tuple(d.path for d in best.datasets if d.path in keep)
 
 
+def _as_fields(forms: Mapping[str, str]) -> list[Any]:
+    return [fields_from_text(form) for form in forms.values()]
+
+
 def _nbytes_of(kind: Kind, entries: Mapping[str, DatasetEntry]) -> float:
     return sum(entries[name].written_nbytes for name in kind.datasets if name in entries)
 
@@ -199,6 +206,7 @@ def _no_sample(kinds: Sequence[Kind]) -> str:
 def _lines(
     path: str,
     sample: SampleCost | None,
+    forms: Mapping[str, str],
     advice: Sequence[Advice],
     memory_budget: int | None,
     allow_external: bool,
@@ -208,7 +216,7 @@ def _lines(
     refused = any(one.key == "budget_too_small" for one in advice)
     return loader_lines(
         path,
-        sample.fields,
+        forms,
         batch_size=sample.batch_rows,
         memory_budget=sample.memory_budget if refused else memory_budget,
         allow_external=allow_external,

@@ -117,7 +117,15 @@ def _together(members: Sequence[tuple[_Stored, _Finding]]) -> Advice:
 def _findings(one: _Stored) -> Iterator[_Finding]:
     entry = one.entry
     # Where h5py reads, chunks and filters are its business.
-    if entry.variable_length:
+    if entry.variable_length and (entry.is_numbers_of_any_length or entry.clues.image):
+        if entry.access == VIA_H5PY:
+            yield (
+                "through_h5py",
+                f"read through h5py, under its lock and with one thread, because: {entry.reason}",
+                "store the values one behind the other, and beside them where each begins: rows=Bounds(...) takes that",
+                False,
+            )
+    elif entry.variable_length:
         yield (
             "variable_length",
             f"{entry.dtype} lies in the file's heap, where each value is looked up for itself, and a batch holds a "

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import keyword
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 Lines = tuple[str, ...]
 
@@ -29,18 +30,18 @@ def quoted(text: str) -> str:
 
 def loader_lines(
     path: str,
-    fields: Sequence[str],
+    fields: Sequence[str] | Mapping[str, str],
     *,
     batch_size: int,
     memory_budget: int | None = None,
     allow_external: bool = False,
-    rows_of: str = "",
-    repeated: Sequence[str] = (),
+    samples: str = "",
+    before: Lines = (),
 ) -> Lines:
     r"""Give the program that streams fields of a file in shuffled batches.
 
-    `rows_of` is what `Rows` takes, as Python; without it a sample is a row of the file. `repeated` are fields that a
-    group has once.
+    `fields` are names, or by name what `fields=` takes, as Python; with `samples`, what that takes, a batch is a dict.
+    `before` are lines with h5py that come before the loader.
 
     Examples
     --------
@@ -56,34 +57,61 @@ def loader_lines(
     for X, label in loader:
         ...  # your training step
     """
+    forms = fields if isinstance(fields, Mapping) else {name: quoted(name) for name in fields}
     options = [
         quoted(path),
         f"batch_size={batch_size}",
         "shuffle=True",
         *([f"memory_budget={memory_budget}"] if memory_budget is not None else []),
         *(["allow_external=True"] if allow_external else []),
-        *([f"samples=Rows(of={rows_of})"] if rows_of else []),
+        *([f"samples={samples}"] if samples else []),
     ]
-    imported = [*(["Field"] if repeated else []), "H5StreamLoader", *(["Rows"] if rows_of else [])]
+    text = fields_text(forms, as_dict=bool(samples) or any(name not in form for name, form in forms.items()))
+    imported = sorted({"H5StreamLoader", *called(samples), *(name for form in forms.values() for name in called(form))})
+    is_dict = text.startswith("{")
     return (
+        *(("import h5py",) if before else ()),
         f"from h5stream import {', '.join(imported)}",
         "",
+        *((*before, "") if before else ()),
         "loader = H5StreamLoader(",
         *(f"    {option}," for option in options),
-        *_fields_lines([*map(quoted, fields), *(f"Field({quoted(name)}, repeat=True)" for name in repeated)]),
+        *_fields_lines(text, [*_entries(forms, is_dict)]),
         ")",
-        f"for {_batch_name([*fields, *repeated])} in loader:",
+        f"for {'batch' if is_dict else _batch_name([*forms])} in loader:",
         "    ...  # your training step",
     )
 
 
-def _fields_lines(names: Sequence[str]) -> list[str]:
-    if len(names) == 1:
-        return [f"    fields={names[0]},"]
-    in_one = f"    fields=[{', '.join(names)}],"
-    if len(in_one) <= WIDTH:
+def fields_text(forms: Mapping[str, str], *, as_dict: bool) -> str:
+    """Write what ``fields=`` takes: one alone, a list, or a dict."""
+    if len(forms) == 1:
+        return next(iter(forms.values()))
+    inside = ", ".join(_entries(forms, as_dict))
+    return f"{{{inside}}}" if as_dict else f"[{inside}]"
+
+
+def called(text: str) -> set[str]:
+    """Give the names that a text in Python calls.
+
+    Examples
+    --------
+    >>> sorted(called('Field("Objects(x)", rows=Bounds("i"))'))
+    ['Bounds', 'Field']
+    """
+    calls = [node.func for node in ast.walk(ast.parse(text or "0", mode="eval")) if isinstance(node, ast.Call)]
+    return {func.id for func in calls if isinstance(func, ast.Name)}
+
+
+def _entries(forms: Mapping[str, str], as_dict: bool) -> list[str]:
+    return [f"{quoted(key)}: {form}" if as_dict else form for key, form in forms.items()]
+
+
+def _fields_lines(text: str, entries: Sequence[str]) -> list[str]:
+    in_one = f"    fields={text},"
+    if len(entries) == 1 or len(in_one) <= WIDTH:
         return [in_one]
-    return ["    fields=[", *(f"        {name}," for name in names), "    ],"]
+    return [f"    fields={text[0]}", *(f"        {entry}," for entry in entries), f"    {text[-1]},"]
 
 
 def _batch_name(fields: Sequence[str]) -> str:

@@ -72,6 +72,8 @@ class SampleCost:
     memory_budget: int
     threads: int
     """Bytes that slots, windows and scratch take at most; what they may take; reader threads."""
+    kept_rows_nbytes: int
+    """Of it, decoded rows that stay there, so that later epochs gather them."""
     decode_rows_per_s: float | None
     """Rows a second that undoing filters allows on all threads, timed on some of the file's own chunks. An upper limit:
     reading and copying come on top. None where nothing is decoded in every epoch."""
@@ -101,9 +103,8 @@ def cost_sample(
     stored = _stored_as(layout, entries)
     size, too_small = _window_size(layout, batch_size, memory_budget, threads)
     budget = too_small.needed if too_small else memory_budget
-    settings = OrderSettings(
-        batch_size=batch_size, window_rows=size.window_rows, first_window_rows=size.first_window_rows
-    )
+    rows, first_rows = size.window_rows, size.first_window_rows
+    settings = OrderSettings(batch_size=batch_size, window_rows=rows, first_window_rows=first_rows)
     order = EpochOrder(make_blocks(layout.file_starts, layout.block_rows), settings)
     batch_rows = min(batch_size, layout.rows)
     costs, rates = stream_costs(layout, order, stored, memory_budget=budget), _decode_rates(layout)
@@ -125,6 +126,7 @@ def cost_sample(
         shuffle=shuffle,
         memory_nbytes=size.needed_nbytes,
         memory_budget=budget,
+        kept_rows_nbytes=size.kept_rows_nbytes,
         threads=size.threads,
         decode_rows_per_s=_decode_rows_per_s(layout.rows, costs, rates, threads),
         first_batch=predict_first_batch(costs, rates, order, threads),

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,28 +15,20 @@ from h5stream.engine.budget import size_for
 from h5stream.engine.counters import Tally
 from h5stream.engine.footprint import TASK_NBYTES
 from h5stream.engine.plan import Placement
+from h5stream.engine.ragged import lend
 from h5stream.engine.reader import RowReader
 from h5stream.engine.slots import SlotFormat, address_of, map_memory
 from h5stream.engine.tasks import Destination, Task
-from h5stream.errors import OptionError
 from h5stream.order.epoch import EpochOrder, OrderSettings, Window
-from h5stream.samples.boxes import Boxes
-from h5stream.samples.objects import Objects
-from h5stream.samples.rows import Rows
-from h5stream.samples.segments import Bounds, Ends, Ids, Lengths
-from h5stream.samples.sequences import Sequences
-from h5stream.samples.table import Table
-from h5stream.storage.extents import SampleKind
 
 ALONE = 32
 """Samples that are read one at a time."""
 
+RAGGED_NBYTES = 256 << 20
+"""Bytes of samples of unlike lengths that are read at most."""
+
 SECONDS = 3.0
 """A window is read for so long at most; what of it is left is taken to cost as much."""
-
-KINDS: dict[str, Any] = {
-    kind.__name__: kind for kind in (Sequences, Rows, Objects, Table, Boxes, Ends, Bounds, Lengths, Ids)
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,40 +75,6 @@ class SamplesCost:
     shapes: dict[str, str] = field(default_factory=dict)
     alone: Read
     ours: Read
-
-
-def samples_from_text(text: str) -> SampleKind:
-    """Read what a sample is from text as Python has it, of literals alone.
-
-    Raises
-    ------
-    OptionError
-        If it is something else.
-
-    Examples
-    --------
-    >>> samples_from_text("Sequences(16, of=Ends('terminals'))").length
-    16
-    """
-    try:
-        made = _made(ast.parse(text.strip(), mode="eval").body)
-    except (SyntaxError, ValueError, TypeError) as error:
-        raise OptionError(
-            f"--samples takes what samples= does, such as \"Sequences(16, of='data/*')\", and {text!r} is not that: "
-            f"{error}"
-        ) from None
-    if not isinstance(made, SampleKind):
-        raise OptionError(f"--samples takes one of {', '.join(KINDS)}, not {text!r}")
-    return made
-
-
-def _made(node: ast.expr) -> Any:
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-        if node.func.id not in KINDS:
-            raise ValueError(f"{node.func.id} is none of {', '.join(KINDS)}")
-        named = {str(keyword.arg): _made(keyword.value) for keyword in node.keywords}
-        return KINDS[node.func.id](*map(_made, node.args), **named)
-    return ast.literal_eval(node)
 
 
 def cost_samples(dataset: H5Dataset, text: str, *, batch_size: int, memory_budget: int, threads: int) -> SamplesCost:
@@ -178,12 +135,16 @@ def _read(tallies: list[Tally], share: float) -> Read:
 
 def _counted(reader: RowReader, numbers: Any, seconds: float) -> tuple[Tally, float]:
     """Read samples, all to the same memory; give what was counted, and the share of them that was read."""
-    layout = reader.layout
-    slot_format = SlotFormat.for_rows(layout.fields, 1)
+    layout, wanted = reader.layout, len(numbers)
+    nothing, places = np.zeros_like(numbers), 1
+    within = nothing
+    if any(field.kind == "ragged" for field in layout.fields):  # each has memory of its own
+        numbers = numbers[: max(1, RAGGED_NBYTES // max(1, layout.row_nbytes))]
+        nothing, within, places = np.zeros_like(numbers), np.arange(len(numbers)), len(numbers)
+    slot_format = SlotFormat.for_rows(layout.fields, places)
     memory = map_memory(slot_format.nbytes)
-    objects = objects_for(layout.fields, 1)
-    nothing = np.zeros_like(numbers)
-    placement = reader.accepted(Placement.of(Window(rows=numbers, batch=nothing, within=nothing)))
+    objects = objects_for(layout.fields, places)
+    placement = reader.accepted(Placement.of(Window(rows=numbers, batch=nothing, within=within)))
     destination = Destination(
         slots=np.array([address_of(np.frombuffer(memory, dtype=np.uint8))], dtype=np.int64),
         format=slot_format,
@@ -193,13 +154,14 @@ def _counted(reader: RowReader, numbers: Any, seconds: float) -> tuple[Tally, fl
     tally = Tally()
     tools = reader.tools(tally)
     tasks: list[Task] = list(reader.plan(placement, TASK_NBYTES))
+    destination = replace(destination, ragged=lend(tasks, destination.objects, destination.row_nbytes))
     until, done = time.monotonic() + seconds, 0
     for task in _mixed(tasks):
         task.land(tools.read(task.ranges()), destination, tools)
         done += 1
         if time.monotonic() > until:
             break
-    return tally, done / max(1, len(tasks))
+    return tally, done / max(1, len(tasks)) * len(numbers) / wanted
 
 
 def _mixed(tasks: list[Task]) -> Iterator[Task]:

@@ -22,6 +22,7 @@ from h5stream.cli.options import FLAG
 from h5stream.cli.printable import never_unprintable, safe_console
 from h5stream.cli.repack import repack_command
 from h5stream.cli.stage import stage_command
+from h5stream.cli.statistics import statistics_command
 from h5stream.cli.suggest import suggest_command
 from h5stream.cli.tune import tune_command
 from h5stream.errors import H5StreamError
@@ -31,6 +32,7 @@ START = """\
 
 [bold cyan]Look[/]   inspect FILE               what is in it, what a batch costs, advice
        doctor FILE                is this machine well, and the file on it
+       statistics FILE            mean, deviation, NaNs and classes of fields
 [bold cyan]Train[/]  bench FILE                 how fast, beside an ordinary DataLoader
        diagnose FILE --step-ms 20 does the loader keep up with such a step
        tune FILE                  measure threads and windows, write a profile
@@ -78,6 +80,7 @@ _WORKFLOW: dict[str, dict[str, tuple[Callable[..., None], str]]] = {
     "Look": {
         "inspect": (inspect_command, "What is in a file, what a shuffled batch costs, advice."),
         "doctor": (doctor_command, "Is this machine well, and the file on it."),
+        "statistics": (statistics_command, "Mean, deviation, NaNs and classes of fields."),
     },
     "Train": {
         "bench": (bench_command, "How fast, beside an ordinary DataLoader."),

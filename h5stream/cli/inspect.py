@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from h5stream.cli.options import FLAG, AsJson, BatchSize, Fields, Files, MemoryBudget, Threads, files_of, listed_names
+from h5stream.cli.options import (
+    FLAG,
+    AsJson,
+    BatchSize,
+    Fields,
+    Files,
+    MemoryBudget,
+    Samples,
+    Threads,
+    field_names,
+    files_of,
+    is_python,
+    listed_names,
+    pattern_of,
+)
 from h5stream.cli.printable import safe_console
 
 
@@ -17,15 +31,7 @@ def inspect_command(
     batch_size: BatchSize = 8192,
     threads: Threads = None,
     memory_budget: MemoryBudget = None,
-    samples: Annotated[
-        str,
-        typer.Option(
-            "--samples",
-            metavar="TEXT",
-            help="What a sample is, where it is no row: \"Sequences(16, of='data/*')\".",
-            show_default=False,
-        ),
-    ] = "",
+    samples: Samples = "",
     everything: Annotated[bool, typer.Option("--all", help="List every dataset.", metavar=FLAG)] = False,
     allow_external: Annotated[
         bool, typer.Option("--allow-external", help="Follow external storage and virtual sources.", metavar=FLAG)
@@ -45,21 +51,27 @@ def inspect_command(
     Where samples=Objects(...) lie is kept in ~/.cache; H5STREAM_CATALOGUE=0 in the environment does without.
 
     Several files are shown one after the other; with --json they are a list.
+
+    Of a folder, or a pattern, whose files hold the same: what all of them are, and the first.
     """
-    from h5stream.storage.listing import MOST_DATASETS, list_datasets
+    from h5stream.storage.listing import MOST_DATASETS, list_file
     from h5stream.workers.guard import InChild
 
     if catalogue or forget:
         show_catalogue([*files_of(files)], forget, as_json)
         return
-    if samples:
-        show_samples([*files_of(files)], samples, listed_names(fields), batch_size, threads, memory_budget, as_json)
+    if samples or is_python(fields):
+        show_samples([*files_of(files)], samples, field_names(fields), batch_size, threads, memory_budget, as_json)
         return
     names, most = listed_names(fields), None if everything else MOST_DATASETS
     found = []
-    for number, path in enumerate(files_of(files)):
+    pattern = pattern_of(files)
+    paths = files_of([pattern] if pattern else files)
+    if pattern and not names and not everything and not as_json and show_files(pattern, paths, allow_external):
+        paths = paths[:1]
+    for number, path in enumerate(paths):
         # A child goes through the file first, because libhdf5 crashes at some; meanwhile the rest is imported.
-        listing = InChild(f"listing {path!r}", list_datasets, path, most=most, allow_external=allow_external)
+        listing = InChild(f"listing {path!r}", list_file, path, most=most, allow_external=allow_external)
         with listing:
             from h5stream.advice.inspection import inspect_file
             from h5stream.cli.inspect_view import print_all
@@ -76,12 +88,27 @@ def inspect_command(
         found.append(one)
         if not as_json:
             console = safe_console()
-            if number:
+            if number or pattern:
                 console.print()
             print_all(console, one, everything=everything)
     if as_json:
         values = [one.to_dict() for one in found]
         typer.echo(json.dumps(values[0] if len(values) == 1 else values, indent=2))
+
+
+def show_files(pattern: str, paths: list[str], allow_external: bool) -> bool:
+    """Show what files are that hold the same, from some of them; tell whether they do."""
+    from h5stream.storage.listing import list_files
+    from h5stream.workers.guard import InChild
+
+    with InChild(f"listing {pattern!r}", list_files, paths, allow_external=allow_external) as listing:
+        from h5stream.advice.kinds import kinds_of_files
+        from h5stream.cli.inspect_view import print_files
+
+        kinds = kinds_of_files(pattern, listing.result(), len(paths))
+    if kinds:
+        print_files(safe_console(), pattern, len(paths), kinds[0])
+    return bool(kinds)
 
 
 def show_catalogue(paths: list[str], drop: bool, as_json: bool) -> None:
@@ -107,7 +134,7 @@ def show_catalogue(paths: list[str], drop: bool, as_json: bool) -> None:
 def show_samples(
     paths: list[str],
     text: str,
-    names: list[str] | None,
+    fields: Any,
     batch_size: int,
     threads: int | None,
     memory_budget: int | None,
@@ -117,16 +144,16 @@ def show_samples(
     from dataclasses import asdict
 
     from h5stream import H5Dataset, allowance
-    from h5stream.advice.samples_cost import cost_samples, samples_from_text
+    from h5stream.advice.from_text import samples_from_text
+    from h5stream.advice.samples_cost import cost_samples
     from h5stream.cli.inspect_view import print_samples
     from h5stream.engine.budget import default_budget, threads_within
 
-    fields = None if not names else names[0] if len(names) == 1 else names
-    dataset = H5Dataset(paths, fields, samples=samples_from_text(text))
+    dataset = H5Dataset(paths, fields, samples=samples_from_text(text) if text else None)
     budget = memory_budget or default_budget(allowance.memory_total_bytes())
     cost = cost_samples(
         dataset,
-        text,
+        text or "Rows",
         batch_size=batch_size,
         memory_budget=budget,
         threads=threads or threads_within(dataset.layout, allowance.cpus(), budget),

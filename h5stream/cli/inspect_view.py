@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import math
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 
 from rich.console import Console, Group, RenderableType
@@ -13,7 +14,7 @@ from rich.text import Text
 
 from h5stream.advice.cost_in_words import count_text, counted, names_text, shape_text
 from h5stream.advice.inspection import Inspection, RowGroup
-from h5stream.advice.kinds import Kind
+from h5stream.advice.kinds import Kind, printed_of
 from h5stream.advice.layout_advice import EVERY_EPOCH, Advice
 from h5stream.advice.sample_cost import SampleCost
 from h5stream.advice.samples_cost import SamplesCost
@@ -53,7 +54,9 @@ def _heading(text: str) -> Text:
 
 def _datasets(found: Inspection, console: Console, *, everything: bool) -> Iterator[RenderableType]:
     wide = console.width >= _WIDE
-    rows = [group for group in map(_without_roles, found.groups) if group.datasets]
+    alike = {name for kind in found.kinds if kind.example for name in kind.datasets}
+    alike -= {name for kind in found.kinds for name in kind.example}
+    rows = [group for one in found.groups if (group := _without_roles(one, alike)).datasets]
     rows.sort(key=lambda group: not group.rows)
     listed = list(found.groups) if everything else rows[:_LISTED_GROUPS]
     shown = [group.datasets[: None if everything else _LISTED] for group in listed]
@@ -64,7 +67,7 @@ def _datasets(found: Inspection, console: Console, *, everything: bool) -> Itera
         yield Text(legend, style="dim")
     if everything:
         return
-    apart = sum(len(group.datasets) for group in found.groups) - sum(len(group.datasets) for group in rows)
+    apart = sum(bool(entry.role) for group in found.groups for entry in group.datasets)
     left = sum(len(group.datasets) for group in rows[len(listed) :])
     for count, what in (
         (
@@ -72,6 +75,7 @@ def _datasets(found: Inspection, console: Console, *, everything: bool) -> Itera
             f" of {len(rows) - len(listed):,} other lengths" if len(rows) > len(listed) + 1 else " of another length",
         ),
         (apart, " without data of their own, such as indexes" if apart > 1 else " without data of its own"),
+        (len(alike), " like one of these"),
         (found.left_out, " not looked at"),
     ):
         if count:
@@ -85,8 +89,9 @@ def _legend(entries: Sequence[DatasetEntry]) -> str:
     return "; ".join([*said, *(f"{access} = {means}" for access, means in _ACCESS_MEANS.items() if access in accesses)])
 
 
-def _without_roles(group: RowGroup) -> RowGroup:
-    return RowGroup(rows=group.rows, datasets=tuple(entry for entry in group.datasets if not entry.role))
+def _without_roles(group: RowGroup, alike: set[str]) -> RowGroup:
+    kept = tuple(entry for entry in group.datasets if not entry.role and entry.path not in alike)
+    return RowGroup(rows=group.rows, datasets=kept)
 
 
 class _Table:
@@ -233,12 +238,21 @@ def _kinds(found: Inspection) -> Iterator[RenderableType]:
             yield Text(f"{kind.way_out}{':' if _has_lines(kind, found) else '.'}")
         if _has_lines(kind, found):
             yield from _code(kind.lines)
+            yield from _command(kind, found.file)
 
 
 def _has_lines(kind: Kind, found: Inspection) -> bool:
     """Say whether to print a kind's program: where there is no other way, or its samples are only a part."""
-    first = next(other for other in found.kinds if other.lines) if kind.lines else None
-    return kind is first and (found.sample is None or bool(kind.samples))
+    return kind is printed_of(found.kinds, found.sample is not None)
+
+
+def _command(kind: Kind, file: str) -> Iterator[RenderableType]:
+    """Give the command that counts what a batch of a kind's samples costs."""
+    if kind.fields_text:
+        yield Text("What a batch of these costs is counted by")
+        words = ["h5stream", "inspect", file]
+        words += ["--samples", kind.samples_text] if kind.samples_text else []
+        yield _whole(f"    {shlex.join([*words, '--fields', kind.fields_text])}", "bold")
 
 
 def _code(lines: Sequence[str]) -> Iterator[Text]:
@@ -329,6 +343,8 @@ def _our_words(sample: SampleCost) -> Iterator[str]:
         yield f"undoing filters alone allows {rate:,.0f} rows/s on {threads} (timed on chunks of this file)"
     yield _first_batch_words(sample)
     yield f"memory: {text_of_bytes(sample.memory_nbytes)} at most, of a budget of {text_of_bytes(sample.memory_budget)}"
+    if sample.kept_rows_nbytes:
+        yield f"of it {text_of_bytes(sample.kept_rows_nbytes)} are decoded rows that stay for later epochs"
     if sample.notice:
         yield sample.notice
 
@@ -435,7 +451,9 @@ def print_all(console: Console, found: Inspection, *, everything: bool) -> None:
         parts += [_datasets(found, console, everything=everything), _reasons(found)]
     parts.append(_kinds(found))
     if found.sample is None:
-        parts.append(iter([Text(f"What a batch costs is not known: {found.no_sample}.", style="yellow")]))
+        printed = printed_of(found.kinds, has_rows=False)
+        if printed is None or not printed.fields_text:
+            parts.append(iter([Text(f"What a batch costs is not known: {found.no_sample}.", style="yellow")]))
     else:
         parts += [_to_stream_it(found, found.sample), _cost(found.sample), _mixing(found.sample), _advice(found)]
     for part in parts:
@@ -444,6 +462,17 @@ def print_all(console: Console, found: Inspection, *, everything: bool) -> None:
                 console.print()
             # What is to be copied is not broken, however long.
             console.print(shown, soft_wrap=isinstance(shown, Text) and bool(shown.no_wrap))
+
+
+def print_files(console: Console, pattern: str, count: int, kind: Kind) -> None:
+    """Print what files are that hold the same."""
+    console.print(Text.assemble((pattern, "bold"), f"  {counted(count, 'file')}"), soft_wrap=True)
+    console.print()
+    console.print(Text(f"{kind.what}.\n{kind.way_out}:"))
+    for shown in (*_code(kind.lines), *_command(kind, pattern)):
+        console.print(shown, soft_wrap=isinstance(shown, Text) and bool(shown.no_wrap))
+    console.print()
+    console.print(Text("The first of them:"))
 
 
 def print_samples(console: Console, file: str, cost: SamplesCost) -> None:

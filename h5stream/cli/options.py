@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import errno
+import glob
 import os
+import re
+from collections import Counter
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -42,7 +45,23 @@ Files = Annotated[
     ),
 ]
 Fields = Annotated[
-    str, typer.Option("--fields", metavar="NAMES", help="Fields of a sample, separated by commas.", show_default=False)
+    str,
+    typer.Option(
+        "--fields",
+        metavar="NAMES",
+        help="Fields of a sample, separated by commas, or what fields= takes, such as "
+        "\"Field('x', ragged='pad'), 'y'\".",
+        show_default=False,
+    ),
+]
+Samples = Annotated[
+    str,
+    typer.Option(
+        "--samples",
+        metavar="TEXT",
+        help="What a sample is, where it is no row: \"Sequences(16, of='data/*')\".",
+        show_default=False,
+    ),
 ]
 BatchSize = Annotated[int, typer.Option("--batch-size", min=1, metavar="ROWS", help="Rows of a batch; never changed.")]
 Threads = Annotated[
@@ -61,22 +80,33 @@ MemoryBudget = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.", metavar=FLAG)]
 
 
-def field_names(text: str) -> str | list[str] | None:
-    """Give the loader's ``fields=`` for names with commas between them.
+def field_names(text: str) -> Any:
+    """Give the loader's ``fields=`` for names with commas between them, or for what it takes written in Python.
 
     Examples
     --------
     >>> field_names(""), field_names("x"), field_names("x, y")
     (None, 'x', ['x', 'y'])
+    >>> field_names("Field('tokens', ragged='pad', max_length=512), 'label'")[1]
+    'label'
     """
+    if is_python(text):
+        from h5stream.advice.from_text import fields_from_text
+
+        return fields_from_text(text)
     names = listed_names(text)
     return names[0] if names is not None and len(names) == 1 else names
+
+
+def is_python(text: str) -> bool:
+    """Tell fields in Python from names: they begin with a bracket or a quote, or call something."""
+    return re.match(r"""\s*([{[('"]|(Field|Values|SampleNumber|Padding)\()""", text) is not None
 
 
 def listed_names(text: str) -> list[str] | None:
     """Give the names of a text with commas between them; None where there is no text at all."""
     names = [name.strip() for name in text.split(",") if name.strip()]
-    if text and not names:
+    if is_python(text) or (text and not names):
         raise OptionError(f"--fields takes names separated by commas, not {text!r}")
     return names or None
 
@@ -95,6 +125,18 @@ def files_of(given: list[str]) -> list[str]:
     for path in paths:
         FileIdentity.of(path)
     return list(paths)
+
+
+def pattern_of(given: list[str]) -> str:
+    """Give the pattern that stands for all files that are given, which may be a folder; empty where there is none."""
+    (one, *others) = given
+    if others or (os.path.isfile(one) or not (os.path.isdir(one) or glob.has_magic(one))):
+        return ""
+    if not os.path.isdir(one):
+        return one
+    ends = Counter(Path(name).suffix for name in os.listdir(one))
+    known = [end for end in ends if end.lower() in (".h5", ".hdf5", ".hdf", ".he5", ".h5ad", ".nc", ".nwb", ".mat")]
+    return os.path.join(one, f"*{max(known, key=lambda end: ends[end], default='.h5')}")
 
 
 def check_writable(path: Path | None, option: str) -> None:

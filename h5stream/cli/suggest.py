@@ -21,6 +21,7 @@ from h5stream.cli.options import (
     AsJson,
     Fields,
     MemoryBudget,
+    Samples,
     Threads,
     field_names,
     files_of,
@@ -66,17 +67,24 @@ def _gib(text: str | float) -> float:
     return float(plain[1]) if plain else some_size(str(text)) / (1 << 30)
 
 
-def _data_of(files: list[str], fields: str, row_bytes: int | None, rows: int | None, chunk_bytes: int | None) -> _Data:
+def _data_of(
+    files: list[str], fields: str, samples: str, row_bytes: int | None, rows: int | None, chunk_bytes: int | None
+) -> _Data:
     if not files:
-        if fields:
+        if fields or samples:
             raise OptionError(f"--fields {fields!r} names fields of FILE; name a file as well")
         return _Data(row_bytes=row_bytes, rows=rows, chunk_bytes=chunk_bytes or _CHUNK_NBYTES)
     from h5stream.storage.opening import open_layout
 
-    layout = open_layout(files_of(files), field_names(fields))
+    kind = None
+    if samples:
+        from h5stream.advice.from_text import samples_from_text
+
+        kind = samples_from_text(samples)
+    layout = open_layout(files_of(files), field_names(fields), samples=kind)
     return _Data(
         row_bytes=row_bytes or layout.row_nbytes,
-        rows=rows or layout.rows,
+        rows=rows or layout.samples,
         chunk_bytes=chunk_bytes or layout.leading[0].chunk_nbytes,
         # With a chunk of the user's own the file's no longer say how many rows it has.
         block_rows=None if chunk_bytes else min(layout.block_rows[0], layout.rows),
@@ -122,6 +130,7 @@ def suggest_command(
         ),
     ] = None,
     fields: Fields = "",
+    samples: Samples = "",
     batch_size: Annotated[
         int | None, typer.Option("--batch-size", min=1, metavar="ROWS", help="Your batch size; it is never changed.")
     ] = None,
@@ -175,7 +184,7 @@ def suggest_command(
 ) -> None:
     """Suggest batch size, workers, prefetch and more, with the arithmetic. Nothing is applied."""
     cpus, available_bytes = allowance.cpus(), allowance.memory_available_bytes()
-    data = _data_of(files or [], fields, row_bytes, rows, chunk_bytes)
+    data = _data_of(files or [], fields, samples, row_bytes, rows, chunk_bytes)
     preset = None if gpu is None and gpu_memory is None else preset_for(gpu, memory_gib=gpu_memory, cpus=cpus)
     start = preset.setting if preset else replace(_DEFAULT, workers=cpus)
     setting = Setting(

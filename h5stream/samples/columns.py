@@ -70,6 +70,24 @@ class SampleNumber:
     name: str = "sample_number"
 
 
+@dataclass(frozen=True, slots=True)
+class SourceNumber:
+    """A field that is the number of the source of a `Mixture` that the sample is of: an int64; elsewhere 0.
+
+    Parameters
+    ----------
+    name : str, optional
+        What the field is called where fields have no keys.
+
+    Examples
+    --------
+    >>> SourceNumber().name
+    'source'
+    """
+
+    name: str = "source"
+
+
 @dataclass(frozen=True, slots=True, init=False)
 class Padding:
     """A field that tells which steps of a sequence lie outside of its segment: True where something was padded.
@@ -100,15 +118,18 @@ class Padding:
         object.__setattr__(self, "name", name)
 
 
-Given = Values | SampleNumber | Padding
-FROM_NO_FILE = (Values, SampleNumber, Padding)
+Given = Values | SampleNumber | SourceNumber | Padding
+FROM_NO_FILE = (Values, SampleNumber, SourceNumber, Padding)
 
 
 class Column(Protocol):
     """The values of a field that comes from no dataset. Any thread may ask."""
 
-    def of(self, numbers: NDArray[np.int64], rows: NDArray[Any]) -> Any:
-        """Give the values of samples, by their numbers, and by the rows that they begin at: an array, or a list."""
+    def of(self, numbers: NDArray[np.int64], rows: NDArray[Any], drawn: tuple[int, int]) -> Any:
+        """Give the values of samples, by their numbers, and by the rows that they begin at: an array, or a list.
+
+        `drawn` are seed and epoch, of which what is drawn for a sample is a function.
+        """
         ...
 
 
@@ -124,7 +145,7 @@ class ValuesColumn:
 
     values: Any
 
-    def of(self, numbers: NDArray[np.int64], rows: NDArray[Any]) -> Any:
+    def of(self, numbers: NDArray[np.int64], rows: NDArray[Any], drawn: tuple[int, int]) -> Any:
         """Give those of some samples."""
         return _chosen(self.values, numbers)
 
@@ -133,9 +154,26 @@ class ValuesColumn:
 class NumberColumn:
     """The numbers themselves."""
 
-    def of(self, numbers: NDArray[np.int64], rows: NDArray[Any]) -> Any:
+    def of(self, numbers: NDArray[np.int64], rows: NDArray[Any], drawn: tuple[int, int]) -> Any:
         """Give those of some samples."""
         return numbers
+
+
+@dataclass(frozen=True, slots=True)
+class SourceColumn:
+    """Which of several sources each sample is of.
+
+    Attributes
+    ----------
+    starts : tuple of int
+        The number of each source's first sample.
+    """
+
+    starts: tuple[int, ...] = (0,)
+
+    def of(self, numbers: NDArray[np.int64], rows: NDArray[Any], drawn: tuple[int, int]) -> Any:
+        """Give those of some samples."""
+        return np.searchsorted(self.starts, numbers, side="right") - 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -153,7 +191,7 @@ class PaddingColumn:
     steps: Steps
     space: Space
 
-    def of(self, numbers: NDArray[np.int64], rows: NDArray[Any]) -> Any:
+    def of(self, numbers: NDArray[np.int64], rows: NDArray[Any], drawn: tuple[int, int]) -> Any:
         """Give a row of flags for each of some samples."""
         return self.space.outside(numbers, self.steps)
 
@@ -173,7 +211,7 @@ class PartColumn:
     starts: tuple[int, ...]
     values: Any
 
-    def of(self, numbers: NDArray[np.int64], rows: NDArray[Any]) -> Any:
+    def of(self, numbers: NDArray[np.int64], rows: NDArray[Any], drawn: tuple[int, int]) -> Any:
         """Give that of each sample's part."""
         return _chosen(self.values, np.searchsorted(self.starts, rows, side="right") - 1)
 

@@ -28,16 +28,18 @@ def stage_layout(layout: SampleLayout, to: PathLike) -> tuple[SampleLayout, Call
     A copy has its source's bytes, so every address in the layout holds for it too: nothing is opened again. A file that
     is not the one any more that the layout was made of is an error.
     """
-    _log.info("staging %d file(s) to %s", len(layout.files), to)
+    every = [one for identity in layout.files for one in identity.each()]
+    _log.info("staging %d file(s) to %s", len(every), to)
     # What links lead to is among the files. Other files that those need come along only where they may be outside.
     follow = layout.allow_external and any(part.leads_on for parts in layout.datasets for part in parts)
-    staged = stage([identity.path for identity in layout.files], to=to, follow=follow)
+    staged = stage([one.path for one in every], to=to, follow=follow)
     for notice in staged.notices:
         _log.info("%s", notice)
     try:
-        for identity in layout.files:
-            identity.check_unchanged()
-        copies = tuple(FileIdentity.of(str(path)) for path in staged.paths)
+        for one in every:
+            one.check_unchanged()
+        made = iter([FileIdentity.of(str(path)) for path in staged.paths])
+        copies = tuple(identity.over([next(made) for _ in identity.file_sizes]) for identity in layout.files)
     except BaseException:
         staged.release()
         raise
@@ -48,7 +50,11 @@ def stage_layout(layout: SampleLayout, to: PathLike) -> tuple[SampleLayout, Call
 def with_mapped_files(layout: SampleLayout) -> SampleLayout:
     """Give the layout with a note of those files that are staged copies already, and may therefore be mapped."""
     manifest_of = functools.cache(_manifest)
-    mapped = frozenset(n for n, identity in enumerate(layout.files) if _is_staged(identity.path, manifest_of))
+    mapped = frozenset(
+        n
+        for n, identity in enumerate(layout.files)
+        if isinstance(identity, FileIdentity) and _is_staged(identity.path, manifest_of)
+    )
     return replace(layout, mapped=mapped) if mapped else layout
 
 

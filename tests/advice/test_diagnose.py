@@ -83,13 +83,13 @@ def quick(batch):
 
 
 def verdict(file, step=quick, *, seconds=0.3, **options):
-    with loader_of(file, **options) as loader:
+    with loader_of(file, keep="never", **options) as loader:  # as of files that do not fit into memory
         return diagnose(loader, step, seconds=seconds)
 
 
 def seconds_a_batch(file, **options):
     """Time the loader alone, as the diagnosis does."""
-    with loader_of(file, **options) as loader:
+    with loader_of(file, keep="never", **options) as loader:
         return time_loop(loader, None, 0.3).batch_s
 
 

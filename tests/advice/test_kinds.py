@@ -131,29 +131,27 @@ def test_a_sparse_matrix_beside_rows_does_not_hide_them(tmp_path):
 
 
 @pytest.mark.parametrize("lengths", [[100] * 12, [*range(90, 102)]])
-def test_datasets_that_a_pattern_names_are_sequences(lengths, tmp_path, monkeypatch):
+def test_datasets_that_a_pattern_names_are_objects(lengths, tmp_path, monkeypatch):
     traces = {f"waves__trace_{k:03}": RNG.standard_normal((n, 3)).astype("f4") for k, n in enumerate(lengths)}
     found = inspect_file(make(tmp_path / "a.h5", **traces, waves__about=np.arange(4)))
     assert kinds(found) == ["dataset_a_sample"]
-    assert f'samples=Sequences({min(lengths)}, of="waves/trace_*")' in found.kinds[0].way_out
+    assert 'samples=Objects("waves/trace_*")' in found.kinds[0].way_out
     batch = run(found.kinds[0].lines, tmp_path, monkeypatch)["batch"]
-    assert batch.shape[1:] == (min(lengths), 3)
+    assert (batch if isinstance(batch, torch.Tensor) else batch.values).shape == (12, max(lengths), 3)
 
 
 @pytest.mark.parametrize("lengths", [[100] * 12, [*range(90, 102)]])
-def test_a_dataset_a_sample_is_stacked_where_no_pattern_names_them(lengths, tmp_path, monkeypatch):
+def test_datasets_that_no_pattern_names_are_named(lengths, tmp_path, monkeypatch):
     traces = {f"waves__trace_{k:03}": RNG.standard_normal((n, 3)).astype("f4") for k, n in enumerate(lengths)}
     path = make(tmp_path / "a.h5", **traces, waves__trace_about=np.arange(4))
     found = inspect_file(path)
     assert found.sample is None
     assert kinds(found) == ["dataset_a_sample"]
     assert len(found.kinds[0].datasets) == 12
-    run(found.kinds[0].lines, tmp_path, monkeypatch)
-    with h5py.File(tmp_path / "a.rows.h5") as file:
-        for k, trace in enumerate(traces.values()):
-            assert (file["x"][k, : len(trace)] == trace).all()
-            assert not file["x"][k, len(trace) :].any()
-        assert ("length" in file) == (len(set(lengths)) > 1)
+    dataset = run(found.kinds[0].lines, tmp_path, monkeypatch)["loader"].dataset
+    assert len(dataset) == 12
+    for k, trace in enumerate(traces.values()):
+        assert (dataset[k].numpy() == trace).all()
 
 
 def test_datasets_at_the_root_that_are_a_sample_each_are_no_fields(tmp_path, monkeypatch):
@@ -189,7 +187,7 @@ EPISODES = {
 
 
 @pytest.mark.parametrize("name", EPISODES)
-def test_groups_of_episodes_are_streamed_as_rows_of_one_dataset(name, tmp_path, monkeypatch):
+def test_groups_of_episodes_are_streamed_as_sequences(name, tmp_path, monkeypatch):
     others, of = EPISODES[name]
     made = episodes(**others)
     path = make(tmp_path / "a.h5", **made)
@@ -202,11 +200,10 @@ def test_groups_of_episodes_are_streamed_as_rows_of_one_dataset(name, tmp_path, 
     assert f"samples=Rows(of={of})" in kind.way_out
     assert found.sample.fields == ("data/demo_4/actions", "data/demo_4/obs/image")
     run(found.lines, tmp_path, monkeypatch)
-    dataset = run(kind.lines, tmp_path, monkeypatch)["loader"].dataset
-    actions, image, goal = dataset[:]
-    assert (actions == np.concatenate([made[f"data__demo_{k}__actions"] for k in range(5)])).all()
-    assert (image == np.concatenate([made[f"data__demo_{k}__obs__image"] for k in range(5)])).all()
-    assert (goal[:, 0] == np.repeat(np.arange(5), np.arange(10, 15))).all()
+    ours = run(kind.lines, tmp_path, monkeypatch)["loader"].dataset[:]
+    for key, name in (("actions", "actions"), ("obs/image", "obs__image")):
+        assert (ours[key][:, 0] == np.concatenate([made[f"data__demo_{k}__{name}"] for k in range(5)])).all()
+    assert (ours["goal"][:, 0] == np.repeat(np.arange(5), np.arange(10, 15))).all()
 
 
 def test_numbered_groups_at_the_root_are_streamed_as_rows_of_one_dataset(tmp_path, monkeypatch):
@@ -230,10 +227,10 @@ def test_matlabs_axes_are_turned_back_where_samples_lie_along_the_last(tmp_path,
     found = inspect_file(matlab(tmp_path / "a.mat", X=x, y=y))
     assert (found.sample, kinds(found)) == (None, ["matlab_turned"])
     assert "X is 90 x 5 in MATLAB and 5 x 90 in HDF5" in found.kinds[0].what
-    run(found.kinds[0].lines, tmp_path, monkeypatch)
-    with h5py.File(tmp_path / "a.rows.h5") as file:
-        assert (file["X"][:] == x).all()
-        assert (file["y"][:] == y).all()
+    dataset = run(found.kinds[0].lines, tmp_path, monkeypatch)["loader"].dataset
+    ours = dataset[:]
+    assert (ours["X"].numpy() == x).all()
+    assert (ours["y"].numpy() == y).all()
 
 
 def test_matlabs_axes_are_said_where_samples_lie_along_the_first(tmp_path, monkeypatch):

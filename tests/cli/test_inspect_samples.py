@@ -8,8 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from h5stream import Sequences
-from h5stream.advice.samples_cost import samples_from_text
+from h5stream.advice.from_text import samples_from_text
 from h5stream.cli.app import app
+from h5stream.errors import OptionError
 
 
 @pytest.fixture
@@ -53,3 +54,58 @@ def test_what_is_no_kind_of_samples_is_refused(demos, text, says):
 
 def test_text_is_read_as_python_has_it():
     assert samples_from_text("Sequences(16, stride=4, of=['a', 'b'])") == Sequences(16, stride=4, of=["a", "b"])
+
+
+@pytest.fixture
+def events(tmp_path):
+    with h5py.File(tmp_path / "events.h5", "w") as file:
+        file["hits"], file["index"], file["label"] = np.arange(100.0), np.arange(0, 101, 5), np.arange(20)
+    return str(tmp_path / "events.h5")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        "{'x': Field('hits', rows=Bounds('index'), ragged='pad', max_length=3), 'y': 'label'}",
+        "Field('hits', rows=Bounds('index')), 'label'",
+        "['label', Field('hits', rows=Bounds('index'), crop=Crop(2))]",
+    ],
+)
+def test_ragged_fields_are_counted(events, fields):
+    done = CliRunner().invoke(app, ["inspect", events, "--fields", fields, "--batch-size", "4", "--json"])
+    found = json.loads(done.stdout)
+    assert (found["samples"], found["batch_samples"]) == (20, 4)
+    assert found["ours"]["read_nbytes"] > 0
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("Field('hits', rows=open('x'))", "open is none of Field"),
+        ("[x for x in 'ab']", "malformed node"),
+        ("{**{}}", "is not that"),
+        ("Field(", "is not that"),
+        ("Field('hits', dtype=torch.load)", "torch.load is no dtype"),
+        ("Field('hits', ragged='pad').__class__", "is not that"),
+        ("Field" + "(" * 9000, "is not that"),
+    ],
+)
+def test_what_is_no_fields_is_refused(events, text, says):
+    done = CliRunner().invoke(app, ["inspect", events, "--fields", text])
+    assert done.exit_code != 0
+    assert says in str(done.exception)
+
+
+def test_what_rewrites_datasets_takes_their_names_alone(events, tmp_path):
+    arguments = ["repack", events, str(tmp_path / "b.h5"), "--fields", "Field('hits')"]
+    with pytest.raises(OptionError, match="--fields takes names separated by commas"):
+        CliRunner().invoke(app, arguments, catch_exceptions=False)
+
+
+def test_suggest_knows_samples_and_ragged_fields(events):
+    text = "{'x': Field('hits', rows=Bounds('index')), 'y': 'label'}"
+    done = CliRunner().invoke(app, ["suggest", events, "--fields", text, "--batch-size", "4"], catch_exceptions=False)
+    assert done.exit_code == 0
+    samples = ["--fields", "hits", "--samples", "Sequences(4)"]
+    done = CliRunner().invoke(app, ["suggest", events, *samples, "--batch-size", "4"], catch_exceptions=False)
+    assert done.exit_code == 0

@@ -34,6 +34,8 @@ SCREENS = {
     "inspect": ["inspect", "big.h5"],
     "inspect of several": ["inspect", "a1.h5", "a2.h5"],
     "doctor": ["doctor", "a1.h5"],
+    "statistics": ["statistics", "a1.h5", "a2.h5"],
+    "statistics --axis": ["statistics", "a1.h5", "--axis", "-1"],
     "bench": ["bench", "a*.h5", "--seconds", "1", "--batch-size", "200", "--workers", "0"],
     "diagnose": ["diagnose", "a1.h5", "--step-ms", "1", "--seconds", "0.1", "--batch-size", "200"],
     "tune": ["tune", "a?.h5", "--seconds", "0.05", "--batch-size", "200"],
@@ -49,7 +51,18 @@ SCREENS = {
     "monitor": ["monitor", "--once"],
     **{
         f"{name} -h": [name, "-h"]
-        for name in ("inspect", "doctor", "bench", "diagnose", "tune", "suggest", "stage", "repack", "monitor")
+        for name in [
+            "inspect",
+            "doctor",
+            "statistics",
+            "bench",
+            "diagnose",
+            "tune",
+            "suggest",
+            "stage",
+            "repack",
+            "monitor",
+        ]
     },
 }
 
@@ -172,7 +185,7 @@ def test_commands_are_grouped_by_what_one_does_with_them(h5stream):
     groups = re.findall(r"^╭─ (\w+) ─.*?^╰", text, flags=re.MULTILINE | re.DOTALL)
     assert groups == ["Options", "Look", "Train", "Stage", "Watch"]
     inside = dict(zip(groups, re.split(r"^╭─", text, flags=re.MULTILINE)[1:], strict=True))
-    for group, commands in {"Look": "inspect doctor", "Train": "bench diagnose tune suggest"}.items():
+    for group, commands in {"Look": "inspect doctor statistics", "Train": "bench diagnose tune suggest"}.items():
         assert re.findall(r"^│ (\w+) ", inside[group], flags=re.MULTILINE) == commands.split()
 
 

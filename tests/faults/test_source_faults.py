@@ -49,7 +49,7 @@ def open_descriptors():
 @pytest.mark.parametrize("num_workers", [0, 3])
 @pytest.mark.parametrize("error", [errno.EIO, errno.ESTALE])
 def test_a_read_that_fails_once_is_done_again_on_a_fresh_descriptor(sample, monkeypatch, caplog, error, num_workers):
-    loader = H5StreamLoader(sample.path, 50, True, num_workers=num_workers, window=200)
+    loader = H5StreamLoader(sample.path, 50, True, num_workers=num_workers, window=200, keep="never")
     list(loader)
     before = open_descriptors()
     reads = FailingReads(monkeypatch, 2, error=error)

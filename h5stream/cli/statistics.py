@@ -1,0 +1,147 @@
+"""`h5stream statistics FILE`: mean, deviation, extremes, NaNs and counts of values of each field."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+
+from h5stream.cli.options import AsJson, Fields, Files, field_names, files_of
+from h5stream.cli.printable import printable, safe_console
+from h5stream.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from h5stream.field_statistics import FieldStatistics
+
+_COLUMNS = ("mean", "std", "min", "max", "NaN", "inf")
+_LEAST_NAME = 10
+
+# Channels of a field, and values that are counted, that are listed.
+_MOST_LINES, _MOST_COUNTS = 64, 20
+
+
+def statistics_command(
+    files: Files,
+    fields: Fields = "",
+    axis: Annotated[
+        str,
+        typer.Option(
+            "--axis",
+            metavar="N",
+            help="Numbers for each index of an axis of a sample: -1 for columns of a table, or x=-1,y=0.",
+            show_default=False,
+        ),
+    ] = "",
+    samples: Annotated[
+        str,
+        typer.Option(
+            "--samples",
+            metavar="TEXT",
+            help="What a sample is, where it is no row: \"Objects('data/*')\".",
+            show_default=False,
+        ),
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Find mean, standard deviation, extremes, NaNs and counts of values, in one pass over the files.
+
+    Several files are read as one. NaN and infinity are counted, and have no share in the other numbers.
+
+    What was found is kept in ~/.cache for the next time; inspect --forget drops it.
+    """
+    from h5stream import H5Dataset
+    from h5stream.advice.from_text import samples_from_text
+
+    kind = samples_from_text(samples) if samples else None
+    names = field_names(fields)
+    dataset = H5Dataset(files_of(files), names, samples=kind)
+    found = dataset.statistics(axis=_axis(axis))
+    if as_json:
+        typer.echo(json.dumps({name: one.to_dict() for name, one in found.items()}, indent=2))
+        return
+    console = safe_console()
+    for line in _lines([*found.values()], console.width):
+        console.print(line, soft_wrap=True)
+
+
+def _axis(text: str) -> Any:
+    """Read an axis, or one for each of several fields."""
+    try:
+        if "=" not in text:
+            return int(text) if text else None
+        return {name.strip(): int(number) for name, _, number in (one.partition("=") for one in text.split(","))}
+    except ValueError:
+        raise OptionError(f"--axis takes a number, such as -1, or one for each field: x=-1,y=0, not {text!r}") from None
+
+
+def _lines(found: list[FieldStatistics], width: int) -> Iterator[Text]:
+    rows = [row for one in found for row in _rows(one)]
+    widths = [max(len(title), *(len(row[k + 1]) for row in rows)) for k, title in enumerate(_COLUMNS)]
+    room = width - sum(widths) - 2 * len(widths)
+    name_width = min(max(len("field"), *(len(row[0]) for row in rows)), max(_LEAST_NAME, room))
+    if found:
+        yield Text(f"{found[0].samples:,} samples")
+    yield Text(_line("field", _COLUMNS, name_width, widths), style="dim")
+    for one in found:
+        for name, *cells in _rows(one):
+            if len(name) > name_width:
+                yield Text(name)
+                name = ""
+            yield Text(_line(name, cells, name_width, widths))
+        if _size(one.mean) > _MOST_LINES:
+            yield Text(f"  and {_size(one.mean) - _MOST_LINES:,} more (--json)", style="dim")
+        if one.counts:
+            yield from _counts(one, width)
+
+
+def _size(value: Any) -> int:
+    return int(getattr(value, "size", 1))
+
+
+def _rows(one: FieldStatistics) -> Iterator[list[str]]:
+    """Give a name and the cells of its line, for a field or for each of its channels."""
+    import numpy as np
+
+    columns = (one.mean, one.std, one.min, one.max, one.nan, one.inf)
+    for place in list(np.ndindex(np.shape(one.mean)))[:_MOST_LINES]:
+        index = f"[{', '.join(map(str, place))}]" if place else ""
+        yield [printable(f"{one.name}{index}", kept=""), *(_number(np.asarray(each)[place]) for each in columns)]
+
+
+def _number(value: Any) -> str:
+    if value != value:
+        return "-"
+    if float(value).is_integer() and abs(value) < 1e9:
+        return str(int(value))
+    return f"{value:.4g}"
+
+
+def _line(name: str, cells: Any, name_width: int, widths: list[int]) -> str:
+    return name.ljust(name_width) + "".join("  " + c.rjust(w) for c, w in zip(cells, widths, strict=True))
+
+
+def _counts(one: FieldStatistics, width: int) -> Iterator[Text]:
+    """List the most frequent values and how often they come, broken between them."""
+    from h5stream.advice.cost_in_words import counted
+
+    assert one.counts is not None
+    total = max(1, sum(one.counts.values()))
+    often = sorted(one.counts.items(), key=lambda item: -item[1])[:_MOST_COUNTS]
+    said = [f"{_value(value)}: {count:,} ({count / total:.1%})" for value, count in often]
+    more = len(one.counts) - len(often)
+    line = f"  {counted(len(one.counts), 'value')}  "
+    for text in [*said, f"and {more} more"] if more else said:
+        if len(line) + len(text) + 1 > width and line.strip():
+            yield Text(line.rstrip(), style="dim")
+            line = "    "
+        line += f"{text}, "
+    yield Text(line.rstrip(", "), style="dim")
+
+
+def _value(value: Any) -> str:
+    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    return printable(text if len(text) <= 24 else text[:21] + "...", kept="")

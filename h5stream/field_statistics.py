@@ -1,0 +1,441 @@
+"""Statistics of fields: one pass over the files by the loader's engine, kept in the user's cache folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h5stream import allowance
+from h5stream.engine.assemble import object_value, strings_to_lists
+from h5stream.engine.batches import ReadyBatch
+from h5stream.engine.budget import Sizing, check_budget, default_budget
+from h5stream.engine.moments import Moments, ValueCounts
+from h5stream.engine.ragged import RaggedRows
+from h5stream.engine.slots import SlotFormat, SlotRing
+from h5stream.engine.threads import ThreadEngine
+from h5stream.errors import FieldNotFoundError, OptionError
+from h5stream.order.blocks import Blocks
+from h5stream.order.epoch import EpochOrder, OrderSettings
+from h5stream.samples.stretches import DENSE
+from h5stream.storage.catalogue import Catalogue
+from h5stream.storage.layout import FieldLayout, SampleLayout
+from h5stream.storage.nearest import did_you_mean
+from h5stream.storage.source import FileIdentity
+from h5stream.storage.sparse import SparseEntry
+
+BATCH_NBYTES = 4 << 20
+"""Bytes of a batch: the fewer batches, the less Python between them."""
+
+BATCHES = 8
+"""Batches of a window: few, so that the same memory is used again and again."""
+
+STATISTICS = "statistics"
+"""What catalogues of statistics are of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldStatistics:
+    """What is known of all values of a field: as the file has them, before ``dtype=`` and normalisation.
+
+    With `axis` given, numbers are arrays with a value for each index of these axes; else they are single numbers.
+
+    Attributes
+    ----------
+    name : str
+        The field.
+    samples : int
+        Samples that were read.
+    count, nan, inf : int or ndarray of int64
+        Finite values, and those that are not; NaN and infinity have no share in what follows.
+    mean, std : float or ndarray of float64
+        Their mean, and the root of their mean squared distance from it, divided by `count`; NaN where there are none.
+    min, max : int, float or ndarray
+        The least and the largest; NaN where there are none.
+    counts : dict or None
+        How often each value comes, where there are up to 100 of them; of all samples together.
+    shape : tuple of int
+        That of `mean` with the axes of a sample kept, so that it fits one: (3, 1, 1) for ``axis=0`` of (3, 64, 64).
+
+    Examples
+    --------
+    >>> import h5py, tempfile, os
+    >>> path = os.path.join(tempfile.mkdtemp(), "a.h5")
+    >>> with h5py.File(path, "w") as f:
+    ...     f["x"], f["y"] = np.array([[1.0, 5], [3, 5]]), [0, 1]
+    >>> from h5stream import Field, H5Dataset
+    >>> known = H5Dataset(path, ["x", "y"]).statistics(axis={"x": -1})
+    >>> known["x"].mean, known["x"].std, known["y"].counts
+    (array([2., 5.]), array([1., 0.]), {0: 1, 1: 1})
+    >>> H5Dataset(path, Field("x", **known["x"].normalise()))[:]
+    tensor([[-1.,  0.],
+            [ 1.,  0.]])
+    """
+
+    name: str
+    samples: int
+    count: Any
+    nan: Any
+    inf: Any
+    mean: Any
+    std: Any
+    min: Any
+    max: Any
+    counts: dict[Any, int] | None
+    shape: tuple[int, ...]
+
+    def normalise(self) -> dict[str, Any]:
+        """Return what `Field` takes to bring this field to a mean of 0 and a standard deviation of 1.
+
+        Returns
+        -------
+        dict
+            ``mean`` and ``std``; where nothing varies, or nothing is known, the deviation is 1, and the mean as it is,
+            or 0.
+
+        Raises
+        ------
+        OptionError
+            Of text.
+        """
+        if self.counts and isinstance(next(iter(self.counts)), str | bytes):
+            raise OptionError(f"{self.name!r} is text, which has no mean; normalise() is for numbers")
+        mean, std = (np.array(each, dtype=np.float64) for each in (self.mean, self.std))
+        mean, std = np.where(np.isfinite(mean), mean, 0.0), np.where(np.isfinite(std) & (std > 0), std, 1.0)
+        return {"mean": mean.reshape(self.shape), "std": std.reshape(self.shape)}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain numbers, lists and texts.
+
+        Returns
+        -------
+        dict
+            By attribute; None for what is not known, and `counts` as pairs of a value and how often it comes.
+        """
+        found = {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
+        counts = None if self.counts is None else [[_plain(value), often] for value, often in self.counts.items()]
+        return found | {"counts": counts, "shape": list(self.shape)}
+
+
+def statistics_of(
+    layout: SampleLayout, rows: NDArray[np.int64] | None, names: Any, axis: Any, blocks: Any
+) -> dict[str, FieldStatistics]:
+    """Give the statistics of some fields: those that are kept, or of a pass over the files; see `H5Dataset.statistics`.
+
+    Parameters
+    ----------
+    layout : SampleLayout
+        The fields.
+    rows : ndarray of int64 or None
+        The samples.
+    names, axis
+        As the user gave them.
+    blocks : callable
+        Gives the samples of a layout as blocks.
+    """
+    chosen = _chosen(layout, names)
+    axes = _axes(layout, chosen, axis)
+    numbers = [number for entry in chosen.values() for number in _numbers_of(entry)]
+    first = [numbers.index(_numbers_of(entry)[0]) for entry in chosen.values()]
+    layout = _as_stored(layout.only(numbers))
+    kept = Catalogue(_file_of(layout), STATISTICS, f"{', '.join(chosen)[:80]}, {_digest((layout, rows, axes))}")
+    if kept.is_kept:
+        try:
+            return {name: _from_text(text) for name, text in zip(chosen, kept.texts(STATISTICS) or [], strict=True)}
+        except (ValueError, KeyError, TypeError):
+            kept.forget()
+    watched = [_Watched(layout.fields[n], axes[name]) for name, n in zip(chosen, first, strict=True)]
+    found_blocks: Blocks = blocks(layout)
+    for batch, slot_format in _batches(layout, rows, found_blocks):
+        for number, each in zip(first, watched, strict=True):
+            each.add(_values_of(batch, slot_format, number, layout.fields[number]))
+    found = {name: each.found(name, found_blocks.total_rows) for name, each in zip(chosen, watched, strict=True)}
+    kept.put_texts(STATISTICS, [_to_text(one) for one in found.values()])
+    kept.save(found_blocks.total_rows, 0)
+    return found
+
+
+# --- which fields ---------------------------------------------------------------------------------------------
+
+
+def _chosen(layout: SampleLayout, names: Any) -> dict[str, Any]:
+    """Give the entries that are meant, by name; by default those of which anything can be said."""
+    every: dict[str, Any] = {}
+    for key, entry in zip(layout.shape.keys, layout.entries, strict=True):
+        every |= _entries(layout, key, entry)
+    if names is None:
+        return {name: one for name, one in every.items() if layout.fields[_numbers_of(one)[0]].dtype.kind != "c"}
+    wanted = [names] if isinstance(names, str) else list(names)
+    for name in wanted:
+        if name not in every:
+            raise FieldNotFoundError(
+                f"statistics: the data set has no field {name!r}; it has {', '.join(map(repr, every))}"
+                f"{did_you_mean(str(name), list(every))}",
+                field=str(name),
+            )
+        if layout.fields[_numbers_of(every[name])[0]].dtype.kind == "c":
+            raise OptionError(f"statistics: field {name!r} is of complex numbers, which have no order; leave it out")
+    return {name: every[name] for name in wanted}
+
+
+def _entries(layout: SampleLayout, key: str, entry: Any) -> dict[str, Any]:
+    if isinstance(entry, dict):
+        found: dict[str, Any] = {}
+        for member, inner in entry.items():
+            found |= _entries(layout, f"{key}:{member}", inner)
+        return found
+    return {key: entry}
+
+
+def _numbers_of(entry: Any) -> list[int]:
+    return [entry.values, entry.columns] if isinstance(entry, SparseEntry) else [entry]
+
+
+def _axes(layout: SampleLayout, chosen: Mapping[str, Any], axis: Any) -> dict[str, tuple[int, ...]]:
+    """Give the axes of a sample that are kept, for each field; refuse those that it has not."""
+    if isinstance(axis, Mapping) and (unknown := set(axis) - set(chosen)):
+        raise OptionError(f"statistics: axis= names {sorted(unknown)[0]!r}, and fields are {', '.join(chosen)}")
+    found = {}
+    for name, entry in chosen.items():
+        given = axis.get(name) if isinstance(axis, Mapping) else axis
+        found[name] = () if given is None else _checked_axes(name, layout.fields[_numbers_of(entry)[0]], given)
+        if given is not None and not found[name] and not isinstance(axis, Mapping) and len(chosen) == 1:
+            raise OptionError(f"statistics: samples of field {name!r} are single values and have no axis {axis!r}")
+    return found
+
+
+def _checked_axes(name: str, field: FieldLayout, given: Any) -> tuple[int, ...]:
+    axes = tuple(given) if isinstance(given, Sequence) else (given,)
+    if not all(isinstance(each, (int, np.integer)) and not isinstance(each, bool) for each in axes):
+        raise OptionError(f"statistics: axis= is a number, several, or a dict of them by field, not {given!r}")
+    if field.kind in ("object", "bytes"):
+        return axes if field.images is not None else ()
+    dense = field.ragged is not None and field.ragged.form == DENSE
+    many = field.kind == "ragged" and not dense
+    shape = (field.ragged.wanted,) if dense and field.ragged is not None else field.row_shape
+    dims = len(shape) + many
+    if dims == 0:
+        return ()  # labels, beside the field that is meant
+    kept = sorted({int(each) + dims * (each < 0) for each in axes})
+    if kept[0] < 0 or kept[-1] >= dims or (many and kept[0] == 0):
+        has = f"{dims} axes{', of which the first has another length in each' if many else f', of {shape}'}"
+        raise OptionError(f"statistics: axis={given!r}, and a sample of field {name!r} has {has}")
+    return tuple(each - dims for each in kept)
+
+
+def _as_stored(layout: SampleLayout) -> SampleLayout:
+    """Give the same fields without what is done to them, and ragged ones without padding."""
+    fields = (
+        replace(
+            f,
+            cast=None,
+            normalise=None,
+            ragged=f.ragged and replace(f.ragged, form=DENSE if f.ragged.form == DENSE else "packed"),
+        )
+        for f in layout.fields
+    )
+    return replace(layout, fields=tuple(fields))
+
+
+# --- the pass -------------------------------------------------------------------------------------------------
+
+
+def _batches(
+    layout: SampleLayout, rows: NDArray[np.int64] | None, blocks: Blocks
+) -> Iterator[tuple[ReadyBatch, SlotFormat]]:
+    """Read all samples, block by block, in the order in which they lie; a batch is gone when the next is asked for."""
+    budget = check_budget(default_budget(allowance.memory_total_bytes()))
+    batch_rows = max(1, min(blocks.total_rows, BATCH_NBYTES // max(1, layout.row_nbytes)))
+    size = Sizing(
+        layout=layout,
+        selected=rows,
+        batch_rows=batch_rows,
+        memory_budget=budget,
+        most_budget=max(budget, allowance.memory_total_bytes() // 2),
+        threads=allowance.cpus(),
+        threads_asked=False,
+        shuffle=False,
+    ).choose(min(blocks.total_rows, BATCHES * batch_rows))
+    settings = OrderSettings(
+        batch_size=size.slot_rows, window_rows=size.window_rows, first_window_rows=size.first_window_rows, shuffle=False
+    )
+    slot_format = SlotFormat.for_rows(layout.fields, size.slot_rows)
+    engine = ThreadEngine.over(
+        layout,
+        size.kept,
+        {},
+        slot_format,
+        lambda: SlotRing(slot_format.nbytes, most_slots=size.max_open_batches),
+        threads=size.threads,
+    )
+    order, first = size.engine_order(EpochOrder(blocks, settings), 0)
+    run = engine.begin(order, first, max_open_batches=size.max_open_batches)
+    try:
+        while (batch := run.next_batch()) is not None:
+            yield batch, slot_format
+            batch.slot.give_back()
+    finally:
+        run.stop()
+        engine.close()
+
+
+def _values_of(batch: ReadyBatch, slot_format: SlotFormat, number: int, field: FieldLayout) -> Any:
+    """Give a field's values in a batch: an array, or a list of what is no number or of unlike shape."""
+    if field.kind == "object":
+        return [object_value(value) for value in batch.objects[number]]
+    if field.kind == "ragged":
+        rows = batch.objects[number]
+        assert isinstance(rows, RaggedRows)
+        assert field.ragged is not None
+        shape = (field.ragged.wanted,) if field.ragged.form == DENSE else field.row_shape
+        values = rows.arrange().view(field.dtype)
+        return values.reshape(values.size // max(1, math.prod(shape)), *shape)
+    start = slot_format.offsets[number]
+    values = batch.slot.memory[start : start + batch.rows * field.row_nbytes]
+    shaped = values.view(field.dtype).reshape(batch.rows, *field.row_shape) if field.row_nbytes else values[:0]
+    return strings_to_lists(shaped, cut_at_nul=field.cut_at_nul) if field.kind == "bytes" else shaped
+
+
+class _Watched:
+    """A field whose values go by."""
+
+    def __init__(self, field: FieldLayout, axes: tuple[int, ...]) -> None:
+        self._field, self._axes, self.shape = field, axes, tuple[int, ...]()
+        self._moments: Moments | None = None
+        is_few = field.kind in ("bytes", "object") or field.dtype.kind in "biu" or not field.row_shape
+        self._counts = ValueCounts() if is_few and field.kind != "ragged" else None
+
+    def add(self, values: Any) -> None:
+        if isinstance(values, list):
+            self._add_list(values)
+        elif values.size:
+            self._add_array(values)
+
+    def _add_list(self, values: list[Any]) -> None:
+        strings = [value for value in values if isinstance(value, (bytes, str))]
+        if strings and self._counts is not None:
+            self._counts.add(strings)
+        for value in values:
+            if hasattr(value, "numpy") and value.numel():
+                self._add_array(value.numpy()[None])
+
+    def _add_array(self, values: NDArray[Any]) -> None:
+        if self._counts is not None:
+            self._counts.add(values)
+        moved = np.moveaxis(values, self._axes, range(-len(self._axes), 0)) if self._axes else values
+        kept = moved.shape[moved.ndim - len(self._axes) :]
+        if self._moments is None:
+            self._moments = Moments(values.dtype, math.prod(kept))
+            self.shape = tuple(
+                values.shape[axis] if axis in self._axes else 1 for axis in range(min(self._axes, default=0), 0)
+            )
+            self._kept = kept
+        elif kept != self._kept:
+            raise OptionError(
+                f"statistics: field {self._field.name!r} has samples of {self._kept} and of {kept} along "
+                f"axis={self._axes}; leave axis= out for it"
+            )
+        self._moments.add(moved.reshape(-1, math.prod(kept)))
+
+    def found(self, name: str, samples: int) -> FieldStatistics:
+        """Give what was seen."""
+        known = self._moments
+        counts = self._counts.counts if self._counts is not None else None
+        few = None if counts is None else dict(sorted(counts.items(), key=_by_value))
+        if known is None:
+            nothing = dict.fromkeys(("mean", "std", "min", "max"), math.nan)
+            return FieldStatistics(name=name, samples=samples, count=0, nan=0, inf=0, counts=few, shape=(), **nothing)
+        least, most = (_known(each, known.count) for each in (known.least, known.most))
+        values = {"count": known.count, "nan": known.nan, "inf": known.inf, "mean": known.mean, "std": known.std}
+        every = {**values, "min": least, "max": most}
+        shaped = {key: value.reshape(self._kept) if self._axes else value[0].item() for key, value in every.items()}
+        return FieldStatistics(name=name, samples=samples, counts=few, shape=self.shape, **shaped)
+
+
+def _by_value(item: tuple[Any, int]) -> Any:
+    value = item[0]
+    return value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
+
+
+def _known(extremes: NDArray[Any] | None, count: NDArray[np.int64]) -> NDArray[Any]:
+    assert extremes is not None
+    if extremes.dtype.kind in "biu":
+        return extremes
+    return np.where(count > 0, extremes.astype(np.float64), np.nan)
+
+
+# --- what is kept ---------------------------------------------------------------------------------------------
+
+
+def _file_of(layout: SampleLayout) -> FileIdentity | None:
+    """Give the file beside whose catalogues they are kept; the others are part of what they are known by."""
+    first = layout.files[0]
+    return first if isinstance(first, FileIdentity) else None
+
+
+def _to_text(found: FieldStatistics) -> str:
+    counts = None if found.counts is None else [*found.counts.items()]
+    every = {field.name: getattr(found, field.name) for field in dataclasses.fields(found)} | {"counts": counts}
+    return json.dumps(every, default=_coded)
+
+
+def _from_text(text: str) -> FieldStatistics:
+    every = json.loads(text, object_hook=_decoded)
+    counts = None if every["counts"] is None else dict(every["counts"])
+    return FieldStatistics(**every | {"counts": counts, "shape": tuple(every["shape"])})
+
+
+def _coded(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return {"bytes": value.decode("latin-1")}
+    return {"array": value.tolist(), "dtype": value.dtype.str}
+
+
+def _decoded(value: dict[str, Any]) -> Any:
+    if "array" in value:
+        return np.array(value["array"], dtype=value["dtype"])
+    return value["bytes"].encode("latin-1") if "bytes" in value else value
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return [_plain(each) for each in value.tolist()]
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _digest(value: Any) -> str:
+    """Give a digest of a value of ours: of all that it is made of."""
+    digest = hashlib.sha256()
+    _feed(digest, value)
+    return digest.hexdigest()[:24]
+
+
+def _feed(digest: Any, value: Any) -> None:
+    if isinstance(value, np.ndarray) and value.dtype.kind != "O":
+        digest.update(f"{value.dtype}{value.shape}".encode())
+        digest.update(np.ascontiguousarray(value).view(np.uint8).data if value.size else b"")
+    elif dataclasses.is_dataclass(value):
+        digest.update(type(value).__qualname__.encode())
+        for field in dataclasses.fields(value):
+            if field.repr:  # the others are worked out on the way
+                _feed(digest, getattr(value, field.name))
+    elif isinstance(value, Mapping):
+        _feed(digest, [*value.items()])
+    elif isinstance(value, (tuple, list, np.ndarray)):
+        digest.update(f"({len(value)}".encode())
+        for each in value:
+            _feed(digest, each)
+    else:
+        digest.update(repr(value).encode("utf-8", "surrogateescape"))
+        digest.update(b";")

@@ -1,0 +1,100 @@
+"""Normalisation: what is done to the numbers of a field before a batch has them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h5stream.errors import OptionError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Normalisation:
+    """Numbers become ``(x * factor - mean) / std``, and what is NaN then becomes `nan`.
+
+    Attributes
+    ----------
+    factor : float
+        What they are multiplied by first.
+    mean, std : float or nested tuples of float
+        One for all, or arrays that fit a sample.
+    nan : float or None
+        What stands for NaN; None leaves it.
+    """
+
+    factor: float = 1.0
+    mean: Any = 0.0
+    std: Any = 1.0
+    nan: float | None = None
+
+    @property
+    def arrays(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Mean and deviation."""
+        return np.array(self.mean), np.array(self.std)
+
+    def misfit(self, shape: tuple[int, ...]) -> str:
+        """Say why it does not fit the numbers of one sample; empty where it does.
+
+        Examples
+        --------
+        >>> Normalisation(mean=(1.0, 2.0)).misfit((3, 2)), bool(Normalisation(mean=(1.0, 2.0)).misfit((2, 3)))
+        ('', True)
+        """
+        for name, array in zip(("mean", "std"), self.arrays, strict=True):
+            try:
+                fits = np.broadcast_shapes(array.shape, shape) == shape
+            except ValueError:
+                fits = False
+            if not fits:
+                first = shape[:1] == array.shape and len(shape) > 1
+                hint = f"; numpy.reshape({name}, {(*shape[:1], *[1] * (len(shape) - 1))}) does" if first else ""
+                return f"{name}= of the shape {array.shape} does not fit a sample of {shape} as NumPy broadcasts{hint}"
+        return ""
+
+
+def normalisation(name: str, mean: Any, std: Any, factor: Any, nan: Any) -> Normalisation | None:
+    """Read what a user gave; None where nothing is to be done.
+
+    Raises
+    ------
+    OptionError
+        If something is no number, or a deviation is not above 0.
+    """
+    if mean is None and std is None and factor is None and nan is None:
+        return None
+    found = {key: _numbers(name, key, given) for key, given in (("mean", mean), ("std", std)) if given is not None}
+    if std is not None and not (np.array(found["std"]) > 0).all():
+        raise OptionError(
+            f"Field({name!r}): std= divides and must be above 0 everywhere, and has {np.min(found['std'])}; "
+            "FieldStatistics.normalise() gives 1 where nothing varies"
+        )
+    single = {key: _number(name, key, given) for key, given in (("factor", factor), ("nan", nan)) if given is not None}
+    if single.get("factor", 1.0) == 0 or not math.isfinite(single.get("factor", 1.0)):
+        raise OptionError(f"Field({name!r}): factor= is a finite number other than 0, not {factor!r}")
+    return Normalisation(**found, **single)
+
+
+def _number(name: str, key: str, given: Any) -> float:
+    try:
+        return float("text" if isinstance(given, str | bytes) else given)
+    except (TypeError, ValueError):
+        raise OptionError(f"Field({name!r}): {key}= takes a number, not {given!r}") from None
+
+
+def _numbers(name: str, key: str, given: Any) -> Any:
+    try:
+        found = np.asarray(given.detach().cpu() if hasattr(given, "detach") else given, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise OptionError(f"Field({name!r}): {key}= takes a number or an array of them, not {given!r}") from None
+    if not np.isfinite(found).all():
+        raise OptionError(f"Field({name!r}): {key}= is to be finite everywhere, and is not: {given!r}")
+    return _tuples(found.tolist())
+
+
+def _tuples(found: Any) -> Any:
+    """Give nested lists as tuples, which can be compared."""
+    return tuple(map(_tuples, found)) if isinstance(found, list) else found

@@ -1,0 +1,364 @@
+"""Each layout that `inspect` knows is recognised, and the lines that it prints for it run as they are, and say it."""
+
+import itertools
+import os
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from h5stream.advice.inspection import inspect_file
+from h5stream.advice.kinds import printed_of
+from h5stream.cli.app import app
+
+imagecodecs = pytest.importorskip("imagecodecs")
+RNG = np.random.default_rng(0)
+TEXT, BYTES = h5py.string_dtype(), h5py.vlen_dtype(np.uint8)
+
+
+def image(k, size=8, kind="jpeg"):
+    pixels = np.full((size, size, 3), 10 * k % 250, np.uint8)
+    return np.frombuffer(getattr(imagecodecs, f"{kind}_encode")(pixels), np.uint8)
+
+
+def ragged_values(values, dtype):
+    found = np.empty(len(values), object)
+    found[:] = values
+    return {"data": found, "dtype": dtype}
+
+
+def padded(values):
+    found = np.zeros((len(values), max(map(len, values))), np.uint8)
+    for row, value in zip(found, values, strict=True):
+        row[: len(value)] = value
+    return found
+
+
+def csr(file, name, rows=40, width=30, kind="csr"):
+    counts = RNG.integers(1, 5, rows if kind == "csr" else width)
+    group = file.create_group(name)
+    group["data"] = RNG.random(counts.sum()).astype("f4")
+    group["indices"] = np.concatenate([np.sort(RNG.permutation(width if kind == "csr" else rows)[:n]) for n in counts])
+    group["indptr"] = np.append(0, counts.cumsum())
+    group.attrs.update({"encoding-type": f"{kind}_matrix", "shape": [rows, width]})
+
+
+def traces(file, lengths, label=True):
+    for k, n in enumerate(lengths):
+        file[f"data/trace_{k}"] = np.full((n, 3), k, "f4")
+        if label:
+            file[f"data/trace_{k}"].attrs.update({"p_arrival": n, "units": "m/s"})
+
+
+def pairs(file, lengths=None):
+    for k in range(12):
+        rows = lengths[k] if lengths else 16
+        file[f"sample_{k}/input"] = np.full((rows, 8), k, "f4")
+        if lengths:
+            file[f"sample_{k}/text"] = f"{k}"
+        else:
+            file[f"sample_{k}/output"] = np.full((rows, 4), k, "f4")
+        file[f"sample_{k}"].attrs["class"] = k
+
+
+def demos(file):
+    for k in range(5):
+        for name, shape in (("actions", (7,)), ("obs/image", (4, 4)), ("next_obs/image", (4, 4)), ("dones", ())):
+            file[f"data/demo_{k}/{name}"] = np.full((20 + k, *shape), k, "f4")
+    file["mask/train"] = [b"demo_0"]
+
+
+def molecules(file):
+    for k in range(4):
+        file[f"gdb/mol_{k}/coordinates"] = RNG.random((10 + k, 5, 3))
+        file[f"gdb/mol_{k}/energies"] = RNG.random(10 + k)
+        file[f"gdb/mol_{k}/species"] = np.arange(5)
+
+
+def buffer(file, **said):
+    file["observations"], file["actions"] = RNG.random((200, 5)), RNG.random((200, 2))
+    for name, values in said.items():
+        file[name.replace("__", "/")] = values
+
+
+def events(file, **said):
+    file["hits/charge"], file["hits/time"] = np.arange(100.0), np.arange(100.0)
+    file["label"] = np.arange(20) % 3
+    for name, values in said.items():
+        file[name] = values
+
+
+def nwb(file):
+    file.attrs["nwb_version"] = "2.6.0"
+    file["acquisition/eeg/data"], file["acquisition/eeg/timestamps"] = RNG.random((500, 4)), np.arange(500.0)
+    file["units/spike_times"] = np.sort(RNG.random(60))
+    file["units/spike_times_index"], file["units/id"] = np.arange(6, 61, 6), np.arange(10)
+
+
+def pandas_fixed(file):
+    file["frame/axis0"], file["frame/axis1"] = np.array([b"a", b"b"]), np.arange(50)
+    file["frame/block0_values"], file["frame/block0_items"] = RNG.random((50, 2)), np.array([b"a", b"b"])
+
+
+def matlab(file):
+    for name, shape in (("X", (5, 90)), ("y", (1, 90)), ("Z", (3, 4, 90))):
+        file[name] = RNG.random(shape)
+        file[name].attrs["MATLAB_class"] = np.bytes_("double")
+
+
+def anndata(file, dense=False):
+    if dense:
+        file["X"] = RNG.random((40, 30)).astype("f4")
+    else:
+        csr(file, "X")
+    file["obs/_index"] = np.array([f"c{k}" for k in range(40)], TEXT)
+    file["obs/n_genes"] = np.arange(40)
+    file["obs/cell_type/codes"], file["obs/cell_type/categories"] = np.arange(40) % 3, np.array(list("abc"), TEXT)
+    file["obs/cell_type"].attrs["encoding-type"] = "categorical"
+    file["var/_index"] = np.array([f"g{k}" for k in range(30)], TEXT)
+
+
+def named(file):
+    for k in range(6):
+        file[f"images/im_{k}"] = np.full((4, 4), k, "u1")
+    file["question/image_id"] = np.array([f"im_{k % 6}" for k in range(30)], TEXT)
+    file["question/answer"] = np.arange(30)
+
+
+def make_encoded(file, values, **others):
+    if isinstance(values, dict):
+        file.create_dataset("image", **values)
+    else:
+        file["image"] = values
+    file["label"] = np.arange(len(file["image"]))
+
+
+JPEGS = [image(k) for k in range(12)]
+PNGS = [image(k, kind="png") for k in range(12)]
+LENGTHS = [10 + k for k in range(12)]
+
+# What writes the file, the kind, and what the lines have in them.
+LAYOUTS = {
+    "rows": (lambda f: buffer(f), None, ['fields=["actions", "observations"]']),
+    "datasets": (lambda f: traces(f, [10] * 12), "dataset_a_sample", ['Objects("data/trace_*")', '"@p_arrival"']),
+    "datasets, unlike": (lambda f: traces(f, LENGTHS), "dataset_a_sample", ['Field(".", ragged="pad")', "Objects("]),
+    "datasets, bare": (lambda f: traces(f, LENGTHS, False), "dataset_a_sample", ['fields=Field(".", ragged="pad")']),
+    "recordings": (
+        lambda f: [f.create_dataset(f"r{k}", (2_100_000 + k, 2), "f4", chunks=(9999, 2)) for k in range(9)],
+        "dataset_a_sample",
+        ['Sequences(131072, stride=131072, of="r*")'],
+    ),
+    "datasets, unlike along axis 1": (
+        lambda f: [f.create_dataset(f"ecg/{k}", data=RNG.random((2, 50 + k))) for k in range(9)],
+        "dataset_a_sample",
+        ['Sequences(50, of="ecg/*", axis=1)'],
+    ),
+    "datasets, unlike in two axes": (
+        lambda f: [f.create_dataset(f"im/{k}", data=RNG.random((5 + k, 50 + k))) for k in range(9)],
+        "dataset_a_sample",
+        ['"x", "size"'],
+    ),
+    "jpeg a dataset": (
+        lambda f: [f.create_dataset(f"im/{k}.jpg", data=v) for k, v in enumerate(JPEGS)],
+        "dataset_a_sample",
+        ['Field(".", decode="jpeg")', 'Objects("im/*")'],
+    ),
+    "void a dataset": (
+        lambda f: [f.create_dataset(f"im/{k}", data=np.void(v.tobytes())) for k, v in enumerate(PNGS)],
+        "dataset_a_sample",
+        ['Field(".", decode="png")', 'Objects("im/*")'],
+    ),
+    "groups": (pairs, "group_a_sample", ['Objects("sample_*")', '"input": "input"', '"@class"']),
+    "groups, unlike": (
+        lambda f: pairs(f, LENGTHS),
+        "group_a_sample",
+        ['Field("input", ragged="pad")', '"text": "text"'],
+    ),
+    "demos": (demos, "group_a_recording", ['Sequences(16, of="data/demo_*", pad="edge")', '"actions"', "obs/image"]),
+    "molecules": (molecules, "group_a_recording", ['Rows(of="gdb/mol_*")', 'Field("species", repeat=True)']),
+    "terminals": (
+        lambda f: buffer(f, terminals=np.arange(200) % 50 == 49, timeouts=np.arange(200) % 70 == 69),
+        "episodes",
+        ['of=Ends("terminals", "timeouts")', '"observations"'],
+    ),
+    "episode ids": (lambda f: buffer(f, traj_id=np.arange(200) // 40), "episodes", ['of=Ids("traj_id")']),
+    "episode ends": (
+        lambda f: buffer(f, meta__episode_ends=np.arange(50, 201, 50)),
+        "episodes",
+        ['of=Bounds("meta/episode_ends")'],
+    ),
+    "episode lengths": (lambda f: buffer(f, episode_len=np.full(8, 25)), "episodes", ['of=Lengths("episode_len")']),
+    "offsets": (
+        lambda f: events(f, event_index=np.arange(0, 101, 5)),
+        "ragged",
+        ['rows=Bounds("event_index")', "label"],
+    ),
+    "counts": (lambda f: events(f, n_hits=np.full(20, 5)), "ragged", ['rows=Lengths("n_hits")']),
+    "begins": (lambda f: events(f, hit_ends=np.arange(5, 101, 5)), "ragged", ['rows=Bounds("hit_ends")']),
+    "vlen numbers": (
+        lambda f: f.create_dataset(
+            "e", **ragged_values([np.arange(k, dtype="f4") for k in range(9)], h5py.vlen_dtype("f4"))
+        ),
+        None,
+        ['fields=Field("e", ragged="packed")'],
+    ),
+    "vlen text": (lambda f: f.create_dataset("t", data=np.array(["a", "bc"] * 9, TEXT)), None, ['fields="t"']),
+    "jpeg, vlen": (lambda f: make_encoded(f, ragged_values(JPEGS, BYTES)), None, ['Field("image", decode="jpeg")']),
+    "png, padded": (lambda f: make_encoded(f, padded(PNGS)), None, ['Field("image", decode="png")']),
+    "jpeg, opaque": (
+        lambda f: make_encoded(f, padded(JPEGS).view(f"V{padded(JPEGS).shape[1]}")[:, 0]),
+        None,
+        ['Field("image", decode="jpeg")'],
+    ),
+    "csr": (lambda f: csr(f, "X"), "sparse", ['Field("X", ragged="dense")']),
+    "csc": (lambda f: csr(f, "X", kind="csc"), "sparse_columns", ["argsort(indices"]),
+    "anndata, sparse": (anndata, "sparse", ['Field("X", ragged="dense")', '"cell_type": "obs/cell_type"']),
+    "anndata, dense": (lambda f: anndata(f, True), "anndata", ['"x": "X"', '"obs/cell_type"']),
+    "nwb": (nwb, "nwb", ["Sequences(100)", "acquisition/eeg/data"]),
+    "pytables, fixed": (pandas_fixed, None, ['"frame/block0_values"']),
+    "matlab": (matlab, "matlab_turned", ["Rows(axis=-1)", '"X"', '"y"', '"Z"']),
+    "named": (named, "named", ['Field("images/{}", names="question/image_id")', '"question/answer"']),
+}
+
+
+def write(name, folder):
+    path = folder / f"{name.replace(' ', '_')}.h5"
+    with h5py.File(path, "w") as file:
+        LAYOUTS[name][0](file)
+    return str(path)
+
+
+def run(lines, folder, monkeypatch):
+    """Run printed lines as they are, to their first batch; give that."""
+    monkeypatch.chdir(folder)
+    scope = {}
+    text = "\n".join(lines)
+    assert text.count("    ...  # your training step") == 1
+    exec(compile(text.replace("    ...  # your training step", "    break"), "<printed>", "exec"), scope)
+    with scope["loader"] as loader:
+        return next(iter(loader))
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_layout_is_recognised_and_its_lines_run(name, tmp_path, monkeypatch):
+    _, key, has = LAYOUTS[name]
+    found = inspect_file(write(name, tmp_path))
+    kind = printed_of(found.kinds, found.sample is not None)
+    lines = found.lines if key is None else kind.lines
+    assert key is None or kind.key == key
+    for text in has:
+        assert text in "\n".join(lines), "\n".join(lines)
+    batch = run(lines, tmp_path, monkeypatch)
+    values = batch.values() if isinstance(batch, dict) else batch if isinstance(batch, list) else [batch]
+    assert [*values]
+
+
+@pytest.mark.parametrize("name", [name for name, (_, key, _) in LAYOUTS.items() if key not in (None, "sparse_columns")])
+def test_the_command_that_counts_what_it_costs_runs_as_printed(name, tmp_path):
+    found = inspect_file(write(name, tmp_path))
+    kind = printed_of(found.kinds, found.sample is not None)
+    if not kind.fields_text:
+        assert "create_dataset" in "\n".join(kind.lines)
+        return
+    options = ["--fields", kind.fields_text, *(["--samples", kind.samples_text] if kind.samples_text else [])]
+    done = CliRunner().invoke(app, ["inspect", found.file, *options, "--batch-size", "4"])
+    assert done.exit_code == 0, done.exception
+    assert "A shuffled batch of 4" in done.stdout
+
+
+def test_of_very_many_objects_some_are_looked_at(tmp_path, monkeypatch):
+    with h5py.File(tmp_path / "many.h5", "w", libver="latest") as file:
+        for k in range(3000):
+            file[f"data/trace_{k}"] = np.full(4 + k % 3, k, "f4")
+        file["data/about"] = 3.0
+    found = inspect_file(str(tmp_path / "many.h5"))
+    (kind,) = found.kinds
+    assert "holds 3,000 like datasets (4 to 6 float32" in kind.what
+    assert 'Objects("data/trace_*")' in "\n".join(kind.lines)
+    assert found.left_out == 3000 - len(kind.datasets) > 2900
+    assert run(kind.lines, tmp_path, monkeypatch).values.shape == (64, 6)
+
+
+def test_a_matrix_of_columns_written_row_by_row_is_the_same(tmp_path, monkeypatch):
+    path = write("csc", tmp_path)
+    with h5py.File(path) as file:
+        data, indices, indptr = (file[f"X/{name}"][:] for name in ("data", "indices", "indptr"))
+    dense = torch.zeros(40, 30)
+    for column, (first, last) in enumerate(itertools.pairwise(indptr)):
+        dense[indices[first:last], column] = torch.tensor(data[first:last])
+    scope = {}
+    monkeypatch.chdir(tmp_path)
+    (kind,) = inspect_file(path).kinds
+    exec("\n".join(kind.lines), scope)
+    assert torch.equal(scope["loader"].dataset[:], dense[: len(scope["loader"].dataset)])
+
+
+def slices(file, k):
+    file["image"], file["label"] = np.full((8, 8), k, "f4"), np.full((8, 8), k, "u1")
+
+
+def table(file, k):
+    file["x"], file["y"] = np.full((20 + k, 3), k, "f4"), np.full(20 + k, k)
+
+
+def episode(file, k):
+    file["action"], file["observations/qpos"] = np.full((20 + k, 7), k, "f4"), np.full((20 + k, 14), k, "f4")
+
+
+def utterance(file, k):
+    file["wave"], file.attrs["speaker"] = np.full(20 + k, k, "f4"), f"s{k}"
+
+
+FILES = {
+    "a file a sample": (slices, ['samples=Objects("files")', '"image": "image"']),
+    "files of rows": (table, ['fields=["x", "y"]']),
+    "a file an episode": (episode, ['Sequences(16, of="files", pad="edge")']),
+    "a file an utterance": (utterance, ['samples=Objects("files")', 'Field("wave", ragged="pad")', '"@speaker"']),
+}
+
+
+@pytest.mark.parametrize(("name", "given"), [*((name, "/*.hdf5") for name in FILES), ("a file a sample", "")])
+def test_files_that_hold_the_same_are_recognised(name, given, tmp_path, monkeypatch):
+    make, has = FILES[name]
+    (tmp_path / "in").mkdir()
+    for k in range(40):
+        with h5py.File(tmp_path / "in" / f"{k}.hdf5", "w") as file:
+            make(file, k)
+    monkeypatch.chdir(tmp_path)
+    shown = CliRunner().invoke(app, ["inspect", f"in{given}"]).stdout
+    assert "40 files" in shown.splitlines()[0]
+    assert "The pattern holds 40 like files" in shown
+    lines = [line.removeprefix("    ") for line in shown.splitlines()]
+    lines = lines[lines.index(next(line for line in lines if line.startswith("from h5stream"))) :]
+    lines = lines[: lines.index("    ...  # your training step") + 1]
+    for text in has:
+        assert text in "\n".join(lines), "\n".join(lines)
+    run(lines, tmp_path, monkeypatch)
+
+
+REAL = Path(os.environ.get("H5STREAM_CORPUS", Path(__file__).resolve().parents[3] / "shared" / "corpus")) / "real"
+CORPUS = {
+    "10x_filtered_feature_bc_matrix.h5": ("sparse", 'Field("matrix", ragged="dense")'),
+    "hg19.2000kb.cool": ("ragged", 'rows=Bounds("indexes/bin1_offset")'),
+    "nilmtk_energy.h5": ("group_a_recording", 'Rows(of="building1/elec/meter*")'),
+    "pbmc68k_reduced.h5ad": ("anndata", '"obs:bulk_labels"'),
+    "stead_waveforms.hdf5": ("dataset_a_sample", 'samples=Objects("earthquake/local/*")'),
+}
+
+
+@pytest.mark.corpus
+@pytest.mark.skipif(not REAL.is_dir(), reason=f"the corpus of real files is not at {REAL}")
+def test_what_is_printed_for_real_files_runs(tmp_path, monkeypatch):
+    for path in sorted(REAL.iterdir()):
+        found = inspect_file(str(path))
+        kind = printed_of(found.kinds, found.sample is not None)
+        assert found.lines or kind, path
+        for lines in filter(None, [found.lines, kind and kind.lines]):
+            assert run(lines, tmp_path, monkeypatch) is not None
+        if path.name in CORPUS:
+            key, text = CORPUS[path.name]
+            assert kind.key == key
+            assert text in "\n".join(kind.lines)

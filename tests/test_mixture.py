@@ -1,0 +1,259 @@
+"""Mixtures: several sources in stated shares; an epoch goes on where the last one stopped."""
+
+import itertools
+import json
+import pickle
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from amounts import examples
+from forking import children_are_forks
+from hypothesis import given
+from hypothesis import strategies as st
+from inner import order_of, stream_all
+
+from h5stream import (
+    ChunkBatchSampler,
+    Field,
+    H5Dataset,
+    H5StreamLoader,
+    Mixture,
+    Objects,
+    SampleNumber,
+    Sequences,
+    SourceNumber,
+    errors,
+)
+
+SIZES = {"a": 60, "b": 300, "c": 1000}
+CHUNKS = {"a": 60, "b": 10, "c": 64}
+FIELDS = {"x": "x", "source": SourceNumber()}
+
+
+@pytest.fixture(scope="module", params=[None, "gzip"])
+def paths(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("mixture")
+    return write(folder, request.param)
+
+
+def write(folder, compression):
+    """Write a file for each source, whose values say which and which row."""
+    paths = {}
+    for number, (name, rows) in enumerate(SIZES.items()):
+        paths[name] = str(folder / f"{name}.h5")
+        with h5py.File(paths[name], "w") as file:
+            x = 10_000 * number + np.arange(rows)
+            file.create_dataset("x", data=np.stack([x, -x], axis=1), chunks=(CHUNKS[name], 2), compression=compression)
+            file["wide"] = np.zeros((rows, number + 1))
+            for k in range(rows // 20):
+                file[f"demos/d{k:02}/x"] = 10_000 * number + 100 * k + np.arange(5 + k % 3)
+    return paths
+
+
+def values_of(batches):
+    """Give the samples' values, after a look whether each is of the source that it says."""
+    found = []
+    for batch in batches:
+        assert (batch["x"][:, 0] == -batch["x"][:, 1]).all()
+        assert (batch["x"][:, 0] // 10_000 == batch["source"]).all()
+        found += batch["x"][:, 0].tolist()
+    return found
+
+
+def count(values):
+    return np.bincount(np.array(values) // 10_000, minlength=3).tolist()
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"window": 100}, {"num_workers": 0}, {"isolation": "process"}, {"window_device": "cpu"}], ids=str
+)
+def test_an_epoch_has_its_share_of_each_source(paths, options, monkeypatch):
+    children_are_forks(monkeypatch)
+    for stop, wanted in (("first", [60, 30, 210]), ("all", [600, 300, 2100])):
+        mixture = Mixture(paths, weights={"b": 1, "c": 7, "a": 2}, stop=stop, fields=FIELDS)
+        with H5StreamLoader(mixture, 25, **options) as loader:
+            seen = [values_of(loader) for _ in range(4)]
+            assert len(loader) == sum(wanted) // 25
+        assert all(count(epoch) == wanted for epoch in seen)
+        together = np.array([value for epoch in seen for value in epoch])
+        for number, rows in enumerate(SIZES.values()):  # passes go on: none is left behind
+            often = np.bincount(together[together // 10_000 == number] % 10_000, minlength=rows)
+            assert often.max() - often.min() <= 1
+
+
+def test_each_batch_mixes_the_sources(paths):
+    mixture = Mixture(paths, weights=[0.2, 0.3, 0.5], stop="all", fields=FIELDS)
+    for window in (250, "auto", "all"):
+        batches = [np.bincount(batch["source"], minlength=3) for batch in H5StreamLoader(mixture, 50, window=window)]
+        shares = np.array(batches[:-1]) / 50
+        assert np.abs(shares.mean(axis=0) - [0.2, 0.3, 0.5]).max() < 0.02
+        assert shares.min() > 0
+        assert shares.std(axis=0).max() < 0.11
+
+
+def test_samples_per_epoch_says_how_long_an_epoch_is(paths):
+    mixture = Mixture(paths, weights=[0.5, 0.25, 0.25], fields=FIELDS)
+    loader = H5StreamLoader(mixture, 25, samples_per_epoch=1000)
+    assert count(values_of(loader)) == [500, 250, 250]
+    assert Mixture(paths, [1, 0, 1], fields=FIELDS).shares.shares == (0.5, 0.0, 0.5)
+    assert count(values_of(H5StreamLoader(Mixture(paths, [1, 0, 1], fields=FIELDS), 20))) == [60, 0, 60]
+
+
+def test_no_chunk_is_decoded_twice_in_a_window(paths, monkeypatch):
+    stream_all(monkeypatch)
+    with h5py.File(paths["a"]) as file:
+        if not file["x"].compression:
+            pytest.skip("nothing is decoded")
+    starts = np.cumsum([0, *SIZES.values()])
+    with H5StreamLoader(Mixture(paths, [1, 1, 1], stop="all", fields="x"), 50, window=400, keep="never") as loader:
+        for epoch in range(2):
+            assert sum(len(x) for x in loader) == 3000
+            wanted = 0
+            windows = list(order_of(loader, epoch).windows())
+            assert len(windows) > 3
+            for window in windows:
+                for number, rows in enumerate(CHUNKS.values()):
+                    ours = window.rows[(window.rows >= starts[number]) & (window.rows < starts[number + 1])]
+                    wanted += len(np.unique((ours - starts[number]) // rows))
+            assert loader.stats().chunks == wanted
+
+
+@examples(200)
+@given(st.data())
+def test_ranks_share_a_mixture_and_other_ranks_go_on(tmp_path_factory, data):
+    folder = tmp_path_factory.getbasetemp() / "ranks of a mixture"
+    if not folder.exists():
+        folder.mkdir()
+        write(folder, "gzip")
+    mixture = Mixture({name: str(folder / f"{name}.h5") for name in SIZES}, [3, 2, 1], fields=FIELDS)
+    options = {"seed": data.draw(st.integers(0, 9)), "window": 60, "samples_per_epoch": 500}
+    whole = H5StreamLoader(mixture, 7, **options)
+    epoch = data.draw(st.integers(0, 3))
+    whole.set_epoch(epoch)
+    worlds = data.draw(st.lists(st.integers(1, 3), min_size=2, max_size=3))
+    state, found = None, []
+    for number, world in enumerate(worlds):
+        loaders = [H5StreamLoader(mixture, 7, rank=rank, world_size=world, **options) for rank in range(world)]
+        for loader in loaders:
+            loader.set_epoch(epoch) if state is None else loader.load_state_dict(state)
+        some = None if number == len(worlds) - 1 else data.draw(st.integers(1, 6))
+        for loader in loaders:
+            found += values_of(itertools.islice(iter(loader), some))
+        state = json.loads(json.dumps(loaders[0].state_dict()))
+        assert len(json.dumps(state)) < 2000
+    assert sorted(found) == sorted(values_of(whole))
+
+
+def test_sources_may_be_datasets_parts_of_them_and_loaders(paths):
+    whole = H5Dataset(paths["c"], FIELDS)
+    mixture = Mixture(
+        {
+            "part": whole.subset(slice(0, 100)),
+            "other part": torch.utils.data.Subset(whole, range(999, 499, -1)),
+            "a loader's": H5StreamLoader(paths["a"], 4, fields=FIELDS),
+        },
+        weights=[1, 1, 1],
+        stop="all",
+    )
+    batches = list(H5StreamLoader(mixture, 30))
+    x, source = (torch.cat([batch[key] for batch in batches]) for key in ("x", "source"))
+    for number, wanted in enumerate([range(20_000, 20_100), range(20_500, 21_000), range(60)]):
+        assert (source == number).sum() == 500
+        assert set(x[source == number][:, 0].tolist()) == set(wanted)
+    assert len(mixture) == 660
+    assert mixture[0]["source"] == 0
+    assert mixture[659]["source"] == 2
+    assert repr(mixture).startswith("Mixture(part: 0.333, other part: 0.333")
+
+
+@pytest.mark.parametrize("kind", [Sequences(4, of="demos/*"), Objects("demos/*")], ids=["sequences", "objects"])
+def test_sources_of_samples_that_are_no_rows(paths, kind):
+    x = Field("x", ragged="list") if isinstance(kind, Objects) else "x"
+    fields = {"x": x, "source": SourceNumber(), "n": SampleNumber()}
+    mixture = Mixture(paths, [1, 1, 1], stop="all", samples=kind, fields=fields)
+    seen = [0, 0, 0]
+    for batch in H5StreamLoader(mixture, 16):
+        for x, source, n in zip(batch["x"], batch["source"].tolist(), batch["n"].tolist(), strict=True):
+            assert (x // 10_000 == source).all()
+            assert torch.equal(x, mixture[n]["x"])
+            seen[source] += 1
+    assert len(set(seen)) == 1
+
+
+def test_a_source_number_of_one_dataset_is_0(paths):
+    assert H5Dataset(paths["a"], ["x", SourceNumber()])[3][1] == 0
+
+
+def test_a_part_of_a_mixture_has_the_same_shares(paths):
+    mixture = Mixture(paths, [1, 1, 2], stop="all", fields=FIELDS)
+    for part in (mixture.subset(slice(0, None, 2)), torch.utils.data.Subset(mixture, range(1358, -1, -2))):
+        assert len(part) == 680
+        values = values_of(H5StreamLoader(part, 32))
+        assert count(values) == [250, 250, 500]
+        assert len(set(np.array(values) % 2)) == 1
+
+
+def test_a_loader_travels_with_its_draws(paths):
+    drawn = {"fields": "x", "weights": np.arange(300)}
+    for loader in (H5StreamLoader(Mixture(paths, [1, 1, 2], fields="x"), 32), H5StreamLoader(paths["b"], 32, **drawn)):
+        loader.set_epoch(3)
+        there = pickle.loads(pickle.dumps(loader))
+        assert [x.tolist() for x in there] == [x.tolist() for x in loader]
+
+
+def test_what_contradicts_a_mixture_is_refused(paths):
+    mixture = Mixture(paths, [1, 1, 1], fields=FIELDS)
+    with pytest.raises(errors.OptionError, match=r"source 'b' has a share of 0\.333 and no samples"):
+        H5StreamLoader(mixture.subset([1, 2]), 1)
+    with pytest.raises(errors.OptionError, match="mix all sources in one"):
+        H5Dataset([mixture, H5Dataset(paths["a"], FIELDS)])
+    with pytest.raises(errors.OptionError, match="a Mixture has shares"):
+        ChunkBatchSampler(mixture, 4)
+    for sampler in ([1, 2], torch.utils.data.RandomSampler(mixture)):
+        with pytest.raises(errors.OptionError, match=r"a Mixture says how often .* sampler= must be left out"):
+            H5StreamLoader(mixture, 4, sampler=sampler)
+    with pytest.raises(errors.OptionError, match="pass shuffle=True, not False"):
+        H5StreamLoader(mixture, 4, shuffle=False)
+    with pytest.raises(errors.OptionError, match="weights= must be left out"):
+        H5StreamLoader(mixture, 4, weights=np.ones(1360))
+    with pytest.raises(errors.OptionError, match="the sources of both in one"):
+        Mixture({"m": mixture, "a": H5Dataset(paths["a"], FIELDS)}, [1, 1])
+
+
+WRONG = {
+    "no names": ([["a.h5"], [1]], {}, "takes its sources by names"),
+    "none": ([{}, []], {}, "takes its sources by names"),
+    "another number": ([SIZES, [1, 2]], {}, "a number of 0 or more for each of 3 sources"),
+    "negative": ([SIZES, [1, 2, -1]], {}, "not all 0"),
+    "all 0": ([SIZES, [0, 0, 0]], {}, "not all 0"),
+    "nan": ([SIZES, [1, 2, float("nan")]], {}, "0 or more"),
+    "texts": ([SIZES, "abc"], {}, "0 or more"),
+    "another name": ([SIZES, {"a": 1, "b": 1, "d": 1}], {}, "'c' is in one of them only"),
+    "stop": ([SIZES, [1, 1, 1]], {"stop": "never"}, "stop= takes 'first' or 'all', not 'never'"),
+    "unlike shapes": ([SIZES, [1, 1, 1]], {"fields": "wide"}, "wide"),
+    "random starts": (
+        [SIZES, [1, 1, 1]],
+        {"fields": "x", "samples": Sequences(2, of="demos/*", starts="random")},
+        "source 'a' has samples= with random starts",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_is_said(paths, name):
+    (sources, weights), options, message = WRONG[name]
+    with pytest.raises(errors.H5StreamError, match=message):
+        Mixture(paths if sources is SIZES else sources, weights, **options)
+
+
+def test_fields_belong_to_the_datasets(paths):
+    with pytest.raises(errors.OptionError, match="source 'a' is a dataset, which says its own fields="):
+        Mixture({"a": H5Dataset(paths["a"], "x")}, [1], fields="x")
+
+
+def test_a_state_of_other_shares_is_refused(paths):
+    state = H5StreamLoader(Mixture(paths, [1, 1, 1], fields=FIELDS), 16).state_dict()
+    with pytest.raises(errors.StateError, match="samples_drawn was"):
+        H5StreamLoader(Mixture(paths, [1, 1, 2], fields=FIELDS), 16).load_state_dict(state)

@@ -1,0 +1,309 @@
+"""A split is complete, disjoint, as large as asked, never tears a group, and is a function of seed and data alone."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import Subset
+
+from h5stream import Boxes, Ends, Field, H5Dataset, H5StreamLoader, Lengths, Objects, Rows, Sequences, Values
+from h5stream.errors import H5StreamError, LeakWarning, OptionError
+from h5stream.order.splits import part_sizes, split_by_groups, split_by_strata, split_plainly
+
+counts = st.lists(st.integers(1, 40), min_size=2, max_size=5)
+labels = st.lists(st.integers(0, 6), min_size=10, max_size=200)
+seeds = st.integers(0, 2**63)
+
+
+def is_partition(parts, total):
+    return np.array_equal(np.sort(np.concatenate(parts)), np.arange(total))
+
+
+@given(sizes=counts, seed=seeds)
+def test_plain_parts_are_disjoint_complete_and_of_the_size_asked(sizes, seed):
+    parts = split_plainly(sizes, seed)
+    assert [len(part) for part in parts] == sizes
+    assert is_partition(parts, sum(sizes))
+
+
+@given(sizes=counts, seed=seeds, data=st.data())
+def test_each_part_has_its_share_of_each_stratum_to_within_one_sample(sizes, seed, data):
+    total = sum(sizes)
+    strata = np.unique(data.draw(st.lists(st.integers(0, 8), min_size=total, max_size=total)), return_inverse=True)[1]
+    parts = split_by_strata(sizes, strata, seed)
+    assert [len(part) for part in parts] == sizes
+    assert is_partition(parts, total)
+    for part, size in zip(parts, sizes, strict=True):
+        for stratum, count in enumerate(np.bincount(strata)):
+            assert abs((strata[part] == stratum).sum() - count * size / total) <= 1
+
+
+@given(values=labels, sizes=st.integers(2, 4), seed=seeds, strata=st.booleans(), data=st.data())
+def test_no_group_is_torn_and_no_part_is_empty(values, sizes, seed, strata, data):
+    groups = np.unique(values, return_inverse=True)[1]
+    total = len(groups)
+    wanted = part_sizes([1 / sizes] * sizes, total)
+    by = np.array(data.draw(st.lists(st.integers(0, 3), min_size=total, max_size=total))) if strata else None
+    if groups.max() + 1 < sizes:
+        with pytest.raises(OptionError, match="none is torn"):
+            split_by_groups(wanted, groups, by, seed)
+        return
+    parts = split_by_groups(wanted, groups, by, seed)
+    assert is_partition(parts, total)
+    assert min(map(len, parts)) > 0
+    assert all(len({k for k, part in enumerate(parts) if (groups[part] == g).any()}) == 1 for g in range(groups.max()))
+    if not strata and groups.max() + 1 > 20 * sizes:
+        assert all(len(part) - size < np.bincount(groups).max() for part, size in zip(parts, wanted, strict=True))
+
+
+def test_groups_of_all_sizes_come_close_to_the_sizes_asked():
+    rng = np.random.default_rng(0)
+    groups = np.repeat(np.arange(300), rng.geometric(0.02, 300))
+    groups = np.concatenate([groups, np.full(len(groups), 300)])  # one has half of all
+    train, val, test = split_by_groups(part_sizes([0.8, 0.1, 0.1], len(groups)), groups, None, 0)
+    assert np.allclose([len(train), len(val), len(test)], len(groups) * np.array([0.8, 0.1, 0.1]), rtol=0.1)
+
+
+def test_strata_come_close_where_groups_have_one_label_each():
+    rng = np.random.default_rng(1)
+    groups = np.repeat(np.arange(500), 20)
+    strata = (rng.random(500) < 0.04).astype(int)[groups]
+    train, val = split_by_groups(part_sizes([0.8], len(groups)), groups, strata, 3)
+    assert abs(strata[val].mean() / strata[train].mean() - 1) < 0.1
+
+
+def test_the_same_seed_gives_the_same_parts_for_ever():
+    assert [part.tolist() for part in split_plainly([5, 3, 2], 7)] == PLAIN
+    strata = np.arange(10) % 3
+    assert [part.tolist() for part in split_by_strata([6, 4], strata, 7)] == STRATA
+    assert [part.tolist() for part in split_by_groups([6, 4], strata, np.arange(10) % 2, 7)] == GROUPS
+
+
+PLAIN = [[2, 4, 5, 7, 9], [3, 6, 8], [0, 1]]
+STRATA = [[3, 4, 5, 6, 7, 9], [0, 1, 2, 8]]
+GROUPS = [[0, 2, 3, 5, 6, 8, 9], [1, 4, 7]]
+
+
+@pytest.mark.parametrize(
+    ("shares", "total", "sizes"),
+    [
+        ((0.9,), 10, [9, 1]),
+        ((0.5,), 5, [3, 2]),  # halves up
+        ((0.8, 0.1, 0.1), 5, [4, 1, 0]),
+        ((7,), 10, [7, 3]),
+        ((7, 2, 1), 10, [7, 2, 1]),
+        ((1 / 3, 1 / 3, 1 / 3), 100, [33, 34, 33]),
+        ((np.float32(0.25),), 8, [2, 6]),
+    ],
+)
+def test_sizes_follow_the_rule(shares, total, sizes):
+    if 0 in sizes:
+        with pytest.raises(OptionError, match="part 3 would have no sample"):
+            part_sizes(shares, total)
+    else:
+        assert part_sizes(shares, total) == sizes
+
+
+@pytest.mark.parametrize(
+    ("shares", "rule"),
+    [
+        ((), "takes fractions"),
+        ((0.8, 0.1), "Name what is left"),
+        ((0.8, 1), "takes fractions"),
+        (("x",), "takes fractions"),
+        ((1.0,), "no sample"),
+        ((1.5,), "Name what is left"),
+        ((11,), "Name what is left"),
+        ((True,), "takes fractions"),
+        ((float("nan"),), "of 0 or more"),
+    ],
+)
+def test_shares_that_say_nothing_are_refused(shares, rule):
+    with pytest.raises(OptionError, match=rule):
+        part_sizes(shares, 10)
+
+
+# --- over files ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def path(tmp_path):
+    rng = np.random.default_rng(0)
+    with h5py.File(tmp_path / "a.h5", "w") as f:
+        f.create_dataset("x", data=np.arange(2000, dtype="f4").reshape(500, 4), chunks=(50, 4), compression="gzip")
+        f["label"] = rng.integers(0, 3, 500)
+        f["patient"] = np.sort(rng.integers(0, 40, 500))
+        f["name"] = np.array([b"p%d" % k for k in f["patient"][()]])
+        f.create_dataset("text", data=[f"p{k}" for k in f["patient"][()]], dtype=h5py.string_dtype())
+        f["score"] = rng.random(500)
+        f["pair"] = rng.integers(0, 3, (500, 2))
+    return str(tmp_path / "a.h5")
+
+
+@pytest.mark.parametrize("by", ["patient", "name", "text", "array", "field"])
+def test_groups_are_by_a_dataset_that_is_no_field_a_field_or_an_array(path, by):
+    with h5py.File(path) as f:
+        patient = f["patient"][()]
+    fields = ["x", "label", "patient"] if by == "field" else ["x", "label"]
+    given = patient if by == "array" else "patient" if by == "field" else by
+    parts = H5Dataset(path, fields).split(0.7, 0.2, 0.1, by=given, seed=5)
+    owners = [set(patient[part.rows]) for part in parts]
+    assert sum(map(len, owners)) == len(set(patient))
+    expected = H5Dataset(path, "x").split(0.7, 0.2, 0.1, by=Field("patient"), seed=5)
+    if by != "name" and by != "text":  # sorted otherwise
+        assert all(np.array_equal(a.rows, b.rows) for a, b in zip(parts, expected, strict=True))
+
+
+def test_a_part_works_wherever_a_dataset_does(path):
+    whole = H5Dataset(path, ["x", "label"])
+    train, val = whole.split(0.9, seed=1, stratify="label")
+    with h5py.File(path) as f:
+        x, label = f["x"][()], f["label"][()]
+    assert (len(train), len(val)) == (450, 50)
+    again = pickle.loads(pickle.dumps(val))
+    assert np.array_equal(again.rows, val.rows)
+    assert np.array_equal(again[:][0].numpy(), x[val.rows])
+    assert np.array_equal(train[7][0].numpy(), x[train.rows[7]])
+    inner, rest = train.split(400, seed=3, by="block")
+    assert set(inner.rows) | set(rest.rows) == set(train.rows)
+    assert not {row // 50 for row in inner.rows} & {row // 50 for row in rest.rows}
+    seen = np.concatenate([batch[0][:, 0].numpy() // 4 for batch in H5StreamLoader(val, 16, shuffle=True)])
+    assert sorted(seen) == val.rows.tolist()
+    assert sorted(H5StreamLoader(again, 64, shuffle=False).dataset.rows) == val.rows.tolist()
+    assert np.array_equal(np.concatenate([b[1] for b in H5StreamLoader(val, 16)]), label[val.rows])
+
+
+def test_several_datasets_that_are_read_as_one_are_split_as_one(path):
+    both = H5Dataset([H5Dataset(path, "x"), H5Dataset(path, "x").subset(slice(0, 100))])
+    train, val = both.split(0.5, by="patient", seed=2)
+    with h5py.File(path) as f:
+        patient = np.tile(f["patient"][()], 2)
+    assert not set(patient[train.rows]) & set(patient[val.rows])
+    assert len(train) + len(val) == 600
+
+
+def test_a_sample_that_a_subset_lists_twice_stays_in_one_part(path):
+    listed = H5Dataset([Subset(H5Dataset(path, "x"), [7, 7, 3, 3, 9, 8, 1, 2, 7])])
+    train, val = listed.split(0.6)
+    assert not set(train.rows) & set(val.rows)
+    assert len(train) + len(val) == 9
+
+
+def test_files_and_blocks_are_kept_whole(path, tmp_path):
+    other = tmp_path / "b.h5"
+    other.write_bytes((tmp_path / "a.h5").read_bytes())
+    train, val = H5Dataset([path, str(other)], "x").split(0.5, by="file")
+    assert {tuple(set(part.rows // 500)) for part in (train, val)} == {(0,), (1,)}
+
+
+@pytest.fixture
+def demos(tmp_path):
+    with h5py.File(tmp_path / "demos.h5", "w") as f:
+        for k in range(12):
+            f[f"data/{k}/x"] = np.full((20, 2), k)
+            f[f"data/{k}/task"] = np.full(20, k % 2)
+            f[f"data/{k}/once"] = np.zeros((4, 4))
+            f[f"data/{k}"].attrs["subject"] = k // 2
+        f["flat"], f["done"] = np.arange(60), np.arange(60) % 10 == 9
+        f["volume"], f["lengths"], f["hits"] = np.zeros((8, 8, 8)), np.full(30, 2), np.arange(60)
+    return str(tmp_path / "demos.h5")
+
+
+def test_overlapping_sequences_leak_and_segments_do_not(demos):
+    sequences = H5Dataset(demos, "x", samples=Sequences(5, of="data/*"))
+    with pytest.warns(LeakWarning, match="by='segment'"):
+        sequences.split(0.75)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        H5Dataset(demos, "x", samples=Sequences(5, stride=5, of="data/*")).split(0.75)
+        train, val = sequences.split(0.5, by="segment", stratify="task")
+    assert (len(train), len(val)) == (6 * 16, 6 * 16)
+    assert sum(int(v) % 2 for v in val[:].unique()) == 3
+    assert not set(train[:].unique().tolist()) & set(val[:].unique().tolist())
+    subjects = sequences.split(0.5, by=Field("@subject"))
+    assert not {int(v) // 2 for v in subjects[0][:].unique()} & {int(v) // 2 for v in subjects[1][:].unique()}
+
+
+@pytest.mark.parametrize(
+    ("samples", "fields", "by", "sizes"),
+    [
+        (Sequences(3, of=Ends("done")), "flat", "segment", (24, 24)),
+        (Sequences(4, of="data/*", starts="random"), "x", None, (6, 6)),
+        (Boxes((4, 4, 4), at="grid", stride=(4, 4, 4)), "volume", None, (4, 4)),
+        (Objects("data/*"), {"x": "x"}, "@subject", (6, 6)),
+        (Objects("data/*"), {"x": "x", "s": "@subject"}, "s", (6, 6)),
+        (Rows(of="data/*"), "x", "segment", (120, 120)),
+        (None, {"h": Field("hits", rows=Lengths("lengths"), ragged="packed"), "n": "lengths"}, None, (15, 15)),
+        (None, {"f": "flat", "v": Values(np.arange(60) % 3)}, "v", None),
+    ],
+)
+def test_every_kind_of_sample_can_be_split(demos, samples, fields, by, sizes):
+    dataset = H5Dataset(demos, fields, samples=samples)
+    parts = dataset.split(0.5, by=by)
+    if sizes is not None:
+        assert tuple(map(len, parts)) == sizes
+    assert sum(map(len, parts)) == len(dataset)
+    assert not set(parts[0].chosen.tolist()) & set(parts[1].chosen.tolist())
+    for part in parts:
+        assert sum(1 for _ in H5StreamLoader(part, 4, shuffle=True)) == -(-len(part) // 4)
+
+
+@pytest.mark.parametrize("kind", ["alike", "ragged", "stored in other ways"])
+def test_a_file_or_an_object_a_sample_is_a_file_and_a_segment_of_its_own(tmp_path, kind):
+    for k in range(10):
+        with h5py.File(tmp_path / f"{k}.h5", "w") as f:
+            rows = np.full(4 + k * (kind == "ragged"), k)
+            f.create_dataset("x", data=rows, compression="gzip" if kind.startswith("stored") and k % 2 else None)
+            f.attrs["pair"] = k // 2
+    field = Field("x", ragged="list" if kind == "ragged" else None)
+    files = H5Dataset(str(tmp_path / "*.h5"), field, samples=Objects("files"))
+    for by in ("file", "segment", "@pair"):
+        parts = files.split(0.8, by=by)
+        assert list(map(len, parts)) == [8, 2]
+        assert not set(parts[0].rows) & set(parts[1].rows)
+    if kind != "stored in other ways":
+        first, second = H5Dataset([files, files]).split(0.5, by="file")
+        assert {int(first[k][0]) for k in range(10)}.isdisjoint(int(second[k][0]) for k in range(10))
+
+
+def test_objects_of_a_file_are_segments_of_their_own(demos):
+    objects = H5Dataset(demos, "x", samples=Objects("data/*"))
+    assert list(map(len, objects.split(0.75, by="segment"))) == [9, 3]
+    with pytest.raises(OptionError, match=r"there is 1 group for 2 parts.* by="):
+        objects.split(0.75, by="file")
+
+
+def test_overlapping_boxes_leak(demos):
+    boxes = H5Dataset(demos, "volume", samples=Boxes((4, 4, 4), at="grid", stride=(2, 4, 4)))
+    with pytest.warns(LeakWarning):
+        boxes.split(0.5)
+
+
+@pytest.mark.parametrize(
+    ("given", "rule"),
+    [
+        ({"by": "pair"}, "takes one value for each of 500 samples"),
+        ({"by": np.zeros(3)}, "takes one value for each of 500 samples"),
+        ({"stratify": "score"}, "a field of few values"),
+        ({"by": "nothing"}, "nothing"),
+        ({"seed": -1}, "non-negative"),
+        ({"seed": 1.5}, "non-negative"),
+        ({"by": np.zeros(500)}, "none is torn"),
+    ],
+)
+def test_what_cannot_be_split_so_says_why(path, given, rule):
+    with pytest.raises(H5StreamError, match=rule):
+        H5Dataset(path, "x").split(0.5, **given)
+
+
+@settings(max_examples=20)
+@given(seed=seeds)
+def test_another_seed_gives_other_parts(seed):
+    a, b = split_plainly([500, 500], seed), split_plainly([500, 500], seed + 1)
+    assert not np.array_equal(a[0], b[0])

@@ -1,0 +1,317 @@
+"""What `H5Dataset.statistics` finds is what NumPy finds of the whole, and is never that of a file as it was."""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from h5stream import Boxes, Field, H5Dataset, Lengths, Objects, Sequences, Values
+from h5stream.engine.moments import MOST_VALUES, Moments
+from h5stream.errors import CorruptChunkError, FieldNotFoundError, OptionError
+from h5stream.storage.catalogue import forget, kept_of
+
+KINDS = ["f2", "f4", "f8", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "?"]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def settle(path):
+    os.utime(path, (1e9, 1e9))
+    return str(path)
+
+
+def moments_of(values, pieces=3):
+    found = Moments(values.dtype, values.shape[-1])
+    for piece in np.array_split(values, pieces):
+        if piece.size:
+            found.add(piece)
+    return found
+
+
+def exactly(column):
+    """Give mean and standard deviation by whole numbers and fractions of any length."""
+    whole = [int(v) for v in column.tolist()]
+    n, total, squares = len(whole), sum(whole), sum(v * v for v in whole)
+    return total / n, math.sqrt((n * squares - total * total) / (n * n))
+
+
+@given(data=st.data(), kind=st.sampled_from(KINDS), shape=st.tuples(st.integers(1, 60), st.integers(1, 5)))
+def test_any_numbers_have_the_moments_that_numpy_finds(data, kind, shape):
+    values = data.draw(arrays.arrays(kind, shape))
+    found = moments_of(values)
+    for channel, column in enumerate(values.T):
+        if values.dtype.kind in "biu":
+            mean, std = exactly(column)
+            assert (found.mean[channel], found.std[channel]) == pytest.approx((mean, std), rel=1e-15)
+            assert (found.least[channel], found.most[channel]) == (column.min(), column.max())
+            continue
+        finite = column[np.isfinite(column)].astype(np.longdouble)
+        assert (found.nan[channel], found.inf[channel]) == (np.isnan(column).sum(), np.isinf(column).sum())
+        assert found.count[channel] == len(finite)
+        if not len(finite):
+            assert np.isnan([found.mean[channel], found.std[channel]]).all()
+            continue
+        if np.abs(finite).max() > 1e150:
+            continue  # squares are beyond float64
+        scale = float(np.abs(finite).max())
+        assert found.mean[channel] == pytest.approx(float(finite.mean()), rel=1e-12, abs=1e-12 * scale)
+        assert found.std[channel] == pytest.approx(float(finite.std()), rel=1e-9, abs=1e-12 * scale)
+        assert (found.least[channel], found.most[channel]) == (finite.min(), finite.max())
+
+
+@pytest.mark.parametrize("outlier", [None, 0.0, np.nan, np.inf])
+@pytest.mark.parametrize("lanes", [1, 3, 700])
+def test_a_large_offset_costs_no_digits(outlier, lanes):
+    values = np.random.default_rng(0).normal(size=(9000, lanes)) * 1e-3 + 1e8
+    if outlier is not None:
+        values[0] = outlier
+    finite = np.where(np.isfinite(values), values, np.nan).astype(np.longdouble)
+    found = moments_of(values, 7)
+    assert np.allclose(found.std, np.nanstd(finite, axis=0).astype("f8"), rtol=1e-11, atol=0)
+    assert np.allclose(found.mean, np.nanmean(finite, axis=0).astype("f8"), rtol=1e-15, atol=0)
+
+
+def test_whole_numbers_of_any_size_are_summed_exactly():
+    values = np.concatenate([np.full(5000, 2**63 - 1), np.full(5001, -(2**63))]).reshape(-1, 1)
+    found = moments_of(values)
+    assert (found.mean[0], found.std[0]) == exactly(values[:, 0])
+    close = (np.arange(10001) % 3 + 2**62).reshape(-1, 1)
+    assert moments_of(close).std[0] == pytest.approx(np.std(np.arange(10001) % 3), rel=1e-14)
+
+
+# --- over files -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def path(tmp_path):
+    rng = np.random.default_rng(0)
+    with h5py.File(tmp_path / "a.h5", "w") as f:
+        table = rng.normal(size=(500, 6)).astype("f4")
+        table[3, 2], table[4, 1], table[5, 1] = np.nan, np.inf, -np.inf
+        f.create_dataset("table", data=table, chunks=(40, 6), compression="gzip", shuffle=True)
+        f["image"] = rng.integers(0, 256, (500, 3, 5, 4), dtype="u1")
+        f["mask"] = rng.integers(0, 4, (500, 5, 4), dtype="u1")
+        f["label"] = rng.integers(-3, 4, 500)
+        f["share"], f["flag"] = rng.random(500), rng.random(500) < 0.3
+        f["big"] = np.arange(500, dtype=">i4")
+        f["half"] = rng.random((500, 2)).astype("f2")
+        f["name"] = np.array([b"a", b"b"])[rng.integers(0, 2, 500)]
+        f["text"] = np.array([f"t{k % 3}" for k in range(500)], dtype=object)
+        f["wave"] = np.ones(500, "c8")
+        f["all"] = np.zeros(500, [("age", "i4"), ("name", "S3")])
+        f["lengths"] = np.arange(500) % 3
+        f["hits"] = rng.normal(size=(int((np.arange(500) % 3).sum()), 2))
+        f["first"], f["which"] = np.arange(500), np.arange(500)[::-1]
+    return settle(tmp_path / "a.h5")
+
+
+def same(found, values, axes=()):
+    """Compare with NumPy, over all axes but those kept."""
+    values = np.asarray(values)
+    over = tuple(axis for axis in range(values.ndim) if axis not in axes)
+    numbers = np.where(np.isfinite(values), values, np.nan).astype("f8")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        expected = {
+            "mean": np.nanmean(numbers, axis=over),
+            "std": np.nanstd(numbers, axis=over),
+            "min": np.nanmin(numbers, axis=over),
+            "max": np.nanmax(numbers, axis=over),
+            "nan": np.isnan(values).sum(axis=over),
+            "inf": np.isinf(values).sum(axis=over),
+            "count": np.isfinite(values).sum(axis=over),
+        }
+    for key, wanted in expected.items():
+        assert np.allclose(getattr(found, key), wanted, rtol=1e-12, atol=1e-15, equal_nan=True), key
+        assert np.shape(getattr(found, key)) == np.shape(wanted)
+
+
+@pytest.mark.parametrize(
+    ("name", "axis"),
+    [
+        ("table", None), ("table", -1), ("table", 0), ("image", 0), ("image", -1), ("image", (0, 2)), ("image", None),
+        ("mask", None), ("label", None), ("share", None), ("flag", None), ("big", None), ("half", -1),
+    ],
+)  # fmt: skip
+def test_a_field_has_the_statistics_that_numpy_finds(path, name, axis):
+    with h5py.File(path) as f:
+        values = f[name][()]
+    found = H5Dataset(path, name).statistics(axis=axis)[name]
+    axes = () if axis is None else tuple(np.atleast_1d(axis))
+    same(found, values, [1 + a if a >= 0 else values.ndim + a for a in axes])
+    assert found.samples == 500
+    counts = dict(zip(*(each.tolist() for each in np.unique(values, return_counts=True)), strict=True))
+    assert found.counts == (counts if len(counts) <= MOST_VALUES and name != "table" else None)
+
+
+def test_statistics_of_a_part_are_of_that_part_alone(path):
+    with h5py.File(path) as f:
+        values, label = f["table"][()], f["label"][()]
+    train, val = H5Dataset(path, ["table", "label"]).split(0.8, seed=2)
+    for part in (train, val):
+        found = part.statistics(axis={"table": -1})
+        same(found["table"], values[part.rows], [1])
+        same(found["label"], label[part.rows])
+
+
+@pytest.mark.parametrize("part", ["all", "some"])
+def test_every_kind_of_sample_has_statistics(path, tmp_path, part):
+    with h5py.File(path) as f:
+        hits, table, which = f["hits"][()], f["table"][()], f["which"][()]
+    ragged = Field("hits", rows=Lengths("lengths"), ragged="pad", pad_value=1e9)
+    looked_up = Field("table", rows="which")
+    dataset = H5Dataset(path, {"h": ragged, "t": looked_up, "v": Values(np.arange(500) % 5)})
+    rows = np.arange(500) if part == "all" else np.arange(0, 500, 7)
+    starts = np.append(0, np.cumsum(np.arange(500) % 3))
+    expected = np.concatenate([hits[starts[k] : starts[k + 1]] for k in rows])
+    found = (dataset if part == "all" else dataset.subset(rows)).statistics(axis={"h": -1, "t": 0})
+    same(found["h"], expected, [1])
+    same(found["t"], table[which[rows]], [1])
+    same(found["v"], rows % 5)
+
+
+@pytest.mark.parametrize(
+    ("samples", "fields"),
+    [
+        (Sequences(5), "table"),
+        (Sequences(5, pad="zeros"), "table"),
+        (Boxes((2, 3, 2), at="grid", stride=(2, 3, 2)), "image3"),
+        (Sequences(4, starts="random"), "label"),
+    ],
+)
+def test_samples_that_are_no_rows_have_the_statistics_of_their_batches(path, samples, fields):
+    with h5py.File(path, "a") as f:
+        f["image3"] = f["image"][:, 0]
+    dataset = H5Dataset(path, fields, samples=samples)
+    same(dataset.statistics()[fields], dataset[:].numpy())
+
+
+def test_objects_of_unlike_lengths_have_statistics(tmp_path):
+    rng = np.random.default_rng(1)
+    with h5py.File(tmp_path / "o.h5", "w") as f:
+        waves = [rng.normal(size=(k + 1, 3)) for k in range(20)]
+        for k, wave in enumerate(waves):
+            f[f"data/{k:02}"] = wave
+            f[f"data/{k:02}"].attrs["label"] = k % 2
+        vlen = f.create_dataset("vlen", 20, h5py.vlen_dtype("f4"))
+        for k in range(20):
+            vlen[k] = np.arange(k)
+    dataset = H5Dataset(tmp_path / "o.h5", {"x": Field(".", ragged="list"), "y": "@label"}, samples=Objects("data/*"))
+    found = dataset.statistics(axis={"x": -1})
+    same(found["x"], np.concatenate(waves), [1])
+    assert found["y"].counts == {0: 10, 1: 10}
+    lists = H5Dataset(tmp_path / "o.h5", "vlen").statistics()["vlen"]
+    same(lists, np.concatenate([np.arange(k) for k in range(20)]))
+
+
+def test_text_has_no_mean_to_normalise_by(path):
+    with pytest.raises(OptionError, match="'name' is text"):
+        H5Dataset(path, "name").statistics()["name"].normalise()
+
+
+def test_texts_are_counted_and_complex_numbers_left_out(path):
+    found = H5Dataset(path, ["name", "text", "wave", "all"]).statistics()
+    assert list(found) == ["name", "text", "all:age", "all:name"]
+    assert found["name"].counts.keys() == {b"a", b"b"}
+    assert list(found["text"].counts.values()) == [167, 167, 166]
+    assert found["all:age"].counts == {0: 500}
+    assert math.isnan(found["name"].mean)
+    assert found["name"].to_dict()["mean"] is None
+
+
+def test_a_second_call_reads_nothing_and_says_the_same(path, monkeypatch):
+    fields = ["table", "label", "share", "name", "image"]
+    first = H5Dataset(path, fields).statistics(axis={"table": -1})
+    assert [one.of for one in kept_of(path)] == ["statistics"]
+    monkeypatch.setattr("h5stream.field_statistics._batches", lambda *_: pytest.fail("it was read again"))
+    again = H5Dataset(path, fields).statistics(axis={"table": -1})
+    assert {k: v.to_dict() for k, v in first.items()} == {k: v.to_dict() for k, v in again.items()}
+    assert again["table"].mean.dtype == np.float64
+    assert again["name"].counts == first["name"].counts
+
+
+@pytest.mark.parametrize("change", ["data", "damage", "another part", "another axis", "forgotten"])
+def test_what_was_kept_of_something_else_is_not_believed(path, change):
+    before = H5Dataset(path, "table").statistics()["table"]
+    (kept,) = kept_of(path)
+    dataset, axis = H5Dataset(path, "table"), None
+    if change == "data":
+        with h5py.File(path, "a") as f:
+            f["table"][:] = 7
+        os.utime(path, (2e9, 2e9))
+        assert H5Dataset(path, "table").statistics()["table"].mean == 7
+        return
+    if change == "damage":
+        content = bytearray(Path(kept.path).read_bytes())
+        place = content.index(b'"mean"')
+        content[place + 9] ^= 1
+        Path(kept.path).write_bytes(content)
+    elif change == "another part":
+        dataset = dataset.subset(slice(10))
+    elif change == "another axis":
+        axis = -1
+    else:
+        assert forget(path) == 1
+    with h5py.File(path) as f:
+        values = f["table"][()]
+    values = values if dataset.rows is None else values[dataset.rows]
+    same(dataset.statistics(axis=axis)["table"], values, [1] if axis else [])
+    assert before.mean == H5Dataset(path, "table").statistics()["table"].mean
+
+
+@pytest.mark.parametrize(
+    ("fields", "axis", "rule"),
+    [
+        ("tabel", None, "has no field 'tabel'.*table"),
+        ("table", 3, "has 1 axes, of"),
+        ("label", -1, "have no axis"),
+        ("table", "x", "is a number"),
+        ("table", {"other": 1}, "axis= names 'other'"),
+        ("wave", None, "complex"),
+    ],
+)
+def test_what_has_no_statistics_says_why(path, fields, axis, rule):
+    dataset = H5Dataset(path, ["table", "label", "wave"])
+    with pytest.raises((OptionError, FieldNotFoundError), match=rule):
+        dataset.statistics(fields, axis=axis)
+
+
+def test_normalising_what_never_varies_divides_by_one(path):
+    with h5py.File(path, "a") as f:
+        f["flat"], f["none"] = np.full((500, 2), 3.0), np.full(500, np.nan)
+    found = H5Dataset(path, ["flat", "none", "image"]).statistics(axis={"flat": -1, "image": 0})
+    assert found["flat"].normalise()["std"].tolist() == [1, 1]
+    assert found["none"].normalise() == {"mean": 0, "std": 1}
+    assert found["image"].normalise()["mean"].shape == (3, 1, 1)
+
+
+def test_ragged_rows_of_which_there_are_none_have_no_mean(path):
+    with h5py.File(path, "a") as f:
+        f["zero"] = np.zeros(500, int)
+    found = H5Dataset(path, {"h": Field("hits", rows=Lengths("zero"), ragged="packed"), "y": "label"}).statistics()["h"]
+    assert (found.count, math.isnan(found.mean), found.normalise()) == (0, True, {"mean": 0, "std": 1})
+
+
+def test_a_corrupt_chunk_is_an_error_and_nothing_is_kept(path):
+    dataset = H5Dataset(path, "table")
+    with h5py.File(path) as f:
+        offset = f["table"].id.get_chunk_info(3).byte_offset
+    with open(path, "r+b") as f:
+        f.seek(offset)
+        f.write(b"\xff" * 20)
+    settle(path)
+    with pytest.raises(CorruptChunkError):
+        dataset.statistics()
+    assert kept_of(path) == []

@@ -1,0 +1,471 @@
+"""Weights, classes and torch's samplers through the loader: samples as h5py has them, as often as they were drawn."""
+
+import itertools
+import json
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from amounts import examples
+from forking import children_are_forks
+from hypothesis import given
+from hypothesis import strategies as st
+from inner import order_of, stream_all
+from torch.utils.data import (
+    BatchSampler,
+    DistributedSampler,
+    RandomSampler,
+    Subset,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+
+from h5stream import (
+    Bounds,
+    Boxes,
+    Field,
+    H5Dataset,
+    H5StreamLoader,
+    Objects,
+    SampleNumber,
+    Sequences,
+    Values,
+    errors,
+)
+
+ROWS = 600
+CHUNK = 20
+
+
+@pytest.fixture(scope="module", params=[None, "gzip"])
+def path(request, tmp_path_factory):
+    """A file with samples of every kind; every value says where it stands."""
+    path = str(tmp_path_factory.mktemp("weights") / "a.h5")
+    draw = np.random.default_rng(0)
+    with h5py.File(path, "w") as file:
+        options = {"compression": request.param}
+        file.create_dataset("x", data=np.arange(3.0 * ROWS).reshape(ROWS, 3), chunks=(CHUNK, 3), **options)
+        file["w"] = draw.random(ROWS) ** 3 * (np.arange(ROWS) % 7 != 0)
+        file["label"] = (np.arange(ROWS) % 50 == 0).astype("i8")
+        file["name"] = np.array(["cat", "dog", "eel"], dtype=object)[draw.choice(3, ROWS, p=[0.9, 0.07, 0.03])]
+        file["noise"] = draw.random(ROWS)
+        file["many"] = np.arange(ROWS)
+        file["nan"] = np.append(np.zeros(ROWS - 1), np.nan)
+        for k in range(40):
+            file.create_dataset(f"objects/o{k:02}/x", data=np.full((4, 2), k), chunks=(4, 2), **options)
+            rows = 5 + k % 7
+            file.create_dataset(f"demos/d{k:02}/x", data=1000 * k + np.arange(rows), chunks=(4,), **options)
+        lengths = draw.integers(1, 9, 100)
+        file["ends"] = np.append(0, np.cumsum(lengths))
+        file.create_dataset("tokens", data=np.arange(lengths.sum()), chunks=(16,), **options)
+        file.create_dataset("volume", data=np.arange(24 * 24).reshape(24, 24), chunks=(8, 8), **options)
+    return path
+
+
+def rows_kind(path):
+    with h5py.File(path) as file:
+        return {"fields": {"x": "x", "n": SampleNumber()}}, list(file["x"][:])
+
+
+def sequences(path):
+    with h5py.File(path) as file:
+        groups = [file["demos"][name]["x"][:] for name in sorted(file["demos"])]
+    whole = [rows[k : k + 3] for rows in groups for k in range(len(rows) - 2)]
+    return {"fields": {"x": "x", "n": SampleNumber()}, "samples": Sequences(3, of="demos/*")}, whole
+
+
+def objects(path):
+    with h5py.File(path) as file:
+        whole = [file["objects"][name]["x"][:] for name in sorted(file["objects"])]
+    return {"fields": {"x": "x", "n": SampleNumber()}, "samples": Objects("objects/*")}, whole
+
+
+def boxes(path):
+    with h5py.File(path) as file:
+        volume = file["volume"][:]
+    whole = [volume[a : a + 6, b : b + 6] for a in range(0, 24, 6) for b in range(0, 24, 6)]
+    fields = {"x": "volume", "n": SampleNumber()}
+    return {"fields": fields, "samples": Boxes((6, 6), at="grid")}, whole
+
+
+def ragged(path):
+    with h5py.File(path) as file:
+        whole = np.split(file["tokens"][:], file["ends"][1:-1])
+    fields = {"x": Field("tokens", rows=Bounds("ends"), ragged="list"), "n": SampleNumber()}
+    return {"fields": fields}, whole
+
+
+KINDS = {each.__name__: each for each in (rows_kind, sequences, objects, boxes, ragged)}
+
+
+def numbers_of(batches, whole=None):
+    """Give the samples' numbers, after a look whether each is what h5py has there."""
+    found = []
+    for batch in batches:
+        for x, n in zip(batch["x"], batch["n"].tolist(), strict=True):
+            assert whole is None or np.array_equal(np.asarray(x), whole[n])
+            found.append(n)
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "options", [{}, {"window": 40}, {"num_workers": 0}, {"isolation": "process"}, {"shuffle": False}], ids=str
+)
+def test_samples_of_every_kind_come_as_often_as_they_were_drawn(path, kind, options, monkeypatch):
+    children_are_forks(monkeypatch)
+    asked, whole = KINDS[kind](path)
+    weights = np.random.default_rng(3).random(len(whole)) ** 4
+    weights[::3] = 0
+    with H5StreamLoader(path, 16, weights=weights, samples_per_epoch=333, seed=2, **asked, **options) as loader:
+        epochs = [numbers_of(loader, whole) for _ in range(2)]
+    assert [len(epoch) for epoch in epochs] == [333, 333]
+    assert not {n for epoch in epochs for n in epoch} & set(range(0, len(whole), 3))
+    assert sorted(epochs[0]) != sorted(epochs[1])
+    with H5StreamLoader(path, 50, weights=weights, samples_per_epoch=333, seed=2, window="all", **asked) as again:
+        assert sorted(numbers_of(again, whole)) == sorted(epochs[0])  # whatever batches and windows are
+
+
+@pytest.mark.parametrize("options", [{"weights": "w"}, {"balance": "label"}, {"samples_per_epoch": 1234}], ids=str)
+def test_no_chunk_is_decoded_twice_in_a_window(path, options, monkeypatch):
+    stream_all(monkeypatch)
+    with h5py.File(path) as file:
+        if not file["x"].compression:
+            pytest.skip("nothing is decoded")
+    with H5StreamLoader(path, 32, fields="x", window=200, keep="never", **options) as loader:
+        for epoch in range(3):
+            assert sum(len(x) for x in loader) == options.get("samples_per_epoch", ROWS)
+            windows = list(order_of(loader, epoch).windows())
+            assert len(windows) > 1
+            assert loader.stats().chunks == sum(len(np.unique(window.rows // CHUNK)) for window in windows)
+
+
+def test_weights_of_a_field_need_not_be_delivered(path):
+    with h5py.File(path) as file:
+        w = file["w"][:]
+    epochs = [
+        [x[:, 0].tolist() for x in H5StreamLoader(path, 32, fields="x", weights=weights, seed=5)]
+        for weights in ("w", w, torch.from_numpy(w), (w * 7).tolist())
+    ]
+    delivered = H5StreamLoader(path, 32, fields=["x", "w"], weights="w", seed=5)
+    epochs.append([x[:, 0].tolist() for x, _ in delivered])
+    assert all(epoch == epochs[0] for epoch in epochs)
+    in_memory = H5StreamLoader(path, 32, fields={"x": "x", "q": Values(w)}, weights="q", seed=5)
+    assert [batch["x"][:, 0].tolist() for batch in in_memory] == epochs[0]
+
+
+def test_a_weight_that_is_the_same_in_each_step_of_a_sequence_will_do(path):
+    asked, whole = sequences(path)
+    weights = (np.arange(len(whole)) % 2).astype(float)
+    fields = asked["fields"] | {"w": Values(np.stack([weights, weights], axis=1))}
+    loader = H5StreamLoader(path, 8, fields=fields, samples=asked["samples"], weights="w")
+    assert all(n % 2 for n in numbers_of(loader, whole))
+
+
+def test_weights_are_of_the_samples_that_were_chosen(path):
+    chosen = np.arange(100, 500)[::-3]
+    whole = H5Dataset(path, {"x": "x", "n": SampleNumber(), "w": "w"})
+    weights = np.random.default_rng(0).random(len(chosen))
+    weights[5:] = 0
+    for dataset, wanted in ((whole.subset(chosen), np.sort(chosen)), (Subset(whole, chosen), chosen)):
+        for shuffle in (True, False):
+            loader = H5StreamLoader(dataset, 16, shuffle, weights=weights, samples_per_epoch=200)
+            assert set(numbers_of(loader)) == set(wanted[:5].tolist())
+    assert set(numbers_of(H5StreamLoader(whole.subset(chosen), 16, weights="w"))) <= set(
+        chosen[chosen % 7 != 0].tolist()
+    )
+
+
+@pytest.mark.parametrize(
+    "options", [{"max_batch_rows": 20}, {"bucket": True}, {"max_batch_rows": 20, "bucket": True}], ids=str
+)
+def test_batches_by_size_of_what_was_drawn(path, options):
+    asked, whole = ragged(path)
+    weights = np.random.default_rng(0).random(100)
+    with H5StreamLoader(path, 8, True, weights=weights, samples_per_epoch=700, **asked, **options) as loader:
+        batches, said = [], len(loader)
+        batches += loader
+        assert said == len(batches)
+        first = numbers_of(batches, whole)
+        state_of_second = None
+        for number, _ in enumerate(loader):
+            if number == 4:
+                state_of_second = json.loads(json.dumps(loader.state_dict()))
+    assert len(first) == 700
+    for batch in batches:
+        assert options.get("max_batch_rows", 10**6) >= sum(map(len, batch["x"]))
+    later = H5StreamLoader(path, 8, True, weights=weights, samples_per_epoch=700, **asked, **options)
+    later.load_state_dict(state_of_second)
+    with H5StreamLoader(path, 8, True, weights=weights, samples_per_epoch=700, **asked, **options) as again:
+        again.set_epoch(1)
+        assert [b["n"].tolist() for b in later] == [b["n"].tolist() for b in again][5:]
+
+
+@examples(200)
+@given(st.data())
+def test_ranks_share_an_epoch_and_other_ranks_go_on(tmp_path_factory, data):
+    path = tmp_path_factory.getbasetemp() / "ranks.h5"
+    if not path.exists():
+        with h5py.File(path, "w") as file:
+            file.create_dataset("x", data=np.arange(300), chunks=(10,), compression="gzip")
+            file["label"] = np.arange(300) // 280
+    kinds = [{"balance": "label"}, {"weights": np.arange(300) % 5}, {"samples_per_epoch": 500}]
+    options = data.draw(st.sampled_from(kinds)) | {"seed": data.draw(st.integers(0, 9)), "window": 60, "fields": "x"}
+
+    def ranks(world):
+        return [H5StreamLoader(path, 7, rank=rank, world_size=world, **options) for rank in range(world)]
+
+    whole = list(itertools.chain.from_iterable(x.tolist() for x in H5StreamLoader(path, 7, **options)))
+    worlds = data.draw(st.lists(st.integers(1, 3), min_size=2, max_size=3))
+    state, found = None, []
+    for number, world in enumerate(worlds):
+        loaders = ranks(world)
+        for loader in loaders:
+            if state is not None:
+                loader.load_state_dict(state)
+        some = None if number == len(worlds) - 1 else data.draw(st.integers(1, 4))
+        for loader in loaders:
+            found += [x for batch in itertools.islice(iter(loader), some) for x in batch.tolist()]
+        state = json.loads(json.dumps(loaders[0].state_dict()))
+        assert len(json.dumps(state)) < 2000
+    assert sorted(found) == sorted(whole)
+
+
+def test_the_loader_lists_its_own_batches(path):
+    chosen = H5Dataset(path, {"x": "x", "n": SampleNumber()}).subset(slice(0, 400, 2))
+    loader = H5StreamLoader(chosen, 16, weights=np.arange(200), samples_per_epoch=100, seed=1)
+    listed = list(loader.batch_sampler)
+    assert [[2 * k for k in batch] for batch in listed] == [batch["n"].tolist() for batch in loader]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"weights": np.arange(ROWS) + 2},
+        {"samples_per_epoch": 500},
+        {"weights": None, "balance": "label"},
+        {"replacement": False},
+    ],
+    ids=str,
+)
+def test_a_state_of_other_weights_is_refused(path, changed):
+    options = {"fields": "x", "weights": np.arange(ROWS) + 1, "samples_per_epoch": 400}
+    state = H5StreamLoader(path, 16, **options).state_dict()
+    with pytest.raises(errors.StateError, match="samples_drawn was"):
+        H5StreamLoader(path, 16, **(options | changed)).load_state_dict(state)
+
+
+# --- classes ------------------------------------------------------------------------------------------------
+
+
+def names_of(loader):
+    found = [name.decode() for batch in loader for name in batch["name"]]
+    return {name: found.count(name) for name in set(found)}
+
+
+def test_classes_come_as_often_as_asked(path):
+    fields = {"x": "x", "name": "name", "label": "label"}
+    with h5py.File(path) as file:
+        labels, names = file["label"][:], file["name"].asstr()[:].tolist()
+    least = min(names.count(name) for name in set(names))
+
+    def count(**options):
+        return names_of(H5StreamLoader(path, 32, fields=fields, **options))
+
+    assert count(balance="name") == {"cat": 200, "dog": 200, "eel": 200}
+    assert count(balance=names) == {"cat": 200, "dog": 200, "eel": 200}
+    assert count(balance={"name": {"cat": 2, "dog": 1, "eel": 1}}) == {"cat": 300, "dog": 150, "eel": 150}
+    assert count(balance={"name": {"cat": 1, "dog": 0, "eel": 1}}, samples_per_epoch=50) == {"cat": 25, "eel": 25}
+    assert count(balance="name", replacement=False) == dict.fromkeys(["cat", "dog", "eel"], least)
+    under = H5StreamLoader(path, 32, fields=fields, balance="label", replacement=False)
+    seen = torch.cat([batch["label"] for batch in under])
+    assert (len(seen), int(seen.sum())) == (2 * labels.sum(), labels.sum())
+    rows = torch.cat([batch["x"][:, 0] for batch in under])
+    assert len(rows.unique()) == len(rows)
+
+
+def test_a_field_of_classes_need_not_be_delivered(path):
+    x = torch.cat(list(H5StreamLoader(path, 32, fields="x", balance="label")))[:, 0] / 3
+    assert int((x % 50 == 0).sum()) == ROWS // 2
+
+
+WRONG = {
+    "weights of another number": (
+        {"weights": np.ones(5)},
+        "one number a sample: 600 samples, weights of shape \\(5,\\)",
+    ),
+    "negative": ({"weights": np.append(np.ones(ROWS - 1), -1)}, "sample 599 has -1.0, and of all 600 samples 1 have"),
+    "not a number": ({"weights": "nan"}, "sample 599 has nan"),
+    "texts of another number": ({"balance": ["a"] * 5}, "600 samples, values of shape"),
+    "all 0": ({"weights": np.zeros(ROWS)}, "0 for all 600 samples"),
+    "no numbers": ({"weights": ["a"] * ROWS}, "takes numbers"),
+    "several a sample": ({"weights": "x"}, "has 3 that differ"),
+    "no such field": ({"weights": "q"}, "no field|no dataset|not in|'q'"),
+    "too many": (
+        {"weights": "w", "replacement": False, "samples_per_epoch": 590},
+        "590.*there are 514 that have a weight above 0",
+    ),
+    "how many": ({"weights": "w", "replacement": False}, "samples_per_epoch= must say how many"),
+    "too many alone": ({"replacement": False, "samples_per_epoch": 601}, "there are 600"),
+    "none": ({"samples_per_epoch": 0}, "samples_per_epoch= takes a positive number"),
+    "both": ({"weights": "w", "balance": "label"}, "leave out one"),
+    "replacement": ({"weights": "w", "replacement": 1}, "True or False"),
+    "a sampler too": ({"weights": "w", "sampler": [1]}, "sampler= must be left out"),
+    "an order too": ({"weights": "w", "order": print, "shuffle": None}, "order= must be left out"),
+    "many values": ({"balance": "noise"}, "has 600 values in 600 samples, which are no classes"),
+    "many whole values": ({"balance": "many"}, "no classes"),
+    "NaN": ({"balance": "nan"}, "sample 599 is NaN"),
+    "a matrix": ({"balance": "x"}, "one value a sample"),
+    "a class without samples": ({"balance": {"label": {0: 1, 1: 1, 2: 1}}}, "2 .* but no sample has it; .* 0, 1"),
+    "a class without share": ({"balance": {"label": {0: 1}}}, "gives 1 of 'label' no share, and 12 samples have it"),
+    "a negative share": ({"balance": {"label": {0: 1, 1: -1}}}, "share of 1 is a number of 0 or more, not -1"),
+    "no share": ({"balance": {"label": {0: 0, 1: 0}}}, "a share of 0"),
+    "no mapping": ({"balance": {"label": 3}}, "shares of a field's values"),
+    "too many of a class": (
+        {"balance": "label", "replacement": False, "samples_per_epoch": 100},
+        "50 of them are of class 1, which has 12 samples.*24 is the most",
+    ),
+    "classes of another number": ({"balance": [0, 1]}, "600 samples"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_is_said(path, name):
+    options, message = WRONG[name]
+    with pytest.raises(errors.H5StreamError, match=message):
+        H5StreamLoader(path, 16, **({"fields": "x"} | options))
+
+
+def test_a_field_beside_those_of_a_dataset_says_how_often(path):
+    whole = H5Dataset(path, "x")
+    with h5py.File(path) as file:
+        beside = {"weights": ("w", file["w"][:]), "balance": ("name", file["name"][:].astype(str))}
+    parts = (whole, np.arange(ROWS)), (whole.split(0.5)[0], None), (Subset(whole, np.arange(500, 100, -3)), None)
+    for part, rows in (*parts, ([parts[1][0], whole], None)):
+        dataset = H5StreamLoader(part).dataset
+        rows = np.arange(len(dataset)) if rows is None and dataset.rows is None else rows
+        rows = dataset.rows % ROWS if rows is None else rows
+        for option, (name, values) in beside.items():
+            named, given = (
+                torch.cat(list(H5StreamLoader(part, 32, **{option: asked}))).tolist() for asked in (name, values[rows])
+            )
+            assert named == given
+    sequences_of = H5Dataset(path, "x", samples=Sequences(2, of="demos/*"))
+    with pytest.raises(errors.FieldNotFoundError, match="has no dataset 'demos/d00/w'"):
+        H5StreamLoader(sequences_of, 16, weights="w")
+    with pytest.raises(errors.FieldNotFoundError, match="has no dataset 'weight'"):
+        H5StreamLoader(whole, 16, weights="weight")
+
+
+def test_random_starts_draw_their_own(path):
+    samples = Sequences(3, of="demos/*", starts="random")
+    with pytest.raises(errors.OptionError, match=r"starts='random'.* weights= must be left out"):
+        H5StreamLoader(path, 4, fields="x", samples=samples, weights=np.ones(40))
+
+
+def test_what_was_drawn_counts_against_the_budget(path):
+    with pytest.raises(errors.BudgetError):
+        H5StreamLoader(path, 16, fields="x", samples_per_epoch=1 << 40, memory_budget="64MiB")
+
+
+# --- torch's samplers ---------------------------------------------------------------------------------------
+
+
+def rows_of(loader):
+    return (torch.cat(list(loader))[:, 0] / 3).long().tolist()
+
+
+def seeded():
+    return torch.Generator().manual_seed(4)
+
+
+def test_torchs_samplers_are_read_as_what_they_mean(path):
+    dataset = H5Dataset(path, "x")
+    weights = np.arange(ROWS) % 3 == 0
+    found = rows_of(H5StreamLoader(dataset, 50, sampler=WeightedRandomSampler(weights, 1000, generator=seeded())))
+    assert len(found) == 1000
+    assert not np.mod(found, 3).any()
+    found = rows_of(H5StreamLoader(dataset, 50, sampler=WeightedRandomSampler(weights, 150, replacement=False)))
+    assert len(set(found)) == 150
+    assert not np.mod(found, 3).any()
+    found = rows_of(H5StreamLoader(dataset, 50, sampler=WeightedRandomSampler(np.ones(40), 1000)))
+    assert set(found) == set(range(40))
+    assert sorted(rows_of(H5StreamLoader(dataset, 2, sampler=SubsetRandomSampler([5, 3, 9, 3])))) == [3, 3, 5, 9]
+    assert sorted(rows_of(H5StreamLoader(dataset, 50, sampler=RandomSampler(dataset)))) == list(range(ROWS))
+    assert len(set(rows_of(H5StreamLoader(dataset, 50, sampler=RandomSampler(dataset, num_samples=150))))) == 150
+    often = np.bincount(rows_of(H5StreamLoader(dataset, 50, sampler=RandomSampler(dataset, num_samples=1300))))
+    assert set(often.tolist()) == {2, 3}
+    often = np.bincount(
+        rows_of(H5StreamLoader(dataset, 50, sampler=RandomSampler(dataset, True, 6000))), minlength=ROWS
+    )
+    assert often.min() < 5
+    assert often.max() > 15
+
+
+@pytest.mark.parametrize(
+    "given", [{"weights": "w"}, {"balance": "label"}, {"samples_per_epoch": 9}, {"replacement": False}], ids=str
+)
+def test_a_sampler_and_an_argument_that_both_say_how_often_are_refused(path, given):
+    dataset = H5Dataset(path, "x")
+    for sampler in (WeightedRandomSampler(np.ones(ROWS), 9), RandomSampler(dataset)):
+        with pytest.raises(errors.OptionError, match=f"{next(iter(given))}= and sampler={type(sampler).__name__}"):
+            H5StreamLoader(dataset, 50, sampler=sampler, **given)
+
+
+def test_a_samplers_seed_is_its_generators_or_torchs(path):
+    dataset = H5Dataset(path, "x")
+
+    def epoch(generator=None, **options):
+        return rows_of(H5StreamLoader(dataset, 50, sampler=RandomSampler(dataset, generator=generator), **options))
+
+    assert epoch(seeded()) == epoch(seeded())
+    torch.manual_seed(1)
+    first = epoch()
+    assert epoch() != first
+    torch.manual_seed(1)
+    assert epoch() == first
+    assert epoch(seed=3) == epoch(seed=3) == rows_of(H5StreamLoader(dataset, 50, True, seed=3))
+
+
+def test_a_distributed_sampler_says_rank_seed_and_epoch(path):
+    dataset = H5Dataset(path, "x")
+    samplers = [DistributedSampler(dataset, 4, rank, seed=7) for rank in range(4)]
+    loaders = [H5StreamLoader(dataset, 16, sampler=sampler) for sampler in samplers]
+    for epoch in (0, 5, 6):
+        for sampler in samplers:
+            sampler.set_epoch(epoch)
+        assert len({len(loader) for loader in loaders}) == 1
+        ranks = [rows_of(loader) for loader in loaders]
+        assert sorted(itertools.chain(*ranks)) == list(range(ROWS))
+        own = H5StreamLoader(dataset, 16, True, seed=7, rank=1, world_size=4)
+        own.set_epoch(epoch)
+        assert rows_of(own) == ranks[1]
+    loaders[0].set_epoch(9)
+    assert samplers[0].epoch == 9
+
+
+class Mine(RandomSampler):
+    """Changed in a way that nothing here could know."""
+
+
+def test_a_sampler_that_was_changed_is_followed_and_warned_of(path):
+    dataset = H5Dataset(path, "x")
+    given = [
+        {"batch_size": 50, "sampler": Mine(dataset, generator=seeded())},
+        {"batch_size": 1, "batch_sampler": BatchSampler(RandomSampler(dataset, generator=seeded()), 50, False)},
+    ]
+    for options in given:
+        if dataset.layout.leading[0].access == "direct":
+            loader = H5StreamLoader(dataset, **options)
+        else:
+            with pytest.warns(errors.SlowSamplerWarning, match=r"a chunk of 20 rows.*write weights="):
+                loader = H5StreamLoader(dataset, **options)
+        assert rows_of(loader) == list(RandomSampler(dataset, generator=seeded()))
+
+
+@pytest.mark.filterwarnings("ignore::h5stream.errors.SlowSamplerWarning")
+def test_weights_for_more_samples_than_there_are_are_followed(path):
+    loader = H5StreamLoader(H5Dataset(path, "x"), 50, sampler=WeightedRandomSampler(np.append(np.zeros(ROWS), 1), 9))
+    with pytest.raises(errors.OptionError, match="the sampler gave row 600"):
+        list(loader)
