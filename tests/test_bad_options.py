@@ -128,6 +128,12 @@ def test_a_samplers_index_that_names_no_row_is_refused(path, index):
         list(H5StreamLoader(path, 1, sampler=[index]))
 
 
+@pytest.mark.parametrize("given", [{"sampler": [[0, 1], [2]]}, {"batch_sampler": [0, 1]}, {"sampler": 5}], ids=str)
+def test_a_sampler_that_gives_no_rows_or_batches_is_refused(path, given):
+    with pytest.raises(OptionError, match=r"sampler= (gives|takes an iterable of) row numbers"):
+        list(H5StreamLoader(path, **given))
+
+
 def test_an_empty_batch_of_a_sampler_is_refused(path):
     with pytest.raises(OptionError, match="the sampler gave an empty batch"):
         list(H5StreamLoader(path, batch_sampler=[[]]))

@@ -10,6 +10,7 @@ import importlib
 import inspect
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -44,8 +45,8 @@ def files(tmp_path, monkeypatch):
     for name in ("train.h5", "table.h5"):
         with h5py.File(name, "w") as f:
             f.create_dataset("x", data=rng.random((2000, 64), dtype="f4"), chunks=(200, 64), compression="gzip")
-            f["y"] = np.arange(2000) % 10
-            f["obs"] = np.zeros(2000, [("age", "i4"), ("height", "f4")])
+            f["y"], f["patient"] = np.arange(2000) % 10, np.arange(2000) // 37
+            f["obs"] = np.ones(2000, [("age", "i4"), ("height", "f4")])
     with h5py.File("demos.h5", "w") as f, h5py.File("molecules.h5", "w") as molecules:
         for k in range(3):
             f[f"data/demo_{k}/obs/image"], f[f"data/demo_{k}/actions"] = (
@@ -55,6 +56,8 @@ def files(tmp_path, monkeypatch):
             molecules[f"{k}/coordinates"], molecules[f"{k}/energies"] = np.zeros((9, 5, 3)), np.zeros(9)
             molecules[f"{k}/species"] = np.arange(5)
             molecules[f"{k}"].attrs["name"] = "water"
+    Path("simulated").mkdir()
+    shutil.copy("demos.h5", "simulated/0.h5")
     with h5py.File("particles.h5", "w") as particles, h5py.File("photos.h5", "w") as photos:
         particles["caption"], particles["label"], photos["label"] = ["a", "bc"] * 10, np.arange(20), np.arange(70)
         energies = particles.create_dataset("energies", (20,), dtype=h5py.vlen_dtype("f4"))

@@ -197,7 +197,7 @@ def test_writing_into_a_batch_changes_no_other(sample, either_way):
 
 def test_slots_are_used_again_once_batches_are_dropped(sample, monkeypatch):
     stream_all(monkeypatch)
-    loader = shuffled(sample, window=64)
+    loader = shuffled(sample, window=64, keep="never")
     for _ in loader:
         pass
     for _ in range(5):

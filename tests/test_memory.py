@@ -81,6 +81,38 @@ def test_an_epoch_in_file_order_takes_a_few_batches(folder):
     assert found["grew"] <= 100 * MIB + SLACK
 
 
+# --- samples by weights --------------------------------------------------------------------------------------
+
+DRAWN = """
+import json, sys
+from pathlib import Path
+from bench.memory import forget_peak, resident_nbytes, warmed
+from h5stream import H5Dataset, H5StreamLoader, Mixture
+path, options = json.loads(sys.argv[1])
+base = warmed(Path(path).parent)
+source = H5Dataset(path, ["x", "y"])
+if "shares" in options:
+    source = Mixture({"a": source.subset(slice(0, 1_000_000)), "b": source}, options.pop("shares"))
+forget_peak()
+loader = H5StreamLoader(source, 65536, memory_budget="320MiB", **options)
+for _ in range(2):
+    for batch in loader:
+        pass
+print(json.dumps([loader.window_size.needed_nbytes, resident_nbytes("VmHWM") - base]))
+"""
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"weights": "y"}, {"balance": "y"}, {"shares": [1, 3], "samples_per_epoch": 3_000_000}],
+    ids=str,
+)
+def test_what_is_drawn_of_narrow_rows_is_within_the_budget(folder, options):
+    says, grew = in_fork(DRAWN, json.dumps([str(memory.make_file(folder, "4 B", rows=3_000_000)), options]))
+    assert says <= 320 * MIB
+    assert grew <= 320 * MIB + SLACK
+
+
 # --- samples of unlike lengths -------------------------------------------------------------------------------
 
 RAGGED = """

@@ -254,6 +254,46 @@ def test_soft_links_inside_the_file_lead_to_rows_like_others(tmp_path):
 
 
 @pytest.mark.usefixtures("opened_both_ways")
+def test_links_that_lead_nowhere_are_counted(tmp_path, caplog):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for k in range(4):
+            file[f"data/t{k}"] = np.full(3, k)
+        file["data/t4"], file["data/t5"] = h5py.SoftLink("/lost"), h5py.SoftLink("/gone")
+    assert len(H5Dataset(tmp_path / "a.h5", ".", samples=Objects("data/*"))) == 4
+    assert "2 link(s) that the pattern matches lead nowhere and are left out, such as 'data/t4'" in caplog.text
+
+
+def test_a_member_that_an_object_lacks_is_told_with_the_nearest(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for k in range(3):
+            file[f"data/{k}/image"] = np.full(3, k)
+    with pytest.raises(errors.FieldNotFoundError, match="Did you mean 'data/0/image'"):
+        H5Dataset(tmp_path / "a.h5", "imgae", samples=Objects("data/*"))
+    with pytest.raises(errors.FieldNotFoundError, match="Did you mean 'data/1'"):
+        H5Dataset(tmp_path / "a.h5", "image", samples=Objects(["data/0", "data/1 "]))
+
+
+def test_fields_are_shown_by_their_keys(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for k in range(3):
+            file[f"data/{k}"] = np.full(3, k)
+            file[f"data/{k}"].attrs["who"] = "me"
+    dataset = H5Dataset(tmp_path / "a.h5", {"wave": ".", "name": "@who"}, samples=Objects("data/*"))
+    assert "of wave, name;" in repr(dataset)
+
+
+def test_text_is_what_h5py_gives(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for k in range(3):
+            file[f"data/{k}/caption"], file[f"data/{k}/x"] = "ä", np.full(3, k)
+            file[f"data/{k}"].attrs["caption"] = "ä"
+        theirs = file["data/0/caption"][()], file["data/0"].attrs["caption"]
+    fields = {"x": "x", "dataset": "caption", "attribute": "@caption"}
+    batch = H5Dataset(tmp_path / "a.h5", fields, samples=Objects("data/*"))[:1]
+    assert (batch["dataset"][0], batch["attribute"][0]) == theirs == ("ä".encode(), "ä")
+
+
+@pytest.mark.usefixtures("opened_both_ways")
 def test_external_links_are_refused_among_objects(tmp_path):
     with h5py.File(tmp_path / "b.h5", "w") as file:
         file["x"] = np.full(3, 7)

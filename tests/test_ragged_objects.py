@@ -181,3 +181,13 @@ def test_objects_that_have_no_rows_of_numbers_are_told(tmp_path, made):
             file["v/2"] = things[made]
         batch = H5Dataset(tmp_path / "a.h5", {"x": "."}, samples=Objects("v/*"))[:]
         assert batch["x"]["b"].shape == (2, 3)
+
+
+def test_one_long_sample_that_makes_batches_too_large_is_told_the_ways_out(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for k in range(40):
+            file[f"t{k}"] = np.zeros(4 if k else 400_000)
+    with pytest.raises(errors.BudgetError, match=r"max_length=.*Crop.*max_batch_rows=.*bucket="):
+        H5StreamLoader(
+            tmp_path / "a.h5", 32, samples=Objects("t*"), fields=Field(".", ragged="pad"), memory_budget=1 << 24
+        )

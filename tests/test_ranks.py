@@ -110,8 +110,8 @@ def test_four_processes_part_each_epoch_and_two_go_on_where_they_were_stopped(sa
     rows = [row for batches in second for epoch, batch in batches if epoch == 1 for row in batch]
     assert sorted(rows) == list(range(ROWS))
     assert_parted(ranks[2], 2)
-    # Of the last epoch; the ranks' runs may meet inside a chunk.
-    assert CHUNKS <= sum(rank["chunks"] for rank in ranks[2]) <= CHUNKS + 1
+    # Of the last epoch; the ranks' runs may meet inside a chunk, and some stayed decoded from the epoch before.
+    assert 0 < sum(rank["chunks"] for rank in ranks[2]) <= CHUNKS + 1
 
 
 @pytest.mark.slow
@@ -189,7 +189,8 @@ def test_each_chunk_is_decoded_by_one_rank_in_every_epoch(tmp_path, monkeypatch)
     sample = write_sample(tmp_path, rows=ROWS, chunk_rows=CHUNK)
     for world_size in (2, 3, 7):
         loaders = [
-            H5StreamLoader(sample.path, 50, True, fields="x", rank=r, world_size=world_size) for r in range(world_size)
+            H5StreamLoader(sample.path, 50, True, fields="x", rank=r, world_size=world_size, keep="never")
+            for r in range(world_size)
         ]
         for _ in range(2):
             for loader in loaders:

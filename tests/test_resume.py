@@ -385,7 +385,7 @@ def test_a_seed_that_chance_chose_is_that_of_the_state(sample):
     [
         (None, "takes what state_dict"),
         ({"epoch": 3}, "takes what state_dict"),
-        ({"format": 3}, "has format 3; this version of h5stream reads 1 to 2"),
+        ({"format": 4}, "has format 4; this version of h5stream reads 1 to 3"),
         ({"format": 1, "epoch": 0}, "damaged: KeyError"),
         ({"epoch": -1}, "damaged"),
         ({"epoch": "0"}, "damaged"),
@@ -404,6 +404,19 @@ def test_what_is_no_state_is_refused(sample, state, message):
         loader.load_state_dict(state)
 
 
+def test_a_state_of_the_shuffle_before_is_refused_inside_of_an_epoch_alone(sample):
+    _, state = stopped_after(make(sample), 3)
+    with pytest.raises(StateError, match="another order") as caught:
+        make(sample).load_state_dict({**state, "format": 2})
+    assert caught.value.changed == ("format",)
+    _, between = stopped_after(make(sample), 21)
+    later = make(sample)
+    later.load_state_dict({**between, "format": 2})
+    assert rows(later) == epochs(make(sample), 2)[1]
+    _, in_file_order = stopped_after(make(sample, shuffle=False), 3)
+    make(sample, shuffle=False).load_state_dict({**in_file_order, "format": 2})
+
+
 def test_more_batches_than_an_epoch_has_are_refused(sample):
     state = {**make(sample).state_dict(), "taken": [[1, 22]]}
     with pytest.raises(OptionError, match="22 batches were taken, but there are 21"):
@@ -418,7 +431,7 @@ def listed(sample, sampler, **options):
 
 
 def seeded(seed=1):
-    return RandomSampler(range(ROWS), generator=torch.Generator().manual_seed(seed))
+    return list(RandomSampler(range(ROWS), generator=torch.Generator().manual_seed(seed)))
 
 
 @pytest.mark.parametrize("batches", [0, 1, 10, 21])

@@ -130,6 +130,20 @@ def test_a_value_that_stands_twice_counts_twice(tmp_path):
     assert H5Dataset(tmp_path / "a.h5", Field("X", ragged="dense"))[:].tolist() == [[0, 3, 0], [4, 0, 0]]
 
 
+@pytest.mark.parametrize("form", ["dense", "packed"])
+@pytest.mark.parametrize("named", [list, np.array], ids=["list", "array"])
+def test_columns_are_named_by_a_mask(tmp_path, form, named):
+    dense, mask = some_matrix(30, 12), np.arange(12) % 3 == 1
+    write(tmp_path / "a.h5", dense)
+    if form == "packed":
+        with pytest.raises(errors.UnsupportedFieldError, match="columns="):
+            H5Dataset(tmp_path / "a.h5", Field("X", ragged=form, columns=named(mask)))
+        return
+    assert np.array_equal(H5Dataset(tmp_path / "a.h5", Field("X", ragged=form, columns=named(mask)))[:], dense[:, mask])
+    with pytest.raises(errors.OptionError, match="a mask of 11 columns, and there are 12"):
+        H5Dataset(tmp_path / "a.h5", Field("X", ragged=form, columns=mask[:11]))
+
+
 def test_what_cannot_be_streamed_is_told(tmp_path):
     dense = some_matrix(8, 5)
     write(tmp_path / "a.h5", dense)
@@ -174,3 +188,15 @@ def test_chunks_that_rows_cut_are_decoded_hardly_more_than_once(tmp_path):
         for _ in loader:
             pass
         assert loader.stats().read_amplification < 1.25
+
+
+@pytest.mark.parametrize("other", [{"columns": [0, 4]}, {"columns": [2, 1]}, {"ragged": "packed"}])
+def test_matrices_that_are_read_as_one_have_the_same_columns(tmp_path, other):
+    write(tmp_path / "a.h5", np.eye(5, dtype="f4"))
+    one, two = (
+        H5Dataset(tmp_path / "a.h5", {"x": Field("X", **{"ragged": "dense", "columns": [1, 2]} | more)})
+        for more in ({}, {"columns": None} | other)
+    )
+    with pytest.raises(errors.FieldLengthError, match=r"other columns|rows of"):
+        H5StreamLoader([one, two], 3)
+    assert len(H5Dataset([one, one])) == 10

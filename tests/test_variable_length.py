@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from h5stream import Field, H5Dataset, H5StreamLoader, SampleNumber, errors
 from h5stream.storage.layout import HEAP
-from tools import fuzz_heaps
+from tools import fuzz_files
 
 PAIR = np.dtype([("a", "<i2"), ("b", "<f4")])
 TEXT = ("", "abc", "é ß 漢", "x" * 5000)
@@ -203,7 +203,7 @@ def test_what_is_said_wrongly_is_told(tmp_path, field, says):
 
 
 def test_damaged_heaps_are_what_h5py_says_of_them(tmp_path):
-    """A short part of ``python tools/fuzz_heaps.py``."""
-    counts, wrong = fuzz_heaps.fuzz(100, int.from_bytes(os.urandom(4), "little"), tmp_path / "wrong")
+    """A short part of ``python tools/fuzz_files.py heaps``."""
+    counts, wrong = fuzz_files.fuzz("heaps", 100, int.from_bytes(os.urandom(4), "little"), tmp_path / "wrong")
     assert not wrong, wrong
     assert counts["files"] >= 100

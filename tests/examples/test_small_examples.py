@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
+import subprocess
+import sys
 from pathlib import Path
 
 import h5py
@@ -55,7 +57,7 @@ def test_several_files_are_one_dataset(tmp_path, capsys):
     write(tmp_path / "day2.h5", 800)
     example("multi_file").main(str(tmp_path / "day*.h5"))
     out = capsys.readouterr().out
-    assert "1,500 rows of x, y; 2 file(s)" in out
+    assert "1,500 rows of signal, label; 2 file(s)" in out
     assert "5 batches of (256, 4) torch.float32 and (256,) torch.int64" in out
 
 
@@ -92,3 +94,40 @@ def test_each_example_is_run_here_or_by_its_own_tests():
     by_the_script = {"train", "train_model", "train_checklist"}
     missing = (here | by_the_script) - {path.stem for path in EXAMPLES.glob("*.py")}
     assert not missing
+
+
+def test_rare_classes_come_as_often_as_common_ones(tmp_path, capsys):
+    path = str(tmp_path / "a.h5")
+    with h5py.File(path, "w") as f:
+        f["label"], f["w"] = np.arange(500) % 50 == 0, np.arange(500) < 100
+        f["label_number"] = (np.arange(500) % 50 == 0).astype(int)
+    example("imbalanced").main(path, "label_number", "w")
+    plain, even, short, weighted = capsys.readouterr().out.splitlines()
+    assert plain == "a plain epoch: {0: 490, 1: 10}"
+    assert even == "an even one: {0: 250, 1: 250}"
+    assert short == "one without repeats: {0: 10, 1: 10}"
+    assert weighted.startswith("one by weights: {0: 4")
+
+
+def write_images(path):
+    rng = np.random.default_rng(0)
+    with h5py.File(path, "w") as f:
+        f.create_dataset("image", data=rng.integers(0, 255, (100, 20, 24, 3), dtype="u1"), chunks=(10, 20, 24, 3))
+        f["label"] = np.arange(100) % 7
+    return str(path)
+
+
+def test_images_are_augmented(tmp_path, capsys):
+    example("image_augmentation").main(write_images(tmp_path / "images.h5"), 0)
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("epoch 0: 4 batches")
+    assert first.split("sum")[1] != second.split("sum")[1]
+
+
+@pytest.mark.slow
+def test_images_are_augmented_alike_in_processes(tmp_path, capsys):
+    path = write_images(tmp_path / "images.h5")
+    example("image_augmentation").main(path, 0)
+    command = [sys.executable, str(EXAMPLES / "image_augmentation.py"), path, "2"]
+    there = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+    assert there == capsys.readouterr().out

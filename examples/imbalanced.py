@@ -1,0 +1,34 @@
+"""Rare classes as often as common ones: what a plain epoch has of each class, and what an even one has.
+
+    python examples/imbalanced.py FILE FIELD [WEIGHTS]
+
+FIELD is one of few values, such as a label; WEIGHTS, if given, one with a number for each sample: how likely it is.
+"""
+
+import collections
+import sys
+
+import torch
+
+from h5stream import H5StreamLoader
+
+
+def classes_of(loader):
+    seen = collections.Counter()
+    for labels in loader:
+        seen.update(labels.tolist() if isinstance(labels, torch.Tensor) else labels)
+    return dict(sorted(seen.items()))
+
+
+def main(path, field, weights=None):
+    asked = {"a plain epoch": {"shuffle": True}, "an even one": {"balance": field}}
+    asked["one without repeats"] = {"balance": field, "replacement": False}
+    if weights is not None:
+        asked["one by weights"] = {"weights": weights}
+    for name, options in asked.items():
+        with H5StreamLoader(path, 256, fields=field, **options) as loader:
+            print(f"{name}: {classes_of(loader)}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,125 @@
+"""Every program of the gallery: its samples, as its authors read them and through h5stream."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+pytest.importorskip("examples.gallery", reason="examples/ belongs to a checkout, not to an installed package")
+
+from examples.gallery import PROGRAMS  # noqa: E402
+from tools import gallery_page  # noqa: E402
+
+
+def store_anew(folder):
+    """Write all files again with what was compressed contiguous, and the other way around."""
+
+    def copy(source, target):
+        target.attrs.update(source.attrs)
+        for name, one in source.items():
+            if isinstance(one, h5py.Group):
+                copy(one, target.create_group(name))
+                continue
+            chunks = (
+                tuple(max(min(n, 7), n // 9) if not k else n for k, n in enumerate(one.shape)) if all(one.shape) else ()
+            )
+            stored = {} if one.compression or not chunks else {"chunks": chunks, "compression": "gzip", "shuffle": True}
+            target.create_dataset(name, data=one[()], dtype=one.dtype, **stored).attrs.update(one.attrs)
+
+    for path in folder.rglob("*"):
+        if h5py.is_hdf5(path):
+            path.rename(path.with_suffix(".before"))
+            with h5py.File(path.with_suffix(".before")) as source, h5py.File(path, "w") as target:
+                copy(source, target)
+            path.with_suffix(".before").unlink()
+
+
+def samples_of(batch):
+    """Take a batch apart; fields of samples of unlike lengths come in many forms."""
+    columns = {}
+    for name, values in batch.items():
+        if isinstance(values, tuple):
+            count = len(values.lengths) if hasattr(values, "lengths") else len(values.offsets) - 1
+            columns[name] = [values.sample(k) for k in range(count)]
+        else:
+            columns[name] = values.unbind() if isinstance(values, torch.Tensor) and values.is_nested else values
+    count = len(next(iter(columns.values())))
+    return [{name: values[k] for name, values in columns.items()} for k in range(count)]
+
+
+def plain(value):
+    """Give a value without axes of one element, which a field of one step keeps."""
+    if isinstance(value, str | bytes):
+        return value if isinstance(value, bytes) else value.encode()
+    return np.squeeze(value.numpy() if isinstance(value, torch.Tensor) else np.asarray(value))
+
+
+def key(sample):
+    """Give what two equal samples have in common."""
+    found = {name: plain(value) for name, value in sample.items()}
+    return tuple(
+        (name, value if isinstance(value, bytes) else (value.shape, value.astype(value.dtype).tobytes()))
+        for name, value in sorted(found.items())
+    )
+
+
+def flat(batches):
+    return [sample for batch in batches for sample in samples_of(batch)]
+
+
+@pytest.mark.parametrize("stored", ["as it writes them", "anew"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_samples_are_those_of_the_program(name, stored, tmp_path):
+    program = PROGRAMS[name]
+    program.make(tmp_path)
+    if stored == "anew":
+        store_anew(tmp_path)
+    theirs = program(tmp_path)
+    shuffled = program.ours(tmp_path, batch_size=5, shuffle=True)
+    assert len(shuffled.dataset) == len(theirs) > 4
+    if program.drawn:
+        possible = {key(sample) for sample in theirs.possible()}
+        epochs = [{key(sample) for sample in flat(shuffled)} for _ in range(2)]
+        assert epochs[0] | epochs[1] <= possible
+        assert epochs[0] != epochs[1]
+        return
+    expected = [key(theirs[k]) for k in range(len(theirs))]
+    assert [key(sample) for sample in flat(program.ours(tmp_path, batch_size=5))] == expected
+    assert Counter(key(sample) for sample in flat(shuffled)) == Counter(expected)
+    if not program.transforms:
+        assert [key(shuffled.dataset[k]) for k in range(len(theirs))] == expected
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_reader_gives_batches_under_a_dataloader(name, tmp_path):
+    program = PROGRAMS[name]
+    program.make(tmp_path)
+    batches = program(tmp_path).loader(0)
+    assert len(samples_of(next(iter(batches)))) == min(program.batch, len(batches.dataset))
+
+
+def test_the_page_is_what_programs_figures_and_verdicts_say():
+    assert gallery_page.PAGE.read_text() == gallery_page.page()
+
+
+def test_verdicts_are_those_of_the_gallery():
+    verdicts, figures = gallery_page.verdicts(), gallery_page.measured()[1]
+    assert len({one["repository"] for one in verdicts}) == len(verdicts) == 106
+    for one in verdicts:
+        assert one["verdict"] in ("fast", "slower", "impossible")
+        assert (one["as"] in PROGRAMS) == (one["verdict"] != "impossible"), one
+        assert one["missing"] or one["verdict"] == "fast", one
+    own = {one["repository"]: one for one in verdicts}
+    for name, program in PROGRAMS.items():
+        assert own[program.repository]["as"] == name
+        if name in figures:
+            assert (figures[name]["ratio"] >= 1) == (own[program.repository]["verdict"] == "fast"), name
+    assert set(figures) == set(PROGRAMS)
