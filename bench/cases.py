@@ -78,7 +78,7 @@ def tuned(path: str, kind: FileKind) -> Callable[[], int]:
 
 
 def ours(path: str, kind: FileKind) -> Callable[[], int]:
-    loader = H5StreamLoader(path, BATCH, shuffle=True, fields=list(FIELDS))
+    loader = H5StreamLoader(path, BATCH, shuffle=True, fields=list(FIELDS), keep="never")
     return lambda: stream(loader)
 
 

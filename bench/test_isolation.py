@@ -55,7 +55,7 @@ def compare(benchmark, path, turns, **options):
     """Run epochs of threads and of a process in turns; note the median of their ratios, and both their times."""
     loaders = {
         isolation: H5StreamLoader(
-            path, cases.BATCH, shuffle=True, fields=list(cases.FIELDS), isolation=isolation, **options
+            path, cases.BATCH, shuffle=True, fields=list(cases.FIELDS), isolation=isolation, keep="never", **options
         )
         for isolation in ("thread", "process")
     }

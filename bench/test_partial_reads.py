@@ -95,7 +95,7 @@ def test_columns(benchmark, columns_file, name, how):
         def ours() -> int:
             return sum(len(dataset[k : k + batch]) for k in range(0, shape[0], batch))
     else:
-        loader = H5StreamLoader(path, batch, shuffle=how == "shuffled", fields=field)
+        loader = H5StreamLoader(path, batch, shuffle=how == "shuffled", fields=field, keep="never")
 
         def ours() -> int:
             return sum(len(rows) for rows in loader)

@@ -77,7 +77,7 @@ def test_an_epoch_of_events(benchmark, events_file, form, stored):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", WeakShuffleWarning)
         loaders = [
-            H5StreamLoader(path, 256, fields={**fields, "label": "label"}, **given)
+            H5StreamLoader(path, 256, fields={**fields, "label": "label"}, keep="never", **given)
             for fields in (ragged, {"rows": "rows"})
         ]
 

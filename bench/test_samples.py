@@ -282,7 +282,9 @@ def seconds_of_usual(case: Case, path: str) -> tuple[float, int]:
 @pytest.mark.parametrize("name", CASES)
 def test_an_epoch_of_samples(benchmark, samples_file, name, stored):
     case, path = CASES[name], samples_file(name, stored)
-    with H5StreamLoader(path, case.batch, shuffle=True, fields=case.fields, samples=case.samples) as loader:
+    with H5StreamLoader(
+        path, case.batch, shuffle=True, fields=case.fields, samples=case.samples, keep="never"
+    ) as loader:
         samples, total, one = len(loader.dataset), 0, 0
         for batch in loader:
             total += nbytes_of(batch)

@@ -68,7 +68,9 @@ def epoch(path: str, **options: object) -> Callable[[], int]:
     """A loader that is opened for each round, as a training run does."""
 
     def run() -> int:
-        with H5StreamLoader(path, cases.BATCH, shuffle=True, fields=list(cases.FIELDS), **options) as loader:
+        with H5StreamLoader(
+            path, cases.BATCH, shuffle=True, fields=list(cases.FIELDS), keep="never", **options
+        ) as loader:
             return cases.stream(loader)
 
     return run
@@ -76,7 +78,7 @@ def epoch(path: str, **options: object) -> Callable[[], int]:
 
 def opened(path: str, **options: object) -> Callable[[], int]:
     """A loader that stays open, and is warm."""
-    loader = H5StreamLoader(path, cases.BATCH, shuffle=True, fields=list(cases.FIELDS), **options)
+    loader = H5StreamLoader(path, cases.BATCH, shuffle=True, fields=list(cases.FIELDS), keep="never", **options)
     return lambda: cases.stream(loader)
 
 

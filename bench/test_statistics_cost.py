@@ -43,7 +43,7 @@ def counting_s(found):
 
 @pytest.mark.parametrize("kind", ["gzip4_shuffle", "one_row_per_chunk"])
 def test_counting_costs_less_than_one_part_in_a_hundred(benchmark, bench_file, kind):
-    with H5StreamLoader(bench_file(kind), cases.BATCH, shuffle=True, fields=list(cases.FIELDS)) as loader:
+    with H5StreamLoader(bench_file(kind), cases.BATCH, shuffle=True, fields=list(cases.FIELDS), keep="never") as loader:
         cases.stream(loader)
         benchmark.pedantic(cases.stream, args=(loader,), rounds=3)
         found = loader.stats()
@@ -64,7 +64,9 @@ def counting_of_small_chunks_s(found):
 
 def test_a_monitor_costs_less_than_one_part_in_a_hundred(benchmark, bench_file):
     """On and off in turns; which comes first changes from pair to pair."""
-    with H5StreamLoader(bench_file("gzip4_shuffle"), cases.BATCH, shuffle=True, fields=list(cases.FIELDS)) as loader:
+    with H5StreamLoader(
+        bench_file("gzip4_shuffle"), cases.BATCH, shuffle=True, fields=list(cases.FIELDS), keep="never"
+    ) as loader:
 
         def epochs_s():
             began_s = time.process_time()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ FILES = {part: (f"{part}-full", f"{part}-quick") for part in ("peers", "sweep", 
     "main": ("main-full", "reference-2core"),
     "learning": ("learning",),
     "samples": ("samples",),
-    "ragged": ("ragged",),
+    **{name: (name,) for name in ("ragged", "objects", "sparse", "weights", "augmentation", "statistics")},
 }
 SHUFFLING, LEARNED = DOCS / "shuffling.md", ("<!-- learning: start -->\n", "<!-- learning: end -->")
 _MADE = """\
@@ -52,6 +53,154 @@ tools/bench --full
 """
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A kind of samples and its table.
+
+    Attributes
+    ----------
+    part, title, says : str
+        Name of the results, head of the section, and what its columns mean.
+    columns : dict of str to str
+        For each head, how a result becomes a cell; a result that lacks something has an empty one.
+    """
+
+    part: str
+    title: str
+    says: str
+    columns: dict[str, str]
+
+    def table(self, report: dict[str, Any]) -> str:
+        """Make the Markdown table."""
+        rows = [[_cell(form, one) for form in self.columns.values()] for one in report["results"]]
+        bars = ["---" if head.islower() and head in WORDED else "---:" for head in self.columns]
+        lines = [[*self.columns], bars, *(row for row in rows if sum(map(bool, row)) > 2)]
+        return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+WORDED = ("samples", "stored", "case", "form", "`ragged=`")
+"""Heads of columns of words."""
+
+
+def _cell(form: str, one: dict[str, Any]) -> str:
+    try:
+        return form.format(**one)
+    except (KeyError, IndexError, TypeError, ValueError):
+        return ""
+
+
+_OURS = "{samples_per_s:,.0f}"
+KINDS = (
+    Kind(
+        part="samples",
+        title="Samples that are no rows",
+        says="Shuffled epochs; *the limit* are as many threads that inflate each chunk once and copy as many bytes as "
+        "the batches hold, in turns with ours; *as written* is the reader as programs have it, under a `DataLoader` "
+        "with a worker for each processor. `bench/test_samples.py` has files and readers.",
+        columns={
+            "samples": "{case}",
+            "stored": "{stored}",
+            "ours, samples/s": _OURS,
+            "GB/s": "{gb_per_s:.2f}",
+            "of the limit": "{of_limit:.2f}",
+            "times as written": "{of_usual:.1f}",
+        },
+    ),
+    Kind(
+        part="objects",
+        title="A dataset or a file a sample",
+        says="Shuffled epochs within 256 MiB of a million datasets of 1.2 KB in one group, of traces of 3 x 6000 "
+        "float32, "
+        "and of a file a sample; *the limit* are as many threads that read the same bytes in the order of the file, "
+        "neighbours at once (of files: open, read and close each), inflate and copy them, in turns with ours; *as "
+        "written* is h5py under a `DataLoader`. Opened: the first time, and with the catalogue that was kept then. "
+        "`bench/test_objects.py` writes the files.",
+        columns={
+            "case": "{case}",
+            "samples": "{samples:,}",
+            "opened, s": "{first_s:.1f}",
+            "again, s": "{second_s:.2f}",
+            "ours, samples/s": _OURS,
+            "of the limit": "{of_limit:.2f}",
+            "times as written": "{of_usual:.0f}",
+        },
+    ),
+    Kind(
+        part="ragged",
+        title="Ragged samples",
+        says="Shuffled epochs of events of 400 rows of three fields of float32 on average, whose bounds a dataset "
+        "says; "
+        "*of plain rows* is what as many bytes come at that are rows of one dataset, in turns with ours. Of padded "
+        "ones "
+        "the bytes that are stored count. `bench/test_ragged.py` writes the files.",
+        columns={
+            "`ragged=`": "{case}",
+            "stored": "{stored}",
+            "ours, samples/s": _OURS,
+            "GB/s": "{gb_per_s:.2f}",
+            "of plain rows": "{of_plain:.2f}",
+        },
+    ),
+    Kind(
+        part="sparse",
+        title="Sparse matrices",
+        says="Shuffled epochs of rows of a CSR matrix with 5 % of 30,000 columns, as AnnData stores it, in batches "
+        "of 1,024: "
+        "all values (`packed`), or a dense matrix of 2,000 columns. annbatch reads the same rows converted for it, "
+        "anndata and scDataset the `.h5ad`. Decoded rows are kept in memory behind the first epoch, where they fit. "
+        "`bench/test_sparse.py` writes the files.",
+        columns={
+            "samples": "{case}",
+            "stored": "{stored}",
+            "form": "{form}",
+            "ours, rows/s": "{rows_per_s:,.0f}",
+            "times annbatch": "{of_annbatch:.1f}",
+            "times anndata": "{of_anndata:.1f}",
+            "times scDataset": "{of_scDataset:.1f}",
+        },
+    ),
+    Kind(
+        part="weights",
+        title="Weights, balance, mixtures",
+        says="Epochs that were drawn beside plain ones of as many samples, in turns (`bench/test_weights.py`).",
+        columns={
+            "case": "{case}",
+            "stored": "{stored}",
+            "ours, samples/s": _OURS,
+            "of a plain epoch": "{of_plain:.2f}",
+        },
+    ),
+    Kind(
+        part="augmentation",
+        title="Python for each sample",
+        says="`sample_transform=` in so many processes: beside as many processes that do nothing but the same function "
+        "(*of pure*), a stock `DataLoader` over `H5Dataset` with as many workers, and the reader as authors write it "
+        "(`bench/test_augmentation.py`).",
+        columns={
+            "case": "{case}",
+            "stored": "{stored}",
+            "workers": "{workers}",
+            "ours, samples/s": "{samples_per_s[ours]:,.0f}",
+            "of pure": "{of_pure:.2f}",
+            "times stock": "{of_stock:.2f}",
+            "times as written": "{of_authors:.1f}",
+        },
+    ),
+    Kind(
+        part="statistics",
+        title="Statistics of fields",
+        says="One pass of `H5Dataset.statistics` beside an epoch in the order of the file "
+        "(`bench/test_field_statistics.py`).",
+        columns={
+            "stored": "{kind}",
+            "axis": "{axis}",
+            "bytes/s": "{statistics_bytes_per_s:,.0f}",
+            "of an epoch": "{ratio:.2f}",
+        },
+    ),
+)
+
+
 def load(part: str) -> dict[str, Any] | None:
     """Give the results of a part; None where there are none."""
     for name in FILES[part]:
@@ -71,24 +220,9 @@ def benchmarks_page(reports: dict[str, dict[str, Any] | None]) -> str:
     if peers:
         parts += _peers_sections(peers)
     parts += ["## Where ours is not first\n", not_first_table(behind(main, peers, sweep)) + "\n"]
-    if samples := reports.get("samples"):
-        parts += [
-            "## Samples that are no rows\n",
-            machine_line(samples) + "\n",
-            "Shuffled epochs; *the limit* are as many threads that inflate each chunk once and copy as many bytes as "
-            "the batches hold, in turns with ours; *as written* is the reader as programs have it, under a "
-            "`DataLoader` with a worker for each processor. `bench/test_samples.py` has files and readers.\n",
-            samples_table(samples) + "\n",
-        ]
-    if ragged := reports.get("ragged"):
-        parts += [
-            "## Ragged samples\n",
-            machine_line(ragged) + "\n",
-            "Shuffled epochs of events of 400 rows of three fields of float32 on average, whose bounds a dataset says; "
-            "*of plain rows* is what as many bytes come at that are rows of one dataset, in turns with ours. Of padded "
-            "ones the bytes that are stored count. `bench/test_ragged.py` writes the files.\n",
-            ragged_table(ragged) + "\n",
-        ]
+    for kind in KINDS:
+        if report := reports.get(kind.part):
+            parts += [f"## {kind.title}\n", machine_line(report) + "\n", kind.says + "\n", kind.table(report) + "\n"]
     if sweep:
         parts += [
             "## One thing varied at a time\n",
@@ -111,28 +245,6 @@ def benchmarks_page(reports: dict[str, dict[str, Any] | None]) -> str:
             tables.growth_table(growth) + "\n",
         ]
     return _MADE + "\n".join(parts)
-
-
-def samples_table(report: dict[str, Any]) -> str:
-    """Make the Markdown table of samples that are no rows."""
-    heads = ["| samples | stored | ours, samples/s | GB/s | of the limit | times as written |"]
-    rows = (
-        f"| {one['case']} | {one['stored']} | {one['samples_per_s']:,.0f} | {one['gb_per_s']:.2f} | "
-        f"{one['of_limit']:.2f} | {one['of_usual']:.1f} |"
-        for one in report["results"]
-    )
-    return "\n".join([*heads, "|---|---|---:|---:|---:|---:|", *rows])
-
-
-def ragged_table(report: dict[str, Any]) -> str:
-    """Make the Markdown table of ragged samples."""
-    rows = (
-        f"| {one['case']} | {one['stored']} | {one['samples_per_s']:,.0f} | {one['gb_per_s']:.2f} | "
-        f"{one['of_plain']:.2f} |"
-        for one in report["results"]
-    )
-    heads = ["| `ragged=` | stored | ours, samples/s | GB/s | of plain rows |", "|---|---|---:|---:|---:|"]
-    return "\n".join([*heads, *rows])
 
 
 def _said(base: dict[str, Any]) -> str:

@@ -1,0 +1,226 @@
+"""Make docs/gallery.md of the gallery's programs, of what was measured, and of the verdicts.
+
+python tools/gallery_page.py [--check]
+"""
+
+from __future__ import annotations
+
+import csv
+import inspect
+import json
+import re
+import statistics
+import sys
+import tempfile
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import h5py
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from examples.gallery import PROGRAMS  # noqa: E402
+
+PAGE, RESULTS = ROOT / "docs" / "gallery.md", ROOT / "bench" / "results" / "gallery.json"
+VERDICTS = ROOT / "examples" / "gallery" / "verdicts.tsv"
+
+INTRO = """# Gallery
+
+<!-- made by tools/gallery_page.py -->
+
+How {count} programs on GitHub read HDF5 for training, and what reads the same samples from the same files here. Their
+readers are written anew, in a few lines, with their way of reaching a sample; what they do with it afterwards is
+left out. `tests/test_gallery.py` writes a file in each one's layout and compares every sample; `bench/test_gallery.py`
+measures both in turns. The code is `examples/gallery/`, a class for each program.
+
+| ours | |
+|---|---|
+| samples/s, as a multiple of theirs | {median} in the middle, {least} at the least, {most} at the most |
+| {fast} of {all} programs | fast; {slower} slower, {impossible} impossible: [verdicts](#verdicts) |
+
+{machine}, {when}: their reader under a `DataLoader` with 2 workers, ours with 2 threads, both shuffled, files in the
+page cache. Ours decodes everything anew in each epoch, as it must with files larger than memory, unless the program
+itself reads all of its data into memory first. The first batch is counted from making the loader, in a process that has
+just begun: ours loads its compiled code then. Memory is what the process and its workers took at most, beyond the
+libraries. The machine had other work meanwhile, so ratios say more than rates.
+
+| program | subject | how its files look | theirs, samples/s | ours | times |
+|---|---|---|---:|---:|---:|
+"""
+
+VERDICT = """## Verdicts
+
+All {all} programs of a survey, each with a program of the gallery that reads as it does. *Fast*: read on the fast path,
+as the gallery measures it. *Slower*: the samples are there, at less than the fast path's speed. *Impossible*: a sample
+cannot be said.
+
+| program | how it reads | verdict | as | what is missing |
+|---|---|---|---|---|
+"""
+
+
+def verdicts() -> list[dict[str, str]]:
+    """Read the verdicts."""
+    with VERDICTS.open() as file:
+        return list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+
+
+def measured() -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Read what was measured: the report, and the figures of each program."""
+    report = json.loads(RESULTS.read_text())
+    return report, {one["program"]: one for one in report["results"]}
+
+
+def anchor(name: str) -> str:
+    """Give what a heading is linked by."""
+    return f"[{name}](#{name.lower()})"
+
+
+def looks(program: Any) -> str:
+    """List the first of a program's files."""
+    with tempfile.TemporaryDirectory() as folder:
+        program.make(Path(folder))
+        paths = sorted(path for path in Path(folder).rglob("*") if h5py.is_hdf5(path))
+        lines = []
+        for name in sorted({re.sub(r"\d.*|\.\w+$", "", path.name) for path in paths})[:2]:
+            alike = [path for path in paths if path.name.startswith(name)]
+            more = f"   and {len(alike) - 1} more" if len(alike) > 1 else ""
+            with h5py.File(alike[0]) as file:
+                lines += [f"{alike[0].relative_to(folder)}{more}", *_members(file, "  ")]
+        return "\n".join(lines)
+
+
+def _members(group: h5py.Group, indent: str) -> list[str]:
+    """List a group: members of one kind by the first of them."""
+    lines: list[tuple[str, str]] = [("", f"{indent}@{name}") for name in list(group.attrs)[:4]]
+    seen: dict[str, int] = {}
+    for name, one in group.items():
+        kind = name.rstrip("0123456789")
+        kind = kind if len(kind) < len(name) or len(group) < 12 else str(type(one))
+        seen[kind] = seen.get(kind, 0) + 1
+        if seen[kind] == 1:
+            lines.append((kind, f"{indent}{name}{_stored(one)}"))
+            if isinstance(one, h5py.Group):
+                lines += [("", line) for line in _members(one, indent + "  ")]
+            else:
+                lines += [("", f"{indent}  @{attribute}") for attribute in list(one.attrs)[:4]]
+    return [line + (f"   and {seen[kind] - 1} more" if seen.get(kind, 0) > 1 else "") for kind, line in lines]
+
+
+def _stored(one: Any) -> str:
+    if isinstance(one, h5py.Group):
+        return "/"
+    kind = one.dtype.kind
+    vlen = h5py.check_vlen_dtype(one.dtype)
+    dtype = f"variable length {vlen}" if vlen else "text" if kind in "OS" else "compound" if kind == "V" else one.dtype
+    chunks = f", chunks {one.chunks}" if one.chunks else ""
+    return f"  {one.shape} {dtype}{chunks}{f', {one.compression}' if one.compression else ''}"
+
+
+def theirs(program: Any) -> str:
+    """Give the source of a program's own reader."""
+    methods = [
+        inspect.getsource(method)
+        for name, method in vars(program).items()
+        if inspect.isfunction(method) and name not in ("possible",)
+    ]
+    return textwrap.dedent("\n".join(methods)).rstrip()
+
+
+def ours(program: Any) -> str:
+    """Give what one writes here, as lines of a script."""
+    body = inspect.getsource(program.ours).split("**options):\n", 1)[1]
+    return textwrap.dedent(body).replace("return H5StreamLoader(", "loader = H5StreamLoader(").replace(
+        "**options", f"batch_size={program.batch}, shuffle=True"
+    ).rstrip()  # fmt: skip
+
+
+def section(name: str, found: dict[str, Any]) -> str:
+    """Make what the page has of one program."""
+    program = PROGRAMS[name]
+    lines = "".join(
+        f"| {said} | {rate(found[f'{side}_samples_per_s'])} | {found[f'{side}_first_s']:.2f} s | "
+        f"{found[f'{side}_memory_nbytes'] / 2**20:,.0f} MiB |\n"
+        for said, side in (("before", "theirs"), ("after", "ours"))
+        if found
+    )
+    return f"""## {name}
+
+[{program.repository}](https://github.com/{program.repository}), {program.subject}. {program.__doc__}
+
+```text
+{looks(program)}
+```
+
+Before:
+
+```py
+{theirs(program)}
+```
+
+After:
+
+```py
+{ours(program)}
+```
+
+| | samples/s | first batch | memory |
+|---|---:|---:|---:|
+{lines}"""
+
+
+def rate(value: float) -> str:
+    """Write a rate with three digits."""
+    return f"{float(f'{value:.3g}'):,.0f}"
+
+
+def times(value: float) -> str:
+    """Write a ratio."""
+    return f"{value:.0f}" if value >= 10 else f"{value:.1f}"
+
+
+def page() -> str:
+    """Make the page."""
+    report, figures = measured()
+    ratios, judged = [figures[name]["ratio"] for name in PROGRAMS if name in figures], verdicts()
+    counts = {kind: sum(one["verdict"] == kind for one in judged) for kind in ("fast", "slower", "impossible")}
+    text = INTRO.format(
+        count=len(PROGRAMS), median=times(statistics.median(ratios)), least=times(min(ratios)), most=times(max(ratios)),
+        all=len(judged), machine=f"{report['machine']['cpu']}, {report['machine']['cpus']} CPUs", when=report["when"],
+        **counts,
+    )  # fmt: skip
+    for name, program in PROGRAMS.items():
+        found, figured = figures.get(name), "not measured | | "
+        if found:
+            figured = " | ".join([rate(found[f"{side}_samples_per_s"]) for side in ("theirs", "ours")])
+            figured += f" | {times(found['ratio'])}"
+        text += f"| {anchor(name)} | {program.subject} | {program.layout} | {figured} |\n"
+    text += (
+        "".join("\n" + section(name, figures.get(name, {})) for name in PROGRAMS)
+        + "\n"
+        + VERDICT.format(all=len(judged))
+    )
+    for one in judged:
+        program = f"[{one['repository']}](https://github.com/{one['repository']})"
+        seen = anchor(one["as"]) if one["as"] else ""
+        reads = one["how it reads"].replace("|", "\\|").replace("*", "\\*").replace("<", "&lt;")
+        text += f"| {program} | {reads} | {one['verdict']} | {seen} | {one['missing']} |\n"
+    return text
+
+
+def main() -> int:
+    """Write the page, or say whether it is what would be written."""
+    text = page()
+    if "--check" in sys.argv:
+        if PAGE.read_text() != text:
+            print("docs/gallery.md is not what its programs and figures say: python tools/gallery_page.py")
+            return 1
+        return 0
+    PAGE.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
