@@ -16,7 +16,7 @@ clock = time.perf_counter_ns
 NEWEST_WAITS = 4096
 """Newest waits that the 95th percentile is taken of: 32 KiB, however long the epoch."""
 
-_COUNTED = ("read_bytes", "reads", "decoded_bytes", "chunks", "h5py_bytes")
+_COUNTED = ("read_bytes", "reads", "decoded_bytes", "chunks", "h5py_bytes", "memory_bytes")
 _TIMED = ("read", "decode", "scatter", "copy", "h5py", "plan")
 
 
@@ -33,6 +33,7 @@ class Tally:
         "decoded_bytes",
         "h5py_bytes",
         "h5py_ns",
+        "memory_bytes",
         "plan_ns",
         "read_bytes",
         "read_ns",
@@ -50,6 +51,7 @@ class Tally:
     decoded_bytes: int
     h5py_bytes: int
     h5py_ns: int
+    memory_bytes: int
     plan_ns: int
     read_bytes: int
     read_ns: int
@@ -106,6 +108,11 @@ class Tally:
     def copied(self, ns: int) -> None:
         """Count the time that a copy to a device took there."""
         self.copy_ns += ns
+
+    def gathered(self, since: int, nbytes: int) -> None:
+        """Count rows that were in memory and took since a moment to be copied."""
+        self.memory_bytes += nbytes
+        self.scattered(since)
 
     def scattered(self, since: int) -> int:
         """Count the time since a moment as scattering, and give that of its end."""

@@ -40,6 +40,8 @@ class LoaderStatistics(ShownAsText):
         Bytes and number of the chunks that were decoded; where nothing has to be, of the reads that were used.
     h5py_bytes : int
         Bytes of rows that came through h5py, under its lock. High: `h5stream inspect` says why.
+    memory_bytes : int
+        Bytes of rows that were in memory already: small fields, and what stays once it is decoded (``keep=``).
     threads : int
         Readers; with ``num_workers=0`` the asking thread is the one.
     running_s : float
@@ -87,6 +89,7 @@ class LoaderStatistics(ShownAsText):
     decoded_bytes: int = 0
     chunks: int = 0
     h5py_bytes: int = 0
+    memory_bytes: int = 0
     threads: int = 1
     running_s: float = 0.0
     read_s: float = 0.0
@@ -205,7 +208,8 @@ class LoaderStatistics(ShownAsText):
                 f"wait per batch: mean {1e3 * self.wait_mean_s:.1f} ms, p95 {1e3 * self.wait_p95_s:.1f} ms, "
                 f"max {1e3 * self.wait_max_s:.1f} ms; first batch "
                 + ("n/a" if self.first_batch_s is None else f"{1e3 * self.first_batch_s:.0f} ms"),
-                f"read {text_of_bytes(self.read_bytes)}, decoded {text_of_bytes(self.decoded_bytes)}, amplification "
+                f"read {text_of_bytes(self.read_bytes)}, decoded {text_of_bytes(self.decoded_bytes)}, "
+                f"in memory {text_of_bytes(self.memory_bytes)}, amplification "
                 + ("n/a" if amplification is None else f"{amplification:.2f}"),
                 f"{self.threads} reader(s): read {self.read_busy:.0%}, decode {self.decode_busy:.0%}, "
                 f"scatter {self.scatter_busy:.0%}, h5py {self.h5py_busy:.0%}, plan {self.plan_busy:.0%}, "

@@ -107,7 +107,9 @@ class GatherTask:
         """Copy the rows to their places."""
         since = clock()
         self.memory.copy(self.fields, self.placement, destination)
-        tools.tally.scattered(since)
+        counts = self.placement.counts
+        rows = len(self.placement) if counts is None else int(counts.sum())
+        tools.tally.gathered(since, rows * self.memory.nbytes_of(self.fields))
 
 
 def fields_of(layout: SampleLayout, numbers: Sequence[int]) -> tuple[int, ...]:
