@@ -27,7 +27,8 @@ from h5stream.storage.extents import Extents
 from h5stream.storage.external import Guard
 from h5stream.storage.field_reader import FieldReader
 from h5stream.storage.fields import Field, SampleShape
-from h5stream.storage.headers import ASK, headers_at
+from h5stream.storage.header_bytes import ASK
+from h5stream.storage.headers import read_headers
 from h5stream.storage.index import ChunkIndex
 from h5stream.storage.layout import DatasetPart, Target
 from h5stream.storage.links import find_in_each
@@ -343,7 +344,7 @@ class AlikeFiles:
         )
         with contextlib.ExitStack() as opened:
             givens, roots = _opened_raw([self._paths[k] for k in some.tolist()], opened)
-            headers = {path: headers_at(givens, _inside(givens, roots, path), names) for path, names in paths.items()}
+            headers = {path: read_headers(givens, _inside(givens, roots, path), names) for path, names in paths.items()}
             for part, like in self._like:
                 one = headers[part.path]
                 ours = like.are_alike(one)

@@ -33,7 +33,6 @@ from h5stream.storage.discovery import check_has_rows, find_dataset
 from h5stream.storage.extents import Extents, SampleKind, Volume, with_names
 from h5stream.storage.fields import Field, SampleShape, columns_wanted, inside_of, not_ragged, with_form
 from h5stream.storage.filters import Pipeline
-from h5stream.storage.headers import NOWHERE
 from h5stream.storage.images import Images
 from h5stream.storage.layout import (
     DIRECT,
@@ -43,6 +42,7 @@ from h5stream.storage.layout import (
     Target,
 )
 from h5stream.storage.lookups import LookedUp
+from h5stream.storage.metadata_bytes import NOWHERE
 from h5stream.storage.nearest import did_you_mean
 from h5stream.storage.object_rows import object_rows
 from h5stream.storage.object_values import part_of_bytes

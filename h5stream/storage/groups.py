@@ -21,7 +21,7 @@ from h5stream.samples.sequences import Of
 from h5stream.storage import whereabouts
 from h5stream.storage.discovery import find_dataset
 from h5stream.storage.external import Guard
-from h5stream.storage.headers import GROUP
+from h5stream.storage.header_bytes import GROUP
 from h5stream.storage.links import NOT_HARD, Links
 from h5stream.storage.names import Names, by_numbers, number_key, packed
 from h5stream.storage.nearest import did_you_mean

@@ -16,9 +16,11 @@ from numpy.typing import NDArray
 
 from h5stream.errors import FieldLengthError
 from h5stream.storage import whereabouts
-from h5stream.storage.headers import CHUNKED, CONTIGUOUS, NOWHERE, chunks_of
+from h5stream.storage.header_bytes import CHUNKED, CONTIGUOUS
+from h5stream.storage.headers import chunks_of
 from h5stream.storage.index import ChunkIndex, found_chunks, offset_of
 from h5stream.storage.layout import DECODED, DIRECT, DatasetPart
+from h5stream.storage.metadata_bytes import NOWHERE
 from h5stream.storage.names import Names
 from h5stream.storage.rowbox import column_pieces
 from h5stream.storage.whereabouts import RawFile
@@ -264,7 +266,7 @@ def _from_bytes(raw: RawFile, names: Sequence[str], addresses: Ints) -> tuple[li
             if (nbytes != wanted[there]).any():
                 continue
         elif layout == CHUNKED:
-            chunks = chunks_of(raw.descriptor, raw.superblock, headers, which)
+            chunks = chunks_of(raw.given, headers, which)
             which = which[chunks.understood]
             owner, number = np.searchsorted(which, chunks.owner), chunks.number
             offset, nbytes, mask = chunks.offset, chunks.nbytes, chunks.filter_mask.astype(np.int64)

@@ -18,9 +18,10 @@ from h5stream.errors import UnsupportedFieldError
 from h5stream.storage import elements, whereabouts
 from h5stream.storage.filters import Pipeline
 from h5stream.storage.global_heap import DOUBTFUL, HeapValues
-from h5stream.storage.headers import COMPACT, CONTIGUOUS, NOWHERE
+from h5stream.storage.header_bytes import COMPACT, CONTIGUOUS
 from h5stream.storage.index import offset_of
 from h5stream.storage.layout import BLOCK_NBYTES, HEAP, DatasetPart, Target
+from h5stream.storage.metadata_bytes import NOWHERE
 from h5stream.storage.names import Names
 from h5stream.storage.rowbox import ColumnPiece
 from h5stream.storage.whereabouts import RawFile

@@ -23,10 +23,12 @@ from h5stream.storage.catalogue import Catalogue
 from h5stream.storage.extents import Extents
 from h5stream.storage.field_reader import FieldReader
 from h5stream.storage.fields import Field, SampleShape
-from h5stream.storage.headers import COMPACT, CONTIGUOUS, NOWHERE, Headers, chunks_at, given_of
+from h5stream.storage.header_bytes import COMPACT, CONTIGUOUS
+from h5stream.storage.headers import Headers, chunks_of
 from h5stream.storage.index import ChunkIndex, found_chunks, offset_of
 from h5stream.storage.layout import DECODED, DIRECT, DatasetPart, Target
 from h5stream.storage.lookups import LookedUp
+from h5stream.storage.metadata_bytes import NOWHERE
 from h5stream.storage.names import Names
 from h5stream.storage.nearest import did_you_mean
 from h5stream.storage.object_rows import object_rows
@@ -219,9 +221,7 @@ def _index_of(raw: RawFile, part: DatasetPart, names: Sequence[str], suffix: str
     elif len(names) >= whereabouts.MANY:
         headers = raw.headers(addresses)
         alike = like.are_alike(headers)
-        given = given_of(raw.descriptor, raw.superblock)[None]
-        stored = like.stored(headers, alike) if like.chunks is None else chunked(given, headers, alike)
-        parts = [stored]
+        parts = [like.stored(headers, alike) if like.chunks is None else chunked(raw.given, headers, alike)]
     # What is not understood, or unlike the first, is asked of libhdf5, and some of what is not, to be sure of it.
     asked = np.flatnonzero(~alike & (addresses != NOWHERE)) if len(addresses) else np.flatnonzero(~alike)
     parts += [like.asked(raw, k, names[k] + suffix) for k in asked.tolist()]
@@ -282,7 +282,7 @@ def chunked(givens: Ints, headers: Headers, alike: NDArray[np.bool_]) -> Columns
     which = np.flatnonzero(alike)
     if not len(which):
         return NO_CHUNKS
-    chunks = chunks_at(givens, headers, which)
+    chunks = chunks_of(givens, headers, which)
     alike[which[~chunks.understood]] = False
     grid = -(-headers.dims[0, : headers.rank[0]] // headers.kinds.chunk_shape[headers.kind[0], : headers.rank[0]])
     numbers = chunks.owner * int(np.prod(grid)) + chunks.number

@@ -9,10 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import TruncatedFileError
-from h5stream.storage.headers import CHUNKED, CONTIGUOUS, NOWHERE, Headers, chunks_at
+from h5stream.storage.header_bytes import CHUNKED, CONTIGUOUS
+from h5stream.storage.headers import Headers, chunks_of
 from h5stream.storage.layout import DECODED, DIRECT
 from h5stream.storage.lookups import LookedUp
 from h5stream.storage.many_files import FilesIdentity
+from h5stream.storage.metadata_bytes import NOWHERE
 from h5stream.storage.names import Names
 from h5stream.storage.object_rows import ObjectRows, Stored, asked_of, together
 from h5stream.storage.objects import UnlikeError
@@ -54,7 +56,7 @@ class RowsOfFiles:
         if headers.layout[0] != CHUNKED or not alike.any():
             return np.zeros(len(alike), dtype=bool), rows, (none, none, none, none, none)
         which = np.flatnonzero(alike)
-        chunks = chunks_at(givens, headers, which)
+        chunks = chunks_of(givens, headers, which)
         alike[which[~chunks.understood]] = False
         mask = chunks.filter_mask.astype(np.int64)
         return alike, rows, (chunks.owner, chunks.number, chunks.offset, chunks.nbytes, mask)
