@@ -32,7 +32,6 @@ from h5stream.storage.agreement import FileParts
 from h5stream.storage.discovery import check_has_rows, find_dataset
 from h5stream.storage.extents import Extents, SampleKind, Volume, with_names
 from h5stream.storage.fields import Field, SampleShape, columns_wanted, inside_of, not_ragged, with_form
-from h5stream.storage.filters import Pipeline
 from h5stream.storage.images import Images
 from h5stream.storage.layout import (
     DIRECT,
@@ -149,13 +148,6 @@ class FieldReader:
             access=DIRECT,
             reason="nothing is read of it",
             chunk_rows=1,
-            index=None,
-            pipeline=Pipeline(),
-            columns=None,
-            pieces=(),
-            targets=(),
-            stored_element_nbytes=0,
-            dtype_text="",
             shape=(1,),
         )
 
@@ -166,11 +158,10 @@ class FieldReader:
             return part
         as_values = part.targets[0].field not in self._image_rows
         if part.heap is None and (as_values or (part.access == VIA_H5PY and part.dtype_text != "uint8")):
-            raise UnsupportedFieldError(
-                f"{self.identity.path!r}: field {layout.name!r}: decode= takes bytes that h5stream reads without "
-                f"libhdf5, not these: {part.reason}",
-                field=layout.name,
-                file=self.identity.path,
+            raise self._refusal(
+                layout.name,
+                f"field {layout.name!r}: decode= takes bytes that h5stream reads without libhdf5, not these: "
+                f"{part.reason}",
             )
         name = self._image_rows.get(part.targets[0].field)
         if not name:
@@ -216,11 +207,7 @@ class FieldReader:
         dataset, dataset_path, member = self._found(source, field.name, path)
         name = field.name if not field.file else f"{field.name} of {path}"
         lengths[name] = dataset.shape[0] if self._extents is None else 1
-        where = (
-            self._opened.beside(path, dataset, dataset_path)
-            if field.file
-            else self._opened.place(dataset, dataset_path)
-        )
+        where = self._where(field, path, dataset, dataset_path)
         at, columns = self._at(field), field.columns
         along: tuple[Along, ...] = ()
         if self._extents is None:
@@ -284,6 +271,7 @@ class FieldReader:
         return self._opened.opened(path), path
 
     def _where(self, field: Field, path: str, dataset: Any, dataset_path: str) -> Place:
+        """Say where a dataset is, in this file or in the one beside it that a field names."""
         if field.file:
             return self._opened.beside(path, dataset, dataset_path)
         return self._opened.place(dataset, dataset_path)
@@ -330,11 +318,10 @@ class FieldReader:
         form = field.ragged.form if field.ragged is not None else ""
         name, path = field.name.strip("/"), self.identity.path
         if form not in ("packed", DENSE) or (field.columns is not None and form != DENSE):
-            raise UnsupportedFieldError(
-                f"{path!r}: {field.name!r} is a sparse matrix, which comes as ragged='dense', rows of which columns= "
-                "takes some, or as ragged='packed', the values that are stored, with their columns",
-                field=field.name,
-                file=path,
+            raise self._refusal(
+                field.name,
+                f"{field.name!r} is a sparse matrix, which comes as ragged='dense', rows of which columns= takes some, "
+                "or as ragged='packed', the values that are stored, with their columns",
             )
         _, width = shape_of(group, name, path)
         places = columns_wanted(field, width) if form == DENSE else None
@@ -346,12 +333,8 @@ class FieldReader:
         columns = self._look_up(~(2 * place + 1), indices)
         self.fields[number] = replace(self.fields[number], name=field.name)
         if self.fields[columns].dtype.kind not in "iu" or not isinstance(number, int):
-            raise UnsupportedFieldError(
-                f"{path!r}: {field.name!r} is a sparse matrix whose columns are {self.fields[columns].dtype}, and not "
-                "whole numbers",
-                field=field.name,
-                file=path,
-            )
+            why = f"whose columns are {self.fields[columns].dtype}, and not whole numbers"
+            raise self._refusal(field.name, f"{field.name!r} is a sparse matrix {why}")
         return SparseEntry(values=number, columns=columns, width=width, is_dense=form == DENSE)
 
     def _add_values(self, place: int, field: Field, lengths: dict[str, int]) -> Any:
@@ -365,11 +348,10 @@ class FieldReader:
         part = known.parts[-1]
         if part.heap is None or len(dataset.shape) > 1:
             why = part.reason if part.heap is None else f"a row has {dataset.shape[1:]} values"
-            raise UnsupportedFieldError(
-                f"{self.identity.path!r}: field {field.name!r}, {why}: ragged= takes one value a row, of numbers, that "
-                "h5stream reads without libhdf5; without it each sample is a list",
-                field=field.name,
-                file=self.identity.path,
+            raise self._refusal(
+                field.name,
+                f"field {field.name!r}, {why}: ragged= takes one value a row, of numbers, that h5stream reads without "
+                "libhdf5; without it each sample is a list",
             )
         known.add_values(part)
         lengths[field.name] = part.rows
@@ -383,12 +365,8 @@ class FieldReader:
         known.entry = self._add_looked_up(known, field, self.file, self.identity.path)
         part = known.parts[-1]
         if part.heap is not None or self.fields[-1].kind != "ragged":
-            raise UnsupportedFieldError(
-                f"{self.identity.path!r}: {part.path!r} holds values of variable length, which ragged= cannot take of "
-                "whole objects; without it each sample is a list",
-                field=field.name,
-                file=self.identity.path,
-            )
+            why = "which ragged= cannot take of whole objects; without it each sample is a list"
+            raise self._refusal(field.name, f"{part.path!r} holds values of variable length, {why}")
         known.add_rows(np.array([part.row_start]), np.array([part.rows]))
         lengths[field.name] = 1
         self.whole.append(replace(part, row_start=self._parts.row_start))
@@ -485,18 +463,14 @@ class FieldReader:
                 file=path,
             )
         known.check_alike(self.fields[before:], path)
-        where = (
-            self._opened.beside(path, dataset, dataset_path)
-            if field.file
-            else self._opened.place(dataset, dataset_path)
-        )
+        where = self._where(field, path, dataset, dataset_path)
         part = self._with_lengths(self._parts.part(where, field.columns, field.name, (), targets))
         known.parts.append(replace(part, row_start=known.rows))
         return entry
 
     def _add_column(self, given: Given) -> int:
         """Add a field that comes from no dataset; give its number."""
-        steps = cast_to = None
+        cast_to = None
         shape: tuple[int, ...] = ()
         kind = "array"
         dtype: np.dtype[Any] = np.dtype(np.int64)
@@ -512,10 +486,7 @@ class FieldReader:
                 shape, dtype = given.values.shape[1:], given.values.dtype.newbyteorder("=")
             else:
                 kind, dtype = "object", np.dtype(object)
-        self.fields.append(
-            FieldLayout(name=given.name, kind=kind, dtype=dtype, row_shape=shape, cast=cast_to, steps=None)
-        )
-        return len(self.fields) - 1
+        return self._added(name=given.name, kind=kind, dtype=dtype, row_shape=shape, cast=cast_to)
 
     def _is_attribute(self, name: str) -> bool:
         return "@" in name and name not in self.file
@@ -529,21 +500,21 @@ class FieldReader:
         dtype = value.dtype.newbyteorder("=")
         self.once.append((len(self.fields), value.tolist() if kind == "object" else value.astype(dtype)))
         shape = () if kind == "object" else value.shape
-        self.fields.append(
-            FieldLayout(name=field.name, kind=kind, dtype=dtype, row_shape=shape, cast=field.dtype, steps=None)
-        )
-        return len(self.fields) - 1
+        return self._added(name=field.name, kind=kind, dtype=dtype, row_shape=shape, cast=field.dtype)
 
     def _check_has_numpy_type(self, dataset: Any, name: str) -> None:
         try:
             _ = dataset.dtype
         except (TypeError, ValueError, NotImplementedError) as error:
-            raise UnsupportedFieldError(
-                f"{self.identity.path!r}: field {name!r} has a type that h5py cannot read: {error}. Write it anew "
-                "as one that NumPy has: times of HDF5's own type, for instance, as int64",
-                field=name,
-                file=self.identity.path,
+            raise self._refusal(
+                name,
+                f"field {name!r} has a type that h5py cannot read: {error}. Write it anew as one that NumPy has: times "
+                "of HDF5's own type, for instance, as int64",
             ) from error
+
+    def _refusal(self, name: str, why: str) -> UnsupportedFieldError:
+        """Give the error for a field of this file that cannot be had."""
+        return UnsupportedFieldError(f"{self.identity.path!r}: {why}", field=name, file=self.identity.path)
 
     # --- fields -------------------------------------------------------------------------------------
 
@@ -578,11 +549,10 @@ class FieldReader:
         first = kinds[field.members[0]]
         if any(kind != first for kind in kinds.values()) or first.kind not in "biufc":
             listing = ", ".join(f"{name!r} is {kind}" for name, kind in kinds.items())
-            raise UnsupportedFieldError(
-                f"{self.identity.path!r}: members= makes one tensor of numbers of one type, but of {field.name!r} "
-                f"{listing}; make a field for each type, and join them in transform=",
-                field=field.name,
-                file=self.identity.path,
+            raise self._refusal(
+                field.name,
+                f"members= makes one tensor of numbers of one type, but of {field.name!r} {listing}; make a field for "
+                "each type, and join them in transform=",
             )
 
     def _add_field(
@@ -612,27 +582,20 @@ class FieldReader:
         if self._extents is not None and kind not in ("array", "ragged") and field.rows is None:
             why = why or "samples that are parts of volumes are of numbers"
         if why:
-            raise UnsupportedFieldError(
-                f"{self.identity.path!r}: field {name!r} is {dtype}: {why}",
-                field=name,
-                file=self.identity.path,
-            )
-        self.fields.append(
-            FieldLayout(
-                name=name,
-                kind=kind,
-                dtype=np.dtype(object) if kind == "object" else elements.held_dtype(base),
-                row_shape=(*taken.shape, *inner_shape),
-                steps=taken.steps,
-                at=field.at,
-                pad=field.pad,
-                cast=field.dtype,
-                ragged=field.ragged,
-                unit=str(base.newbyteorder("=")) if base.kind in "mM" else "",
-                cut_at_nul=kind == "bytes" and elements.ends_at_nul(dataset.id.get_type(), member),
-            )
+            raise self._refusal(name, f"field {name!r} is {dtype}: {why}")
+        number = self._added(
+            name=name,
+            kind=kind,
+            dtype=np.dtype(object) if kind == "object" else elements.held_dtype(base),
+            row_shape=(*taken.shape, *inner_shape),
+            steps=taken.steps,
+            at=field.at,
+            pad=field.pad,
+            cast=field.dtype,
+            ragged=field.ragged,
+            unit=str(base.newbyteorder("=")) if base.kind in "mM" else "",
+            cut_at_nul=kind == "bytes" and elements.ends_at_nul(dataset.id.get_type(), member),
         )
-        number = len(self.fields) - 1
         stacked = field.members
         leaf = elements.leaf_of(stored, member, stacked) if kind != "object" else None
         fill = np.zeros(leaf.nbytes if leaf else 0, np.uint8)
@@ -655,29 +618,26 @@ class FieldReader:
         if not is_values:
             leaf = elements.bytes_leaf(dtype)
             if member or len(rows) != (dtype.itemsize == 1) or leaf is None or self._extents is not None or taken.steps:
-                raise UnsupportedFieldError(
-                    f"{self.identity.path!r}: field {field.name!r} is {dtype} {dataset.shape}: decode= takes images as "
-                    "values of variable length (of uint8), or as rows of bytes, one a sample",
-                    field=field.name,
-                    file=self.identity.path,
+                raise self._refusal(
+                    field.name,
+                    f"field {field.name!r} is {dtype} {dataset.shape}: decode= takes images as values of variable "
+                    "length (of uint8), or as rows of bytes, one a sample",
                 )
             self._image_rows[len(self.fields)] = field.length
         targets.append(self._add_image_layout(field, leaf))
         return targets[-1].field
 
     def _add_image_layout(self, field: Field, leaf: elements.Leaf | None) -> Target:
-        self.fields.append(
-            FieldLayout(
-                name=field.name,
-                kind="object",
-                dtype=np.dtype(object),
-                row_shape=(),
-                ragged=field.ragged,
-                images=Images(format=field.decode),
-            )
+        images, dtype = Images(format=field.decode), np.dtype(object)
+        number = self._added(
+            name=field.name, kind="object", dtype=dtype, row_shape=(), ragged=field.ragged, images=images
         )
-        fill = np.zeros(leaf.nbytes if leaf else 0, np.uint8)
-        return Target(field=len(self.fields) - 1, member=(), leaf=leaf, fill=fill)
+        return Target(field=number, member=(), leaf=leaf, fill=np.zeros(leaf.nbytes if leaf else 0, np.uint8))
+
+    def _added(self, **layout: Any) -> int:
+        """Add what a field is in a batch; give its number."""
+        self.fields.append(FieldLayout(**layout))
+        return len(self.fields) - 1
 
 
 def _inner_dtype(dataset: Any, member: tuple[str, ...]) -> Any:

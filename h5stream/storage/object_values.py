@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from h5stream.errors import UnsupportedFieldError
 from h5stream.storage import elements, whereabouts
-from h5stream.storage.filters import Pipeline
 from h5stream.storage.global_heap import DOUBTFUL, HeapValues
 from h5stream.storage.header_bytes import COMPACT, CONTIGUOUS
 from h5stream.storage.index import offset_of
@@ -100,9 +99,6 @@ def part_of_bytes(
         access=HEAP,
         reason="",
         chunk_rows=max(1, min(len(names), BLOCK_NBYTES // max(1, int(row_nbytes)))),
-        index=None,
-        pipeline=Pipeline(),
-        columns=None,
         pieces=(ColumnPiece(number=0, row_elements=1, segments=np.array([[0, 0, 1]])),),
         targets=tuple(targets),
         stored_element_nbytes=1,
