@@ -37,8 +37,6 @@ from h5stream.storage.many_files import FilesIdentity
 from h5stream.storage.metadata_bytes import note_checked
 from h5stream.storage.names import Names
 from h5stream.storage.objects import (
-    CHECKED_EVERY,
-    CHECKED_OF_KEPT,
     KEPT,
     NO_CHUNKS,
     Columns4,
@@ -268,7 +266,7 @@ class AlikeFiles:
             for each, value in zip(once, values, strict=True):
                 each[k] = value
         found = [_in_order(each) for each in chunks]
-        for k in range(0, count if count >= whereabouts.MANY else 0, CHECKED_EVERY):
+        for k in whereabouts.checked(count if count >= whereabouts.MANY else 0):
             if known[k]:
                 self._compare(k, k, found, once)
                 with open_hdf5(self._paths[k]) as file:
@@ -288,10 +286,7 @@ class AlikeFiles:
         for number, columns in enumerate(found):
             catalogue.arrays |= {f"{number} {name}": column for name, column in zip(KEPT, columns, strict=True)}
         for number, values in enumerate(once):
-            if isinstance(values, np.ndarray):
-                catalogue.arrays[f"value {number}"] = values.reshape(-1)
-            else:
-                catalogue.put_texts(f"value {number}", values)
+            catalogue.put(f"value {number}", values)
 
     def _from_bytes(self, once: list[Any]) -> tuple[NDArray[np.bool_], list[list[Columns4]]]:
         """Read what is understood from the files' bytes: which files, and their chunks; fills what is there once."""
@@ -367,20 +362,15 @@ class AlikeFiles:
         ValueError, LookupError
             If that cannot be right.
         """
-        catalogue, once = self._catalogue, list[Any]()
+        catalogue = self._catalogue
         which = catalogue.arrays["which"].astype(np.int64)
         if not len(which) or (np.diff(which) <= 0).any() or not 0 <= which[0] <= which[-1] < len(self._paths):
             raise ValueError("which")
         every = (kept_chunks(catalogue, part, str(k), like, len(which)) for k, (part, like) in enumerate(self._like))
         found = [one for one in every if one is not None]
-        for number, (*_, value) in enumerate(self._once):
-            kept: Any = catalogue.texts(f"value {number}")
-            if kept is None:
-                kept = catalogue.arrays[f"value {number}"].copy().reshape(len(which), *value.shape)
-            if len(kept) != len(which):
-                raise ValueError("value")
-            once.append(kept)
-        for row in range(0, len(which), max(CHECKED_EVERY, len(which) // CHECKED_OF_KEPT)):
+        values = enumerate(value for *_, value in self._once)
+        once = [catalogue.values(f"value {number}", len(which), np.shape(value)) for number, value in values]
+        for row in whereabouts.checked(len(which), is_kept=True):
             self._compare(int(which[row]), row, found, once)
         return which, found, once
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
+from numpy.typing import NDArray
 
 from h5stream.errors import (
     FieldLengthError,
@@ -29,9 +30,9 @@ from h5stream.samples.stretches import DENSE, Ragged, Stretches, names_of, sampl
 from h5stream.samples.table import Table
 from h5stream.storage import elements
 from h5stream.storage.agreement import FileParts
-from h5stream.storage.discovery import check_has_rows, find_dataset
+from h5stream.storage.discovery import check_has_rows, find_dataset, once_of
 from h5stream.storage.extents import Extents, SampleKind, Volume, with_names
-from h5stream.storage.fields import Field, SampleShape, columns_wanted, inside_of, not_ragged, with_form
+from h5stream.storage.fields import Field, SampleShape, changed, columns_wanted, not_ragged
 from h5stream.storage.images import Images
 from h5stream.storage.layout import (
     DIRECT,
@@ -45,7 +46,6 @@ from h5stream.storage.metadata_bytes import NOWHERE
 from h5stream.storage.nearest import did_you_mean
 from h5stream.storage.object_rows import object_rows
 from h5stream.storage.object_values import part_of_bytes
-from h5stream.storage.once import once_of
 from h5stream.storage.parts import PartReader
 from h5stream.storage.places import OpenFile, Place
 from h5stream.storage.rowbox import Columns, selected_shape
@@ -166,7 +166,7 @@ class FieldReader:
         name = self._image_rows.get(part.targets[0].field)
         if not name:
             return part
-        lengths = np.asarray(once_of(self.file, name, self.identity.path, self.guard)).reshape(-1)
+        lengths = self._once(name).reshape(-1)
         most = int(np.prod(part.shape[1:])) * part.stored_element_nbytes
         if lengths.dtype.kind not in "iu" or len(lengths) != part.rows or ((lengths < 0) | (lengths > most)).any():
             raise OptionError(
@@ -188,7 +188,7 @@ class FieldReader:
             if is_matrix(group):
                 return self._add_matrix(place, field, group)
             if (categories := categories_of(group)) is not None:
-                entry = self._add(place, inside_of(field, "codes"), lengths)
+                entry = self._add(place, changed(field, name=f"{field.name}/codes"), lengths)
                 self.fields[entry] = replace(self.fields[entry], name=field.name, categories=categories)
                 return entry
         if field.rows is not None:
@@ -296,11 +296,10 @@ class FieldReader:
         else:
             self.fields += known.layouts
         if isinstance(field.rows, str):
-            values = once_of(self.file, field.rows, self.identity.path, self.guard)
-            known.add_table(values, first, self.identity.path)
+            known.add_table(self._once(field.rows), first, self.identity.path)
         elif isinstance(field.rows, Stretches):
             names = names_of(field.rows)
-            numbers = [np.asarray(once_of(self.file, name, self.identity.path, self.guard)) for name in names]
+            numbers = [self._once(name) for name in names]
             self._stretches.append(_Stretched(known, field.rows, numbers, first))
         return known.entry
 
@@ -326,10 +325,10 @@ class FieldReader:
         _, width = shape_of(group, name, path)
         places = columns_wanted(field, width) if form == DENSE else None
         said = Bounds(f"{name}/indptr")
-        values = with_form(Field(f"{name}/data", rows=said, dtype=field.dtype), Ragged(form=form, places=places))
+        values = changed(Field(f"{name}/data", rows=said, dtype=field.dtype), ragged=Ragged(form=form, places=places))
         # Behind the numbers of the fields that the user named.
         number = self._look_up(~(2 * place), values)
-        indices = with_form(Field(f"{name}/indices", rows=said), Ragged(width=width))
+        indices = changed(Field(f"{name}/indices", rows=said), ragged=Ragged(width=width))
         columns = self._look_up(~(2 * place + 1), indices)
         self.fields[number] = replace(self.fields[number], name=field.name)
         if self.fields[columns].dtype.kind not in "iu" or not isinstance(number, int):
@@ -388,7 +387,7 @@ class FieldReader:
         known.is_given = not isinstance(field.names, str)
         names = field.names
         if isinstance(names, str):
-            values = np.asarray(once_of(self.file, names, self.identity.path, self.guard)).reshape(-1)
+            values = self._once(names).reshape(-1)
             names = [one.decode() if isinstance(one, bytes) else str(one) for one in values.tolist()]
             lengths[field.names] = len(names)
         elif known.tables:
@@ -488,12 +487,16 @@ class FieldReader:
                 kind, dtype = "object", np.dtype(object)
         return self._added(name=given.name, kind=kind, dtype=dtype, row_shape=shape, cast=cast_to)
 
+    def _once(self, name: str) -> NDArray[Any]:
+        """Give what the file, or the group, has once under a name, or a whole dataset of numbers."""
+        return np.asarray(once_of(self.file, name, self.identity.path, self.guard))
+
     def _is_attribute(self, name: str) -> bool:
         return "@" in name and name not in self.file
 
     def _add_once(self, field: Field) -> int:
         """Add a field that the whole part has once: an attribute, or a dataset without an axis of rows."""
-        value = np.asarray(once_of(self.file, field.name, self.identity.path, self.guard))
+        value = self._once(field.name)
         if value.dtype.kind not in "biufc":
             value = value.astype(object)
         kind = "object" if value.dtype.kind == "O" else "array"

@@ -27,9 +27,6 @@ from h5stream.storage.whereabouts import RawFile
 
 Ints = NDArray[np.int64]
 
-CHECKED_EVERY = 1000
-"""So many objects from one that is compared with what libhdf5 says of it to the next."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectRows:
@@ -206,7 +203,7 @@ def _kept(raw: RawFile, names: Sequence[str], suffix: str) -> list[Stored]:
         lengths = {len(getattr(one, name)) for name in ("owner", "number", "offset", "nbytes", "filter_mask")}
         if len(lengths) > 1 or len(one.rows) != len(one.which) or not _is_within(one):
             raise ValueError(suffix)
-        if not all(_agrees(raw, names, one, k) for k in range(0, len(one.which), CHECKED_EVERY)):
+        if not all(_agrees(raw, names, one, k) for k in whereabouts.checked(len(one.which))):
             raise ValueError(suffix)
     return found
 
@@ -283,7 +280,7 @@ def _from_bytes(raw: RawFile, names: Sequence[str], addresses: Ints) -> tuple[li
             nbytes=nbytes,
             filter_mask=mask,
         )
-        if all(_agrees(raw, names, one, k) for k in range(0, len(which), CHECKED_EVERY)):
+        if all(_agrees(raw, names, one, k) for k in whereabouts.checked(len(which))):
             found.append(one)
             left[which] = False
     return found, np.flatnonzero(left)

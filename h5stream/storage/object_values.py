@@ -27,9 +27,6 @@ from h5stream.storage.whereabouts import RawFile
 
 Ints = NDArray[np.int64]
 
-CHECKED_EVERY = 1000
-"""So many objects from one that is compared with what libhdf5 says of it to the next."""
-
 
 class ObjectValues(HeapValues):
     """Where objects lie in a file; what is filtered, and so has no bytes of its own there, is `DOUBTFUL`."""
@@ -81,7 +78,7 @@ def part_of_bytes(
     key, arrays = f"bytes of {names[0].rpartition('/')[2]}", raw.catalogue.arrays
     if raw.catalogue.is_kept:
         where, nbytes = arrays[f"{key} where"].astype(np.int64), arrays[f"{key} nbytes"].astype(np.int64)
-        some = range(0, len(names), CHECKED_EVERY)
+        some = whereabouts.checked(len(names))
         if len(where) != len(names) or any(_asked(raw, names[k]) != (where[k], nbytes[k]) for k in some):
             raise ValueError(key)
     else:
@@ -128,7 +125,7 @@ def _places(raw: RawFile, names: Sequence[str], addresses: Ints | None) -> tuple
         where[usual], nbytes[usual] = headers.address[usual], headers.nbytes[usual]
         wanted = headers.dims.prod(axis=1, where=headers.dims > 0) * headers.kinds.element_nbytes[headers.kind[0]]
         usual &= nbytes == wanted
-        some = np.flatnonzero(usual)[::CHECKED_EVERY].tolist()
+        some = np.flatnonzero(usual)[:: whereabouts.CHECKED_EVERY].tolist()
         if headers.layout[0] == CONTIGUOUS and all(_asked(raw, names[k]) == (where[k], nbytes[k]) for k in some):
             left = ~usual
     for k in np.flatnonzero(left).tolist():

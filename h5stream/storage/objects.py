@@ -44,13 +44,6 @@ Columns4 = tuple[Ints, Ints, Ints, Ints]
 _NONE = np.zeros(0, dtype=np.int64)
 NO_CHUNKS: Columns4 = (_NONE, _NONE, _NONE, _NONE)
 
-CHECKED_EVERY = 1000
-"""So many objects from one that is compared with what libhdf5 says of it to the next."""
-
-
-CHECKED_OF_KEPT = 100
-"""So many objects of a catalogue that was kept are compared with what libhdf5 says."""
-
 
 def are_mergeable(first: FileParts, group: str) -> bool:
     """Tell whether objects may be read as rows of one dataset, by the first of them."""
@@ -225,8 +218,7 @@ def _index_of(raw: RawFile, part: DatasetPart, names: Sequence[str], suffix: str
     # What is not understood, or unlike the first, is asked of libhdf5, and some of what is not, to be sure of it.
     asked = np.flatnonzero(~alike & (addresses != NOWHERE)) if len(addresses) else np.flatnonzero(~alike)
     parts += [like.asked(raw, k, names[k] + suffix) for k in asked.tolist()]
-    # What was compared when it was kept is looked at in fewer places.
-    for k in range(0, len(names), CHECKED_EVERY if kept is None else max(CHECKED_EVERY, len(names) // CHECKED_OF_KEPT)):
+    for k in whereabouts.checked(len(names), is_kept=kept is not None):
         if alike[k]:
             like.compare(raw, k, names[k] + suffix, parts[0])
     numbers, offset, nbytes, mask = (np.concatenate(columns) for columns in zip(*parts, strict=True))
@@ -532,17 +524,12 @@ def _values_kept(raw: RawFile, names: Sequence[str], given: Any, known: dict[str
     catalogue, key = raw.catalogue, f"value {given.name}"
     if not catalogue.is_kept:
         values = _values(raw, names, given, known, value)
-        if isinstance(values, np.ndarray):
-            catalogue.arrays[key] = values.reshape(-1)
-        else:
-            catalogue.put_texts(key, values)
+        catalogue.put(key, values)
         return values
-    kept: Any = catalogue.texts(key)
-    if kept is None:
-        kept = catalogue.arrays[key].copy().reshape(len(names), *value.shape)
-    some = [*range(0, len(names), CHECKED_EVERY)]
+    kept = catalogue.values(key, len(names), np.shape(value))
+    some = [*whereabouts.checked(len(names))]
     said = _values(raw, [names[k] for k in some], given, {}, value)
-    if len(kept) != len(names) or not are_equal(kept[::CHECKED_EVERY], said):
+    if not are_equal(kept[:: whereabouts.CHECKED_EVERY], said):
         raise ValueError(key)
     return kept
 

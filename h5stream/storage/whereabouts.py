@@ -28,6 +28,16 @@ MANY = 2000
 """Objects from which on headers and links are read from the file's bytes: libhdf5 is asked of fewer in less than half a
 second, and what reads them is compiled when it is used first, which takes longer."""
 
+CHECKED_EVERY = 1000
+"""So many objects from one that is compared with what libhdf5 says of it to the next."""
+CHECKED_OF_KEPT = 100
+"""So many objects of a catalogue that was kept are compared, of many that were when it was kept."""
+
+
+def checked(count: int, *, is_kept: bool = False) -> range:
+    """Choose which of so many objects are compared with what libhdf5 says of them."""
+    return range(0, count, max(CHECKED_EVERY, count // CHECKED_OF_KEPT) if is_kept else CHECKED_EVERY)
+
 
 class RawFile:
     """An open file, and its bytes beside it.
