@@ -17,8 +17,10 @@ import numpy as np
 from hypothesis import strategies as st
 from making import libhdf5
 
+from h5stream.storage import header_bytes
 from h5stream.storage import headers as ours
 from h5stream.storage.links import NOT_HARD, links_of, read_links
+from h5stream.storage.metadata_bytes import NOWHERE
 
 LIBVERS = ("earliest", "v108", "v110", "v112", "v114", "latest")
 COMPOUND = np.dtype([("a", "<f4"), ("b", ">i2"), ("c", "S3"), ("d", "<u1", (2, 3))])
@@ -37,9 +39,9 @@ DTYPES: dict[str, Any] = {
     "reference": h5py.ref_dtype,
 }
 LAYOUTS = {
-    h5py.h5d.COMPACT: ours.COMPACT,
-    h5py.h5d.CONTIGUOUS: ours.CONTIGUOUS,
-    h5py.h5d.CHUNKED: ours.CHUNKED,
+    h5py.h5d.COMPACT: header_bytes.COMPACT,
+    h5py.h5d.CONTIGUOUS: header_bytes.CONTIGUOUS,
+    h5py.h5d.CHUNKED: header_bytes.CHUNKED,
 }
 FIXED = frozenset("fiubcSV")
 """Kinds of dtypes whose values are bytes of their own."""
@@ -239,10 +241,11 @@ def compare_with_h5py(path: Path, *, every: bool = True, sound: bool = True) -> 
         descriptor = os.open(path, os.O_RDONLY)
         try:
             superblock = ours.superblock_of(file, os.fstat(descriptor).st_size)
+            given = ours.given_of(descriptor, superblock)
             addresses = _walk(file, descriptor, superblock, counts)
             names = _attribute_names(file, addresses)
-            read = ours.read_headers(descriptor, superblock, np.array(addresses, dtype=np.int64), [*names, "none such"])
-            chunks = ours.chunks_of(descriptor, superblock, read)
+            read = ours.read_headers(given, np.array(addresses, dtype=np.int64), [*names, "none such"])
+            chunks = ours.chunks_of(given, read)
             _check_shapes_of_arrays(read, chunks, len(addresses))
             seen: collections.Counter[int] = collections.Counter()
             alike: dict[Any, Any] = {}
@@ -363,7 +366,7 @@ def _compare_object(
         counts["object: h5py refuses"] += 1
         return
     if isinstance(thing, h5py.h5g.GroupID):
-        assert read.layout[i] == ours.GROUP, "what it is"
+        assert read.layout[i] == header_bytes.GROUP, "what it is"
         counts["object: the same (group)"] += 1
     else:
         assert isinstance(thing, h5py.h5d.DatasetID), "what it is"
@@ -400,7 +403,7 @@ def _compare_dataset(
     elif layout == h5py.h5d.CONTIGUOUS:
         # libhdf5 adds the user block also to the address that stands for none.
         none = offset is None or offset == h5py.h5i.get_file_id(dataset).get_create_plist().get_userblock() - 1
-        assert read.address[i] == (ours.NOWHERE if none else offset), "address"
+        assert read.address[i] == (NOWHERE if none else offset), "address"
         assert read.nbytes[i] == nbytes, "stored bytes"
     else:
         assert read.nbytes[i] == nbytes, "stored bytes"
@@ -511,7 +514,7 @@ def _compare_attribute(
 ) -> None:
     address = int(values.address[i])
     encoded = name.encode(errors="surrogateescape")
-    if address == ours.ASK:
+    if address == header_bytes.ASK:
         counts["attribute: must be asked for"] += 1
         return
     try:
@@ -520,10 +523,10 @@ def _compare_attribute(
     except _FAILURES:
         counts["attribute: h5py refuses"] += 1
         return
-    if there != (address != ours.ABSENT) and _lists(thing, encoded) != there:
+    if there != (address != header_bytes.ABSENT) and _lists(thing, encoded) != there:
         counts["attribute: h5py contradicts itself"] += 1  # a damaged tree lists a name that it does not lead to
         return
-    assert there == (address != ours.ABSENT), "whether there is an attribute"
+    assert there == (address != header_bytes.ABSENT), "whether there is an attribute"
     if attribute is None:
         assert values.kind[i] == -1
         return

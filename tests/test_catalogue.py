@@ -20,7 +20,7 @@ FIELDS = {"x": "x", "y": "y", "mark": "@mark", "name": "@name", "code": "code"}
 def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(whereabouts, "MANY", 20)
-    monkeypatch.setattr("h5stream.storage.objects.CHECKED_EVERY", 10)
+    monkeypatch.setattr("h5stream.storage.whereabouts.CHECKED_EVERY", 10)
     return tmp_path / "cache" / "h5stream" / "catalogue"
 
 

@@ -193,10 +193,9 @@ def damaged_headers(target: Target, generator: np.random.Generator) -> bytes:
 def read_headers_alone(target: Target, path: Path) -> None:
     """Read a damaged file by ourselves, as if its superblock and its addresses were still known."""
     descriptor = os.open(path, os.O_RDONLY)
-    read = headers.read_headers(
-        descriptor, target.superblock, np.array(target.addresses), ["number 0", "text 2", "big"]
-    )
-    headers.chunks_of(descriptor, target.superblock, read)
+    given = headers.given_of(descriptor, target.superblock)
+    read = headers.read_headers(given, np.array(target.addresses), ["number 0", "text 2", "big"])
+    headers.chunks_of(given, read)
     for address in target.groups:
         links.read_links(address, descriptor, target.superblock)
     os.close(descriptor)

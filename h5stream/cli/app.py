@@ -19,8 +19,8 @@ from h5stream.cli.doctor import doctor_command
 from h5stream.cli.inspect import inspect_command
 from h5stream.cli.monitor import monitor_command
 from h5stream.cli.options import FLAG
-from h5stream.cli.printable import never_unprintable, safe_console
 from h5stream.cli.repack import repack_command
+from h5stream.cli.showing import never_unprintable, safe_console
 from h5stream.cli.stage import stage_command
 from h5stream.cli.statistics import statistics_command
 from h5stream.cli.suggest import suggest_command

@@ -15,8 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from h5stream.cli.options import FLAG, AsJson, Fields, MemoryBudget, Threads, Window, field_names, files_of, window_rows
-from h5stream.cli.printable import safe_console
-from h5stream.cli.showing import Bar, prose
+from h5stream.cli.showing import Bar, prose, safe_console
 from h5stream.units import text_of_bytes
 
 if TYPE_CHECKING:

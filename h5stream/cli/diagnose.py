@@ -22,8 +22,7 @@ from h5stream.cli.options import (
     files_of,
     window_rows,
 )
-from h5stream.cli.printable import safe_console
-from h5stream.cli.showing import indented, verdict
+from h5stream.cli.showing import indented, safe_console, verdict
 
 if TYPE_CHECKING:
     from h5stream.advice.diagnose import Diagnosis

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from h5stream.cli.options import AsJson
-from h5stream.cli.printable import safe_console
+from h5stream.cli.showing import safe_console
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -22,7 +22,7 @@ from h5stream.cli.options import (
     listed_names,
     pattern_of,
 )
-from h5stream.cli.printable import safe_console
+from h5stream.cli.showing import safe_console
 
 
 def inspect_command(

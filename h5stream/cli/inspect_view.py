@@ -18,7 +18,7 @@ from h5stream.advice.kinds import Kind, printed_of
 from h5stream.advice.layout_advice import EVERY_EPOCH, Advice
 from h5stream.advice.sample_cost import SampleCost
 from h5stream.advice.samples_cost import SamplesCost
-from h5stream.cli.printable import printable
+from h5stream.cli.showing import printable
 from h5stream.storage.catalogue import Kept
 from h5stream.storage.layout import DECODED, DIRECT, HEAP, VIA_H5PY
 from h5stream.storage.listing import DAMAGED, REFUSED, DatasetEntry

@@ -11,8 +11,7 @@ import typer
 from rich.console import Console
 
 from h5stream.cli.options import FLAG, SIZE, AsJson, check_writable, files_of, listed_names, size
-from h5stream.cli.printable import safe_console
-from h5stream.cli.showing import Bar, Notices, line, prose
+from h5stream.cli.showing import Bar, Notices, line, prose, safe_console
 from h5stream.errors import OptionError
 from h5stream.repacking.recipe import Recipe
 from h5stream.units import text_of_bytes
@@ -86,7 +85,7 @@ def repack_command(
     if not as_json:
         _print(safe_console(), result, plan.notices)
     if measure and result.samples:
-        from h5stream.baseline.rates import fresh_rates
+        from h5stream.baseline.measure import fresh_rates
 
         rates = fresh_rates([str(result.source), str(result.target)], result.samples)
         if not as_json:

@@ -14,7 +14,6 @@ from rich.table import Table
 from rich.text import Text
 
 from h5stream.cli.options import FLAG, SIZE, AsJson, files_of, listed_names, size
-from h5stream.cli.printable import printable, safe_console
 from h5stream.cli.repack import (
     DEFAULT,
     ChunkBytes,
@@ -23,7 +22,7 @@ from h5stream.cli.repack import (
     RepackFields,
     ShuffleRows,
 )
-from h5stream.cli.showing import Bar, Notices, line, prose
+from h5stream.cli.showing import Bar, Notices, line, printable, prose, safe_console
 from h5stream.errors import OptionError, StagingError
 from h5stream.repacking.recipe import Recipe
 from h5stream.units import text_of_bytes

@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from h5stream.cli.options import AsJson, Fields, Files, field_names, files_of
-from h5stream.cli.printable import printable, safe_console
+from h5stream.cli.showing import printable, safe_console
 from h5stream.errors import OptionError
 
 if TYPE_CHECKING:

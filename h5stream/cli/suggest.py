@@ -28,7 +28,7 @@ from h5stream.cli.options import (
     size,
     some_size,
 )
-from h5stream.cli.printable import safe_console
+from h5stream.cli.showing import safe_console
 from h5stream.errors import OptionError
 from h5stream.training.accumulation import accumulation_for
 from h5stream.training.gpu_memory import gpu_memory as gpu_memory_of

@@ -12,8 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from h5stream.cli.options import AsJson, BatchSize, Fields, Files, MemoryBudget, check_writable, field_names, files_of
-from h5stream.cli.printable import safe_console
-from h5stream.cli.showing import Bar, line, verdict
+from h5stream.cli.showing import Bar, line, safe_console, verdict
 
 if TYPE_CHECKING:
     from h5stream.advice.tune import Attempt, Tuning

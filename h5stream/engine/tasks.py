@@ -207,6 +207,20 @@ class Task(Protocol):
         ...
 
 
+class LandingTask:
+    """A task of which nothing is read before it lands, and nothing can fail alone unless it says how it is cut."""
+
+    __slots__ = ()
+
+    def ranges(self) -> Ranges:
+        """Give nothing: what it needs is in memory, or is read while it lands."""
+        return NOTHING
+
+    def split(self) -> Iterator[Any]:
+        """Give itself."""
+        yield self
+
+
 class Way(Protocol):
     """A way in which rows of a dataset part land. Any thread may plan."""
 

@@ -149,6 +149,22 @@ class Catalogue:
         self.arrays |= {f"{key} text": texts.text, f"{key} edges": texts.edges}
         self.arrays[f"{key} is bytes"] = np.array([are_bytes])
 
+    def put(self, key: str, values: Any) -> None:
+        """Note an array, or a list of texts."""
+        if isinstance(values, np.ndarray):
+            self.arrays[key] = values.reshape(-1)
+        else:
+            self.put_texts(key, values)
+
+    def values(self, key: str, count: int, shape: tuple[int, ...]) -> Any:
+        """Give an array of so many values of a shape, or a list of texts, as it was noted; else raises ValueError."""
+        kept: Any = self.texts(key)
+        if kept is None:
+            kept = self.arrays[key].copy().reshape(count, *shape)
+        if len(kept) != count:
+            raise ValueError(key)
+        return kept
+
     def save(self, objects: int, asked: int) -> None:
         """Keep the arrays, if the folder can be written and the file has settled; else nothing happens."""
         if self._path is None or time.time_ns() - self._changed_ns < _SETTLED_NS:

@@ -435,3 +435,43 @@ def check_has_rows(dataset: Any, name: str, path: str) -> None:
             field=name,
             file=path,
         )
+
+
+def once_of(file: Any, name: str, path: str, guard: Guard) -> Any:
+    """Read what a file or a group has once: an attribute (``"@name"``, ``"path@name"``), or the whole of a dataset.
+
+    Parameters
+    ----------
+    file : h5py.File
+        Open.
+    name : str
+        As the user wrote it, in its group.
+    path : str
+        The file's path, for messages.
+    guard : Guard
+        Says which files external links may lead to.
+
+    Raises
+    ------
+    FieldNotFoundError
+        If it is not there; names what is.
+    """
+    where, at, attribute = name.rpartition("@")
+    if not at or (name in file and isinstance(file[name], h5py.Dataset)):
+        dataset, _, member = find_dataset(file, name, path, guard)
+        values = dataset[()]
+        for part in member:
+            values = values[part]
+        return values
+    where = where.strip("/")
+    guard.check_links(file, where, path)
+    owner = file.get(where) if where else file
+    if owner is None or attribute not in owner.attrs:
+        there = [] if owner is None else list(owner.attrs)
+        raise FieldNotFoundError(
+            f"{path!r}: {'the file' if not where else repr(where)} has no attribute {attribute!r}."
+            f"{did_you_mean(attribute, there)}",
+            field=name,
+            file=path,
+        )
+    return owner.attrs[attribute]

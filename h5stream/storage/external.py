@@ -10,7 +10,7 @@ import contextlib
 import os
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -66,28 +66,19 @@ class Guard:
         """
         if not self.allow_external:
             with _damage_ignored():
-                self._follow(file, "/", name, path, _MOST_LINKS)
+                self._follow(file, name, path, _MOST_LINKS)
 
-    def _follow(self, file: Any, start: str, name: str, path: str, links_left: int) -> str:
+    def _follow(self, file: Any, name: str, path: str, links_left: int) -> str:
         """Walk along a path, link by link and from file to file, and give where it ends."""
-        current = "/" if name.startswith("/") else start
-        parts = [part for part in name.split("/") if part not in ("", ".")]
-        for place, part in enumerate(parts):
-            if links_left == 0:
-                raise RuntimeError(f"too many links at {current!r}")
-            step = posixpath.join(current, part)
-            link = _link(file, step)
-            if isinstance(link, h5py.ExternalLink):
-                inside = self._opened_path(link.filename, path)
-                if inside is None:
-                    _refuse_link(path, step, link.filename)
-                with open_file(inside) as other:
-                    rest = posixpath.join("/", link.path, *parts[place + 1 :])
-                    return self._follow(other, "/", rest, inside, links_left - 1)
-            if isinstance(link, h5py.SoftLink):
-                step = self._follow(file, current, link.path, path, links_left - 1)
-            current = step
-        return current
+
+        def leave(step: str, link: Any, rest: list[str], left: int) -> str:
+            inside = self._opened_path(link.filename, path)
+            if inside is None:
+                _refuse_link(path, step, link.filename)
+            with open_file(inside) as other:
+                return self._follow(other, posixpath.join("/", link.path, *rest), inside, left - 1)
+
+        return _walked(file, "/", name, links_left, leave)
 
     def check_file(self, link: str, target: str, path: str) -> None:
         """Refuse the file that libhdf5 found behind a link, if it is not one of the opened ones.
@@ -167,24 +158,24 @@ def without_soft_links(file: Any, name: str) -> str:
         Path of an object.
     """
     try:
-        return _straight(file, "/", name, _MOST_LINKS)
+        return _walked(file, "/", name, _MOST_LINKS, lambda step, _link, rest, _left: posixpath.join(step, *rest))
     except _DAMAGE:
         return name
 
 
-def _straight(file: Any, start: str, name: str, links_left: int) -> str:
+def _walked(file: Any, start: str, name: str, links_left: int, leave: Callable[[str, Any, list[str], int], str]) -> str:
+    """Walk along a path, link by link, and give where it ends; `leave` says where an external link leads."""
     current = "/" if name.startswith("/") else start
     parts = [part for part in name.split("/") if part not in ("", ".")]
     for place, part in enumerate(parts):
         if links_left == 0:
             raise RuntimeError(f"too many links at {current!r}")
-        step = posixpath.join(current, part)
-        link = file.get(step, getlink=True)
+        step, rest = posixpath.join(current, part), parts[place + 1 :]
+        link = _link(file, step)
         if isinstance(link, h5py.ExternalLink):
-            return posixpath.join(step, *parts[place + 1 :])
+            return leave(step, link, rest, links_left)
         if isinstance(link, h5py.SoftLink):
-            rest = posixpath.join(link.path, *parts[place + 1 :])
-            return _straight(file, current, rest, links_left - 1)
+            return _walked(file, current, posixpath.join(link.path, *rest), links_left - 1, leave)
         current = step
     return current
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
+from numpy.typing import NDArray
 
 from h5stream.errors import (
     FieldLengthError,
@@ -29,11 +30,9 @@ from h5stream.samples.stretches import DENSE, Ragged, Stretches, names_of, sampl
 from h5stream.samples.table import Table
 from h5stream.storage import elements
 from h5stream.storage.agreement import FileParts
-from h5stream.storage.discovery import check_has_rows, find_dataset
+from h5stream.storage.discovery import check_has_rows, find_dataset, once_of
 from h5stream.storage.extents import Extents, SampleKind, Volume, with_names
-from h5stream.storage.fields import Field, SampleShape, columns_wanted, inside_of, not_ragged, with_form
-from h5stream.storage.filters import Pipeline
-from h5stream.storage.headers import NOWHERE
+from h5stream.storage.fields import Field, SampleShape, changed, columns_wanted, not_ragged
 from h5stream.storage.images import Images
 from h5stream.storage.layout import (
     DIRECT,
@@ -43,10 +42,10 @@ from h5stream.storage.layout import (
     Target,
 )
 from h5stream.storage.lookups import LookedUp
+from h5stream.storage.metadata_bytes import NOWHERE
 from h5stream.storage.nearest import did_you_mean
 from h5stream.storage.object_rows import object_rows
 from h5stream.storage.object_values import part_of_bytes
-from h5stream.storage.once import once_of
 from h5stream.storage.parts import PartReader
 from h5stream.storage.places import OpenFile, Place
 from h5stream.storage.rowbox import Columns, selected_shape
@@ -149,13 +148,6 @@ class FieldReader:
             access=DIRECT,
             reason="nothing is read of it",
             chunk_rows=1,
-            index=None,
-            pipeline=Pipeline(),
-            columns=None,
-            pieces=(),
-            targets=(),
-            stored_element_nbytes=0,
-            dtype_text="",
             shape=(1,),
         )
 
@@ -166,16 +158,15 @@ class FieldReader:
             return part
         as_values = part.targets[0].field not in self._image_rows
         if part.heap is None and (as_values or (part.access == VIA_H5PY and part.dtype_text != "uint8")):
-            raise UnsupportedFieldError(
-                f"{self.identity.path!r}: field {layout.name!r}: decode= takes bytes that h5stream reads without "
-                f"libhdf5, not these: {part.reason}",
-                field=layout.name,
-                file=self.identity.path,
+            raise self._refusal(
+                layout.name,
+                f"field {layout.name!r}: decode= takes bytes that h5stream reads without libhdf5, not these: "
+                f"{part.reason}",
             )
         name = self._image_rows.get(part.targets[0].field)
         if not name:
             return part
-        lengths = np.asarray(once_of(self.file, name, self.identity.path, self.guard)).reshape(-1)
+        lengths = self._once(name).reshape(-1)
         most = int(np.prod(part.shape[1:])) * part.stored_element_nbytes
         if lengths.dtype.kind not in "iu" or len(lengths) != part.rows or ((lengths < 0) | (lengths > most)).any():
             raise OptionError(
@@ -197,7 +188,7 @@ class FieldReader:
             if is_matrix(group):
                 return self._add_matrix(place, field, group)
             if (categories := categories_of(group)) is not None:
-                entry = self._add(place, inside_of(field, "codes"), lengths)
+                entry = self._add(place, changed(field, name=f"{field.name}/codes"), lengths)
                 self.fields[entry] = replace(self.fields[entry], name=field.name, categories=categories)
                 return entry
         if field.rows is not None:
@@ -216,11 +207,7 @@ class FieldReader:
         dataset, dataset_path, member = self._found(source, field.name, path)
         name = field.name if not field.file else f"{field.name} of {path}"
         lengths[name] = dataset.shape[0] if self._extents is None else 1
-        where = (
-            self._opened.beside(path, dataset, dataset_path)
-            if field.file
-            else self._opened.place(dataset, dataset_path)
-        )
+        where = self._where(field, path, dataset, dataset_path)
         at, columns = self._at(field), field.columns
         along: tuple[Along, ...] = ()
         if self._extents is None:
@@ -284,6 +271,7 @@ class FieldReader:
         return self._opened.opened(path), path
 
     def _where(self, field: Field, path: str, dataset: Any, dataset_path: str) -> Place:
+        """Say where a dataset is, in this file or in the one beside it that a field names."""
         if field.file:
             return self._opened.beside(path, dataset, dataset_path)
         return self._opened.place(dataset, dataset_path)
@@ -308,11 +296,10 @@ class FieldReader:
         else:
             self.fields += known.layouts
         if isinstance(field.rows, str):
-            values = once_of(self.file, field.rows, self.identity.path, self.guard)
-            known.add_table(values, first, self.identity.path)
+            known.add_table(self._once(field.rows), first, self.identity.path)
         elif isinstance(field.rows, Stretches):
             names = names_of(field.rows)
-            numbers = [np.asarray(once_of(self.file, name, self.identity.path, self.guard)) for name in names]
+            numbers = [self._once(name) for name in names]
             self._stretches.append(_Stretched(known, field.rows, numbers, first))
         return known.entry
 
@@ -330,28 +317,23 @@ class FieldReader:
         form = field.ragged.form if field.ragged is not None else ""
         name, path = field.name.strip("/"), self.identity.path
         if form not in ("packed", DENSE) or (field.columns is not None and form != DENSE):
-            raise UnsupportedFieldError(
-                f"{path!r}: {field.name!r} is a sparse matrix, which comes as ragged='dense', rows of which columns= "
-                "takes some, or as ragged='packed', the values that are stored, with their columns",
-                field=field.name,
-                file=path,
+            raise self._refusal(
+                field.name,
+                f"{field.name!r} is a sparse matrix, which comes as ragged='dense', rows of which columns= takes some, "
+                "or as ragged='packed', the values that are stored, with their columns",
             )
         _, width = shape_of(group, name, path)
         places = columns_wanted(field, width) if form == DENSE else None
         said = Bounds(f"{name}/indptr")
-        values = with_form(Field(f"{name}/data", rows=said, dtype=field.dtype), Ragged(form=form, places=places))
+        values = changed(Field(f"{name}/data", rows=said, dtype=field.dtype), ragged=Ragged(form=form, places=places))
         # Behind the numbers of the fields that the user named.
         number = self._look_up(~(2 * place), values)
-        indices = with_form(Field(f"{name}/indices", rows=said), Ragged(width=width))
+        indices = changed(Field(f"{name}/indices", rows=said), ragged=Ragged(width=width))
         columns = self._look_up(~(2 * place + 1), indices)
         self.fields[number] = replace(self.fields[number], name=field.name)
         if self.fields[columns].dtype.kind not in "iu" or not isinstance(number, int):
-            raise UnsupportedFieldError(
-                f"{path!r}: {field.name!r} is a sparse matrix whose columns are {self.fields[columns].dtype}, and not "
-                "whole numbers",
-                field=field.name,
-                file=path,
-            )
+            why = f"whose columns are {self.fields[columns].dtype}, and not whole numbers"
+            raise self._refusal(field.name, f"{field.name!r} is a sparse matrix {why}")
         return SparseEntry(values=number, columns=columns, width=width, is_dense=form == DENSE)
 
     def _add_values(self, place: int, field: Field, lengths: dict[str, int]) -> Any:
@@ -365,11 +347,10 @@ class FieldReader:
         part = known.parts[-1]
         if part.heap is None or len(dataset.shape) > 1:
             why = part.reason if part.heap is None else f"a row has {dataset.shape[1:]} values"
-            raise UnsupportedFieldError(
-                f"{self.identity.path!r}: field {field.name!r}, {why}: ragged= takes one value a row, of numbers, that "
-                "h5stream reads without libhdf5; without it each sample is a list",
-                field=field.name,
-                file=self.identity.path,
+            raise self._refusal(
+                field.name,
+                f"field {field.name!r}, {why}: ragged= takes one value a row, of numbers, that h5stream reads without "
+                "libhdf5; without it each sample is a list",
             )
         known.add_values(part)
         lengths[field.name] = part.rows
@@ -383,12 +364,8 @@ class FieldReader:
         known.entry = self._add_looked_up(known, field, self.file, self.identity.path)
         part = known.parts[-1]
         if part.heap is not None or self.fields[-1].kind != "ragged":
-            raise UnsupportedFieldError(
-                f"{self.identity.path!r}: {part.path!r} holds values of variable length, which ragged= cannot take of "
-                "whole objects; without it each sample is a list",
-                field=field.name,
-                file=self.identity.path,
-            )
+            why = "which ragged= cannot take of whole objects; without it each sample is a list"
+            raise self._refusal(field.name, f"{part.path!r} holds values of variable length, {why}")
         known.add_rows(np.array([part.row_start]), np.array([part.rows]))
         lengths[field.name] = 1
         self.whole.append(replace(part, row_start=self._parts.row_start))
@@ -410,7 +387,7 @@ class FieldReader:
         known.is_given = not isinstance(field.names, str)
         names = field.names
         if isinstance(names, str):
-            values = np.asarray(once_of(self.file, names, self.identity.path, self.guard)).reshape(-1)
+            values = self._once(names).reshape(-1)
             names = [one.decode() if isinstance(one, bytes) else str(one) for one in values.tolist()]
             lengths[field.names] = len(names)
         elif known.tables:
@@ -485,18 +462,14 @@ class FieldReader:
                 file=path,
             )
         known.check_alike(self.fields[before:], path)
-        where = (
-            self._opened.beside(path, dataset, dataset_path)
-            if field.file
-            else self._opened.place(dataset, dataset_path)
-        )
+        where = self._where(field, path, dataset, dataset_path)
         part = self._with_lengths(self._parts.part(where, field.columns, field.name, (), targets))
         known.parts.append(replace(part, row_start=known.rows))
         return entry
 
     def _add_column(self, given: Given) -> int:
         """Add a field that comes from no dataset; give its number."""
-        steps = cast_to = None
+        cast_to = None
         shape: tuple[int, ...] = ()
         kind = "array"
         dtype: np.dtype[Any] = np.dtype(np.int64)
@@ -512,38 +485,39 @@ class FieldReader:
                 shape, dtype = given.values.shape[1:], given.values.dtype.newbyteorder("=")
             else:
                 kind, dtype = "object", np.dtype(object)
-        self.fields.append(
-            FieldLayout(name=given.name, kind=kind, dtype=dtype, row_shape=shape, cast=cast_to, steps=None)
-        )
-        return len(self.fields) - 1
+        return self._added(name=given.name, kind=kind, dtype=dtype, row_shape=shape, cast=cast_to)
+
+    def _once(self, name: str) -> NDArray[Any]:
+        """Give what the file, or the group, has once under a name, or a whole dataset of numbers."""
+        return np.asarray(once_of(self.file, name, self.identity.path, self.guard))
 
     def _is_attribute(self, name: str) -> bool:
         return "@" in name and name not in self.file
 
     def _add_once(self, field: Field) -> int:
         """Add a field that the whole part has once: an attribute, or a dataset without an axis of rows."""
-        value = np.asarray(once_of(self.file, field.name, self.identity.path, self.guard))
+        value = self._once(field.name)
         if value.dtype.kind not in "biufc":
             value = value.astype(object)
         kind = "object" if value.dtype.kind == "O" else "array"
         dtype = value.dtype.newbyteorder("=")
         self.once.append((len(self.fields), value.tolist() if kind == "object" else value.astype(dtype)))
         shape = () if kind == "object" else value.shape
-        self.fields.append(
-            FieldLayout(name=field.name, kind=kind, dtype=dtype, row_shape=shape, cast=field.dtype, steps=None)
-        )
-        return len(self.fields) - 1
+        return self._added(name=field.name, kind=kind, dtype=dtype, row_shape=shape, cast=field.dtype)
 
     def _check_has_numpy_type(self, dataset: Any, name: str) -> None:
         try:
             _ = dataset.dtype
         except (TypeError, ValueError, NotImplementedError) as error:
-            raise UnsupportedFieldError(
-                f"{self.identity.path!r}: field {name!r} has a type that h5py cannot read: {error}. Write it anew "
-                "as one that NumPy has: times of HDF5's own type, for instance, as int64",
-                field=name,
-                file=self.identity.path,
+            raise self._refusal(
+                name,
+                f"field {name!r} has a type that h5py cannot read: {error}. Write it anew as one that NumPy has: times "
+                "of HDF5's own type, for instance, as int64",
             ) from error
+
+    def _refusal(self, name: str, why: str) -> UnsupportedFieldError:
+        """Give the error for a field of this file that cannot be had."""
+        return UnsupportedFieldError(f"{self.identity.path!r}: {why}", field=name, file=self.identity.path)
 
     # --- fields -------------------------------------------------------------------------------------
 
@@ -578,11 +552,10 @@ class FieldReader:
         first = kinds[field.members[0]]
         if any(kind != first for kind in kinds.values()) or first.kind not in "biufc":
             listing = ", ".join(f"{name!r} is {kind}" for name, kind in kinds.items())
-            raise UnsupportedFieldError(
-                f"{self.identity.path!r}: members= makes one tensor of numbers of one type, but of {field.name!r} "
-                f"{listing}; make a field for each type, and join them in transform=",
-                field=field.name,
-                file=self.identity.path,
+            raise self._refusal(
+                field.name,
+                f"members= makes one tensor of numbers of one type, but of {field.name!r} {listing}; make a field for "
+                "each type, and join them in transform=",
             )
 
     def _add_field(
@@ -612,27 +585,20 @@ class FieldReader:
         if self._extents is not None and kind not in ("array", "ragged") and field.rows is None:
             why = why or "samples that are parts of volumes are of numbers"
         if why:
-            raise UnsupportedFieldError(
-                f"{self.identity.path!r}: field {name!r} is {dtype}: {why}",
-                field=name,
-                file=self.identity.path,
-            )
-        self.fields.append(
-            FieldLayout(
-                name=name,
-                kind=kind,
-                dtype=np.dtype(object) if kind == "object" else elements.held_dtype(base),
-                row_shape=(*taken.shape, *inner_shape),
-                steps=taken.steps,
-                at=field.at,
-                pad=field.pad,
-                cast=field.dtype,
-                ragged=field.ragged,
-                unit=str(base.newbyteorder("=")) if base.kind in "mM" else "",
-                cut_at_nul=kind == "bytes" and elements.ends_at_nul(dataset.id.get_type(), member),
-            )
+            raise self._refusal(name, f"field {name!r} is {dtype}: {why}")
+        number = self._added(
+            name=name,
+            kind=kind,
+            dtype=np.dtype(object) if kind == "object" else elements.held_dtype(base),
+            row_shape=(*taken.shape, *inner_shape),
+            steps=taken.steps,
+            at=field.at,
+            pad=field.pad,
+            cast=field.dtype,
+            ragged=field.ragged,
+            unit=str(base.newbyteorder("=")) if base.kind in "mM" else "",
+            cut_at_nul=kind == "bytes" and elements.ends_at_nul(dataset.id.get_type(), member),
         )
-        number = len(self.fields) - 1
         stacked = field.members
         leaf = elements.leaf_of(stored, member, stacked) if kind != "object" else None
         fill = np.zeros(leaf.nbytes if leaf else 0, np.uint8)
@@ -655,29 +621,26 @@ class FieldReader:
         if not is_values:
             leaf = elements.bytes_leaf(dtype)
             if member or len(rows) != (dtype.itemsize == 1) or leaf is None or self._extents is not None or taken.steps:
-                raise UnsupportedFieldError(
-                    f"{self.identity.path!r}: field {field.name!r} is {dtype} {dataset.shape}: decode= takes images as "
-                    "values of variable length (of uint8), or as rows of bytes, one a sample",
-                    field=field.name,
-                    file=self.identity.path,
+                raise self._refusal(
+                    field.name,
+                    f"field {field.name!r} is {dtype} {dataset.shape}: decode= takes images as values of variable "
+                    "length (of uint8), or as rows of bytes, one a sample",
                 )
             self._image_rows[len(self.fields)] = field.length
         targets.append(self._add_image_layout(field, leaf))
         return targets[-1].field
 
     def _add_image_layout(self, field: Field, leaf: elements.Leaf | None) -> Target:
-        self.fields.append(
-            FieldLayout(
-                name=field.name,
-                kind="object",
-                dtype=np.dtype(object),
-                row_shape=(),
-                ragged=field.ragged,
-                images=Images(format=field.decode),
-            )
+        images, dtype = Images(format=field.decode), np.dtype(object)
+        number = self._added(
+            name=field.name, kind="object", dtype=dtype, row_shape=(), ragged=field.ragged, images=images
         )
-        fill = np.zeros(leaf.nbytes if leaf else 0, np.uint8)
-        return Target(field=len(self.fields) - 1, member=(), leaf=leaf, fill=fill)
+        return Target(field=number, member=(), leaf=leaf, fill=np.zeros(leaf.nbytes if leaf else 0, np.uint8))
+
+    def _added(self, **layout: Any) -> int:
+        """Add what a field is in a batch; give its number."""
+        self.fields.append(FieldLayout(**layout))
+        return len(self.fields) - 1
 
 
 def _inner_dtype(dataset: Any, member: tuple[str, ...]) -> Any:

@@ -250,35 +250,24 @@ class Field:
         Field
             The field with its full path; this one where there is nothing to look up.
         """
-        if self._file or not group or self.name.startswith("/") or self.names is not None:
-            return self
-        if self.file:
+        if self._file or self.file or not group or self.name.startswith("/") or self.names is not None:
             return self
         rows = self.rows
         if isinstance(rows, str) and not rows.startswith("/"):
             rows = f"{group}/{rows}"
         elif isinstance(rows, Stretches):
             rows = inside(rows, group)
-        inner = copy.copy(self)
-        object.__setattr__(inner, "name", f"{group}{self.name[1:]}" if self.is_itself else f"{group}/{self.name}")
-        object.__setattr__(inner, "rows", rows)
-        if self.length and not self.length.startswith("/"):
-            object.__setattr__(inner, "length", f"{group}/{self.length}")
-        return inner
+        name = f"{group}{self.name[1:]}" if self.is_itself else f"{group}/{self.name}"
+        is_here = bool(self.length) and not self.length.startswith("/")
+        return changed(self, name=name, rows=rows, length=f"{group}/{self.length}" if is_here else self.length)
 
 
-def inside_of(field: Field, name: str) -> Field:
-    """Give the same field of what has a name inside of it."""
-    inner = copy.copy(field)
-    object.__setattr__(inner, "name", f"{field.name}/{name}")
-    return inner
-
-
-def with_form(field: Field, ragged: Ragged) -> Field:
-    """Give the same field, whose rows come in another way."""
-    inner = copy.copy(field)
-    object.__setattr__(inner, "ragged", ragged)
-    return inner
+def changed(field: Field, **values: Any) -> Field:
+    """Give the same field, of which some attributes have other values."""
+    other = copy.copy(field)
+    for name, value in values.items():
+        object.__setattr__(other, name, value)
+    return other
 
 
 def columns_wanted(field: Field, width: int) -> NDArray[np.int32]:

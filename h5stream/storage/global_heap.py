@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from h5stream.storage import elements
 from h5stream.storage.global_heap_bytes import HEADER_NBYTES, nbytes_around, read_objects
-from h5stream.storage.headers import Superblock
+from h5stream.storage.headers import Superblock, given_of
 from h5stream.storage.metadata_bytes import NOWHERE, SLACK_NBYTES
 from h5stream.storage.source import LOCAL_GAP_NBYTES, SourceIdentity
 
@@ -99,8 +99,7 @@ class HeapValues:
             Bytes and ranges that were read.
         """
         order = np.argsort(self.address[chosen], kind="stable")
-        ours, block = chosen[order], self.superblock
-        given = np.array([descriptor, block.file_nbytes, block.offset_nbytes, block.length_nbytes, block.base_address])
+        ours, given = chosen[order], given_of(descriptor, self.superblock)
         failed = np.zeros(len(ours), dtype=bool)
         counts = read_objects(
             given, self.address[ours], self.index[ours].astype(np.int64), self.nbytes_of(ours), wanted[order],

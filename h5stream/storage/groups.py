@@ -19,9 +19,9 @@ from h5stream.errors import FieldNotFoundError, OptionError
 from h5stream.samples.segments import Bounds, Edges, Ends, Ids, Lengths, edges_of
 from h5stream.samples.sequences import Of
 from h5stream.storage import whereabouts
-from h5stream.storage.discovery import find_dataset
+from h5stream.storage.discovery import once_of
 from h5stream.storage.external import Guard
-from h5stream.storage.headers import GROUP
+from h5stream.storage.header_bytes import GROUP
 from h5stream.storage.links import NOT_HARD, Links
 from h5stream.storage.names import Names, by_numbers, number_key, packed
 from h5stream.storage.nearest import did_you_mean
@@ -129,19 +129,11 @@ def edges_in(file: Any, group: str, of: Of, rows: int, path: str, guard: Guard) 
         return np.array([0, rows], dtype=np.int64)
     above = f"{group}/" if group else ""
     names = of.fields if isinstance(of, (Ends, Ids)) else (of.name,)
-    values = [_column(file, above + name, path, guard) for name in names]
+    values = [np.asarray(once_of(file, above + name, path, guard)) for name in names]
     try:
         return edges_of(of, values, rows)
     except OptionError as error:
         raise OptionError(f"{path!r}: {error}") from None
-
-
-def _column(file: Any, name: str, path: str, guard: Guard) -> NDArray[Any]:
-    dataset, _, member = find_dataset(file, name, path, guard)
-    values = dataset[()]
-    for part in member:
-        values = values[part]
-    return np.asarray(values)
 
 
 def _checked_name(name: Any) -> str:

@@ -125,32 +125,6 @@ class Interned(NamedTuple):
     counts: Any
 
 
-class Columns(NamedTuple):
-    """What is filled, one place an object; `shape` has the axes first, the attributes' arrays the attribute."""
-
-    kind: Any
-    rank: Any
-    layout: Any
-    address: Any
-    nbytes: Any
-    index: Any
-    is_numbered: Any
-    filter_mask: Any
-    shape: Any
-    value_address: Any
-    value_nbytes: Any
-    value_kind: Any
-
-
-class KindColumns(NamedTuple):
-    """What is filled once for each kind."""
-
-    first: Any
-    element_nbytes: Any
-    filters: Any
-    chunk_shape: Any
-
-
 # --- messages -------------------------------------------------------------------------------------------------
 
 
@@ -654,23 +628,24 @@ def _intern(key, nbytes, interned, which):
 
 
 @jit_inner
-def _keep(scratch, interned, i, columns, kinds):
-    """Put what was found of one object to its place in the columns; its kind stays -1 where it has no number."""
+def _keep(scratch, interned, i, headers):
+    """Put what was found of one object to its place in the headers; its kind stays -1 where it has no number."""
     about = scratch.about
     used = _key_of_object(scratch)
     kind = _intern(scratch.key, used, interned, 0) if used >= 0 else np.int64(-1)
     if kind < 0:
         return
+    kinds = headers.kinds
     if kinds.first[kind] < 0:
         kinds.first[kind], kinds.element_nbytes[kind], kinds.filters[kind] = i, about[ELEMENT], about[FILTERS]
         for k in range(MOST_AXES):
             kinds.chunk_shape[kind, k] = about[CHUNK_SHAPE + k]
-    columns.kind[i], columns.rank[i], columns.layout[i] = kind, about[RANK], about[LAYOUT]
-    columns.address[i], columns.nbytes[i] = about[AT], about[NBYTES]
-    columns.index[i] = about[INDEX] if about[LAYOUT] == CHUNKED else -1
-    columns.filter_mask[i], columns.is_numbered[i] = about[MASK], about[IS_NUMBERED] != 0
+    headers.kind[i], headers.rank[i], headers.layout[i] = kind, about[RANK], about[LAYOUT]
+    headers.address[i], headers.nbytes[i] = about[AT], about[NBYTES]
+    headers.index[i] = about[INDEX] if about[LAYOUT] == CHUNKED else -1
+    headers.filter_mask[i], headers.is_numbered[i] = about[MASK], about[IS_NUMBERED] != 0
     for k in range(about[RANK]):
-        columns.shape[k, i] = about[SHAPE + k]
+        headers.shape[k, i] = about[SHAPE + k]
 
 
 @jit_inner
@@ -685,12 +660,12 @@ def _keep_attributes(scratch, interned, i, columns):
             used = _add(scratch.key, used, scratch.buffer, values[which, SPACE_AT], values[which, SPACE_NBYTES])
             kind = _intern(scratch.key, used, interned, 1 + which) if used >= 0 else kind
             at = at if kind >= 0 else ASK
-        columns.value_address[which, i], columns.value_kind[which, i] = at, kind
-        columns.value_nbytes[which, i] = values[which, VALUE_NBYTES] if at >= 0 else 0
+        columns.address[which, i], columns.kind[which, i] = at, kind
+        columns.nbytes[which, i] = values[which, VALUE_NBYTES] if at >= 0 else 0
 
 
 @jit
-def read_each(givens, addresses, scratch, wanted, interned, columns, kinds, is_dense):
+def read_each(givens, addresses, scratch, interned, headers, is_dense):
     """Read the header of every object at its address; those that are not understood keep the kind -1.
 
     Parameters
@@ -700,26 +675,26 @@ def read_each(givens, addresses, scratch, wanted, interned, columns, kinds, is_d
         one file that all lie in, or of that of each.
     addresses : int64 array
         Of the headers, counted from there.
-    scratch, wanted, interned
+    scratch, interned
         See their classes.
-    columns, kinds, is_dense
+    headers, is_dense
         Filled; the last tells which objects have attributes elsewhere that `read_dense` has to look at.
     """
     for i in range(addresses.size):
         given = givens[i % givens.shape[0]]
-        known = addresses[i] >= 0 and scan(given, addresses[i] + given[BASE], scratch, wanted)
+        known = addresses[i] >= 0 and scan(given, addresses[i] + given[BASE], scratch, headers.wanted)
         if known and _describe(given, scratch):
             if scratch.values.shape[0]:
                 _, heap = _dense(given, scratch)
                 is_dense[i] = heap >= 0
                 if heap == BEYOND or scratch.found[DOUBTED]:
                     _ask(scratch.values)
-                _keep_attributes(scratch, interned, i, columns)
-            _keep(scratch, interned, i, columns, kinds)
+                _keep_attributes(scratch, interned, i, headers.values)
+            _keep(scratch, interned, i, headers)
 
 
 @jit
-def read_dense(givens, addresses, which, scratch, wanted, interned, columns, heaps, ids):
+def read_dense(givens, addresses, which, scratch, interned, headers, heaps, ids):
     """Look for the wanted attributes of some objects outside of their headers, which `read_each` has read.
 
     Parameters
@@ -729,6 +704,7 @@ def read_dense(givens, addresses, which, scratch, wanted, interned, columns, hea
     heaps, ids
         Memory for what is read.
     """
+    wanted = headers.wanted
     for i in which:
         given = givens[i % givens.shape[0]]
         if scan(given, addresses[i] + given[BASE], scratch, wanted):
@@ -739,4 +715,4 @@ def read_dense(givens, addresses, which, scratch, wanted, interned, columns, hea
             scratch.found[DOUBTED] = 1
         if scratch.found[DOUBTED]:
             _ask(scratch.values)
-        _keep_attributes(scratch, interned, i, columns)
+        _keep_attributes(scratch, interned, i, headers.values)

@@ -13,53 +13,17 @@ by the first call.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.storage import header_bytes, heap_bytes, index_bytes, metadata_bytes
-from h5stream.storage.header_bytes import (
-    ABSENT,
-    ASK,
-    BTREE_1,
-    BTREE_2,
-    CHUNKED,
-    COMPACT,
-    CONTIGUOUS,
-    EXTENSIBLE_ARRAY,
-    FIXED_ARRAY,
-    GROUP,
-    IMPLICIT,
-    SINGLE,
-)
+from h5stream.storage.header_bytes import ASK
 from h5stream.storage.metadata_bytes import NOWHERE
-
-__all__ = [
-    "ABSENT",
-    "ASK",
-    "BTREE_1",
-    "BTREE_2",
-    "CHUNKED",
-    "COMPACT",
-    "CONTIGUOUS",
-    "EXTENSIBLE_ARRAY",
-    "FIXED_ARRAY",
-    "GROUP",
-    "IMPLICIT",
-    "NOWHERE",
-    "SINGLE",
-    "AttributeValues",
-    "HeaderKinds",
-    "Headers",
-    "StoredChunks",
-    "Superblock",
-    "chunks_of",
-    "read_headers",
-    "superblock_of",
-]
 
 _FIRST_CHUNKS = 4096
 _NBYTES_OF_A_CHUNK = 16
@@ -86,8 +50,7 @@ class Superblock:
     base_address: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeaderKinds:
+class HeaderKinds(NamedTuple):
     """What the objects of each kind have in common; every array has one place a kind.
 
     Attributes
@@ -108,9 +71,8 @@ class HeaderKinds:
     chunk_shape: NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttributeValues:
-    """Where the values of one attribute lie; every array has one place an object.
+class AttributeValues(NamedTuple):
+    """Where the values of one attribute lie; every array has one place an object, of several the attribute before it.
 
     Attributes
     ----------
@@ -128,9 +90,13 @@ class AttributeValues:
     nbytes: NDArray[np.int64]
     kind: NDArray[np.int32]
 
+    def of(self, which: Any) -> AttributeValues:
+        """Give those of one of several attributes, by its number, or of some objects."""
+        chosen: Any = (each[which] if np.ndim(which) == 0 else each[:, which] for each in self)
+        return AttributeValues(*chosen)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Headers:
+
+class Headers(NamedTuple):
     """What the headers of some objects say; every array has one place an object, in the order they were asked for.
 
     Attributes
@@ -141,8 +107,6 @@ class Headers:
         the header is not understood.
     rank : ndarray of int8
         Axes; 0 for a single value, -1 for none at all (a null dataspace) and for groups.
-    dims : ndarray of int64, shape (objects, axes)
-        The shape, 0 beyond the rank. As wide as the highest rank.
     layout : ndarray of int8
         `CONTIGUOUS`, `COMPACT`, `CHUNKED`, or `GROUP` for what is no dataset.
     address : ndarray of int64
@@ -156,23 +120,40 @@ class Headers:
         Whether the chunks' places in their index are their numbers in the grid; what may still grow has other ones.
     filter_mask : ndarray of uint32
         Of a single chunk.
-    attributes : mapping of str to AttributeValues
-        For each name that was wanted.
+    shape : ndarray of int64, shape (axes, objects)
+        The shape, 0 beyond the rank. As many axes as the highest rank.
+    wanted : Wanted
+        Names of attributes.
+    values : AttributeValues
+        Of these.
     kinds : HeaderKinds
         What objects of one kind have in common.
     """
 
     kind: NDArray[np.int32]
     rank: NDArray[np.int8]
-    dims: NDArray[np.int64]
     layout: NDArray[np.int8]
     address: NDArray[np.int64]
     nbytes: NDArray[np.int64]
-    index: NDArray[np.int8]
+    index: NDArray[np.int8]  # type: ignore[assignment]  # of tuples a method, which nothing asks for
     is_numbered: NDArray[np.bool_]
     filter_mask: NDArray[np.uint32]
-    attributes: Mapping[str, AttributeValues]
+    shape: NDArray[np.int64]
+    wanted: header_bytes.Wanted
+    values: AttributeValues
     kinds: HeaderKinds
+
+    @property
+    def dims(self) -> NDArray[np.int64]:
+        """The shape of each object, 0 beyond its rank."""
+        return self.shape.T
+
+    @property
+    def attributes(self) -> Mapping[str, AttributeValues]:
+        """The values of each attribute that was wanted, by its name."""
+        names, edges = self.wanted.names.tobytes(), self.wanted.edges.tolist()
+        encoded = (names[begin:end] for begin, end in itertools.pairwise(edges))
+        return {name.decode("utf-8", "surrogateescape"): self.values.of(k) for k, name in enumerate(encoded)}
 
     @property
     def understood(self) -> NDArray[np.bool_]:
@@ -180,8 +161,7 @@ class Headers:
         return self.kind >= 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredChunks:
+class StoredChunks(NamedTuple):
     """Where the chunks of some objects lie; the arrays have one place a chunk, but `understood`.
 
     Attributes
@@ -228,17 +208,13 @@ def superblock_of(file: Any, file_nbytes: int) -> Superblock:
     )
 
 
-def read_headers(
-    descriptor: int, superblock: Superblock, addresses: NDArray[np.int64], attributes: Sequence[str] = ()
-) -> Headers:
-    """Read the headers of some objects from the file's bytes.
+def read_headers(givens: NDArray[np.int64], addresses: NDArray[np.int64], attributes: Sequence[str] = ()) -> Headers:
+    """Read the headers of some objects from the bytes of the one file that all lie in, or of that of each.
 
     Parameters
     ----------
-    descriptor : int
-        Of the file, open for reading. What libhdf5 still holds to be written is not seen.
-    superblock : Superblock
-        The file's.
+    givens : ndarray of int64, shape (5,) or (objects, 5)
+        What `given_of` says of each file, open for reading. What libhdf5 still holds to be written is not seen.
     addresses : ndarray of int64
         Of the headers, as h5py gives them: counted from the base address.
     attributes : sequence of str
@@ -249,62 +225,28 @@ def read_headers(
     Headers
         One place for each address.
     """
-    if not _is_known(superblock):
-        addresses = np.full(len(addresses), NOWHERE)
-    return headers_at(given_of(descriptor, superblock)[None], addresses, attributes)
-
-
-def headers_at(givens: NDArray[np.int64], addresses: NDArray[np.int64], attributes: Sequence[str] = ()) -> Headers:
-    """Read the headers of some objects, which lie in one file or each in its own; see `header_bytes.read_each`."""
-    addresses = np.asarray(addresses, dtype=np.int64)
+    addresses, givens = np.asarray(addresses, dtype=np.int64), np.atleast_2d(givens)
     # As they lie in the file: a million that are asked for in random order take 2.5 s so, and 3.6 s as they come.
     order = np.argsort(addresses, kind="stable")
-    names = tuple(dict.fromkeys(attributes))
-    columns, kinds = _columns(len(addresses), len(names)), _kind_columns()
-    interned, scratch = _interned(1 + len(names)), scratch_of(len(names))
-    ascending, wanted, is_dense = addresses[order], wanted_of(names), np.zeros(len(order), dtype=bool)
+    found = _headers(len(addresses), tuple(dict.fromkeys(attributes)))
+    names = len(found.values.kind)
+    interned, scratch = _interned(1 + names), scratch_of(names)
+    ascending, is_dense = addresses[order], np.zeros(len(order), dtype=bool)
     givens = givens[order] if len(givens) > 1 else givens
-    header_bytes.read_each(givens, ascending, scratch, wanted, interned, columns, kinds, is_dense)
+    header_bytes.read_each(givens, ascending, scratch, interned, found, is_dense)
     if is_dense.any():
         ids = np.zeros(17 * header_bytes.MOST_DENSE + metadata_bytes.SLACK_NBYTES, dtype=np.uint8)
         heaps, which = heap_bytes.heap_scratch(), np.flatnonzero(is_dense)
-        header_bytes.read_dense(givens, ascending, which, scratch, wanted, interned, columns, heaps, ids)
-    columns = _put_back(columns, order)
-    axes = len(columns.shape)
-    count = int(interned.counts[0])
-    return Headers(
-        kind=columns.kind,
-        rank=columns.rank,
-        dims=columns.shape.T,
-        layout=columns.layout,
-        address=columns.address,
-        nbytes=columns.nbytes,
-        index=columns.index,
-        is_numbered=columns.is_numbered,
-        filter_mask=columns.filter_mask,
-        attributes={
-            name: AttributeValues(
-                address=columns.value_address[k], nbytes=columns.value_nbytes[k], kind=columns.value_kind[k]
-            )
-            for k, name in enumerate(names)
-        },
-        kinds=HeaderKinds(
-            first=_first_of_each(columns.kind, count),
-            element_nbytes=kinds.element_nbytes[:count].copy(),
-            filters=kinds.filters[:count].copy(),
-            chunk_shape=kinds.chunk_shape[:count, :axes].copy(),
-        ),
-    )
+        header_bytes.read_dense(givens, ascending, which, scratch, interned, found, heaps, ids)
+    return _put_back(found, order, int(interned.counts[0]))
 
 
-def chunks_of(
-    descriptor: int, superblock: Superblock, headers: Headers, which: NDArray[np.int64] | None = None
-) -> StoredChunks:
+def chunks_of(givens: NDArray[np.int64], headers: Headers, which: NDArray[np.int64] | None = None) -> StoredChunks:
     """Read the chunk indexes of some objects from the file's bytes.
 
     Parameters
     ----------
-    descriptor, superblock
+    givens
         As for `read_headers`.
     headers : Headers
         What that function gave.
@@ -321,48 +263,41 @@ def chunks_of(
     IndexError
         If there is no such object.
     """
-    return chunks_at(given_of(descriptor, superblock)[None], headers, which)
-
-
-def chunks_at(givens: NDArray[np.int64], headers: Headers, which: NDArray[np.int64] | None = None) -> StoredChunks:
-    """Read the chunk indexes of some objects, which lie in one file or each in its own."""
     wanted = np.arange(len(headers.kind)) if which is None else np.ascontiguousarray(which, dtype=np.int64)
     if len(wanted) and not 0 <= wanted.min() <= wanted.max() < len(headers.kind):  # compiled code does not look
         raise IndexError(f"there are {len(headers.kind):,} headers; {wanted.min()} to {wanted.max()} were asked for")
-    known = np.zeros(len(wanted), dtype=bool)
-    grid = _chunked(headers)
-    buffer, stack = index_bytes.tree_scratch()
+    (buffer, stack), givens = index_bytes.tree_scratch(), np.atleast_2d(givens)
     most = max(int(givens[:, metadata_bytes.FILE_NBYTES].sum()) // _NBYTES_OF_A_CHUNK, 1)
-    columns = _chunk_columns(min(most, max(_FIRST_CHUNKS, 2 * len(wanted))))
+    chunks = _stored_chunks(np.zeros(len(wanted), dtype=bool), min(most, max(_FIRST_CHUNKS, 2 * len(wanted))))
     done = used = 0
     while done < len(wanted):
-        done, used = index_bytes.chunks_of_each(givens, buffer, stack, grid, wanted, known, columns, done, used)
+        done, used = index_bytes.chunks_of_each(givens, buffer, stack, headers, wanted, chunks, done, used)
         if done < len(wanted):
-            room = len(columns.owner)
+            room = len(chunks.owner)
             if room == most:  # more than the file can hold: what is left must be asked for
                 break
-            columns = _longer(columns, used, min(most, 2 * room))
-    return StoredChunks(
-        understood=known,
-        owner=columns.owner[:used].copy(),
-        number=columns.number[:used].copy(),
-        offset=columns.offset[:used].copy(),
-        nbytes=columns.nbytes[:used].copy(),
-        filter_mask=columns.filter_mask[:used].copy(),
-    )
+            chunks = _moved(chunks, used, _stored_chunks(chunks.understood, min(most, 2 * room)))
+    return _moved(chunks, used, _stored_chunks(chunks.understood, used))
 
 
-def _put_back(columns: header_bytes.Columns, order: NDArray[np.int64]) -> header_bytes.Columns:
-    """Give columns in the order that was asked for, of which `order` was made."""
+def _put_back(found: Headers, order: NDArray[np.int64], kinds: int) -> Headers:
+    """Give what was found in the order that was asked for, of which `order` was made, and so many kinds."""
     places = np.empty_like(order)
     places[order] = np.arange(len(order))
-    axes = max(int(columns.rank.max(initial=0)), 0)
-    return header_bytes.Columns(
-        *(
-            column[places] if column.ndim == 1 else column[:, places]
-            for column in columns._replace(shape=columns.shape[:axes])
-        )
+    axes = max(int(found.rank.max(initial=0)), 0)
+    of_each = {name: column[places] for name, column in found._asdict().items() if name in _OF_EACH}
+    known = HeaderKinds(*(each[:kinds].copy() for each in found.kinds))
+    return found._replace(
+        **of_each,
+        shape=found.shape[:axes, places],
+        values=found.values.of(places),
+        kinds=known._replace(
+            first=_first_of_each(of_each["kind"], kinds), chunk_shape=known.chunk_shape[:, :axes].copy()
+        ),
     )
+
+
+_OF_EACH = ("kind", "rank", "layout", "address", "nbytes", "index", "is_numbered", "filter_mask")
 
 
 def _first_of_each(kind: NDArray[np.int32], kinds: int) -> NDArray[np.int64]:
@@ -372,23 +307,12 @@ def _first_of_each(kind: NDArray[np.int32], kinds: int) -> NDArray[np.int64]:
     return first
 
 
-def _is_known(superblock: Superblock) -> bool:
-    sizes = (superblock.offset_nbytes, superblock.length_nbytes)
-    return all(size in (2, 4, 8) for size in sizes) and 0 <= superblock.base_address < superblock.file_nbytes
-
-
 def given_of(descriptor: int, superblock: Superblock) -> NDArray[np.int64]:
-    """Give what every compiled function takes of a file; see `metadata_bytes`."""
-    return np.array(
-        [
-            descriptor,
-            superblock.file_nbytes,
-            superblock.offset_nbytes,
-            superblock.length_nbytes,
-            superblock.base_address,
-        ],
-        dtype=np.int64,
-    )
+    """Give what every compiled function takes of a file; see `metadata_bytes`. Of an odd one nothing is read."""
+    sizes = superblock.offset_nbytes, superblock.length_nbytes
+    known = all(size in (2, 4, 8) for size in sizes) and 0 <= superblock.base_address < superblock.file_nbytes
+    file_nbytes = superblock.file_nbytes if known else 0
+    return np.array([descriptor, file_nbytes, *sizes, superblock.base_address], dtype=np.int64)
 
 
 def scratch_of(attributes: int) -> header_bytes.Scratch:
@@ -421,8 +345,10 @@ def _interned(tables: int) -> header_bytes.Interned:
     )
 
 
-def _columns(count: int, attributes: int) -> header_bytes.Columns:
-    return header_bytes.Columns(
+def _headers(count: int, names: Sequence[str]) -> Headers:
+    """Make room for headers of which nothing is known."""
+    of_each, most = (len(names), count), header_bytes.MOST_KINDS
+    return Headers(
         kind=np.full(count, -1, dtype=np.int32),
         rank=np.full(count, -1, dtype=np.int8),
         layout=np.full(count, -1, dtype=np.int8),
@@ -432,50 +358,28 @@ def _columns(count: int, attributes: int) -> header_bytes.Columns:
         is_numbered=np.zeros(count, dtype=bool),
         filter_mask=np.zeros(count, dtype=np.uint32),
         shape=np.zeros((header_bytes.MOST_AXES, count), dtype=np.int64),  # axes that no object has are never touched
-        value_address=np.full((attributes, count), ASK, dtype=np.int64),
-        value_nbytes=np.zeros((attributes, count), dtype=np.int64),
-        value_kind=np.full((attributes, count), -1, dtype=np.int32),
+        wanted=wanted_of(names),
+        values=AttributeValues(
+            np.full(of_each, ASK, dtype=np.int64), np.zeros(of_each, dtype=np.int64), np.full(of_each, -1, np.int32)
+        ),
+        kinds=HeaderKinds(
+            first=np.full(most, -1, dtype=np.int64),
+            element_nbytes=np.zeros(most, dtype=np.int64),
+            filters=np.zeros(most, dtype=np.int64),
+            chunk_shape=np.zeros((most, header_bytes.MOST_AXES), dtype=np.int64),
+        ),
     )
 
 
-def _kind_columns() -> header_bytes.KindColumns:
-    most = header_bytes.MOST_KINDS
-    return header_bytes.KindColumns(
-        first=np.full(most, -1, dtype=np.int64),
-        element_nbytes=np.zeros(most, dtype=np.int64),
-        filters=np.zeros(most, dtype=np.int64),
-        chunk_shape=np.zeros((most, header_bytes.MOST_AXES), dtype=np.int64),
-    )
+def _stored_chunks(understood: NDArray[np.bool_], room: int) -> StoredChunks:
+    """Make room for so many chunks."""
+    owner, number, offset, nbytes = np.empty((4, room), dtype=np.int64)
+    return StoredChunks(understood, owner, number, offset, nbytes, np.empty(room, dtype=np.uint32))
 
 
-def _chunked(headers: Headers) -> index_bytes.ChunkedColumns:
-    return index_bytes.ChunkedColumns(
-        index=headers.index,
-        is_numbered=headers.is_numbered,
-        address=headers.address,
-        nbytes=headers.nbytes,
-        filter_mask=headers.filter_mask,
-        shape=headers.dims.T,
-        kind=headers.kind,
-        rank=headers.rank,
-        chunk_shape=headers.kinds.chunk_shape,
-        element_nbytes=headers.kinds.element_nbytes,
-        filters=headers.kinds.filters,
-    )
-
-
-def _chunk_columns(room: int) -> index_bytes.ChunkColumns:
-    return index_bytes.ChunkColumns(
-        owner=np.empty(room, dtype=np.int64),
-        number=np.empty(room, dtype=np.int64),
-        offset=np.empty(room, dtype=np.int64),
-        nbytes=np.empty(room, dtype=np.int64),
-        filter_mask=np.empty(room, dtype=np.uint32),
-    )
-
-
-def _longer(columns: index_bytes.ChunkColumns, used: int, room: int) -> index_bytes.ChunkColumns:
-    longer = _chunk_columns(room)
-    for old, new in zip(columns, longer, strict=True):
+def _moved(chunks: StoredChunks, used: int, to: StoredChunks) -> StoredChunks:
+    """Give the first chunks in other room."""
+    pairs: Any = zip(chunks[1:], to[1:], strict=True)
+    for old, new in pairs:
         new[:used] = old[:used]
-    return longer
+    return to

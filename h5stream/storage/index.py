@@ -64,11 +64,6 @@ class ChunkIndex:
         """Chunks that one row of chunks has: the grid without its first axis."""
         return math.prod(self.grid[1:])
 
-    @property
-    def stored_bytes(self) -> int:
-        """Bytes that the stored chunks take in the file."""
-        return int(self.nbytes.sum())
-
     def find(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the place of each chunk number in the arrays of this index, -1 where none is stored.
 

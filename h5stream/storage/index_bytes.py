@@ -9,7 +9,7 @@ Source: the HDF5 File Format Specification, version 3.0, "Version 1 B-trees" and
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -41,32 +41,6 @@ _FIRST_NBYTES = 4096
 
 DOUBT, FULL = -1, -2
 """What stands for the chunks of an object that must be asked for, and for too little room in the columns."""
-
-
-class ChunkedColumns(NamedTuple):
-    """Objects' chunks as arrays: their shapes, and what else an index is read by."""
-
-    index: Any
-    is_numbered: Any
-    address: Any
-    nbytes: Any
-    filter_mask: Any
-    shape: Any
-    kind: Any
-    rank: Any
-    chunk_shape: Any
-    element_nbytes: Any
-    filters: Any
-
-
-class ChunkColumns(NamedTuple):
-    """What is filled, one place a chunk."""
-
-    owner: Any
-    number: Any
-    offset: Any
-    nbytes: Any
-    filter_mask: Any
 
 
 def tree_scratch() -> tuple[Any, Any]:
@@ -241,23 +215,24 @@ def _from_places(given, where, count, whole, owner, columns, used):
 
 
 @jit_inner
-def _chunks(given, buffer, stack, grid, sides, owner, columns, used):
+def _chunks(given, buffer, stack, headers, sides, owner, columns, used):
     """Put the chunks of one object behind those in the columns; gives how many there are then, or a negative number."""
-    kind, rank, where, index = grid.kind[owner], grid.rank[owner], grid.address[owner], grid.index[owner]
-    if index < 0 or kind < 0 or not grid.is_numbered[owner]:
+    kind, rank, where, index = headers.kind[owner], headers.rank[owner], headers.address[owner], headers.index[owner]
+    kinds = headers.kinds
+    if index < 0 or kind < 0 or not headers.is_numbered[owner]:
         return DOUBT
-    whole, count = grid.element_nbytes[kind], np.int64(1)
+    whole, count = kinds.element_nbytes[kind], np.int64(1)
     for k in range(rank):
-        side = grid.chunk_shape[kind, k]
-        sides[k] = (grid.shape[k, owner] + side - 1) // side
+        side = kinds.chunk_shape[kind, k]
+        sides[k] = (headers.shape[k, owner] + side - 1) // side
         whole *= side
         count *= sides[k]
-    filtered = grid.filters[kind] != 0
+    filtered = kinds.filters[kind] != 0
     if where == NOWHERE or count == 0:
         return used
     if index == BTREE_1:
-        chunk_shape = grid.chunk_shape[kind]
-        each = grid.element_nbytes[kind]
+        chunk_shape = kinds.chunk_shape[kind]
+        each = kinds.element_nbytes[kind]
         return _from_tree(
             given, buffer, stack, where, rank, sides, chunk_shape, each, whole, filtered, owner, columns, used
         )
@@ -268,13 +243,13 @@ def _chunks(given, buffer, stack, grid, sides, owner, columns, used):
     if index == SINGLE:
         if used == columns.owner.size:
             return FULL
-        _put(columns, used, owner, 0, where, grid.nbytes[owner], grid.filter_mask[owner])
+        _put(columns, used, owner, 0, where, headers.nbytes[owner], headers.filter_mask[owner])
         return used + 1
     return DOUBT
 
 
 @jit
-def chunks_of_each(givens, buffer, stack, grid, which, known, columns, start, used):
+def chunks_of_each(givens, buffer, stack, headers, which, columns, start, used):
     """Put the chunks of some objects into columns.
 
     Parameters
@@ -283,13 +258,11 @@ def chunks_of_each(givens, buffer, stack, grid, which, known, columns, start, us
         As for `header_bytes.read_each`.
     buffer, stack : ndarray
         Memory for nodes, and for what is left to do of each.
-    grid : ChunkedColumns
+    headers : headers.Headers
         The objects.
     which : int64 array
         Numbers of those that are wanted.
-    known : bool array
-        Filled: whether the index of each wanted one was understood.
-    columns : ChunkColumns
+    columns : headers.StoredChunks
         Filled.
     start, used : int
         The first of `which` to be done; chunks that are in the columns.
@@ -302,9 +275,9 @@ def chunks_of_each(givens, buffer, stack, grid, which, known, columns, start, us
     sides = np.zeros(16, dtype=np.int64)
     for place in range(start, which.size):
         given = givens[which[place] % givens.shape[0]]
-        after = _chunks(given, buffer, stack, grid, sides, which[place], columns, used)
+        after = _chunks(given, buffer, stack, headers, sides, which[place], columns, used)
         if after == FULL:
             return place, used
-        known[place] = after >= 0
+        columns.understood[place] = after >= 0
         used = max(after, used) if after >= 0 else used
     return which.size, used

@@ -5,6 +5,7 @@ Everything here is plain data, so that a layout travels to other processes witho
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -214,13 +215,13 @@ class DatasetPart:
     access: str
     reason: str
     chunk_rows: int
-    index: ChunkIndex | None
-    pipeline: Pipeline
-    columns: Columns
-    pieces: tuple[ColumnPiece, ...]
-    targets: tuple[Target, ...]
-    stored_element_nbytes: int
-    dtype_text: str
+    index: ChunkIndex | None = None
+    pipeline: Pipeline = dataclasses.field(default_factory=Pipeline)
+    columns: Columns = None
+    pieces: tuple[ColumnPiece, ...] = ()
+    targets: tuple[Target, ...] = ()
+    stored_element_nbytes: int = 0
+    dtype_text: str = ""
     shape: tuple[int, ...] = ()
     along: tuple[Along, ...] = ()
     objects: Sequence[str] = ()

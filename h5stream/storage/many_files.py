@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.storage import many_files_bytes
+from h5stream.storage import metadata_bytes
 from h5stream.storage.names import Names
 from h5stream.storage.source import LOCAL_GAP_NBYTES, FileIdentity
 
@@ -157,7 +157,7 @@ class FilesBytes:
             if statx:
                 known = self._paths, self._path_at, files.sizes, files.mtimes, files.inodes
                 rest = which[done:], inside[done:], nbytes[done:], places[done:]
-                done += many_files_bytes.read_files(statx, *known, *rest)
+                done += metadata_bytes.read_files(statx, *known, *rest)
             if done < len(which):  # once more in the ordinary way, which says what is wrong, or gets over it
                 own, offset = files.at(int(offsets[done]))
                 memory = (ctypes.c_ubyte * int(nbytes[done])).from_address(int(places[done]))

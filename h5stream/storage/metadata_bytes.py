@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from h5stream.compiled.instructions import read_at, word_at
+from h5stream.compiled.instructions import close_descriptor, open_at, read_at, statx_by_address, word_at
 from h5stream.compiled.jit import jit, jit_inner
 
 NOWHERE, BEYOND = -1, -2
@@ -23,11 +23,25 @@ SLACK_NBYTES = 64
 # Places in `given`.
 DESCRIPTOR, FILE_NBYTES, OFFSET_NBYTES, LENGTH_NBYTES, BASE = range(5)
 
+_INODE, _SIZE, _SECONDS, _NS = 4, 5, 14, 15
+"""Words of what statx fills."""
+
 
 @jit_inner
 def address_of(buffer):
     """Give where an array's memory begins."""
     return np.int64(buffer.ctypes.data)
+
+
+@jit_inner
+def _read_fully(descriptor, target, nbytes, offset):
+    done = 0
+    while done < nbytes:
+        got = read_at(descriptor, target + done, nbytes - done, offset + done)
+        if got <= 0:
+            return False
+        done += got
+    return True
 
 
 @jit_inner
@@ -37,14 +51,7 @@ def read(given, buffer, at, nbytes, offset):
         return False
     if nbytes > given[FILE_NBYTES] - offset or nbytes > buffer.size - SLACK_NBYTES - at:
         return False
-    done = 0
-    target = address_of(buffer) + at
-    while done < nbytes:
-        got = read_at(given[DESCRIPTOR], target + done, nbytes - done, offset + done)
-        if got <= 0:
-            return False
-        done += got
-    return True
+    return _read_fully(given[DESCRIPTOR], address_of(buffer) + at, nbytes, offset)
 
 
 @jit_inner
@@ -132,3 +139,34 @@ def note_checked(each, nbytes, known):
     """Set to False which of some rows of bytes do not end with their checksum, of those that are still known."""
     for k in range(known.size):
         known[k] = known[k] and ends_with_checksum(each[k], 0, nbytes)
+
+
+@jit
+def read_files(statx, paths, path_at, sizes, mtimes, inodes, which, offsets, nbytes, targets):
+    """Open a file for each read, read, and compare what the file is then with what it was; give how many came out well.
+
+    Parameters
+    ----------
+    statx : int
+        The address of the C library's function.
+    paths : uint8 array
+        The paths, each with a null behind it.
+    path_at, sizes, mtimes, inodes : int64 arrays
+        Of each file, where its path begins, and what it was.
+    which, offsets, nbytes, targets : int64 arrays
+        Of each read the number of the file, where it begins there, its bytes, and the address that they go to.
+    """
+    about = np.empty(32, dtype=np.int64)
+    nothing = address_of(paths) + paths.size - 1
+    for k in range(which.size):
+        file = which[k]
+        descriptor = open_at(address_of(paths) + path_at[file])
+        if descriptor < 0:
+            return k
+        known = _read_fully(descriptor, targets[k], nbytes[k], offsets[k])
+        known = known and statx_by_address(statx, descriptor, nothing, address_of(about)) == 0
+        close_descriptor(descriptor)
+        mtime = about[_SECONDS] * 1_000_000_000 + (about[_NS] & 0xFFFFFFFF)
+        if not known or about[_INODE] != inodes[file] or about[_SIZE] != sizes[file] or mtime != mtimes[file]:
+            return k
+    return which.size

@@ -16,17 +16,16 @@ from numpy.typing import NDArray
 
 from h5stream.errors import FieldLengthError
 from h5stream.storage import whereabouts
-from h5stream.storage.headers import CHUNKED, CONTIGUOUS, NOWHERE, chunks_of
+from h5stream.storage.header_bytes import CHUNKED, CONTIGUOUS
+from h5stream.storage.headers import chunks_of
 from h5stream.storage.index import ChunkIndex, found_chunks, offset_of
 from h5stream.storage.layout import DECODED, DIRECT, DatasetPart
+from h5stream.storage.metadata_bytes import NOWHERE
 from h5stream.storage.names import Names
 from h5stream.storage.rowbox import column_pieces
 from h5stream.storage.whereabouts import RawFile
 
 Ints = NDArray[np.int64]
-
-CHECKED_EVERY = 1000
-"""So many objects from one that is compared with what libhdf5 says of it to the next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +203,7 @@ def _kept(raw: RawFile, names: Sequence[str], suffix: str) -> list[Stored]:
         lengths = {len(getattr(one, name)) for name in ("owner", "number", "offset", "nbytes", "filter_mask")}
         if len(lengths) > 1 or len(one.rows) != len(one.which) or not _is_within(one):
             raise ValueError(suffix)
-        if not all(_agrees(raw, names, one, k) for k in range(0, len(one.which), CHECKED_EVERY)):
+        if not all(_agrees(raw, names, one, k) for k in whereabouts.checked(len(one.which))):
             raise ValueError(suffix)
     return found
 
@@ -264,7 +263,7 @@ def _from_bytes(raw: RawFile, names: Sequence[str], addresses: Ints) -> tuple[li
             if (nbytes != wanted[there]).any():
                 continue
         elif layout == CHUNKED:
-            chunks = chunks_of(raw.descriptor, raw.superblock, headers, which)
+            chunks = chunks_of(raw.given, headers, which)
             which = which[chunks.understood]
             owner, number = np.searchsorted(which, chunks.owner), chunks.number
             offset, nbytes, mask = chunks.offset, chunks.nbytes, chunks.filter_mask.astype(np.int64)
@@ -281,7 +280,7 @@ def _from_bytes(raw: RawFile, names: Sequence[str], addresses: Ints) -> tuple[li
             nbytes=nbytes,
             filter_mask=mask,
         )
-        if all(_agrees(raw, names, one, k) for k in range(0, len(which), CHECKED_EVERY)):
+        if all(_agrees(raw, names, one, k) for k in whereabouts.checked(len(which))):
             found.append(one)
             left[which] = False
     return found, np.flatnonzero(left)

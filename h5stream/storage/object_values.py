@@ -16,19 +16,16 @@ from numpy.typing import NDArray
 
 from h5stream.errors import UnsupportedFieldError
 from h5stream.storage import elements, whereabouts
-from h5stream.storage.filters import Pipeline
 from h5stream.storage.global_heap import DOUBTFUL, HeapValues
-from h5stream.storage.headers import COMPACT, CONTIGUOUS, NOWHERE
+from h5stream.storage.header_bytes import COMPACT, CONTIGUOUS
 from h5stream.storage.index import offset_of
 from h5stream.storage.layout import BLOCK_NBYTES, HEAP, DatasetPart, Target
+from h5stream.storage.metadata_bytes import NOWHERE
 from h5stream.storage.names import Names
 from h5stream.storage.rowbox import ColumnPiece
 from h5stream.storage.whereabouts import RawFile
 
 Ints = NDArray[np.int64]
-
-CHECKED_EVERY = 1000
-"""So many objects from one that is compared with what libhdf5 says of it to the next."""
 
 
 class ObjectValues(HeapValues):
@@ -81,7 +78,7 @@ def part_of_bytes(
     key, arrays = f"bytes of {names[0].rpartition('/')[2]}", raw.catalogue.arrays
     if raw.catalogue.is_kept:
         where, nbytes = arrays[f"{key} where"].astype(np.int64), arrays[f"{key} nbytes"].astype(np.int64)
-        some = range(0, len(names), CHECKED_EVERY)
+        some = whereabouts.checked(len(names))
         if len(where) != len(names) or any(_asked(raw, names[k]) != (where[k], nbytes[k]) for k in some):
             raise ValueError(key)
     else:
@@ -99,9 +96,6 @@ def part_of_bytes(
         access=HEAP,
         reason="",
         chunk_rows=max(1, min(len(names), BLOCK_NBYTES // max(1, int(row_nbytes)))),
-        index=None,
-        pipeline=Pipeline(),
-        columns=None,
         pieces=(ColumnPiece(number=0, row_elements=1, segments=np.array([[0, 0, 1]])),),
         targets=tuple(targets),
         stored_element_nbytes=1,
@@ -131,7 +125,7 @@ def _places(raw: RawFile, names: Sequence[str], addresses: Ints | None) -> tuple
         where[usual], nbytes[usual] = headers.address[usual], headers.nbytes[usual]
         wanted = headers.dims.prod(axis=1, where=headers.dims > 0) * headers.kinds.element_nbytes[headers.kind[0]]
         usual &= nbytes == wanted
-        some = np.flatnonzero(usual)[::CHECKED_EVERY].tolist()
+        some = np.flatnonzero(usual)[:: whereabouts.CHECKED_EVERY].tolist()
         if headers.layout[0] == CONTIGUOUS and all(_asked(raw, names[k]) == (where[k], nbytes[k]) for k in some):
             left = ~usual
     for k in np.flatnonzero(left).tolist():

@@ -23,10 +23,12 @@ from h5stream.storage.catalogue import Catalogue
 from h5stream.storage.extents import Extents
 from h5stream.storage.field_reader import FieldReader
 from h5stream.storage.fields import Field, SampleShape
-from h5stream.storage.headers import COMPACT, CONTIGUOUS, NOWHERE, Headers, chunks_at, given_of
+from h5stream.storage.header_bytes import COMPACT, CONTIGUOUS
+from h5stream.storage.headers import Headers, chunks_of
 from h5stream.storage.index import ChunkIndex, found_chunks, offset_of
 from h5stream.storage.layout import DECODED, DIRECT, DatasetPart, Target
 from h5stream.storage.lookups import LookedUp
+from h5stream.storage.metadata_bytes import NOWHERE
 from h5stream.storage.names import Names
 from h5stream.storage.nearest import did_you_mean
 from h5stream.storage.object_rows import object_rows
@@ -41,13 +43,6 @@ Columns4 = tuple[Ints, Ints, Ints, Ints]
 
 _NONE = np.zeros(0, dtype=np.int64)
 NO_CHUNKS: Columns4 = (_NONE, _NONE, _NONE, _NONE)
-
-CHECKED_EVERY = 1000
-"""So many objects from one that is compared with what libhdf5 says of it to the next."""
-
-
-CHECKED_OF_KEPT = 100
-"""So many objects of a catalogue that was kept are compared with what libhdf5 says."""
 
 
 def are_mergeable(first: FileParts, group: str) -> bool:
@@ -219,14 +214,11 @@ def _index_of(raw: RawFile, part: DatasetPart, names: Sequence[str], suffix: str
     elif len(names) >= whereabouts.MANY:
         headers = raw.headers(addresses)
         alike = like.are_alike(headers)
-        given = given_of(raw.descriptor, raw.superblock)[None]
-        stored = like.stored(headers, alike) if like.chunks is None else chunked(given, headers, alike)
-        parts = [stored]
+        parts = [like.stored(headers, alike) if like.chunks is None else chunked(raw.given, headers, alike)]
     # What is not understood, or unlike the first, is asked of libhdf5, and some of what is not, to be sure of it.
     asked = np.flatnonzero(~alike & (addresses != NOWHERE)) if len(addresses) else np.flatnonzero(~alike)
     parts += [like.asked(raw, k, names[k] + suffix) for k in asked.tolist()]
-    # What was compared when it was kept is looked at in fewer places.
-    for k in range(0, len(names), CHECKED_EVERY if kept is None else max(CHECKED_EVERY, len(names) // CHECKED_OF_KEPT)):
+    for k in whereabouts.checked(len(names), is_kept=kept is not None):
         if alike[k]:
             like.compare(raw, k, names[k] + suffix, parts[0])
     numbers, offset, nbytes, mask = (np.concatenate(columns) for columns in zip(*parts, strict=True))
@@ -282,7 +274,7 @@ def chunked(givens: Ints, headers: Headers, alike: NDArray[np.bool_]) -> Columns
     which = np.flatnonzero(alike)
     if not len(which):
         return NO_CHUNKS
-    chunks = chunks_at(givens, headers, which)
+    chunks = chunks_of(givens, headers, which)
     alike[which[~chunks.understood]] = False
     grid = -(-headers.dims[0, : headers.rank[0]] // headers.kinds.chunk_shape[headers.kind[0], : headers.rank[0]])
     numbers = chunks.owner * int(np.prod(grid)) + chunks.number
@@ -532,17 +524,12 @@ def _values_kept(raw: RawFile, names: Sequence[str], given: Any, known: dict[str
     catalogue, key = raw.catalogue, f"value {given.name}"
     if not catalogue.is_kept:
         values = _values(raw, names, given, known, value)
-        if isinstance(values, np.ndarray):
-            catalogue.arrays[key] = values.reshape(-1)
-        else:
-            catalogue.put_texts(key, values)
+        catalogue.put(key, values)
         return values
-    kept: Any = catalogue.texts(key)
-    if kept is None:
-        kept = catalogue.arrays[key].copy().reshape(len(names), *value.shape)
-    some = [*range(0, len(names), CHECKED_EVERY)]
+    kept = catalogue.values(key, len(names), np.shape(value))
+    some = [*whereabouts.checked(len(names))]
     said = _values(raw, [names[k] for k in some], given, {}, value)
-    if len(kept) != len(names) or not are_equal(kept[::CHECKED_EVERY], said):
+    if not are_equal(kept[:: whereabouts.CHECKED_EVERY], said):
         raise ValueError(key)
     return kept
 

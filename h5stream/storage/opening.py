@@ -157,6 +157,14 @@ class _Parts:
     def rows(self) -> int:
         return self.starts[-1]
 
+    def add(self, part: FileParts, number: int, name: str, label: str, volume: Volume) -> None:
+        """Add what a file, or a group of it, holds."""
+        self.files.append(part)
+        self.names.append((number, name))
+        self.labels.append(label)
+        self.volumes.append(volume)
+        self.starts.append(self.rows + part.rows)
+
 
 def _parts_of(
     asked: Asked, every: Files, samples: SampleKind | None, looked_up: dict[int, LookedUp], allow_external: bool
@@ -194,11 +202,8 @@ def _parts_of(
                     continue
                 if isinstance(samples, Sequences) and extents is None:
                     found.edges.append(edges_in(file, group, samples.of, part.rows, path, guard) + found.rows)
-                found.files.append(part)
-                found.names.append((number, name))
-                found.labels.append(f"group {group!r} of {path!r}" if samples and group else repr(path))
-                found.volumes.append(reader.volume)
-                found.starts.append(found.rows + part.rows)
+                label = f"group {group!r} of {path!r}" if samples and group else repr(path)
+                found.add(part, number, name, label, reader.volume)
     assert shape is not None
     if not found.files:
         raise FieldNotFoundError(f"{_named(asked.paths)}: each of {found.left_out:,} objects lacks a field", field="")
@@ -243,11 +248,7 @@ def _objects_together(
                 left_out = len(names) - part.rows
                 _keep(catalogue, part, left_out)
             found.left_out += left_out
-            found.files.append(part)
-            found.names.append((number, ""))
-            found.labels.append(repr(path))
-            found.volumes.append(Volume())
-            found.starts.append(found.rows + part.rows)
+            found.add(part, number, "", repr(path), Volume())
     return found
 
 
@@ -269,8 +270,8 @@ def _files_together(
         return None
     files.save()
     every.identities[:] = [files.identity]
-    found = _Parts(files=[part], names=[(0, "")], starts=[0, part.rows], volumes=[Volume()], left_out=files.left_out)
-    found.labels.append(repr(asked.paths[0]))
+    found = _Parts(left_out=files.left_out)
+    found.add(part, 0, "", repr(asked.paths[0]), Volume())
     return found, shape
 
 

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from h5stream.errors import TruncatedFileError
 from h5stream.storage.catalogue import Catalogue
 from h5stream.storage.external import Guard
-from h5stream.storage.headers import NOWHERE, Headers, Superblock, read_headers, superblock_of
+from h5stream.storage.headers import Headers, given_of, read_headers, superblock_of
 from h5stream.storage.links import NOT_HARD, Links, links_of
+from h5stream.storage.metadata_bytes import NOWHERE
 from h5stream.storage.names import Names
 
 Ints = NDArray[np.int64]
@@ -26,6 +27,16 @@ READ_NBYTES = 1 << 20
 MANY = 2000
 """Objects from which on headers and links are read from the file's bytes: libhdf5 is asked of fewer in less than half a
 second, and what reads them is compiled when it is used first, which takes longer."""
+
+CHECKED_EVERY = 1000
+"""So many objects from one that is compared with what libhdf5 says of it to the next."""
+CHECKED_OF_KEPT = 100
+"""So many objects of a catalogue that was kept are compared, of many that were when it was kept."""
+
+
+def checked(count: int, *, is_kept: bool = False) -> range:
+    """Choose which of so many objects are compared with what libhdf5 says of them."""
+    return range(0, count, max(CHECKED_EVERY, count // CHECKED_OF_KEPT) if is_kept else CHECKED_EVERY)
 
 
 class RawFile:
@@ -53,7 +64,8 @@ class RawFile:
         self.file, self.guard, self.attributes = file, guard, attributes
         self.catalogue = catalogue or Catalogue()
         self.descriptor = os.open(file.filename, os.O_RDONLY)
-        self.superblock: Superblock = superblock_of(file, os.fstat(self.descriptor).st_size)
+        self.superblock = superblock_of(file, os.fstat(self.descriptor).st_size)
+        self.given = given_of(self.descriptor, self.superblock)
         self._links: tuple[str, Links] | None = None
         self._read: tuple[Ints | None, tuple[str, ...], Headers | None] = (None, (), None)
 
@@ -97,7 +109,7 @@ class RawFile:
         """Read some headers; see `read_headers`. What was read last is not read again."""
         known, names, headers = self._read
         if headers is None or known is not addresses or not set(attributes) <= set(names):
-            headers = read_headers(self.descriptor, self.superblock, addresses, attributes)
+            headers = read_headers(self.given, addresses, attributes)
             self._read = addresses, tuple(attributes), headers
         return headers
 

@@ -11,8 +11,9 @@ from amounts import examples
 from header_files import HeaderFile, compare_with_h5py, header_files, write_file
 from hypothesis import given
 
-from h5stream.storage import headers
-from h5stream.storage.headers import ABSENT, ASK, chunks_of, read_headers, superblock_of
+from h5stream.storage import header_bytes
+from h5stream.storage.header_bytes import ABSENT, ASK
+from h5stream.storage.headers import chunks_of, given_of, read_headers, superblock_of
 from h5stream.storage.links import NOT_HARD, links_of
 from tools import fuzz_files
 
@@ -34,8 +35,8 @@ def read(path, names=(), group="data"):
     with h5py.File(path) as file, path.open("rb") as opened:
         superblock = superblock_of(file, path.stat().st_size)
         links = links_of(file[group].id, opened.fileno(), superblock)
-        found = read_headers(opened.fileno(), superblock, links.addresses, names)
-        return links, found, chunks_of(opened.fileno(), superblock, found)
+        found = read_headers(given_of(opened.fileno(), superblock), links.addresses, names)
+        return links, found, chunks_of(given_of(opened.fileno(), superblock), found)
 
 
 def test_objects_are_of_one_kind_where_only_their_lengths_differ(tmp_path):
@@ -94,7 +95,7 @@ def test_a_group_is_known_as_one_and_has_attributes(tmp_path):
         for k in range(3):
             file.create_group(f"data/{k}").attrs["label"] = k
     _, found, chunks = read(path, ["label"])
-    assert (found.layout == headers.GROUP).all()
+    assert (found.layout == header_bytes.GROUP).all()
     assert (found.attributes["label"].nbytes == 8).all()
     assert not chunks.understood.any()
 
@@ -121,7 +122,7 @@ def test_a_file_that_is_cut_short_gives_headers_that_are_not_understood(tmp_path
             addresses = links_of(file["data"].id, opened.fileno(), superblock).addresses
     cut.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     with cut.open("rb") as opened:
-        found = read_headers(opened.fileno(), superblock, addresses)
+        found = read_headers(given_of(opened.fileno(), superblock), addresses)
     assert 0 < found.understood.sum() < 30
 
 
@@ -132,13 +133,13 @@ def test_addresses_that_make_no_sense_are_not_understood(tmp_path):
     nonsense = np.array([-1, -(2**63), 0, 1, path.stat().st_size, 2**62, 2**63 - 1])
     with h5py.File(path) as file, path.open("rb") as opened:
         superblock = superblock_of(file, path.stat().st_size)
-        found = read_headers(opened.fileno(), superblock, nonsense, ["a"])
+        found = read_headers(given_of(opened.fileno(), superblock), nonsense, ["a"])
         assert not found.understood.any()
         assert (found.attributes["a"].address == ASK).all()
-        assert not read_headers(-1, superblock, nonsense).understood.any()
+        assert not read_headers(given_of(-1, superblock), nonsense).understood.any()
         with pytest.raises(IndexError, match="there are 7 headers"):
-            chunks_of(opened.fileno(), superblock, found, np.array([7]))
-    assert len(read_headers(0, superblock, np.array([], dtype=np.int64)).kind) == 0
+            chunks_of(given_of(opened.fileno(), superblock), found, np.array([7]))
+    assert len(read_headers(given_of(0, superblock), np.array([], dtype=np.int64)).kind) == 0
 
 
 def test_damaged_headers_are_read_as_h5py_reads_them_or_not_at_all(tmp_path):

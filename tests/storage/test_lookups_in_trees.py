@@ -11,7 +11,8 @@ import pytest
 from h5stream import Field, H5Dataset, Objects
 from h5stream.storage import whereabouts
 from h5stream.storage.alike_files import _opened_raw
-from h5stream.storage.headers import ASK, chunks_of, read_headers, superblock_of
+from h5stream.storage.header_bytes import ASK
+from h5stream.storage.headers import chunks_of, given_of, read_headers, superblock_of
 from h5stream.storage.index import found_chunks
 from h5stream.storage.links import links_of, read_links
 from h5stream.storage.metadata_bytes import SLACK_NBYTES, checksum
@@ -37,8 +38,8 @@ def place_of(path, name="x"):
 def is_understood(path, superblock, address):
     """Tell whether the chunks of a dataset are understood from the file's bytes."""
     with path.open("rb") as opened:
-        read = read_headers(opened.fileno(), superblock, np.array([address]))
-        return bool(chunks_of(opened.fileno(), superblock, read).understood[0])
+        read = read_headers(given_of(opened.fileno(), superblock), np.array([address]))
+        return bool(chunks_of(given_of(opened.fileno(), superblock), read).understood[0])
 
 
 def damage(path, at, number, nbytes=8):
@@ -140,7 +141,7 @@ def test_attributes_in_a_header_are_asked_for_where_a_heap_is_said_to_have_them(
 
     def value():
         with path.open("rb") as opened:
-            found = read_headers(opened.fileno(), superblock, np.array([address]), ["a"])
+            found = read_headers(given_of(opened.fileno(), superblock), np.array([address]), ["a"])
         assert found.understood.all()
         return int(found.attributes["a"].address[0])
 

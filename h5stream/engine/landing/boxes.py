@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from h5stream.engine.landing.chunks import ChunkTask, group_edges, looked_up
 from h5stream.engine.landing.programs import Program, dense_leaf, programs_of
 from h5stream.engine.plan import Placement, cut_by
 from h5stream.engine.slots import address_of
-from h5stream.engine.tasks import NOTHING, Destination, Ranges, Tools
+from h5stream.engine.tasks import Destination, LandingTask, Tools
 from h5stream.samples.box_space import BoxSpace, number_outside
 from h5stream.storage.index import MISSING
 from h5stream.storage.layout import DIRECT, VIA_H5PY, DatasetPart, FieldLayout
@@ -85,12 +85,6 @@ class BoxTask(ChunkTask):
     boxed: Boxed
     skipped: Ints
 
-    def split(self) -> Iterator[BoxTask]:
-        """Give one task for each chunk."""
-        for k in range(len(self.number)):
-            one = {name: getattr(self, name)[k : k + 1] for name in _EACH}
-            yield replace(self, edges=np.array([1] if self.entry[k] == MISSING else [0, 1]), **one)
-
     def decode(self, k: int, stored: Bytes, tools: Tools) -> tuple[Bytes, int]:
         """Decode chunk `k`; of one that has no filter, as much as was read is all that is needed."""
         return (stored, 0) if self.part.access == DIRECT else ChunkTask.decode(self, k, stored, tools)
@@ -133,11 +127,8 @@ class BoxTask(ChunkTask):
         self.boxed.place(chosen, source, strides, low, high, shape, program.leaf.nbytes, *where)
 
 
-_EACH = [field.name for field in fields(BoxTask) if field.type == "Ints" and field.name != "edges"]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class H5pyBoxTask:
+class H5pyBoxTask(LandingTask):
     """One box of a dataset, which h5py reads.
 
     Attributes
@@ -157,14 +148,6 @@ class H5pyBoxTask:
     placement: Placement
     boxed: Boxed
 
-    def ranges(self) -> Ranges:
-        """Give nothing: h5py reads while it lands."""
-        return NOTHING
-
-    def split(self) -> Iterator[H5pyBoxTask]:
-        """Give itself: it is one box."""
-        yield self
-
     def land(self, stored: Iterator[Any], destination: Destination, tools: Tools) -> None:
         """Read the box, and copy it to its place."""
         shape = np.array(self.part.shape)
@@ -183,7 +166,7 @@ class H5pyBoxTask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OutsideTask:
+class OutsideTask(LandingTask):
     """What stands outside of volumes, in boxes that lead out of them, where that is a number.
 
     Attributes
@@ -202,14 +185,6 @@ class OutsideTask:
     rows: tuple[tuple[int, Bytes], ...]
     placement: Placement
     boxed: Boxed
-
-    def ranges(self) -> Ranges:
-        """Give nothing: nothing is stored for these places."""
-        return NOTHING
-
-    def split(self) -> Iterator[OutsideTask]:
-        """Give itself: nothing in it can fail alone."""
-        yield self
 
     def land(self, stored: Iterator[Any], destination: Destination, tools: Tools) -> None:
         """Write the number wherever a box leads out."""

@@ -90,8 +90,9 @@ class ChunkTask:
 
     def split(self) -> Iterator[ChunkTask]:
         """Give one task for each chunk."""
+        of_each = [field.name for field in fields(self) if field.type == "Ints" and field.name != "edges"]
         for k in range(len(self.number)):
-            one = {name: getattr(self, name)[k : k + 1] for name in _EACH}
+            one = {name: getattr(self, name)[k : k + 1] for name in of_each}
             yield replace(self, edges=np.array([1] if self.entry[k] == MISSING else [0, 1]), **one)
 
     def land(self, stored: Iterator[Bytes], destination: Destination, tools: Tools) -> None:
@@ -187,9 +188,6 @@ class ChunkTask:
                 fill = address_of(program.fill_rows[piece])
                 destination.scatter(program.field, rows, fill, 0, program.segments_nbytes[piece])
         tools.tally.scattered(since)
-
-
-_EACH = [field.name for field in fields(ChunkTask) if field.type == "Ints" and field.name != "edges"]
 
 
 class Chunks:

@@ -11,7 +11,7 @@ import numpy as np
 from h5stream.engine.counters import clock
 from h5stream.engine.plan import Placement
 from h5stream.engine.slots import address_of
-from h5stream.engine.tasks import NOTHING, Destination, Ranges, Tools
+from h5stream.engine.tasks import Destination, LandingTask, Tools
 from h5stream.samples.columns import Column
 from h5stream.storage.layout import FieldLayout, SampleLayout
 
@@ -20,7 +20,7 @@ TASK_SAMPLES = 65_536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ColumnsTask:
+class ColumnsTask(LandingTask):
     """Some samples of the fields that come from no dataset.
 
     Attributes
@@ -33,14 +33,6 @@ class ColumnsTask:
 
     columns: Columns
     placement: Placement
-
-    def ranges(self) -> Ranges:
-        """Give nothing: nothing is read."""
-        return NOTHING
-
-    def split(self) -> Iterator[ColumnsTask]:
-        """Give itself: nothing in it can fail alone."""
-        yield self
 
     def land(self, stored: Iterator[Any], destination: Destination, tools: Tools) -> None:
         """Work the values out, and copy them to their places."""

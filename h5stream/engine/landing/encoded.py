@@ -15,7 +15,7 @@ from h5stream.engine.counters import clock
 from h5stream.engine.footprint import TASK_NBYTES
 from h5stream.engine.plan import Placement, cut_by
 from h5stream.engine.slots import SlotFormat, address_of
-from h5stream.engine.tasks import NOTHING, Destination, Ranges, Task, Tools
+from h5stream.engine.tasks import Destination, LandingTask, Task, Tools
 from h5stream.errors import CorruptChunkError, FieldLengthError, H5StreamError
 from h5stream.storage.codecs import DecodeError
 from h5stream.storage.images import OtherShapeError, decode_image
@@ -33,7 +33,7 @@ class BytesOfRows(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EncodedTask:
+class EncodedTask(LandingTask):
     """Some rows of one dataset part, ascending, each of which is an image.
 
     Attributes
@@ -52,10 +52,6 @@ class EncodedTask:
     layout: FieldLayout
     rows: BytesOfRows
     placement: Placement
-
-    def ranges(self) -> Ranges:
-        """Give nothing: what brings the bytes reads while it lands."""
-        return NOTHING
 
     def split(self) -> Iterator[EncodedTask]:
         """Give one task for each image."""

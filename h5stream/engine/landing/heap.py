@@ -20,7 +20,7 @@ from h5stream.engine.footprint import TASK_NBYTES
 from h5stream.engine.landing.unfiltered import READ_COST_NBYTES
 from h5stream.engine.plan import Placement, cut_by
 from h5stream.engine.slots import address_of
-from h5stream.engine.tasks import NOTHING, Destination, Ranges, Tools
+from h5stream.engine.tasks import Destination, LandingTask, Tools
 from h5stream.errors import CorruptChunkError
 from h5stream.storage.global_heap import HeapValues
 from h5stream.storage.layout import DatasetPart, FieldLayout
@@ -31,7 +31,7 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeapTask:
+class HeapTask(LandingTask):
     """Some rows of one dataset part of values of variable length, ascending.
 
     Attributes
@@ -47,10 +47,6 @@ class HeapTask:
     part: DatasetPart
     layout: FieldLayout
     placement: Placement
-
-    def ranges(self) -> Ranges:
-        """Give nothing: a kernel reads while it lands."""
-        return NOTHING
 
     def split(self) -> Iterator[HeapTask]:
         """Give one task for each row."""

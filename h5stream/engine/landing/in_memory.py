@@ -15,7 +15,7 @@ from h5stream.engine.counters import clock
 from h5stream.engine.footprint import FIELD_ALIGNMENT
 from h5stream.engine.plan import Placement
 from h5stream.engine.slots import SlotFormat, address_of, map_memory
-from h5stream.engine.tasks import NOTHING, Destination, Ranges, Tools
+from h5stream.engine.tasks import Destination, LandingTask, Tools
 from h5stream.storage.layout import SampleLayout
 
 
@@ -78,7 +78,7 @@ class RowsInMemory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GatherTask:
+class GatherTask(LandingTask):
     """Rows that are in memory, in any order.
 
     Attributes
@@ -94,14 +94,6 @@ class GatherTask:
     memory: RowsInMemory
     fields: tuple[int, ...]
     placement: Placement
-
-    def ranges(self) -> Ranges:
-        """Give nothing: the rows are in memory."""
-        return NOTHING
-
-    def split(self) -> Iterator[GatherTask]:
-        """Give itself: nothing in it can fail alone."""
-        yield self
 
     def land(self, stored: Iterator[Any], destination: Destination, tools: Tools) -> None:
         """Copy the rows to their places."""

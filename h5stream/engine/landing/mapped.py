@@ -24,7 +24,7 @@ from h5stream.engine.counters import clock
 from h5stream.engine.landing.programs import Program, programs_of
 from h5stream.engine.plan import Placement
 from h5stream.engine.slots import address_of
-from h5stream.engine.tasks import NOTHING, Destination, Ranges, Tools
+from h5stream.engine.tasks import Destination, LandingTask, Tools
 from h5stream.errors import TruncatedFileError
 from h5stream.samples.box_space import BoxSpace
 from h5stream.storage.index import MISSING
@@ -46,7 +46,7 @@ def can_be_mapped(layout: SampleLayout, number: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MappedTask:
+class MappedTask(LandingTask):
     """Some rows of one dataset part, in any order.
 
     Attributes
@@ -59,14 +59,6 @@ class MappedTask:
 
     rows_of_part: MappedPart
     placement: Placement
-
-    def ranges(self) -> Ranges:
-        """Give nothing: the file's bytes are memory."""
-        return NOTHING
-
-    def split(self) -> Iterator[MappedTask]:
-        """Give itself: nothing in it can fail alone."""
-        yield self
 
     def land(self, stored: Iterator[Any], destination: Destination, tools: Tools) -> None:
         """Copy the rows to their places; whether the file is what it was is looked at before it is touched."""

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from h5stream.engine.counters import clock
 from h5stream.engine.plan import Placement
 from h5stream.engine.slots import address_of
-from h5stream.engine.tasks import NOTHING, Destination, Ranges, Tools
+from h5stream.engine.tasks import Destination, LandingTask, Tools
 from h5stream.storage.layout import FieldLayout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PaddingTask:
+class PaddingTask(LandingTask):
     """Places of some fields that no stored row goes to.
 
     Attributes
@@ -34,14 +34,6 @@ class PaddingTask:
     padding: Padding
     fields: tuple[int, ...]
     placement: Placement
-
-    def ranges(self) -> Ranges:
-        """Give nothing: nothing is stored for these places."""
-        return NOTHING
-
-    def split(self) -> Iterator[PaddingTask]:
-        """Give itself: nothing in it can fail alone."""
-        yield self
 
     def land(self, stored: Iterator[Any], destination: Destination, tools: Tools) -> None:
         """Write the number to the places."""

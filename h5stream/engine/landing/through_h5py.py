@@ -14,14 +14,14 @@ from h5stream.engine.counters import clock
 from h5stream.engine.footprint import TASK_NBYTES
 from h5stream.engine.plan import Placement, cut_by
 from h5stream.engine.slots import address_of
-from h5stream.engine.tasks import NOTHING, Destination, Ranges, Tools
+from h5stream.engine.tasks import Destination, LandingTask, Tools
 from h5stream.storage.layout import DatasetPart, FieldLayout, Target
 
 Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class H5pyTask:
+class H5pyTask(LandingTask):
     """Rows of some chunks of one dataset part, ascending.
 
     Attributes
@@ -43,10 +43,6 @@ class H5pyTask:
     placement: Placement
     number: Ints
     edges: Ints
-
-    def ranges(self) -> Ranges:
-        """Give nothing: h5py reads."""
-        return NOTHING
 
     def split(self) -> Iterator[H5pyTask]:
         """Give one task for each chunk."""

@@ -23,7 +23,7 @@ from h5stream.engine import kernels
 from h5stream.engine.counters import clock
 from h5stream.engine.plan import Placement
 from h5stream.engine.slots import address_of
-from h5stream.engine.tasks import NOTHING, Destination, Ranges, Tools
+from h5stream.engine.tasks import Destination, LandingTask, Ranges, Tools
 from h5stream.errors import SourceError
 from h5stream.storage.filters import DecodeScratch
 from h5stream.storage.index import MISSING
@@ -104,6 +104,11 @@ class Reach:
         along = self.stride - nbytes <= self.gap_nbytes
         return int(np.where(along, (rows - stretches) * self.stride + stretches * nbytes, rows * nbytes).sum())
 
+    def place(self, source: int, stride: int, extents: Ints, rows: Placement, destination: Destination) -> None:
+        """Put rows of which some extents were read to memory in their places; see `kernels.place_rows`."""
+        begin, to = np.array([source], dtype=np.int64), destination.of_each(self.fields, rows)
+        kernels.place_rows(begin, stride, extents, self.runs, self.fill_places, self.fill_nbytes, *to)
+
 
 def reach_of(part: DatasetPart, gap_nbytes: int = LOCAL_GAP_NBYTES) -> Reach:
     """Work out what is read of each row of a part that nothing has to be decoded of."""
@@ -178,7 +183,7 @@ def _cut(segments: Ints, most: int) -> Iterator[tuple[Ints, Ints, Ints]]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RowsTask:
+class RowsTask(LandingTask):
     """Some rows of one dataset part, ascending, that a kernel reads and places.
 
     Attributes
@@ -194,10 +199,6 @@ class RowsTask:
     part: DatasetPart
     reach: Reach
     placement: Placement
-
-    def ranges(self) -> Ranges:
-        """Give nothing: the kernel finds out what to read."""
-        return NOTHING
 
     def split(self) -> Iterator[RowsTask]:
         """Give one task for each chunk."""
@@ -292,15 +293,7 @@ class StretchesTask(RowsTask):
                 source = address_of(data) - int(reach.extents[extent, 1]) - int(rows.rows[0]) * reach.stride
                 tools.tally.used(data.nbytes)
             since = clock()
-            kernels.place_rows(
-                np.array([source], dtype=np.int64),
-                reach.stride,
-                reach.extents[extent : extent + 1],
-                reach.runs,
-                reach.fill_places,
-                reach.fill_nbytes,
-                *destination.of_each(reach.fields, rows),
-            )
+            reach.place(source, reach.stride, reach.extents[extent : extent + 1], rows, destination)
             tools.tally.scattered(since)
 
 
@@ -334,15 +327,7 @@ class FilesTask(RowsTask):
             for some, begin in ((there, address_of(room) - int(extent[1])), (np.flatnonzero(entry == MISSING), 0)):
                 if len(some):
                     rows = replace(self.placement[some], rows=np.arange(len(some), dtype=self.placement.rows.dtype))
-                    kernels.place_rows(
-                        np.array([begin], dtype=np.int64),
-                        nbytes,
-                        extent[None],
-                        reach.runs,
-                        reach.fill_places,
-                        reach.fill_nbytes,
-                        *destination.of_each(reach.fields, rows),
-                    )
+                    reach.place(begin, nbytes, extent[None], rows, destination)
             tools.tally.scattered(began)
 
 
