@@ -79,6 +79,35 @@ def test_rows_of_a_sparse_matrix_are_those_of_the_dense_one(tmp_path, rows, widt
     )
 
 
+@pytest.mark.parametrize("options", [{}, {"chunks": (7,)}, {"chunks": (10_000,)}], ids=str)
+@pytest.mark.parametrize(
+    "order", [{"shuffle": True, "window": 40}, {"weights": np.arange(300.0)}, {"shuffle": True, "num_workers": 0}]
+)
+def test_few_columns_of_rows_that_lie_as_they_are(tmp_path, options, order):
+    dense = some_matrix(300, 50)
+    dense[::9] = 0  # rows without values
+    write(tmp_path / "a.h5", dense, options=options)
+    columns = [40, 3, 17]
+    fields = {"x": Field("X", ragged="dense", columns=columns), "n": SampleNumber()}
+    with H5StreamLoader(tmp_path / "a.h5", 16, fields=fields, **order) as loader:
+        for batch in [*loader, *loader]:
+            assert np.array_equal(batch["x"].numpy(), dense[batch["n"].numpy()][:, columns])
+
+
+def test_values_that_a_cut_file_lacks_are_told(tmp_path):
+    path = tmp_path / "a.h5"
+    write(path, some_matrix(300, 50), options={"chunks": (50,)})
+    with h5py.File(path) as file:
+        last = file["X/data"].id.get_chunk_info(file["X/data"].id.get_num_chunks() - 1).byte_offset
+    fields = {"x": Field("X", ragged="dense", columns=[1]), "n": SampleNumber()}
+    dataset = H5Dataset(path, fields)
+    assert len(dataset[:10]["n"]) == 10  # opens the file
+    with path.open("r+b") as raw:
+        raw.truncate(last)
+    with pytest.raises(errors.SourceError, match=r"a\.h5"):
+        dataset[:]
+
+
 @pytest.mark.parametrize("kept_as", ["anndata", "h5sparse", "10x"])
 @pytest.mark.parametrize(
     "options", [{"isolation": "process"}, {"device": "cpu"}, {"on_error": "skip"}, {"memory_budget": "8MiB"}]

@@ -472,6 +472,19 @@ def least_and_most(columns):
 
 
 @jit
+def _lay_dense(values, columns, places, is_wanted, noted, row):
+    """Make a row of a dense matrix of the values of a sparse one."""
+    count = 0
+    for k in range(columns.shape[0]):
+        noted[count] = k
+        count += is_wanted[columns[k]]
+    row[:] = 0
+    for i in range(count):
+        k = noted[i]
+        row[places[columns[k]]] += values[k]
+
+
+@jit
 def add_sparse(values, columns, offsets, places, longest, out):
     """Write the values of each row to the places of their columns, which all are there; those of one are added.
 
@@ -491,18 +504,10 @@ def add_sparse(values, columns, offsets, places, longest, out):
         The dense matrix.
     """
     is_wanted = (places >= 0).astype(np.uint8)
-    wanted = np.empty(longest + 1, np.int32)
+    noted = np.empty(longest + 1, np.int32)
     for row in range(out.shape[0]):
-        its_values = values[offsets[row] : offsets[row + 1]]
-        its_columns = columns[offsets[row] : offsets[row + 1]]
-        count = 0
-        for k in range(its_columns.shape[0]):
-            wanted[count] = k
-            count += is_wanted[its_columns[k]]
-        out[row, :] = 0
-        for i in range(count):
-            k = wanted[i]
-            out[row, places[its_columns[k]]] += its_values[k]
+        its = slice(offsets[row], offsets[row + 1])
+        _lay_dense(values[its], columns[its], places, is_wanted, noted, out[row])
 
 
 @jit
@@ -694,6 +699,83 @@ def _read_chosen(
             )  # fmt: skip
         low = high
     return True
+
+
+@jit
+def _read_plain(descriptor, offsets, chunk_rows, first, count, nbytes, target, counts):
+    """Read consecutive rows of so many bytes, which lie chunk by chunk as they are."""
+    while count > 0:
+        chunk = first // chunk_rows
+        inside = first - chunk * chunk_rows
+        rows = min(count, chunk_rows - inside)
+        if not _read(descriptor, target, rows * nbytes, offsets[chunk] + inside * nbytes, counts):
+            return False
+        first, count, target = first + rows, count - rows, target + rows * nbytes
+    return True
+
+
+NONE_WRONG = -(2**62)
+"""What `read_dense` gives where each value is in a column that there is."""
+
+
+@jit
+def read_dense(
+    descriptor, value_offsets, value_chunk, column_offsets, column_chunk, row_start, rows, lengths, batch, within,
+    slots, values, columns, places, is_wanted, row, counts,
+):  # fmt: skip
+    """Read values of a sparse matrix and their columns, and lay its rows dense in their places.
+
+    Parameters
+    ----------
+    descriptor : int
+        Of the file.
+    value_offsets, column_offsets : int64 arrays
+        Where each chunk begins.
+    value_chunk, column_chunk, row_start : int
+        Values of a chunk, and the number of the first of all.
+    rows, lengths : int32 or int64 arrays
+        For each row of the matrix, ascending, its first value, and how many it has: at most what `values` has room for.
+    batch, within, slots : arrays
+        Its batch, the element of the batch's memory that it begins at, and where the memory of each batch begins.
+    values, columns, row : arrays
+        Room for what is read, and for a dense row.
+    places, is_wanted : int32 and uint8 arrays
+        Where a column goes in a row, and whether it goes anywhere.
+    counts : int64 array, shape (5,)
+        Added to: reads, their bytes, nanoseconds in them; set: offset and length of a read that failed.
+
+    Returns
+    -------
+    int
+        `NONE_WRONG`, or a column that there is not. All rows are in their places if no read failed either.
+    """
+    noted, low = np.empty(columns.shape[0] + 1, np.int32), 0
+    while low < rows.shape[0]:
+        high, count = low + 1, np.int64(lengths[low])
+        while high < rows.shape[0] and rows[high] == rows[low] + count and count + lengths[high] <= values.shape[0]:
+            count += lengths[high]
+            high += 1
+        first = rows[low] - row_start
+        into, size = columns.ctypes.data, columns.itemsize
+        if not _read_plain(descriptor, column_offsets, column_chunk, first, count, size, into, counts):
+            break
+        into, size = values.ctypes.data, values.itemsize
+        if not _read_plain(descriptor, value_offsets, value_chunk, first, count, size, into, counts):
+            break
+        if count:
+            least, most = least_and_most(columns[:count])
+            if least < 0 or most >= places.shape[0]:
+                fence()
+                return np.int64(least if least < 0 else most)
+        at = 0
+        for k in range(low, high):
+            its = slice(at, at + lengths[k])
+            _lay_dense(values[its], columns[its], places, is_wanted, noted, row)
+            _copy_run(slots[batch[k]] + within[k] * row.itemsize, row.ctypes.data, row.nbytes)
+            at += lengths[k]
+        low = high
+    fence()
+    return np.int64(NONE_WRONG)
 
 
 @jit

@@ -152,8 +152,7 @@ class Placement:
         first, counts = lookup.rows[samples], lookup.counts[samples]
         if lookup.spare is not None:
             first = first + (fractions_of(samples, *self.drawn, CROPS) * (lookup.spare[samples] + 1)).astype(np.int64)
-        # By batch and place, of which no two samples have the same.
-        order = np.argsort(self.batch * (int(self.within.max(initial=0)) + np.int64(1)) + self.within)
+        order = self._by_place()
         batch = self.batch[order]
         share = Share.of(fields, batch, self.within[order], counts[order], is_padded=is_padded)
         within = np.empty_like(counts)
@@ -167,6 +166,25 @@ class Placement:
             counts=None if are_values else counts[some].astype(kind),
             share=share,
         )
+
+    def laid_dense(self, lookup: Lookup, field: int, width: int) -> Placement:
+        """Give the values of a sparse matrix that samples have, each of which goes to a dense row of so many elements.
+
+        The places are the first elements of these rows, one behind the other in each batch's share.
+        """
+        assert lookup.counts is not None
+        samples = self.each_row()
+        rows, counts = lookup.rows[samples.rows], lookup.counts[samples.rows]
+        order = samples._by_place()
+        batch = samples.batch[order]
+        share = Share.of([field], batch, samples.within[order], np.full(len(order), width))
+        within = np.empty(len(order), dtype=np.int64)
+        within[order] = share.starts[:-1] - share.begins[batch]
+        return Placement(rows=rows, batch=samples.batch, within=within, counts=counts, share=share)
+
+    def _by_place(self) -> Ints:
+        """Give the order by batch and place, of which no two samples have the same."""
+        return np.argsort(self.batch * (int(self.within.max(initial=0)) + np.int64(1)) + self.within)
 
     def in_steps(self, count: int) -> Iterator[Placement]:
         """Cut into about so many rows each."""

@@ -14,7 +14,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -192,7 +192,7 @@ class RaggedRows:
     @property
     def takes_copying(self) -> bool:
         """Whether rows have to be copied to lie as the batch has them."""
-        return self.matrix is not None or not self._is_together
+        return self._is_sparse or not self._is_together
 
     @property
     def shared_nbytes(self) -> int:
@@ -232,15 +232,22 @@ class RaggedRows:
             together = self.shares[0] if self._is_together else self._arranged()
             if self.width:
                 self._check_columns(together)
-            self.memory = together if self.matrix is None else self._dense(self.matrix, together)
+            self.memory = self._dense(together) if self._is_sparse else together
             self.shares = []
             if self.filler is not None and len(self.memory):
                 used, stride = self.of.lengths * self.row_nbytes, len(self.memory) // self.of.samples
                 kernels.fill_behind(address_of(self.memory), stride, used, address_of(self.filler), len(self.filler))
         return self.memory
 
-    def _dense(self, matrix: Matrix, together: Memory) -> Memory:
+    @property
+    def _is_sparse(self) -> bool:
+        """Whether they are values that are to be laid dense; where they came without their columns, that is done."""
+        return self.columns is not None and (bool(self.columns.shares) or not self.shares)
+
+    def _dense(self, together: Memory) -> Memory:
         """Give the rows of a dense matrix."""
+        matrix = self.matrix
+        assert matrix is not None
         assert self.columns is not None
         values = together.view(matrix.dtype)
         columns = self.columns.arrange().view(f"i{self.columns.row_nbytes}")
@@ -254,12 +261,7 @@ class RaggedRows:
         columns = memory.view(f"i{self.row_nbytes}")
         least, most = kernels.least_and_most(columns) if len(columns) else (0, -1)
         if least < 0 or most >= self.width:
-            wrong = least if least < 0 else most
-            raise SourceError(
-                f"a value of a sparse matrix is said to be in column {wrong:,}, counted from 0, and there are "
-                f"{self.width:,}: its indices are damaged, or its shape is another one's. See whether it can be read "
-                "with what wrote it"
-            )
+            refuse_column(least if least < 0 else most, self.width)
 
     def _begins(self, counts: Ints, share: Memory) -> Ints:
         """Give where the samples of a share begin in it."""
@@ -280,6 +282,15 @@ class RaggedRows:
                 begins[places], out, 0, self.row_nbytes,
             )  # fmt: skip
         return memory
+
+
+def refuse_column(column: int, width: int) -> NoReturn:
+    """Say that a sparse matrix has a value in a column that it does not have."""
+    raise SourceError(
+        f"a value of a sparse matrix is said to be in column {column:,}, counted from 0, and there are "
+        f"{width:,}: its indices are damaged, or its shape is another one's. See whether it can be read "
+        "with what wrote it"
+    )
 
 
 def lend(

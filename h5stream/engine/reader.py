@@ -22,6 +22,7 @@ from h5stream.engine.landing.mapped import MappedFiles, MappedRows, can_be_mappe
 from h5stream.engine.landing.padding import Padding
 from h5stream.engine.landing.programs import Program, programs_of
 from h5stream.engine.landing.side_by_side import SideBySideTask, lie_side_by_side
+from h5stream.engine.landing.sparse import dense_rows
 from h5stream.engine.landing.stacked import StackedTask, is_small
 from h5stream.engine.landing.through_h5py import RowsThroughH5py
 from h5stream.engine.landing.unfiltered import UnfilteredRows
@@ -84,6 +85,18 @@ def _kind_of(part: DatasetPart, programs: tuple[Program, ...]) -> type[ChunkTask
     return SideBySideTask if lie_side_by_side(programs) else ChunkTask
 
 
+def _by_their_rows(layout: SampleLayout, lookups: Iterable[Lookup]) -> dict[tuple[int, bool, bool], list[Lookup]]:
+    """Put ragged datasets together of which samples have the same rows: these are planned together."""
+    found: dict[tuple[int, bool, bool], list[Lookup]] = {}
+    for one in lookups:
+        if one.counts is not None:
+            part = layout.datasets[one.dataset][0]
+            filled = [layout.fields[target.field].ragged for target in part.targets]
+            is_padded = all(each is not None and each.form == "pad" for each in filled)
+            found.setdefault((id(one.counts), part.heap is not None, is_padded), []).append(one)
+    return found
+
+
 class RowReader:
     """Plans tasks over a layout's datasets, and gives threads what they carry them out with.
 
@@ -115,16 +128,10 @@ class RowReader:
         self._by_steps: dict[tuple[Steps | None, str, str | float | None], list[int]] = {}
         self._lookups = {one.dataset: narrowed(one.rows) for one in layout.lookups if one.counts is None}
         self.ragged_memory = RaggedMemory()
-        # Those of which samples have the same rows are planned together.
-        self._ragged: dict[tuple[int, bool, bool], list[Lookup]] = {}
-        for one in layout.lookups:
-            if one.counts is not None:
-                part = layout.datasets[one.dataset][0]
-                filled = [layout.fields[target.field].ragged for target in part.targets]
-                is_padded = all(each is not None and each.form == "pad" for each in filled)
-                key = id(one.counts), part.heap is not None, is_padded
-                self._ragged.setdefault(key, []).append(one)
-        ragged = {one.dataset for some in self._ragged.values() for one in some}
+        self._dense = dense_rows(layout, self.sources)
+        laid = {dataset for matrix in self._dense for dataset in matrix.datasets}
+        self._ragged = _by_their_rows(layout, [one for one in layout.lookups if one.dataset not in laid])
+        ragged = {one.dataset for one in layout.lookups if one.counts is not None}
         for dataset in self._datasets:
             if dataset not in self._lookups and dataset not in ragged and not isinstance(layout.space, BoxSpace):
                 self._by_steps.setdefault(layout.steps_of(dataset), []).append(dataset)
@@ -219,6 +226,8 @@ class RowReader:
             rows = placement.each_row().stretched(lookups[0], filled, **how)
             if len(rows):
                 yield from self.plan_rows(rows, task_nbytes, datasets)
+        for matrix in self._dense:
+            yield from matrix.plan(placement, task_nbytes)
         yield from self._columns.plan(placement)
 
     def _plan_of(self, placement: Placement, datasets: Sequence[int]) -> Iterator[Task]:
@@ -328,7 +337,7 @@ class RowReader:
 
     def _carry_out(self, tasks: Iterable[Task], destination: Destination) -> None:
         tools = self.tools()
-        if self._ragged:
+        if self._ragged or self._dense:
             tasks = list(tasks)
             destination = replace(destination, ragged=lend(tasks, destination.objects, destination.row_nbytes))
         for task in tasks:

@@ -12,7 +12,7 @@ have no descriptor that a kernel could read from; for them each read is planned,
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -182,6 +182,40 @@ def _cut(segments: Ints, most: int) -> Iterator[tuple[Ints, Ints, Ints]]:
     yield first + done, into + done, np.minimum(most, elements - done)
 
 
+def read_until_sound(read: Callable[[], bool], source: ByteSource, tools: Tools, counts: Ints) -> None:
+    """Let a kernel read until nothing fails.
+
+    Parameters
+    ----------
+    read : callable
+        Tells whether all of its reads came.
+    source : ByteSource
+        What it reads from.
+    tools : Tools
+        The calling thread's.
+    counts : ndarray of int64
+        What the kernel counts; the last two are offset and length of a read that failed.
+
+    Raises
+    ------
+    SourceError
+        What is wrong; also if reads fail and succeed in turns.
+    """
+    for _ in range(ATTEMPTS):
+        if read():
+            return
+        # Once more in the ordinary way, which says what is wrong; or gets over it, with a fresh descriptor.
+        offset, nbytes = counts[3:].tolist()
+        source.read_many((offset,), (tools.scratch.buffer("read", nbytes).data,))
+        counts[3:] = 0
+    path = source.identity.path
+    raise SourceError(
+        f"{path!r}: reads fail again and again, the last time of {nbytes} bytes at byte {offset}, "
+        "and succeed when they are done once more; see whether the storage is sound",
+        file=path,
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsTask(LandingTask):
     """Some rows of one dataset part, ascending, that a kernel reads and places.
@@ -210,19 +244,8 @@ class RowsTask(LandingTask):
         """Read the rows and put them in their places."""
         began, counts = clock(), np.zeros(5, dtype=np.int64)
         source = tools.sources[self.part.file]
-        for _ in range(ATTEMPTS):
-            if self._read(destination, source, tools.scratch, counts):
-                tools.tally.read_in_part(began, *counts[:3].tolist())
-                return
-            # Once more in the ordinary way, which says what is wrong; or gets over it, with a fresh descriptor.
-            offset, nbytes = counts[3:].tolist()
-            source.read_many((offset,), (tools.scratch.buffer("read", nbytes).data,))
-        path = source.identity.path
-        raise SourceError(
-            f"{path!r}: reads fail again and again, the last time of {nbytes} bytes at byte {offset}, "
-            "and succeed when they are done once more; see whether the storage is sound",
-            file=path,
-        )
+        read_until_sound(lambda: self._read(destination, source, tools.scratch, counts), source, tools, counts)
+        tools.tally.read_in_part(began, *counts[:3].tolist())
 
     def _read(self, destination: Destination, source: ByteSource, scratch: DecodeScratch, counts: Ints) -> bool:
         part, reach, room = self.part, self.reach, self.reach.scratch_nbytes

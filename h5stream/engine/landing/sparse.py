@@ -1,0 +1,197 @@
+"""Rows of a sparse matrix that nothing has to be decoded of, laid dense where they are read.
+
+Values and their columns are read into a core's own cache, and from there the wanted ones go to a row of the batch:
+read to memory first, as ragged rows else are, each would cross it three times. What is compressed, kept in memory or
+mostly wanted goes that way all the same: chunks are decoded once for all of their rows, and a dense row that is longer
+than what is stored of it is made late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h5stream.engine import kernels
+from h5stream.engine.counters import clock
+from h5stream.engine.landing.unfiltered import EXTENT_NBYTES, Reach, reach_of, read_until_sound
+from h5stream.engine.plan import Placement
+from h5stream.engine.ragged import refuse_column
+from h5stream.engine.tasks import Destination, LandingTask, Tools
+from h5stream.samples.stretches import DENSE, Ragged
+from h5stream.storage.layout import DIRECT, DatasetPart, Lookup, SampleLayout
+from h5stream.storage.source import ByteSource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DensePart:
+    """The values and columns of one file.
+
+    Attributes
+    ----------
+    file, row_start : int
+        The file, and the number of its first value.
+    values, columns : Reach
+        Where they are.
+    """
+
+    file: int
+    row_start: int
+    values: Reach
+    columns: Reach
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DenseTask(LandingTask):
+    """Some rows of a sparse matrix, ascending, that a kernel reads and lays dense.
+
+    Attributes
+    ----------
+    of : DenseRows
+        The matrix.
+    part : DensePart
+        The file.
+    placement : Placement
+        Where the values of each row lie, and where the row goes.
+    """
+
+    of: DenseRows
+    part: DensePart
+    placement: Placement
+
+    def split(self) -> Iterator[DenseTask]:
+        """Give one task for each row."""
+        for k in range(len(self.placement)):
+            yield DenseTask(of=self.of, part=self.part, placement=self.placement[k : k + 1])
+
+    def land(self, stored: Iterator[Any], destination: Destination, tools: Tools) -> None:
+        """Read the rows and lay them in their places."""
+        began, counts = clock(), np.zeros(5, dtype=np.int64)
+        source = tools.sources[self.part.file]
+        read_until_sound(lambda: self._read(destination, source, tools, counts), source, tools, counts)
+        tools.tally.read_in_part(began, *counts[:3].tolist())
+
+    def _read(self, destination: Destination, source: ByteSource, tools: Tools, counts: NDArray[np.int64]) -> bool:
+        of, part, placement = self.of, self.part, self.placement
+        descriptor = source.descriptor()
+        assert descriptor is not None  # else the rows were planned otherwise
+        room = tools.scratch.buffer("read", of.room * (of.dtype.itemsize + of.index.itemsize) + of.row_nbytes)
+        values, columns, row = np.split(room, np.cumsum([of.room * of.dtype.itemsize, of.room * of.index.itemsize]))
+        wrong = kernels.read_dense(
+            descriptor.number,
+            part.values.offsets,
+            part.values.chunk_rows,
+            part.columns.offsets,
+            part.columns.chunk_rows,
+            part.row_start,
+            placement.rows,
+            placement.counts,
+            placement.batch,
+            placement.within,
+            destination.ragged[of.field],
+            values.view(of.dtype),
+            columns.view(of.index),
+            of.places,
+            of.is_wanted,
+            row.view(of.dtype),
+            counts,
+        )
+        if wrong != kernels.NONE_WRONG:
+            refuse_column(wrong, len(of.places))
+        return bool(counts[4] == 0)
+
+
+class DenseRows:
+    """A sparse matrix whose rows are laid dense where they are read.
+
+    # Guarantees: immutable; any thread may plan.
+
+    Parameters
+    ----------
+    layout : SampleLayout
+        The fields.
+    lookup : Lookup
+        Which values each row has.
+    datasets : tuple of int
+        That of the values, and that of their columns.
+    parts : tuple of DensePart
+        The files.
+    """
+
+    def __init__(
+        self, layout: SampleLayout, lookup: Lookup, datasets: tuple[int, int], parts: tuple[DensePart, ...]
+    ) -> None:
+        self.datasets = datasets
+        field = layout.datasets[datasets[0]][0].targets[0].field
+        ragged = layout.fields[field].ragged
+        assert ragged is not None
+        assert ragged.places is not None
+        self.field, self.lookup, self.places = field, lookup, ragged.places
+        self.dtype, self.index = (_native(layout, number) for number in (field, field + 1))
+        self.row_nbytes = ragged.wanted * self.dtype.itemsize
+        self.is_wanted = (self.places >= 0).astype(np.uint8)
+        self.room = EXTENT_NBYTES // (self.dtype.itemsize + self.index.itemsize)
+        self._wanted, self._parts = ragged.wanted, parts
+        self._starts = [part.row_start for part in parts]
+
+    def plan(self, samples: Placement, task_nbytes: int) -> Iterator[DenseTask]:
+        """Cut samples into tasks that read about as many bytes."""
+        placement = samples.laid_dense(self.lookup, self.field, self._wanted).ascending()
+        value_nbytes = self.dtype.itemsize + self.index.itemsize
+        of = np.searchsorted(self._starts, placement.rows, side="right") - 1
+        for number, part in enumerate(self._parts):
+            ours = placement[of == number]
+            for some in ours.in_steps(max(1, task_nbytes // value_nbytes)) if len(ours) else ():
+                yield DenseTask(of=self, part=part, placement=some)
+
+
+def _native(layout: SampleLayout, field: int) -> np.dtype[Any]:
+    one = layout.fields[field]
+    return one.dtype if one.ragged is not None and one.ragged.form == DENSE else np.dtype(f"i{one.placed_nbytes}")
+
+
+def dense_rows(layout: SampleLayout, sources: Sequence[ByteSource]) -> list[DenseRows]:
+    """Find the sparse matrices whose rows are laid dense where they are read.
+
+    Those are plain arrays in local files, of which a dense row takes no more bytes than what is stored of it.
+    """
+    number_of = {target.field: n for n, parts in enumerate(layout.datasets) for target in parts[0].targets}
+    found = []
+    for lookup in layout.lookups:
+        field = layout.datasets[lookup.dataset][0].targets[0].field
+        ragged = layout.fields[field].ragged
+        if lookup.counts is None or lookup.spare is not None or not _is_few(ragged, layout, lookup, field):
+            continue
+        datasets = lookup.dataset, number_of[field + 1]
+        pairs = zip(*(layout.datasets[number] for number in datasets), strict=True)
+        parts = [_dense_part(values, columns, sources) for values, columns in pairs]
+        whole = tuple(part for part in parts if part is not None)
+        if len(whole) == len(parts):
+            found.append(DenseRows(layout, lookup, datasets, whole))
+    return found
+
+
+def _is_few(ragged: Ragged | None, layout: SampleLayout, lookup: Lookup, field: int) -> bool:
+    """Tell whether dense rows take no more bytes than what is stored of them, and the longest fits in scratch."""
+    assert lookup.counts is not None
+    if ragged is None or ragged.form != DENSE or not ragged.wanted:
+        return False
+    value_nbytes = sum(layout.fields[number].placed_nbytes for number in (field, field + 1))
+    is_short = int(lookup.counts.max(initial=0)) * value_nbytes <= EXTENT_NBYTES
+    return is_short and ragged.wanted * layout.fields[field].placed_nbytes <= lookup.mean_rows * value_nbytes
+
+
+def _dense_part(values: DatasetPart, columns: DatasetPart, sources: Sequence[ByteSource]) -> DensePart | None:
+    """Give a file's part; None where a kernel cannot read it as it lies."""
+    are_alike = (values.file, values.row_start) == (columns.file, columns.row_start)
+    if not are_alike or not sources[values.file].has_descriptor:
+        return None
+    if any(part.access != DIRECT or part.heap is not None or not part.rows for part in (values, columns)):
+        return None
+    reaches = [reach_of(part) for part in (values, columns)]
+    if any(not reach.whole_rows or len(reach.numbers) or not len(reach.offsets) for reach in reaches):
+        return None
+    return DensePart(file=values.file, row_start=values.row_start, values=reaches[0], columns=reaches[1])
