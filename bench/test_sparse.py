@@ -208,7 +208,7 @@ def test_an_epoch_of_rows_of_a_sparse_matrix(benchmark, cells, stored, form):
     pairs = []
     for _ in range(ROUNDS):
         # Closed before the other side is timed: the next epoch would be read ahead meanwhile.
-        with H5StreamLoader(path, BATCH, shuffle=True, fields=fields, memory_budget=BUDGET) as loader:
+        with H5StreamLoader(path, BATCH, shuffle=True, fields=fields) as loader:
 
             def ours(loader=loader):
                 for _ in loader:
