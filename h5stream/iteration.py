@@ -293,7 +293,7 @@ def _filling_engine(
         ThreadEngine.over,
         layout,
         footprint.kept,
-        dict(footprint.kept_rows),
+        None if settings.keep == "never" else dict(footprint.kept_rows),
         route.slot_format,
         threads=threads,
         on_thread_start=on_thread_start,

@@ -128,8 +128,9 @@ class H5StreamLoader:
         ``shuffle=True``.
     keep : "auto" or "never"
         Whether rows stay in memory once they are decoded, as many as `memory_budget` has room for beside all else:
-        later epochs gather them instead of decoding them again, in the same order. They go with the loader or `close`,
-        and while others that were given no budget need the room.
+        later epochs gather them instead of decoding them again, in the same order. Loaders of this process with the
+        same fields of the same files share them. They go with the last of these or its `close`, and while others that
+        were given no budget need the room.
     weights : array-like or str, optional
         How likely each sample is, as numbers in any unit or the name of a field that has them: each draw of an epoch
         takes any sample by its weight. With this and the next three, ``shuffle`` is True unless False is given, and

@@ -218,6 +218,24 @@ def test_few_rows_of_a_file_are_not_kept(tmp_path):
     assert make(H5Dataset(sample.path, ["x", "y"], rows=range(900)), fields=None).window_size.kept_rows
 
 
+def test_loaders_of_the_same_fields_share_what_is_kept(tmp_path):
+    sample = write_sample(tmp_path, rows=4000)
+    train, val = H5Dataset(sample.path, "x").split(0.9, seed=1)
+    again = H5Dataset(sample.path, "x", rows=range(10))
+    loader = make(train, fields=None)
+    list(loader)
+    for other in (val, again):
+        one, fresh = make(other, fields=None, seed=1), make(other, fields=None, seed=1, keep="never")
+        assert epochs(one, 1) == epochs(fresh, 1)
+        assert (one.stats().decoded_bytes, fresh.stats().decoded_bytes > 0) == (0, True)
+    wider = make(H5Dataset(sample.path, ["x", "y"]), fields=None)
+    list(wider)
+    assert wider.stats().decoded_bytes > 0
+    for each in (loader, one):
+        each.close()
+    assert decoded(make(val, fields=None))[0] > 0  # no loader has it any more
+
+
 def test_another_word_for_keep_is_refused(tmp_path):
     with pytest.raises(OptionError, match="keep= takes 'auto'"):
         make(write_sample(tmp_path).path, keep=True)

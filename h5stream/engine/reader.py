@@ -17,7 +17,7 @@ from h5stream.engine.landing.chunks import Chunks, ChunkTask
 from h5stream.engine.landing.columns import Columns
 from h5stream.engine.landing.encoded import EncodedRows, PaddedBytes
 from h5stream.engine.landing.heap import HeapRows
-from h5stream.engine.landing.kept import Keeping, KeptRows
+from h5stream.engine.landing.kept import Keeping, KeptRows, keeping_of
 from h5stream.engine.landing.mapped import MappedFiles, MappedRows, can_be_mapped
 from h5stream.engine.landing.padding import Padding
 from h5stream.engine.landing.programs import Program, programs_of
@@ -108,11 +108,12 @@ class RowReader:
     layout : SampleLayout
         The fields and their files.
     kept_rows : dict of int to int, optional
-        For each dataset whose rows stay in memory once they are decoded, how many of them.
+        For each dataset whose rows stay in memory once they are decoded, how many of them; none where it takes what
+        another loader keeps, None where not even that.
     """
 
     def __init__(self, layout: SampleLayout, kept_rows: Mapping[int, int] | None = None) -> None:
-        self.layout, self.kept_rows = layout, kept_rows or {}
+        self.layout, self.kept_rows = layout, kept_rows
         self._keeping: Keeping | None = None
         self.sources: tuple[ByteSource, ...] = tuple(identity.open() for identity in layout.files)
         self.mapped_files = MappedFiles(layout.files)
@@ -293,8 +294,8 @@ class RowReader:
 
     def keep(self) -> None:
         """Keep rows from now on, if any are to be kept; called where nothing is planned."""
-        if self.kept_rows and self._keeping is None:
-            self._keeping = Keeping(self.layout, self.kept_rows)
+        if self.kept_rows is not None and self._keeping is None:
+            self._keeping = keeping_of(self.layout, self.kept_rows)
             self._forget_ways()
 
     def trim(self) -> None:

@@ -54,7 +54,7 @@ class ThreadEngine:
         cls,
         layout: SampleLayout,
         kept: tuple[int, ...],
-        kept_rows: Mapping[int, int],
+        kept_rows: Mapping[int, int] | None,
         slot_format: SlotFormat,
         new_slots: Callable[[], Slots],
         **given: Any,

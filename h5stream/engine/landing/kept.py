@@ -2,12 +2,15 @@
 
 A chunk that is decoded for the first time lands in memory whole, as batches hold its rows, and from there in the
 batches that want some of them. Where not all of a dataset fits, its first rows are kept, of which each window has its
-share.
+share. Loaders of one process that read the same share it: of the rows that one validates with, those chunks are there
+already that the training loader decoded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import os
+import weakref
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,6 +63,45 @@ def rows_to_keep(layout: SampleLayout, numbers: tuple[int, ...], nbytes: int) ->
     return chosen
 
 
+def keeping_of(layout: SampleLayout, rows: Mapping[int, int]) -> Keeping | None:
+    """Give what stays in memory of some datasets: what another loader of this process has, or memory of its own.
+
+    # Guarantees: called by any thread; two that begin at once may keep the same rows each.
+
+    Parameters
+    ----------
+    layout : SampleLayout
+        The fields.
+    rows : dict of int to int
+        For each dataset, how many of its rows there is room for; empty where only what another keeps is wanted.
+    """
+    key = os.getpid(), _named(layout)
+    keeping = _SHARED.get(key)
+    if keeping is not None and all(keeping.rows.get(number, 0) >= count for number, count in rows.items()):
+        return keeping
+    if rows:
+        _SHARED[key] = keeping = Keeping(layout, rows)
+        return keeping
+    return None
+
+
+_SHARED: weakref.WeakValueDictionary[tuple[int, Hashable], Keeping] = weakref.WeakValueDictionary()
+
+
+def _named(layout: SampleLayout) -> Hashable:
+    """Name datasets and fields, so that what is read of them is the same where the name is."""
+    parts = [part for every in layout.datasets for part in every]
+    if any(len(part.objects) or part.object_edges is not None for part in parts):
+        return id(layout.datasets)
+    return layout.files, tuple(
+        (
+            (part.file, part.path, part.rows, part.row_start, part.chunk_rows, str(part.columns)),
+            tuple((t.field, t.member, t.stacked, str(layout.fields[t.field].dtype)) for t in part.targets),
+        )
+        for part in parts
+    )
+
+
 def is_decoded(part: DatasetPart) -> bool:
     """Tell whether rows of a part cost more than a copy."""
     return part.access in (DECODED, VIA_H5PY) and part.heap is None and part.chunk_rows > 0 and part.rows > 0
@@ -82,6 +124,7 @@ class Keeping(RowsInMemory):
     def __init__(self, layout: SampleLayout, rows: Mapping[int, int]) -> None:
         super().__init__(layout, dict(rows))
         self.rows = rows
+        self._datasets = layout.datasets  # by which it may be named
         self.map()
         self.filled = {
             (number, k): np.zeros(max(0, _whole_chunks(part, rows[number])), dtype=bool)
