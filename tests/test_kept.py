@@ -139,6 +139,30 @@ def test_of_what_does_not_fit_a_part_is_kept(tmp_path):
     assert second == third == (20_000 - 10_000 // 32 * 32) * 256
 
 
+def test_a_smaller_automatic_window_leaves_room_for_all(tmp_path):
+    sample = write_sample(tmp_path, rows=200_000, columns=64)
+    options = {"fields": "x", "window": "auto", "batch_size": 1000, "memory_budget": 72 << 20}
+    kept, fresh = make(sample.path, **options), make(sample.path, keep="never", **options)
+    assert decoded(kept) == [200_000 * 256, 0, 0]
+    assert fresh.window_size.window_rows // 4 <= kept.window_size.window_rows < fresh.window_size.window_rows
+    assert kept.window_size.needed_nbytes <= options["memory_budget"]
+    options["memory_budget"] = 60 << 20  # of which windows would have too little
+    kept, fresh = make(sample.path, **options), make(sample.path, keep="never", **options)
+    assert kept.window_size.window_rows == fresh.window_size.window_rows
+
+
+def test_a_resumed_order_of_other_windows_keeps_what_then_fits(tmp_path):
+    sample = write_sample(tmp_path, rows=4000)
+    begun = make(sample.path, fields="x", window="auto", memory_budget="200KiB")
+    next(iter(begun))
+    resumed = make(sample.path, fields="x", window="auto")
+    assert resumed.window_size.window_rows > begun.window_size.window_rows
+    resumed.load_state_dict(begun.state_dict())
+    list(resumed)
+    list(resumed)
+    assert decoded(resumed) == [0, 0, 0]
+
+
 def test_objects_and_several_files_are_kept(tmp_path):
     rng = np.random.default_rng(1)
     for name in "ab":

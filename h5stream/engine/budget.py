@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -56,6 +57,10 @@ by; most of it for a moment."""
 
 DRAWN_NBYTES = 16
 """The number of a sample that an epoch drew: of the epoch under way, and of the one that is read ahead."""
+
+LEAST_WINDOW_SHARE = 4
+"""An automatic window is one part in so many of what the budget has room for, at least, where less would let all
+decoded rows stay in memory. From there on an epoch costs copies alone; a window of a quarter still mixes well."""
 
 LEAST_READ_NBYTES = 256
 """Bytes of a row for each read that it takes, at least, for rows to be read one by one: shorter reads cost their
@@ -326,17 +331,34 @@ def size_for(
                 shuffle=shuffle,
             )
             size = _with_kept(layout, kept, size, whole_windows)
-            return _with_kept_rows(layout, size, selected) if keep else size
+            if not keep or (selected is not None and 2 * len(selected) < layout.samples):
+                return size  # of few samples chunks would stay whole: most would be for nothing
+            if window == "auto" and shuffle:
+                size = _with_room_for_all(layout, size, shape_of(layout, kept, selected, limited, draws), batch_size)
+            return _with_kept_rows(layout, size)
         except BudgetError:  # keeping is only worth memory that nothing else needs
             if not kept:
                 raise
     raise AssertionError("the loop ends with nothing kept")
 
 
-def _with_kept_rows(layout: SampleLayout, size: Footprint, selected: NDArray[np.int64] | None) -> Footprint:
-    """Keep as many decoded rows as the budget has room for: the last to be chosen, so that no window depends on it."""
-    if selected is not None and 2 * len(selected) < layout.samples:  # chunks stay whole: most would be for nothing
+def _with_room_for_all(layout: SampleLayout, size: Footprint, shape: Shape, batch_size: int) -> Footprint:
+    """Take a smaller automatic window where beside that all decoded rows stay in memory, and it is not much smaller."""
+    rows = rows_to_keep(layout, size.kept, sys.maxsize)
+    room = size.memory_budget - (format_of(layout, rows).nbytes if rows else 0)
+    if not rows or size.needed_nbytes <= room:
         return size
+    with contextlib.suppress(BudgetError):
+        smaller = size_window(
+            shape, batch_size=batch_size, window="auto", memory_budget=room, threads=size.threads, shuffle=True
+        )
+        if smaller.window_rows * LEAST_WINDOW_SHARE >= size.window_rows:
+            return replace(smaller, memory_budget=size.memory_budget, kept=size.kept)
+    return size
+
+
+def _with_kept_rows(layout: SampleLayout, size: Footprint) -> Footprint:
+    """Keep as many decoded rows as the budget has room for."""
     rows = rows_to_keep(layout, size.kept, size.memory_budget - size.needed_nbytes)
     nbytes = format_of(layout, rows).nbytes if rows else 0
     if size.needed_nbytes + nbytes > size.memory_budget:
@@ -550,8 +572,10 @@ class Sizing:
         rows, first_rows = settings.window_rows, settings.first_window_rows
         if (rows, first_rows) == (size.window_rows, size.first_window_rows):
             return size
+        kept_rows = size.kept_rows
         if self.device_nbytes is None:
             size = _with_kept(self.layout, size.kept, self._of_rows(rows, size), self.whole_windows)
+            size = _with_kept_rows(self.layout, size) if kept_rows else size
         return replace(size, window_rows=rows, first_window_rows=first_rows, wished_rows=rows)
 
     def _of_rows(self, rows: int, size: Footprint) -> Footprint:

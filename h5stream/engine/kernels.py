@@ -462,22 +462,47 @@ def fill_behind(target, stride, used, fill, fill_nbytes):
 
 
 @jit
-def first_beyond(columns, width):
-    """Give the place of the first number that is no column of a matrix; -1 if all are."""
+def least_and_most(columns):
+    """Give the lowest and the highest of some numbers: looking at all of them is faster than leaving early."""
+    least = most = columns[0]
     for k in range(columns.shape[0]):
-        if columns[k] < 0 or columns[k] >= width:
-            return k
-    return -1
+        least = min(least, columns[k])
+        most = max(most, columns[k])
+    return least, most
 
 
 @jit
-def add_sparse(values, columns, offsets, places, out):
-    """Add the values of each row to the places of their columns, which all are there."""
+def add_sparse(values, columns, offsets, places, longest, out):
+    """Write the values of each row to the places of their columns, which all are there; those of one are added.
+
+    Few columns may be wanted: where their values lie is noted without a branch, and only those are looked at again.
+
+    Parameters
+    ----------
+    values, columns : array
+        The values of all rows, one row behind the other, and the column of each.
+    offsets : int64 array, shape (rows + 1,)
+        Where each row begins among them.
+    places : int32 array, shape (columns,)
+        Where a column goes in a row of the dense matrix; -1 where it is not wanted.
+    longest : int
+        The most values of a row.
+    out : array, shape (rows, wanted)
+        The dense matrix.
+    """
+    is_wanted = (places >= 0).astype(np.uint8)
+    wanted = np.empty(longest + 1, np.int32)
     for row in range(out.shape[0]):
-        for k in range(offsets[row], offsets[row + 1]):
-            place = places[columns[k]]
-            if place >= 0:
-                out[row, place] += values[k]
+        its_values = values[offsets[row] : offsets[row + 1]]
+        its_columns = columns[offsets[row] : offsets[row + 1]]
+        count = 0
+        for k in range(its_columns.shape[0]):
+            wanted[count] = k
+            count += is_wanted[its_columns[k]]
+        out[row, :] = 0
+        for i in range(count):
+            k = wanted[i]
+            out[row, places[its_columns[k]]] += its_values[k]
 
 
 @jit

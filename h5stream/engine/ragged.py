@@ -245,18 +245,18 @@ class RaggedRows:
         values = together.view(matrix.dtype)
         columns = self.columns.arrange().view(f"i{self.columns.row_nbytes}")
         memory = self.take(self.arranged_nbytes)
-        memory[:] = 0
         out = memory.view(matrix.dtype).reshape(self.of.samples, -1)
-        kernels.add_sparse(values, columns, self.of.offsets, matrix.places, out)
+        kernels.add_sparse(values, columns, self.of.offsets, matrix.places, self.of.longest, out)
         return memory
 
     def _check_columns(self, memory: Memory) -> None:
         """Refuse columns that a matrix does not have: torch would read and write beyond its memory."""
         columns = memory.view(f"i{self.row_nbytes}")
-        wrong = kernels.first_beyond(columns, self.width)
-        if wrong >= 0:
+        least, most = kernels.least_and_most(columns) if len(columns) else (0, -1)
+        if least < 0 or most >= self.width:
+            wrong = least if least < 0 else most
             raise SourceError(
-                f"a value of a sparse matrix is said to be in column {columns[wrong]:,}, counted from 0, and there are "
+                f"a value of a sparse matrix is said to be in column {wrong:,}, counted from 0, and there are "
                 f"{self.width:,}: its indices are damaged, or its shape is another one's. See whether it can be read "
                 "with what wrote it"
             )
