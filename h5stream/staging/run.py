@@ -187,10 +187,7 @@ class StagingRun:
                 self._publish(finished)
                 left -= len(finished)
                 published_at, finished = time.monotonic(), []
-            self._tell(
-                bytes_done=before.bytes_done + copy.bytes_done,
-                files_done=before.files_done + count - left,
-            )
+            self._tell(bytes_done=before.bytes_done + copy.bytes_done, files_done=before.files_done + count - left)
 
     def _jobs(self, claim: Claim) -> list[CopyJob]:
         target = place_of(self._folder.path)
