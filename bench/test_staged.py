@@ -22,8 +22,8 @@ import pytest
 from bench import cases
 from h5stream import H5StreamLoader, repack, stage
 from h5stream.baseline.rivals import naive_loader
+from h5stream.filesystem import resident_bytes
 from h5stream.staging import remove_staged
-from h5stream.staging.gain import resident_bytes
 
 ROUNDS = int(os.environ.get("H5STREAM_BENCH_ROUNDS", "7"))
 SMALL_BUDGET = 128 * 1024 * 1024

@@ -104,11 +104,7 @@ def _cache(entry: DatasetEntry) -> str:
 
 
 def ours_in_words(
-    entries: Sequence[DatasetEntry],
-    costs: Sequence[DatasetCost],
-    order: EpochOrder,
-    *,
-    leading: str,
+    entries: Sequence[DatasetEntry], costs: Sequence[DatasetCost], order: EpochOrder, *, leading: str
 ) -> tuple[str, ...]:
     """Say what h5stream does instead, and what of it is not ideal."""
     block_rows = int(order.blocks.edges[1])

@@ -20,12 +20,7 @@ _MANY_ROWS = 1 << 30  # more than a window has, and still numbers of 32 bits
 
 
 def dataloader_memory(
-    *,
-    row_bytes: int,
-    batch_size: int,
-    workers: int,
-    prefetch_factor: int = 2,
-    available_bytes: int | None = None,
+    *, row_bytes: int, batch_size: int, workers: int, prefetch_factor: int = 2, available_bytes: int | None = None
 ) -> Suggestion:
     """Give the host memory that a stock `DataLoader` fills with a setting, rows being of all fields, decoded.
 

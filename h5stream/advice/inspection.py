@@ -162,11 +162,7 @@ def inspect_file(
 
 
 def _choose_fields(
-    path: str,
-    entries: Sequence[DatasetEntry],
-    named: Sequence[str] | None,
-    kinds: Sequence[Kind],
-    allow_external: bool,
+    path: str, entries: Sequence[DatasetEntry], named: Sequence[str] | None, kinds: Sequence[Kind], allow_external: bool
 ) -> tuple[str, tuple[str, ...]]:
     if named:
         return "named", tuple(named)

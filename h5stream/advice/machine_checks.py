@@ -44,9 +44,7 @@ def check_cuda(facts: CudaFacts, driver: DriverFacts, visible: str | None) -> Ch
         return passed("CUDA", f"torch sees {len(facts.devices)}: {', '.join(facts.devices)}")
     if facts.built_for is None:
         return failed(
-            "CUDA",
-            "a GPU, but torch is a CPU build",
-            "install torch for CUDA: https://pytorch.org/get-started",
+            "CUDA", "a GPU, but torch is a CPU build", "install torch for CUDA: https://pytorch.org/get-started"
         )
     if driver.cuda_version is not None and _numbers(facts.built_for)[0] > driver.cuda_version[0]:
         return failed(

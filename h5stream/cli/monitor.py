@@ -117,10 +117,7 @@ def _show_screen(monitor: SystemMonitor, arrivals: Arrivals, pid: int | None) ->
     console = Console()
     title = "h5stream monitor" if pid is None else f"h5stream monitor: process {pid}"
     # A screen of its own: what stood there before comes back, and the summary stays as ordinary text.
-    with (
-        contextlib.suppress(KeyboardInterrupt),
-        Live(console=console, screen=True, auto_refresh=False) as live,
-    ):
+    with contextlib.suppress(KeyboardInterrupt), Live(console=console, screen=True, auto_refresh=False) as live:
         for _ in arrivals:
             # Without --pid the watched process is this command, which was not asked about.
             picture = render_screen(

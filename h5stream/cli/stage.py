@@ -14,14 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from h5stream.cli.options import FLAG, SIZE, AsJson, files_of, listed_names, size
-from h5stream.cli.repack import (
-    DEFAULT,
-    ChunkBytes,
-    Compress,
-    Contiguous,
-    RepackFields,
-    ShuffleRows,
-)
+from h5stream.cli.repack import DEFAULT, ChunkBytes, Compress, Contiguous, RepackFields, ShuffleRows
 from h5stream.cli.showing import Bar, Notices, line, printable, prose, safe_console
 from h5stream.errors import OptionError, StagingError
 from h5stream.repacking.recipe import Recipe
@@ -43,8 +36,7 @@ def stage_command(
     to: Annotated[Path | None, typer.Option("--to", help="Copy FILES to this folder.", metavar="DIR")] = None,
     list_: Annotated[Path | None, typer.Option("--list", help="Show what is staged in DIR.", metavar="DIR")] = None,
     verify: Annotated[
-        Path | None,
-        typer.Option("--verify", help="Read the copies in DIR, compare their checksums.", metavar="DIR"),
+        Path | None, typer.Option("--verify", help="Read the copies in DIR, compare their checksums.", metavar="DIR")
     ] = None,
     remove: Annotated[
         Path | None, typer.Option("--remove", help="Delete the copies in DIR, all or FILES.", metavar="DIR")

@@ -227,12 +227,7 @@ def suggest_command(
 
 
 def _host_memory(
-    data: _Data,
-    row_bytes: int,
-    setting: Setting,
-    threads: int,
-    memory_budget: int | None,
-    available_bytes: int | None,
+    data: _Data, row_bytes: int, setting: Setting, threads: int, memory_budget: int | None, available_bytes: int | None
 ) -> dict[str, Suggestion]:
     return {
         "dataloader_memory": dataloader_memory(

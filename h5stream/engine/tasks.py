@@ -83,6 +83,11 @@ class Destination:
         else:
             kernels.scatter_spans(source, stride, segments, *self.of_spans(field, placement))
 
+    def put(self, field: int, placement: Placement, values: Iterable[Any]) -> None:
+        """Put objects, one a row, to their places in a field's lists."""
+        for value, batch, within in zip(values, placement.batch.tolist(), placement.within.tolist(), strict=True):
+            self.objects[batch][field][within] = value
+
     def of_each(self, fields: Sequence[int], placement: Placement) -> tuple[Any, ...]:
         """Give the same for several fields at once, spans as they are: offsets and row lengths are arrays then."""
         begins = [self._begin_of(field) for field in fields]

@@ -83,11 +83,7 @@ def _disk_bytes() -> int | None:
     """Give the bytes read from whole, physical disks since boot."""
     try:
         disks = psutil.disk_io_counters(perdisk=True)
-    except (
-        OSError,
-        ValueError,
-        NotImplementedError,
-    ):  # neither /proc/diskstats nor /sys/block, or a new format
+    except (OSError, ValueError, NotImplementedError):  # neither /proc/diskstats nor /sys/block, or a new format
         return None
     whole = {name for name in disks if not name.startswith(_NOT_DISKS) and _is_whole_disk(name)}
     return sum(disks[name].read_bytes for name in whole) if whole else None

@@ -65,9 +65,7 @@ class PrometheusCollector:
 
     def _throttling(self, sample: SystemSample) -> Iterator[Any]:
         gauge = self._family(
-            "h5stream_gpu_throttled",
-            "1 for each reason that holds the clocks back.",
-            labels=["gpu", "uuid", "reason"],
+            "h5stream_gpu_throttled", "1 for each reason that holds the clocks back.", labels=["gpu", "uuid", "reason"]
         )
         for position, gpu in enumerate(sample.gpus):
             for reason in gpu.throttle_reasons or ():

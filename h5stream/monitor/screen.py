@@ -49,12 +49,7 @@ class _Row:
 
 
 def render_screen(
-    samples: Sequence[SystemSample],
-    width: int,
-    *,
-    title: str,
-    note: str | None = None,
-    with_process: bool = True,
+    samples: Sequence[SystemSample], width: int, *, title: str, note: str | None = None, with_process: bool = True
 ) -> Panel:
     """Give the whole screen for the samples so far, oldest first, at least one.
 

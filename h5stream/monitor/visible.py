@@ -138,10 +138,7 @@ def _legacy_mig(token: str, devices: Sequence[DeviceName]) -> str | None:
 
 
 def _note(
-    tokens: Sequence[str] | None,
-    devices: Sequence[DeviceName],
-    uuids: tuple[str, ...],
-    environment: Mapping[str, str],
+    tokens: Sequence[str] | None, devices: Sequence[DeviceName], uuids: tuple[str, ...], environment: Mapping[str, str]
 ) -> str | None:
     if tokens is not None and not uuids:
         return f"CUDA_VISIBLE_DEVICES={','.join(tokens)!r} shows none of the {len(_cards(devices))} GPUs"

@@ -107,11 +107,7 @@ def repack(
     (('x',), (256, 4), 4095)
     """
     recipe = Recipe.of(
-        fields=fields,
-        chunk_nbytes=chunk_nbytes,
-        compress=compress,
-        contiguous=contiguous,
-        shuffle_rows=shuffle_rows,
+        fields=fields, chunk_nbytes=chunk_nbytes, compress=compress, contiguous=contiguous, shuffle_rows=shuffle_rows
     )
     return carry_out(plan_repack(source, target, recipe, overwrite=overwrite), target, overwrite, progress)
 

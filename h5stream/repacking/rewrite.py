@@ -280,12 +280,7 @@ def _encoder(plan: RewritePlan, dataset: RawDataset) -> Encoder:
 
 
 def _write(
-    rebuild: Rebuild,
-    dataset: RawDataset,
-    shape: NewShape,
-    order: Order | None,
-    plan: RewritePlan,
-    tell: _Teller,
+    rebuild: Rebuild, dataset: RawDataset, shape: NewShape, order: Order | None, plan: RewritePlan, tell: _Teller
 ) -> None:
     """Decode a dataset's rows in their new order, compress them chunk by chunk, and store them."""
     chunk_rows = shape.chunk_rows or max(1, min(dataset.rows, plan.recipe.chunk_nbytes // dataset.row_nbytes))
@@ -313,10 +308,7 @@ _Encoded = tuple[NDArray[np.uint8], int] | None
 
 
 def _decoded(
-    dataset: RawDataset,
-    chunk_rows: int,
-    order: Order | None,
-    encoded: Callable[[NDArray[np.uint8], int], _Encoded],
+    dataset: RawDataset, chunk_rows: int, order: Order | None, encoded: Callable[[NDArray[np.uint8], int], _Encoded]
 ) -> Iterator[tuple[int, int, Slot, _Encoded]]:
     """Give the new chunks in their order: number, rows, the slot that holds them, and what to store."""
     assert dataset.layout is not None

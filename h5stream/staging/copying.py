@@ -25,13 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from h5stream import allowance
-from h5stream.errors import (
-    H5StreamError,
-    NotEnoughSpaceError,
-    SourceChangedError,
-    StagedFileDamagedError,
-    StagingError,
-)
+from h5stream.errors import H5StreamError, NotEnoughSpaceError, SourceChangedError, StagedFileDamagedError, StagingError
 from h5stream.staging.blocks import copy_block
 from h5stream.staging.checksum import BLOCK_BYTES, Checksum, block_count, combine
 from h5stream.staging.layout import SourceVersion, version_from

@@ -10,13 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from h5stream.errors import (
-    H5StreamError,
-    NotHDF5Error,
-    SourceError,
-    SourceNotFoundError,
-    UnfollowableReferenceError,
-)
+from h5stream.errors import H5StreamError, NotHDF5Error, SourceError, SourceNotFoundError, UnfollowableReferenceError
 from h5stream.staging.layout import Group, Member, version_from
 
 if TYPE_CHECKING:
@@ -132,9 +126,7 @@ def _group(places: list[Path]) -> Group:
     root = os.path.commonpath([place.parent for place in places])
     members = [
         Member(
-            source=os.path.realpath(place),
-            version=version_from(place.stat()),
-            relative=os.path.relpath(place, root),
+            source=os.path.realpath(place), version=version_from(place.stat()), relative=os.path.relpath(place, root)
         )
         for place in places
     ]

@@ -167,10 +167,7 @@ def _state(place: StagingFolder, name: str, entry: Entry, alive: AbstractSet[str
 
 
 def verify_staged(
-    folder: PathLike,
-    *,
-    threads: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    folder: PathLike, *, threads: int | None = None, progress: Callable[[int, int], None] | None = None
 ) -> tuple[VerifiedFile, ...]:
     """Read every finished copy of a folder and compare size and checksum with the manifest.
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from h5stream.errors import H5StreamError, StagingError
-from h5stream.filesystem import flush_folder, give_name, resident_bytes
+from h5stream.filesystem import Mount, existing_parent, flush_folder, give_name, mount_of, resident_bytes, rotates
 from h5stream.staging.claims import (
     Claim,
     Claimant,
@@ -32,11 +32,11 @@ from h5stream.staging.claims import (
 from h5stream.staging.copying import CopiedFile, CopyJob, ParallelCopy
 from h5stream.staging.folder import StagingFolder, end_session, is_held, pid_of
 from h5stream.staging.follow import gather
-from h5stream.staging.gain import Place, little_gain, place_of
 from h5stream.staging.layout import Group
 from h5stream.staging.manifest import CONTROL, Entry
 from h5stream.staging.progress import ProgressCallback, StagingProgress
 from h5stream.staging.remaking import Remaking
+from h5stream.units import text_of_bytes
 
 TICK_S = 0.1
 _MOST_NOTICES = 3
@@ -187,10 +187,7 @@ class StagingRun:
                 self._publish(finished)
                 left -= len(finished)
                 published_at, finished = time.monotonic(), []
-            self._tell(
-                bytes_done=before.bytes_done + copy.bytes_done,
-                files_done=before.files_done + count - left,
-            )
+            self._tell(bytes_done=before.bytes_done + copy.bytes_done, files_done=before.files_done + count - left)
 
     def _jobs(self, claim: Claim) -> list[CopyJob]:
         target = place_of(self._folder.path)
@@ -358,3 +355,47 @@ def _gain_notices(jobs: Sequence[CopyJob], folder: Path) -> list[str]:
         among = f"{len(sampled)} files" if len(sampled) == len(jobs) else f"{len(sampled)} files looked at"
         lines[_MOST_NOTICES:] = [f"... and {len(lines) - _MOST_NOTICES} more of {among} likewise"]
     return lines
+
+
+# From here on nearly every read is served from memory; the rest comes in with the first epoch.
+RESIDENT_SHARE = 0.9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """What matters about where a file lies."""
+
+    device: int
+    """Number of the device, as ``st_dev``."""
+    mount: Mount
+    """The file system."""
+    rotates: bool | None
+    """Whether it lies on a rotating disk; None where that is not known."""
+
+
+def place_of(path: Path) -> Place:
+    """Give where a file or folder lies; for what does not exist yet, where it would."""
+    found = existing_parent(path)
+    device = found.stat().st_dev
+    return Place(device=device, mount=mount_of(found), rotates=rotates(device))
+
+
+def little_gain(name: str, size_bytes: int, resident: int | None, source: Place, target: Place) -> str:
+    """Give why staging a file gains little, for people; an empty string where it may gain.
+
+    Of the file the page cache holds `resident` bytes; None where that is not known.
+    """
+    if source.mount.in_memory:
+        return f"staging {name} gains nothing: it lies in memory already ({source.mount.kind})"
+    if source.device == target.device:
+        return f"staging {name} gains little: the folder is on the same file system and no faster"
+    if target.mount.on_network:
+        return f"staging {name} may gain nothing: the folder is on the network ({target.mount.kind})"
+    if target.rotates and source.rotates is False:
+        return f"staging {name} may gain nothing: the folder is on a rotating disk"
+    if resident is not None and size_bytes and resident >= RESIDENT_SHARE * size_bytes:
+        return (
+            f"staging {name} gains little as long as memory is plenty: {text_of_bytes(resident)} of its "
+            f"{text_of_bytes(size_bytes)} are in the page cache already"
+        )
+    return ""

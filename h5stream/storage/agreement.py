@@ -92,8 +92,7 @@ def check_alike(
                 )
         if len(other.fields) != len(first.fields) or other.entries != first.entries:
             raise FieldLengthError(
-                f"{identity.path!r}: its compound members are not those of {identities[0].path!r}",
-                file=identity.path,
+                f"{identity.path!r}: its compound members are not those of {identities[0].path!r}", file=identity.path
             )
 
 

@@ -27,16 +27,16 @@ from h5stream.storage.extents import Extents
 from h5stream.storage.external import Guard
 from h5stream.storage.field_reader import FieldReader
 from h5stream.storage.fields import Field, SampleShape
-from h5stream.storage.header_bytes import ASK, CHUNKED, CONTIGUOUS
-from h5stream.storage.headers import Headers, chunks_of, read_headers
-from h5stream.storage.index import ChunkIndex
+from h5stream.storage.header_bytes import ASK
+from h5stream.storage.headers import Headers, read_headers
+from h5stream.storage.index import ChunkIndex, beyond_end
 from h5stream.storage.layout import DECODED, DIRECT, DatasetPart, Target
 from h5stream.storage.links import find_in_each
 from h5stream.storage.lookups import LookedUp
 from h5stream.storage.many_files import FilesIdentity
-from h5stream.storage.metadata_bytes import NOWHERE, note_checked
+from h5stream.storage.metadata_bytes import note_checked
 from h5stream.storage.names import Names
-from h5stream.storage.object_rows import ObjectRows, Stored, asked_of, together
+from h5stream.storage.object_rows import ObjectRows, Owned, Stored, asked_of, owned_chunks, together
 from h5stream.storage.objects import (
     KEPT,
     NO_CHUNKS,
@@ -46,9 +46,10 @@ from h5stream.storage.objects import (
     UnlikeError,
     are_equal,
     are_mergeable,
+    as_rows,
     check_like_first,
     chunked,
-    columns_of,
+    in_order,
     kept_chunks,
     stored_type,
     targets_like,
@@ -57,10 +58,6 @@ from h5stream.storage.objects import (
     with_fill,
 )
 from h5stream.storage.places import Files, OpenFile
-from h5stream.storage.rowbox import column_pieces
-
-Owned = tuple[Ints, Ints, Ints, Ints, Ints]
-"""Of chunks: file, number, offset, bytes, filter mask."""
 
 OPEN_AT_ONCE = 128
 """Files that are open together while their headers are read."""
@@ -133,49 +130,23 @@ class AlikeFiles:
         which, found, once = self._kept() if kept else self._found()
         self.left_out = len(self._paths) - len(which)
         names = Names(np.zeros(0, np.uint8), np.zeros(len(which) + 1, np.int64))
-        parts, like = list[DatasetPart](), iter(zip(self._like, found, strict=True))
+        parts, like = list[DatasetPart](), iter((*one, chunks) for one, chunks in zip(self._like, found, strict=True))
         for number, part in enumerate(first.parts):
             merged = replace(part, file=0, rows=len(which), row_start=0, objects=names)
             if part.pieces:
-                index, columns = self._index(*next(like), which), columns_of(part)
-                merged = replace(
-                    merged,
-                    chunk_rows=1,
-                    index=index,
-                    columns=columns,
-                    pieces=column_pieces(part.shape, index.chunk_shape[1:], columns),
-                    targets=self._targets(part, number, index, which),
-                    shape=index.shape,
-                    along=(),
-                    asked=int(arrays["asked"][0]),
-                )
+                index = self._index(*next(like), which)
+                merged = replace(merged, asked=int(arrays["asked"][0]))
+                merged = as_rows(merged, index, self._targets(part, number, index, which))
             parts.append(merged)
         values = tuple((number, each) for (number, *_), each in zip(self._once, once, strict=True))
         return replace(first, rows=len(which), parts=tuple(parts), once=values, are_objects=True)
 
-    def _index(self, like: tuple[DatasetPart, Like], found: Columns4, which: Ints) -> ChunkIndex:
+    def _index(self, part: DatasetPart, like: Like, found: Columns4, which: Ints) -> ChunkIndex:
         """Put the chunks of all files together, which lie where they do in the file of each."""
-        first, files = like[0].index, self.identity
-        assert first is not None
         numbers, offset, nbytes, mask = found
-        of = which[numbers // first.chunks]
-        beyond = (offset < 0) | (nbytes < 0) | (offset > files.sizes[of] - nbytes)
-        if beyond.any():
-            path = self._paths[int(of[np.flatnonzero(beyond)[0]])]
-            raise TruncatedFileError(
-                f"{path!r}: bytes of {like[0].path!r} are said to lie beyond the file's end. Copy it again from its "
-                "source.",
-                file=path,
-            )
-        return ChunkIndex(
-            shape=(len(which), *first.shape),
-            chunk_shape=(1, *first.chunk_shape),
-            grid=(len(which), *first.grid),
-            numbers=numbers,
-            offset=offset + files.starts[of],
-            nbytes=nbytes,
-            filter_mask=mask.astype(np.uint32),
-        )
+        of = which[numbers // like.across]
+        _check_inside(self.identity, of, offset, nbytes, part.path)
+        return like.index(len(which), (numbers, offset + self.identity.starts[of], nbytes, mask))
 
     def _targets(self, part: DatasetPart, number: int, index: ChunkIndex, which: Ints) -> tuple[Target, ...]:
         """Give what a part fills, with the value that stands for what was never written."""
@@ -268,7 +239,7 @@ class AlikeFiles:
                 every.append(one)
             for each, value in zip(once, values, strict=True):
                 each[k] = value
-        found = [_in_order(each) for each in chunks]
+        found = [in_order(each) for each in chunks]
         for k in whereabouts.checked(count if count >= whereabouts.MANY else 0):
             if known[k]:
                 self._compare(k, k, found, once)
@@ -381,8 +352,7 @@ class AlikeFiles:
         """Refuse what is known of a file if libhdf5 sees it otherwise."""
         chunks, values = self._asked_of(k, row)
         for (_, like), ours, theirs in zip(self._like, found, chunks, strict=True):
-            some = slice(*np.searchsorted(ours[0], [row * like.across, (row + 1) * like.across]).tolist())
-            if not all(np.array_equal(a[some], b) for a, b in zip(ours, theirs, strict=True)):
+            if not like.agree(row, ours, theirs):
                 raise UnlikeError(self._paths[k])
         if not all(are_equal(a[row], b) for a, b in zip(once, values, strict=True)):
             raise UnlikeError(self._paths[k])
@@ -431,12 +401,15 @@ def _owner(name: str) -> tuple[str, str]:
     return owner.strip("/."), attribute
 
 
-def _in_order(several: list[Columns4]) -> Columns4:
-    """Put chunks together, by their numbers."""
-    columns = [np.concatenate(each) for each in zip(*several, strict=True)]
-    order = np.argsort(columns[0], kind="stable")
-    numbers, offset, nbytes, mask = (column[order] for column in columns)
-    return numbers, offset, nbytes, mask
+def _check_inside(files: FilesIdentity, of: Ints, offset: Ints, nbytes: Ints, name: str) -> None:
+    """Refuse chunks of one dataset of each of some files that are said to lie beyond their ends."""
+    beyond = beyond_end(offset, nbytes, files.sizes[of])
+    if len(beyond):
+        path = files.paths[int(of[beyond[0]])]
+        raise TruncatedFileError(
+            f"{path!r}: bytes of {name!r} are said to lie beyond the file's end. Copy it again from its source.",
+            file=path,
+        )
 
 
 def _opened_raw(paths: list[str], opened: contextlib.ExitStack) -> tuple[Ints, Ints]:
@@ -510,17 +483,10 @@ class RowsOfFiles:
         alike = (headers.kind == headers.kind[0]) & (headers.kind >= 0) & (headers.rank == headers.rank[0])
         alike &= (headers.rank > 0) & (headers.dims[:, 1:] == headers.dims[:1, 1:]).all(axis=1)
         rows = headers.dims[:, 0] if headers.dims.shape[1] else np.zeros(len(alike), np.int64)
-        owner, none = np.flatnonzero(alike & (headers.address != NOWHERE)), np.zeros(0, np.int64)
-        if headers.layout[0] == CONTIGUOUS:
-            zeros = np.zeros_like(owner)
-            return alike, rows, (owner, zeros, headers.address[owner], headers.nbytes[owner], zeros)
-        if headers.layout[0] != CHUNKED or not alike.any():
-            return np.zeros(len(alike), dtype=bool), rows, (none, none, none, none, none)
-        which = np.flatnonzero(alike)
-        chunks = chunks_of(givens, headers, which)
-        alike[which[~chunks.understood]] = False
-        mask = chunks.filter_mask.astype(np.int64)
-        return alike, rows, (chunks.owner, chunks.number, chunks.offset, chunks.nbytes, mask)
+        which, chunks = owned_chunks(givens, headers, np.flatnonzero(alike))
+        alike[:] = False
+        alike[which] = True
+        return alike, rows, chunks
 
     def take(self, files: Ints, alike: NDArray[np.bool_], rows: Ints, chunks: Owned) -> None:
         """Take what was found of some files, of those that are alike."""
@@ -558,10 +524,7 @@ class RowsOfFiles:
         chunk_rows = np.full(count, index.chunk_shape[0]) if self._is_chunked else np.maximum(self._rows, 1)
         if (np.bincount(owner, minlength=count) < -(-self._rows // chunk_rows) * index.columns).any():
             raise UnlikeError(self.path)  # what was never written has a value that must be asked for
-        beyond = np.flatnonzero((offset < 0) | (nbytes < 0) | (offset > files.sizes[owner] - nbytes))
-        if len(beyond):
-            path = files.paths[int(owner[beyond[0]])]
-            raise TruncatedFileError(f"{path!r}: bytes of {self.path!r} are said to lie beyond its end", file=path)
+        _check_inside(files, owner, offset, nbytes, self.path)
         stored = Stored(
             which=np.arange(count),
             rows=self._rows,

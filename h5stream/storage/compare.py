@@ -22,12 +22,7 @@ _FIRST_WORDS = 1 << 16
 
 
 def difference(
-    source: str,
-    target: str,
-    dataset: RawDataset,
-    place: str,
-    order: Order | None,
-    progress: Callable[[int], None],
+    source: str, target: str, dataset: RawDataset, place: str, order: Order | None, progress: Callable[[int], None]
 ) -> str:
     """Say where two datasets differ; empty where they hold the same rows.
 

@@ -81,8 +81,7 @@ def _explain_open_failure(path: str, error: OSError) -> SourceError:
         return TruncatedFileError(f"{path!r} is truncated: {text}. Copy it again from its source.", file=path)
     if "signature not found" in text:
         return NotHDF5Error(
-            f"{path!r} is not an HDF5 file: it has no HDF5 signature ({os.path.getsize(path)} bytes).",
-            file=path,
+            f"{path!r} is not an HDF5 file: it has no HDF5 signature ({os.path.getsize(path)} bytes).", file=path
         )
     return SourceError(f"libhdf5 cannot open {path!r}: {text}", file=path)
 

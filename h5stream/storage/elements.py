@@ -259,10 +259,7 @@ def _same_layout(stored: Any, numpy_like: Any) -> bool:
         return _same_layout(stored.get_super(), numpy_like.get_super())
     if kind == h5py.h5t.STRING:
         # A space-padded string is converted by libhdf5; `ends_at_nul` deals with the others.
-        return not stored.is_variable_str() and stored.get_strpad() in (
-            h5py.h5t.STR_NULLTERM,
-            h5py.h5t.STR_NULLPAD,
-        )
+        return not stored.is_variable_str() and stored.get_strpad() in (h5py.h5t.STR_NULLTERM, h5py.h5t.STR_NULLPAD)
     if kind == h5py.h5t.VLEN:
         # The file holds heap addresses, of which libhdf5 makes pointers: reading them raw would leak.
         return False

@@ -10,18 +10,9 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.errors import (
-    FieldLengthError,
-    FieldNotFoundError,
-    OptionError,
-    UnsupportedFieldError,
-)
+from h5stream.errors import FieldLengthError, FieldNotFoundError, OptionError, UnsupportedFieldError
 from h5stream.samples.box_space import Along
-from h5stream.samples.columns import (
-    Given,
-    Padding,
-    Values,
-)
+from h5stream.samples.columns import Given, Padding, Values
 from h5stream.samples.objects import Objects
 from h5stream.samples.segments import Bounds
 from h5stream.samples.sequences import Sequences
@@ -34,13 +25,7 @@ from h5stream.storage.discovery import check_has_rows, find_dataset, once_of
 from h5stream.storage.extents import Extents, SampleKind, Volume, with_names
 from h5stream.storage.fields import Field, SampleShape, changed, columns_wanted, not_ragged
 from h5stream.storage.images import Images
-from h5stream.storage.layout import (
-    DIRECT,
-    VIA_H5PY,
-    DatasetPart,
-    FieldLayout,
-    Target,
-)
+from h5stream.storage.layout import DIRECT, VIA_H5PY, DatasetPart, FieldLayout, Target
 from h5stream.storage.lookups import LookedUp
 from h5stream.storage.metadata_bytes import NOWHERE
 from h5stream.storage.nearest import did_you_mean

@@ -163,13 +163,7 @@ class Pipeline:
         return len(steps) == 1, shuffled
 
     def decode(
-        self,
-        stored: Bytes,
-        *,
-        filter_mask: int,
-        raw_nbytes: int,
-        scratch: DecodeScratch,
-        out: Bytes | None = None,
+        self, stored: Bytes, *, filter_mask: int, raw_nbytes: int, scratch: DecodeScratch, out: Bytes | None = None
     ) -> tuple[Bytes, int]:
         """Undo the filters of one chunk.
 

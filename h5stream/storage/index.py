@@ -313,9 +313,14 @@ def _refuse(dataset: Any, why: str) -> NoReturn:
     )
 
 
+def beyond_end(offset: NDArray[np.int64], nbytes: NDArray[np.int64], file_size: Any) -> NDArray[np.int64]:
+    """Give the places of chunks that do not lie inside of their file, of one size or each of its own."""
+    return np.flatnonzero((offset < 0) | (nbytes < 0) | (offset > file_size - nbytes))
+
+
 def check_inside(index: ChunkIndex, dataset: Any, file_size: int) -> None:
     """Refuse an index that leads out of the file."""
-    beyond = np.flatnonzero((index.offset < 0) | (index.nbytes < 0) | (index.offset > file_size - index.nbytes))
+    beyond = beyond_end(index.offset, index.nbytes, file_size)
     if len(beyond) == 0:
         return
     first = int(beyond[0])

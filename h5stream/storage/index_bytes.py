@@ -14,12 +14,7 @@ from typing import Any
 import numpy as np
 
 from h5stream.compiled.jit import jit, jit_inner
-from h5stream.storage.header_bytes import (
-    BTREE_1,
-    FIXED_ARRAY,
-    IMPLICIT,
-    SINGLE,
-)
+from h5stream.storage.header_bytes import BTREE_1, FIXED_ARRAY, IMPLICIT, SINGLE
 from h5stream.storage.metadata_bytes import (
     FILE_NBYTES,
     LENGTH_NBYTES,

@@ -14,17 +14,7 @@ import numpy as np
 
 from h5stream.compiled.instructions import copy_bytes
 from h5stream.compiled.jit import jit, jit_inner
-from h5stream.storage.header_bytes import (
-    ABSENT,
-    ASK,
-    BLOCKS,
-    IS_GROUP,
-    LINK_INFO,
-    SYMBOL_TABLE,
-    USED,
-    prefix,
-    scan,
-)
+from h5stream.storage.header_bytes import ABSENT, ASK, BLOCKS, IS_GROUP, LINK_INFO, SYMBOL_TABLE, USED, prefix, scan
 from h5stream.storage.heap_bytes import collect_records, find_in_heap, load_heap
 from h5stream.storage.index_bytes import NODE_NBYTES, open_node
 from h5stream.storage.metadata_bytes import (

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from h5stream.errors import FieldLengthError
 from h5stream.storage import whereabouts
 from h5stream.storage.header_bytes import CHUNKED, CONTIGUOUS
-from h5stream.storage.headers import chunks_of
-from h5stream.storage.index import ChunkIndex, found_chunks, offset_of
+from h5stream.storage.headers import Headers, chunks_of
+from h5stream.storage.index import ChunkIndex, beyond_end, found_chunks, offset_of
 from h5stream.storage.layout import DECODED, DIRECT, DatasetPart
 from h5stream.storage.metadata_bytes import NOWHERE
 from h5stream.storage.names import Names
@@ -26,6 +26,8 @@ from h5stream.storage.rowbox import column_pieces
 from h5stream.storage.whereabouts import RawFile
 
 Ints = NDArray[np.int64]
+Owned = tuple[Ints, Ints, Ints, Ints, Ints]
+"""Of chunks: object, number, offset, bytes, filter mask."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,9 +176,9 @@ def _by_first_offset(stored: Stored) -> Ints:
 
 
 def _check_inside(raw: RawFile, part: DatasetPart) -> None:
-    size, index = raw.superblock.file_nbytes, part.index
+    index = part.index
     assert index is not None
-    if ((index.offset < 0) | (index.nbytes < 0) | (index.offset + index.nbytes > size)).any():
+    if len(beyond_end(index.offset, index.nbytes, raw.superblock.file_nbytes)):
         raise FieldLengthError(
             f"{raw.file.filename!r}: bytes of {part.objects[0]!r}, or of one that is stored like it, are said to lie "
             "beyond the file's end",
@@ -251,30 +253,15 @@ def _from_bytes(raw: RawFile, names: Sequence[str], addresses: Ints) -> tuple[li
     rest = headers.dims[:, 1:] if headers.dims.shape[1] > 1 else headers.dims[:, :0]
     usual = (headers.kind >= 0) & (headers.rank > 0) & (rest == rest[0]).all(axis=1)
     for kind in np.unique(headers.kind[usual]).tolist():
-        which = np.flatnonzero(usual & (headers.kind == kind))
-        layout = int(headers.layout[which[0]])
-        if layout == CONTIGUOUS:
-            there = np.flatnonzero(headers.address[which] != NOWHERE)
-            owner, number, offset = there, np.zeros_like(there), headers.address[which[there]]
-            nbytes, mask = headers.nbytes[which[there]], np.zeros_like(there)
-            wanted = (
-                headers.dims[which].prod(axis=1, where=headers.dims[which] > 0) * headers.kinds.element_nbytes[kind]
-            )
-            if (nbytes != wanted[there]).any():
-                continue
-        elif layout == CHUNKED:
-            chunks = chunks_of(raw.given, headers, which)
-            which = which[chunks.understood]
-            owner, number = np.searchsorted(which, chunks.owner), chunks.number
-            offset, nbytes, mask = chunks.offset, chunks.nbytes, chunks.filter_mask.astype(np.int64)
-        else:
-            continue
+        which, (owner, number, offset, nbytes, mask) = owned_chunks(
+            raw.given, headers, np.flatnonzero(usual & (headers.kind == kind))
+        )
         if not len(which):
             continue
         one = Stored(
             which=which,
             rows=headers.dims[which, 0],
-            owner=owner,
+            owner=np.searchsorted(which, owner),
             number=number,
             offset=offset,
             nbytes=nbytes,
@@ -284,6 +271,24 @@ def _from_bytes(raw: RawFile, names: Sequence[str], addresses: Ints) -> tuple[li
             found.append(one)
             left[which] = False
     return found, np.flatnonzero(left)
+
+
+def owned_chunks(givens: Ints, headers: Headers, which: Ints) -> tuple[Ints, Owned]:
+    """Give which of some objects of one kind are understood from their headers, and where their chunks lie."""
+    layout = headers.layout[which[0]] if len(which) else -1
+    if layout == CONTIGUOUS:
+        dims, element_nbytes = headers.dims[which], headers.kinds.element_nbytes[headers.kind[which[0]]]
+        is_whole = headers.nbytes[which] == dims.prod(axis=1, where=dims > 0) * element_nbytes
+        which = which[is_whole | (headers.address[which] == NOWHERE)]
+        owner = which[headers.address[which] != NOWHERE]
+        zeros = np.zeros_like(owner)
+        return which, (owner, zeros, headers.address[owner], headers.nbytes[owner], zeros)
+    if layout != CHUNKED:
+        none = which[:0]
+        return none, (none, none, none, none, none)
+    chunks = chunks_of(givens, headers, which)
+    mask = chunks.filter_mask.astype(np.int64)
+    return which[chunks.understood], (chunks.owner, chunks.number, chunks.offset, chunks.nbytes, mask)
 
 
 def _agrees(raw: RawFile, names: Sequence[str], stored: Stored, k: int) -> bool:

@@ -25,7 +25,7 @@ from h5stream.storage.field_reader import FieldReader
 from h5stream.storage.fields import Field, SampleShape
 from h5stream.storage.header_bytes import COMPACT, CONTIGUOUS
 from h5stream.storage.headers import Headers, chunks_of
-from h5stream.storage.index import ChunkIndex, found_chunks, offset_of
+from h5stream.storage.index import ChunkIndex, beyond_end, found_chunks, offset_of
 from h5stream.storage.layout import DECODED, DIRECT, DatasetPart, Target
 from h5stream.storage.lookups import LookedUp
 from h5stream.storage.metadata_bytes import NOWHERE
@@ -34,7 +34,7 @@ from h5stream.storage.nearest import did_you_mean
 from h5stream.storage.object_rows import object_rows
 from h5stream.storage.object_values import part_of_bytes
 from h5stream.storage.places import OpenFile
-from h5stream.storage.rowbox import Columns, column_pieces
+from h5stream.storage.rowbox import column_pieces
 from h5stream.storage.whereabouts import RawFile
 
 Ints = NDArray[np.int64]
@@ -103,24 +103,10 @@ def merged(
             parts.append(part_of_bytes(raw, part.file, row_start, every, [*part.targets], addresses[suffix]))
             continue
         index = _index_of(raw, part, names, suffix, addresses[suffix])
-        columns = columns_of(part)
-        parts.append(
-            replace(
-                part,
-                path=f"{names[0]}{suffix}",
-                rows=len(names),
-                row_start=row_start,
-                chunk_rows=1,
-                index=index,
-                columns=columns,
-                pieces=column_pieces(part.shape, index.chunk_shape[1:], columns),
-                targets=_targets(raw, part, number, index, names, addresses[suffix], describe),
-                shape=index.shape,
-                along=(),
-                objects=paths,
-                asked=int(raw.catalogue.arrays[f"{suffix} asked"][0]),
-            )
-        )
+        targets = _targets(raw, part, number, index, names, addresses[suffix], describe)
+        asked = int(raw.catalogue.arrays[f"{suffix} asked"][0])
+        one = replace(part, path=f"{names[0]}{suffix}", row_start=row_start, objects=paths, asked=asked)
+        parts.append(as_rows(one, index, targets))
     if len(names) >= whereabouts.MANY and not raw.catalogue.is_kept:
         raw.catalogue.put_texts("names", paths)
     return _by_address(replace(first, rows=len(names), parts=tuple(parts)))
@@ -197,10 +183,13 @@ def _with_rows(part: DatasetPart, row: Ints, by_row: Ints, names: Names) -> Data
     )
 
 
-def columns_of(part: DatasetPart) -> Columns:
-    """Give what is wanted of an object along each of its axes; None for all of it."""
+def as_rows(part: DatasetPart, index: ChunkIndex, targets: tuple[Target, ...]) -> DatasetPart:
+    """Give the part whose rows are datasets like that of the first object, of which the same is wanted of each."""
     wanted = tuple(list(along.offsets) for along in part.along)
-    return None if wanted == tuple(list(range(count)) for count in part.shape) else wanted
+    columns = None if wanted == tuple(list(range(count)) for count in part.shape) else wanted
+    pieces, rows = column_pieces(part.shape, index.chunk_shape[1:], columns), index.shape[0]
+    part = replace(part, rows=rows, chunk_rows=1, index=index, columns=columns, pieces=pieces, targets=targets)
+    return replace(part, shape=index.shape, along=())
 
 
 def _index_of(raw: RawFile, part: DatasetPart, names: Sequence[str], suffix: str, addresses: Ints) -> ChunkIndex:
@@ -221,19 +210,8 @@ def _index_of(raw: RawFile, part: DatasetPart, names: Sequence[str], suffix: str
     for k in whereabouts.checked(len(names), is_kept=kept is not None):
         if alike[k]:
             like.compare(raw, k, names[k] + suffix, parts[0])
-    numbers, offset, nbytes, mask = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-    order = np.argsort(numbers, kind="stable")
-    found = ChunkIndex(
-        shape=(len(names), *first.shape),
-        chunk_shape=(1, *first.chunk_shape),
-        grid=(len(names), *first.grid),
-        numbers=numbers[order],
-        offset=offset[order],
-        nbytes=nbytes[order],
-        filter_mask=mask[order].astype(np.uint32),
-    )
-    size = raw.superblock.file_nbytes
-    beyond = np.flatnonzero((found.offset < 0) | (found.nbytes < 0) | (found.offset + found.nbytes > size))
+    found = like.index(len(names), in_order(parts))
+    beyond = beyond_end(found.offset, found.nbytes, raw.superblock.file_nbytes)
     if len(beyond):
         name = names[int(found.numbers[beyond[0]]) // first.chunks]
         raise FieldLengthError(
@@ -244,6 +222,14 @@ def _index_of(raw: RawFile, part: DatasetPart, names: Sequence[str], suffix: str
         arrays |= {f"{suffix} {name}": getattr(found, name) for name in KEPT}
         arrays[f"{suffix} asked"] = np.array([len(asked) if len(names) >= whereabouts.MANY else 0])
     return found
+
+
+def in_order(several: list[Columns4]) -> Columns4:
+    """Put chunks together, by their numbers."""
+    columns = [np.concatenate(each) for each in zip(*several, strict=True)]
+    order = np.argsort(columns[0], kind="stable")
+    numbers, offset, nbytes, mask = (column[order] for column in columns)
+    return numbers, offset, nbytes, mask
 
 
 KEPT = ("numbers", "offset", "nbytes", "filter_mask")
@@ -286,7 +272,7 @@ class Like:
 
     def __init__(self, whole: Any, part: DatasetPart) -> None:
         assert part.index is not None
-        self.first, self.across = whole.name, part.index.chunks
+        self.first, self.across, self._index = whole.name, part.index.chunks, part.index
         cuts = np.arange(self.across, dtype=np.int64)
         row_nbytes = part.stored_element_nbytes * int(np.prod(part.index.shape[1:], dtype=object))
         self.cuts, self.cut_nbytes = cuts, cuts * (part.index.chunk_shape[0] * row_nbytes)
@@ -297,6 +283,19 @@ class Like:
         self.layout, self.chunks, self.filters = _stored_as(creation)
         if self.layout == h5py.h5d.COMPACT:  # libhdf5 does not tell where these lie
             raise UnlikeError(self.first)
+
+    def index(self, count: int, chunks: Columns4) -> ChunkIndex:
+        """Give the index of the chunks of so many."""
+        first, (numbers, offset, nbytes, mask) = self._index, chunks
+        return ChunkIndex(
+            shape=(count, *first.shape),
+            chunk_shape=(1, *first.chunk_shape),
+            grid=(count, *first.grid),
+            numbers=numbers,
+            offset=offset,
+            nbytes=nbytes,
+            filter_mask=mask.astype(np.uint32),
+        )
 
     def check(self, opened: Any, name: str, first: str, path: str) -> None:
         """Refuse a dataset that is unlike the first."""
@@ -355,10 +354,13 @@ class Like:
 
     def compare(self, raw: RawFile, k: int, name: str, found: Columns4) -> None:
         """Refuse what was found from the file's bytes if libhdf5 sees it otherwise."""
-        said = self.asked(raw, k, name)
-        ours = slice(*np.searchsorted(found[0], [k * self.across, (k + 1) * self.across]).tolist())
-        if not all(np.array_equal(a[ours], b) for a, b in zip(found, said, strict=True)):
+        if not self.agree(k, found, self.asked(raw, k, name)):
             raise UnlikeError(name)
+
+    def agree(self, k: int, found: Columns4, said: Columns4) -> bool:
+        """Tell whether libhdf5 says of one object's chunks what was found."""
+        ours = slice(*np.searchsorted(found[0], [k * self.across, (k + 1) * self.across]).tolist())
+        return all(np.array_equal(a[ours], b) for a, b in zip(found, said, strict=True))
 
 
 class UnlikeError(Exception):

@@ -45,10 +45,7 @@ from h5stream.storage.field_reader import FieldReader
 from h5stream.storage.fields import Asked, Field, Fields, SampleShape, Source, read_request, sample_shape
 from h5stream.storage.groups import FILES, edges_in, groups_of
 from h5stream.storage.image_sizes import with_image_sizes
-from h5stream.storage.layout import (
-    FieldLayout,
-    SampleLayout,
-)
+from h5stream.storage.layout import FieldLayout, SampleLayout
 from h5stream.storage.lookups import LookedUp, forget, shared
 from h5stream.storage.names import Names
 from h5stream.storage.objects import attributes_of, objects_of
@@ -321,9 +318,7 @@ def _of_each_group(error: FieldNotFoundError, samples: SampleKind | None) -> Fie
         "Objects(..., missing='skip')" if isinstance(samples, Objects) else "a narrower pattern, or a list of names,"
     )
     return FieldNotFoundError(
-        f"{error} {what} needs the field; {way_out} leaves others out",
-        field=error.field,
-        file=error.file,
+        f"{error} {what} needs the field; {way_out} leaves others out", field=error.field, file=error.file
     )
 
 

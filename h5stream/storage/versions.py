@@ -8,15 +8,7 @@ import h5py
 import hdf5plugin
 
 # Filters of libhdf5 and h5py themselves; the others come with hdf5plugin.
-_BUILT_IN = {
-    1: "deflate",
-    2: "shuffle",
-    3: "fletcher32",
-    4: "szip",
-    5: "nbit",
-    6: "scaleoffset",
-    32000: "lzf",
-}
+_BUILT_IN = {1: "deflate", 2: "shuffle", 3: "fletcher32", 4: "szip", 5: "nbit", 6: "scaleoffset", 32000: "lzf"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,11 +55,7 @@ class RawFile:
     """
 
     def __init__(
-        self,
-        file: Any,
-        guard: Guard | None = None,
-        attributes: Sequence[str] = (),
-        catalogue: Catalogue | None = None,
+        self, file: Any, guard: Guard | None = None, attributes: Sequence[str] = (), catalogue: Catalogue | None = None
     ) -> None:
         self.file, self.guard, self.attributes = file, guard, attributes
         self.catalogue = catalogue or Catalogue()

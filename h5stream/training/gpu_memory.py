@@ -79,12 +79,7 @@ def gpu_memory(
         ),
         caveats=_caveats(parts["activation_bytes"]),
         figures=parts
-        | {
-            "total_bytes": total,
-            "capacity_bytes": capacity,
-            "largest_batch_size": largest,
-            "fits": total <= capacity,
-        },
+        | {"total_bytes": total, "capacity_bytes": capacity, "largest_batch_size": largest, "fits": total <= capacity},
     )
 
 

@@ -8,12 +8,7 @@ from h5stream.advice.waiting import NOT_WAITING, WAITING
 from h5stream.errors import OptionError
 from h5stream.training.presets import GpuPreset, Setting
 
-_FASTER_PRECISION = {
-    "fp32": "tf32, then bf16 autocast",
-    "tf32": "bf16 autocast",
-    "fp16": "fp16",
-    "bf16": "bf16",
-}
+_FASTER_PRECISION = {"fp32": "tf32, then bf16 autocast", "tf32": "bf16 autocast", "fp16": "fp16", "bf16": "bf16"}
 
 
 def what_to_try_first(
@@ -56,10 +51,7 @@ def what_to_try_first(
     lines = [
         line
         for place, turn in enumerate(chosen, 1)
-        for line in (
-            f"{place}. {turn.knob}: {turn.present} -> {turn.try_next}",
-            f"   {turn.why}; stop {turn.stop}",
-        )
+        for line in (f"{place}. {turn.knob}: {turn.present} -> {turn.try_next}", f"   {turn.why}; stop {turn.stop}")
     ]
     return Suggestion(
         title="What to try first",

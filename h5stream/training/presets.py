@@ -241,11 +241,5 @@ def validation_batch(batch_size: int, *, rule: str = "half") -> Suggestion:
         ),
         caveats=("a mean of batch means weighs a smaller last batch too much: sum over rows, then divide",),
         sources=("half: HDF5 trainer, 4096 beside 8192", "twice: fine-tuner on 8 GB, 192 beside 96"),
-        figures={
-            "training_batch_size": batch_size,
-            "half": half,
-            "twice": twice,
-            "rule": rule,
-            "batch_size": chosen,
-        },
+        figures={"training_batch_size": batch_size, "half": half, "twice": twice, "rule": rule, "batch_size": chosen},
     )

@@ -16,9 +16,9 @@ from h5stream.space import Space, measure, refusal, what_fits
 from h5stream.staging import stage
 from h5stream.staging.checksum import block_count, combine
 from h5stream.staging.folder import new_session
-from h5stream.staging.gain import Place, little_gain
 from h5stream.staging.layout import Group, Member, SourceVersion, Standing, choose_prefix, prefixes
 from h5stream.staging.manifest import Entry, from_json, to_json
+from h5stream.staging.run import Place, little_gain
 
 DISK = Place(device=1, mount=Mount(kind="ext4", point="/"), rotates=False)
 RAM = Place(device=2, mount=Mount(kind="tmpfs", point="/x"), rotates=None)

@@ -98,13 +98,17 @@ class ChunkTask:
     def land(self, stored: Iterator[Bytes], destination: Destination, tools: Tools) -> None:
         """Decode and scatter one chunk after the other."""
         self.fill_missing(destination, tools)
+        for k, data, shuffled, since in self.decoded(stored, tools):
+            self.scatter(k, data, shuffled, destination, tools)
+            tools.tally.scattered(since)
+
+    def decoded(self, stored: Iterator[Bytes], tools: Tools) -> Iterator[tuple[int, Bytes, int, int]]:
+        """Decode one chunk after the other: its place, what `decode` gives of it, and when that was done."""
         for start, stop, group in self.groups(stored):
-            since = clock()
             for k in range(start, stop):
+                since = clock()
                 data, shuffled = self.decode(k, self.bytes_of(k, start, group), tools)
-                since = tools.tally.decoded(since, data.nbytes)
-                self.scatter(k, data, shuffled, destination, tools)
-                since = tools.tally.scattered(since)
+                yield k, data, shuffled, tools.tally.decoded(since, data.nbytes)
 
     def groups(self, stored: Iterator[Bytes]) -> Iterator[tuple[int, int, Bytes]]:
         """Give what was read together: first chunk, last (exclusive), and their bytes with the gaps between them."""

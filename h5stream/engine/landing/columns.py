@@ -71,8 +71,7 @@ class Columns:
         for field, layout, column in self._columns:
             values = column.of(numbers, rows, placement.drawn)
             if layout.kind == "object":
-                for value, batch, within in zip(values, placement.batch, placement.within, strict=True):
-                    destination.objects[int(batch)][field][int(within)] = value
+                destination.put(field, placement, values)
                 continue
             dense = np.ascontiguousarray(values, dtype=layout.dtype).reshape(-1).view(np.uint8)
             nbytes = layout.row_nbytes

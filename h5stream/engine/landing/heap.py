@@ -91,10 +91,7 @@ class HeapTask(LandingTask):
         chosen = rows if every is None else columns_of(every[rows], self.part.columns)
         values = self._values(chosen, rows, tools)
         since = clock()
-        for value, batch, within in zip(
-            values, self.placement.batch.tolist(), self.placement.within.tolist(), strict=True
-        ):
-            destination.objects[batch][field][within] = object_value(value)
+        destination.put(field, self.placement, map(object_value, values))
         tools.tally.scattered(since)
 
     def _values(self, chosen: Ints, rows: Ints, tools: Tools) -> Any:

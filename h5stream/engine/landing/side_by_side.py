@@ -35,13 +35,9 @@ class SideBySideTask(ChunkTask):
         """Decode one chunk after the other, and scatter neighbours together."""
         neighbours = _Neighbours(self, destination, tools)
         self.fill_missing(destination, tools)
-        for start, stop, group in self.groups(stored):
-            since = clock()
-            for k in range(start, stop):
-                data, shuffled = self.decode(k, self.bytes_of(k, start, group), tools)
-                since = tools.tally.decoded(since, data.nbytes)
-                neighbours.add(k, data, shuffled)
-                since = tools.tally.scattered(since)
+        for k, data, shuffled, since in self.decoded(stored, tools):
+            neighbours.add(k, data, shuffled)
+            tools.tally.scattered(since)
         since = clock()
         neighbours.scatter()
         tools.tally.scattered(since)

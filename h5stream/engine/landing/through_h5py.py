@@ -69,8 +69,7 @@ class H5pyTask(LandingTask):
         """Put a field of rows, of which the first is row `first` of its chunk, in their places."""
         layout = self.fields[target.field]
         if layout.kind == "object":
-            for row, batch, within in zip(wanted.rows, wanted.batch, wanted.within, strict=True):
-                destination.objects[int(batch)][target.field][int(within)] = rows[int(row) - first]
+            destination.put(target.field, wanted, (rows[row - first] for row in wanted.rows.tolist()))
             return
         dense = np.ascontiguousarray(target.taken(rows), dtype=layout.dtype).reshape(-1).view(np.uint8)
         if dense.nbytes == 0:
