@@ -29,6 +29,7 @@ from h5stream.compiled.instructions import (
     prefetch,
     read_at,
     stream_line,
+    stream_line_of_16,
     stream_planes_2,
     stream_planes_4,
     stream_planes_8,
@@ -241,6 +242,10 @@ def gather_planes_stack(source, planes, count, chunk_nbytes, chunks, out):
         gather_planes(part, planes, count, out[c * count * width : (c + 1) * count * width])
 
 
+_SHORT_NBYTES = 128
+"""Runs of up to so many bytes are copied 16 at a time, which takes less than a call of the C library's memcpy."""
+
+
 @jit
 def scatter_side_by_side(
     source, chunk_nbytes, pieces, source_stride, first_into, count, in_rows, batch, within, slots, offset, row_nbytes
@@ -253,12 +258,19 @@ def scatter_side_by_side(
     for i in range(in_rows.shape[0]):
         row = source + in_rows[i] * source_stride
         place = slots[batch[i]] + offset + within[i] * row_nbytes + first_into
-        if count == 16:
-            for p in range(pieces):
-                copy_16(place + p * 16, row + p * chunk_nbytes)
+        if count == 16 and place % LINE == 0 and pieces % 4 == 0:
+            for p in range(0, pieces, 4):
+                stream_line_of_16(place + p * 16, row + p * chunk_nbytes, chunk_nbytes)
         else:
             for p in range(pieces):
-                copy_bytes(place + p * count, row + p * chunk_nbytes, count)
+                done, to_end = 0, (pieces - p) * count
+                while done < count and count <= _SHORT_NBYTES and done + 16 <= to_end:
+                    # What is copied too much lies in the next chunk's memory, and is overwritten with its bytes.
+                    copy_16(place + p * count + done, row + p * chunk_nbytes + done)
+                    done += 16
+                if done < count:
+                    copy_bytes(place + p * count + done, row + p * chunk_nbytes + done, count - done)
+    fence()
 
 
 @jit
