@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,11 +40,12 @@ class Outcome:
     peak_nbytes: int = 0
 
 
-def run_child(arguments: list[str], timeout_s: float) -> Outcome:
-    """Run ``python -m`` with arguments and give the JSON that it printed last."""
+def run_child(arguments: list[str], timeout_s: float, environment: Mapping[str, str] | None = None) -> Outcome:
+    """Run ``python -m`` with arguments, perhaps with more variables, and give the JSON that it printed last."""
     process = subprocess.Popen(
         [sys.executable, "-m", *arguments],
         cwd=ROOT,
+        env=os.environ | dict(environment or {}),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

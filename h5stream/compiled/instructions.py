@@ -70,6 +70,29 @@ def copy_16(typingctx: Any, target: Any, source: Any) -> Any:
 
 
 @intrinsic
+def stream_line_of_16(typingctx: Any, target: Any, source: Any, stride: Any) -> Any:
+    """Copy four runs of 16 bytes, so far from one another, to one cache line at an aligned address, past the cache."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        run, number = ir.VectorType(_BYTE, 16), ir.IntType(32)
+        runs, address = [], args[1]
+        for _ in range(4):
+            value = builder.load(builder.inttoptr(address, run.as_pointer()))
+            value.align = 1
+            runs.append(value)
+            address = builder.add(address, args[2])
+        first, last = (
+            builder.shuffle_vector(one, other, ir.Constant(ir.VectorType(number, 32), [*range(32)]))
+            for one, other in (runs[:2], runs[2:])
+        )
+        line = builder.shuffle_vector(first, last, ir.Constant(ir.VectorType(number, LINE), [*range(LINE)]))
+        _store_past_cache(builder, line, args[0])
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), generate
+
+
+@intrinsic
 def prefetch(typingctx: Any, address: Any) -> Any:
     """Ask for the cache line at an address; one that is not mapped is ignored."""
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from numba import njit, types
+from numba.core.runtime import rtsys
 
 if logging.getLogger("numba").level == logging.NOTSET:
     # At the root's level DEBUG, as of `logging.basicConfig(level=DEBUG)`, numba tells every bytecode that it compiles.
@@ -22,7 +23,7 @@ def jit(function, **more):
     """Compile a kernel at its first call; keep what was compiled for other processes where there is a place for it."""
     options = _OPTIONS | more
     try:
-        return _date_by_all(_name_files_apart(njit(cache=True, **options)(function)))
+        return _load_alone(_date_by_all(_name_files_apart(njit(cache=True, **options)(function))))
     except RuntimeError:  # neither beside the module nor in a home folder may be written; `h5stream doctor` says so
         return njit(**options)(function)
 
@@ -75,6 +76,26 @@ def _date_by_all(kernel):
     files: Any = getattr(getattr(kernel, "_cache", None), "_cache_file", None)
     if hasattr(files, "_source_stamp"):
         files._source_stamp = (files._source_stamp, _stamps())
+    return kernel
+
+
+def _load_alone(kernel):
+    """Let what was compiled be loaded without all that numba knows of compiling, which takes 0.1 s longer.
+
+    numba registers every function and type of Python and NumPy before it loads the first kernel; whoever compiles
+    registers them first anyway (``numba/core/compiler.py``, ``CompilerBase``). What runs needs the runtime alone.
+    Source: ``numba/core/caching.py``, ``Cache.load_overload``; where it is built otherwise, nothing is changed.
+    """
+    cache: Any = getattr(kernel, "_cache", None)
+    if not hasattr(cache, "_load_overload") or not hasattr(cache, "_guard_against_spurious_io_errors"):
+        return kernel
+
+    def load_overload(signature, target_context):
+        rtsys.initialize(target_context)
+        with cache._guard_against_spurious_io_errors():
+            return cache._load_overload(signature, target_context)
+
+    cache.load_overload = load_overload
     return kernel
 
 
