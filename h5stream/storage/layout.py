@@ -550,9 +550,11 @@ class SampleLayout:
         key = volume.copy()
         for axis, along in enumerate(self.leading[0].along):
             if along.origin is not None:
-                sizes = np.array([_block_size(part, axis) for part in self.leading])
-                most = max(-(-part.shape[axis] // size) for part, size in zip(self.leading, sizes, strict=True))
-                key = key * int(most) + np.clip(along.begins(origins), 0, None) // sizes[volume]
+                span, elements = along.span, np.array([part.shape[axis] for part in self.leading])
+                sizes = np.array([_block_size(part, axis, span) for part in self.leading])
+                key = (
+                    key * int((-(-elements // sizes)).max()) + np.clip(along.begins(origins), 0, None) // sizes[volume]
+                )
         return key
 
     @property
@@ -621,10 +623,10 @@ def _blocks_of_objects(
     return np.asarray(numbers, dtype=np.int64).reshape(-1)
 
 
-def _block_size(part: DatasetPart, axis: int) -> int:
+def _block_size(part: DatasetPart, axis: int, span: int) -> int:
     """Give the elements along an axis that boxes of one block begin in: a chunk's, or fewer where none is decoded."""
     size = part.grid_shape[axis]
-    return size if part.access != DIRECT else min(size, BOXES_IN_BLOCK * part.along[axis].span)
+    return size if part.access != DIRECT else min(size, BOXES_IN_BLOCK * span)
 
 
 def _pick(entry: Any, values: Sequence[Any]) -> Any:
