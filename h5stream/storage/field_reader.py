@@ -206,6 +206,8 @@ class FieldReader:
             return self._look_up_objects(place, field, lengths)
         if field.decode and self._is_object:
             return self._add_bytes_of_object(field, lengths)
+        if field.has_own_shape:
+            return self._add_arrays(place, field, lengths)
         if field.ragged is not None and not field.decode:
             return (self._add_rows_of_object if self._is_object else self._add_values)(place, field, lengths)
         if field.repeat or self._is_attribute(field.name):
@@ -235,6 +237,29 @@ class FieldReader:
         key = (where.number, dataset_path, repr(columns), taken.steps, at, field.pad, along, field.decode, field.length)
         group = self.groups.setdefault(key, (where, columns, field.name, along, []))
         return self._entry(dataset, dataset_path, field, taken, member, group[-1])
+
+    def _add_arrays(self, place: int, field: Field, lengths: dict[str, int]) -> Any:
+        """Add a field of which each sample has a shape of its own, and the shape that those of this part have."""
+        if self._extents is None or not (self._is_object or self._extents.takes_points):
+            raise OptionError(
+                f"Field({field.name!r}, ragged='arrays') is for whole objects, samples=Objects(...), or for rows of "
+                "files or groups, samples=Rows(of='files') or Rows(of='*')"
+            )
+        entry = self._add(place, with_form(field, None), lengths)
+        if not isinstance(entry, int) or self.fields[entry].kind != "array" or any(n == entry for n, _ in self.once):
+            raise UnsupportedFieldError(
+                f"{self.identity.path!r}: field {field.name!r}: ragged='arrays' takes numbers along axes, and no "
+                "compounds, strings or single values; name a member, or leave it out",
+                field=field.name,
+                file=self.identity.path,
+            )
+        shape = np.array(self.fields[entry].row_shape, dtype=np.int64)
+        self.fields[entry] = replace(self.fields[entry], shapes=len(self.fields))
+        self.once.append((len(self.fields), shape))
+        self.fields.append(
+            FieldLayout(name=f"shape of {field.name}", kind="array", dtype=shape.dtype, row_shape=shape.shape)
+        )
+        return entry
 
     def _rows_taken(self, dataset: Any, field: Field, member: tuple[str, ...]) -> _Taken:
         """Give what a sample that is a row, or several, takes."""

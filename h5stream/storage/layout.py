@@ -98,6 +98,8 @@ class FieldLayout:
         Where its bytes are encoded images, what is known of these.
     normalise : Normalisation or None
         What is done to its numbers in a batch.
+    shapes : int or None
+        Where each sample has a shape of its own, the number of the field that says which; `row_shape` holds any then.
     """
 
     name: str
@@ -114,6 +116,7 @@ class FieldLayout:
     unit: str = ""
     images: Images | None = None
     normalise: Normalisation | None = None
+    shapes: int | None = None
 
     @property
     def row_nbytes(self) -> int:
