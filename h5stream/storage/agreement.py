@@ -112,7 +112,10 @@ def _hint(a: FieldLayout, b: FieldLayout) -> str:
     if len(unlike) != 1 or unlike[0] < inner:
         return ""
     axis = unlike[0] + 1 - inner
-    return f". They differ along axis {axis}: if that is time, Sequences(..., axis={axis}) makes samples along it"
+    return (
+        f". They differ along axis {axis}: if that is time, Sequences(..., axis={axis}) makes samples along it; else "
+        "Field(..., ragged='arrays') with samples=Rows(of=...) gives each row in its own shape"
+    )
 
 
 def _words(field: FieldLayout) -> str:

@@ -270,7 +270,7 @@ class DatasetPart:
             parts = -(-self.chunk_nbytes // BLOCK_NBYTES)
         return max(1, -(-self.chunk_rows // parts))
 
-    def with_fields(self, place: Mapping[int, int]) -> DatasetPart:
+    def with_fields(self, place: Mapping[int | None, int]) -> DatasetPart:
         """Give the part with the targets of some fields alone, whose new numbers are given by the old ones."""
         targets = (replace(target, field=place[target.field]) for target in self.targets if target.field in place)
         return replace(self, targets=tuple(targets))
@@ -413,11 +413,11 @@ class SampleLayout:
             small = min(range(aligned), key=lambda n: self.datasets[n][0].stored_row_nbytes)
             wanted += [target.field for target in self.datasets[small][0].targets[:1]]
             kept.add(small)
-        place = {number: k for k, number in enumerate(wanted)}
+        place: dict[int | None, int] = {number: k for k, number in enumerate(wanted)}
         listed = sorted(kept)
         return replace(
             self,
-            fields=tuple(self.fields[number] for number in wanted),
+            fields=tuple(replace(self.fields[n], shapes=place.get(self.fields[n].shapes)) for n in wanted),
             datasets=tuple(tuple(part.with_fields(place) for part in self.datasets[n]) for n in listed),
             shape=SampleShape(
                 kind="dict", keys=tuple(map(str, wanted)), fields=tuple(Field(self.fields[n].name) for n in wanted)
