@@ -172,7 +172,9 @@ def _chosen(layout: SampleLayout, names: Any) -> dict[str, Any]:
         every |= _entries(layout, key, entry)
     if names is None:
         fields = {name: layout.fields[_numbers_of(one)[0]] for name, one in every.items()}
-        return {name: one for name, one in every.items() if fields[name].dtype.kind != "c" and fields[name].shapes is None}
+        return {
+            name: one for name, one in every.items() if fields[name].dtype.kind != "c" and fields[name].shapes is None
+        }
     wanted = [names] if isinstance(names, str) else list(names)
     for name in wanted:
         if name not in every:

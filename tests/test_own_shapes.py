@@ -73,7 +73,9 @@ def test_python_for_each_sample_gets_it_in_its_shape(paths):
     options = {"sample_transform": mean_of, "sample_workers": 1}
     fields = {"x": ARRAYS, "n": "n"}
     with H5StreamLoader(paths, 3, shuffle=True, samples=Objects("data/*"), fields=fields, **options) as loader:
-        found = {n: mean for batch in loader for n, mean in zip(batch["n"].tolist(), batch["mean"].tolist(), strict=True)}
+        found = {
+            n: mean for batch in loader for n, mean in zip(batch["n"].tolist(), batch["mean"].tolist(), strict=True)
+        }
     assert found == {n: pytest.approx(values.mean()) for n, values in whole.items()}
 
 

@@ -22,7 +22,7 @@ from h5stream.samples.columns import (
     Values,
 )
 from h5stream.samples.objects import Objects
-from h5stream.samples.segments import Bounds
+from h5stream.samples.segments import Bounds, Said
 from h5stream.samples.sequences import Sequences
 from h5stream.samples.space import steps_of
 from h5stream.samples.stretches import DENSE, Ragged, Stretches, names_of, samples_said
@@ -111,16 +111,12 @@ class FieldReader:
                 f"{self.identity.path!r}: none of the fields {', '.join(map(repr, shape.keys))} says how many samples "
                 "there are; name at least one dataset with an axis of rows"
             )
-        if len(set(lengths.values())) > 1:
-            listing = ", ".join(f"{name!r} has {rows:,}" for name, rows in lengths.items())
-            raise FieldLengthError(
-                f"{self.identity.path!r}: the fields of a sample must agree in rows, but {listing}; "
-                "name fields of one length; Field(..., repeat=True) is what a file or a group has once",
-                file=self.identity.path,
-            )
+        rows = self._agreed(lengths)
         for one in self._stretches:
-            one.known.add_stretches(one.values, next(iter(lengths.values())), one.first, self.identity.path)
+            one.known.add_stretches(one.values, rows, one.first, self.identity.path)
         parts = tuple(self._with_lengths(self._parts.part(*group)) for group in self.groups.values())
+        if self._cuts:
+            parts = tuple(replace(part, rows=rows) for part in parts)
         parts = (*parts, *self._bytes)
         if not parts and self._stretches:
             name = names_of(self._stretches[0].said)[0]
@@ -128,16 +124,36 @@ class FieldReader:
         elif not parts and self._valued:
             parts = (self._rows_alone(*self._valued[0], lengths),)
         elif not parts and self.whole:
-            parts = (replace(self.whole[0], rows=next(iter(lengths.values())), pieces=(), targets=()),)
+            parts = (replace(self.whole[0], rows=rows, pieces=(), targets=()),)
         elif not parts and self._is_object:
             parts = (self._nothing(),)
         return FileParts(
-            rows=next(iter(lengths.values())),
+            rows=rows,
             fields=tuple(replace(field, name=field.name.removeprefix(f"{group}/")) for field in self.fields),
             parts=parts,
             entries=tuple(entries),
             once=tuple(self.once),
         )
+
+    @property
+    def _cuts(self) -> bool:
+        """Whether fields are cut to as many rows as the shortest has."""
+        samples = self.sequences
+        return isinstance(samples, Sequences) and samples.lengths == "shortest" and self._extents is None
+
+    def _agreed(self, lengths: dict[str, int]) -> int:
+        """Give the rows that fields agree in, by the rows of each."""
+        if len(set(lengths.values())) > 1 and not self._cuts:
+            samples = self.sequences
+            is_whole = isinstance(samples, Sequences) and samples.axis == 0 and not isinstance(samples.of, Said)
+            way_out = ", and Sequences(..., lengths='shortest') leaves out rows that some lack" if is_whole else ""
+            listing = ", ".join(f"{name!r} has {rows:,}" for name, rows in lengths.items())
+            raise FieldLengthError(
+                f"{self.identity.path!r}: the fields of a sample must agree in rows, but {listing}; "
+                f"name fields of one length; Field(..., repeat=True) is what a file or a group has once{way_out}",
+                file=self.identity.path,
+            )
+        return min(lengths.values())
 
     def _nothing(self) -> DatasetPart:
         """Give a dataset of no field, for an object that has single values alone."""
