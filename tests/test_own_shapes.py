@@ -46,8 +46,9 @@ def test_objects_come_in_their_own_shapes(paths, tmp_path, options):
         seen = []
         for batch in loader:
             for x, half, n in zip(batch["x"], batch["half"], batch["n"].tolist(), strict=True):
-                assert x.dtype == torch.int16 and half.dtype == torch.float64
-                assert np.array_equal(x.numpy(), whole[n]) and np.array_equal(half.numpy(), whole[n][2])
+                assert (x.dtype, half.dtype) == (torch.int16, torch.float64)
+                assert np.array_equal(x.numpy(), whole[n])
+                assert np.array_equal(half.numpy(), whole[n][2])
                 seen.append(n)
     assert sorted(seen) == sorted(whole)
 
@@ -58,7 +59,8 @@ def test_rows_of_groups_come_in_the_shapes_of_their_groups(paths):
     assert len(dataset) == len(rows)
     for k in (0, 7, len(rows) - 1):
         x, y = dataset[k]
-        assert np.array_equal(x.numpy(), rows[k][0]) and y == rows[k][1]
+        assert np.array_equal(x.numpy(), rows[k][0])
+        assert y == rows[k][1]
     found = [pair for x, y in H5StreamLoader(dataset, 7, shuffle=True) for pair in zip(x, y.tolist(), strict=True)]
     expected = sorted((y, x.shape, x.tobytes()) for x, y in rows)
     assert sorted((y, tuple(x.shape), x.contiguous().numpy().tobytes()) for x, y in found) == expected

@@ -232,7 +232,7 @@ class Field:
         in_part = self.repeat or any(isinstance(one, (slice, list)) for one in taken)
         if self.has_own_shape and (looked_up or placed or in_part or (self.ragged and self.ragged.crop)):
             raise OptionError(
-                f"Field({name!r}, ragged='arrays') takes whole arrays, or with columns=(0, ...) one place of some axes, "
+                f"Field({name!r}, ragged='arrays') takes whole arrays, or one place of some axes, columns=(0, ...), "
                 "without rows=, names=, repeat=, crop=, max_length=, steps=, at=, pad=, axis= and scale="
             )
 
