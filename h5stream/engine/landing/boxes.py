@@ -16,6 +16,7 @@ from h5stream.engine.counters import clock
 from h5stream.engine.footprint import TASK_NBYTES
 from h5stream.engine.landing.chunks import ChunkTask, group_edges, looked_up
 from h5stream.engine.landing.programs import Program, dense_leaf, programs_of
+from h5stream.engine.landing.stacked import is_small, land_stacked
 from h5stream.engine.plan import Placement, cut_by
 from h5stream.engine.slots import address_of
 from h5stream.engine.tasks import NOTHING, Destination, Ranges, Tools
@@ -101,7 +102,7 @@ class BoxTask(ChunkTask):
     def land(self, stored: Iterator[Bytes], destination: Destination, tools: Tools) -> None:
         """Copy what boxes take; of chunks that have no filter, all of those at once that were read together."""
         if self.part.access != DIRECT:
-            ChunkTask.land(self, stored, destination, tools)
+            (land_stacked if is_small(self.part) else ChunkTask.land)(self, stored, destination, tools)
             return
         self.fill_missing(destination, tools)
         for start, stop, group in self.groups(stored):
@@ -125,6 +126,10 @@ class BoxTask(ChunkTask):
             source -= int(self.skipped[k]) // leaf.stored_nbytes * leaf.nbytes
             self._place(slice(k, k + 1), program, np.array([source]), destination)
 
+    def scatter_stack(self, program: Program, source: int, stride: int, chosen: Ints, destination: Destination) -> None:
+        """Copy what boxes take of some chunks that lie one behind the other."""
+        self._place(chosen, program, source + stride * np.arange(len(chosen)), destination)
+
     def fill_missing(self, destination: Destination, tools: Tools) -> None:
         """Copy the fill value where chunks were never written."""
         since, missing = clock(), slice(0, int(self.edges[0]))
@@ -134,7 +139,7 @@ class BoxTask(ChunkTask):
         tools.tally.scattered(since)
 
     def _place(
-        self, some: slice, program: Program, sources: Ints, destination: Destination, is_fill: bool = False
+        self, some: slice | Ints, program: Program, sources: Ints, destination: Destination, is_fill: bool = False
     ) -> None:
         begin, shape, element = self.begin[some], self.shape[some], program.leaf.nbytes
         strides = _strides(self.chunk_shape[some], element)
