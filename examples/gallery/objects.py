@@ -626,7 +626,7 @@ class TorchAni(Program):
     """A conformer: the positions of its atoms, and its energy. Each group has molecules of another number of atoms."""
 
     repository, subject, layout = "aiqm/torchani", "chemistry", "a group for each formula, conformers x atoms"
-    batch, size, collate = 256, 20, staticmethod(as_lists)
+    batch, size, collate = 256, 60, staticmethod(as_lists)
 
     @staticmethod
     def make(folder, size=1):
