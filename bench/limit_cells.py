@@ -238,9 +238,7 @@ CELLS = {
     "h5py's chunks, 6144 x 3": Cell(file="other_guessed", least=0.9, rounds=5, **_DECODED),
     "h5py's chunks, 8192 x 4, first batch": Cell(file="guessed_gzip", **_SOON),
     "h5py's chunks, 6144 x 3, first batch": Cell(file="other_guessed", **_SOON),
-    "one 2 KiB row a chunk": Cell(
-        file="one_row_per_chunk", measure=of_naive, against="naive", least=9, rounds=5
-    ),
+    "one 2 KiB row a chunk": Cell(file="one_row_per_chunk", measure=of_naive, against="naive", least=9, rounds=5),
     "first epoch, gzip": Cell(file="gzip4_shuffle", **_FIRST),
     "first epoch, unfiltered": Cell(file="unfiltered", **_FIRST),
     "first epoch, other gzip": Cell(file="other_gzip", **_FIRST),

@@ -171,7 +171,10 @@ def _chosen(layout: SampleLayout, names: Any) -> dict[str, Any]:
     for key, entry in zip(layout.shape.keys, layout.entries, strict=True):
         every |= _entries(layout, key, entry)
     if names is None:
-        return {name: one for name, one in every.items() if layout.fields[_numbers_of(one)[0]].dtype.kind != "c"}
+        fields = {name: layout.fields[_numbers_of(one)[0]] for name, one in every.items()}
+        return {
+            name: one for name, one in every.items() if fields[name].dtype.kind != "c" and fields[name].shapes is None
+        }
     wanted = [names] if isinstance(names, str) else list(names)
     for name in wanted:
         if name not in every:
@@ -180,6 +183,8 @@ def _chosen(layout: SampleLayout, names: Any) -> dict[str, Any]:
                 f"{did_you_mean(str(name), list(every))}",
                 field=str(name),
             )
+        if layout.fields[_numbers_of(every[name])[0]].shapes is not None:
+            raise OptionError(f"statistics: each sample of field {name!r} has a shape of its own; leave it out")
         if layout.fields[_numbers_of(every[name])[0]].dtype.kind == "c":
             raise OptionError(f"statistics: field {name!r} is of complex numbers, which have no order; leave it out")
     return {name: every[name] for name in wanted}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from inner import stream_all
 
 from h5stream import Field, H5Dataset, H5StreamLoader, SampleNumber
-from h5stream.errors import FieldNotFoundError, OptionError
+from h5stream.errors import FieldLengthError, FieldNotFoundError, OptionError
 from h5stream.samples.segments import Bounds, Ends, Ids, Lengths
 from h5stream.samples.sequences import Sequences
 
@@ -204,3 +204,28 @@ def check_an_epoch(paths, fields, samples, told, data):
                     assert same(values, np.stack([told[k] for k in numbers.tolist()]))
                     seen += numbers.tolist()
     assert sorted(seen) == list(range(len(told)))
+
+
+@pytest.mark.parametrize("stored", [{}, {"chunks": (3, 2), "compression": "gzip"}], ids=str)
+@pytest.mark.parametrize("pad", [None, "edge"])
+def test_the_shortest_field_of_a_segment_says_how_long_it_is(tmp_path, stored, pad):
+    expected = []
+    with h5py.File(tmp_path / "demos.h5", "w") as file:
+        for k, rows in enumerate((6, 1, 4)):
+            obs, actions = np.random.default_rng(k).random((rows + 1 + k, 2)), np.arange(rows) + 10 * k
+            file.create_dataset(f"traj_{k}/obs", data=obs, **(stored if rows > 2 else {}))
+            file[f"traj_{k}/actions"] = actions
+            for start in range(rows if pad else rows - 2):
+                taken = np.minimum(np.arange(start, start + 3), rows - 1)
+                expected.append((obs[taken].tobytes(), actions[taken].tobytes()))
+    samples = Sequences(3, of="traj_*", pad=pad, lengths="shortest")
+    dataset = H5Dataset(tmp_path / "demos.h5", ["obs", "actions"], samples=samples)
+    for shuffle in (False, True):
+        found = [pair for batch in H5StreamLoader(dataset, 4, shuffle=shuffle) for pair in zip(*batch, strict=True)]
+        found = [(obs.numpy().tobytes(), actions.numpy().tobytes()) for obs, actions in found]
+        assert (sorted(found) if shuffle else found) == (sorted(expected) if shuffle else expected)
+    with pytest.raises(FieldLengthError, match="lengths='shortest'"):
+        H5Dataset(tmp_path / "demos.h5", ["obs", "actions"], samples=Sequences(3, of="traj_*"))
+    for options in ({"lengths": "longest"}, {"lengths": "shortest", "axis": 1}):
+        with pytest.raises(OptionError, match="lengths="):
+            Sequences(3, **options)

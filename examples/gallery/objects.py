@@ -4,7 +4,7 @@ import h5py
 import numpy as np
 
 from examples.gallery.program import GZIP, Program, as_lists, measured, pixels
-from h5stream import Field, H5StreamLoader, Objects, Sequences, Values
+from h5stream import Field, H5StreamLoader, Objects, Rows, Sequences, Values
 
 
 class EQTransformer(Program):
@@ -555,3 +555,142 @@ class Wmca(Program):
         return H5StreamLoader(
             folder / "colour.h5", samples=Objects(keys), fields={"colour": "array", "infrared": infrared}, **options
         )
+
+
+class Ssl4Mis(Program):
+    """A slice of a heart and its labels, of a list of slices, each of a height and a width of its own."""
+
+    repository, subject, layout = "HiLab-git/SSL4MIS", "medical imaging", "a file for each slice, of unlike shapes"
+    batch, size, collate = 24, 30, staticmethod(as_lists)
+
+    @staticmethod
+    def make(folder, size=1):
+        rng = np.random.default_rng(0)
+        (folder / "slices").mkdir()
+        for k in range(8 * size):
+            shape = (int(rng.integers(150, 260)), int(rng.integers(150, 260)))
+            with h5py.File(folder / f"slices/patient_{k:04}.h5", "w") as file:
+                file.create_dataset("image", data=measured(rng, *shape), **GZIP)
+                file.create_dataset("label", data=rng.integers(0, 4, shape, "u1"), **GZIP)
+        np.save(folder / "train.npy", rng.permutation(8 * size)[: 6 * size])
+
+    def __init__(self, folder):
+        self.folder, self.cases = folder, np.load(folder / "train.npy")
+
+    def __len__(self):
+        return len(self.cases)
+
+    def __getitem__(self, index):
+        with h5py.File(self.folder / f"slices/patient_{self.cases[index]:04}.h5") as file:
+            return {"image": file["image"][:], "label": file["label"][:]}
+
+    @staticmethod
+    def ours(folder, **options):
+        return H5StreamLoader(
+            [folder / f"slices/patient_{k:04}.h5" for k in np.load(folder / "train.npy")],
+            samples=Objects("files"),
+            fields={name: Field(name, ragged="arrays") for name in ("image", "label")},
+            **options,
+        )
+
+
+class StructuralProbes(Program):
+    """One layer's embeddings of the words of a sentence."""
+
+    repository, subject, layout = "john-hewitt/structural-probes", "language", "layers x words for each sentence"
+    batch, size, collate = 20, 40, staticmethod(as_lists)
+
+    @staticmethod
+    def make(folder, size=1):
+        rng = np.random.default_rng(0)
+        with h5py.File(folder / "elmo.hdf5", "w") as file:
+            for k in range(15 * size):
+                file[str(k)] = measured(rng, 3, int(rng.integers(4, 40)), 256)
+
+    def __init__(self, folder):
+        self.file = h5py.File(folder / "elmo.hdf5")
+
+    def __len__(self):
+        return len(self.file)
+
+    def __getitem__(self, index):
+        return {"embeddings": self.file[str(index)][2]}
+
+    @staticmethod
+    def ours(folder, **options):
+        fields = {"embeddings": Field(".", columns=(2, ...), ragged="arrays")}
+        return H5StreamLoader(folder / "elmo.hdf5", samples=Objects("*"), fields=fields, **options)
+
+
+class TorchAni(Program):
+    """A conformer: the positions of its atoms, and its energy. Each group has molecules of another number of atoms."""
+
+    repository, subject, layout = "aiqm/torchani", "chemistry", "a group for each formula, conformers x atoms"
+    batch, size, collate = 256, 60, staticmethod(as_lists)
+
+    @staticmethod
+    def make(folder, size=1):
+        rng = np.random.default_rng(0)
+        with h5py.File(folder / "ani.h5", "w") as file:
+            for k in range(8):
+                count, atoms, group = int(rng.integers(20, 60)) * size, 3 + 2 * k, file.create_group(f"C{k}H{2 + k}")
+                group.create_dataset("coordinates", data=measured(rng, count, atoms, 3), **GZIP)
+                group.create_dataset("energies", data=rng.random(count), **GZIP)
+
+    def __init__(self, folder):
+        self.file = h5py.File(folder / "ani.h5")
+        self.rows = [(name, k) for name, group in self.file.items() for k in range(len(group["energies"]))]
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, index):
+        name, row = self.rows[index]
+        group = self.file[name]
+        return {"coordinates": group["coordinates"][row], "energy": group["energies"][row]}
+
+    @staticmethod
+    def ours(folder, **options):
+        fields = {"coordinates": Field("coordinates", ragged="arrays"), "energy": "energies"}
+        return H5StreamLoader(folder / "ani.h5", samples=Rows(of="*"), fields=fields, **options)
+
+
+class FastMri(Program):
+    """A slice of a scan: k-space, of a width of its own in each file, the image, and the largest value of the scan."""
+
+    repository, subject, layout = "facebookresearch/fastMRI", "medical imaging", "slices of a file for each scan"
+    batch, size, collate = 4, 6, staticmethod(as_lists)
+
+    @staticmethod
+    def make(folder, size=1):
+        rng = np.random.default_rng(0)
+        for k in range(3 * size):
+            slices, width = int(rng.integers(5, 9)), int(rng.integers(80, 100)) * 2
+            with h5py.File(folder / f"scan{k}.h5", "w") as file:
+                kspace = measured(rng, slices, 160, width) + 1j * measured(rng, slices, 160, width)
+                file["kspace"], file["reconstruction_esc"] = kspace.astype("c8"), measured(rng, slices, 96, 96)
+                file.attrs["max"] = k + 0.5
+
+    def __init__(self, folder):
+        self.slices = []
+        for k in range(len(list(folder.glob("scan*.h5")))):
+            with h5py.File(folder / f"scan{k}.h5") as file:
+                self.slices += [(folder / f"scan{k}.h5", row) for row in range(len(file["kspace"]))]
+
+    def __len__(self):
+        return len(self.slices)
+
+    def __getitem__(self, index):
+        path, row = self.slices[index]
+        with h5py.File(path) as file:
+            return {
+                "kspace": file["kspace"][row],
+                "target": file["reconstruction_esc"][row],
+                "max": file.attrs["max"],
+            }
+
+    @staticmethod
+    def ours(folder, **options):
+        paths = [folder / f"scan{k}.h5" for k in range(len(list(folder.glob("scan*.h5"))))]
+        fields = {"kspace": Field("kspace", ragged="arrays"), "target": "reconstruction_esc", "max": "@max"}
+        return H5StreamLoader(paths, samples=Rows(of="files"), fields=fields, **options)

@@ -103,6 +103,66 @@ class DiffusionPolicy(Program):
         )
 
 
+class ManiSkill(Program):
+    """Two observations and the sixteen actions from the first on; outside of a demonstration the arm stands still.
+
+    There is an observation more than there are actions. Windows begin a step before a demonstration at the earliest;
+    actions outside of it are zero, but for that of the gripper, which is the nearest.
+    """
+
+    repository, subject, layout = "haosulab/ManiSkill", "robotics", "a group for each demonstration, states and actions"
+    batch, size, in_memory, transforms = 256, 40, True, True
+
+    @staticmethod
+    def make(folder, size=1):
+        rng = np.random.default_rng(0)
+        with h5py.File(folder / "trajectory.h5", "w") as file:
+            for k in range(5 * size):
+                steps = int(rng.integers(12, 60))
+                file.create_dataset(f"traj_{k}/obs", data=measured(rng, steps + 1, 42), **GZIP)
+                file.create_dataset(f"traj_{k}/actions", data=measured(rng, steps, 8), **GZIP)
+
+    def __init__(self, folder):
+        with h5py.File(folder / "trajectory.h5") as file:
+            trajectories = [file[f"traj_{k}"] for k in range(len(file))]
+            self.data = [(one["obs"][:], one["actions"][:]) for one in trajectories]
+        self.windows = [
+            (k, start) for k, (_, actions) in enumerate(self.data) for start in range(-1, len(actions) - 16 + 14)
+        ]
+
+    def __len__(self):
+        return len(self.windows)
+
+    def __getitem__(self, index):
+        trajectory, start = self.windows[index]
+        observations, actions = self.data[trajectory]
+        obs, act = observations[max(0, start) : start + 2], actions[max(0, start) : start + 16]
+        if start < 0:
+            obs, act = np.concatenate([obs[:1], obs]), np.concatenate([act[:1], act])
+        if len(act) < 16:
+            still = np.concatenate([np.zeros(7, "f4"), act[-1, -1:]])
+            act = np.concatenate([act, np.repeat(still[None], 16 - len(act), axis=0)])
+        return {"obs": obs, "actions": act}
+
+    @staticmethod
+    def ours(folder, **options):
+        def standing_still(batch):
+            batch["actions"][..., :-1][:, 1:][batch.pop("is_pad")[:, 1:]] = 0
+            return batch
+
+        return H5StreamLoader(
+            folder / "trajectory.h5",
+            samples=Sequences(of="traj_*", pad="edge", pad_rows=(1, 13), lengths="shortest"),
+            fields={
+                "obs": Field("obs", steps=[-1, 0]),
+                "actions": Field("actions", steps=range(-1, 15)),
+                "is_pad": Padding(steps=range(-1, 15)),
+            },
+            transform=standing_still,
+            **options,
+        )
+
+
 class Act(Program):
     """One random time of each episode: images, joints, and all actions from there on, zeros behind the end."""
 

@@ -67,6 +67,7 @@ class Assembler:
                 raise OptionError(f"field {f.name!r}: dtype= takes {what}, not {f.cast!r}")
         self._dtypes = tuple(torch_dtype(f.dtype) if f.kind in NUMBERS else None for f in layout.fields)
         self._row_nbytes = tuple(f.row_nbytes for f in layout.fields)
+        self._own_shapes = [(n, f.shapes) for n, f in enumerate(layout.fields) if f.shapes is not None]
         self._changes = tuple(map(_change_of, layout.fields, self._dtypes))
 
     def batch(
@@ -111,6 +112,10 @@ class Assembler:
             else self._tensor(number, f, packed, slot_format, rows, changed, apart)
             for number, f in enumerate(self.layout.fields)
         ]
+        for number, shapes in self._own_shapes:
+            f = self.layout.fields[shapes]
+            sizes = self._tensor(shapes, f, host, slot_format, rows, changed, apart=False).tolist()
+            values[number] = [one[tuple(map(slice, size))] for one, size in zip(values[number], sizes, strict=True)]
         batch = self.layout.assemble(values)
         return list(batch) if self._gives_lists else batch
 

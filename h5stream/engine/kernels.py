@@ -979,21 +979,23 @@ def _place_plane(target, source, into, out, count, runs, found):
 
 @jit
 def place_boxes(
-    source, strides, low, high, shape, offsets, sizes, follow, mode, element, origins,
+    sources, strides, low, high, shapes, begins, ends, offsets, sizes, follow, mode, element, origins,
     batch, within, slots, field_offset, row_nbytes,
 ):  # fmt: skip
-    """Copy what lies in boxes of a region of a volume, such as a chunk, to its place in each of them.
+    """Copy what lies in boxes of regions of volumes, such as chunks, to its place in each of them.
 
     Parameters
     ----------
-    source : int
-        Address of the region's first element.
-    strides : int64 array, shape (axes,)
+    sources : int64 array, shape (regions,)
+        Address of each region's first element.
+    strides : int64 array, shape (regions, axes)
         Bytes from one of its elements to the next along each axis.
-    low, high : int64 arrays, shape (axes,)
-        Where the region begins and ends in the volume.
-    shape : int64 array, shape (axes,)
+    low, high : int64 arrays, shape (regions, axes)
+        Where the region begins and ends in its volume.
+    shapes : int64 array, shape (regions, axes)
         Elements of the volume.
+    begins, ends : int64 arrays, shape (regions,)
+        Its boxes, as a range of all.
     offsets : int64 array, shape (axes, most elements)
         The elements that a box takes along each axis, counted from its origin.
     sizes, follow : int64 arrays, shape (axes,)
@@ -1012,31 +1014,33 @@ def place_boxes(
     counts, at, inner = np.ones(axes + 1, np.int64), np.zeros(axes, np.int64), axes - 1
     # With one axis, another of one element stands in for the one before the last: `inner - 1` is the last then.
     runs = np.empty((widest, 3), np.int64)
-    for i in range(origins.shape[0]):
-        place = slots[batch[i]] + field_offset + within[i] * row_nbytes
-        found = _reach(
-            origins[i], offsets, sizes, follow, shape, low, high, strides, mode, element, into, out, counts, runs
-        )
-        if counts.min() == 0:
-            continue
-        if found == 0:
-            found = _join_runs(into[inner], out[inner], counts[inner], element, runs)
-        goes_on = True
-        while goes_on:
-            target, begin = place, source
-            for axis in range(inner - 1):
-                target += into[axis, at[axis]]
-                begin += out[axis, at[axis]]
-            _place_plane(target, begin, into[inner - 1], out[inner - 1], counts[inner - 1], runs, found)
-            goes_on = _step_on(at, counts, inner - 2)
+    for region in range(sources.shape[0]):
+        for i in range(begins[region], ends[region]):
+            place = slots[batch[i]] + field_offset + within[i] * row_nbytes
+            found = _reach(
+                origins[i], offsets, sizes, follow, shapes[region], low[region], high[region], strides[region],
+                mode, element, into, out, counts, runs,
+            )  # fmt: skip
+            if counts.min() == 0:
+                continue
+            if found == 0:
+                found = _join_runs(into[inner], out[inner], counts[inner], element, runs)
+            goes_on = True
+            while goes_on:
+                target, begin = place, sources[region]
+                for axis in range(inner - 1):
+                    target += into[axis, at[axis]]
+                    begin += out[axis, at[axis]]
+                _place_plane(target, begin, into[inner - 1], out[inner - 1], counts[inner - 1], runs, found)
+                goes_on = _step_on(at, counts, inner - 2)
     fence()
 
 
 @jit
-def fill_outside(row, shape, offsets, sizes, element, origins, batch, within, slots, field_offset, row_nbytes):
+def fill_outside(row, shapes, offsets, sizes, element, origins, batch, within, slots, field_offset, row_nbytes):
     """Fill what of boxes lies outside of their volume with the elements at `row`, as many as its last axis has.
 
-    All else is as for `place_boxes`.
+    Shapes are those of each box's volume; all else is as for `place_boxes`.
     """
     inner = sizes.shape[0] - 1
     at = np.zeros(inner + 1, np.int64)
@@ -1047,7 +1051,7 @@ def fill_outside(row, shape, offsets, sizes, element, origins, batch, within, sl
             target, step, is_out = place, element * sizes[inner], False
             for axis in range(inner - 1, -1, -1):
                 index = origins[i, axis] + offsets[axis, at[axis]]
-                is_out = is_out or index < 0 or index >= shape[axis]
+                is_out = is_out or index < 0 or index >= shapes[i, axis]
                 target += at[axis] * step
                 step *= sizes[axis]
             if is_out:
@@ -1055,7 +1059,7 @@ def fill_outside(row, shape, offsets, sizes, element, origins, batch, within, sl
             else:
                 for k in range(sizes[inner]):
                     index = origins[i, inner] + offsets[inner, k]
-                    if index < 0 or index >= shape[inner]:
+                    if index < 0 or index >= shapes[i, inner]:
                         copy_bytes(target + k * element, row, element)
             goes_on = _step_on(at, sizes, inner - 1)
     fence()

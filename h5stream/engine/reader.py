@@ -8,11 +8,12 @@ from dataclasses import replace
 from typing import Any, Protocol, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from h5stream.engine.acceptance import Acceptance
 from h5stream.engine.counters import Tally
 from h5stream.engine.footprint import TASK_NBYTES
-from h5stream.engine.landing.boxes import BoxesOfPart
+from h5stream.engine.landing.boxes import BoxesOfParts, boxes_of
 from h5stream.engine.landing.chunks import Chunks, ChunkTask
 from h5stream.engine.landing.columns import Columns
 from h5stream.engine.landing.encoded import EncodedRows, PaddedBytes
@@ -136,7 +137,7 @@ class RowReader:
         for dataset in self._datasets:
             if dataset not in self._lookups and dataset not in ragged and not isinstance(layout.space, BoxSpace):
                 self._by_steps.setdefault(layout.steps_of(dataset), []).append(dataset)
-        self._boxes: dict[tuple[int, int], BoxesOfPart] = {}
+        self._boxes: dict[int, list[tuple[NDArray[np.int64], BoxesOfParts]]] = {}
         self._acceptance = (
             Acceptance(layout, layout.space, self._plan_of, self._carry_out)
             if isinstance(layout.space, BoxSpace) and layout.space.accept is not None
@@ -238,22 +239,17 @@ class RowReader:
     def _plan_boxes(
         self, placement: Placement, space: BoxSpace, task_nbytes: int, datasets: Sequence[int]
     ) -> Iterator[Task]:
-        """Plan what brings some datasets' boxes, volume by volume."""
+        """Plan what brings some datasets' boxes."""
         of, origins = space.boxes_of(placement.rows)
-        by_volume = np.argsort(of, kind="stable")
-        for ours in np.split(by_volume, np.flatnonzero(np.diff(of[by_volume])) + 1) if len(of) else ():
-            for dataset in datasets:
-                yield from self._boxes_of(dataset, int(of[ours[0]]), space).plan(
-                    placement[ours], origins[ours], task_nbytes
-                )
-
-    def _boxes_of(self, dataset: int, volume: int, space: BoxSpace) -> BoxesOfPart:
-        boxes = self._boxes.get((dataset, volume))
-        if boxes is None:
-            part = self.layout.datasets[dataset][volume]
-            boxes = BoxesOfPart(part, self.layout.fields, space, self.sources[part.file].gap_nbytes)
-            self._boxes[dataset, volume] = boxes
-        return boxes
+        for dataset in datasets:
+            if dataset not in self._boxes:
+                gaps = [source.gap_nbytes for source in self.sources]
+                self._boxes[dataset] = boxes_of(self.layout.datasets[dataset], self.layout.fields, space, gaps)
+            for volumes, boxes in self._boxes[dataset]:
+                place = np.minimum(np.searchsorted(volumes, of), len(volumes) - 1)
+                ours = np.flatnonzero(volumes[place] == of)
+                if len(ours):
+                    yield from boxes.plan(placement[ours], place[ours], origins[ours], task_nbytes)
 
     def _plan_some(
         self, placement: Placement, task_nbytes: int, datasets: Sequence[int], resident: Resident | None

@@ -68,7 +68,7 @@ def along_axis(samples: Any, is_scaled: bool = False) -> AlongAxis | None:
         by_row = samples.of == ROWS
         return (
             None
-            if samples.axis == 0
+            if samples.axis == 0 and not is_scaled
             else AlongAxis(axis=samples.axis, has_rows=by_row, is_point=True, origins=("",) * (1 + by_row))
         )
     if not isinstance(samples, Sequences):

@@ -39,6 +39,11 @@ class Along:
     scale: Fraction = Fraction(1)
 
     @property
+    def is_whole(self) -> bool:
+        """Whether it is all of the axis."""
+        return self.origin is None and isinstance(self.offsets, range)
+
+    @property
     def span(self) -> int:
         """Elements from the first to the last."""
         return max(self.offsets) - min(self.offsets) + 1

@@ -72,6 +72,10 @@ class Sequences:
     axis : int, keyword-only
         The axis that sequences lie along, where it is not the first: 1 for recordings of channels x time; -1 is the
         last. A sample has all of the other axes, in the dataset's order, but with ``of="rows"`` one index of axis 0.
+    lengths : str, keyword-only
+        What becomes of groups or files whose fields have unlike numbers of rows: ``"equal"``, which refuses them, or
+        ``"shortest"``, which leaves out what is behind the last row of the shortest field, such as the observation
+        after the last action.
 
     Raises
     ------
@@ -96,6 +100,7 @@ class Sequences:
     draw: str = "segments"
 
     axis: int = 0
+    lengths: str = "equal"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "of", checked_of("Sequences", self.of))
@@ -107,6 +112,10 @@ class Sequences:
                 f"Sequences: {type(self.of).__name__} says where segments of rows end, so it needs axis=0; along axis "
                 f"{self.axis} a segment is a file, a group or, with of='rows', a row"
             )
+        if self.lengths not in ("equal", "shortest"):
+            raise OptionError(f"Sequences: lengths= is 'equal' or 'shortest', not {self.lengths!r}")
+        if self.lengths == "shortest" and (self.axis != 0 or isinstance(self.of, (Ends, Ids, Lengths, Bounds))):
+            raise OptionError("Sequences: lengths='shortest' is for rows of whole groups or files, along axis 0")
         for name, count in (("length", 1 if self.length is None else self.length), ("stride", self.stride)):
             if integer(count, name) < 1:
                 raise OptionError(f"Sequences: {name} must be at least 1, not {count!r}")

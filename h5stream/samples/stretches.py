@@ -14,7 +14,10 @@ from h5stream.samples.sequences import integer
 
 Ints = NDArray[np.int64]
 
-FORMS = ("packed", "nested", "pad", "list")
+ARRAYS = "arrays"
+"""The form of objects, or rows of groups, of which each has a shape of its own: a list of tensors."""
+
+FORMS = ("packed", "nested", "pad", "list", ARRAYS)
 
 DENSE = "dense"
 """The form of the values of a sparse matrix that come as rows of a dense one."""

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import FieldLengthError
+from h5stream.samples.box_space import Along
 from h5stream.samples.stretches import Ragged
 from h5stream.storage.layout import VIA_H5PY, DatasetPart, FieldLayout
 from h5stream.storage.rowbox import column_pieces
@@ -110,12 +111,50 @@ def _hint(a: FieldLayout, b: FieldLayout) -> str:
     if len(unlike) != 1 or unlike[0] < inner:
         return ""
     axis = unlike[0] + 1 - inner
-    return f". They differ along axis {axis}: if that is time, Sequences(..., axis={axis}) makes samples along it"
+    return (
+        f". They differ along axis {axis}: if that is time, Sequences(..., axis={axis}) makes samples along it; else "
+        "Field(..., ragged='arrays') with samples=Rows(of=...) gives each row in its own shape"
+    )
 
 
 def _words(field: FieldLayout) -> str:
     cast = "" if field.cast is None else f" cast to {field.cast}"
     return f"{field.unit or field.dtype} {field.row_shape}{cast}"
+
+
+def with_room_for_all(files: list[FileParts], labels: Sequence[str]) -> list[FileParts]:
+    """Give fields of which each file's samples have a shape of their own room for the largest along each axis.
+
+    Raises
+    ------
+    FieldLengthError
+        If they have unlike numbers of axes.
+    """
+    for number, field in enumerate(files[0].fields):
+        if field.shapes is None:
+            continue
+        shapes = [file.fields[number].row_shape for file in files]
+        unlike = next((k for k, shape in enumerate(shapes) if len(shape) != len(shapes[0])), None)
+        if unlike is not None:
+            raise FieldLengthError(
+                f"field {field.name!r} has {len(shapes[unlike])} axes in {labels[unlike]}, and {len(shapes[0])} in "
+                f"{labels[0]}; ragged='arrays' takes arrays of as many axes, of any length each",
+                field=field.name,
+            )
+        room = tuple(max(sizes) for sizes in zip(*shapes, strict=True))
+        files = [_with_room(file, number, room) for file in files]
+    return files
+
+
+def _with_room(file: FileParts, number: int, room: tuple[int, ...]) -> FileParts:
+    fields, parts = list(file.fields), list(file.parts)
+    fields[number] = replace(fields[number], row_shape=room)
+    for place, part in enumerate(parts):
+        if any(target.field == number for target in part.targets):
+            sizes = iter(room)
+            along = (Along(range(next(sizes))) if one.is_whole else one for one in part.along)
+            parts[place] = replace(part, along=tuple(along))
+    return replace(file, fields=tuple(fields), parts=tuple(parts))
 
 
 def with_like_strings(files: list[FileParts]) -> list[FileParts]:

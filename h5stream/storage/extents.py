@@ -76,8 +76,9 @@ class Volume:
 
 def has_extents(samples: SampleKind | None, fields: tuple[Any, ...]) -> bool:
     """Tell whether samples are parts of volumes, and not rows or sequences of them."""
-    scaled = any(isinstance(one, Field) and one.scale for one in fields)
-    return isinstance(samples, (Boxes, Objects)) or along_axis(samples, scaled) is not None
+    scaled = any(isinstance(one, Field) and one.scale for one in fields) and not isinstance(samples, Rows)
+    unlike = isinstance(samples, Rows) and any(isinstance(one, Field) and one.has_own_shape for one in fields)
+    return isinstance(samples, (Boxes, Objects)) or unlike or along_axis(samples, scaled) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,6 +242,11 @@ class Extents:
         return dataset.shape == () or dataset.dtype.kind in "OS"
 
     @property
+    def takes_points(self) -> bool:
+        """Whether a sample is one index of an axis, which then is none of its own."""
+        return self.kind is not None and self.kind.is_point and isinstance(self.samples, Rows)
+
+    @property
     def has_rows(self) -> bool:
         """Whether samples are of one row of axis 0 each."""
         return self.kind is not None and self.kind.has_rows
@@ -256,7 +262,10 @@ def _others(shape: tuple[int, ...], columns: Columns) -> list[tuple[Any, bool]]:
         return [(range(count), True) for count in shape]
     if not shape:
         raise OptionError("columns= chooses of the axes that samples do not lie along, and there is none; leave it out")
-    return [(tuple(numbers.tolist()), stays) for numbers, stays in axes_taken(shape, columns)]
+    return [
+        (range(count) if stays and np.array_equal(numbers, np.arange(count)) else tuple(numbers.tolist()), stays)
+        for count, (numbers, stays) in zip(shape, axes_taken(shape, columns), strict=True)
+    ]
 
 
 def _scales(asked: Field, axes: int) -> tuple[Fraction, ...]:

@@ -14,7 +14,7 @@ from h5stream.errors import FieldLengthError, FieldNotFoundError, OptionError, U
 from h5stream.samples.box_space import Along
 from h5stream.samples.columns import Given, Padding, Values
 from h5stream.samples.objects import Objects
-from h5stream.samples.segments import Bounds
+from h5stream.samples.segments import Bounds, Said
 from h5stream.samples.sequences import Sequences
 from h5stream.samples.space import steps_of
 from h5stream.samples.stretches import DENSE, Ragged, Stretches, names_of, samples_said
@@ -95,16 +95,12 @@ class FieldReader:
                 f"{self.identity.path!r}: none of the fields {', '.join(map(repr, shape.keys))} says how many samples "
                 "there are; name at least one dataset with an axis of rows"
             )
-        if len(set(lengths.values())) > 1:
-            listing = ", ".join(f"{name!r} has {rows:,}" for name, rows in lengths.items())
-            raise FieldLengthError(
-                f"{self.identity.path!r}: the fields of a sample must agree in rows, but {listing}; "
-                "name fields of one length; Field(..., repeat=True) is what a file or a group has once",
-                file=self.identity.path,
-            )
+        rows = self._agreed(lengths)
         for one in self._stretches:
-            one.known.add_stretches(one.values, next(iter(lengths.values())), one.first, self.identity.path)
+            one.known.add_stretches(one.values, rows, one.first, self.identity.path)
         parts = tuple(self._with_lengths(self._parts.part(*group)) for group in self.groups.values())
+        if self._cuts:
+            parts = tuple(replace(part, rows=rows) for part in parts)
         parts = (*parts, *self._bytes)
         if not parts and self._stretches:
             name = names_of(self._stretches[0].said)[0]
@@ -112,16 +108,36 @@ class FieldReader:
         elif not parts and self._valued:
             parts = (self._rows_alone(*self._valued[0], lengths),)
         elif not parts and self.whole:
-            parts = (replace(self.whole[0], rows=next(iter(lengths.values())), pieces=(), targets=()),)
+            parts = (replace(self.whole[0], rows=rows, pieces=(), targets=()),)
         elif not parts and self._is_object:
             parts = (self._nothing(),)
         return FileParts(
-            rows=next(iter(lengths.values())),
+            rows=rows,
             fields=tuple(replace(field, name=field.name.removeprefix(f"{group}/")) for field in self.fields),
             parts=parts,
             entries=tuple(entries),
             once=tuple(self.once),
         )
+
+    @property
+    def _cuts(self) -> bool:
+        """Whether fields are cut to as many rows as the shortest has."""
+        samples = self.sequences
+        return isinstance(samples, Sequences) and samples.lengths == "shortest" and self._extents is None
+
+    def _agreed(self, lengths: dict[str, int]) -> int:
+        """Give the rows that fields agree in, by the rows of each."""
+        if len(set(lengths.values())) > 1 and not self._cuts:
+            samples = self.sequences
+            is_whole = isinstance(samples, Sequences) and samples.axis == 0 and not isinstance(samples.of, Said)
+            way_out = ", and Sequences(..., lengths='shortest') leaves out rows that some lack" if is_whole else ""
+            listing = ", ".join(f"{name!r} has {rows:,}" for name, rows in lengths.items())
+            raise FieldLengthError(
+                f"{self.identity.path!r}: the fields of a sample must agree in rows, but {listing}; "
+                f"name fields of one length; Field(..., repeat=True) is what a file or a group has once{way_out}",
+                file=self.identity.path,
+            )
+        return min(lengths.values())
 
     def _nothing(self) -> DatasetPart:
         """Give a dataset of no field, for an object that has single values alone."""
@@ -182,6 +198,8 @@ class FieldReader:
             return self._look_up_objects(place, field, lengths)
         if field.decode and self._is_object:
             return self._add_bytes_of_object(field, lengths)
+        if field.has_own_shape:
+            return self._add_arrays(place, field, lengths)
         if field.ragged is not None and not field.decode:
             return (self._add_rows_of_object if self._is_object else self._add_values)(place, field, lengths)
         if field.repeat or self._is_attribute(field.name):
@@ -207,6 +225,29 @@ class FieldReader:
         key = (where.number, dataset_path, repr(columns), taken.steps, at, field.pad, along, field.decode, field.length)
         group = self.groups.setdefault(key, (where, columns, field.name, along, []))
         return self._entry(dataset, dataset_path, field, taken, member, group[-1])
+
+    def _add_arrays(self, place: int, field: Field, lengths: dict[str, int]) -> Any:
+        """Add a field of which each sample has a shape of its own, and the shape that those of this part have."""
+        if self._extents is None or not (self._is_object or self._extents.takes_points):
+            raise OptionError(
+                f"Field({field.name!r}, ragged='arrays') is for whole objects, samples=Objects(...), or for rows of "
+                "files or groups, samples=Rows(of='files') or Rows(of='*')"
+            )
+        entry = self._add(place, changed(field, ragged=None), lengths)
+        if not isinstance(entry, int) or self.fields[entry].kind != "array" or any(n == entry for n, _ in self.once):
+            raise UnsupportedFieldError(
+                f"{self.identity.path!r}: field {field.name!r}: ragged='arrays' takes numbers along axes, and no "
+                "compounds, strings or single values; name a member, or leave it out",
+                field=field.name,
+                file=self.identity.path,
+            )
+        shape = np.array(self.fields[entry].row_shape, dtype=np.int64)
+        self.fields[entry] = replace(self.fields[entry], shapes=len(self.fields))
+        self.once.append((len(self.fields), shape))
+        self.fields.append(
+            FieldLayout(name=f"shape of {field.name}", kind="array", dtype=shape.dtype, row_shape=shape.shape)
+        )
+        return entry
 
     def _rows_taken(self, dataset: Any, field: Field, member: tuple[str, ...]) -> _Taken:
         """Give what a sample that is a row, or several, takes."""

@@ -29,7 +29,7 @@ from h5stream.samples.axes import ROWS
 from h5stream.samples.columns import FROM_NO_FILE, Given
 from h5stream.samples.normalising import Normalisation, normalisation
 from h5stream.samples.sequences import checked_pad, checked_steps, integer
-from h5stream.samples.stretches import DENSE, FORMS, STACKED, Crop, Ragged, Stretches, inside, names_of
+from h5stream.samples.stretches import ARRAYS, DENSE, FORMS, STACKED, Crop, Ragged, Stretches, inside, names_of
 from h5stream.samples.table import ROW
 from h5stream.storage.images import FORMATS
 from h5stream.storage.rowbox import Columns, Mask, check_mask
@@ -83,7 +83,8 @@ class Field:
         How rows of which samples have unlike numbers come in a batch, those that `rows` says or values of variable
         length, which are a list without it: ``"packed"`` (`Packed`, the default),
         ``"nested"`` (a jagged `torch.nested` tensor over the same memory), ``"pad"`` (`Padded`, as long as the longest
-        of the batch) or ``"list"``. A single sample is a tensor of its rows.
+        of the batch) or ``"list"``. A single sample is a tensor of its rows. ``"arrays"`` is for whole objects, or rows
+        of groups or files (``Rows(of=)``), whose shapes differ along any axes: a list of tensors of their own shapes.
     max_length : int, optional, keyword-only
         Rows of a sample that are read, at most: its first ones, as ``crop=Crop(max_length, at="start")`` has them.
     crop : Crop, optional, keyword-only
@@ -228,11 +229,24 @@ class Field:
             )
         if self.names is not None and self.rows is not None:
             raise OptionError(f"Field({name!r}): names= takes whole objects, without rows=")
+        looked_up = self.rows is not None or self.names is not None
+        taken = self.columns if isinstance(self.columns, tuple) else () if self.columns is None else (self.columns,)
+        in_part = self.repeat or any(isinstance(one, (slice, list)) for one in taken)
+        if self.has_own_shape and (looked_up or placed or in_part or (self.ragged and self.ragged.crop)):
+            raise OptionError(
+                f"Field({name!r}, ragged='arrays') takes whole arrays, or one place of some axes, columns=(0, ...), "
+                "without rows=, names=, repeat=, crop=, max_length=, steps=, at=, pad=, axis= and scale="
+            )
 
     @property
     def is_looked_up(self) -> bool:
         """Whether a sample has what something else says, or what another file has."""
         return bool(self.file) or self.rows is not None or self.names is not None
+
+    @property
+    def has_own_shape(self) -> bool:
+        """Whether each sample has a shape of its own."""
+        return self.ragged is not None and self.ragged.form == ARRAYS
 
     @property
     def is_itself(self) -> bool:

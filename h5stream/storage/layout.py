@@ -99,6 +99,8 @@ class FieldLayout:
         Where its bytes are encoded images, what is known of these.
     normalise : Normalisation or None
         What is done to its numbers in a batch.
+    shapes : int or None
+        Where each sample has a shape of its own, the number of the field that says which; `row_shape` holds any then.
     """
 
     name: str
@@ -115,6 +117,7 @@ class FieldLayout:
     unit: str = ""
     images: Images | None = None
     normalise: Normalisation | None = None
+    shapes: int | None = None
 
     @property
     def row_nbytes(self) -> int:
@@ -268,7 +271,7 @@ class DatasetPart:
             parts = -(-self.chunk_nbytes // BLOCK_NBYTES)
         return max(1, -(-self.chunk_rows // parts))
 
-    def with_fields(self, place: Mapping[int, int]) -> DatasetPart:
+    def with_fields(self, place: Mapping[int | None, int]) -> DatasetPart:
         """Give the part with the targets of some fields alone, whose new numbers are given by the old ones."""
         targets = (replace(target, field=place[target.field]) for target in self.targets if target.field in place)
         return replace(self, targets=tuple(targets))
@@ -411,11 +414,11 @@ class SampleLayout:
             small = min(range(aligned), key=lambda n: self.datasets[n][0].stored_row_nbytes)
             wanted += [target.field for target in self.datasets[small][0].targets[:1]]
             kept.add(small)
-        place = {number: k for k, number in enumerate(wanted)}
+        place: dict[int | None, int] = {number: k for k, number in enumerate(wanted)}
         listed = sorted(kept)
         return replace(
             self,
-            fields=tuple(self.fields[number] for number in wanted),
+            fields=tuple(replace(self.fields[n], shapes=place.get(self.fields[n].shapes)) for n in wanted),
             datasets=tuple(tuple(part.with_fields(place) for part in self.datasets[n]) for n in listed),
             shape=SampleShape(
                 kind="dict", keys=tuple(map(str, wanted)), fields=tuple(Field(self.fields[n].name) for n in wanted)
@@ -551,9 +554,11 @@ class SampleLayout:
         key = volume.copy()
         for axis, along in enumerate(self.leading[0].along):
             if along.origin is not None:
-                sizes = np.array([_block_size(part, axis) for part in self.leading])
-                most = max(-(-part.shape[axis] // size) for part, size in zip(self.leading, sizes, strict=True))
-                key = key * int(most) + np.clip(along.begins(origins), 0, None) // sizes[volume]
+                span, elements = along.span, np.array([part.shape[axis] for part in self.leading])
+                sizes = np.array([_block_size(part, axis, span) for part in self.leading])
+                key = (
+                    key * int((-(-elements // sizes)).max()) + np.clip(along.begins(origins), 0, None) // sizes[volume]
+                )
         return key
 
     @property
@@ -622,10 +627,10 @@ def _blocks_of_objects(
     return np.asarray(numbers, dtype=np.int64).reshape(-1)
 
 
-def _block_size(part: DatasetPart, axis: int) -> int:
+def _block_size(part: DatasetPart, axis: int, span: int) -> int:
     """Give the elements along an axis that boxes of one block begin in: a chunk's, or fewer where none is decoded."""
     size = part.grid_shape[axis]
-    return size if part.access != DIRECT else min(size, BOXES_IN_BLOCK * part.along[axis].span)
+    return size if part.access != DIRECT else min(size, BOXES_IN_BLOCK * span)
 
 
 def _pick(entry: Any, values: Sequence[Any]) -> Any:

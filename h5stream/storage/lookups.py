@@ -107,7 +107,7 @@ class LookedUp:
         if [replace(one, name="") for one in layouts] != [replace(one, name="") for one in self.layouts]:
             raise FieldLengthError(
                 f"{path!r}: field {self.name!r} has rows of {_words(layouts)}, and before of {_words(self.layouts)}; "
-                "they must agree in all but their number",
+                "they must agree in all but their number; ragged='arrays' takes arrays of any shapes",
                 field=self.name,
                 file=path,
             )

@@ -35,7 +35,7 @@ from h5stream.samples.space import SequenceSpace, Space, sequence_space, steps_o
 from h5stream.samples.stretches import DENSE
 from h5stream.samples.table import ROW, Table, groups_in, table_space
 from h5stream.storage import whereabouts
-from h5stream.storage.agreement import FileParts, check_alike, with_like_strings
+from h5stream.storage.agreement import FileParts, check_alike, with_like_strings, with_room_for_all
 from h5stream.storage.alike_files import AlikeFiles
 from h5stream.storage.catalogue import Catalogue
 from h5stream.storage.discovery import default_fields, open_hdf5
@@ -80,6 +80,7 @@ def open_layout(
     every = Files(asked.paths)
     looked_up: dict[int, LookedUp] = {}
     parts, shape = _parts_of(asked, every, samples, looked_up, allow_external)
+    parts.files = with_room_for_all(parts.files, parts.labels)
     check_alike(parts.files, tuple(every.identities[number] for number, _ in parts.names), parts.labels)
     files = with_like_strings(parts.files)
     if parts.rows == 0:
@@ -167,13 +168,14 @@ def _parts_of(
     asked: Asked, every: Files, samples: SampleKind | None, looked_up: dict[int, LookedUp], allow_external: bool
 ) -> tuple[_Parts, SampleShape]:
     """Open one file after the other and find the fields in it; give the shape of a sample too."""
-    if isinstance(samples, Objects) and asked.shape is not None:
+    unlike = asked.shape is not None and any(isinstance(f, Field) and f.has_own_shape for f in asked.shape.fields)
+    if isinstance(samples, Objects) and asked.shape is not None and not unlike:
         together = _objects_together(asked, every, samples, looked_up, allow_external)
         if together is not None:
             return together, asked.shape
         _refuse_images(asked)
         looked_up.clear()
-    if isinstance(samples, Objects) and samples.of == FILES:
+    if isinstance(samples, Objects) and samples.of == FILES and not unlike:
         alike = _files_together(asked, every, samples, looked_up, allow_external)
         if alike is not None:
             return alike

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,15 +16,19 @@ from h5stream.engine.counters import clock
 from h5stream.engine.footprint import TASK_NBYTES
 from h5stream.engine.landing.chunks import ChunkTask, group_edges, looked_up
 from h5stream.engine.landing.programs import Program, dense_leaf, programs_of
+from h5stream.engine.landing.stacked import is_small, land_stacked
 from h5stream.engine.plan import Placement, cut_by
 from h5stream.engine.slots import address_of
 from h5stream.engine.tasks import Destination, LandingTask, Tools
 from h5stream.samples.box_space import BoxSpace, number_outside
 from h5stream.storage.index import MISSING
 from h5stream.storage.layout import DIRECT, VIA_H5PY, DatasetPart, FieldLayout
+from h5stream.storage.rowbox import ColumnPiece
 
 Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
+Regions = tuple[Ints, Ints, Ints, Ints, Ints]
+"""Of some parts of volumes: where each begins and ends, the volume's elements, and its boxes as a range of all."""
 
 PLAIN, EDGE, REFLECT = 0, 1, 2
 """What an index outside of a volume stands for: nothing, the nearest inside, or the one mirrored at the edge."""
@@ -52,14 +56,11 @@ class Boxed:
     mode: int
     origins: Ints
 
-    def place(
-        self, chosen: slice, source: int, strides: Ints, low: Ints, high: Ints, shape: Ints, element: int, *where: Any
-    ) -> None:
-        """Copy what lies in some of the boxes of a region that is in memory; see `kernels.place_boxes`."""
+    def place(self, sources: Ints, strides: Ints, regions: Regions, element: int, *where: Any) -> None:
+        """Copy what lies in boxes of regions that are in memory; see `kernels.place_boxes`."""
         kernels.place_boxes(
-            source, strides, low, high, shape, self.offsets, self.sizes, self.follow, self.mode, element,
-            self.origins[chosen], *where,
-        )  # fmt: skip
+            sources, strides, *regions, self.offsets, self.sizes, self.follow, self.mode, element, self.origins, *where
+        )
 
     @property
     def ends(self) -> tuple[Ints, Ints]:
@@ -74,57 +75,73 @@ class Boxed:
 class BoxTask(ChunkTask):
     """Some chunks of one dataset; the rows of `shared` are boxes, each as often as chunks touch it.
 
+    Where nothing is decoded they may be of several datasets of one file, of which `part` is one.
+
     Attributes
     ----------
     boxed : Boxed
         Which boxes those are.
     skipped : ndarray of int64, shape (n,)
         For each chunk, the bytes at its beginning that are not read, since no box needs them.
+    begin, chunk_shape, shape : ndarray of int64, shape (n, axes)
+        Its first element in its dataset, its elements along each axis, and those of the dataset.
     """
 
     boxed: Boxed
     skipped: Ints
+    begin: Ints
+    chunk_shape: Ints
+    shape: Ints
 
-    def decode(self, k: int, stored: Bytes, tools: Tools) -> tuple[Bytes, int]:
-        """Decode chunk `k`; of one that has no filter, as much as was read is all that is needed."""
-        return (stored, 0) if self.part.access == DIRECT else ChunkTask.decode(self, k, stored, tools)
+    def land(self, stored: Iterator[Bytes], destination: Destination, tools: Tools) -> None:
+        """Copy what boxes take; of chunks that have no filter, all of those at once that were read together."""
+        if self.part.access != DIRECT:
+            (land_stacked if is_small(self.part) else ChunkTask.land)(self, stored, destination, tools)
+            return
+        self.fill_missing(destination, tools)
+        for start, stop, group in self.groups(stored):
+            since = clock()
+            if all(program.leaf.is_whole for program in self.programs):
+                at = self.offset[start:stop] - self.offset[start] - self.skipped[start:stop]
+                for program in self.programs:
+                    self._place(slice(start, stop), program, address_of(group) + at, destination)
+            else:
+                for k in range(start, stop):
+                    self.scatter(k, self.bytes_of(k, start, group), 0, destination, tools)
+            since = tools.tally.decoded(since, int(self.nbytes[start:stop].sum()))
+            tools.tally.scattered(since)
 
     def scatter(self, k: int, data: Bytes, shuffled: int, destination: Destination, tools: Tools) -> None:
         """Copy what boxes take of a chunk to all fields."""
         for program in self.programs:
             leaf = program.leaf
-            if self.part.access == DIRECT and not leaf.is_whole:
-                whole = data[: data.nbytes // leaf.stored_nbytes * leaf.stored_nbytes]
-                dense = dense_leaf(program, whole, 0, tools.scratch)
-            else:
-                dense = dense_leaf(program, data, shuffled, tools.scratch)
-            source = address_of(dense) - int(self.skipped[k]) // leaf.stored_nbytes * leaf.nbytes
-            self._place(k, program, source, _strides(self._chunk_shape, leaf.nbytes), destination)
+            whole = data[: data.nbytes // leaf.stored_nbytes * leaf.stored_nbytes]
+            source = address_of(dense_leaf(program, whole, shuffled, tools.scratch))
+            source -= int(self.skipped[k]) // leaf.stored_nbytes * leaf.nbytes
+            self._place(slice(k, k + 1), program, np.array([source]), destination)
+
+    def scatter_stack(self, program: Program, source: int, stride: int, chosen: Ints, destination: Destination) -> None:
+        """Copy what boxes take of some chunks that lie one behind the other."""
+        self._place(chosen, program, source + stride * np.arange(len(chosen)), destination)
 
     def fill_missing(self, destination: Destination, tools: Tools) -> None:
         """Copy the fill value where chunks were never written."""
-        since = clock()
-        for k in range(int(self.edges[0])):
-            for program in self.programs:
-                fill = np.tile(_fill_of(self.part, program), self._chunk_shape[-1])
-                strides = np.zeros(len(self._chunk_shape), dtype=np.int64)
-                strides[-1] = program.leaf.nbytes
-                self._place(k, program, address_of(fill), strides, destination)
+        since, missing = clock(), slice(0, int(self.edges[0]))
+        for program in self.programs if missing.stop else ():
+            fill = np.tile(_fill_of(self.part, program), int(self.chunk_shape[missing, -1].max()))
+            self._place(missing, program, np.full(missing.stop, address_of(fill)), destination, is_fill=True)
         tools.tally.scattered(since)
 
-    @property
-    def _chunk_shape(self) -> tuple[int, ...]:
-        assert self.part.index is not None
-        return self.part.index.chunk_shape
-
-    def _place(self, k: int, program: Program, source: int, strides: Ints, destination: Destination) -> None:
-        index = self.part.index
-        assert index is not None
-        chosen = slice(int(self.low[k]), int(self.high[k]))
-        shape, low = np.array(index.shape), np.array(index.coordinates(int(self.number[k])))
-        high = np.minimum(low + index.chunk_shape, shape)
-        _, *where = destination.of(program.field, self.rows_of(k))
-        self.boxed.place(chosen, source, strides, low, high, shape, program.leaf.nbytes, *where)
+    def _place(
+        self, some: slice | Ints, program: Program, sources: Ints, destination: Destination, is_fill: bool = False
+    ) -> None:
+        begin, shape, element = self.begin[some], self.shape[some], program.leaf.nbytes
+        strides = _strides(self.chunk_shape[some], element)
+        if is_fill:
+            strides[:, :-1] = 0
+        end = np.minimum(begin + self.chunk_shape[some], shape)
+        _, *where = destination.of(program.field, self.shared)
+        self.boxed.place(sources, strides, (begin, end, shape, self.low[some], self.high[some]), element, *where)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,18 +167,18 @@ class H5pyBoxTask(LandingTask):
 
     def land(self, stored: Iterator[Any], destination: Destination, tools: Tools) -> None:
         """Read the box, and copy it to its place."""
-        shape = np.array(self.part.shape)
-        low, high = (each[0] for each in _spans(self.boxed, shape))
+        shape = np.array([self.part.shape])
+        low, high = _spans(self.boxed, shape)
         since = clock()
-        values = tools.h5py.box(self.part, tuple(low.tolist()), tuple((high - low).tolist()))
+        values = tools.h5py.box(self.part, tuple(low[0].tolist()), tuple((high - low)[0].tolist()))
         since = tools.tally.via_h5py(since, values.nbytes)
         for target in self.part.targets:
             dense = np.ascontiguousarray(target.taken(values), dtype=self.fields[target.field].dtype)
             element = dense.nbytes // max(1, math.prod(values.shape))
-            strides = _strides(values.shape, element)
+            strides, (zero, one) = _strides(np.array([values.shape]), element), np.array([[0], [1]])
             _, *where = destination.of(target.field, self.placement)
-            address = address_of(dense.reshape(-1).view(np.uint8))
-            self.boxed.place(slice(None), address, strides, low, high, shape, element, *where)
+            sources = np.array([address_of(dense.reshape(-1).view(np.uint8))])
+            self.boxed.place(sources, strides, (low, high, shape, zero, one), element, *where)
         tools.tally.scattered(since)
 
 
@@ -171,17 +188,17 @@ class OutsideTask(LandingTask):
 
     Attributes
     ----------
-    part : DatasetPart
-        The dataset.
+    shapes : ndarray of int64, shape (n, axes)
+        Elements along each axis of each box's volume.
     rows : tuple of (int, ndarray of uint8)
-        For each field of it, some elements of that number.
+        For each field, some elements of that number.
     placement : Placement
         The boxes' samples, and where they go.
     boxed : Boxed
         The boxes.
     """
 
-    part: DatasetPart
+    shapes: Ints
     rows: tuple[tuple[int, Bytes], ...]
     placement: Placement
     boxed: Boxed
@@ -192,78 +209,116 @@ class OutsideTask(LandingTask):
         for field, row in self.rows:
             _, *where = destination.of(field, self.placement)
             boxed, element = self.boxed, row.nbytes // int(self.boxed.sizes[-1])
-            shape = np.array(self.part.shape)
-            kernels.fill_outside(address_of(row), shape, boxed.offsets, boxed.sizes, element, boxed.origins, *where)
+            kernels.fill_outside(
+                address_of(row), self.shapes, boxed.offsets, boxed.sizes, element, boxed.origins, *where
+            )
         tools.tally.scattered(since)
 
 
-class BoxesOfPart:
-    """The boxes of one dataset of one volume.
-
-    # Guarantees: immutable; any thread may plan.
+def boxes_of(
+    parts: Sequence[DatasetPart], layout_fields: tuple[FieldLayout, ...], space: BoxSpace, gaps_nbytes: Sequence[int]
+) -> list[tuple[Ints, BoxesOfParts]]:
+    """Give what plans the boxes of a dataset, for the parts of it that are alike, by their numbers.
 
     Parameters
     ----------
-    part : DatasetPart
-        The dataset.
+    parts : sequence of DatasetPart
+        The dataset, of each volume.
     layout_fields : tuple of FieldLayout
         All fields of a batch.
     space : BoxSpace
         All boxes.
-    gap_nbytes : int
-        Bytes between two chunks that are read along rather than skipped.
+    gaps_nbytes : sequence of int
+        For each file, the bytes between two chunks that are read along rather than skipped.
+    """
+    alike: dict[Any, list[int]] = {}
+    for number, part in enumerate(parts):
+        targets = tuple((target.leaf, target.fill.tobytes()) for target in part.targets)
+        alike.setdefault((part.along, part.access, part.stored_element_nbytes, targets), []).append(number)
+    return [
+        (np.array(numbers), BoxesOfParts([parts[n] for n in numbers], layout_fields, space, gaps_nbytes))
+        for numbers in alike.values()
+    ]
+
+
+class BoxesOfParts:
+    """The boxes of one dataset of some volumes, of which samples take the same.
+
+    # Guarantees: immutable, but for what is worked out twice with the same result; any thread may plan.
+
+    Parameters
+    ----------
+    parts : sequence of DatasetPart
+        The dataset, of each volume.
+    layout_fields, space, gaps_nbytes :
+        As for `boxes_of`.
     """
 
     def __init__(
-        self, part: DatasetPart, layout_fields: tuple[FieldLayout, ...], space: BoxSpace, gap_nbytes: int
+        self,
+        parts: Sequence[DatasetPart],
+        layout_fields: tuple[FieldLayout, ...],
+        space: BoxSpace,
+        gaps_nbytes: Sequence[int],
     ) -> None:
-        self._part, self._fields, self._gap = part, layout_fields, gap_nbytes
-        self._sizes = np.array([len(along.offsets) for along in part.along], dtype=np.int64)
-        self._offsets = np.zeros((len(part.along), int(self._sizes.max())), dtype=np.int64)
-        for axis, along in enumerate(part.along):
+        self._parts, self._fields, self._gaps, first = parts, layout_fields, gaps_nbytes, parts[0]
+        self._sizes = np.array([len(along.offsets) for along in first.along], dtype=np.int64)
+        self._offsets = np.zeros((len(first.along), int(self._sizes.max())), dtype=np.int64)
+        for axis, along in enumerate(first.along):
             self._offsets[axis, : len(along.offsets)] = along.offsets
-        apart = [(np.diff(along.offsets) != 1).any() for along in part.along]
+        apart = [(np.diff(along.offsets) != 1).any() for along in first.along]
         self._follow = np.array([not each for each in apart], dtype=np.int64)
-        own = layout_fields[part.targets[0].field].pad
+        own = layout_fields[first.targets[0].field].pad
         pad = space.pad if own is None else own
         self._mode = {"edge": EDGE, "reflect": REFLECT}.get(str(pad), PLAIN)
         self._outside = number_outside(pad)
-        self._programs = programs_of(part) if part.index is not None else ()
+        self._shapes = np.array([part.shape for part in parts], dtype=np.int64)
+        self._programs: dict[int, tuple[Program, ...]] = {}
+        if first.access != VIA_H5PY:
+            self._chunk_shapes = np.array([part.grid_shape for part in parts], dtype=np.int64)
+            self._grids = -(-self._shapes // self._chunk_shapes)
+            chunks = self._grids.prod(axis=1)
+            self._first_chunks = np.cumsum(chunks) - chunks
+            # One task takes chunks of one file where nothing is decoded, and of one part where anything is.
+            owner = [part.file if first.access == DIRECT else k for k, part in enumerate(parts)]
+            self._owner = np.array(owner, dtype=np.int64)
 
-    def plan(self, placement: Placement, origins: Ints, task_nbytes: int) -> Iterator[Any]:
+    def plan(self, placement: Placement, of: Ints, origins: Ints, task_nbytes: int) -> Iterator[Any]:
         """Cut boxes into tasks.
 
         Parameters
         ----------
         placement : Placement
             The samples, and where they go.
+        of : ndarray of int64
+            The place of each one's volume among the parts.
         origins : ndarray of int64
             The origin of each of them.
         task_nbytes : int
             Decoded bytes of one task, about.
         """
-        begins = np.zeros((len(origins), len(self._part.along)), dtype=np.int64)
-        for axis, along in enumerate(self._part.along):
+        begins = np.zeros((len(origins), len(self._sizes)), dtype=np.int64)
+        for axis, along in enumerate(self._parts[0].along):
             begins[:, axis] = along.begins(origins)
         boxed = Boxed(offsets=self._offsets, sizes=self._sizes, follow=self._follow, mode=self._mode, origins=begins)
-        shape = np.array(self._part.shape)
+        targets = self._parts[0].targets
         if self._outside is not None:
-            first, last = boxed.ends
-            out = np.flatnonzero(((first < 0) | (last >= shape)).any(axis=1))
+            (first, last), shapes = boxed.ends, self._shapes[of]
+            out = np.flatnonzero(((first < 0) | (last >= shapes)).any(axis=1))
             if len(out):
-                rows = tuple((target.field, self._row_of(target.field)) for target in self._part.targets)
+                rows = tuple((target.field, self._row_of(target.field)) for target in targets)
                 some = replace(boxed, origins=boxed.origins[out])
-                yield OutsideTask(part=self._part, rows=rows, placement=placement[out], boxed=some)
-        if self._part.access == VIA_H5PY:
-            for k in range(len(placement)):
+                yield OutsideTask(shapes=shapes[out], rows=rows, placement=placement[out], boxed=some)
+        if self._parts[0].access == VIA_H5PY:
+            for k, part in enumerate(of.tolist()):
                 yield H5pyBoxTask(
-                    part=self._part,
+                    part=self._parts[part],
                     fields=self._fields,
                     placement=placement[k : k + 1],
                     boxed=replace(boxed, origins=boxed.origins[k : k + 1]),
                 )
             return
-        yield from self._plan_chunks(placement, boxed, shape, task_nbytes)
+        yield from self._plan_chunks(placement, boxed, of, task_nbytes)
 
     def _row_of(self, field: int) -> Bytes:
         layout = self._fields[field]
@@ -271,56 +326,85 @@ class BoxesOfPart:
         assert self._outside is not None
         return np.full(int(self._sizes[-1]) * inner, self._outside, dtype=layout.dtype).view(np.uint8)
 
-    def _plan_chunks(self, placement: Placement, boxed: Boxed, shape: Ints, task_nbytes: int) -> Iterator[BoxTask]:
-        index = self._part.index
-        assert index is not None
-        low, high = _spans(boxed, shape)
-        number, box = _touched(low, high, np.array(index.chunk_shape), index.grid)
+    def _plan_chunks(self, placement: Placement, boxed: Boxed, of: Ints, task_nbytes: int) -> Iterator[BoxTask]:
+        shapes, chunk_shapes, grids = self._shapes[of], self._chunk_shapes[of], self._grids[of]
+        low, high = _spans(boxed, shapes)
+        where, box = _touched(low, high, chunk_shapes)
         if not self._follow.all():
-            needed = self._needed(boxed, number, box, shape)
-            number, box = number[needed], box[needed]
-        by_chunk = np.argsort(number, kind="stable")
-        number, box = number[by_chunk], box[by_chunk]
-        first = np.flatnonzero(np.diff(number, prepend=-1))
-        table = looked_up(index, number[first])
+            needed = self._needed(boxed, where * chunk_shapes[box], box, shapes, chunk_shapes)
+            where, box = where[needed], box[needed]
+        number = _numbers(where, grids[box])
+        by_chunk = np.argsort(self._first_chunks[of[box]] + number, kind="stable")
+        number, where, box = number[by_chunk], where[by_chunk], box[by_chunk]
+        part = of[box]
+        first = np.flatnonzero((np.diff(part, prepend=-1) != 0) | (np.diff(number, prepend=-1) != 0))
+        table = self._looked_up(part[first], number[first])
         table["low"], table["high"] = first, np.append(first[1:], len(number))
         table["piece"], table["skipped"] = np.zeros_like(first), np.zeros_like(first)
-        if self._part.access == DIRECT:
+        table["chunk_shape"], table["shape"] = chunk_shapes[box[first]], shapes[box[first]]
+        table["begin"] = where[first] * table["chunk_shape"]
+        if self._parts[0].access == DIRECT:
             self._leave_out(table, low[box], high[box])
-        order = np.argsort(table["offset"], kind="stable")
-        table = {name: values[order] for name, values in table.items()}
+        order = np.lexsort((table["offset"], self._owner[part[first]]))
+        table, part = {name: values[order] for name, values in table.items()}, part[first][order]
         shared, ours = placement[box], replace(boxed, origins=boxed.origins[box])
-        for cut in cut_by(np.maximum(table["nbytes"], self._part.chunk_nbytes), min(task_nbytes, TASK_NBYTES)):
+        for cut in self._cuts(table, part, min(task_nbytes, TASK_NBYTES)):
             of_task: dict[str, Any] = {name: values[cut] for name, values in table.items()}
-            of_task["edges"] = group_edges(of_task["offset"], of_task["nbytes"], self._gap)
-            yield BoxTask(part=self._part, programs=self._programs, shared=shared, boxed=ours, **of_task)
+            number_of_part = int(part[cut.start])
+            one = self._parts[number_of_part]
+            of_task["edges"] = group_edges(of_task["offset"], of_task["nbytes"], self._gaps[one.file])
+            yield BoxTask(part=one, programs=self._programs_of(number_of_part), shared=shared, boxed=ours, **of_task)
 
-    def _needed(self, boxed: Boxed, number: Ints, box: Ints, shape: Ints) -> NDArray[np.bool_]:
+    def _looked_up(self, part: Ints, number: Ints) -> dict[str, Ints]:
+        """Find what to read for chunks, by their parts, ascending, and their numbers."""
+        edges = [*np.flatnonzero(np.diff(part, prepend=-1)).tolist(), len(part)]
+        found = []
+        for begin, end in itertools.pairwise(edges):
+            index = self._parts[int(part[begin])].index
+            assert index is not None
+            found.append(looked_up(index, number[begin:end]))
+        return {name: np.concatenate([one[name] for one in found]) for name in found[0]}
+
+    def _cuts(self, table: dict[str, Ints], part: Ints, most_nbytes: int) -> Iterator[slice]:
+        """Cut chunks, in the order of their files, into those of one task each."""
+        owner, work = self._owner[part], table["nbytes"]
+        if self._parts[0].access != DIRECT:
+            work = np.maximum(work, self._chunk_shapes[part].prod(axis=1) * self._parts[0].stored_element_nbytes)
+        edges = [*np.flatnonzero(np.diff(owner, prepend=-1)).tolist(), len(owner)]
+        for begin, end in itertools.pairwise(edges):
+            for cut in cut_by(work[begin:end], most_nbytes):
+                yield slice(begin + cut.start, begin + cut.stop)
+
+    def _programs_of(self, number: int) -> tuple[Program, ...]:
+        """Give the programs of a part; where nothing is decoded all parts have the same."""
+        number = 0 if self._parts[0].access == DIRECT else number
+        if number not in self._programs:
+            # A box is no row of the dataset, of which programs would keep one of fill values for each part.
+            element = ColumnPiece(number=0, row_elements=1, segments=np.array([[0, 0, 1]]))
+            self._programs[number] = programs_of(replace(self._parts[number], pieces=(element,)))
+        return self._programs[number]
+
+    def _needed(self, boxed: Boxed, begins: Ints, box: Ints, shapes: Ints, chunk_shapes: Ints) -> NDArray[np.bool_]:
         """Tell which chunks hold an element that the box takes, where these do not follow one another."""
-        index = self._part.index
-        assert index is not None
-        begins = np.stack(np.unravel_index(number, index.grid), axis=1) * index.chunk_shape
         first, last = boxed.ends
-        needed = np.ones(len(number), dtype=bool)
+        needed = np.ones(len(box), dtype=bool)
         for axis in np.flatnonzero(self._follow == 0).tolist():
             taken = np.sort(self._offsets[axis, : self._sizes[axis]])
             from_origin = begins[:, axis] - boxed.origins[box, axis]
-            ends = from_origin + index.chunk_shape[axis]
+            ends = from_origin + chunk_shapes[box, axis]
             inside = np.searchsorted(taken, from_origin) < np.searchsorted(taken, ends)
-            leads_out = (first[box, axis] < 0) | (last[box, axis] >= shape[axis])
+            leads_out = (first[box, axis] < 0) | (last[box, axis] >= shapes[box, axis])
             needed &= inside | leads_out
         return needed
 
     def _leave_out(self, table: dict[str, Ints], low: Ints, high: Ints) -> None:
         """Read of chunks that nothing has to be decoded of only from the first element to the last that boxes need."""
-        index = self._part.index
-        assert index is not None
-        begins = np.stack(np.unravel_index(table["number"], index.grid), axis=1) * index.chunk_shape
-        least = np.minimum.reduceat(low, table["low"], axis=0) - begins
-        most = np.maximum.reduceat(high, table["low"], axis=0) - 1 - begins
-        strides = _strides(index.chunk_shape, self._part.stored_element_nbytes)
-        least, most = np.maximum(least, 0), np.minimum(most, np.array(index.chunk_shape) - 1)
-        begin, end = least @ strides, most @ strides + self._part.stored_element_nbytes
+        least = np.minimum.reduceat(low, table["low"], axis=0) - table["begin"]
+        most = np.maximum.reduceat(high, table["low"], axis=0) - 1 - table["begin"]
+        element = self._parts[0].stored_element_nbytes
+        strides = _strides(table["chunk_shape"], element)
+        least, most = np.maximum(least, 0), np.minimum(most, table["chunk_shape"] - 1)
+        begin, end = (least * strides).sum(axis=1), (most * strides).sum(axis=1) + element
         stored = table["entry"] != MISSING
         table["skipped"] = np.where(stored, begin, 0)
         table["offset"] = np.where(stored, table["offset"] + begin, MISSING)
@@ -339,22 +423,31 @@ def _spans(boxed: Boxed, shape: Ints) -> tuple[Ints, Ints]:
     return np.maximum(low, 0), np.minimum(high, shape - 1) + 1
 
 
-def _touched(low: Ints, high: Ints, chunk_shape: Ints, grid: tuple[int, ...]) -> tuple[Ints, Ints]:
-    """Give the number of each chunk that each box touches, and that box."""
+def _touched(low: Ints, high: Ints, chunk_shape: Ints) -> tuple[Ints, Ints]:
+    """Give the place in its dataset's grid of each chunk that each box touches, and that box."""
     first, counts = low // chunk_shape, (high - 1) // chunk_shape - low // chunk_shape + 1
     touches = counts.prod(axis=1)
     box = np.repeat(np.arange(len(low)), touches)
     left = np.arange(len(box)) - np.repeat(np.cumsum(touches) - touches, touches)
-    where = np.empty((len(box), len(chunk_shape)), dtype=np.int64)
-    for axis in reversed(range(len(chunk_shape))):
+    where = np.empty((len(box), low.shape[1]), dtype=np.int64)
+    for axis in reversed(range(low.shape[1])):
         left, where[:, axis] = np.divmod(left, counts[box, axis])
-    return np.ravel_multi_index(tuple((first[box] + where).T), grid).astype(np.int64), box
+    return first[box] + where, box
 
 
-def _strides(shape: tuple[int, ...], element_nbytes: int) -> Ints:
-    """Give the bytes from one element to the next along each axis of an array."""
-    sizes = [element_nbytes, *reversed(shape[1:])]
-    return np.array(list(itertools.accumulate(sizes, lambda a, b: a * b)), dtype=np.int64)[::-1].copy()
+def _numbers(where: Ints, grid: Ints) -> Ints:
+    """Give the numbers of chunks by their places in the grids of their datasets."""
+    numbers = where[:, 0].copy()
+    for axis in range(1, where.shape[1]):
+        numbers = numbers * grid[:, axis] + where[:, axis]
+    return numbers
+
+
+def _strides(shapes: Ints, element_nbytes: int) -> Ints:
+    """Give the bytes from one element to the next along each axis of some arrays."""
+    strides = np.full(shapes.shape, element_nbytes, dtype=np.int64)
+    strides[:, :-1] *= np.cumprod(shapes[:, :0:-1], axis=1)[:, ::-1]
+    return strides
 
 
 def _fill_of(part: DatasetPart, program: Program) -> Bytes:

@@ -19,6 +19,7 @@ from h5stream.storage.index import MISSING
 from h5stream.storage.layout import DatasetPart
 
 Bytes = NDArray[np.uint8]
+Ints = NDArray[np.int64]
 
 SMALL_CHUNK_NBYTES = 32 * 1024
 """Decoded chunks up to this many bytes are stacked: for larger ones a kernel call is lost in the decoding."""
@@ -35,22 +36,41 @@ class StackedTask(ChunkTask):
 
     def land(self, stored: Iterator[Bytes], destination: Destination, tools: Tools) -> None:
         """Decode the chunks into a stack, and scatter that."""
-        stack, tally, raw_nbytes = Stack(self, destination, tools), tools.tally, self.part.chunk_nbytes
-        self.fill_missing(destination, tools)
-        began, before_ns, chunks = clock(), tally.read_ns, 0
-        for start, stop, group in self.groups(stored):
-            chunks += stop - start
-            stack.take(start, stop, group)
-        # What was not reading was decoding: the clock is not read for every small chunk.
-        since = tally.stacked(began, chunks, chunks * raw_nbytes, tally.read_ns - before_ns)
-        stack.scatter()
-        tally.scattered(since)
+        land_stacked(self, stored, destination, tools)
+
+    def scatter_stack(self, program: Program, source: int, stride: int, chosen: Ints, destination: Destination) -> None:
+        """Scatter some chunks, which lie one behind the other, to a field."""
+        kernels.scatter_stack(
+            source,
+            stride,
+            program.strides,
+            program.all_segments,
+            program.segment_edges,
+            self.piece[chosen],
+            self.low[chosen],
+            self.high[chosen],
+            *destination.of_spans(program.field, self.shared),
+        )
+
+
+def land_stacked(task: ChunkTask, stored: Iterator[Bytes], destination: Destination, tools: Tools) -> None:
+    """Decode the chunks of a task into a stack, and scatter that."""
+    stack, tally, raw_nbytes = Stack(task, destination, tools), tools.tally, task.part.chunk_nbytes
+    task.fill_missing(destination, tools)
+    began, before_ns, chunks = clock(), tally.read_ns, 0
+    for start, stop, group in task.groups(stored):
+        chunks += stop - start
+        stack.take(start, stop, group)
+    # What was not reading was decoding: the clock is not read for every small chunk.
+    since = tally.stacked(began, chunks, chunks * raw_nbytes, tally.read_ns - before_ns)
+    stack.scatter()
+    tally.scattered(since)
 
 
 class Stack:
     """Decoded chunks of one task, one behind the other, until they are scattered with one call a field."""
 
-    def __init__(self, task: StackedTask, destination: Destination, tools: Tools) -> None:
+    def __init__(self, task: ChunkTask, destination: Destination, tools: Tools) -> None:
         self._task, self._destination, self._tools = task, destination, tools
         self._chunk_nbytes = task.part.chunk_nbytes
         self._region = tools.scratch.buffer("stack", len(task.number) * self._chunk_nbytes)
@@ -139,17 +159,9 @@ class Stack:
         task, chosen = self._task, np.array(held, dtype=np.int64)
         data = self._region[: len(held) * self._chunk_nbytes]
         for program in task.programs:
-            kernels.scatter_stack(
-                address_of(self._dense(program, data, len(held))),
-                self._chunk_nbytes // program.leaf.stored_nbytes * program.leaf.nbytes,
-                program.strides,
-                program.all_segments,
-                program.segment_edges,
-                task.piece[chosen],
-                task.low[chosen],
-                task.high[chosen],
-                *self._destination.of_spans(program.field, task.shared),
-            )
+            source = address_of(self._dense(program, data, len(held)))
+            stride = self._chunk_nbytes // program.leaf.stored_nbytes * program.leaf.nbytes
+            task.scatter_stack(program, source, stride, chosen, self._destination)
 
     def _dense(self, program: Program, data: Bytes, chunks: int) -> Bytes:
         leaf, shuffled, scratch = program.leaf, self._shuffled, self._tools.scratch
@@ -166,7 +178,7 @@ class Stack:
         return dense_leaf(program, unshuffled, 0, scratch)
 
 
-def _inflatable(task: StackedTask) -> tuple[NDArray[np.bool_], int] | None:
+def _inflatable(task: ChunkTask) -> tuple[NDArray[np.bool_], int] | None:
     """Tell which chunks of a task need inflating and nothing else, and the shuffle that is then still to be undone."""
     part, index = task.part, task.part.index
     assert index is not None
