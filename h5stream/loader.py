@@ -442,6 +442,11 @@ class H5StreamLoader:
         return cls(**arguments_from(profile, dataset, arguments))
 
     @property
+    def is_drawn(self) -> bool:
+        """Whether its arguments, or a `Mixture`, say how often each sample comes in an epoch."""
+        return self._settings.is_drawn
+
+    @property
     def is_idle(self) -> bool:
         """Whether no epoch is under way."""
         return all(iterator.is_closed for iterator in self._iterators)

@@ -107,6 +107,11 @@ def _opened(name: str, source: Any, fields: Fields, **kind: Any) -> H5Dataset:
     """Give the dataset of a source."""
     dataset = getattr(source, "dataset", None)
     if isinstance(dataset, H5Dataset) and hasattr(source, "window_size"):
+        if source.is_drawn and dataset.shares is None:
+            raise OptionError(
+                f"Mixture: source {name!r} is a loader with weights=, balance= or samples_per_epoch=, which say how "
+                "often its samples come, as the mixture's own weights= do; give its dataset instead"
+            )
         source = dataset
     known = opened(source, None)
     if known is None:

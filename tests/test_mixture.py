@@ -218,6 +218,10 @@ def test_what_contradicts_a_mixture_is_refused(paths):
         H5StreamLoader(mixture, 4, shuffle=False)
     with pytest.raises(errors.OptionError, match="weights= must be left out"):
         H5StreamLoader(mixture, 4, weights=np.ones(1360))
+    for drawn in ({"balance": np.arange(60) % 2}, {"weights": np.ones(60)}, {"samples_per_epoch": 9}):
+        drawing = H5StreamLoader(paths["a"], 4, fields=FIELDS, **drawn)
+        with pytest.raises(errors.OptionError, match=r"source 'a' is a loader with weights=, balance= .*its dataset"):
+            Mixture({"a": drawing}, [1])
     with pytest.raises(errors.OptionError, match="the sources of both in one"):
         Mixture({"m": mixture, "a": H5Dataset(paths["a"], FIELDS)}, [1, 1])
 

@@ -147,6 +147,8 @@ def split_by_groups(sizes: Sequence[int], groups: Ints, strata: Ints | None, see
             f"split: there {'is 1 group' if count == 1 else f'are {count:,} groups'} for {parts} parts, and none is "
             "torn. Name what has more values by by=, or split without it"
         )
+    from h5stream.compiled.dealing import deal_groups  # numba: for who asks for help it takes too long
+
     strata = np.zeros(len(groups), dtype=np.int64) if strata is None else strata
     pairs, samples = np.unique(groups * (int(strata.max()) + 1) + strata, return_counts=True)
     group_of, stratum_of = np.divmod(pairs, int(strata.max()) + 1)
@@ -154,21 +156,12 @@ def split_by_groups(sizes: Sequence[int], groups: Ints, strata: Ints | None, see
     edges, of_group = np.searchsorted(group_of, np.arange(count + 1)), np.bincount(groups)
     chances = permutation(count, seed, SPLITS)
     large = np.where(of_group[chances] * LARGE_SHARE > min(sizes), -of_group[chances], 0)
-    # What each part lacks of each stratum, times all samples: whole numbers, which add up to the same anywhere.
-    lacks = [[int(n) * size for size in sizes] for n in totals]
-    home, left, empty = [0] * count, count, set(range(parts))
-    weights, by_size = [len(groups) / int(n) if n else 0.0 for n in totals], np.argsort(sizes, kind="stable").tolist()
-    first, of, many, total = edges.tolist(), stratum_of.tolist(), samples.tolist(), len(groups)
-    for group in chances[np.argsort(large, kind="stable")].tolist():
-        mix = range(first[group], first[group + 1])
-        choice = [part for part in by_size if part in empty] if left <= len(empty) else by_size
-        if len(mix) == 1:  # what all parts' lack would be multiplied by changes nothing
-            best = max(choice, key=lacks[of[mix[0]]].__getitem__)
-        else:
-            best = max(choice, key=lambda part: sum(many[k] * weights[of[k]] * lacks[of[k]][part] for k in mix))
-        for k in mix:
-            lacks[of[k]][best] -= many[k] * total
-        home[group], left = best, left - 1
-        empty.discard(best)
-    found = np.array(home)
-    return [np.flatnonzero(found[groups] == part) for part in range(parts)]
+    # What each part lacks of each stratum, times all samples: whole numbers, which add up to the same anywhere, and fit
+    # as long as there are less than three thousand million samples.
+    lacks = totals[:, None] * np.array(sizes, dtype=np.int64)
+    weights = np.divide(len(groups), totals, out=np.zeros(len(totals)), where=totals > 0)
+    order = chances[np.argsort(large, kind="stable")].astype(np.int64)
+    by_size: Ints = np.argsort(sizes, kind="stable")
+    homes: Ints = np.empty(count, dtype=np.int64)
+    deal_groups(order, edges, stratum_of, samples, weights, by_size, len(groups), lacks, homes)
+    return [np.flatnonzero(homes[groups] == part) for part in range(parts)]

@@ -87,7 +87,10 @@ def _number(name: str, key: str, given: Any) -> float:
 
 def _numbers(name: str, key: str, given: Any) -> Any:
     try:
-        found = np.asarray(given.detach().cpu() if hasattr(given, "detach") else given, dtype=np.float64)
+        found = np.asarray(given.detach().cpu() if hasattr(given, "detach") else given)
+        if not found.size or found.dtype.kind in "SUMm":
+            raise TypeError
+        found = found.astype(np.float64)
     except (TypeError, ValueError):
         raise OptionError(f"Field({name!r}): {key}= takes a number or an array of them, not {given!r}") from None
     if not np.isfinite(found).all():

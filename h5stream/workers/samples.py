@@ -8,6 +8,7 @@ processes map, where another process does it. Before each sample the generators 
 from __future__ import annotations
 
 import contextlib
+import operator
 import os
 import pickle
 import random
@@ -30,7 +31,7 @@ from h5stream.order.permutation import words_of
 from h5stream.structure import samples_of
 from h5stream.workers.child import PARENT_LOOK_S, Parent
 from h5stream.workers.failures import Failure
-from h5stream.workers.memory import BorrowedMemory, Loan, SharedMemory
+from h5stream.workers.memory import BorrowedMemory, Loan
 from h5stream.workers.packing import Packed, pack, unpack
 
 SEED_NBYTES = 16
@@ -75,20 +76,20 @@ class SampleFunctions:
         """Make the user's batch in this process, whose own random numbers stay as they are."""
         states = random.getstate(), np.random.get_state(), torch.get_rng_state()
         try:
-            return self.made(batch, torch_collate.default_collate, lambda: False)
+            return self.made(batch, Collating(batch.rows, _of_torch), lambda: False)
         finally:
             random.setstate(states[0])
             np.random.set_state(states[1])
             torch.set_rng_state(states[2])
 
-    def made(self, batch: ReadyBatch, collate: Function, is_called_off: Callable[[], bool]) -> Any:
+    def made(self, batch: ReadyBatch, collating: Collating, is_called_off: Callable[[], bool]) -> Any:
         """Make the user's batch.
 
         Parameters
         ----------
         batch : ReadyBatch
             A filled slot, and what does not live in one.
-        collate : callable
+        collating : Collating
             What collates unless the user says otherwise.
         is_called_off : callable
             Asked before each sample.
@@ -108,7 +109,9 @@ class SampleFunctions:
             return value if self.transform is None else self.transform(value)
         value = samples_of(value, batch.rows)
         if self.sample_transform is not None:
-            value = [*self._transformed(value, numbers, seeds, is_called_off)]
+            results = self._transformed(value, numbers, seeds, is_called_off)
+            is_kept = self.collate_fn is None and not self.gives_samples
+            value = [*map(collating.kept, results)] if is_kept else [*results]
         if self.gives_samples:
             convert: Function = _as_it_is if self.sample_transform is None else torch_collate.default_convert
             value = convert(value[0])
@@ -117,7 +120,7 @@ class SampleFunctions:
             value = self.collate_fn(value)
         elif self.sample_transform is not None and not self.gives_samples:
             try:
-                value = collate(value)
+                value = collating(value)
             except Exception as error:
                 error.add_note(
                     "while what sample_transform= gave was collated as by torch's default_collate: it is to be alike "
@@ -251,12 +254,12 @@ class SampleWork:
         self._parent.send(Done(message.run, message.number, message.rows, made, failure, returned))
 
     def _made(self, job: Job) -> Packed:
-        over = noted(self._board, job.run)
+        over, every = noted(self._board, job.run).data, self._board.data
         memory, objects = unpack(job.filled, self._incoming)
         batch = ReadyBatch(job.number, job.rows, Slot(memory), objects, missing=0)
-        collate = Collating(self._parent.memory)
-        run, every = job.run, self._board.item
-        value = self._functions.made(batch, collate, lambda: over.item() == run or every(0) != 0)
+        collating = Collating(job.rows, self._parent.memory.take)
+        run = job.run
+        value = self._functions.made(batch, collating, lambda: bool(over[0] == run or every[0]))
         try:
             return pack(value, self._parent.memory)
         except (pickle.PicklingError, TypeError, AttributeError) as error:
@@ -276,11 +279,66 @@ def _end_with(parent: int) -> None:
     os._exit(0)
 
 
-@dataclass(frozen=True, slots=True)
-class Collating:
-    """Collates as torch's ``default_collate``, tensors straight into memory that leaves the process without a copy."""
+KEPT_NBYTES = 4096
+"""Bytes from which a tensor of a result is copied to its place in the batch at once."""
 
-    memory: SharedMemory
+
+class Collating:
+    """Collates a batch as torch's ``default_collate``, tensors straight into memory of the batch.
+
+    Large ones are copied there as soon as a sample has come: they are in the processor's cache then, and the next
+    sample's can have their memory.
+
+    Parameters
+    ----------
+    count : int
+        Samples of the batch.
+    take : callable
+        Gives so many bytes, as a tensor.
+    """
+
+    def __init__(self, count: int, take: Callable[[int], torch.Tensor]) -> None:
+        self._count, self._take = count, take
+        self._places: list[tuple[torch.Tensor, tuple[torch.Tensor, ...]]] = []  # of each large tensor of a sample
+        self._come = -1
+        self._next = 0
+
+    def kept(self, result: Any) -> Any:
+        """Give the next sample's result with its large tensors at their places in the batch."""
+        self._come += 1
+        self._next = 0
+        return self._moved(result)
+
+    def _moved(self, value: Any) -> Any:
+        kind = type(value)
+        if kind is torch.Tensor:
+            return self._placed(value) if value.numel() * value.element_size() >= KEPT_NBYTES else value
+        if kind is tuple or kind is list:
+            return kind(map(self._moved, value))
+        if kind is dict:
+            return {key: self._moved(inner) for key, inner in value.items()}
+        if kind is np.ndarray and value.nbytes >= KEPT_NBYTES and value.dtype.kind in "biufc":
+            return self._placed(torch.as_tensor(value))
+        return value
+
+    def _placed(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Copy a tensor to its place, and give that; or the tensor, where it is not as the first sample's."""
+        if not _is_plain(tensor):
+            return tensor
+        number, self._next = self._next, self._next + 1
+        if number == len(self._places) and self._come == 0:
+            whole = self._new(tensor)
+            self._places.append((whole, whole.unbind(0)))
+        if number >= len(self._places):
+            return tensor
+        place = self._places[number][1][self._come]
+        if place.dtype != tensor.dtype or place.shape != tensor.shape:
+            return tensor
+        return place.copy_(tensor)
+
+    def _new(self, like: torch.Tensor) -> torch.Tensor:
+        memory = self._take(self._count * like.numel() * like.element_size())
+        return memory.view(like.dtype).view(self._count, *like.shape)
 
     def __call__(self, samples: list[Any]) -> Any:
         """Collate."""
@@ -289,19 +347,30 @@ class Collating:
 
     def _stacked(self, tensors: Sequence[torch.Tensor], **_: Any) -> torch.Tensor:
         first = tensors[0]
-        plain = (
-            all(isinstance(t, torch.Tensor) for t in tensors)
-            and first.device.type == "cpu"
-            and first.layout == torch.strided
-            and not first.is_nested
-        )
-        nbytes = len(tensors) * first.numel() * first.element_size()
-        kind = first.dtype, first.shape, False
-        if not plain or not nbytes or any((t.dtype, t.shape, t.requires_grad) != kind for t in tensors):
+        for whole, places in self._places:
+            if first is places[0] and len(tensors) == len(places) and all(map(operator.is_, tensors, places)):
+                return whole
+        kind = first.dtype, first.shape
+        is_alike = all(_is_plain(t) and (t.dtype, t.shape) == kind for t in tensors)
+        if len(tensors) != self._count or not first.numel() or not is_alike:
             with _no_worker_info():  # else it would take shared memory of torch's
                 return torch_collate.collate_tensor_fn(tensors)  # type: ignore[no-any-return]
-        out = self.memory.take(nbytes).view(first.dtype).view(len(tensors), *first.shape)
-        return torch.stack(tuple(tensors), 0, out=out)
+        return torch.stack(tuple(tensors), 0, out=self._new(first))
+
+
+def _is_plain(tensor: Any) -> bool:
+    return (
+        isinstance(tensor, torch.Tensor)
+        and tensor.device.type == "cpu"
+        and tensor.layout == torch.strided
+        and not tensor.is_nested
+        and not tensor.requires_grad
+        and not tensor.is_quantized
+    )
+
+
+def _of_torch(nbytes: int) -> torch.Tensor:
+    return torch.empty(nbytes, dtype=torch.uint8)
 
 
 @contextlib.contextmanager
