@@ -3,8 +3,8 @@
     H5STREAM_BENCH_OLDER=FOLDER python -m pytest bench/test_limits.py --benchmark-enable --benchmark-json=limits.json -s
 
 `H5STREAM_BENCH_OLDER` is a checkout of the older commit (``git worktree add FOLDER COMMIT``); without it only this one
-is measured. Each cell of `bench.limit_cells` runs in processes of its own, older and newer in turns, and in each of them
-ours and the limit in turns.
+is measured. Each cell of `bench.limit_cells` runs in processes of its own, older and newer in turns, and in each of
+them ours and the limit in turns.
 """
 
 from __future__ import annotations
