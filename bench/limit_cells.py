@@ -233,16 +233,16 @@ class Cell:
     most: float | None = None
     keep: str = "never"
     batch: int = cases.BATCH
-    rounds: int = 7
+    rounds: int = 5
     processes: int = 1
 
 
 _DECODING, _COPYING = of_the_work(cases.decode_limit), of_the_work(cases.threaded_copy)
 _ARRAY = "an array in RAM"
-_FIRST: dict[str, Any] = {"measure": first_epoch, "against": "the later epochs", "processes": 5, "least": 0.7}
-_WAITING: dict[str, Any] = {"measure": waiting, "against": "the whole epoch", "most": 0.01, "rounds": 5}
+_FIRST: dict[str, Any] = {"measure": first_epoch, "against": "the later epochs", "processes": 3, "least": 0.7}
+_WAITING: dict[str, Any] = {"measure": waiting, "against": "the whole epoch", "most": 0.01}
 _DECODED: dict[str, Any] = {"measure": _DECODING, "against": "only inflating"}
-_SOON: dict[str, Any] = {"measure": first_batch, "against": "seconds", "most": 0.2, "processes": 5}
+_SOON: dict[str, Any] = {"measure": first_batch, "against": "seconds", "most": 0.2, "processes": 3}
 CELLS = {
     "gzip-4 + shuffle, 1 KiB rows": Cell(file="gzip4_shuffle", least=0.95, **_DECODED),
     "gzip-4 + shuffle, other file": Cell(file="other_gzip", least=0.9, **_DECODED),
@@ -252,8 +252,8 @@ CELLS = {
     "gzip that fits, epochs 2 on": Cell(
         file="gzip4_shuffle", measure=of_the_array, against=_ARRAY, least=3, keep="auto"
     ),
-    "h5py's chunks, 8192 x 4": Cell(file="guessed_gzip", least=0.9, rounds=5, **_DECODED),
-    "h5py's chunks, 6144 x 3": Cell(file="other_guessed", least=0.9, rounds=5, **_DECODED),
+    "h5py's chunks, 8192 x 4": Cell(file="guessed_gzip", least=0.9, **_DECODED),
+    "h5py's chunks, 6144 x 3": Cell(file="other_guessed", least=0.9, **_DECODED),
     "h5py's chunks, 8192 x 4, first batch": Cell(file="guessed_gzip", **_SOON),
     "h5py's chunks, 6144 x 3, first batch": Cell(file="other_guessed", **_SOON),
     "one 2 KiB row a chunk": Cell(file="one_row_per_chunk", measure=of_naive, against="naive", least=9, rounds=5),

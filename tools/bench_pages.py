@@ -29,7 +29,7 @@ FILES = {part: (f"{part}-full", f"{part}-quick") for part in ("peers", "sweep", 
     "main": ("main-full", "reference-2core"),
     "learning": ("learning",),
     "samples": ("samples",),
-    **{name: (name,) for name in ("ragged", "objects", "sparse", "weights", "augmentation", "statistics")},
+    **{name: (name,) for name in ("limits", "ragged", "objects", "sparse", "weights", "augmentation", "statistics")},
 }
 SHUFFLING, LEARNED = DOCS / "shuffling.md", ("<!-- learning: start -->\n", "<!-- learning: end -->")
 _MADE = """\
@@ -91,6 +91,26 @@ def _cell(form: str, one: dict[str, Any]) -> str:
 
 _OURS = "{samples_per_s:,.0f}"
 KINDS = (
+    Kind(
+        part="limits",
+        title="How near the limit",
+        says="Medians of rounds in turns, spreads in brackets; *older* is the commit that `bench/results/limits.json` "
+        "names, measured in the same minutes. *Only inflating* reads and inflates the same chunks in as many threads; "
+        "epochs are timed among others, each begun while the one before ends, and nothing is kept in memory but where "
+        "the case says so. *Touching* is what as much memory takes to be touched for the first time. "
+        "`bench/test_limits.py` measures the cells.",
+        columns={
+            "case": "{case}",
+            "of": "{against}",
+            "older": "{older[median]:.3g} [{older[spread][0]:.3g}, {older[spread][1]:.3g}]",
+            "newer": "{newer[median]:.3g} [{newer[spread][0]:.3g}, {newer[spread][1]:.3g}]",
+            "at least": "{least:g}",
+            "at most": "{most:g}",
+            "older, s": "{older[ours_s]:.3f}",
+            "newer, s": "{newer[ours_s]:.3f}",
+            "touching, s": "{newer[touching_s]:.2f}",
+        },
+    ),
     Kind(
         part="samples",
         title="Samples that are no rows",
