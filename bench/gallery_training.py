@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import re
 import statistics
 import tempfile
 import time
@@ -127,7 +128,8 @@ def main() -> None:
         print({side: {k: v for k, v in found[name][side].items() if k != "losses"} for side in ("theirs", "ours")})
     report = {**describe(), "seeds": SEEDS, "epochs": EPOCHS}
     report["results"] = [found[name] for name in SEEN if name in found]
-    asked.out.write_text(json.dumps(report, indent=1) + "\n")
+    text = re.sub(r"(?<=\d),\s+(?=-?\d)", ", ", json.dumps(report, indent=1))  # losses of a run are one line
+    asked.out.write_text(text + "\n")
 
 
 if __name__ == "__main__":
