@@ -34,7 +34,7 @@ SEEN: dict[str, tuple[str, Callable[[Any], torch.Tensor]]] = {
     "Robomimic": ("sequences", lambda batch: batch["image"][..., ::2, ::2, :].flatten(1) / 60 - 0.5),
     "CNOBenchmarks": ("objects", lambda batch: batch["input"].flatten(1) / 50),
     "AnnData": ("sparse rows", lambda batch: batch["x"].float().log1p()),
-    "TorchEM": ("boxes of a volume", lambda batch: batch["raw"][:, ::4, ::4, ::4].flatten(1) / 50),
+    "TorchEM": ("boxes of a volume", lambda batch: batch["raw"][:, ::8, ::8, ::8].flatten(1) / 50),
 }
 """Of each program the kind of its samples, and what the model sees of a batch: a row of numbers for each sample."""
 

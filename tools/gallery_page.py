@@ -41,7 +41,7 @@ measures both in turns. The code is `examples/gallery/`, a class for each progra
 | samples/s, as a multiple of theirs | {median} in the middle, {least} at the least, {most} at the most |
 | {fast} of {all} programs | fast; {slower} slower, {impossible} impossible: [verdicts](#verdicts) |
 
-{machine}, {when}: their reader under a `DataLoader` with 2 workers, ours with 2 threads, both shuffled, files in the
+{machine}: their reader under a `DataLoader` with 2 workers, ours with 2 threads, both shuffled, files in the
 page cache. Ours decodes everything anew in each epoch, as it must with files larger than memory, unless the program
 itself reads all of its data into memory first. The first batch is counted from making the loader, in a process that has
 just begun: ours loads its compiled code then. Memory is what the process and its workers took at most, beyond the
@@ -54,18 +54,18 @@ libraries. The machine had other work meanwhile, so ratios say more than rates.
 TRAINED = """
 ## Trained
 
-Five of them with a small model ({seeds} seeds, {epochs} epochs; `python -m bench.gallery_training`): the same weights to
-begin with, batches and learning rate, and a target that is a fixed function of what the model sees. Their reader works in 2
-processes, ours in 2 threads; the model has one thread. Epochs after the first; waiting is the part of an epoch that the loop
-spends in `next()`.
+Five of them with a small model ({seeds} seeds, {epochs} epochs; `python -m bench.gallery_training`): the same weights
+to begin with, batches and learning rate, and a target that is a fixed function of what the model sees. Their reader
+works in 2 processes, ours in 2 threads; the model has one thread. Epochs after the first; waiting is the part of an
+epoch that the loop spends in `next()`.
 
 | program | samples | an epoch, theirs | ours | waiting, theirs | ours | last loss, theirs | ours |
 |---|---|---:|---:|---:|---:|---:|---:|
 {rows}
 ![loss curves of both readers, by steps and by seconds](images/gallery-training.svg)
 
-Above, losses by steps: the curves of both readers lie on one another, as those of two seeds of one reader do. Below, the
-same losses by seconds.
+Above, losses by steps: the curves of both readers lie on one another, as those of two seeds of one reader do. Below,
+the same losses by seconds.
 """
 
 VERDICT = """## Verdicts
@@ -194,6 +194,19 @@ def rate(value: float) -> str:
     return f"{float(f'{value:.3g}'):,.0f}"
 
 
+def machines(report: dict[str, Any]) -> str:
+    """Say where programs were measured: some may have been measured again, on another machine."""
+    found: dict[str, list[str]] = {}
+    for one in report["results"]:
+        where = one.get("measured", report)
+        found.setdefault(f"{where['machine']['cpu']}, {where['machine']['cpus']} CPUs, {where['when']}", []).append(
+            one["program"]
+        )
+    most = max(found, key=lambda where: len(found[where]))
+    others = [f"{', '.join(names)} on another machine: {where}" for where, names in found.items() if where != most]
+    return "; ".join([most, *others])
+
+
 def trained() -> str:
     """Make what the page has of training."""
     report = json.loads(TRAINING.read_text())
@@ -225,7 +238,7 @@ def page() -> str:
     counts = {kind: sum(one["verdict"] == kind for one in judged) for kind in ("fast", "slower", "impossible")}
     text = INTRO.format(
         count=len(PROGRAMS), median=times(statistics.median(ratios)), least=times(min(ratios)), most=times(max(ratios)),
-        all=len(judged), machine=f"{report['machine']['cpu']}, {report['machine']['cpus']} CPUs", when=report["when"],
+        all=len(judged), machine=machines(report),
         **counts,
     )  # fmt: skip
     for name, program in PROGRAMS.items():
