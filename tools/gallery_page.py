@@ -203,7 +203,11 @@ def machines(report: dict[str, Any]) -> str:
             one["program"]
         )
     most = max(found, key=lambda where: len(found[where]))
-    others = [f"{', '.join(names)} on another machine: {where}" for where, names in found.items() if where != most]
+    others = [
+        f"{len(names)} of the programs on {where} (gallery.json says which)"
+        for where, names in found.items()
+        if where != most
+    ]
     return "; ".join([most, *others])
 
 
