@@ -151,3 +151,40 @@ def score_figure(report: dict[str, Any]) -> Figure:
     axes.legend(frameon=False, fontsize=8)
     axes.spines[["top", "right"]].set_visible(False)
     return figure
+
+
+def training_figure(report: dict[str, Any]) -> Figure:
+    """Draw the loss of programs trained with their own reader and with ours: by steps above, by seconds below."""
+    found = report["results"]
+    figure = Figure(figsize=(12, 5), layout="constrained")
+    for column, one in enumerate(found):
+        for side, colour in (("theirs", PLAIN), ("ours", OURS_COLOUR)):
+            losses = one[side]["losses"]
+            steps = min(map(len, losses))
+            width = max(1, steps // 40)
+            every = [_smooth(run[:steps], width) for run in losses]
+            for row in (0, 1):
+                panel = figure.add_subplot(2, len(found), row * len(found) + column + 1) if side == "theirs" else None
+                panel = figure.axes[2 * column + row] if panel is None else panel
+                scale = one[side]["epoch_s"] * report["epochs"] / steps if row else 1
+                for run in every:
+                    x = [(k + width / 2) * scale for k in range(len(run))]
+                    panel.plot(x, run, color=colour, linewidth=0.9, alpha=0.7)
+                panel.set_yscale("log")
+                panel.set_xlabel("seconds" if row else "steps", fontsize=8)
+                panel.tick_params(labelsize=7)
+                panel.spines[["top", "right"]].set_visible(False)
+        figure.axes[2 * column].set_title(f"{one['program']} ({one['samples']})", fontsize=9)
+    figure.axes[0].set_ylabel("loss", fontsize=8)
+    figure.axes[1].set_ylabel("loss", fontsize=8)
+    figure.suptitle(
+        f"blue: their reader with 2 workers, red: h5stream with 2 threads; {report['seeds']} seeds, "
+        f"{report['epochs']} epochs",
+        fontsize=9,
+    )
+    return figure
+
+
+def _smooth(values: list[float], width: int) -> list[float]:
+    """Give the mean of each stretch of so many neighbours."""
+    return [sum(values[k : k + width]) / width for k in range(len(values) - width + 1)]

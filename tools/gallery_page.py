@@ -25,6 +25,7 @@ from examples.gallery import PROGRAMS  # noqa: E402
 
 PAGE, RESULTS = ROOT / "docs" / "gallery.md", ROOT / "bench" / "results" / "gallery.json"
 VERDICTS = ROOT / "examples" / "gallery" / "verdicts.tsv"
+TRAINING, PICTURE = RESULTS.with_name("gallery-training.json"), ROOT / "docs" / "images" / "gallery-training.svg"
 
 INTRO = """# Gallery
 
@@ -40,7 +41,7 @@ measures both in turns. The code is `examples/gallery/`, a class for each progra
 | samples/s, as a multiple of theirs | {median} in the middle, {least} at the least, {most} at the most |
 | {fast} of {all} programs | fast; {slower} slower, {impossible} impossible: [verdicts](#verdicts) |
 
-{machine}, {when}: their reader under a `DataLoader` with 2 workers, ours with 2 threads, both shuffled, files in the
+{machine}: their reader under a `DataLoader` with 2 workers, ours with 2 threads, both shuffled, files in the
 page cache. Ours decodes everything anew in each epoch, as it must with files larger than memory, unless the program
 itself reads all of its data into memory first. The first batch is counted from making the loader, in a process that has
 just begun: ours loads its compiled code then. Memory is what the process and its workers took at most, beyond the
@@ -48,6 +49,23 @@ libraries. The machine had other work meanwhile, so ratios say more than rates.
 
 | program | subject | how its files look | theirs, samples/s | ours | times |
 |---|---|---|---:|---:|---:|
+"""
+
+TRAINED = """
+## Trained
+
+Five of them with a small model ({seeds} seeds, {epochs} epochs; `python -m bench.gallery_training`): the same weights
+to begin with, batches and learning rate, and a target that is a fixed function of what the model sees. Their reader
+works in 2 processes, ours in 2 threads; the model has one thread. Epochs after the first; waiting is the part of an
+epoch that the loop spends in `next()`.
+
+| program | samples | an epoch, theirs | ours | waiting, theirs | ours | last loss, theirs | ours |
+|---|---|---:|---:|---:|---:|---:|---:|
+{rows}
+![loss curves of both readers, by steps and by seconds](images/gallery-training.svg)
+
+Above, losses by steps: the curves of both readers lie on one another, as those of two seeds of one reader do. Below,
+the same losses by seconds.
 """
 
 VERDICT = """## Verdicts
@@ -176,6 +194,42 @@ def rate(value: float) -> str:
     return f"{float(f'{value:.3g}'):,.0f}"
 
 
+def machines(report: dict[str, Any]) -> str:
+    """Say where programs were measured: some may have been measured again, on another machine."""
+    found: dict[str, list[str]] = {}
+    for one in report["results"]:
+        where = one.get("measured", report)
+        found.setdefault(f"{where['machine']['cpu']}, {where['machine']['cpus']} CPUs, {where['when']}", []).append(
+            one["program"]
+        )
+    most = max(found, key=lambda where: len(found[where]))
+    others = [
+        f"{len(names)} of the programs on {where} (gallery.json says which)"
+        for where, names in found.items()
+        if where != most
+    ]
+    return "; ".join([most, *others])
+
+
+def trained() -> str:
+    """Make what the page has of training."""
+    report = json.loads(TRAINING.read_text())
+    rows = ""
+    for one in report["results"]:
+        sides = one["theirs"], one["ours"]
+        epochs = " | ".join(f"{side['epoch_s']:.2f} s" for side in sides)
+        waiting = " | ".join(f"{side['waiting']:.0%}" for side in sides)
+        losses = " | ".join(f"{statistics.mean(map(last_loss, side['losses'])):.2g}" for side in sides)
+        rows += f"| {anchor(one['program'])} | {one['samples']} | {epochs} | {waiting} | {losses} |\n"
+    return TRAINED.format(seeds=report["seeds"], epochs=report["epochs"], rows=rows)
+
+
+def last_loss(losses: list[float]) -> float:
+    """Give the mean loss of the last tenth of the steps."""
+    some = losses[-max(1, len(losses) // 10) :]
+    return sum(some) / len(some)
+
+
 def times(value: float) -> str:
     """Write a ratio."""
     return f"{value:.0f}" if value >= 10 else f"{value:.1f}"
@@ -188,7 +242,7 @@ def page() -> str:
     counts = {kind: sum(one["verdict"] == kind for one in judged) for kind in ("fast", "slower", "impossible")}
     text = INTRO.format(
         count=len(PROGRAMS), median=times(statistics.median(ratios)), least=times(min(ratios)), most=times(max(ratios)),
-        all=len(judged), machine=f"{report['machine']['cpu']}, {report['machine']['cpus']} CPUs", when=report["when"],
+        all=len(judged), machine=machines(report),
         **counts,
     )  # fmt: skip
     for name, program in PROGRAMS.items():
@@ -198,7 +252,8 @@ def page() -> str:
             figured += f" | {times(found['ratio'])}"
         text += f"| {anchor(name)} | {program.subject} | {program.layout} | {figured} |\n"
     text += (
-        "".join("\n" + section(name, figures.get(name, {})) for name in PROGRAMS)
+        trained()
+        + "".join("\n" + section(name, figures.get(name, {})) for name in PROGRAMS)
         + "\n"
         + VERDICT.format(all=len(judged))
     )
@@ -210,6 +265,16 @@ def page() -> str:
     return text
 
 
+def draw() -> None:
+    """Draw the losses of training."""
+    import matplotlib as mpl
+
+    from tools.bench_plots import training_figure
+
+    mpl.rcParams["svg.hashsalt"] = "h5stream"  # the same results make the same file
+    training_figure(json.loads(TRAINING.read_text())).savefig(PICTURE, metadata={"Date": None})
+
+
 def main() -> int:
     """Write the page, or say whether it is what would be written."""
     text = page()
@@ -219,6 +284,7 @@ def main() -> int:
             return 1
         return 0
     PAGE.write_text(text)
+    draw()
     return 0
 
 

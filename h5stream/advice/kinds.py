@@ -470,7 +470,8 @@ def _samples(seen: _Seen, group: str, alike: dict[str, DatasetEntry], members: I
         form, nbytes = form_of(largest, "."), 1 << 19
         way_out += ", and decode= makes an image of its bytes"
     elif len(unlike) > 1:
-        return _padded(seen, group, alike, unlike)
+        form = form_of(largest, ".", ragged="arrays")
+        way_out += ', and ragged="arrays" gives each in its own shape'
     elif nbytes > LONG_NBYTES or any(unlike):
         axis, shape = (unlike or [0])[0], least.shape or (1,)
         room = max(1, (1 << 20) * (largest.shape or (1,))[axis] // max(1, nbytes))
@@ -512,39 +513,6 @@ def _names_of_alike(path: str, group: str, first: DatasetEntry) -> Lines:
         f"    alike = [n for n in alike if group[n].ndim == {len(first.shape or ())}]",
         f"    alike = [n for n in alike if group[n].dtype == group[{quoted(first.path.rpartition('/')[2])}].dtype]",
         f"    names = [{quoted(above)} + n for n in alike]" if above else "    names = alike",
-    )
-
-
-def _padded(seen: _Seen, group: str, alike: dict[str, DatasetEntry], unlike: list[int]) -> Kind:
-    """Say what to do with datasets that differ in several axes: no tensor has them as they are."""
-    entries = [*alike.values()]
-    target, count = _target(seen.path), seen.count(group, len(alike))
-    first = entries[0]
-    return Kind(
-        key="dataset_a_sample",
-        datasets=tuple(entry.path for entry in entries),
-        what=f"{group or 'The root'} holds {count:,} like datasets ({first.dtype}, such as {max(alike)!r}) that differ "
-        f"in axes {' and '.join(map(str, unlike))}: each is a sample of its own",
-        way_out="ragged= takes samples that differ in axis 0 alone. Written into one dataset, once, they are padded to "
-        "the largest, and size says how much of each is its own",
-        lines=(
-            "import h5py",
-            "from h5stream import H5StreamLoader",
-            "",
-            *_from_to(seen.path, target),
-            f"    group = f[{quoted('/' + group)}]",
-            "    names = [n for n in group if isinstance(group[n], h5py.Dataset)]",
-            f"    names = [n for n in names if group[n].ndim == {len(first.shape or ())}]",
-            "    sizes = [group[n].shape for n in names]",
-            "    shape = (len(names), *map(max, zip(*sizes)))",
-            '    x = out.create_dataset("x", shape, group[names[0]].dtype, chunks=(1, *shape[1:]))',
-            '    out["size"] = sizes',
-            "    for i, name in enumerate(names):",
-            "        x[(i, *map(slice, group[name].shape))] = group[name][()]",
-            "",
-            *loader_lines(target, ["x", "size"], batch_size=min(64, count))[2:],
-        ),
-        nbytes=sum(entry.written_nbytes for entry in entries),
     )
 
 
@@ -592,7 +560,9 @@ def _of_one_shape(groups: dict[str, dict[str, DatasetEntry]]) -> dict[str, dict[
     by_shape: dict[tuple[tuple[int, ...], ...], list[str]] = defaultdict(list)
     for name, inside in groups.items():
         by_shape[tuple((entry.shape or ())[1:] for entry in inside.values())].append(name)
-    return {name: groups[name] for name in max(by_shape.values(), key=len, default=[])}
+    most = max(by_shape.values(), key=len, default=[])
+    # Where no shape is that of most, each may have its own.
+    return {name: groups[name] for name in most} if len(most) >= _IN_MOST * len(groups) else groups
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -612,6 +582,12 @@ class _Alike:
     once: list[str]
     fixed: set[str]
     attributes: list[str]
+    longer: list[str]
+
+    def form(self, name: str) -> str:
+        """Write a field whose rows, or which as a whole, differs along other axes than the first; else empty."""
+        unlike = _unlike_axes([group[name] for group in self.every])
+        return form_of(self.every[0][name], name, ragged="arrays") if any(unlike) else ""
 
 
 def _like_things(
@@ -636,6 +612,7 @@ def _like_things(
         once=once,
         fixed={name for name in every[0] if len({group[name].shape for group in every}) == 1},
         attributes=_labels(shared),
+        longer=_with_a_row_more(every, rows),
     )
     if _is_a_sample(alike, is_labelled=any(map(_LABEL.search, shared))):
         return _as_samples(seen, alike)
@@ -644,13 +621,15 @@ def _like_things(
 
 def _as_samples(seen: _Seen, alike: _Alike) -> Kind:
     chosen, every = _most_of(alike.every[0]), alike.every
-    form = {name: form_of(every[0][name], name, ragged="" if name in alike.fixed else "pad") for name in chosen}
+    form = {n: alike.form(n) or form_of(every[0][n], n, ragged="" if n in alike.fixed else "pad") for n in chosen}
+    padded = any('ragged="pad"' in one for one in form.values())
     return seen.kind(
         "group_a_sample",
         [entry for group in every for entry in group.values()],
         f"{alike.said}): each is a sample of its own",
         f"samples=Objects({alike.of}) takes each whole"
-        + ("" if set(chosen) <= alike.fixed else '; ragged="pad" fills up to the longest of the batch')
+        + ('; ragged="pad" fills up to the longest of the batch' if padded else "")
+        + ('; ragged="arrays" gives each in its own shape' if any(map(alike.form, chosen)) else "")
         + ('; "@name" is an attribute of it' if alike.attributes else ""),
         {**form, **{name: quoted(f"@{name}") for name in alike.attributes}},
         samples=f"Objects({alike.of})",
@@ -665,12 +644,17 @@ def _as_recordings(seen: _Seen, alike: _Alike, streamed: Collection[DatasetEntry
     every, of, first = alike.every, alike.of, alike.every[0]
     lengths = [group[alike.rows[0]].rows or 0 for group in every]
     count = f"{min(lengths):,}" if min(lengths) == max(lengths) else f"{min(lengths):,} to {max(lengths):,}"
-    now = [name for name in alike.rows if not re.search(r"(^|/)next_", name)] or alike.rows
+    is_robot = len([name for name in (*alike.rows, *alike.longer) if _ROBOT.search(name)]) > 1
+    every_row = [*alike.rows, *(alike.longer if is_robot else ())]
+    every_row = [name for name in every_row if not (is_robot and alike.form(name))] or every_row
+    now = [name for name in every_row if not re.search(r"(^|/)next_", name)] or every_row
     chosen = _most_of({name: first[name] for name in now})
-    is_robot = len([name for name in alike.rows if _ROBOT.search(name)]) > 1
-    fields = {name: form_of(first[name], name) for name in chosen}
+    shortest = ', lengths="shortest"' if is_robot and alike.longer else ""
+    fields = {name: alike.form(name) or form_of(first[name], name) for name in chosen}
     fields |= {n: f"Field({quoted(n)}, repeat=True)" for n in alike.once if n in alike.fixed}
-    rows_of = "" if alike.what == "files" else f"Rows(of={of})"  # rows of files follow one another anyway
+    unlike = any(map(alike.form, chosen))
+    # Rows of files follow one another anyway.
+    rows_of = "" if alike.what == "files" and not unlike else f"Rows(of={of})"
     return seen.kind(
         "group_a_recording",
         [entry for group in every for entry in group.values()],
@@ -680,7 +664,7 @@ def _as_recordings(seen: _Seen, alike: _Alike, streamed: Collection[DatasetEntry
         f"rows that stay inside a {alike.what[:-1]}"
         + ("" if alike.before else f', and samples=Objects({of}) takes each whole, with Field(..., ragged="pad")'),
         fields,
-        samples=f'Sequences(16, of={of}, pad="edge")' if is_robot else rows_of,
+        samples=f'Sequences(16, of={of}, pad="edge"{shortest})' if is_robot else rows_of,
         samples_count=sum(lengths) * alike.count // len(every),
         sample_nbytes=(16 if is_robot else 1) * sum(first[name].row_nbytes for name in chosen),
         rows=streamed,
@@ -700,8 +684,9 @@ def _is_a_sample(alike: _Alike, *, is_labelled: bool) -> bool:
     first, fixed = alike.every[0], alike.fixed
     if any(_ROBOT.search(name) or first[name].members for name in alike.rows):
         return False
-    if any(axis for name in first for axis in _unlike_axes([group[name] for group in alike.every])):
-        return False
+    if any(alike.form(name) for name in first):
+        # Where all agree in all axes a place of one is that of the others, as of an image and its mask.
+        return all(len({group[name].shape for name in alike.rows}) == 1 for group in alike.every)
     if len(fixed) == len(first):
         # A label beside each row makes them rows.
         is_flat = any(len(first[name].shape or ()) == 1 for name in alike.rows)
@@ -776,6 +761,15 @@ def _alike_lines(path: str, parent: str, first: str, names: Sequence[str]) -> Li
         f"    first = f[{quoted(f'{parent}/{first}')}]",
         f"    groups = [g.name for g in f[{quoted('/' + parent)}].values() if is_alike(g)]",
     )
+
+
+def _with_a_row_more(groups: Sequence[dict[str, DatasetEntry]], rows: Sequence[str]) -> list[str]:
+    """Give what has a row more in each group than what is given, or a row less."""
+    found = []
+    for name in groups[0]:
+        more = {(group[name].rows or 0) - (group[rows[0]].rows or 0) for group in groups if group[name].shape}
+        found += [name] if more in ({1}, {-1}) else []
+    return found
 
 
 def _written_nbytes(group: dict[str, DatasetEntry]) -> float:

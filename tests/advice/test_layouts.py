@@ -159,7 +159,7 @@ LAYOUTS = {
     "datasets, unlike in two axes": (
         lambda f: [f.create_dataset(f"im/{k}", data=RNG.random((5 + k, 50 + k))) for k in range(9)],
         "dataset_a_sample",
-        ['"x", "size"'],
+        ['Field(".", ragged="arrays")', 'Objects("im/*")'],
     ),
     "jpeg a dataset": (
         lambda f: [f.create_dataset(f"im/{k}.jpg", data=v) for k, v in enumerate(JPEGS)],
