@@ -251,7 +251,8 @@ def places_of(content: bytes, path: Path) -> list[int]:
     found, at = [], content.find(b"GCOL")
     while at >= 0:
         found.append(at)
-        end, inner = at + int.from_bytes(content[at + 8 : at + 16], "little"), at + 16
+        # Text may spell GCOL as well, and any length then follows.
+        end, inner = min(len(content), at + int.from_bytes(content[at + 8 : at + 16], "little")), at + 16
         while inner + 16 <= end:
             found.append(inner)
             size = int.from_bytes(content[inner + 8 : inner + 16], "little")
