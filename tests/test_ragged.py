@@ -259,7 +259,7 @@ def test_ragged_rows_go_to_the_device_that_the_slot_is_on(tmp_path, form):
     layout = H5Dataset(tmp_path / "a.h5", [Field("hit", rows=Bounds("bounds"), ragged=form), "label"]).layout
     hits = np.zeros(5 * 12, np.uint8)
     rows = RaggedRows(
-        of=RaggedCounts(3, [(np.arange(3), np.array([2, 0, 3]))]),
+        of=RaggedCounts(3, ((np.arange(3), np.array([2, 0, 3])),)),
         row_nbytes=12,
         shares=[hits],
         filler=np.zeros(4, np.uint8) if form == "pad" else None,
@@ -299,7 +299,7 @@ def test_samples_of_like_lengths_are_padded_where_they_are_read_to(tmp_path, sto
 
 def test_of_samples_that_were_padded_some_can_be_left_out():
     rows = RaggedRows(
-        of=RaggedCounts(3, [(np.arange(3), np.array([2, 3, 1]))]),
+        of=RaggedCounts(3, ((np.arange(3), np.array([2, 3, 1])),)),
         row_nbytes=1,
         filler=np.full(8, 9, np.uint8),
         shares=[np.array([1, 1, 0, 2, 2, 2, 3, 0, 0], np.uint8)],

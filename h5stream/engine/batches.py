@@ -22,6 +22,8 @@ from h5stream.storage.source import SourceIdentity
 
 _log = logging.getLogger("h5stream")
 
+Take = Callable[[int], NDArray[np.uint8]]
+
 FILLER_ITEMS = 64
 """Elements of what ragged rows are padded with that are laid out beforehand."""
 
@@ -29,11 +31,11 @@ ARRANGED_AHEAD = 3
 """Batches whose ragged rows are arranged before they are asked for: one for each of two readers, and the next one."""
 
 
-def objects_for(fields: Sequence[FieldLayout], rows: int, memory: RaggedMemory | None = None) -> dict[int, Any]:
+def objects_for(fields: Sequence[FieldLayout], rows: int, take: Take | None = None) -> dict[int, Any]:
     """Give what does not live in a slot of a batch of so many rows, by field number, still empty."""
-    memory = RaggedMemory() if memory is None else memory
+    take = RaggedMemory().take if take is None else take
     found = {
-        number: _ragged_rows(one, rows, memory) if one.kind == "ragged" else [None] * rows
+        number: _ragged_rows(one, rows, take) if one.kind == "ragged" else [None] * rows
         for number, one in enumerate(fields)
         if one.kind in ("object", "ragged")
     }
@@ -48,7 +50,7 @@ def _join(objects: dict[int, Any]) -> None:
             rows.columns = objects[number + 1]
 
 
-def _ragged_rows(field: FieldLayout, rows: int, memory: RaggedMemory) -> RaggedRows:
+def _ragged_rows(field: FieldLayout, rows: int, take: Take) -> RaggedRows:
     assert field.ragged is not None
     filler = _filler(field.ragged.pad_value, field.dtype) if field.ragged.form == "pad" else None
     matrix = Matrix(field.dtype, field.ragged.places) if field.ragged.places is not None else None
@@ -58,7 +60,7 @@ def _ragged_rows(field: FieldLayout, rows: int, memory: RaggedMemory) -> RaggedR
         filler=filler,
         matrix=matrix,
         width=field.ragged.width,
-        take=memory.take,
+        take=take,
     )
 
 
@@ -81,7 +83,7 @@ class ReadyBatch:
         By field number, what does not live in a slot: lists, and `RaggedRows`.
     missing : int
         Rows that are still to come; 0 once it may be handed over.
-    dropped : list of ndarray
+    dropped : tuple of ndarray
         Places of rows that cannot be had and are left out.
     corrupt : CorruptChunkError or None
         Why, for one of them.
@@ -98,7 +100,7 @@ class ReadyBatch:
     slot: Slot
     objects: dict[int, Any]
     missing: int
-    dropped: list[Places] = field(default_factory=list)
+    dropped: tuple[Places, ...] = ()
     corrupt: CorruptChunkError | None = None
     value: Any = None
     arranging: bool | None = None
@@ -114,12 +116,12 @@ class ReadyBatch:
     def arranging_costs(self) -> int:
         """How many times the bytes of its ragged rows arranging them takes; 0 where nothing has to be copied."""
         ragged = [rows for rows in self.objects.values() if isinstance(rows, RaggedRows)]
-        nbytes = sum(rows.arranged_nbytes for rows in ragged if rows.takes_copying)
-        return -(-nbytes // max(1, sum(rows.shared_nbytes for rows in ragged)))
+        copied = [rows.arranged_nbytes for rows in ragged if rows.takes_copying]
+        return -(-sum(copied) // max(1, sum(rows.shared_nbytes for rows in ragged))) if copied else 0
 
     def drop(self, within: Places, error: CorruptChunkError) -> None:
         """Note places that stay empty, and why."""
-        self.dropped.append(within)
+        self.dropped += (within,)
         self.corrupt = error
 
     def close_gaps(self, slot_format: SlotFormat, row_nbytes: Sequence[int]) -> int:
@@ -141,7 +143,7 @@ class ReadyBatch:
             )
         _join(self.objects)
         gone, self.rows = self.rows - rows, rows
-        self.dropped.clear()
+        self.dropped = ()
         return gone
 
     def nothing_left(self, world_size: int) -> CorruptChunkError:
@@ -308,7 +310,7 @@ class OpenBatches:
         self._row_nbytes = tuple(f.row_nbytes for f in fields)
         self._placed_nbytes = tuple(f.placed_nbytes for f in fields)
         self._fields = fields
-        self._ragged_memory = ragged_memory
+        self._take = ragged_memory.take
         self.arranged = 0
         self._has_ragged = any(f.kind == "ragged" for f in fields)
         self._has_objects = self._has_ragged or any(f.kind == "object" for f in fields)
@@ -339,7 +341,7 @@ class OpenBatches:
             batch = self._open.get(number)
             if batch is None:
                 rows = self._order.batch_size_of(number)
-                objects = objects_for(self._fields, rows, self._ragged_memory) if self._has_objects else {}
+                objects = objects_for(self._fields, rows, self._take) if self._has_objects else {}
                 batch = ReadyBatch(number=number, rows=rows, slot=self._slots.take(), objects=objects, missing=rows)
                 self._open[number] = batch
             window.batches.append(batch)
@@ -351,7 +353,7 @@ class OpenBatches:
             format=self._format,
             row_nbytes=self._placed_nbytes,
             objects=every,
-            ragged=lend(window.tasks, every, self._placed_nbytes, self._ragged_memory.take),
+            ragged=lend(window.tasks, every, self._placed_nbytes, self._take),
         )
 
     def complete(self, window: PlannedWindow) -> None:

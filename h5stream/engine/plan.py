@@ -152,12 +152,8 @@ class Placement:
         first, counts = lookup.rows[samples], lookup.counts[samples]
         if lookup.spare is not None:
             first = first + (fractions_of(samples, *self.drawn, CROPS) * (lookup.spare[samples] + 1)).astype(np.int64)
-        order = self._by_place()
-        batch = self.batch[order]
-        share = Share.of(fields, batch, self.within[order], counts[order], is_padded=is_padded)
-        within = np.empty_like(counts)
-        within[order] = share.starts[:-1] - share.begins[batch]
-        some = np.flatnonzero(counts)
+        share, within = Share.of(fields, self.batch, self.within, counts, is_padded=is_padded)
+        some = slice(None) if counts.all() else np.flatnonzero(counts)
         kind = place_dtype(int(max((first + counts).max(initial=0), share.starts[-1])))
         return Placement(
             rows=first[some].astype(kind),
@@ -175,16 +171,8 @@ class Placement:
         assert lookup.counts is not None
         samples = self.each_row()
         rows, counts = lookup.rows[samples.rows], lookup.counts[samples.rows]
-        order = samples._by_place()
-        batch = samples.batch[order]
-        share = Share.of([field], batch, samples.within[order], np.full(len(order), width))
-        within = np.empty(len(order), dtype=np.int64)
-        within[order] = share.starts[:-1] - share.begins[batch]
+        share, within = Share.of([field], samples.batch, samples.within, np.full(len(rows), width))
         return Placement(rows=rows, batch=samples.batch, within=within, counts=counts, share=share)
-
-    def _by_place(self) -> Ints:
-        """Give the order by batch and place, of which no two samples have the same."""
-        return np.argsort(self.batch * (int(self.within.max(initial=0)) + np.int64(1)) + self.within)
 
     def in_steps(self, count: int) -> Iterator[Placement]:
         """Cut into about so many rows each."""

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import bisect
 import collections
+import itertools
 import operator
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
+from h5stream.compiled.stretches import begins_of_stretches, lay_stretches, order_by_place
 from h5stream.engine import kernels
 from h5stream.engine.footprint import FIELD_ALIGNMENT, PADDING_SHARE, SHARES_NBYTES
 from h5stream.engine.slots import Memory, address_of, map_memory
@@ -51,6 +53,8 @@ class Share:
     starts : ndarray of int64
         Where they begin among all that the window brings, and where the last end: one behind the other, or, where
         little of that is padding, as far apart as the longest of their batch is long.
+    offsets : ndarray of int64
+        For each batch where its samples begin one behind the other, and where the last ends; one batch after the other.
     """
 
     fields: tuple[int, ...]
@@ -58,18 +62,25 @@ class Share:
     within: Places
     counts: Ints
     starts: Ints
+    offsets: Ints
 
     @classmethod
     def of(
         cls, fields: Iterable[int], batch: Places, within: Places, counts: Ints, *, is_padded: bool = False
-    ) -> Share:
-        """Take samples by ascending batch and place."""
-        last = int(batch[-1]) if len(batch) else -1
-        edges = np.searchsorted(batch, np.arange(last + 2))
-        starts = np.append(0, np.cumsum(counts))
+    ) -> tuple[Share, Ints]:
+        """Take samples in any order; also gives where the rows of each begin in its batch's share."""
+        order, batches = order_of_places(batch, within), int(batch.max(initial=-1)) + 1
+        edges, starts = np.zeros(batches + 1, dtype=np.int64), np.zeros(len(order) + 1, dtype=np.int64)
+        places, lengths, begins = np.empty_like(within), np.empty(len(order), np.int64), np.empty(len(order), np.int64)
+        offsets = np.zeros(len(order) + batches, dtype=np.int64)
+        if batches:
+            lay_stretches(order, batch, within, counts, edges, places, lengths, starts, offsets)
         if is_padded:
-            starts = _padded_starts(edges, batch, counts, starts)
-        return cls(fields=tuple(fields), edges=edges, within=within, counts=counts, starts=starts)
+            starts = _padded_starts(edges, lengths, starts)
+        if batches:
+            begins_of_stretches(order, batch, edges, starts, begins)
+        share = cls(fields=tuple(fields), edges=edges, within=places, counts=lengths, starts=starts, offsets=offsets)
+        return share, begins
 
     @property
     def begins(self) -> Ints:
@@ -82,9 +93,18 @@ class Share:
         return self.within[found]
 
 
-def _padded_starts(edges: Ints, batch: Places, counts: Ints, starts: Ints) -> Ints:
+def order_of_places(batch: Places, within: Places) -> Places:
+    """Give the order by batch and place, of which no two samples have the same."""
+    order = np.empty(len(batch), dtype=np.int32)
+    if len(batch) and not order_by_place(batch, within, order):
+        return np.argsort(batch * (int(within.max()) + np.int64(1)) + within)
+    return order
+
+
+def _padded_starts(edges: Ints, counts: Ints, starts: Ints) -> Ints:
     """Give the starts of samples that are padded where they are read to, in batches where that takes little more."""
     samples, begins = np.diff(edges), starts[edges]
+    batch = np.repeat(np.arange(len(samples)), samples)
     some, longest = np.flatnonzero(samples), np.zeros_like(samples)
     longest[some] = np.maximum.reduceat(counts, edges[some])
     rows = np.diff(begins)
@@ -107,21 +127,26 @@ class RaggedCounts:
     ----------
     samples : int
         Samples of the batch.
-    shares : list of (ndarray, ndarray)
-        Places of samples, ascending, and the rows of each.
+    shares : tuple of (ndarray, ndarray)
+        Places of samples, ascending, and the rows of each. Tuples of arrays, which a garbage collection leaves out:
+        one that looks at all that a window brings, and then at all of torch, takes a tenth of a second.
     """
 
     samples: int
-    shares: list[tuple[Places, Ints]] = field(default_factory=list)
+    shares: tuple[tuple[Places, Ints], ...] = ()
     _lengths: Ints | None = None
     _offsets: Ints | None = None
     _longest: int | None = None
 
+    def add(self, places: Places, counts: Ints, offsets: Ints) -> None:
+        """Add a share, with where its samples begin one behind the other."""
+        self.shares += ((places, counts),)
+        if len(places) == self.samples:
+            self._lengths, self._offsets = counts, offsets  # places ascend, so these are all of them in turn
+
     @property
     def lengths(self) -> Ints:
         """The rows of each sample, once all shares are there."""
-        if self._lengths is None and len(self.shares) == 1 and len(self.shares[0][1]) == self.samples:
-            self._lengths = self.shares[0][1]  # places ascend, so these are all of them in turn
         if self._lengths is None:
             self._lengths = np.zeros(self.samples, dtype=np.int64)
             for places, counts in self.shares:
@@ -173,7 +198,7 @@ class RaggedRows:
         Where they are columns of a sparse matrix, how many that has; 0 for anything else.
     take : callable
         Gives memory of so many bytes.
-    shares : list of ndarray of uint8
+    shares : tuple of ndarray of uint8
         The rows of each share, one sample behind the other.
     memory : ndarray of uint8 or None
         The rows, once they are arranged.
@@ -186,7 +211,7 @@ class RaggedRows:
     columns: RaggedRows | None = None
     width: int = 0
     take: Callable[[int], Memory] = _plainly
-    shares: list[Memory] = field(default_factory=list)
+    shares: tuple[Memory, ...] = ()
     memory: Memory | None = None
 
     @property
@@ -212,17 +237,17 @@ class RaggedRows:
 
     @property
     def _is_together(self) -> bool:
-        return len(self.shares) == 1 and self.shares[0].nbytes == self._filled_nbytes
+        return len(self.shares) == 1 and (self.filler is None or self.shares[0].nbytes == self._filled_nbytes)
 
     def without(self, there: NDArray[np.bool_]) -> RaggedRows:
         """Leave out samples whose rows cannot be had."""
         number = np.cumsum(there) - 1
-        left = replace(self, of=RaggedCounts(int(there.sum())), shares=[])
+        left = replace(self, of=RaggedCounts(int(there.sum())), shares=())
         for (places, counts), memory in zip(self.of.shares, self.shares, strict=True):
             begins = self._begins(counts, memory)
             for k in np.flatnonzero(there[places]).tolist():
-                left.of.shares.append((number[places[k : k + 1]], counts[k : k + 1]))
-                left.shares.append(memory[begins[k] * self.row_nbytes : (begins[k] + counts[k]) * self.row_nbytes])
+                left.of.shares += ((number[places[k : k + 1]], counts[k : k + 1]),)
+                left.shares += (memory[begins[k] * self.row_nbytes : (begins[k] + counts[k]) * self.row_nbytes],)
         return left
 
     def arrange(self) -> Memory:
@@ -233,7 +258,7 @@ class RaggedRows:
             if self.width:
                 self._check_columns(together)
             self.memory = self._dense(together) if self._is_sparse else together
-            self.shares = []
+            self.shares = ()
             if self.filler is not None and len(self.memory):
                 used, stride = self.of.lengths * self.row_nbytes, len(self.memory) // self.of.samples
                 kernels.fill_behind(address_of(self.memory), stride, used, address_of(self.filler), len(self.filler))
@@ -328,38 +353,34 @@ def lend(
         if share is None:
             continue
         of = [each[share.fields[0]].of for each in objects]
-        for counts, low, high in zip(of, share.edges.tolist(), share.edges[1:].tolist(), strict=False):
-            counts.shares.append((share.within[low:high], share.counts[low:high]))
-        rows = np.diff(share.begins)
-        sizes = rows[:, None] * np.array([row_nbytes[number] for number in share.fields])
-        pieces = _pieces(sizes, take)
-        for number in share.fields:
-            found[number] = np.zeros(len(objects), dtype=np.int64)
-        for k, some in enumerate(pieces):
-            for number, memory in zip(share.fields, some, strict=True):
-                ragged = objects[k][number]
-                ragged.of = of[k]
-                ragged.shares.append(memory)
-                found[number][k] = address_of(memory)
+        for k, (low, high) in enumerate(itertools.pairwise(share.edges.tolist())):
+            of[k].add(share.within[low:high], share.counts[low:high], share.offsets[low + k : high + k + 1])
+        sizes = np.diff(share.begins)[:, None] * np.array([row_nbytes[number] for number in share.fields])
+        addresses = np.zeros((len(objects), len(share.fields)), dtype=np.int64)
+        for k, number, memory in _pieces(sizes, take, addresses):
+            ragged = objects[k][share.fields[number]]
+            ragged.of = of[k]
+            ragged.shares += (memory,)
+        found.update(zip(share.fields, np.ascontiguousarray(addresses.T), strict=True))
     return found
 
 
-def _pieces(sizes: Ints, take: Callable[[int], Memory]) -> Iterator[list[Memory]]:
-    """Give memory for each of some fields of one batch after the other, of a few batches together."""
+def _pieces(sizes: Ints, take: Callable[[int], Memory], addresses: Ints) -> Iterator[tuple[int, int, Memory]]:
+    """Give memory for each batch and field, of a few batches together, and note its address."""
     aligned = -(-sizes // FIELD_ALIGNMENT) * FIELD_ALIGNMENT
-    ends = np.cumsum(aligned.sum(axis=1))
-    first = 0
+    ends = np.cumsum(aligned).reshape(sizes.shape)
+    begins, first = ends - aligned, 0
     while first < len(sizes):
-        before = int(ends[first - 1]) if first else 0
-        after = max(first + 1, int(np.searchsorted(ends, before + SHARES_NBYTES, side="right")))
+        before = int(begins[first, 0])
+        after = max(first + 1, int(np.searchsorted(ends[:, -1], before + SHARES_NBYTES, side="right")))
+        memory = take(max(1, int(ends[after - 1, -1]) - before))
+        ours = begins[first:after] - before
+        addresses[first:after] = address_of(memory) + ours
         # Not slices of the array, which would refer to what that stands on: it would be used again at once.
-        memory, at = take(max(1, int(ends[after - 1]) - before)).data, 0
-        for each, stride in zip(sizes[first:after].tolist(), aligned[first:after].tolist(), strict=True):
-            some = []
-            for nbytes, step in zip(each, stride, strict=True):
-                some.append(np.frombuffer(memory, np.uint8, nbytes, at))
-                at += step
-            yield some
+        shared = memory.data
+        for k, (each, places) in enumerate(zip(sizes[first:after].tolist(), ours.tolist(), strict=True), first):
+            for number, (nbytes, at) in enumerate(zip(each, places, strict=True)):
+                yield k, number, np.frombuffer(shared, np.uint8, nbytes, at)
         first = after
 
 
