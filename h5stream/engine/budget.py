@@ -77,7 +77,7 @@ def scratch_nbytes(layout: SampleLayout) -> int:
     for parts in layout.datasets:
         for part in parts:
             if part.targets and layout.fields[part.targets[0].field].images is not None:
-                largest_stored = max(largest_stored, TASK_NBYTES)
+                largest_stored = max(largest_stored, TASK_NBYTES, layout.fields[part.targets[0].field].row_nbytes)
             largest_dataset = max(largest_dataset, part.rows * part.stored_row_nbytes)
             if part.heap is not None:
                 largest_stored = max(largest_stored, part.heap.room_nbytes)

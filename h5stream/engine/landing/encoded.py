@@ -1,8 +1,12 @@
-"""Images: their bytes are brought as those of any row, then decoded straight into the batch."""
+"""Images: their bytes are brought as those of any row, decoded where a core's cache keeps them, and copied from there.
+
+Decoded straight into the batch they drive the decoder's own tables out of the cache. Milliseconds of processor time for
+177 MB of images, two threads, without and with the copy: 96 x 96 930 and 700; 224 x 224 510 and 460; 640 x 480 570 and
+530; 1920 x 1080 595 and 597.
+"""
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -11,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from h5stream.engine import kernels
 from h5stream.engine.counters import clock
 from h5stream.engine.footprint import TASK_NBYTES
 from h5stream.engine.plan import Placement, cut_by
@@ -72,9 +77,9 @@ class EncodedTask(LandingTask):
             else:
                 nbytes = destination.row_nbytes[field]
                 at = int(destination.slots[batch]) + destination.format.offsets[field] + within * nbytes
-                place: Any = (ctypes.c_uint8 * nbytes).from_address(at)
-                memory = np.frombuffer(place, dtype=self.layout.dtype)
-                image = self._decoded(row, data, memory.reshape(self.layout.row_shape), tools)
+                memory = tools.scratch.buffer("image", nbytes)
+                image = self._decoded(row, data, memory.view(self.layout.dtype).reshape(self.layout.row_shape), tools)
+                kernels.copy_past_cache(at, address_of(memory), nbytes)
             tools.tally.decoded(since, image.nbytes)
 
     def _decoded(self, row: int, data: Bytes, out: Any, tools: Tools) -> NDArray[Any]:
