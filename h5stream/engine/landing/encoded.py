@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from h5stream.engine import kernels
 from h5stream.engine.counters import clock
-from h5stream.engine.footprint import TASK_NBYTES
 from h5stream.engine.plan import Placement, cut_by
 from h5stream.engine.slots import SlotFormat, address_of
 from h5stream.engine.tasks import Destination, LandingTask, Task, Tools
@@ -27,6 +26,9 @@ from h5stream.storage.images import OtherShapeError, decode_image
 from h5stream.storage.layout import DatasetPart, FieldLayout
 
 Bytes = NDArray[np.uint8]
+
+DECODED_NBYTES = 2 * 1024 * 1024
+"""Bytes of images that a task decodes, about: some milliseconds, so that no thread waits long for another's last one."""
 
 
 class BytesOfRows(Protocol):
@@ -138,7 +140,7 @@ class EncodedRows:
         edges = np.arange(len(placement) + 1)
         if self._part.index is not None and self._part.pipeline.filters:
             edges = placement.in_chunks(self._part)[1]
-        for cut in cut_by(np.diff(edges) * self._image_nbytes, min(task_nbytes, TASK_NBYTES)):
+        for cut in cut_by(np.diff(edges) * self._image_nbytes, min(task_nbytes, DECODED_NBYTES)):
             rows = placement[int(edges[cut.start]) : int(edges[cut.stop])]
             yield EncodedTask(part=self._part, layout=self._layout, rows=self._rows, placement=rows)
 
