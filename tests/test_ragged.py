@@ -26,6 +26,7 @@ from h5stream import (
 from h5stream.engine.assemble import Assembler
 from h5stream.engine.ragged import RaggedCounts, RaggedRows
 from h5stream.engine.slots import SlotFormat
+from h5stream.errors import SourceError
 
 SAID = (Bounds("bounds"), Lengths("lengths"), Between("first", "last"), Between("first", "final", inclusive=True))
 FORMS = ("packed", "nested", "pad", "list")
@@ -308,3 +309,28 @@ def test_of_samples_that_were_padded_some_can_be_left_out():
     left = rows.without(np.array([True, False, True]))
     assert rows.arrange().tolist() == [1, 1, 9, 2, 2, 2, 3, 9, 9]
     assert left.arrange().tolist() == [1, 1, 3, 9]
+
+
+def columns_of_two_samples(sound: np.ndarray, *columns: int) -> RaggedRows:
+    memory = np.array(columns, np.int32).view(np.uint8)
+    of = RaggedCounts(2, ((np.arange(2), np.array([1, len(columns) - 1])),))
+    return RaggedRows(of=of, row_nbytes=4, width=5, shares=(memory,), sound=sound, numbers=(np.array([7, 3]),))
+
+
+def test_columns_of_a_sparse_matrix_are_looked_at_once_a_sample():
+    sound = np.zeros(9, np.bool_)
+    with pytest.raises(SourceError, match="column 5"):
+        columns_of_two_samples(sound, 0, 4, 5).arrange()
+    assert not sound.any()
+    columns_of_two_samples(sound, 0, 4, 4).arrange()
+    assert np.flatnonzero(sound).tolist() == [3, 7]
+    columns_of_two_samples(sound, 0, 4, 5).arrange()  # they are known, and a change of the file would be noticed
+    sound[3] = False
+    with pytest.raises(SourceError, match="column 5"):
+        columns_of_two_samples(sound, 0, 4, 5).arrange()
+
+
+def test_what_is_left_of_a_batch_says_nothing_of_samples_that_were_left_out():
+    sound = np.zeros(9, np.bool_)
+    columns_of_two_samples(sound, 0, 4, 5).without(np.array([True, False])).arrange()
+    assert not sound.any()

@@ -141,18 +141,27 @@ class Placement:
         return replace(self, rows=table[self.rows])
 
     def stretched(
-        self, lookup: Lookup, fields: Iterable[int], *, are_values: bool = False, is_padded: bool = False
+        self,
+        lookup: Lookup,
+        fields: Iterable[int],
+        *,
+        are_values: bool = False,
+        is_padded: bool = False,
+        sound: NDArray[np.bool_] | None = None,
     ) -> Placement:
         """Give the rows of a ragged dataset that samples have, one sample after the other in each batch's share.
 
-        Of values of variable length, each sample has one row, which goes to where its first item goes.
+        Of values of variable length, each sample has one row, which goes to where its first item goes. `sound` is for
+        what is noted of samples; see `Share`.
         """
         samples = self.rows
         assert lookup.counts is not None
         first, counts = lookup.rows[samples], lookup.counts[samples]
         if lookup.spare is not None:
             first = first + (fractions_of(samples, *self.drawn, CROPS) * (lookup.spare[samples] + 1)).astype(np.int64)
-        share, within = Share.of(fields, self.batch, self.within, counts, is_padded=is_padded)
+        share, within = Share.of(
+            fields, self.batch, self.within, counts, is_padded=is_padded, numbers=samples, sound=sound
+        )
         some = slice(None) if counts.all() else np.flatnonzero(counts)
         kind = place_dtype(int(max((first + counts).max(initial=0), share.starts[-1])))
         return Placement(

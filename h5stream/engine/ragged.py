@@ -55,6 +55,10 @@ class Share:
         little of that is padding, as far apart as the longest of their batch is long.
     offsets : ndarray of int64
         For each batch where its samples begin one behind the other, and where the last ends; one batch after the other.
+    numbers : ndarray or None
+        The samples' numbers in the files, where what is known of them is noted.
+    sound : ndarray of bool or None
+        By number, whether the columns of a sparse matrix's row were found to be ones that it has.
     """
 
     fields: tuple[int, ...]
@@ -63,10 +67,20 @@ class Share:
     counts: Ints
     starts: Ints
     offsets: Ints
+    numbers: Places | None = None
+    sound: NDArray[np.bool_] | None = None
 
     @classmethod
     def of(
-        cls, fields: Iterable[int], batch: Places, within: Places, counts: Ints, *, is_padded: bool = False
+        cls,
+        fields: Iterable[int],
+        batch: Places,
+        within: Places,
+        counts: Ints,
+        *,
+        is_padded: bool = False,
+        numbers: Places | None = None,
+        sound: NDArray[np.bool_] | None = None,
     ) -> tuple[Share, Ints]:
         """Take samples in any order; also gives where the rows of each begin in its batch's share."""
         order, batches = order_of_places(batch, within), int(batch.max(initial=-1)) + 1
@@ -79,7 +93,16 @@ class Share:
             starts = _padded_starts(edges, lengths, starts)
         if batches:
             begins_of_stretches(order, batch, edges, starts, begins)
-        share = cls(fields=tuple(fields), edges=edges, within=places, counts=lengths, starts=starts, offsets=offsets)
+        share = cls(
+            fields=tuple(fields),
+            edges=edges,
+            within=places,
+            counts=lengths,
+            starts=starts,
+            offsets=offsets,
+            numbers=None if sound is None or numbers is None else numbers[order],
+            sound=sound,
+        )
         return share, begins
 
     @property
@@ -196,6 +219,10 @@ class RaggedRows:
         Then, the column of each value.
     width : int
         Where they are columns of a sparse matrix, how many that has; 0 for anything else.
+    sound : ndarray of bool or None
+        Of a field of columns, by sample, whether they were found to be ones that the matrix has.
+    numbers : tuple of ndarray
+        The samples of each share.
     take : callable
         Gives memory of so many bytes.
     shares : tuple of ndarray of uint8
@@ -210,6 +237,8 @@ class RaggedRows:
     matrix: Matrix | None = None
     columns: RaggedRows | None = None
     width: int = 0
+    sound: NDArray[np.bool_] | None = None
+    numbers: tuple[Places, ...] = ()
     take: Callable[[int], Memory] = _plainly
     shares: tuple[Memory, ...] = ()
     memory: Memory | None = None
@@ -242,7 +271,7 @@ class RaggedRows:
     def without(self, there: NDArray[np.bool_]) -> RaggedRows:
         """Leave out samples whose rows cannot be had."""
         number = np.cumsum(there) - 1
-        left = replace(self, of=RaggedCounts(int(there.sum())), shares=())
+        left = replace(self, of=RaggedCounts(int(there.sum())), shares=(), sound=None, numbers=())
         for (places, counts), memory in zip(self.of.shares, self.shares, strict=True):
             begins = self._begins(counts, memory)
             for k in np.flatnonzero(there[places]).tolist():
@@ -282,11 +311,19 @@ class RaggedRows:
         return memory
 
     def _check_columns(self, memory: Memory) -> None:
-        """Refuse columns that a matrix does not have: torch would read and write beyond its memory."""
+        """Refuse columns that a matrix does not have: torch would read and write beyond its memory.
+
+        Once for each sample: the files are looked at for changes after each window.
+        """
+        if self.sound is not None and all(self.sound[numbers].all() for numbers in self.numbers):
+            return
         columns = memory.view(f"i{self.row_nbytes}")
         least, most = kernels.least_and_most(columns) if len(columns) else (0, -1)
         if least < 0 or most >= self.width:
             refuse_column(least if least < 0 else most, self.width)
+        if self.sound is not None:
+            for numbers in self.numbers:
+                self.sound[numbers] = True
 
     def _begins(self, counts: Ints, share: Memory) -> Ints:
         """Give where the samples of a share begin in it."""
@@ -361,6 +398,9 @@ def lend(
             ragged = objects[k][share.fields[number]]
             ragged.of = of[k]
             ragged.shares += (memory,)
+            if ragged.width and share.numbers is not None:
+                low, high = share.edges[k : k + 2].tolist()
+                ragged.sound, ragged.numbers = share.sound, (*ragged.numbers, share.numbers[low:high])
         found.update(zip(share.fields, np.ascontiguousarray(addresses.T), strict=True))
     return found
 

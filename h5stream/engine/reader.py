@@ -132,6 +132,9 @@ class RowReader:
         self.ragged_memory = RaggedMemory()
         self._dense = dense_rows(layout, self.sources)
         laid = {dataset for matrix in self._dense for dataset in matrix.datasets}
+        is_cropped = any(one.spare is not None for one in layout.lookups)
+        has_columns = any(field.ragged is not None and field.ragged.width for field in layout.fields)
+        self._sound = np.zeros(layout.samples, dtype=np.bool_) if has_columns and not is_cropped else None
         self._ragged = _by_their_rows(layout, [one for one in layout.lookups if one.dataset not in laid])
         ragged = {one.dataset for one in layout.lookups if one.counts is not None}
         for dataset in self._datasets:
@@ -225,7 +228,7 @@ class RowReader:
             datasets = [one.dataset for one in lookups]
             filled = (target.field for dataset in datasets for target in layout.datasets[dataset][0].targets)
             how = {"are_values": are_values, "is_padded": is_padded}
-            rows = placement.each_row().stretched(lookups[0], filled, **how)
+            rows = placement.each_row().stretched(lookups[0], filled, sound=self._sound, **how)
             if len(rows):
                 yield from self.plan_rows(rows, task_nbytes, datasets)
         for matrix in self._dense:

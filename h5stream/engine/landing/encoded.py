@@ -28,7 +28,7 @@ from h5stream.storage.layout import DatasetPart, FieldLayout
 Bytes = NDArray[np.uint8]
 
 DECODED_NBYTES = 2 * 1024 * 1024
-"""Bytes of images that a task decodes, about: some milliseconds, so that no thread waits long for another's last one."""
+"""Bytes of images that a task decodes, about: some milliseconds, so that no thread waits for another's last one."""
 
 
 class BytesOfRows(Protocol):
