@@ -22,7 +22,7 @@ Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
 
 SMALL_CHUNK_NBYTES = 128 * 1024
-"""Decoded chunks up to this many bytes are stacked: gzip chunks of 64 KiB take 0.91 of the processor time that way, of 72
+"""Decoded chunks up to this many bytes are stacked: gzip chunks of 64 KiB take 0.91 of the processor time so, of 72
 KiB 0.93, of 130 KiB as much as one by one, and of 256 KiB 1.04, since a stack of them leaves the core's cache."""
 
 
