@@ -21,6 +21,7 @@ from h5stream.engine.footprint import PAGE_NBYTES
 from h5stream.engine.running import STOP_S, Engine, Running, check_process, closed, timed_out
 from h5stream.engine.slots import Slot, SlotRing, Slots
 from h5stream.order.epoch import Order
+from h5stream.workers.generators import warn_of_own_generators
 from h5stream.workers.importing import check_function
 from h5stream.workers.memory import SharedMemory, create_file
 from h5stream.workers.packing import pack, unpack
@@ -94,6 +95,8 @@ class Pool:
             self._pickled = pickle.dumps(tuple(called.values()))
         else:
             self._pickled = b""
+        on_start = called.pop("worker_init_fn")
+        warn_of_own_generators(called, on_start, asked.whose, stacklevel=4)
         self.memory, self._board, self._descriptor = self._new_memory()
         self.runs: dict[int, SampleRun] = {}
         self.numbers = itertools.count(1)
