@@ -364,6 +364,16 @@ def test_a_killed_worker_is_an_error_and_the_next_iteration_has_others(tmp_path,
     assert all(map(is_gone, before))
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_iterator_that_ends_inside_a_function_is_an_error_and_names_the_sample(sample, workers):
+    left = iter(range(13))
+    with rows(sample.path, lambda sample: (next(left), sample)[1], workers) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        with pytest.raises(RuntimeError, match="sample_transform= raised StopIteration, at sample 13"):
+            next(iterator)
+
+
 @pytest.mark.parametrize(("function", "status"), [(applied.ending, 7), (applied.exiting, 5), (applied.interrupted, 1)])
 def test_a_function_that_ends_its_process_is_an_error(sample, function, status, capfd):
     with rows(sample.path, functools.partial(function, 25), 2) as loader:
