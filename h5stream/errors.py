@@ -338,6 +338,14 @@ class WeakShuffleWarning(UserWarning):
     """
 
 
+class OwnGeneratorWarning(UserWarning):
+    """A function for samples reaches a generator of random numbers that is not seeded for each of them.
+
+    The message names it and the ways out. Where it is not drawn from, or is meant to differ:
+    ``warnings.simplefilter("ignore", h5stream.errors.OwnGeneratorWarning)``.
+    """
+
+
 class LeakWarning(UserWarning):
     """Parts of a split share data, because samples overlap; the message has the way out.
 

@@ -148,7 +148,8 @@ class H5StreamLoader:
         Applied to each sample, as ``H5Dataset[i]`` gives it, before samples are collated. What it draws with Python's,
         NumPy's or torch's global generators is a function of seed, epoch and sample, however many workers there are.
     sample_workers : int, optional
-        Processes that apply `sample_transform` and `collate_fn`. Default 0: done in the thread that asks for batches.
+        Processes that apply `sample_transform` and `collate_fn`, or one of them. Default 0: done in the thread that
+        asks for batches.
     transform_workers : int, optional
         Processes that apply `transform`, with random numbers that are a function of seed, epoch and batch; the same
         ones as `sample_workers`. Default None: applied in the thread that asks for batches.

@@ -181,9 +181,15 @@ class Settings:
 
     def _check_workers(self) -> None:
         """Refuse workers that have nothing to do, and what cannot be done to single samples."""
-        for name, of in (("sample_workers", "sample_transform"), ("transform_workers", "transform")):
-            if getattr(self, name) is not None and getattr(self, of) is None:
-                raise OptionError(f"{name}= are processes for {of}=, which was not given; leave one out or give both")
+        if self.sample_workers is not None and self.sample_transform is None and self.collate_fn is None:
+            raise OptionError(
+                "sample_workers= are processes for sample_transform= and collate_fn=, which were not given; "
+                "num_workers= are the threads that read"
+            )
+        if self.transform_workers is not None and self.transform is None:
+            raise OptionError(
+                "transform_workers= are processes for transform=, which was not given; leave one out or give both"
+            )
         if self.sample_workers is not None and self.transform_workers not in (None, self.sample_workers):
             raise OptionError(
                 f"sample_workers={self.sample_workers} and transform_workers={self.transform_workers} are the same "
@@ -223,7 +229,8 @@ class Settings:
     @property
     def applies_functions(self) -> bool:
         """Whether functions of the user are applied with random numbers that samples decide, wherever that is."""
-        return self.sample_transform is not None or self.transform_workers is not None
+        given = (self.sample_transform, self.sample_workers, self.transform_workers)
+        return any(one is not None for one in given)
 
     @property
     def may_repeat(self) -> bool:

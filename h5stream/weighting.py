@@ -160,7 +160,7 @@ def _balanced(read: _Values, settings: Settings, at: NDArray[np.int64] | None) -
                 "balance= takes the name of a field, one value a sample, or the shares of a field's values, such as "
                 f"{{'label': {{0: 0.5, 1: 0.5}}}}, not {settings.balance!r:.80}"
             )
-    name = repr(asked) if isinstance(asked, str) else "balance="
+    name = repr(asked) if isinstance(asked, str) else "(an array)"
     classes, numbers = _classes(read.of(asked), name, len(read.dataset))
     sizes = np.bincount(numbers, minlength=len(classes))
     shares = np.ones(len(classes)) if ratio is None else _shares(ratio, classes, sizes, name)

@@ -316,6 +316,8 @@ WRONG = {
     "many values": ({"balance": "noise"}, "has 600 values in 600 samples, which are no classes"),
     "many whole values": ({"balance": "many"}, "no classes"),
     "NaN": ({"balance": "nan"}, "sample 599 is NaN"),
+    "NaN in an array": ({"balance": np.full(ROWS, np.nan)}, r"^balance=\(an array\): sample 0 is NaN"),
+    "many values of an array": ({"balance": np.arange(ROWS) + 0.5}, r"^balance=\(an array\) has 600 values"),
     "a matrix": ({"balance": "x"}, "one value a sample"),
     "a class without samples": ({"balance": {"label": {0: 1, 1: 1, 2: 1}}}, "2 .* but no sample has it; .* 0, 1"),
     "a class without share": ({"balance": {"label": {0: 1}}}, "gives 1 of 'label' no share, and 12 samples have it"),

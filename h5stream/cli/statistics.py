@@ -117,7 +117,7 @@ def _number(value: Any) -> str:
         return "-"
     if float(value).is_integer() and abs(value) < 1e9:
         return str(int(value))
-    return f"{value:.4g}"
+    return f"{value:.1f}" if 1e3 <= abs(value) < 1e6 else f"{value:.4g}"  # not 1e+04 for 9999.5
 
 
 def _line(name: str, cells: Any, name_width: int, widths: list[int]) -> str:

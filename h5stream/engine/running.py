@@ -92,11 +92,16 @@ class Engine(Protocol):
         """Let go of free slots, files and processes; a later pass takes, opens or starts them again."""
 
 
-def timed_out(batch: int, timeout_s: float) -> LoaderTimeoutError:
-    """Say that a batch did not come in time."""
+def timed_out(batch: int, timeout_s: float, *, is_read: bool = False) -> LoaderTimeoutError:
+    """Say that a batch did not come in time: from the source, or once it is read, of the user's functions."""
+    why = (
+        "it is read, and the worker that was to apply your functions to it was ended: they may hang, or need longer "
+        "than that for a batch, or it was still starting: raise it"
+        if is_read
+        else "the source may hang, or timeout is too short for the first window: raise it"
+    )
     return LoaderTimeoutError(
-        f"no batch within timeout={timeout_s} s (batch {batch}); the source may hang, or timeout is "
-        "too short for the first window: raise it, or 0 waits for as long as it takes"
+        f"no batch within timeout={timeout_s} s (batch {batch}); {why}, or 0 waits for as long as it takes"
     )
 
 

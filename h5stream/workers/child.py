@@ -94,7 +94,8 @@ def serve(end: int, parent: int) -> NoReturn:
     try:
         told, work = begin(link)
     except BaseException as error:
-        link.sendall(frame((Failure.of(error), [])))
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # another one failed first, and was told of
+            link.sendall(frame((Failure.of(error), [])))
     else:
         try:
             listen(link, told, work, lambda: os.getppid() == parent)

@@ -66,10 +66,10 @@ def check_function(name: str, function: Callable[..., Any] | None, where: str = 
             f"level of a module, where lambdas and inner functions are not{way_out}"
         ) from error
     main = main_module(data)
-    if main is not None and not {"init_main_from_name", "init_main_from_path"} & main.keys():
+    if main and "init_main_from_name" not in main and not os.path.isfile(main.get("init_main_from_path", "")):
         raise OptionError(
-            f"{name}={function!r} cannot go to {where}, because it was defined in a notebook or at a prompt, which "
-            f"another process cannot import; put it into a module of its own{way_out}"
+            f"{name}={function!r} cannot go to {where}, because it was defined in a notebook, at a prompt or in a "
+            f"script that was piped in, which another process cannot import; put it into a module of its own{way_out}"
         )
 
 

@@ -21,6 +21,7 @@ from h5stream.engine.footprint import PAGE_NBYTES
 from h5stream.engine.running import STOP_S, Engine, Running, check_process, closed, timed_out
 from h5stream.engine.slots import Slot, SlotRing, Slots
 from h5stream.order.epoch import Order
+from h5stream.workers.generators import warn_of_own_generators
 from h5stream.workers.importing import check_function
 from h5stream.workers.memory import SharedMemory, create_file
 from h5stream.workers.packing import pack, unpack
@@ -94,6 +95,8 @@ class Pool:
             self._pickled = pickle.dumps(tuple(called.values()))
         else:
             self._pickled = b""
+        on_start = called.pop("worker_init_fn")
+        warn_of_own_generators(called, on_start, asked.whose, stacklevel=4)
         self.memory, self._board, self._descriptor = self._new_memory()
         self.runs: dict[int, SampleRun] = {}
         self.numbers = itertools.count(1)
@@ -245,7 +248,7 @@ class SampleEngine:
         """Begin a pass; workers that are not there are started, before the threads that read."""
         self._pool.start()
         run = self._engine.begin(order, first_batch, max_open_batches=max_open_batches, world_size=world_size)
-        return SampleRun(run, self._pool, max_open_batches, self._spare_nbytes)
+        return SampleRun(run, self._pool, first_batch, max_open_batches, self._spare_nbytes)
 
     def trim(self) -> None:
         """Let go of the memory of free slots."""
@@ -274,8 +277,8 @@ class SampleRun:
     # as open until its worker is done with it, so that both together stay within the budget.
     """
 
-    def __init__(self, run: Running, pool: Pool, max_open_batches: int, spare_nbytes: int) -> None:
-        self._run, self._pool, self._pid = run, pool, os.getpid()
+    def __init__(self, run: Running, pool: Pool, first_batch: int, max_open_batches: int, spare_nbytes: int) -> None:
+        self._run, self._pool, self._pid, self._coming = run, pool, os.getpid(), first_batch
         self.order, self.counters, self.left_out = run.order, run.counters, run.left_out
         self._max_open, self._spare_nbytes = max_open_batches, spare_nbytes
         self._most = pool.asked.count * pool.asked.ahead
@@ -315,8 +318,8 @@ class SampleRun:
                 batch = self._next()
                 self.counters.waited(since)
                 return batch
-        self._give_up()
-        raise timed_out(self._due[0] if self._due else 0, timeout_s)
+        due, is_read = self._give_up()
+        raise timed_out(due, timeout_s, is_read=is_read)
 
     def next_if_ready(self) -> ReadyBatch | None:
         """Give the next batch if that needs no waiting; None at the end as well."""
@@ -348,16 +351,22 @@ class SampleRun:
             raise done.failure.raised_here()
         assert done.made is not None
         del self._made[self._due.popleft()]
+        self._coming = done.number + 1
         self._changed.notify_all()  # room for another
         value = unpack(done.made, worker.memory)
         return ReadyBatch(done.number, done.rows, _EMPTY, {}, missing=0, value=value)
 
-    def _give_up(self) -> None:
-        """End the worker that the next batch is waited for from: it may do what it does for ever."""
+    def _give_up(self) -> tuple[int, bool]:
+        """End the worker that the next batch is waited for from: it may do what it does for ever.
+
+        Gives the batch, and whether there was such a worker.
+        """
         with self._changed:
-            worker = self._with.get(self._due[0]) if self._due else None
+            due = self._due[0] if self._due else self._coming
+            worker = self._with.get(due)
         if worker is not None:
             worker.end()
+        return due, worker is not None
 
     # --- other threads ------------------------------------------------------------------------------------
 

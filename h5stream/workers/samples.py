@@ -149,6 +149,8 @@ class SampleFunctions:
             _seed_all(seed)
             try:
                 yield self.sample_transform(sample)
+            except StopIteration as error:
+                raise RuntimeError(f"sample_transform= raised StopIteration, at sample {number}") from error
             except Exception as error:
                 error.add_note(f"in sample_transform= of sample {number}")
                 raise

@@ -79,6 +79,16 @@ def screens(here, h5stream, monkeypatch):
     return h5stream
 
 
+def test_statistics_of_thousands_are_not_rounded_to_powers_of_ten(screens):
+    with h5py.File("thousands.h5", "w") as file:
+        file["number"] = np.arange(20_000)
+        file["far"] = np.array([-54321.25, 1e7 + 0.5, 0.001234567])
+    number = screens("statistics", "thousands.h5", "--fields", "number").out.splitlines()[-1]
+    assert number.split() == ["number", "9999.5", "5773.5", "0", "19999", "0", "0"]
+    far = screens("statistics", "thousands.h5", "--fields", "far").out.splitlines()[2]
+    assert far.split()[3:5] == ["-54321.2", "1e+07"]
+
+
 # What takes a second or two: the narrower screen is the harder one.
 MEASURING = {"bench", "tune", "repack"}
 

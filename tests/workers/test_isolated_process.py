@@ -11,6 +11,8 @@ import logging
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -279,6 +281,13 @@ def test_a_function_from_a_prompt_is_refused_at_once(sample):
     ran = forking.run(text, sample.path)
     assert "OptionError: transform=<function labels" in ran.stderr
     assert "put it into a module of its own" in ran.stderr
+
+
+def test_a_function_of_a_script_that_is_piped_in_is_refused_at_once(sample):
+    text = WITH_A_FUNCTION + "\nmain()"
+    ran = subprocess.run([sys.executable, "-", sample.path], input=text, text=True, capture_output=True, timeout=60)
+    assert "OptionError: transform=<function labels" in ran.stderr
+    assert "a script that was piped in" in ran.stderr
 
 
 def rows_of_rank(path, rank, queue):

@@ -27,6 +27,7 @@ from torch.utils.data import DataLoader
 from h5stream import H5Dataset, H5StreamLoader
 from h5stream.device.cpu import CpuBackend
 from h5stream.errors import CorruptChunkError, IsolatedProcessError, LoaderClosedError, LoaderTimeoutError, OptionError
+from h5stream.workers.sample_engine import SampleRun
 
 pytestmark = [
     # Python 3.12 and later warn of a fork beside threads, which is what these tests ask for: it takes no seconds.
@@ -161,6 +162,19 @@ def test_both_kinds_of_functions_run_in_the_same_workers(kinds):
         assert len(pids_of(loader)) == 2
     with H5StreamLoader(kinds, 7, transform_workers=0, **given) as loader:
         assert_same(there, list(loader))
+
+
+def test_samples_are_collated_in_workers_without_a_function_for_each(kinds):
+    found = {}
+    for workers in (0, 1, 3):
+        given = {"fields": ["x", "y"], "shuffle": True, "collate_fn": applied.collated_by_chance, **FORK}
+        with H5StreamLoader(kinds, 7, sample_workers=workers, **given) as loader:
+            found[workers] = [batch for _ in range(2) for batch in loader]
+    assert {pid for *_, pid in found[0]} == {os.getpid()}
+    assert os.getpid() not in {pid for *_, pid in found[3]}
+    for workers in (1, 3):
+        assert_same([batch[:-1] for batch in found[workers]], [batch[:-1] for batch in found[0]])
+    assert sorted(y for _, ys, _ in found[3][:9] for y in ys) == list(range(60))
 
 
 def test_samples_come_singly(kinds):
@@ -350,6 +364,16 @@ def test_a_killed_worker_is_an_error_and_the_next_iteration_has_others(tmp_path,
     assert all(map(is_gone, before))
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_iterator_that_ends_inside_a_function_is_an_error_and_names_the_sample(sample, workers):
+    left = iter(range(13))
+    with rows(sample.path, lambda sample: (next(left), sample)[1], workers) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        with pytest.raises(RuntimeError, match="sample_transform= raised StopIteration, at sample 13"):
+            next(iterator)
+
+
 @pytest.mark.parametrize(("function", "status"), [(applied.ending, 7), (applied.exiting, 5), (applied.interrupted, 1)])
 def test_a_function_that_ends_its_process_is_an_error(sample, function, status, capfd):
     with rows(sample.path, functools.partial(function, 25), 2) as loader:
@@ -363,9 +387,24 @@ def test_a_worker_that_sleeps_for_ever_is_ended_by_the_timeout(tmp_path, sample)
     with rows(sample.path, functools.partial(applied.hanging, 5, str(tmp_path)), timeout=2) as loader:
         iterator = iter(loader)
         pids = pids_of(loader)
-        with pytest.raises(LoaderTimeoutError, match="no batch within timeout=2"):
+        with pytest.raises(LoaderTimeoutError, match=r"no batch within timeout=2.*\(batch 0\); it is read.*functions"):
             next(iterator)
         assert all(map(is_gone, pids))
+
+
+def test_a_source_that_brings_nothing_in_time_is_told_of_with_its_batch(sample, monkeypatch):
+    with rows(sample.path, applied.as_it_is, 2, timeout=0.5) as loader:
+        state = iter(loader)
+        for _ in range(3):
+            next(state)
+        saved = loader.state_dict()
+    never = threading.Event()
+    monkeypatch.setattr(SampleRun, "_give", lambda self, batch: never.wait())
+    with rows(sample.path, applied.as_it_is, 2, timeout=0.5) as loader:
+        loader.load_state_dict(saved)
+        with pytest.raises(LoaderTimeoutError, match=r"\(batch 3\); the source may hang"):
+            next(iter(loader))
+        never.set()
 
 
 def test_a_worker_that_sleeps_for_ever_does_not_outlive_close(tmp_path, sample):
@@ -501,7 +540,7 @@ def test_starting_and_stopping_leaves_nothing_behind(tmp_path, rounds):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"sample_workers": 2}, "sample_workers= are processes for sample_transform="),
+        ({"sample_workers": 2}, "sample_workers= are processes for sample_transform= and collate_fn=, which were not"),
         ({"transform_workers": 2}, "transform_workers= are processes for transform="),
         ({"sample_transform": 5}, "sample_transform= takes a callable or None, not 5"),
         ({"sample_transform": print, "sample_workers": -1}, "sample_workers= takes a number of processes"),

@@ -1,0 +1,179 @@
+"""Which functions are said to draw from generators of their own, whose copies in workers draw the same numbers."""
+
+from __future__ import annotations
+
+import functools
+import random
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from numpy.random import rand
+from sample_files import write_sample
+
+from h5stream import H5StreamLoader
+from h5stream.errors import OwnGeneratorWarning
+
+RNG, PYTHONS = np.random.default_rng(0), random.Random(0)
+TORCHS = torch.Generator()
+DRAW = RNG.random
+
+
+def by_numpy(_):
+    return RNG.random()
+
+
+def inside(_):
+    return [PYTHONS.random() for _ in range(2)]
+
+
+def by_torch(_):
+    return torch.rand(2, generator=TORCHS)
+
+
+def of_another(sample):
+    return by_numpy(sample)
+
+
+def by_its_method(_):
+    return DRAW()
+
+
+def by_default(_, chance=np.random.RandomState(0)):  # noqa: B008
+    return chance.rand()
+
+
+class Pipeline:
+    """One of albumentations, as far as random numbers go."""
+
+    def __init__(self):
+        self.random_generator = np.random.default_rng()
+
+    def set_random_seed(self, seed):
+        self.random_generator = np.random.default_rng(seed)
+
+    def __call__(self, *, image):
+        return image * self.random_generator.random()
+
+
+PIPELINE = Pipeline()
+
+
+def piped(sample):
+    return PIPELINE(image=sample)
+
+
+class Augment:
+    def __init__(self):
+        self.pipeline = Pipeline()
+
+    def __call__(self, sample):
+        return self.pipeline(image=sample)
+
+
+def closed_over():
+    chance = np.random.default_rng()
+    return lambda _: chance.random()
+
+
+OWN = {
+    "RNG": by_numpy,
+    "PYTHONS": inside,
+    "TORCHS": by_torch,
+    "by_numpy.RNG": of_another,
+    "DRAW": by_its_method,
+    "chance": by_default,
+    "PIPELINE.random_generator": piped,
+    "pipeline.random_generator": Augment(),
+    "Generator": functools.partial(lambda generator, _: generator.random(), RNG),
+}
+
+
+def seeded_numpy(_):
+    return np.random.default_rng(np.random.randint(2**32)).random()
+
+
+def seeded_pipeline(sample):
+    PIPELINE.set_random_seed(np.random.randint(2**32))
+    return PIPELINE(image=sample)
+
+
+def seeded_torch(_):
+    TORCHS.manual_seed(torch.initial_seed())
+    return torch.rand(2, generator=TORCHS)
+
+
+def of_the_modules(sample):
+    return rand() + random.random() + np.random.rand() + float(torch.rand(())) + len(sample)
+
+
+class SaysRng:
+    RNG = 3
+
+    def __call__(self, _):
+        return self.RNG
+
+
+FINE = [seeded_numpy, seeded_pipeline, seeded_torch, of_the_modules, SaysRng(), print, torch.nn.Dropout()]
+
+
+@pytest.fixture
+def sample(tmp_path):
+    return write_sample(tmp_path, rows=40)
+
+
+def loader(sample, function, **given):
+    given = {"sample_transform": function, "sample_workers": 2, "multiprocessing_context": "fork", **given}
+    return H5StreamLoader(sample.path, 10, fields="x", **given)
+
+
+@pytest.mark.parametrize("name", [*OWN, "chance of a closure"])
+def test_a_generator_that_is_not_seeded_for_each_sample_is_warned_of_by_name(sample, name):
+    function = OWN.get(name) or closed_over()
+    with pytest.warns(
+        OwnGeneratorWarning, match=f"sample_transform= reaches '{name.split()[0]}'.*sample_workers=2"
+    ) as told:
+        loader(sample, function).close()
+    assert [one.filename for one in told] == [__file__], "it names the line that made the loader"
+
+
+@pytest.mark.parametrize("function", FINE)
+def test_functions_that_seed_what_they_draw_from_are_not_warned_of(sample, function):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loader(sample, function).close()
+
+
+def test_nothing_is_said_without_workers_or_where_their_start_reaches_the_generator(sample):
+    def start(number):
+        global RNG
+        RNG = np.random.default_rng(number)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loader(sample, by_numpy, sample_workers=0).close()
+        loader(sample, by_numpy, worker_init_fn=start).close()
+
+
+def test_whole_batches_and_collating_are_looked_at_too(sample):
+    for name, more in (("collate_fn", {}), ("transform", {"transform_workers": 2})):
+        with pytest.warns(OwnGeneratorWarning, match=f"{name}= reaches 'RNG'"):
+            loader(sample, torch.neg, **{name: by_numpy}, **more).close()
+
+
+def test_what_is_warned_of_happens_and_the_way_out_is_one(sample):
+    def drawn(function, workers):
+        with loader(sample, function, sample_workers=workers, collate_fn=torch.stack) as batches:
+            return torch.cat([*batches])
+
+    def unseeded(x):
+        return torch.tensor(RNG.random())
+
+    def seeded(x):
+        return torch.tensor(np.random.default_rng(np.random.randint(2**32)).random())
+
+    with pytest.warns(OwnGeneratorWarning):
+        assert len(drawn(unseeded, 2).unique()) < 40, "both workers draw the same numbers"
+    assert len(drawn(seeded, 2).unique()) == 40
+    assert torch.equal(drawn(seeded, 2), drawn(seeded, 0))
