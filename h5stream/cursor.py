@@ -203,6 +203,11 @@ class Cursor:
                 stacklevel=4,
             )
 
+    @property
+    def blocks_of_files(self) -> Blocks:
+        """All samples in the order of the files, whatever order an epoch has."""
+        return self._dataset.blocks
+
     def _blocks_of(self, epoch: int) -> Blocks:
         """Give the blocks of an epoch: all alike, but where it draws its samples."""
         ours = self._settings

@@ -240,7 +240,7 @@ class H5StreamLoader:
         layout = settings.seeded(self.dataset.layout)
         blocks = self.dataset.blocks_for(settings.shuffle)
         draws = epoch_draws(asked, settings, self.dataset, blocks)
-        backend = backend_of(settings, layout)
+        backend = backend_of(settings, layout, len(self.dataset))
         sized = sized_batches(self.dataset, settings.max_batch_rows, settings.bucket)
         listed = settings.given_order(self.dataset)
         self._sizing, given = sizing_for(settings, self.dataset, listed, sized, backend, draws)

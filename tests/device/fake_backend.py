@@ -143,6 +143,9 @@ class FakeBackend:
     def total_nbytes(self):
         return 1 << 40
 
+    def free_nbytes(self):
+        return 1 << 40
+
     def record_event(self, stream, *, timed=False):
         self._tick("record_event")
         event = FakeEvent(stream)
