@@ -198,7 +198,7 @@ class Cursor:
                 window=self._asked.window,
                 window_rows=self._settings.window_rows,
                 batch_rows=min(self._settings.batch_size, len(self._dataset)),
-                memory_budget=self._footprint.memory_budget if self._asked.window_device is None else None,
+                memory_budget=None if self._asked.gathers_on_device else self._footprint.memory_budget,
                 ranks=self.ranks.world_size,
                 stacklevel=4,
             )

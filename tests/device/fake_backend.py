@@ -198,6 +198,13 @@ class FakeBackend:
 
     # What tests ask for.
 
+    @property
+    def held_nbytes(self):
+        """Bytes of the device's memory that somebody holds."""
+        with self._lock:
+            self._take_dropped()
+            return sum(block.nbytes for block in self._blocks.values() if block.stream is not None)
+
     def new_stream(self, name):
         stream = FakeStream(name, self._random.choice(_SPEEDS))
         self._streams.append(stream)
