@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from h5stream.device.backend import DeviceBackend
-from h5stream.device.window import Fields, WindowFeed, check_fields
+from h5stream.device.window import Fields, WindowFeed, check_fields, is_tensor
 from h5stream.engine.batches import ReadyBatch
 from h5stream.engine.counters import RunCounters, clock
 from h5stream.engine.running import Engine, Running, closed
@@ -243,6 +243,11 @@ class KeptFeed(WindowFeed):
         return f"{nbytes:,} bytes: all samples stay there (keep='device'). Leave keep= out, pass fewer fields"
 
 
+def device_nbytes(layout: SampleLayout, rows: int) -> int:
+    """Give the bytes that so many samples take where they stay on a device; 0 where they cannot stay."""
+    return rows * (layout.row_nbytes + NUMBERS_NBYTES) if all(map(is_tensor, layout.fields)) else 0
+
+
 def check_keeping(layout: SampleLayout, rows: int, backend: DeviceBackend[Any, Any]) -> None:
     """Refuse samples that cannot stay on a device.
 
@@ -259,7 +264,7 @@ def check_keeping(layout: SampleLayout, rows: int, backend: DeviceBackend[Any, A
             "keep='device' keeps samples that are the same in each epoch, and some of these begin at random "
             "(starts='random', at='random' or Crop); leave keep= out"
         )
-    needed, free = rows * (layout.row_nbytes + NUMBERS_NBYTES), backend.free_nbytes()
+    needed, free = device_nbytes(layout, rows), backend.free_nbytes()
     if needed * FREE_SHARE > free:
         raise DeviceMemoryError(
             f"keep='device' takes {needed:,} bytes for {rows:,} samples, and may take half of what is free on "

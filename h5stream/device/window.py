@@ -25,7 +25,7 @@ from h5stream.engine.slots import SlotFormat
 from h5stream.errors import OptionError
 from h5stream.order.places import Places
 from h5stream.order.transfer import TransferOrder
-from h5stream.storage.layout import SampleLayout
+from h5stream.storage.layout import FieldLayout, SampleLayout
 
 AHEAD = 4
 """Batches' worth of slots that may be sent for each batch that is taken. Over 2, because an epoch's first windows
@@ -236,13 +236,18 @@ class WindowFeed(Feed):
         super().close()
 
 
+def is_tensor(f: FieldLayout) -> bool:
+    """Tell whether a batch has a field as one tensor, whose rows a device can gather."""
+    return f.kind == "array" and f.shapes is None
+
+
 _KINDS = {"bytes": "a list of strings", "object": "a list of objects", "ragged": "ragged: of no fixed number of rows"}
 
 
 def check_fields(layout: SampleLayout, asked: str) -> None:
     """Refuse fields that cannot live on a device, as an argument asks for."""
     for f in layout.fields:
-        if f.kind != "array" or f.shapes is not None:
+        if not is_tensor(f):
             is_what = _KINDS.get(f.kind, "of another shape in each sample")
             raise OptionError(
                 f"{asked} holds tensors, and field {f.name!r} is {is_what}; leave {asked} or the field out"
