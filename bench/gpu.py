@@ -171,6 +171,7 @@ def batches_per_s(bench: Bench) -> dict[str, dict[str, float]]:
                 row[f"naive_{workers}_workers"] = _naive_rate(bench, kind, workers)
         row["host_window"] = _rate(bench, kind)
         row["device_window"] = _rate(bench, kind, window_device=bench.device)
+        row["kept_on_device"] = _rate(bench, kind, window_device=bench.device, keep="device")
     return figures
 
 
@@ -333,6 +334,7 @@ def delayed_consumers(bench: Bench) -> dict[str, float]:
         ("unfiltered", {"reuse_device_buffers": True}),
         ("unfiltered", {}),
         ("gzip4_shuffle", {"window_device": bench.device}),
+        ("gzip4_shuffle", {"window_device": bench.device, "keep": "device"}),
     ):
         with bench.loader(kind, window=bench.rows // 4, **options) as loader:
             batches, wrong = _delayed(bench, loader, wanted)

@@ -316,7 +316,7 @@ class IsolatedProcessError(H5StreamError, RuntimeError):
 
 
 class DeviceMemoryError(H5StreamError, MemoryError):
-    """The device has no room for the batches that are held ready on it."""
+    """The device has no room for the batches that are held ready on it, or for the samples that are to stay there."""
 
 
 class MissingExtraError(H5StreamError, ImportError):

@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 from typing import Any, NoReturn, Protocol
 
 from h5stream.cursor import Cursor, Progress, Start
+from h5stream.device.kept import KeptEngine
 from h5stream.engine.footprint import Footprint
 from h5stream.engine.running import STOP_S, Engine, Running, check_process
 from h5stream.engine.slots import Slots
 from h5stream.engine.threads import ThreadEngine
 from h5stream.errors import LoaderClosedError
-from h5stream.order.epoch import UsersOrder
+from h5stream.order.epoch import EpochOrder, OrderSettings, UsersOrder
 from h5stream.routes.route import END, Route, Stream
 from h5stream.settings import Settings
 from h5stream.state import Place
@@ -270,12 +271,21 @@ def _stop(stop: Callable[[], object], cut_short: Callable[[], object]) -> None:
 def engine_for(settings: Settings, layout: SampleLayout, footprint: Footprint, route: Route, cursor: Cursor) -> Engine:
     """Make what fills a loader's slots, threads of this process or of a child; and workers behind it, if asked for."""
     if not settings.workers:
-        return _filling_engine(settings, layout, footprint, route, cursor, route.new_slots, settings.worker_init_fn)
+        engine = _filling_engine(settings, layout, footprint, route, cursor, route.new_slots, settings.worker_init_fn)
+        return _keeping_engine(engine, layout, footprint, cursor) if settings.keep == "device" else engine
     assert route.functions is not None
     pool = Pool(route.functions, _workers_asked(settings, cursor.seed))
     new_slots = functools.partial(pool.new_slots, route.slot_format.nbytes)
     engine = _filling_engine(settings, layout, footprint, route, cursor, new_slots, None)
     return SampleEngine(engine, pool, max(0, footprint.memory_budget - footprint.needed_nbytes))
+
+
+def _keeping_engine(engine: Engine, layout: SampleLayout, footprint: Footprint, cursor: Cursor) -> KeptEngine:
+    """Make what has all samples brought to a device once, in the order of the files, a few slots at a time."""
+    size, blocks = footprint.slot_rows, cursor.blocks_of_files
+    few = OrderSettings(batch_size=size, window_rows=4 * size, first_window_rows=4 * size, shuffle=False)
+    order = EpochOrder(blocks, few)
+    return KeptEngine(engine, layout, blocks, lambda: footprint.engine_order(order, 0)[0], footprint.threads)
 
 
 def _filling_engine(

@@ -126,11 +126,12 @@ class H5StreamLoader:
     bucket : bool or str
         Batches of samples of like lengths of that field, or of the one named, so that little is padded; needs
         ``shuffle=True``.
-    keep : "auto" or "never"
+    keep : "auto", "device" or "never"
         Whether rows stay in memory once they are decoded, as many as `memory_budget` has room for beside all else:
         later epochs gather them instead of decoding them again, in the same order. Loaders of this process with the
         same fields of the same files share them. They go with the last of these or its `close`, and while others that
-        were given no budget need the room.
+        were given no budget need the room. ``"device"`` has all samples on `device` before the first batch comes, and
+        until `close`; they may take half of its free memory. Epochs then cost the processor next to nothing.
     weights : array-like or str, optional
         How likely each sample is, as numbers in any unit or the name of a field that has them: each draw of an epoch
         takes any sample by its weight. With this and the next three, ``shuffle`` is True unless False is given, and
@@ -241,7 +242,7 @@ class H5StreamLoader:
         layout = settings.seeded(self.dataset.layout)
         blocks = self.dataset.blocks_for(settings.shuffle)
         draws = epoch_draws(asked, settings, self.dataset, blocks)
-        backend = backend_of(settings, layout)
+        backend = backend_of(settings, layout, len(self.dataset))
         sized = sized_batches(self.dataset, settings.max_batch_rows, settings.bucket)
         listed = settings.given_order(self.dataset)
         self._sizing, given = sizing_for(settings, self.dataset, listed, sized, backend, draws)

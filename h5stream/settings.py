@@ -104,10 +104,10 @@ class Settings:
         if settings.memory_budget is not None:
             check_budget(settings.memory_budget)
         checked_isolation(settings.isolation)
-        if settings.keep not in ("auto", "never"):
+        if settings.keep not in ("auto", "device", "never"):
             raise OptionError(
-                f"keep= takes 'auto' (rows stay in memory once they are decoded, within memory_budget) or 'never', not "
-                f"{settings.keep!r}"
+                "keep= takes 'auto' (rows stay in memory once they are decoded, within memory_budget), 'device' (all "
+                f"samples stay on the device) or 'never', not {settings.keep!r}"
             )
         generator = settings.generator
         if generator is not None and not isinstance(generator, torch.Generator):
@@ -165,19 +165,18 @@ class Settings:
     def _check_device_window(self) -> None:
         if self.on_error not in ("raise", "skip"):
             raise OptionError(f"on_error= takes 'raise' or 'skip', not {self.on_error!r}")
-        if self.window_device is None:
+        if not self.gathers_on_device:
             return
+        asked = self._gathering
         if self.is_listed:
-            raise OptionError("window_device= shuffles on the device, so sampler= and batch_sampler= must be left out")
+            raise OptionError(f"{asked} shuffles on the device, so sampler= and batch_sampler= must be left out")
         if self.order is not None:
             raise OptionError(
-                "window_device= shuffles on the device by the loader's own order, so order= must be left out; device= "
+                f"{asked} shuffles on the device by the loader's own order, so order= must be left out; device= "
                 "takes batches of any order there"
             )
         if self.on_error == "skip":
-            raise OptionError(
-                "window_device= gathers whole windows, so on_error='skip' cannot leave rows out; drop one"
-            )
+            raise OptionError(f"{asked} gathers whole windows, so on_error='skip' cannot leave rows out; drop one")
 
     def _check_workers(self) -> None:
         """Refuse workers that have nothing to do, and what cannot be done to single samples."""
@@ -197,10 +196,10 @@ class Settings:
             )
         if not self.applies_functions:
             return
-        if self.window_device is not None:
+        if self.gathers_on_device:
             raise OptionError(
-                "window_device= shuffles whole fields on the device, so sample_transform= and transform_workers= must "
-                "be left out; device= takes their batches there"
+                f"{self._gathering} shuffles whole fields on the device, so sample_transform= and transform_workers= "
+                "must be left out; device= takes their batches there"
             )
         if self.workers:
             checked_method(self.multiprocessing_context)
@@ -220,6 +219,16 @@ class Settings:
     def is_listed(self) -> bool:
         """Whether a sampler lists the rows of each batch."""
         return self.sampler is not None or self.batch_sampler is not None
+
+    @property
+    def gathers_on_device(self) -> bool:
+        """Whether a device gathers batches, from a window or from all samples."""
+        return self.window_device is not None or self.keep == "device"
+
+    @property
+    def _gathering(self) -> str:
+        """Which argument asks for that."""
+        return "keep='device'" if self.window_device is None else "window_device="
 
     @property
     def is_isolated(self) -> bool:

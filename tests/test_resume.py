@@ -77,7 +77,15 @@ def test_before_and_after_are_the_uninterrupted_run(sample, window, options):
             assert [taken + rows(later), rows(later)] == whole[1:]
 
 
-@pytest.mark.parametrize("options", [{"device": "cpu"}, {"window_device": "cpu"}, {"persistent_workers": True}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"device": "cpu"},
+        {"window_device": "cpu"},
+        {"window_device": "cpu", "keep": "device"},
+        {"persistent_workers": True},
+    ],
+)
 @pytest.mark.parametrize("window", [200, "all"])
 def test_every_path_goes_on_with_the_same_rows_and_bytes(sample, options, window):
     whole = epochs(make(sample, window=window), 2)
@@ -242,7 +250,15 @@ def at_ranks(sample, world_size, state=None, **options):
 
 @pytest.mark.parametrize(
     ("options", "after"),
-    crossed(({}, {"window_device": "cpu"}, {"shuffle": False, "num_workers": 0}), (1, 2, 8, 4)),
+    crossed(
+        (
+            {},
+            {"window_device": "cpu"},
+            {"window_device": "cpu", "keep": "device"},
+            {"shuffle": False, "num_workers": 0},
+        ),
+        (1, 2, 8, 4),
+    ),
 )
 def test_a_state_of_four_ranks_gives_other_ranks_every_remaining_row_once(sample, after, options):
     options = {"batch_size": 16, **options}

@@ -10,6 +10,7 @@ import numpy as np
 from h5stream.advice.batch_cost import BatchCost, DatasetCost, batch_cost, naive_cost, stream_costs
 from h5stream.advice.cost_in_words import naive_in_words, ours_in_words
 from h5stream.advice.layout_advice import Advice, budget_advice, layout_advice
+from h5stream.device.kept import device_nbytes
 from h5stream.engine.budget import size_for
 from h5stream.engine.footprint import Footprint
 from h5stream.errors import BudgetError
@@ -73,6 +74,8 @@ class SampleCost:
     """Bytes that slots, windows and scratch take at most; what they may take; reader threads."""
     kept_rows_nbytes: int
     """Of it, decoded rows that stay there, so that later epochs gather them."""
+    device_nbytes: int
+    """What all samples would take on a device, if they stayed there; 0 where they cannot."""
     decode_rows_per_s: float | None
     """Rows a second that undoing filters allows on all threads, timed on some of the file's own chunks. An upper limit:
     reading and copying come on top. None where nothing is decoded in every epoch."""
@@ -102,9 +105,7 @@ def cost_sample(
     stored = _stored_as(layout, entries)
     size, too_small = _window_size(layout, batch_size, memory_budget, threads)
     budget = too_small.needed if too_small else memory_budget
-    rows, first_rows = size.window_rows, size.first_window_rows
-    settings = OrderSettings(batch_size=batch_size, window_rows=rows, first_window_rows=first_rows)
-    order = EpochOrder(make_blocks(layout.file_starts, layout.block_rows), settings)
+    order = _order_of(layout, batch_size, size)
     batch_rows = min(batch_size, layout.rows)
     costs, rates = stream_costs(layout, order, stored, memory_budget=budget), _decode_rates(layout)
     shuffle = _shuffle(order, min(layout.block_rows[0], layout.rows))
@@ -126,6 +127,7 @@ def cost_sample(
         memory_nbytes=size.needed_nbytes,
         memory_budget=budget,
         kept_rows_nbytes=size.kept_rows_nbytes,
+        device_nbytes=device_nbytes(layout, layout.rows),
         threads=size.threads,
         decode_rows_per_s=_decode_rows_per_s(layout.rows, costs, rates, threads),
         first_batch=predict_first_batch(costs, rates, order, threads),
@@ -171,6 +173,13 @@ def _window_size(
             budget = refused.needed
         else:
             return size, error
+
+
+def _order_of(layout: SampleLayout, batch_size: int, size: Footprint) -> EpochOrder:
+    """Give the first epoch's order."""
+    rows, first_rows = size.window_rows, size.first_window_rows
+    settings = OrderSettings(batch_size=batch_size, window_rows=rows, first_window_rows=first_rows)
+    return EpochOrder(make_blocks(layout.file_starts, layout.block_rows), settings)
 
 
 def _shuffle(order: EpochOrder, block_rows: int) -> Shuffle:

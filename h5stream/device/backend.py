@@ -116,6 +116,9 @@ class DeviceBackend(Protocol[StreamT, EventT]):
     def total_nbytes(self) -> int:
         """Give the bytes of memory that the device has, whatever is free of them."""
 
+    def free_nbytes(self) -> int:
+        """Give the bytes of it that nobody uses now; those that torch's allocator only holds ready are among them."""
+
     def record_event(self, stream: StreamT, *, timed: bool = False) -> EventT:
         """Mark the place in `stream` after all that is queued there now; `timed` for `elapsed_ns`."""
 

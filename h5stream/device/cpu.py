@@ -105,6 +105,10 @@ class CpuBackend:
         """Give the memory that the machine has, or the cgroup may use."""
         return allowance.memory_total_bytes()
 
+    def free_nbytes(self) -> int:
+        """Give the memory that is free."""
+        return allowance.memory_available_bytes()
+
     def record_event(self, stream: CpuStream, *, timed: bool = False) -> CpuEvent:
         """Give an event that is done."""
         return CpuEvent(time.perf_counter_ns()) if timed else self._EVENT

@@ -145,6 +145,11 @@ class CudaBackend:
         """Ask the driver."""
         return int(cuda.mem_get_info(self._device)[1])
 
+    def free_nbytes(self) -> int:
+        """Ask the driver, and torch's allocator for what it holds ready."""
+        ready = cuda.memory_reserved(self._device) - cuda.memory_allocated(self._device)
+        return int(cuda.mem_get_info(self._device)[0]) + int(ready)
+
     def record_event(self, stream: cuda.Stream, *, timed: bool = False) -> cuda.Event:
         """Record an event that a waiting thread sleeps on, rather than spins."""
         with cuda.device(self._device):

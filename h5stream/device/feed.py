@@ -172,7 +172,8 @@ class Feed(abc.ABC):
         self._backend, self._source, self._assembler, self._transform = backend, source, assembler, transform
         self._side = backend.side_stream()
         self.totals = FeedTotals()
-        self._host = HostSlots(backend, self.totals, Tally() if tally is None else tally)
+        self._tally = Tally() if tally is None else tally
+        self._host = HostSlots(backend, self.totals, self._tally)
         # Dropping the feed must not let a slot be filled again that is still being read.
         self._finalizer = weakref.finalize(self, self._host.drain)
 

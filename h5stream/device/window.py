@@ -23,12 +23,17 @@ from h5stream.engine.batches import ReadyBatch
 from h5stream.engine.counters import Tally
 from h5stream.engine.slots import SlotFormat
 from h5stream.errors import OptionError
+from h5stream.order.places import Places
 from h5stream.order.transfer import TransferOrder
-from h5stream.storage.layout import SampleLayout
+from h5stream.storage.layout import FieldLayout, SampleLayout
 
 AHEAD = 4
 """Batches' worth of slots that may be sent for each batch that is taken. Over 2, because an epoch's first windows
 double; not many, because what is sent ahead goes over the same stream as the next batch's gather."""
+
+
+Fields = list[torch.Tensor | None]
+"""For each field a matrix of bytes, a row each; None where rows have none."""
 
 
 @dataclass(slots=True)
@@ -38,7 +43,7 @@ class _Window:
     number: int
     first_output: int
     rows: int
-    fields: list[torch.Tensor | None]
+    fields: Fields
     sources: torch.Tensor
     landed: int = 0
 
@@ -113,10 +118,14 @@ class WindowFeed(Feed):
         while self._windows and self._windows[0].first_output + self._windows[0].rows <= place:
             self._windows.popleft()
         while not self._windows or self._windows[0].landed < self._windows[0].rows:
-            self._land(self._source.next_batch(timeout_s))
-            # Here and not once the window is full: it may be far larger than what the host may hold.
-            self._host.give_back_done(keep_at_most=self._most_ahead)
+            self._bring(place, timeout_s)
         return self._windows[0]
+
+    def _bring(self, place: int, timeout_s: float) -> None:
+        """Send the next slot of the window that fills an output place."""
+        self._land(self._source.next_batch(timeout_s))
+        # Here and not once the window is full: it may be far larger than what the host may hold.
+        self._host.give_back_done(keep_at_most=self._most_ahead)
 
     def _fill_ahead(self) -> None:
         """Send slots of the next window that are ready, while this one's batches are taken.
@@ -143,20 +152,21 @@ class WindowFeed(Feed):
         """Send a slot across and lay its rows into its window."""
         assert ready is not None, "the source ended before the windows were full"
         window = self._window_for(self._transfer.window_of(ready.number))
+        self._lay(ready, window.fields, window.landed)
+        window.landed += ready.rows
+        self._next_slot = ready.number + 1
+
+    def _lay(self, ready: ReadyBatch, fields: Fields, before: int) -> None:
+        """Send a slot across and lay its rows behind those that are there."""
         if self._landing is None:
             self._landing = self._allocate(self._slot_format.nbytes)
         self._host.send(ready.slot, self._landing)
         pairs: list[torch.Tensor] = []
-        for number, rows in enumerate(window.fields):
+        for number, rows in enumerate(fields):
             if rows is not None:
-                start, landed = (
-                    self._slot_format.offsets[number],
-                    rows[window.landed : window.landed + ready.rows].view(-1),
-                )
+                start, landed = self._slot_format.offsets[number], rows[before : before + ready.rows].view(-1)
                 pairs += landed, self._landing[start : start + len(landed)]
         self._backend.launch(self._side, _copy_each, *pairs)
-        window.landed += ready.rows
-        self._next_slot = ready.number + 1
 
     def _window_for(self, number: int) -> _Window:
         for window in self._windows:
@@ -164,21 +174,29 @@ class WindowFeed(Feed):
                 return window
         order = self._transfer.order
         rows = int(self._transfer.window_rows[number])
-        sources = torch.from_numpy(self._transfer.sources(number))
+        sources = torch.from_numpy(self._sources_of(number))
         there = self._allocate(sources.nbytes)
         self._host.send_beside(sources.view(torch.uint8), there)
         window = _Window(
             number=number,
             first_output=int(order.window_edges[number]) - order.run[0],
             rows=rows,
-            fields=[
-                self._allocate(rows * f.row_nbytes).view(rows, f.row_nbytes) if f.row_nbytes else None
-                for f in self._assembler.layout.fields
-            ],
+            fields=self._fields_for(rows),
             sources=there.view(sources.dtype),
         )
         self._windows.append(window)
         return window
+
+    def _sources_of(self, number: int) -> Places:
+        """Give, for each output place of a window, the place of its row among the window's."""
+        return self._transfer.sources(number)
+
+    def _fields_for(self, rows: int) -> Fields:
+        """Give room for so many rows of each field."""
+        return [
+            self._allocate(rows * f.row_nbytes).view(rows, f.row_nbytes) if f.row_nbytes else None
+            for f in self._assembler.layout.fields
+        ]
 
     # --- gathering batches ------------------------------------------------------------------------------
 
@@ -218,13 +236,21 @@ class WindowFeed(Feed):
         super().close()
 
 
-def check_fields(layout: SampleLayout) -> None:
-    """Refuse fields that cannot live in a device window."""
+def is_tensor(f: FieldLayout) -> bool:
+    """Tell whether a batch has a field as one tensor, whose rows a device can gather."""
+    return f.kind == "array" and f.shapes is None
+
+
+_KINDS = {"bytes": "a list of strings", "object": "a list of objects", "ragged": "ragged: of no fixed number of rows"}
+
+
+def check_fields(layout: SampleLayout, asked: str) -> None:
+    """Refuse fields that cannot live on a device, as an argument asks for."""
     for f in layout.fields:
-        if f.kind != "array":
+        if not is_tensor(f):
+            is_what = _KINDS.get(f.kind, "of another shape in each sample")
             raise OptionError(
-                f"window_device= holds tensors, and field {f.name!r} is a list of "
-                f"{'strings' if f.kind == 'bytes' else 'objects'}; leave window_device= or the field out"
+                f"{asked} holds tensors, and field {f.name!r} is {is_what}; leave {asked} or the field out"
             )
 
 

@@ -453,6 +453,8 @@ class Sizing:
         Whether rows may stay in memory once they are decoded.
     draws : EpochDraws or None
         What draws the samples of an epoch, if it does not take each once.
+    stays_on_device : bool
+        Whether all samples stay on a device, which shuffles them.
     """
 
     layout: SampleLayout
@@ -468,6 +470,11 @@ class Sizing:
     limited: LimitedField | None = None
     keep: bool = True
     draws: EpochDraws | None = None
+    stays_on_device: bool = False
+
+    @property
+    def _is_on_device(self) -> bool:
+        return self.device_nbytes is not None or self.stays_on_device
 
     @property
     def most_rows(self) -> int:
@@ -495,7 +502,7 @@ class Sizing:
         return size
 
     def _chosen(self, window: int | str) -> Footprint:
-        host_window = window if self.device_nbytes is None else "auto"
+        host_window = "auto" if self._is_on_device else window
         budget = self.memory_budget
         while True:
             # A machine of 200 processors must not need 200 threads' scratch.
@@ -509,7 +516,7 @@ class Sizing:
                     memory_budget=budget,
                     threads=threads,
                     shuffle=self.shuffle,
-                    whole_windows=self.whole_windows or self.device_nbytes is not None,
+                    whole_windows=self.whole_windows or self._is_on_device,
                     limited=self.limited,
                     keep=self.keep,
                     draws=self.draws,
@@ -519,7 +526,7 @@ class Sizing:
                     raise
                 budget = error.needed
             else:
-                return size if self.device_nbytes is None else self._on_device(size, window, self.device_nbytes)
+                return self._on_device(size, window) if self._is_on_device else size
 
     def with_room(self, window: int | str) -> Sizing:
         """Give the sizing where nobody says how large batches are: for the largest that the budget has room for.
@@ -541,11 +548,14 @@ class Sizing:
             sizing = replace(sizing, batch_rows=sizing.batch_rows // 2)
         return sizing
 
-    def _on_device(self, size: Footprint, window: int | str, device_nbytes: int) -> DeviceWindow:
-        """Size a device window: by its own rows, or by what the device could give."""
+    def _on_device(self, size: Footprint, window: int | str) -> DeviceWindow:
+        """Size a device window: by its own rows, or by what the device could give; where all stays, as on the host."""
         layout = self.layout
-        wished = self.rows if window == "all" else window if isinstance(window, int) else None
-        window_rows = min(self.rows, wished or device_window_rows(device_nbytes, layout.row_nbytes))
+        automatic = size.window_rows
+        if self.device_nbytes is not None:
+            automatic = device_window_rows(self.device_nbytes, layout.row_nbytes)
+        wished = self.rows if window == "all" else window if isinstance(window, int) else automatic
+        window_rows = min(self.rows, wished)
         # As for a host window of so many rows, so that the order is the same.
         first = window_rows if window == "all" else min(window_rows, first_rows_of(layout, self.batch_rows))
         slots, slot_rows = self._slots_in(size.max_open_batches, block_rows_of(layout))
@@ -573,7 +583,7 @@ class Sizing:
         if (rows, first_rows) == (size.window_rows, size.first_window_rows):
             return size
         kept_rows = size.kept_rows
-        if self.device_nbytes is None:
+        if not self._is_on_device:
             size = _with_kept(self.layout, size.kept, self._of_rows(rows, size), self.whole_windows)
             size = _with_kept_rows(self.layout, size) if kept_rows else size
         return replace(size, window_rows=rows, first_window_rows=first_rows, wished_rows=rows)

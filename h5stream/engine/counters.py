@@ -147,7 +147,7 @@ class RunCounters:
         self._rows = self._batches = self._asks = self._starved = self._ready = 0
         self._wait_ns = self._longest_ns = self._transform_ns = 0
         self._waits: collections.deque[int] = collections.deque(maxlen=NEWEST_WAITS)
-        self.skipped_rows = 0
+        self.skipped_rows = self.device_bytes = 0
         self._skipped_chunks: dict[str, None] = {}
 
     def tally(self) -> Tally:
@@ -230,6 +230,7 @@ class RunCounters:
             delivered_bytes=self._rows * self._row_nbytes,
             **{name: sum(getattr(t, name) for t in self._tallies) for name in _COUNTED},
             **{f"{name}_s": sum(getattr(t, f"{name}_ns") for t in self._tallies) * 1e-9 for name in _TIMED},
+            device_bytes=self.device_bytes,
             threads=self._threads,
             running_s=0.0 if self._began is None else (now - self._created) * 1e-9,
             ready_mean=self._ready / asks,

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.order.epoch import CutOrder, Window
-
-Places = NDArray[np.int32] | NDArray[np.int64]
+from h5stream.order.places import Places, place_dtype
 
 TRANSFER_NBYTES = 4 * 1024 * 1024
 """Bytes of a slot, at least: a copy, its events and its launches take the asking thread about as long as the bus takes
@@ -78,9 +77,11 @@ class TransferOrder:
         """Give the first slot of the window that a batch begins in: the device needs that window whole."""
         if batch >= self.order.cut.batches:
             return self.batches
-        place = self.order.cut.start_of(batch) + self.order.run[0]
-        window = int(np.searchsorted(self.order.window_edges, place, side="right")) - 1
-        return int(self.slot_edges[window])
+        return int(self.slot_edges[self.window_at(self.order.cut.start_of(batch))])
+
+    def window_at(self, output: int) -> int:
+        """Give the window that fills an output place."""
+        return int(np.searchsorted(self.order.window_edges, output + self.order.run[0], side="right")) - 1
 
     def batch_size_of(self, batch: int) -> int:
         """Give the rows of a slot."""
@@ -110,11 +111,18 @@ class TransferOrder:
         known = self._worked_out.pop(window, None)
         return self._sources(window) if known is None else known
 
+    def rows_by_output(self, window: int) -> Places:
+        """Give the row of each output place of a window."""
+        rows, outputs = self.order.outputs(window)
+        return self._by_output(window, rows, outputs)
+
     def _sources(self, window: int) -> Places:
         outputs = self.order.outputs_of_window(window)
         # They cross to a device and stay there: half the bytes where that is enough.
         count = len(outputs)
-        places = np.arange(count, dtype=np.int32) if count < 1 << 31 else np.arange(count, dtype=np.int64)
-        sources = np.empty_like(places)
-        sources[outputs - (int(self.order.window_edges[window]) - self.order.run[0])] = places
-        return sources
+        return self._by_output(window, np.arange(count, dtype=place_dtype(count)), outputs)
+
+    def _by_output(self, window: int, values: Places, outputs: Places) -> Places:
+        found = np.empty_like(values)
+        found[outputs - (int(self.order.window_edges[window]) - self.order.run[0])] = values
+        return found

@@ -11,7 +11,8 @@ import torch
 from h5stream.dataset import H5Dataset
 from h5stream.device.backend import DeviceBackend, backend_for
 from h5stream.device.cuda import is_cuda_available
-from h5stream.device.window import check_fields
+from h5stream.device.kept import KeptFeed, check_keeping
+from h5stream.device.window import WindowFeed, check_fields
 from h5stream.engine.assemble import Assembler
 from h5stream.engine.budget import LimitedField, Sizing
 from h5stream.engine.footprint import Footprint
@@ -35,14 +36,28 @@ DEFAULT_PREFETCH = 2
 """Batches ahead on a device: one is copied while one is consumed; more only helps where steps vary."""
 
 
-def backend_of(settings: Settings, layout: SampleLayout) -> DeviceBackend[Any, Any] | None:
+def backend_of(settings: Settings, layout: SampleLayout, samples: int) -> DeviceBackend[Any, Any] | None:
     """Give the backend of the device that batches go to; None for the host, where there is nothing to feed.
 
     Raises
     ------
     OptionError
         If there is no such device, batches are to go elsewhere than their window lies, or a field is no tensor there.
+    DeviceMemoryError
+        If so many samples are to stay there, and it has no room for them.
     """
+    backend = _backend_of(settings, layout)
+    if settings.keep == "device":
+        if backend is None:
+            raise OptionError(
+                f"keep='device' keeps samples on the device that batches go to, and device={settings.device!r} names "
+                "none; pass device='cuda', or keep='auto', which keeps them in this machine's memory"
+            )
+        check_keeping(layout, samples, backend)
+    return backend
+
+
+def _backend_of(settings: Settings, layout: SampleLayout) -> DeviceBackend[Any, Any] | None:
     asked, device = settings.window_device, settings.device
     if asked is None:
         return None if device is None or str(device) == "cpu" else backend_for(device)
@@ -52,7 +67,7 @@ def backend_of(settings: Settings, layout: SampleLayout) -> DeviceBackend[Any, A
             f"window_device={str(asked)!r} gives batches on that device, but device={str(device)!r} was asked for; "
             "name one"
         )
-    check_fields(layout)
+    check_fields(layout, "window_device=")
     return backend
 
 
@@ -88,6 +103,7 @@ def sizing_for(
         whole_windows=settings.order is not None,
         limited=limited,
         keep=settings.keep == "auto",
+        stays_on_device=settings.keep == "device",
     )
     if given is None or rows is not None:
         return sizing, given
@@ -136,8 +152,9 @@ def route_for(
         return _route_of_functions(settings, Assembler(layout), backend, ways)
     if backend is not None:
         ways |= {"backend": backend, "assembler": assembler, "on_side_stream": elsewhere, "handover": rest}
-        if settings.window_device is not None:
-            return DeviceWindowRoute(batch_format=SlotFormat.for_rows(layout.fields, batch_rows), **ways)
+        if settings.gathers_on_device:
+            feed = KeptFeed if settings.keep == "device" else WindowFeed
+            return DeviceWindowRoute(batch_format=SlotFormat.for_rows(layout.fields, batch_rows), feed=feed, **ways)
         depth = DEFAULT_PREFETCH if settings.prefetch_factor is None else settings.prefetch_factor
         return DeviceRoute(depth=depth, reuse_buffers=settings.reuse_device_buffers, **ways)
     is_pinned = settings.pin_memory and is_cuda_available()

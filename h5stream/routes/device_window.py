@@ -1,4 +1,4 @@
-"""Batches that a device gathers from a window in its own memory."""
+"""Batches that a device gathers from its own memory: from a window there, or from all samples."""
 
 from __future__ import annotations
 
@@ -20,14 +20,17 @@ class DeviceWindowRoute(ToDevice):
     ----------
     batch_format : SlotFormat
         How a batch is packed.
+    feed : type
+        What gathers them.
     """
 
     batch_format: SlotFormat
+    feed: type[WindowFeed] = WindowFeed
 
     def stream(self, run: Running, first_batch: int) -> Stream:
         """Give the stream of an epoch."""
         assert isinstance(run.order, TransferOrder)
-        feed = WindowFeed(
+        feed = self.feed(
             self.backend,
             run,
             self.assembler,

@@ -143,6 +143,9 @@ class FakeBackend:
     def total_nbytes(self):
         return 1 << 40
 
+    def free_nbytes(self):
+        return 1 << 40
+
     def record_event(self, stream, *, timed=False):
         self._tick("record_event")
         event = FakeEvent(stream)
@@ -194,6 +197,13 @@ class FakeBackend:
                     block.held_by.append(stream)
 
     # What tests ask for.
+
+    @property
+    def held_nbytes(self):
+        """Bytes of the device's memory that somebody holds."""
+        with self._lock:
+            self._take_dropped()
+            return sum(block.nbytes for block in self._blocks.values() if block.stream is not None)
 
     def new_stream(self, name):
         stream = FakeStream(name, self._random.choice(_SPEEDS))

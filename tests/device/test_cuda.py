@@ -110,6 +110,13 @@ def test_the_time_between_two_timed_events_is_in_nanoseconds(recorded_cuda):
     assert set(recorded_cuda.touched) == {1}
 
 
+def test_memory_that_torch_only_holds_ready_is_free(recorded_cuda):
+    held = {"mem_get_info": (100, 1000), "memory_reserved": 70, "memory_allocated": 30}
+    for name, value in held.items():
+        setattr(recorded_cuda, name, lambda device, value=value: value if device.index == 1 else None)
+    assert (CudaBackend("cuda:1").free_nbytes(), CudaBackend("cuda:1").total_nbytes()) == (140, 1000)
+
+
 def test_a_device_that_does_not_exist_is_named_with_how_many_there_are(recorded_cuda):
     with pytest.raises(OptionError, match=r"device='cuda:2' does not exist: this process sees 2 CUDA"):
         CudaBackend("cuda:2")
