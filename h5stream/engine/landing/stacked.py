@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,7 +78,8 @@ class Stack:
         self._region = tools.scratch.buffer("stack", len(task.number) * self._chunk_nbytes)
         self._held: list[int] = []
         self._shuffled = 0
-        self._inflatable = _inflatable(task)
+        self._inflatable, self._address = _inflatable(task), address_of(self._region)
+        self._all_easy = self._inflatable is not None and bool(self._inflatable[0].all())
         self._offset, self._nbytes = task.offset.tolist(), task.nbytes.tolist()
         index = task.part.index
         assert index is not None
@@ -105,33 +107,34 @@ class Stack:
             else:
                 self._hold(k, shuffled)
 
-    def _not_inflated(self, start: int, stop: int, group: Bytes) -> list[int]:
+    def _not_inflated(self, start: int, stop: int, group: Bytes) -> Sequence[int]:
         """Inflate those of the chunks `start` to `stop` that need nothing else, with one call; give the others.
 
         Also given are all chunks if one of them does not inflate: what is wrong with it is found out one by one.
         """
-        all_of_them = list(range(start, stop))
+        all_of_them = range(start, stop)
         decompressor = self._tools.scratch.decompressor if self._inflatable is not None else None
         if self._inflatable is None or decompressor is None:
             return all_of_them
         easy, shuffled = self._inflatable
-        chosen = np.flatnonzero(easy[start:stop]) + start
+        chosen: Any = slice(start, stop) if self._all_easy else np.flatnonzero(easy[start:stop]) + start
+        offset = self._task.offset[chosen]
         if self._held and shuffled != self._shuffled:
             self.scatter()
         right = kernels.inflate_each(
             decompressor.function,
             decompressor.address,
-            address_of(group),
-            self._task.offset[chosen] - self._offset[start],
+            address_of(group) - self._offset[start],
+            offset,
             self._task.nbytes[chosen],
-            address_of(self._region) + len(self._held) * self._chunk_nbytes,
+            self._address + len(self._held) * self._chunk_nbytes,
             self._chunk_nbytes,
         )
-        if right < len(chosen):
+        if right < len(offset):
             return all_of_them
         self._shuffled = shuffled
-        self._held += chosen.tolist()
-        return [k for k in all_of_them if not easy[k]]
+        self._held += all_of_them if self._all_easy else chosen.tolist()
+        return () if self._all_easy else [k for k in all_of_them if not easy[k]]
 
     def _top(self) -> Bytes:
         """Give the memory that the next chunk is decoded into."""
