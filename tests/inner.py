@@ -12,7 +12,7 @@ from h5stream.advice import trials
 from h5stream.baseline import stopped
 from h5stream.engine import budget, executor
 from h5stream.engine.executor import Run
-from h5stream.engine.landing import resident
+from h5stream.engine.landing import resident, stacked
 from h5stream.routes import choice, pinned
 from h5stream.staging import blocks
 from h5stream.storage import filters
@@ -121,8 +121,14 @@ def pinned_copies(monkeypatch):
     return seen
 
 
+def read_in_python(monkeypatch):
+    """Read each range of a file by a call of its own, not several in a kernel."""
+    monkeypatch.setattr(stacked, "STACK_READ_NBYTES", 1)
+
+
 def around_reads(monkeypatch, before):
     """Call `before(target)` at the beginning of each read of a file."""
+    read_in_python(monkeypatch)
     around(monkeypatch, FileBytes, "read_into", before=lambda source, offset, target: before(target))
 
 

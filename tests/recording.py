@@ -17,20 +17,24 @@ def asked_for():
 
 def record_reads(monkeypatch):
     """Give a list that gets the bytes of each read from now on; of a kernel's reads the first has them all."""
-    seen, read_into, read_rows = [], FileBytes.read_into, kernels.read_rows
+    seen, read_into = [], FileBytes.read_into
     kernels.warm_up()  # what is compiled is read from a cache
 
     def recording(source, offset, target):
         seen.append(target.nbytes)
         read_into(source, offset, target)
 
-    def recording_rows(*arguments):
-        begin = asked_for()[1]
-        done = read_rows(*arguments)
-        nbytes, reads = asked_for()[0] - begin
-        seen.extend([nbytes] + [0] * (reads - 1) if reads else [])
-        return done
+    def recording_kernel(kernel):
+        def called(*arguments):
+            begin = asked_for()[1]
+            done = kernel(*arguments)
+            nbytes, reads = asked_for()[0] - begin
+            seen.extend([nbytes] + [0] * (reads - 1) if reads else [])
+            return done
+
+        return called
 
     monkeypatch.setattr(FileBytes, "read_into", recording)
-    monkeypatch.setattr(kernels, "read_rows", recording_rows)
+    for name in ("read_rows", "read_each"):
+        monkeypatch.setattr(kernels, name, recording_kernel(getattr(kernels, name)))
     return seen

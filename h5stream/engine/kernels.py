@@ -899,6 +899,17 @@ def read_rows(
 
 
 @jit
+def read_each(descriptor, offsets, nbytes, target):
+    """Read ranges of a file to `target`, one behind the other; give how many of them came whole."""
+    counts = np.zeros(5, np.int64)
+    for k in range(offsets.shape[0]):
+        if not _read(descriptor, target, nbytes[k], offsets[k], counts):
+            return k
+        target += nbytes[k]
+    return offsets.shape[0]
+
+
+@jit
 def inflate_each(function, decompressor, source, at, nbytes, target, chunk_nbytes):
     """Inflate chunks that lie at ``source + at[k]`` one behind the other to `target`; give how many came out right.
 
@@ -1094,6 +1105,7 @@ def warm_up() -> None:
     gather_planes_stack(data, np.arange(4, dtype=np.int64), 1, 4, 1, target)
     gather_leaf(data, 8, np.arange(4, dtype=np.int64), 1, target)
     inflate_each(0, 0, 0, zero[:0], zero[:0], 0, 1)
+    read_each(0, zero[:0], zero[:0], 0)
     gather(data.ctypes.data, zero, 1, 0, 8, 0, one, rows, rows, rows, slots, 0, 8)
     extents, runs = np.array([[0, 0, 1, 0, 1]], dtype=np.int64), np.array([[0, 0, 1, 1, 0, 1, 0]], dtype=np.int64)
     counts, none = np.zeros(5, dtype=np.int64), zero[:0]

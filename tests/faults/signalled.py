@@ -14,6 +14,7 @@ import threading
 from forking import end_now
 
 from h5stream import H5StreamLoader
+from h5stream.engine.landing import stacked
 
 READ, WRITE = os.pipe()
 woken = READ
@@ -34,6 +35,7 @@ def block_reads() -> None:
         block()
 
     os.preadv = blocked
+    stacked.STACK_READ_NBYTES = 1  # each range by a call of its own, not several in a kernel
 
 
 def transform_that_blocks(batch):

@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from inner import stream_all
+from inner import read_in_python, stream_all
 from sample_files import reader_threads, write_sample
 
 from h5stream import H5Dataset, H5StreamLoader
@@ -31,6 +31,7 @@ class FailingReads:
         self._numbers, self._error, self._real = set(numbers), error, os.preadv
         self._lock, self.calls, self.failed = threading.Lock(), 0, 0
         monkeypatch.setattr(os, "preadv", self)
+        read_in_python(monkeypatch)
 
     def __call__(self, fd, buffers, offset):
         with self._lock:
@@ -169,6 +170,7 @@ def test_a_slow_source_delays_and_changes_nothing(sample, monkeypatch):
 
     loader = H5StreamLoader(sample.path, 100, num_workers=2, window=100)
     monkeypatch.setattr(os, "preadv", slow)
+    read_in_python(monkeypatch)
     iterator = iter(loader)
     rows = []
     for _ in range(10):

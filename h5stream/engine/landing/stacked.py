@@ -13,6 +13,7 @@ from h5stream.engine import kernels
 from h5stream.engine.counters import clock
 from h5stream.engine.landing.chunks import ChunkTask
 from h5stream.engine.landing.programs import Program, dense_leaf
+from h5stream.engine.plan import cut_by
 from h5stream.engine.slots import address_of
 from h5stream.engine.tasks import Destination, Tools
 from h5stream.storage.codecs import DecodeError, most_nbytes
@@ -25,6 +26,9 @@ Ints = NDArray[np.int64]
 SMALL_CHUNK_NBYTES = 128 * 1024
 """Decoded chunks up to this many bytes are stacked: gzip chunks of 64 KiB take 0.91 of the processor time so, of 72
 KiB 0.93, of 130 KiB as much as one by one, and of 256 KiB 1.04, since a stack of them leaves the core's cache."""
+
+STACK_READ_NBYTES = 512 * 1024
+"""Bytes that are read before they are decoded, at most about: as much as a core's own cache holds."""
 
 
 def is_small(part: DatasetPart) -> bool:
@@ -60,13 +64,43 @@ def land_stacked(task: ChunkTask, stored: Iterator[Bytes], destination: Destinat
     stack, tally, raw_nbytes = Stack(task, destination, tools), tools.tally, task.part.chunk_nbytes
     task.fill_missing(destination, tools)
     began, before_ns, chunks = clock(), tally.read_ns, 0
-    for start, stop, group in task.groups(stored):
+    for start, stop, data, at in _read(task, stored, tools):
         chunks += stop - start
-        stack.take(start, stop, group)
+        stack.take(start, stop, data, at)
     # What was not reading was decoding: the clock is not read for every small chunk.
     since = tally.stacked(began, chunks, chunks * raw_nbytes, tally.read_ns - before_ns)
     stack.scatter()
     tally.scattered(since)
+
+
+def _read(task: ChunkTask, stored: Iterator[Bytes], tools: Tools) -> Iterator[tuple[int, int, Bytes, Ints]]:
+    """Give what was read of a task: the first of some chunks, the last (exclusive), and where each begins in it.
+
+    Of a local file nothing was read yet, and many ranges are read by one call.
+    """
+    source, ranges = tools.sources[task.part.file], task.ranges()
+    offsets, nbytes = np.array(ranges.offsets, dtype=np.int64), np.array(ranges.nbytes, dtype=np.int64)
+    group = np.repeat(np.arange(len(offsets)), np.diff(task.edges))
+    inside, first = task.offset[int(task.edges[0]) :] - offsets[group], int(task.edges[0])
+    if source.concurrency or not source.has_descriptor:
+        for start, stop, data in task.groups(stored):
+            yield start, stop, data, inside[start - first : stop - first]
+        return
+    for some in cut_by(nbytes, STACK_READ_NBYTES) if len(offsets) else ():
+        if tools.stopped():
+            return
+        began, places = clock(), np.cumsum(nbytes[some]) - nbytes[some]
+        data = tools.scratch.buffer("read", int(nbytes[some].sum()))
+        held, count = source.descriptor(), len(places)
+        assert held is not None
+        if count == 1 or kernels.read_each(held.number, offsets[some], nbytes[some], address_of(data)) < count:
+            # In the ordinary way, which also says what is wrong, or gets over it.
+            ends = zip(places.tolist(), (places + nbytes[some]).tolist(), strict=True)
+            source.read_many(offsets[some].tolist(), [data[low:high].data for low, high in ends])
+        tools.tally.read(began, data.nbytes, count)
+        start, stop = int(task.edges[some.start]), int(task.edges[some.stop])
+        ours = slice(start - first, stop - first)
+        yield start, stop, data, inside[ours] + places[group[ours] - some.start]
 
 
 class Stack:
@@ -80,17 +114,17 @@ class Stack:
         self._shuffled = 0
         self._inflatable, self._address = _inflatable(task), address_of(self._region)
         self._all_easy = self._inflatable is not None and bool(self._inflatable[0].all())
-        self._offset, self._nbytes = task.offset.tolist(), task.nbytes.tolist()
+        self._nbytes = task.nbytes.tolist()
         index = task.part.index
         assert index is not None
         # The mask of a missing chunk is never looked at; a dataset of which nothing was written has none at all.
         self._masks = index.filter_mask[task.entry].tolist() if len(index.numbers) else []
 
-    def take(self, start: int, stop: int, group: Bytes) -> None:
-        """Decode the chunks `start` to `stop`, which were read together."""
-        for k in self._not_inflated(start, stop, group):
-            at = self._offset[k] - self._offset[start]
-            stored = group[at : at + self._nbytes[k]]
+    def take(self, start: int, stop: int, data: Bytes, at: Ints) -> None:
+        """Decode the chunks `start` to `stop`, each of which begins somewhere in what was read."""
+        for k in self._not_inflated(start, stop, data, at):
+            begin = int(at[k - start])
+            stored = data[begin : begin + self._nbytes[k]]
             if len(stored) == self._chunk_nbytes:  # perhaps an edge chunk that was left unfiltered
                 self._add(k, *self._task.decode(k, stored, self._tools))
                 continue
@@ -107,7 +141,7 @@ class Stack:
             else:
                 self._hold(k, shuffled)
 
-    def _not_inflated(self, start: int, stop: int, group: Bytes) -> Sequence[int]:
+    def _not_inflated(self, start: int, stop: int, data: Bytes, at: Ints) -> Sequence[int]:
         """Inflate those of the chunks `start` to `stop` that need nothing else, with one call; give the others.
 
         Also given are all chunks if one of them does not inflate: what is wrong with it is found out one by one.
@@ -117,23 +151,23 @@ class Stack:
         if self._inflatable is None or decompressor is None:
             return all_of_them
         easy, shuffled = self._inflatable
-        chosen: Any = slice(start, stop) if self._all_easy else np.flatnonzero(easy[start:stop]) + start
-        offset = self._task.offset[chosen]
+        chosen: Any = slice(None) if self._all_easy else np.flatnonzero(easy[start:stop])
+        at = at[chosen]
         if self._held and shuffled != self._shuffled:
             self.scatter()
         right = kernels.inflate_each(
             decompressor.function,
             decompressor.address,
-            address_of(group) - self._offset[start],
-            offset,
-            self._task.nbytes[chosen],
+            address_of(data),
+            at,
+            self._task.nbytes[start:stop][chosen],
             self._address + len(self._held) * self._chunk_nbytes,
             self._chunk_nbytes,
         )
-        if right < len(offset):
+        if right < len(at):
             return all_of_them
         self._shuffled = shuffled
-        self._held += all_of_them if self._all_easy else chosen.tolist()
+        self._held += all_of_them if self._all_easy else (chosen + start).tolist()
         return () if self._all_easy else [k for k in all_of_them if not easy[k]]
 
     def _top(self) -> Bytes:
