@@ -13,10 +13,11 @@ from typing import Any
 
 from h5stream import allowance
 from h5stream.advice.from_text import fields_from_text
-from h5stream.advice.kinds import Kind, form_of, kinds_of
+from h5stream.advice.kinds import kinds_of
 from h5stream.advice.layout_advice import Advice, repack_command
 from h5stream.advice.lines import loader_lines, quoted
 from h5stream.advice.sample_cost import SampleCost, cost_sample
+from h5stream.advice.seen import Kind, form_of
 from h5stream.engine.budget import check_budget, default_budget, threads_within
 from h5stream.errors import H5StreamError, OptionError
 from h5stream.storage.listing import MOST_DATASETS, REFUSED, DatasetEntry, Listing, list_file, root_fields
@@ -172,13 +173,14 @@ def _choose_fields(
     unusable = {entry.path for entry in entries} - set(usable)
     # What only links lead to is not listed, and a field all the same.
     at_root = [name for name in root_fields(path, allow_external=allow_external) if name not in unusable]
-    if at_root and not apart.intersection(at_root):
+    mostly = max((_nbytes_of(kind, usable) for kind in kinds if not kind.samples), default=0.0)
+    is_most = sum(usable[name].written_nbytes for name in at_root if name in usable) >= mostly
+    if at_root and is_most and not apart.intersection(at_root):
         return "root", tuple(at_root)
     groups = _by_rows(entry for name, entry in usable.items() if name not in apart)
     if not groups:
         return "rows", ()
     best = max(groups, key=lambda group: (group.written_nbytes, group.rows or 0))
-    mostly = max((_nbytes_of(kind, usable) for kind in kinds if not kind.samples), default=0.0)
     if best.written_nbytes < mostly:
         return "rows", ()  # what is left describes the samples
     keep = {d.path for d in sorted(best.datasets, key=lambda d: -d.written_nbytes)[:MOST_FIELDS]}

@@ -14,10 +14,11 @@ from rich.text import Text
 
 from h5stream.advice.cost_in_words import count_text, counted, names_text, shape_text
 from h5stream.advice.inspection import Inspection, RowGroup
-from h5stream.advice.kinds import Kind, printed_of
+from h5stream.advice.kinds import printed_of
 from h5stream.advice.layout_advice import EVERY_EPOCH, Advice
 from h5stream.advice.sample_cost import SampleCost
 from h5stream.advice.samples_cost import SamplesCost
+from h5stream.advice.seen import Kind
 from h5stream.cli.showing import printable
 from h5stream.storage.catalogue import Kept
 from h5stream.storage.layout import DECODED, DIRECT, HEAP, VIA_H5PY
@@ -247,12 +248,15 @@ def _has_lines(kind: Kind, found: Inspection) -> bool:
 
 
 def _command(kind: Kind, file: str) -> Iterator[RenderableType]:
-    """Give the command that counts what a batch of a kind's samples costs."""
-    if kind.fields_text:
-        yield Text("What a batch of these costs is counted by")
-        words = ["h5stream", "inspect", file]
-        words += ["--samples", kind.samples_text] if kind.samples_text else []
-        yield _whole(f"    {shlex.join([*words, '--fields', kind.fields_text])}", "bold")
+    """Give the command that counts what a batch of a kind's samples costs, a line for each option and field."""
+    if not kind.fields_text:
+        return
+    yield Text("This counts what a batch of these costs:")
+    fields = kind.fields_text if len(kind.fields_text) < 60 else kind.fields_text.replace(', "', ',\n        "')
+    options = [("--samples", kind.samples_text)] if kind.samples_text else []
+    words = [f"{name} {shlex.quote(text)}" for name, text in (*options, ("--fields", fields))]
+    for line in " \\\n    ".join([f"h5stream inspect {shlex.quote(file)}", *words]).splitlines():
+        yield _whole(f"    {line}", "bold")
 
 
 def _code(lines: Sequence[str]) -> Iterator[Text]:
@@ -261,7 +265,9 @@ def _code(lines: Sequence[str]) -> Iterator[Text]:
 
 
 def _to_stream_it(found: Inspection, sample: SampleCost) -> Iterator[RenderableType]:
-    yield _heading(_what_is_streamed(found))
+    if printed_of(found.kinds, has_rows=True):
+        return  # the lines of that are there
+    yield _heading("To stream it")
     yield Text(_why_these(sample))
     yield from _code(found.lines)
     members = {e.path: e.members for group in found.groups for e in group.datasets}
@@ -269,13 +275,6 @@ def _to_stream_it(found: Inspection, sample: SampleCost) -> Iterator[RenderableT
     if compound is not None:
         alone = members[compound][0].name
         yield Text(f"{compound} comes as a dict of its members; a member alone is a field too, such as {alone!r}.")
-
-
-def _what_is_streamed(found: Inspection) -> str:
-    told = [kind for kind in found.kinds if _has_lines(kind, found)]
-    if any(kind.key == "group_a_recording" for kind in told):
-        return "To stream a part of it"
-    return "To stream it as it is" if told else "To stream it"
 
 
 def _why_these(sample: SampleCost) -> str:

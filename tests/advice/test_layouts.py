@@ -149,12 +149,17 @@ LAYOUTS = {
     "recordings": (
         lambda f: [f.create_dataset(f"r{k}", (2_100_000 + k, 2), "f4", chunks=(9999, 2)) for k in range(9)],
         "dataset_a_sample",
-        ['Sequences(131072, stride=131072, of="r*")'],
+        ['Sequences(130000, stride=130000, of="*")'],
     ),
     "datasets, unlike along axis 1": (
-        lambda f: [f.create_dataset(f"ecg/{k}", data=RNG.random((2, 50 + k))) for k in range(9)],
+        lambda f: [f.create_dataset(f"ecg/{k}", data=RNG.random((2, 4000 + k))) for k in range(9)],
         "dataset_a_sample",
-        ['Sequences(50, of="ecg/*", axis=1)'],
+        ['Sequences(1000, stride=1000, of="ecg/*", axis=1)'],
+    ),
+    "words of sentences along axis 1": (
+        lambda f: [f.create_dataset(f"{k}", data=RNG.random((3, 5 + k, 40))) for k in range(9)],
+        "dataset_a_sample",
+        ['Field(".", ragged="arrays")', 'Objects("*")'],
     ),
     "datasets, unlike in two axes": (
         lambda f: [f.create_dataset(f"im/{k}", data=RNG.random((5 + k, 50 + k))) for k in range(9)],
