@@ -79,8 +79,12 @@ class _Alike:
 
     @cached_property
     def rows(self) -> list[str]:
-        """What has as many rows as most of the data has."""
-        return max(self.by_counts.values(), key=lambda names: sum(e[n].raw_nbytes for e in self.every for n in names))
+        """What has as many rows as most of the data has; empty where there are single values alone."""
+
+        def nbytes(names: list[str]) -> int:
+            return sum(inside[name].raw_nbytes for inside in self.every for name in names)
+
+        return max(self.by_counts.values(), key=nbytes, default=[])
 
     @cached_property
     def longer(self) -> list[str]:
@@ -92,6 +96,15 @@ class _Alike:
     @cached_property
     def is_robot(self) -> bool:
         return sum(bool(_ROBOT.search(name)) for name in (*self.rows, *self.longer)) > 1
+
+    @cached_property
+    def is_table(self) -> bool:
+        """Whether rows of each are samples by their names or types: steps of an episode, or compounds."""
+        return self.what != "datasets" and any(self.first[n].members or _ROBOT.search(n) for n in self.rows)
+
+    @cached_property
+    def is_image(self) -> bool:
+        return any(map(is_image, self.first.values()))
 
     @cached_property
     def is_labelled(self) -> bool:
@@ -120,60 +133,59 @@ def unlike_axes(entries: Sequence[DatasetEntry]) -> list[int]:
 
 # --- what samples are of them --------------------------------------------------------------------------------
 
-_WHOLE, _ROWS = -1, -2
-
-
-def _taken(alike: _Alike) -> int:
-    """Tell what samples are: each as a whole, its rows, or stretches along the axis that is given."""
-    first, every, inside = alike.first, alike.every, [alike.first[name] for name in alike.rows]
-    if any(is_image(entry) for entry in first.values()):
-        return _WHOLE
-    if alike.what != "datasets" and any(first[n].members or _ROBOT.search(n) for n in alike.rows):
-        return _ROWS
-    if (axis := _stretch_axis(alike, inside)) is not None:
-        return axis
-    if alike.what == "datasets":
-        return _WHOLE
-    if any(any(alike.unlike(name)) for name in first):
-        # Where all agree in all axes a place of one is that of the others, as of an image and its mask.
-        return _WHOLE if all(len({one[name].shape for name in alike.rows}) == 1 for one in every) else _ROWS
-    unlike = [name for name in first if alike.unlike(name)]
-    if not unlike:
-        # A label beside each row makes them rows.
-        is_flat = any(math.prod((entry.shape or ())[1:]) == 1 for entry in inside)
-        is_table = is_flat and len(inside) > 1 and (inside[0].rows or 0) > LEAST_ALIKE
-        is_many = len(every) >= LEAST_ALIKE and alike.nbytes <= LONG_NBYTES
-        return _WHOLE if alike.is_labelled or (is_many and not is_table) else _ROWS
-    lengths = sum(len(set(counts)) > 1 for counts in alike.by_counts)
-    is_one = len(unlike) == 1 and (alike.is_labelled or len(first) > 1)
-    return _WHOLE if lengths > 1 or is_one else _ROWS
-
-
-def _stretch_axis(alike: _Alike, inside: Sequence[DatasetEntry]) -> int | None:
-    """Give the axis along which they are recordings; None where they are not."""
-    shape, axes = inside[0].shape or (), alike.unlike(alike.rows[0])
-    if len(axes) > 1 or any(entry.shape != shape for entry in inside):
-        return None
-    axis = axes[0] if axes else 0
-    if alike.what == "datasets" and alike.nbytes > LONG_NBYTES:
-        return axis
-    shortest = min((one[alike.rows[0]].shape or ())[axis] for one in alike.every)
-    others = max(shape[:axis] + shape[axis + 1 :], default=1)
-    # Along another axis than the first it is time where that axis is long, as of channels x time.
-    is_long = shortest >= max(LONG_COUNT, 4 * others if axis else 0)
-    is_flat = len(shape) == 1 and alike.what != "datasets" and len(inside) == len(alike.first)
-    return axis if is_long and axes and (axis or (is_flat and not alike.is_labelled)) else None
-
 
 def _kind_of(seen: Seen, alike: _Alike) -> Kind:
-    axis = _taken(alike)
-    return (
-        _as_samples(seen, alike)
-        if axis == _WHOLE
-        else _as_rows(seen, alike)
-        if axis == _ROWS
-        else _as_stretches(seen, alike, axis)
+    axis = _stretch_axis(alike)
+    if axis is not None:
+        return _as_stretches(seen, alike, axis)
+    return _as_samples(seen, alike) if _is_a_sample(alike) else _as_rows(seen, alike)
+
+
+def _stretch_axis(alike: _Alike) -> int | None:
+    """Give the axis along which each is a recording, of which samples are stretches; None where it is none."""
+    inside = [alike.first[name] for name in alike.rows]
+    shape = inside[0].shape or () if inside else ()
+    if alike.is_image or alike.is_table or not shape or any(entry.shape != shape for entry in inside):
+        return None
+    axes, of_datasets = alike.unlike(alike.rows[0]), alike.what == "datasets"
+    if len(axes) > 1:
+        return None
+    # An axis that is long beside the others is time, as of channels x time.
+    axis = axes[0] if axes else int(len(shape) == 2 and _is_long(shape, 1))
+    is_flat = len(shape) == 1 and len(inside) == len(alike.first) and not of_datasets and not alike.is_labelled
+    is_time = (
+        bool(axes) and (axis > 0 or is_flat) and all(_is_long(one[alike.rows[0]].shape, axis) for one in alike.every)
     )
+    return axis if is_time or (of_datasets and alike.nbytes > LONG_NBYTES) else None
+
+
+def _is_long(shape: tuple[int, ...] | None, axis: int) -> bool:
+    others = [length for k, length in enumerate(shape or ()) if k != axis]
+    return bool(shape) and (shape or ())[axis] >= max(LONG_COUNT, 4 * max(others, default=0))
+
+
+def _is_a_sample(alike: _Alike) -> bool:
+    """Tell whether each is a sample, and not rows of which each is one."""
+    first, every = alike.first, alike.every
+    if alike.is_image or alike.what == "datasets":
+        return True
+    if alike.is_table:
+        return False
+    unlike = [name for name in first if alike.unlike(name)]
+    inside = [first[name] for name in alike.rows]
+    if any(any(alike.unlike(name)) for name in unlike):
+        # Where all agree in all axes a place of one is that of the others, as of an image and its mask.
+        return all(len({one[name].shape for name in alike.rows}) == 1 for one in every)
+    if not unlike:
+        # A single number beside each row is its label.
+        has_label = len(inside) > 1 and any(math.prod((entry.shape or ())[1:]) == 1 for entry in inside)
+        is_many = len(every) >= LEAST_ALIKE and alike.nbytes <= LONG_NBYTES
+        return alike.is_labelled or (is_many and not (has_label and (inside[0].rows or 0) > LEAST_ALIKE))
+    lengths = sum(len(set(counts)) > 1 for counts in alike.by_counts)
+    is_one = len(unlike) == 1 and (alike.is_labelled or len(first) > 1)
+    # A number beside a few rows is what they have together, as an energy of atoms.
+    is_few = max(one[alike.rows[0]].rows or 0 for one in every) < LONG_COUNT
+    return lengths > 1 or is_one or (is_few and any(entry.shape == () for entry in first.values()))
 
 
 def _as_samples(seen: Seen, alike: _Alike) -> Kind:
@@ -205,14 +217,14 @@ def _as_stretches(seen: Seen, alike: _Alike, axis: int) -> Kind:
     count = (shortest[alike.rows[0]].shape or ())[axis]
     nbytes = sum(shortest[name].raw_nbytes for name in alike.rows) / count
     length = _rounded(min(count // 4, (1 << 20) / nbytes))
-    along = f", axis={axis}" if axis else ""
+    along, which = (f", axis={axis}", f" along axis {axis}") if axis else ("", "")
     samples = f"Sequences({length}, stride={length}, of={alike.of}{along})"
     return seen.kind(
         _key(alike, "group_a_recording"),
         _all_of(alike),
         f"{_holds(alike)}: each is a recording",
-        f"samples=Sequences({length}, ...) takes {length:,} values that follow one another{' along axis ' + str(axis) if axis else ''}, "
-        f"or as many as you say; samples=Objects({alike.of}) takes each whole",
+        f"samples={samples} cuts them into samples of {length:,}{which}, or of a length of your own; "
+        f"samples=Objects({alike.of}) takes each whole",
         {name: quoted(name) for name in most_of({name: alike.first[name] for name in alike.rows})},
         samples=samples,
         samples_count=alike.count * max(1, count // length),
@@ -225,7 +237,8 @@ def _as_stretches(seen: Seen, alike: _Alike, axis: int) -> Kind:
 def _as_rows(seen: Seen, alike: _Alike) -> Kind:
     first, of = alike.first, alike.of
     every_row = [*alike.rows, *(alike.longer if alike.is_robot else ())]
-    now = [name for name in every_row if not re.search(r"(^|/)next_", name)] or every_row
+    # The row behind is another sample's too.
+    now = [name for name in every_row if not (alike.is_robot and re.search(r"(^|/)next_", name))] or every_row
     chosen = most_of({name: first[name] for name in now})
     fields = {name: alike.form(name) for name in chosen}
     once = [name for name in first if first[name].shape and name not in every_row and not alike.unlike(name)]
@@ -233,15 +246,19 @@ def _as_rows(seen: Seen, alike: _Alike) -> Kind:
     steps = alike.is_robot and not any("(" in form for form in fields.values())
     shortest = ', lengths="shortest"' if alike.is_robot and alike.longer else ""
     # Rows of files follow one another anyway.
-    is_plain = alike.what == "files" and not any("ragged=" in form for form in fields.values())
-    rows_of = "" if is_plain and not shortest else f"Rows(of={of}{shortest})"
+    is_plain = alike.what == "files" and not shortest and not any("ragged=" in form for form in fields.values())
+    rows_of = "" if is_plain else f"Rows(of={of}{shortest})"
+    ways = [
+        f"{f'samples={rows_of}' if rows_of else 'the loader'} takes each row of all of them",
+        f"samples=Sequences(16, of={of}) rows that follow one another in one of them",
+        *([] if alike.before else [f"samples=Objects({of}) each whole"]),
+    ]
+    way_out = ", ".join(ways)
     return seen.kind(
         _key(alike, "group_a_recording"),
         _all_of(alike),
-        f"{_holds(alike)}: each is {'an episode' if alike.is_robot else 'a part of the rows, or a recording'}",
-        f"{f'samples={rows_of}' if rows_of else 'The loader'} takes each row of all of them, "
-        f"samples=Sequences(16, of={of}) rows that follow one another in one"
-        + ("" if alike.before else f", samples=Objects({of}) each whole"),
+        f"{_holds(alike)}: each is {'an episode' if alike.is_robot else 'a recording, or a part of one table'}",
+        way_out[0].upper() + way_out[1:] if not rows_of else way_out,
         {**fields, **{name: f"Field({quoted(name)}, repeat=True)" for name in once}},
         samples=f'Sequences(16, of={of}, pad="edge"{shortest})' if steps else rows_of,
         samples_count=sum(inside[alike.rows[0]].rows or 0 for inside in alike.every) * alike.count // len(alike.every),
@@ -262,19 +279,19 @@ def _all_of(alike: _Alike) -> list[DatasetEntry]:
 
 def _holds(alike: _Alike) -> str:
     """Say what there is, in a sentence that is not closed."""
-    name = max(alike.things) if alike.what == "datasets" else next(iter(alike.things))
+    name = next(iter(alike.things))
     example = PurePath(name).name if alike.what == "files" else repr(name)
-    lengths = [inside[alike.rows[0]].rows or 0 for inside in alike.every] if alike.by_counts else [0]
-    least, most = min(lengths), max(lengths)
-    if alike.what == "datasets":
-        sizes = sorted((inside["."] for inside in alike.every), key=lambda entry: entry.raw_nbytes)
-        shapes = list(dict.fromkeys(shape_text(entry.shape or ()) for entry in (sizes[0], sizes[-1])))
-        image = sizes[0].clues.image
-        form = f"{image} images" if image else f"{' to '.join(shapes)} {sizes[0].dtype}"
-        return f"{alike.where} holds {alike.count:,} like datasets ({form}, such as {example})"
-    rows = f"{least:,} {'row' if least == 1 else 'rows'}" if least == most else f"{least:,} to {most:,} rows"
+    holds = f"{alike.where} holds {alike.count:,} like {alike.what}"
+    if len(alike.first) == 1:
+        (path, entry), *_ = alike.first.items()
+        sizes = sorted((inside[path] for inside in alike.every), key=lambda one: one.raw_nbytes)
+        shapes = list(dict.fromkeys(shape_text(one.shape or ()) for one in (sizes[0], sizes[-1])))
+        form = f"{entry.clues.image} images" if alike.is_image else f"{' to '.join(shapes)} {entry.dtype}"
+        return f"{holds} ({form}, such as {example})" if path == "." else f"{holds} ({path}: {form}; such as {example})"
+    lengths = sorted({inside[alike.rows[0]].rows or 0 for inside in alike.every})
+    rows = " to ".join(f"{length:,}" for length in dict.fromkeys((lengths[0], lengths[-1])))
     inside = ", ".join([*alike.first][:3]) + (" ..." if len(alike.first) > 3 else "")
-    return f"{alike.where} holds {alike.count:,} like {alike.what} of {rows} (such as {example}, with {inside})"
+    return f"{holds} of {rows} {'row' if rows == '1' else 'rows'} (such as {example}, with {inside})"
 
 
 def _labels(attributes: Sequence[str]) -> list[str]:

@@ -46,7 +46,8 @@ class Kind:
     """Those of the datasets that stand for all of them, where they are alike; else empty."""
     samples_text: str = ""
     fields_text: str = ""
-    """What the lines give for ``samples=`` and ``fields=``, from which `h5stream inspect` counts what a batch costs."""
+    batch_size: int = 0
+    """What the lines give for ``samples=``, ``fields=`` and ``batch_size=``, by which a batch's cost is counted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +127,7 @@ class Seen:
             example=tuple(entry.path for entry in example),
             samples_text=samples,
             fields_text="" if before else fields_text(fields, as_dict=True),
+            batch_size=batch,
         )
 
 

@@ -252,10 +252,13 @@ def _command(kind: Kind, file: str) -> Iterator[RenderableType]:
     if not kind.fields_text:
         return
     yield Text("This counts what a batch of these costs:")
-    fields = kind.fields_text if len(kind.fields_text) < 60 else kind.fields_text.replace(', "', ',\n        "')
-    options = [("--samples", kind.samples_text)] if kind.samples_text else []
-    words = [f"{name} {shlex.quote(text)}" for name, text in (*options, ("--fields", fields))]
-    for line in " \\\n    ".join([f"h5stream inspect {shlex.quote(file)}", *words]).splitlines():
+    alone = re.fullmatch(r'"([\w./]+)"', kind.fields_text)
+    fields = alone[1] if alone and kind.samples_text else shlex.quote(kind.fields_text)
+    if len(fields) > 60:
+        fields = re.sub(r', (?="[^"]*": )', ",\n        ", fields)
+    words = [f"h5stream inspect {shlex.quote(file)} --batch-size {kind.batch_size}"]
+    words += [f"--samples {shlex.quote(kind.samples_text)}"] if kind.samples_text else []
+    for line in " \\\n    ".join([*words, f"--fields {fields}"]).splitlines():
         yield _whole(f"    {line}", "bold")
 
 
@@ -295,9 +298,9 @@ def _why_these(sample: SampleCost) -> str:
 # --- what a batch costs -----------------------------------------------------------------------------------
 
 
-def _cost(sample: SampleCost) -> Iterator[RenderableType]:
+def _cost(sample: SampleCost, as_they_are: str) -> Iterator[RenderableType]:
     fewer = f" (there are no {sample.batch_size:,})" if sample.batch_rows < sample.batch_size else ""
-    yield _heading(f"A shuffled batch of {counted(sample.batch_rows, 'row')}")
+    yield _heading(f"A shuffled batch of {counted(sample.batch_rows, 'row')}{as_they_are}")
     one, together = text_of_bytes(sample.row_nbytes), text_of_bytes(sample.batch_nbytes)
     size = f"of {one} make {together}" if sample.row_nbytes else "of no fixed size"
     yield Text(f"{counted(sample.batch_rows, 'row')}{fewer} {size}.")
@@ -439,8 +442,8 @@ def _one_advice(number: int, advice: Advice) -> RenderableType:
 # --- the command ------------------------------------------------------------------------------------------
 
 
-def print_all(console: Console, found: Inspection, *, everything: bool) -> None:
-    """Print everything that was found about a file."""
+def print_all(console: Console, found: Inspection, *, everything: bool, one_of_many: bool = False) -> None:
+    """Print everything that was found about a file; of one of many that are alike, what is in it."""
     count = sum(len(group.datasets) for group in found.groups) + found.left_out
     facts = f"{text_of_bytes(found.file_nbytes)}, {counted(count, 'dataset')}"
     apart = "  " if len(found.file) + len(facts) + 2 <= console.width else "\n"
@@ -448,13 +451,16 @@ def print_all(console: Console, found: Inspection, *, everything: bool) -> None:
     parts: list[Iterator[RenderableType]] = []
     if count:
         parts += [_datasets(found, console, everything=everything), _reasons(found)]
-    parts.append(_kinds(found))
-    if found.sample is None:
-        printed = printed_of(found.kinds, has_rows=False)
-        if printed is None or not printed.fields_text:
-            parts.append(iter([Text(f"What a batch costs is not known: {found.no_sample}.", style="yellow")]))
-    else:
-        parts += [_to_stream_it(found, found.sample), _cost(found.sample), _mixing(found.sample), _advice(found)]
+    printed = printed_of(found.kinds, has_rows=found.sample is not None)
+    if not one_of_many:
+        parts.append(_kinds(found))
+    if found.sample is None and (printed is None or printed.key == "single_values"):
+        parts.append(iter([Text(f"What a batch costs is not known: {found.no_sample}.", style="yellow")]))
+    if found.sample is not None and not one_of_many:
+        as_they_are = ", without samples=" if printed and printed.samples_text else ""
+        parts += [_to_stream_it(found, found.sample), _cost(found.sample, as_they_are), _mixing(found.sample)]
+    if found.sample is not None:
+        parts.append(_advice(found))
     for part in parts:
         for place, shown in enumerate(part):
             if place == 0:
