@@ -13,7 +13,7 @@ from pathlib import PurePath
 
 from h5stream.advice.cost_in_words import shape_text
 from h5stream.advice.lines import Lines, quoted
-from h5stream.advice.seen import LABEL, Kind, Seen, form_of, looked_up, most_of, named
+from h5stream.advice.seen import LABEL, Kind, Seen, form_of, last_name, looked_up, most_of, named
 from h5stream.storage.listing import DatasetEntry, Listing
 
 LEAST_ALIKE = 8
@@ -425,29 +425,30 @@ def _stems(members: Mapping[str, DatasetEntry]) -> dict[str, Inside]:
 def _side_by_side(seen: Seen, group: str, families: Mapping[str, Inside]) -> Kind:
     """Make of datasets that are named alike, such as videos/0 and responses/0, the fields of one sample."""
     above = f"{group}/" if group else ""
-    names = next(iter(families.values()))
-    template = above + next(iter(families))
-    where, start = (template[:-3], "") if template.endswith("/{}") else (group, template[len(above) : -2])
-    own = seen.count(where, len(names)) if not start else len(names)
-    fields, nbytes = {}, 0
-    for each, alike in families.items():
+    fields, nbytes, count = dict[str, str](), 0, len(next(iter(families.values())))
+    for template, alike in families.items():
         entries = [*alike.values()]
         axes = unlike_axes(entries)
-        form = form_of(entries[0], above + each, ragged="arrays" if any(axes) else "pad" if axes else "")
-        fields[each.removesuffix("{}").strip("/_-").rpartition("/")[2]] = looked_up(form, "names")
+        form = form_of(entries[0], above + template, ragged="arrays" if any(axes) else "pad" if axes else "")
+        fields[last_name(template.removesuffix("{}").rstrip("/_-"))] = looked_up(form, "names")
         nbytes += max(entry.raw_nbytes for entry in entries)
-    listed = f"f[{quoted(where)}]" if where else "f"
-    chosen = f"[n.removeprefix({quoted(start)}) for n in {listed} if n.startswith({quoted(start)})]"
-    pair = named([above + each.format(next(iter(names))) for each in families])
+    starts = [template.removesuffix("{}") for template in families]
+    if starts[0].endswith("/"):
+        count = seen.count(starts[0][:-1], count)
+        names = f"sorted({' & '.join(f'set(f[{quoted(start[:-1])}])' for start in starts)})"
+    else:
+        listed = f"f[{quoted(group)}]" if group else "f"
+        names = f"[k for name in {listed} if (k := name.removeprefix({quoted(starts[0])})).isdigit()]"
+    one = [above + template.format(next(iter(alike))) for template, alike in families.items()]
     return seen.kind(
         "side_by_side",
         [entry for alike in families.values() for entry in alike.values()],
-        f"{pair} belong together, by their names, and so do {own - 1:,} more: each is a sample of its own",
-        "names= says which are taken",
+        f"{named(one)} belong together by their names, and so do {count - 1:,} more: each is a sample of its own",
+        "names= says which are taken, each whole",
         fields,
-        samples_count=own,
+        samples_count=count,
         sample_nbytes=nbytes,
-        before=(f"with h5py.File({quoted(seen.path)}) as f:", f"    names = {chosen if start else f'list({listed})'}"),
+        before=(f"with h5py.File({quoted(seen.path)}) as f:", f"    names = {names}"),
         example=[next(iter(alike.values())) for alike in families.values()],
     )
 
