@@ -282,8 +282,8 @@ def _holds(alike: _Alike) -> str:
     name = next(iter(alike.things))
     example = PurePath(name).name if alike.what == "files" else repr(name)
     holds = f"{alike.where} holds {alike.count:,} like {alike.what}"
-    if len(alike.first) == 1:
-        (path, entry), *_ = alike.first.items()
+    (path, entry), *others = alike.first.items()
+    if not others and not entry.members:
         sizes = sorted((inside[path] for inside in alike.every), key=lambda one: one.raw_nbytes)
         shapes = list(dict.fromkeys(shape_text(one.shape or ()) for one in (sizes[0], sizes[-1])))
         form = f"{entry.clues.image} images" if alike.is_image else f"{' to '.join(shapes)} {entry.dtype}"

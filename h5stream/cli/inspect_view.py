@@ -231,7 +231,7 @@ def _reasons(found: Inspection) -> Iterator[RenderableType]:
 def _kinds(found: Inspection) -> Iterator[RenderableType]:
     if found.kinds:
         yield _heading("What is special about this file")
-    for place, kind in enumerate(found.kinds):
+    for place, kind in enumerate(sorted(found.kinds, key=lambda kind: not _has_lines(kind, found))):
         if place:
             yield Text()
         yield Text(f"{kind.what}.")
