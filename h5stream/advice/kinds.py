@@ -96,11 +96,12 @@ def _sparse(seen: Seen) -> Iterator[Kind]:
     about = [e for parts in found.values() for e in parts]
     which = f"{named(list(found))} {'is a sparse matrix' if len(found) == 1 else 'are sparse matrices'}"
     if entry.sparse != "rows":
+        what, _, then = entry.sparse.partition(": ")
         yield Kind(
             key="sparse_columns" if "(CSC)" in entry.sparse else "sparse",
             datasets=tuple(e.path for e in about),
-            what=which,
-            way_out=entry.sparse,
+            what=what if then else which,
+            way_out=then[:1].upper() + then[1:] or entry.sparse,
             lines=_turned_to_rows(seen.path, main) if "(CSC)" in entry.sparse else (),
             nbytes=sum(e.written_nbytes for e in about),
         )

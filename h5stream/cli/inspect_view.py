@@ -281,18 +281,14 @@ def _to_stream_it(found: Inspection, sample: SampleCost) -> Iterator[RenderableT
 
 
 def _why_these(sample: SampleCost) -> str:
-    count = f"{len(sample.fields):,} fields"
     if sample.chosen_by == "named":
         return "The fields that you named:"
+    many = len(sample.fields) > 1
     if sample.chosen_by == "root":
-        if len(sample.fields) == 1:
-            return "H5StreamLoader takes the dataset at the root by default; --fields tries others:"
-        return (
-            f"H5StreamLoader takes the {count} at the root by default, as all have as many rows, and a batch is then a "
-            "dict of them (a list with fields=); --fields tries others:"
-        )
-    these = "This field has" if len(sample.fields) == 1 else f"These {count} have"
-    return f"H5StreamLoader has no default here, so name the fields. {these} the most data; --fields tries others:"
+        which = f"a row of each of the {len(sample.fields):,} datasets" if many else "a row of the dataset"
+        return f"A sample is {which} at the root, as H5StreamLoader has it by default; --fields tries others:"
+    which = f"each of these {len(sample.fields):,} fields, which have" if many else "this field, which has"
+    return f"A sample is taken for a row of {which} the most data; --fields tries others:"
 
 
 # --- what a batch costs -----------------------------------------------------------------------------------
