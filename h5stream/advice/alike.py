@@ -311,21 +311,21 @@ def _rounded(number: float) -> int:
 def like_datasets(seen: Seen) -> Iterator[Kind]:
     """Find datasets that are a sample each: in one group, in several beside one another, or in pairs."""
     found: dict[tuple[str, ...], dict[str, Inside]] = defaultdict(dict)
-    for group, members in seen.by_group.items():
-        if len(pairs := _stems(members)) > 1:
-            yield _side_by_side(seen, group, {f"{stem}{{}}": alike for stem, alike in pairs.items()})
-            continue
-        for key, alike in _families(members).items():
-            if _are_samples(alike):
-                found[str(PurePath(group).parent) if group else "", *key][group] = alike
     by_names: dict[tuple[str, frozenset[str]], dict[str, Inside]] = defaultdict(dict)
-    for (parent, *_), groups in found.items():
-        for group, alike in groups.items():
-            by_names[parent, frozenset(alike)][group] = alike
-    beside = [groups for groups in by_names.values() if len(groups) > 1 and numbered(groups) < _NUMBERED]
-    for groups in beside:
-        yield _side_by_side(seen, "", {f"{group}/{{}}": alike for group, alike in groups.items()})
-    taken = {group for groups in beside for group in groups}
+    for group, members in seen.by_group.items():
+        parent = f"/{group.rpartition('/')[0]}" if group else ""
+        stems = _stems(members)
+        if stems:
+            yield _side_by_side(seen, group, {f"{stem}{{}}": alike for stem, alike in stems.items()})
+        in_stems = {stem + number for stem, alike in stems.items() for number in alike}
+        for key, alike in _families({n: e for n, e in members.items() if n not in in_stems}).items():
+            if _are_samples(alike):
+                found[parent, *key][group] = by_names[parent, frozenset(alike)][group] = alike
+    taken: set[str] = set()
+    for groups in by_names.values():
+        if len(groups) > 1 and numbered(groups) < _NUMBERED and not re.search(r"[{}]", "".join(groups)):
+            yield _side_by_side(seen, "", {f"{group}/{{}}": alike for group, alike in groups.items()})
+            taken.update(groups)
     for groups in found.values():
         yield from _like_in_groups(seen, {group: alike for group, alike in groups.items() if group not in taken})
 
@@ -411,15 +411,18 @@ def _names_of_alike(path: str, group: str, first: DatasetEntry) -> Lines:
 
 
 def _stems(members: Mapping[str, DatasetEntry]) -> dict[str, Inside]:
-    """Give datasets such as lr0, hr0, lr1, hr1 by what stands before the numbers, where all have the same numbers."""
+    """Give datasets such as lr0, hr0, lr1, hr1 by what stands before the numbers, where several have the same ones."""
     found: dict[str, Inside] = defaultdict(dict)
     for name, entry in members.items():
-        if (parts := re.fullmatch(r"(\D+)(\d+)", name)) and entry.shape and entry.rows and not entry.members:
+        if (parts := re.fullmatch(r"([^\d{}]+)(\d+)", name)) and entry.shape and entry.rows and not entry.members:
             found[parts[1]][parts[2]] = entry
-    numbers = {frozenset(alike) for alike in found.values()}
-    like = all(len({(e.dtype, len(e.shape or ())) for e in alike.values()}) == 1 for alike in found.values())
-    together = {stem + number: entry for stem, alike in found.items() for number, entry in alike.items()}
-    return dict(found) if len(numbers) == 1 and like and _are_samples(together) else {}
+    by_numbers: dict[frozenset[str], dict[str, Inside]] = defaultdict(dict)
+    for stem, alike in found.items():
+        if len({(entry.dtype, len(entry.shape or ())) for entry in alike.values()}) == 1:
+            by_numbers[frozenset(alike)][stem] = alike
+    most = max(by_numbers.values(), key=len, default={})
+    together = {stem + number: entry for stem, alike in most.items() for number, entry in alike.items()}
+    return most if len(most) > 1 and _are_samples(together) else {}
 
 
 def _side_by_side(seen: Seen, group: str, families: Mapping[str, Inside]) -> Kind:
@@ -439,7 +442,7 @@ def _side_by_side(seen: Seen, group: str, families: Mapping[str, Inside]) -> Kin
     else:
         listed = f"f[{quoted(group)}]" if group else "f"
         names = f"[k for name in {listed} if (k := name.removeprefix({quoted(starts[0])})).isdigit()]"
-    one = [above + template.format(next(iter(alike))) for template, alike in families.items()]
+    one = [above + template.replace("{}", next(iter(alike))) for template, alike in families.items()]
     return seen.kind(
         "side_by_side",
         [entry for alike in families.values() for entry in alike.values()],
@@ -496,7 +499,7 @@ def _groups_of(groups: Mapping[str, Inside]) -> dict[str, Inside]:
         for path, entry in inside.items():
             child, _, rest = path.partition("/")
             found[f"{name}/{child}"][rest] = entry
-    many = len(groups) >= LEAST_GROUPS - 1 and min(counts, default=0) >= LEAST_ALIKE
+    many = len(groups) > 1 and min(counts, default=0) >= LEAST_ALIKE
     patterned = many and _nested_pattern("", found, found)
     return found if patterned and len(_hold_the_same(found)) == len(found) else {}
 

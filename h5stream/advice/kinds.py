@@ -281,7 +281,8 @@ def _stretches_said(seen: Seen, entry: DatasetEntry) -> Iterator[tuple[str, list
             yield f"{how}({quoted(entry.path)})", [entry], rows, count - (how == "Bounds" and counts.first == 0)
     group, _, name = entry.path.rpartition("/")
     # Where samples begin, and no end: the last one is about as long as the others.
-    is_index = _OFFSET.search(name) and counts.is_rising and counts.first == 0 and 2 * counts.changes > count
+    has_many = counts.changes < 0 or 2 * counts.changes > count  # of a large one only the ends are known
+    is_index = _OFFSET.search(name) and counts.is_rising and counts.first == 0 and has_many
     for rows in seen.by_rows if is_index else ():
         if counts.last < rows < counts.last + 8 * counts.last / max(1, count - 1) and abs(rows - count) > 1:
             yield f"Bounds({quoted(entry.path)})", [entry], rows, count

@@ -346,6 +346,14 @@ def test_the_command_that_counts_what_it_costs_runs_as_printed(name, tmp_path):
     assert "A shuffled batch of 4" in done.stdout
 
 
+@pytest.mark.parametrize(("first", "second"), [("v{}/", "r{0}/"), ("v{}", "r{}"), ("x[/", "y*/")])
+def test_names_that_mean_something_in_a_pattern_are_no_pattern(first, second, tmp_path, monkeypatch):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        side_by_side(file, first, second)
+    found = inspect_file(str(tmp_path / "a.h5"))
+    run(printed_of(found.kinds, found.sample is not None).lines, tmp_path, monkeypatch)
+
+
 def test_of_very_many_objects_some_are_looked_at(tmp_path, monkeypatch):
     with h5py.File(tmp_path / "many.h5", "w", libver="latest") as file:
         for k in range(3000):
