@@ -31,21 +31,25 @@ INTRO = """# Gallery
 
 <!-- made by tools/gallery_page.py -->
 
-How {count} programs on GitHub read HDF5 for training, and what reads the same samples from the same files here. Their
-readers are written anew, in a few lines, with their way of reaching a sample; what they do with it afterwards is
-left out. `tests/test_gallery.py` writes a file in each one's layout and compares every sample; `bench/test_gallery.py`
-measures both in turns. The code is `examples/gallery/`, a class for each program.
+How {count} programs on GitHub read HDF5 for training (*theirs*), and the lines of h5stream that read the same samples
+from the same files (*ours*). Look for a file like yours in the table; each program has its file, both readers and
+their figures below. `h5stream inspect FILE` prints such lines for a file of your own.
 
-| ours | |
+| h5stream | |
 |---|---|
 | samples/s, as a multiple of theirs | {median} in the middle, {least} at the least, {most} at the most |
 | {fast} of {all} programs | fast; {slower} slower, {impossible} impossible: [verdicts](#verdicts) |
 
-{machine}: their reader under a `DataLoader` with 2 workers, ours with 2 threads, both shuffled, files in the
-page cache. Ours decodes everything anew in each epoch, as it must with files larger than memory, unless the program
-itself reads all of its data into memory first. The first batch is counted from making the loader, in a process that has
-just begun: ours loads its compiled code then. Memory is what the process and its workers took at most, beyond the
-libraries. The machine had other work meanwhile, so ratios say more than rates.
+Their readers are written anew, in a few lines, with their way of reaching a sample; what they do with it afterwards is
+left out. `folder` is where the files are, and imports are left out too: the code is `examples/gallery/`, a class for
+each program. `tests/test_gallery.py` writes a file in each one's layout and compares every sample;
+`bench/test_gallery.py` measures both in turns.
+
+Theirs is measured under a `DataLoader` with 2 workers, ours with 2 threads, both shuffled, files in the page cache.
+Ours decodes everything anew in each epoch, as it must with files larger than memory, unless the program itself reads
+all of its data into memory first. The first batch is counted from making the loader, in a process that has just begun:
+ours loads its compiled code then. Memory is what the process and its workers took at most, beyond the libraries. The
+machine had other work meanwhile, so ratios say more than rates. Measured on {machine}.
 
 | program | subject | how its files look | theirs, samples/s | ours | times |
 |---|---|---|---:|---:|---:|
@@ -133,7 +137,8 @@ def _stored(one: Any) -> str:
         return "/"
     kind = one.dtype.kind
     vlen = h5py.check_vlen_dtype(one.dtype)
-    dtype = f"variable length {vlen}" if vlen else "text" if kind in "OS" else "compound" if kind == "V" else one.dtype
+    text = "text of any length" if vlen in (str, bytes) else f"{vlen} of any length"
+    dtype = text if vlen else "text" if kind in "OS" else "compound" if kind == "V" else one.dtype
     chunks = f", chunks {one.chunks}" if one.chunks else ""
     return f"  {one.shape} {dtype}{chunks}{f', {one.compression}' if one.compression else ''}"
 
@@ -205,7 +210,7 @@ def machines(report: dict[str, Any]) -> str:
         )
     most = max(found, key=lambda where: len(found[where]))
     others = [
-        f"{len(names)} of the programs on {where} (gallery.json says which)"
+        f"{len(names)} of the programs on {where} (`bench/results/gallery.json` says which)"
         for where, names in found.items()
         if where != most
     ]

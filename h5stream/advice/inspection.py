@@ -13,17 +13,18 @@ from typing import Any
 
 from h5stream import allowance
 from h5stream.advice.from_text import fields_from_text
-from h5stream.advice.kinds import Kind, form_of, kinds_of
+from h5stream.advice.kinds import kinds_of
 from h5stream.advice.layout_advice import Advice, repack_command
 from h5stream.advice.lines import loader_lines, quoted
 from h5stream.advice.sample_cost import SampleCost, cost_sample
+from h5stream.advice.seen import BATCH_NBYTES, Kind, form_of
 from h5stream.engine.budget import check_budget, default_budget, threads_within
 from h5stream.errors import H5StreamError, OptionError
 from h5stream.storage.listing import MOST_DATASETS, REFUSED, DatasetEntry, Listing, list_file, root_fields
 from h5stream.storage.opening import open_layout
 
 BATCH_SIZE = 8192
-"""Rows of a batch where nothing else is asked for: the loader's own default."""
+"""Rows of a batch where nothing else is asked for, and `BATCH_NBYTES` hold them: the loader's own default."""
 
 MOST_FIELDS = 64
 """Fields that are taken for a sample where none are named."""
@@ -94,7 +95,7 @@ def inspect_file(
     path: str,
     *,
     fields: Sequence[str] | None = None,
-    batch_size: int = BATCH_SIZE,
+    batch_size: int | None = None,
     memory_budget: int | None = None,
     threads: int | None = None,
     allow_external: bool = False,
@@ -103,9 +104,9 @@ def inspect_file(
     """Look at a file and say what shuffled batches of it cost; nothing is changed.
 
     The fields are by default the root's datasets if they agree in length, else the group of equally long datasets with
-    the most bytes; budget and threads what the loader would take here. `listing` is what `list_file` gives, where
-    another process was asked: libhdf5 crashes at some files. A file that cannot be opened, and named fields that cannot
-    be streamed, are errors.
+    the most bytes; the batch `BATCH_SIZE` rows, or fewer that are large; budget and threads what the loader would take
+    here. `listing` is what `list_file` gives, where another process was asked: libhdf5 crashes at some files. A file
+    that cannot be opened, and named fields that cannot be streamed, are errors.
 
     Examples
     --------
@@ -119,7 +120,7 @@ def inspect_file(
     >>> found.advice
     ()
     """
-    if batch_size < 1:
+    if batch_size is not None and batch_size < 1:
         raise OptionError(f"a batch has at least one row, not {batch_size}")
     listing = listing or list_file(path, most=MOST_DATASETS, allow_external=allow_external)
     entries = listing.entries
@@ -139,7 +140,7 @@ def inspect_file(
                 entries,
                 fields=names,
                 chosen_by=chosen_by,
-                batch_size=batch_size,
+                batch_size=batch_size or _batch_size(by_path[name] for name in names if name in by_path),
                 memory_budget=budget,
                 threads=threads or threads_within(layout, allowance.cpus(), budget),
             )
@@ -172,17 +173,24 @@ def _choose_fields(
     unusable = {entry.path for entry in entries} - set(usable)
     # What only links lead to is not listed, and a field all the same.
     at_root = [name for name in root_fields(path, allow_external=allow_external) if name not in unusable]
-    if at_root and not apart.intersection(at_root):
+    mostly = max((_nbytes_of(kind, usable) for kind in kinds if not kind.samples), default=0.0)
+    is_most = sum(usable[name].written_nbytes for name in at_root if name in usable) >= mostly
+    if at_root and is_most and not apart.intersection(at_root):
         return "root", tuple(at_root)
     groups = _by_rows(entry for name, entry in usable.items() if name not in apart)
     if not groups:
         return "rows", ()
     best = max(groups, key=lambda group: (group.written_nbytes, group.rows or 0))
-    mostly = max((_nbytes_of(kind, usable) for kind in kinds if not kind.samples), default=0.0)
     if best.written_nbytes < mostly:
         return "rows", ()  # what is left describes the samples
     keep = {d.path for d in sorted(best.datasets, key=lambda d: -d.written_nbytes)[:MOST_FIELDS]}
     return "rows", tuple(d.path for d in best.datasets if d.path in keep)
+
+
+def _batch_size(entries: Iterable[DatasetEntry]) -> int:
+    """Give as many rows as make a batch, a power of two where rows are large."""
+    rows = BATCH_NBYTES // max(1, sum(entry.row_nbytes for entry in entries))
+    return min(BATCH_SIZE, 1 << max(0, int(rows).bit_length() - 1))
 
 
 def _as_fields(forms: Mapping[str, str]) -> list[Any]:

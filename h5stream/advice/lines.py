@@ -111,7 +111,17 @@ def _fields_lines(text: str, entries: Sequence[str]) -> list[str]:
     in_one = f"    fields={text},"
     if len(entries) == 1 or len(in_one) <= WIDTH:
         return [in_one]
-    return [f"    fields={text[0]}", *(f"        {entry}," for entry in entries), f"    {text[-1]},"]
+    inside = (line for entry in entries for line in _folded(f"{entry},"))
+    return [f"    fields={text[0]}", *(f"        {line}" for line in inside), f"    {text[-1]},"]
+
+
+def _folded(entry: str) -> list[str]:
+    """Write a field that is too long on several lines."""
+    parts = re.fullmatch(r'(.*?Field\()("[^"\\]*"), (.*)(\),)', entry)
+    if parts is None or len(entry) + 8 <= WIDTH:
+        return [entry]
+    start, name, rest, end = parts.groups()
+    return [start, f"    {name},", f"    {rest},", end]
 
 
 def _batch_name(fields: Sequence[str]) -> str:

@@ -10,7 +10,6 @@ import typer
 from h5stream.cli.options import (
     FLAG,
     AsJson,
-    BatchSize,
     Fields,
     Files,
     MemoryBudget,
@@ -28,7 +27,12 @@ from h5stream.cli.showing import safe_console
 def inspect_command(
     files: Files,
     fields: Fields = "",
-    batch_size: BatchSize = 8192,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(
+            "--batch-size", min=1, metavar="ROWS", help="Rows of a batch; by default 8,192, if 256 MiB hold them."
+        ),
+    ] = None,
     threads: Threads = None,
     memory_budget: MemoryBudget = None,
     samples: Samples = "",
@@ -61,15 +65,16 @@ def inspect_command(
         show_catalogue([*files_of(files)], forget, as_json)
         return
     if samples or is_python(fields):
-        show_samples([*files_of(files)], samples, field_names(fields), batch_size, threads, memory_budget, as_json)
+        batch = 8192 if batch_size is None else batch_size
+        show_samples([*files_of(files)], samples, field_names(fields), batch, threads, memory_budget, as_json)
         return
     names, most = listed_names(fields), None if everything else MOST_DATASETS
     found = []
     pattern = pattern_of(files)
     paths = files_of([pattern] if pattern else files)
-    if pattern and not names and not everything and not as_json and show_files(pattern, paths, allow_external):
-        paths = paths[:1]
-    for number, path in enumerate(paths):
+    asked = names or everything or as_json
+    one_of_many = bool(pattern) and not asked and show_files(pattern, paths, allow_external)
+    for number, path in enumerate(paths[:1] if one_of_many else paths):
         # A child goes through the file first, because libhdf5 crashes at some; meanwhile the rest is imported.
         listing = InChild(f"listing {path!r}", list_file, path, most=most, allow_external=allow_external)
         with listing:
@@ -90,7 +95,7 @@ def inspect_command(
             console = safe_console()
             if number or pattern:
                 console.print()
-            print_all(console, one, everything=everything)
+            print_all(console, one, everything=everything, one_of_many=one_of_many)
     if as_json:
         values = [one.to_dict() for one in found]
         typer.echo(json.dumps(values[0] if len(values) == 1 else values, indent=2))

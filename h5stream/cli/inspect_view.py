@@ -14,10 +14,11 @@ from rich.text import Text
 
 from h5stream.advice.cost_in_words import count_text, counted, names_text, shape_text
 from h5stream.advice.inspection import Inspection, RowGroup
-from h5stream.advice.kinds import Kind, printed_of
+from h5stream.advice.kinds import printed_of
 from h5stream.advice.layout_advice import EVERY_EPOCH, Advice
 from h5stream.advice.sample_cost import SampleCost
 from h5stream.advice.samples_cost import SamplesCost
+from h5stream.advice.seen import Kind
 from h5stream.cli.showing import printable
 from h5stream.storage.catalogue import Kept
 from h5stream.storage.layout import DECODED, DIRECT, HEAP, VIA_H5PY
@@ -230,7 +231,7 @@ def _reasons(found: Inspection) -> Iterator[RenderableType]:
 def _kinds(found: Inspection) -> Iterator[RenderableType]:
     if found.kinds:
         yield _heading("What is special about this file")
-    for place, kind in enumerate(found.kinds):
+    for place, kind in enumerate(sorted(found.kinds, key=lambda kind: not _has_lines(kind, found))):
         if place:
             yield Text()
         yield Text(f"{kind.what}.")
@@ -247,12 +248,18 @@ def _has_lines(kind: Kind, found: Inspection) -> bool:
 
 
 def _command(kind: Kind, file: str) -> Iterator[RenderableType]:
-    """Give the command that counts what a batch of a kind's samples costs."""
-    if kind.fields_text:
-        yield Text("What a batch of these costs is counted by")
-        words = ["h5stream", "inspect", file]
-        words += ["--samples", kind.samples_text] if kind.samples_text else []
-        yield _whole(f"    {shlex.join([*words, '--fields', kind.fields_text])}", "bold")
+    """Give the command that counts what a batch of a kind's samples costs, a line for each option and field."""
+    if not kind.fields_text:
+        return
+    yield Text("This counts what a batch of these costs:")
+    alone = re.fullmatch(r'"([\w./]+)"', kind.fields_text)
+    fields = alone[1] if alone and kind.samples_text else shlex.quote(kind.fields_text)
+    if len(fields) > 60:
+        fields = re.sub(r', (?="[^"]*": )', ",\n        ", fields)
+    words = [f"h5stream inspect {shlex.quote(file)} --batch-size {kind.batch_size}"]
+    words += [f"--samples {shlex.quote(kind.samples_text)}"] if kind.samples_text else []
+    for line in " \\\n    ".join([*words, f"--fields {fields}"]).splitlines():
+        yield _whole(f"    {line}", "bold")
 
 
 def _code(lines: Sequence[str]) -> Iterator[Text]:
@@ -261,7 +268,9 @@ def _code(lines: Sequence[str]) -> Iterator[Text]:
 
 
 def _to_stream_it(found: Inspection, sample: SampleCost) -> Iterator[RenderableType]:
-    yield _heading(_what_is_streamed(found))
+    if printed_of(found.kinds, has_rows=True):
+        return  # the lines of that are there
+    yield _heading("To stream it")
     yield Text(_why_these(sample))
     yield from _code(found.lines)
     members = {e.path: e.members for group in found.groups for e in group.datasets}
@@ -271,34 +280,23 @@ def _to_stream_it(found: Inspection, sample: SampleCost) -> Iterator[RenderableT
         yield Text(f"{compound} comes as a dict of its members; a member alone is a field too, such as {alone!r}.")
 
 
-def _what_is_streamed(found: Inspection) -> str:
-    told = [kind for kind in found.kinds if _has_lines(kind, found)]
-    if any(kind.key == "group_a_recording" for kind in told):
-        return "To stream a part of it"
-    return "To stream it as it is" if told else "To stream it"
-
-
 def _why_these(sample: SampleCost) -> str:
-    count = f"{len(sample.fields):,} fields"
     if sample.chosen_by == "named":
         return "The fields that you named:"
+    many = len(sample.fields) > 1
     if sample.chosen_by == "root":
-        if len(sample.fields) == 1:
-            return "H5StreamLoader takes the dataset at the root by default; --fields tries others:"
-        return (
-            f"H5StreamLoader takes the {count} at the root by default, as all have as many rows, and a batch is then a "
-            "dict of them (a list with fields=); --fields tries others:"
-        )
-    these = "This field has" if len(sample.fields) == 1 else f"These {count} have"
-    return f"H5StreamLoader has no default here, so name the fields. {these} the most data; --fields tries others:"
+        which = f"a row of each of the {len(sample.fields):,} datasets" if many else "a row of the dataset"
+        return f"A sample is {which} at the root, as H5StreamLoader has it by default; --fields tries others:"
+    which = f"each of these {len(sample.fields):,} fields, which have" if many else "this field, which has"
+    return f"A sample is taken for a row of {which} the most data; --fields tries others:"
 
 
 # --- what a batch costs -----------------------------------------------------------------------------------
 
 
-def _cost(sample: SampleCost) -> Iterator[RenderableType]:
+def _cost(sample: SampleCost, as_they_are: str) -> Iterator[RenderableType]:
     fewer = f" (there are no {sample.batch_size:,})" if sample.batch_rows < sample.batch_size else ""
-    yield _heading(f"A shuffled batch of {counted(sample.batch_rows, 'row')}")
+    yield _heading(f"A shuffled batch of {counted(sample.batch_rows, 'row')}{as_they_are}")
     one, together = text_of_bytes(sample.row_nbytes), text_of_bytes(sample.batch_nbytes)
     size = f"of {one} make {together}" if sample.row_nbytes else "of no fixed size"
     yield Text(f"{counted(sample.batch_rows, 'row')}{fewer} {size}.")
@@ -443,8 +441,8 @@ def _one_advice(number: int, advice: Advice) -> RenderableType:
 # --- the command ------------------------------------------------------------------------------------------
 
 
-def print_all(console: Console, found: Inspection, *, everything: bool) -> None:
-    """Print everything that was found about a file."""
+def print_all(console: Console, found: Inspection, *, everything: bool, one_of_many: bool = False) -> None:
+    """Print everything that was found about a file; of one of many that are alike, what is in it."""
     count = sum(len(group.datasets) for group in found.groups) + found.left_out
     facts = f"{text_of_bytes(found.file_nbytes)}, {counted(count, 'dataset')}"
     apart = "  " if len(found.file) + len(facts) + 2 <= console.width else "\n"
@@ -452,13 +450,16 @@ def print_all(console: Console, found: Inspection, *, everything: bool) -> None:
     parts: list[Iterator[RenderableType]] = []
     if count:
         parts += [_datasets(found, console, everything=everything), _reasons(found)]
-    parts.append(_kinds(found))
-    if found.sample is None:
-        printed = printed_of(found.kinds, has_rows=False)
-        if printed is None or not printed.fields_text:
-            parts.append(iter([Text(f"What a batch costs is not known: {found.no_sample}.", style="yellow")]))
-    else:
-        parts += [_to_stream_it(found, found.sample), _cost(found.sample), _mixing(found.sample), _advice(found)]
+    printed = printed_of(found.kinds, has_rows=found.sample is not None)
+    if not one_of_many:
+        parts.append(_kinds(found))
+    if found.sample is None and (printed is None or printed.key == "single_values"):
+        parts.append(iter([Text(f"What a batch costs is not known: {found.no_sample}.", style="yellow")]))
+    if found.sample is not None and not one_of_many:
+        as_they_are = ", without samples=" if printed and printed.samples_text else ""
+        parts += [_to_stream_it(found, found.sample), _cost(found.sample, as_they_are), _mixing(found.sample)]
+    if found.sample is not None:
+        parts.append(_advice(found))
     for part in parts:
         for place, shown in enumerate(part):
             if place == 0:

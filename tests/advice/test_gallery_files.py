@@ -16,30 +16,18 @@ pytest.importorskip("examples.gallery", reason="examples/ belongs to a checkout,
 from examples.gallery import PROGRAMS
 
 KINDS = re.compile(r"\b(Sequences|Objects|Rows|Table|Boxes)\(")
-BESIDE, CHOICE = "an index beside the file says it", "the file leaves it open, and both are right"
 OTHERWISE = {
-    "SeisBench": BESIDE,
-    "ImageCaptioning": BESIDE,
-    "PyTorchVQA": BESIDE,
-    "RoboticsDiffusionTransformer": BESIDE,
-    "Poseidon": BESIDE,
-    "EarthFormer": BESIDE,
-    "Wmca": "names of two files",
-    "Landslide4Sense": "pairs of files",
-    "Fsrcnn": CHOICE,
-    "FourCastNet": CHOICE,
-    "TokenWindows": CHOICE,
-    "MultiplePhysicsPretraining": CHOICE,
-    "LaBraM": CHOICE,
-    "CropHarvest": CHOICE,
-    "MixData": CHOICE,
-    "VideoClips": CHOICE,
-    "DiscoDiff": CHOICE,
-    "StructuralProbes": CHOICE,
-    "TorchEM": "a volume is rows too",
-    "Ffn": "a volume is rows too",
+    "SeisBench": "a catalogue beside the file says where traces lie; a few buckets of one length may be columns",
+    "ImageCaptioning": "five captions for each image lie beside the file; of the file alone a sample is an image",
+    "PyTorchVQA": "questions lie beside the file; of the file alone a sample is an image's features",
+    "EarthFormer": "which 13 frames of an event are a sample is said by a catalogue beside the files",
+    "RoboticsDiffusionTransformer": "actions of the next 16 steps beside one image are the program's choice",
+    "Poseidon": "that axis 1 is time, and which pairs of times are a sample, is the program's choice",
+    "MultiplePhysicsPretraining": "that axis 1 is time, and how many steps are a sample, is the program's choice",
+    "FourCastNet": "how many hours apart input and target are is the program's choice",
+    "VideoClips": "frames or clips: how many frames are a sample is the program's choice",
 }
-"""Of which programs the printed kind of samples is another than theirs, and why."""
+"""Of which programs the printed kind of samples is another than theirs, and why the files cannot tell."""
 
 QUICK = {"BigGAN", "Robomimic", "ManiSkill", "D4RL", "DnCNN", "Mace", "TorchAni", "Ssl4Mis", "WatChMaL", "AnnData"}
 """One of each layout; the default run is to be short."""
