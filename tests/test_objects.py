@@ -10,9 +10,10 @@ from amounts import examples
 from forking import children_are_forks
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from inner import around
 
 from h5stream import Field, H5Dataset, H5StreamLoader, Objects, SampleNumber, Values, errors
-from h5stream.storage import whereabouts
+from h5stream.storage import discovery, whereabouts
 
 STORED = [
     {},
@@ -396,3 +397,59 @@ def test_objects_may_have_single_values_alone(tmp_path):
             if "label" in batch:
                 assert batch["label"].tolist() == [2 * age for age in batch["age"].tolist()]
                 assert batch["text"] == [f"text {age}".encode() for age in batch["age"].tolist()]
+
+
+@pytest.mark.usefixtures("opened_both_ways")
+@pytest.mark.parametrize("field", ["x", Field("x", ragged="packed"), Field("x", ragged="arrays")])
+def test_objects_that_lack_an_attribute_are_left_out_if_one_says_so(tmp_path, field):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for k in range(6):
+            file[f"{k}/x"] = np.full(3, k)
+            if k not in (0, 4):
+                file[f"{k}"].attrs["label"] = k
+            if k != 2:
+                file[f"{k}/x"].attrs["unit"] = "mV"
+    asked = {"x": field, "label": "@label", "unit": "x@unit"}
+    dataset = H5Dataset(tmp_path / "a.h5", asked, samples=Objects("*", missing="skip"))
+    assert dataset[:]["label"].tolist() == [1, 3, 5]
+    assert [dataset[k]["x"].tolist() for k in range(3)] == [[1] * 3, [3] * 3, [5] * 3]
+    for missing in ("error", "fill"):
+        with pytest.raises(errors.FieldNotFoundError, match=r"'0' has no attribute 'label'"):
+            H5Dataset(tmp_path / "a.h5", asked, samples=Objects("*", missing=missing))
+    for wrong in ("@labels", "x@units"):
+        with pytest.raises(errors.FieldNotFoundError, match=r"each of 6 objects lacks a field: .*has no attribute"):
+            H5Dataset(tmp_path / "a.h5", {**asked, "label": wrong}, samples=Objects("*", missing="skip"))
+
+
+@pytest.mark.parametrize("name", ["y", "z"])
+@pytest.mark.parametrize("ragged", [None, "packed", "arrays"])
+def test_what_a_file_has_is_put_in_words_once_however_many_objects_lack_a_field(tmp_path, monkeypatch, name, ragged):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for k in range(20):
+            file[f"{k}/x"] = np.zeros((k % 3 + 1, 2))
+        file["7/y"] = np.ones((1, 2))
+    asked = []
+    around(monkeypatch, discovery, "datasets_of", before=lambda *_: asked.append(True))
+
+    def opened():
+        return H5Dataset(tmp_path / "a.h5", Field(name, ragged=ragged), samples=Objects("*", missing="skip"))
+
+    if name == "y":
+        assert opened()[0].tolist() == [[1.0, 1.0]]
+    else:
+        with pytest.raises(errors.FieldNotFoundError, match=r"each of 20 objects lacks a field: .*no dataset '0/z'"):
+            opened()
+    assert len(asked) <= 1
+
+
+def test_objects_that_cannot_be_filled_are_not_left_out(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for k in range(4):
+            file[f"{k}/x"] = np.full((2, k + 1), k)
+            if k != 2:
+                file[f"{k}/y"] = np.full((2, k + 1), k)
+    for fields in (Field("y", ragged="arrays"), [Field("x", ragged="arrays"), Field("y", ragged="arrays")]):
+        with pytest.raises(
+            errors.FieldNotFoundError, match=r"'2/y'.*missing='fill' fills datasets of objects that are"
+        ):
+            H5Dataset(tmp_path / "a.h5", fields, samples=Objects("*", missing="fill"))

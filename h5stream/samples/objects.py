@@ -23,7 +23,7 @@ class Objects:
         The objects: a pattern (``"*"``, ``"data/*"``, ``"*/*/run_*"``), which takes them in the order of their names,
         numbers in these counted as such; names, in the order given; or ``"files"``.
     missing : str, keyword-only
-        What becomes of an object that lacks a dataset: ``"error"``; ``"skip"``, which leaves it out,
+        What becomes of an object that lacks a field: ``"error"``; ``"skip"``, which leaves it out,
         ``print(dataset)`` tells how many; or ``"fill"``, which gives it the fill value of the others (0, unless the
         file says otherwise), or no rows where the field is ragged.
 

@@ -433,6 +433,24 @@ def objects_of(
     FieldNotFoundError, FieldLengthError
         If an object lacks a field, or is unlike the first.
     """
+    try:
+        return _objects_of(opened, raw, shape, names, samples, row_start, looked_up)
+    except FieldNotFoundError:
+        if samples.missing != "skip":
+            raise
+        names = [name for name in names if _has_attributes(opened.file, shape, name)]
+    return _objects_of(opened, raw, shape, names, samples, row_start, looked_up)
+
+
+def _objects_of(
+    opened: OpenFile,
+    raw: RawFile,
+    shape: SampleShape,
+    names: Sequence[str],
+    samples: Objects,
+    row_start: int,
+    looked_up: dict[int, LookedUp],
+) -> FileParts | None:
     place: Ints | None = None
     if samples.missing != "error" and not raw.catalogue.is_kept:
         names, place = _with_all_fields(opened.file, shape, names, fill=samples.missing == "fill")
@@ -458,6 +476,11 @@ def objects_of(
     must_be = [""] if samples.missing == "fill" else [*addresses]
     if any((addresses[suffix] == NOWHERE).any() for suffix in must_be):
         return None
+    pairs = zip(first.entries, shape.fields, strict=True)
+    by_number = {entry: field for entry, field in pairs if isinstance(entry, int)}
+    once = tuple(
+        (number, _values_kept(raw, names, by_number[number], addresses, value)) for number, value in first.once
+    )
     try:
         together = merged(raw, first, names, row_start, addresses, describe)
     except UnlikeError:
@@ -467,11 +490,6 @@ def objects_of(
         known.entry, known.is_given = own[key].entry, True
         found = _rows_of(raw, known, key, own, describe, names, suffix, addresses[suffix])
         known.add_rows(*(each if place is None else each[place] for each in found))
-    pairs = zip(first.entries, shape.fields, strict=True)
-    by_number = {entry: field for entry, field in pairs if isinstance(entry, int)}
-    once = tuple(
-        (number, _values_kept(raw, names, by_number[number], addresses, value)) for number, value in first.once
-    )
     together = replace(together, once=once, are_objects=True)
     return together if place is None else _in_their_order(together, place)
 
@@ -495,6 +513,16 @@ def _rows_of(
 
     paths = [f"{name}{suffix}" for name in names] if suffix else names
     return known.add_objects(object_rows(raw, paths, addresses, suffix, described))
+
+
+def _has_attributes(file: Any, shape: SampleShape, name: str) -> bool:
+    """Tell whether an object has all attributes that are fields."""
+    named = (one.inside(name).name.rpartition("@") for one in shape.fields if isinstance(one, Field))
+    return all(
+        owner in file and h5py.h5a.exists(file[owner].id, attribute.encode())
+        for owner, at, attribute in ((path.strip("/") or "/", at, attribute) for path, at, attribute in named)
+        if at
+    )
 
 
 def _with_all_fields(
@@ -618,7 +646,10 @@ def value_of(file: Any, name: str, is_attribute: bool) -> Any:
             return numbers
         value = file[owner.strip("/") or "/"].attrs[attribute] if is_attribute else file[name][()]
     except KeyError as error:
-        raise FieldNotFoundError(
-            f"{file.filename!r}: there is no {name!r}: {error}", field=name, file=file.filename
-        ) from None
+        there = (
+            f"{owner.strip('/') or 'the file'!r} has no attribute {attribute!r}."
+            if is_attribute
+            else (f"there is no {name!r}: {error}")
+        )
+        raise FieldNotFoundError(f"{file.filename!r}: {there}", field=name, file=file.filename) from None
     return np.asarray(value).astype(object).tolist()

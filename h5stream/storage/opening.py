@@ -179,7 +179,7 @@ def _parts_of(
         alike = _files_together(asked, every, samples, looked_up, allow_external)
         if alike is not None:
             return alike
-    found, shape = _Parts(), asked.shape
+    found, shape, lacking = _Parts(), asked.shape, None
     others = () if shape is None else tuple(path for f in shape.fields if isinstance(f, Field) for path in f.file)
     guard = Guard.for_paths((*asked.paths, *others), allow_external=allow_external)
     for number, path in enumerate(asked.paths):
@@ -189,13 +189,17 @@ def _parts_of(
                     shape = _default_shape(file, group, path, guard)
                 extents = Extents.of(samples) if samples and has_extents(samples, shape.fields) else None
                 opened = OpenFile(file, number, every, guard, linked)
+                if lacking and _lacks(file, group, shape, path, guard):
+                    found.left_out += 1
+                    continue
                 reader = FieldReader(opened, found.rows, samples, extents, looked_up)
                 before = {place: (len(known.parts), len(known.tables)) for place, known in looked_up.items()}
                 try:
                     part = reader.read(shape.inside(group), group if samples else "")
                 except FieldNotFoundError as error:
-                    if not isinstance(samples, Objects) or samples.missing == "error":
+                    if not isinstance(samples, Objects) or samples.missing != "skip":
                         raise _of_each_group(error, samples) from None
+                    lacking = lacking or error
                     found.left_out += 1
                     forget(looked_up, before)
                     continue
@@ -205,8 +209,18 @@ def _parts_of(
                 found.add(part, number, name, label, reader.volume)
     assert shape is not None
     if not found.files:
-        raise FieldNotFoundError(f"{_named(asked.paths)}: each of {found.left_out:,} objects lacks a field", field="")
+        raise FieldNotFoundError(f"each of {found.left_out:,} objects lacks a field: {lacking}", field="")
     return found, shape
+
+
+def _lacks(file: Any, group: str, shape: SampleShape, path: str, guard: Guard) -> bool:
+    """Tell whether an object has nothing under a field's name; an error's words, of all that is there, take long."""
+    for one in shape.inside(group).fields:
+        if isinstance(one, Field) and not one.file and one.names is None and not set("@:") & set(one.name):
+            guard.check_links(file, one.name, path)
+            if one.name not in file:
+                return True
+    return False
 
 
 def _objects_together(
@@ -319,8 +333,10 @@ def _of_each_group(error: FieldNotFoundError, samples: SampleKind | None) -> Fie
     way_out = (
         "Objects(..., missing='skip')" if isinstance(samples, Objects) else "a narrower pattern, or a list of names,"
     )
+    unfilled = isinstance(samples, Objects) and samples.missing == "fill"
+    why = " missing='fill' fills datasets of objects that are stored alike, no attributes." if unfilled else ""
     return FieldNotFoundError(
-        f"{error} {what} needs the field; {way_out} leaves others out", field=error.field, file=error.file
+        f"{error} {what} needs the field; {way_out} leaves others out.{why}", field=error.field, file=error.file
     )
 
 
