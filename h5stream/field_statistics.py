@@ -40,7 +40,7 @@ BATCHES = 4
 """Batches of a window: few, so that the same memory is used again and again."""
 
 PARTS = 4
-"""Sums that batches are added to in turn, by threads, and merged: as many everywhere, so that they come out the same."""
+"""Sums that batches are added to in turn, by threads, and merged: as many everywhere, so that they are the same."""
 
 STATISTICS = "statistics"
 """What catalogues of statistics are of."""
