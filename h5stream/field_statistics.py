@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,11 +33,14 @@ from h5stream.storage.nearest import did_you_mean
 from h5stream.storage.source import FileIdentity
 from h5stream.storage.sparse import SparseEntry
 
-BATCH_NBYTES = 4 << 20
+BATCH_NBYTES = 8 << 20
 """Bytes of a batch: the fewer batches, the less Python between them."""
 
-BATCHES = 8
+BATCHES = 4
 """Batches of a window: few, so that the same memory is used again and again."""
+
+PARTS = 4
+"""Sums that batches are added to in turn, by threads, and merged: as many everywhere, so that they are the same."""
 
 STATISTICS = "statistics"
 """What catalogues of statistics are of."""
@@ -151,11 +156,9 @@ def statistics_of(
             return {name: _from_text(text) for name, text in zip(chosen, kept.texts(STATISTICS) or [], strict=True)}
         except (ValueError, KeyError, TypeError):
             kept.forget()
-    watched = [_Watched(layout.fields[n], axes[name]) for name, n in zip(chosen, first, strict=True)]
     found_blocks: Blocks = blocks(layout)
-    for batch, slot_format in _batches(layout, rows, found_blocks):
-        for number, each in zip(first, watched, strict=True):
-            each.add(_values_of(batch, slot_format, number, layout.fields[number]))
+    kept_axes = [(n, axes[name]) for name, n in zip(chosen, first, strict=True)]
+    watched = _watched(layout, rows, found_blocks, kept_axes)
     found = {name: each.found(name, found_blocks.total_rows) for name, each in zip(chosen, watched, strict=True)}
     kept.put_texts(STATISTICS, [_to_text(one) for one in found.values()])
     kept.save(found_blocks.total_rows, 0)
@@ -252,10 +255,36 @@ def _as_stored(layout: SampleLayout) -> SampleLayout:
 # --- the pass -------------------------------------------------------------------------------------------------
 
 
+def _watched(
+    layout: SampleLayout, rows: NDArray[np.int64] | None, blocks: Blocks, axes: Sequence[tuple[int, tuple[int, ...]]]
+) -> list[_Watched]:
+    """Let all values of fields, given by number, go by: each batch in the next of a few threads; sums are merged."""
+    parts = [[(n, _Watched(layout.fields[n], kept)) for n, kept in axes] for _ in range(PARTS)]
+    looking: collections.deque[Future[None]] = collections.deque()
+
+    def look(part: list[tuple[int, _Watched]], batch: ReadyBatch, slot_format: SlotFormat) -> None:
+        for number, each in part:
+            each.add(_values_of(batch, slot_format, number, layout.fields[number]))
+        batch.slot.give_back()
+
+    with ThreadPoolExecutor(min(PARTS, allowance.cpus()), "h5stream-statistics") as threads:
+        for k, (batch, slot_format) in enumerate(_batches(layout, rows, blocks)):
+            if len(looking) == PARTS:
+                looking.popleft().result()  # the one that the same part had
+            looking.append(threads.submit(look, parts[k % PARTS], batch, slot_format))
+        for one in looking:
+            one.result()
+    found = [each for _, each in parts[0]]
+    for part in parts[1:]:
+        for each, (_, other) in zip(found, part, strict=True):
+            each.merge(other)
+    return found
+
+
 def _batches(
     layout: SampleLayout, rows: NDArray[np.int64] | None, blocks: Blocks
 ) -> Iterator[tuple[ReadyBatch, SlotFormat]]:
-    """Read all samples, block by block, in the order in which they lie; a batch is gone when the next is asked for."""
+    """Read all samples, block by block, in the order in which they lie; whoever gets a batch gives its slot back."""
     budget = check_budget(default_budget(allowance.memory_total_bytes()))
     batch_rows = max(1, min(blocks.total_rows, BATCH_NBYTES // max(1, layout.row_nbytes)))
     size = Sizing(
@@ -285,7 +314,6 @@ def _batches(
     try:
         while (batch := run.next_batch()) is not None:
             yield batch, slot_format
-            batch.slot.give_back()
     finally:
         run.stop()
         engine.close()
@@ -314,6 +342,7 @@ class _Watched:
     def __init__(self, field: FieldLayout, axes: tuple[int, ...]) -> None:
         self._field, self._axes, self.shape = field, axes, tuple[int, ...]()
         self._moments: Moments | None = None
+        self._kept: tuple[int, ...] = ()
         is_few = field.kind in ("bytes", "object") or field.dtype.kind in "biu" or not field.row_shape
         self._counts = ValueCounts() if is_few and field.kind != "ragged" else None
 
@@ -334,6 +363,8 @@ class _Watched:
     def _add_array(self, values: NDArray[Any]) -> None:
         if self._counts is not None:
             self._counts.add(values)
+        # Of pictures the axes are as the user counts them: their number is known only here.
+        self._axes = tuple(axis - (values.ndim - 1) * (axis >= 0) for axis in self._axes)
         moved = np.moveaxis(values, self._axes, range(-len(self._axes), 0)) if self._axes else values
         kept = moved.shape[moved.ndim - len(self._axes) :]
         if self._moments is None:
@@ -342,12 +373,25 @@ class _Watched:
                 values.shape[axis] if axis in self._axes else 1 for axis in range(min(self._axes, default=0), 0)
             )
             self._kept = kept
-        elif kept != self._kept:
+        self._check_alike(kept)
+        self._moments.add(moved.reshape(-1, math.prod(kept)))
+
+    def _check_alike(self, kept: tuple[int, ...]) -> None:
+        if kept != self._kept:
             raise OptionError(
                 f"statistics: field {self._field.name!r} has samples of {self._kept} and of {kept} along "
                 f"axis={self._axes}; leave axis= out for it"
             )
-        self._moments.add(moved.reshape(-1, math.prod(kept)))
+
+    def merge(self, other: _Watched) -> None:
+        """Add what another one saw."""
+        if self._counts is not None and other._counts is not None:
+            self._counts.merge(other._counts)
+        if self._moments is None:
+            self._moments, self.shape, self._kept = other._moments, other.shape, other._kept
+        elif other._moments is not None:
+            self._check_alike(other._kept)
+            self._moments.merge(other._moments)
 
     def found(self, name: str, samples: int) -> FieldStatistics:
         """Give what was seen."""

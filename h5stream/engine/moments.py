@@ -73,27 +73,42 @@ class Moments:
             self._add_whole(rows)
             self._see(rows.min(axis=0), rows.max(axis=0))
             return
-        shift, count = self._shift(rows[0, : self.channels], rows), np.full(rows.shape[1], len(rows))
+        shift, lanes = self._shift(rows[0, : self.channels], rows), rows.shape[1] // self.channels
+        count: Any = len(rows) * lanes
         sums, squares, least, most = _moments(rows, shift)
         if not (np.isfinite(sums).all() and np.isfinite(squares).all()):
             finite = np.isfinite(rows)
             self.nan += self._of_channels(np.isnan(rows).sum(axis=0))
             self.inf += self._of_channels(np.isinf(rows).sum(axis=0))
-            count = finite.sum(axis=0)
+            count = self._of_channels(finite.sum(axis=0))
             shift = self._shift(self._first_finite(rows, finite), rows)
             sums, squares, *_ = _moments(np.where(finite, rows, shift), shift)
             least, most = np.where(finite, rows, np.inf).min(axis=0), np.where(finite, rows, -np.inf).max(axis=0)
-        count_of, sums_of, squares_of = (self._of_channels(each) for each in (count, sums, squares))
-        self._merge(count_of, sums_of, squares_of, shift[: self.channels])
+        sums, squares = self._of_channels(sums), self._of_channels(squares)
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+            mean, spread = sums / count, np.maximum(squares - sums * sums / count, 0)
+        self._join(count, shift[: self.channels], mean, spread)
         self._see(least, most)
 
-    def _merge(self, count: Any, sums: Any, squares: Any, shift: Any) -> None:
-        """Merge numbers given by their distances from a shift."""
+    def merge(self, other: Moments) -> None:
+        """Add the numbers that another one saw, of as many channels."""
+        if other.least is None or other.most is None:
+            return
+        self.nan, self.inf = self.nan + other.nan, self.inf + other.inf
+        if self.is_whole:
+            self.count = self.count + other.count
+            self._sum = [a + b for a, b in zip(self._sum, other._sum, strict=True)]
+            self._squares = [a + b for a, b in zip(self._squares, other._squares, strict=True)]
+        else:
+            self._join(other.count, other._base, other._mean, other._spread)
+        self._see(other.least, other.most)
+
+    def _join(self, count: Any, base: Any, mean: Any, spread: Any) -> None:
+        """Join numbers whose mean is given by its distance from a base."""
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             some, total = count > 0, self.count + count
-            self._base = np.where(self.count > 0, self._base, shift)
-            mean = (shift - self._base) + sums / count
-            spread = np.maximum(squares - sums * sums / count, 0)
+            self._base = np.where(self.count > 0, self._base, base)
+            mean = (base - self._base) + mean
             apart = mean - self._mean
             merged = self._mean + apart * (count / total)
             self._spread = np.where(
@@ -187,12 +202,38 @@ class ValueCounts:
             self.counts.update(values)
         else:
             flat = values.reshape(-1)
+            if (few := _of_a_short_range(flat)) is not None:
+                self.counts.update(few)
+                self._stop_at_many()
+                return
             if len(np.unique(flat[:: max(1, len(flat) // PROBED)][:PROBED])) > MOST_VALUES:
                 self.counts = None
                 return
             self.counts.update(dict(zip(*_counted(flat), strict=True)))
-        if len(self.counts) > MOST_VALUES:
+        self._stop_at_many()
+
+    def merge(self, other: ValueCounts) -> None:
+        """Add what another one counted."""
+        if self.counts is None or other.counts is None:
             self.counts = None
+            return
+        self.counts.update(other.counts)
+        self._stop_at_many()
+
+    def _stop_at_many(self) -> None:
+        if self.counts is not None and len(self.counts) > MOST_VALUES:
+            self.counts = None
+
+
+def _of_a_short_range(flat: NDArray[Any]) -> dict[int, int] | None:
+    """Count whole numbers that lie close to one another: a sixth of the time of finding which there are."""
+    if flat.dtype.kind not in "iu" or flat.dtype.itemsize == 1:
+        return None
+    low, high = int(flat.min()), int(flat.max())
+    if high - low >= PROBED:
+        return None
+    counts = np.bincount((flat - flat.dtype.type(low)).astype(np.intp))
+    return {low + int(k): int(counts[k]) for k in np.flatnonzero(counts)}
 
 
 def _counted(flat: NDArray[Any]) -> tuple[list[Any], list[int]]:

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from torch.utils.data._utils import collate as torch_collate
 from torch.utils.data._utils import worker as torch_worker
 
+from h5stream.compiled.copying import copy_past_cache
 from h5stream.engine.assemble import Assembler
 from h5stream.engine.batches import ReadyBatch
 from h5stream.engine.slots import Slot, SlotFormat
@@ -285,11 +286,20 @@ KEPT_NBYTES = 4096
 """Bytes from which a tensor of a result is copied to its place in the batch at once."""
 
 
+class _Places:
+    """Where each sample's tensor goes, all like the first one; what is asked for each is looked up once."""
+
+    def __init__(self, whole: torch.Tensor, first: torch.Tensor) -> None:
+        self.whole, self.each = whole, whole.unbind(0)
+        self.dtype, self.shape, self.nbytes = first.dtype, first.shape, first.nbytes
+        self.address = whole.data_ptr()
+
+
 class Collating:
     """Collates a batch as torch's ``default_collate``, tensors straight into memory of the batch.
 
     Large ones are copied there as soon as a sample has come: they are in the processor's cache then, and the next
-    sample's can have their memory.
+    sample's can have their memory. Past the cache, where they lie as they are to: it keeps what the function works on.
 
     Parameters
     ----------
@@ -301,7 +311,7 @@ class Collating:
 
     def __init__(self, count: int, take: Callable[[int], torch.Tensor]) -> None:
         self._count, self._take = count, take
-        self._places: list[tuple[torch.Tensor, tuple[torch.Tensor, ...]]] = []  # of each large tensor of a sample
+        self._places: list[_Places] = []  # of each large tensor of a sample
         self._come = -1
         self._next = 0
 
@@ -329,13 +339,16 @@ class Collating:
             return tensor
         number, self._next = self._next, self._next + 1
         if number == len(self._places) and self._come == 0:
-            whole = self._new(tensor)
-            self._places.append((whole, whole.unbind(0)))
+            self._places.append(_Places(self._new(tensor), tensor))
         if number >= len(self._places):
             return tensor
-        place = self._places[number][1][self._come]
-        if place.dtype != tensor.dtype or place.shape != tensor.shape:
+        places = self._places[number]
+        if tensor.dtype is not places.dtype or tensor.shape != places.shape:
             return tensor
+        place = places.each[self._come]
+        if tensor.is_contiguous():
+            copy_past_cache(places.address + self._come * places.nbytes, tensor.data_ptr(), places.nbytes)
+            return place
         return place.copy_(tensor)
 
     def _new(self, like: torch.Tensor) -> torch.Tensor:
@@ -349,9 +362,10 @@ class Collating:
 
     def _stacked(self, tensors: Sequence[torch.Tensor], **_: Any) -> torch.Tensor:
         first = tensors[0]
-        for whole, places in self._places:
-            if first is places[0] and len(tensors) == len(places) and all(map(operator.is_, tensors, places)):
-                return whole
+        for places in self._places:
+            each = places.each
+            if first is each[0] and len(tensors) == len(each) and all(map(operator.is_, tensors, each)):
+                return places.whole
         kind = first.dtype, first.shape
         is_alike = all(_is_plain(t) and (t.dtype, t.shape) == kind for t in tensors)
         if len(tensors) != self._count or not first.numel() or not is_alike:
@@ -363,8 +377,8 @@ class Collating:
 def _is_plain(tensor: Any) -> bool:
     return (
         isinstance(tensor, torch.Tensor)
-        and tensor.device.type == "cpu"
-        and tensor.layout == torch.strided
+        and tensor.is_cpu
+        and tensor.layout is torch.strided
         and not tensor.is_nested
         and not tensor.requires_grad
         and not tensor.is_quantized
