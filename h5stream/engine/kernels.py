@@ -118,13 +118,6 @@ def _scatter(source, source_stride, segments, in_rows, batch, within, slots, fie
 
 
 @jit
-def copy_past_cache(target, source, nbytes):
-    """Copy bytes from a core's cache to memory that is not read soon."""
-    _copy_run(target, source, nbytes)
-    fence()
-
-
-@jit
 def scatter(source, source_stride, segments, in_rows, batch, within, slots, field_offset, row_nbytes):
     """Copy rows of a decoded chunk to their places.
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from h5stream.engine import kernels
+from h5stream.compiled.copying import copy_past_cache
 from h5stream.engine.counters import clock
 from h5stream.engine.plan import Placement, cut_by
 from h5stream.engine.slots import SlotFormat, address_of
@@ -81,7 +81,7 @@ class EncodedTask(LandingTask):
                 at = int(destination.slots[batch]) + destination.format.offsets[field] + within * nbytes
                 memory = tools.scratch.buffer("image", nbytes)
                 image = self._decoded(row, data, memory.view(self.layout.dtype).reshape(self.layout.row_shape), tools)
-                kernels.copy_past_cache(at, address_of(memory), nbytes)
+                copy_past_cache(at, address_of(memory), nbytes)
             tools.tally.decoded(since, image.nbytes)
 
     def _decoded(self, row: int, data: Bytes, out: Any, tools: Tools) -> NDArray[Any]:
