@@ -453,3 +453,25 @@ def test_objects_that_cannot_be_filled_are_not_left_out(tmp_path):
             errors.FieldNotFoundError, match=r"'2/y'.*missing='fill' fills datasets of objects that are"
         ):
             H5Dataset(tmp_path / "a.h5", fields, samples=Objects("*", missing="fill"))
+
+
+@pytest.mark.usefixtures("opened_both_ways")
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_values_of_variable_length_have_their_own_byte_order_in_objects(tmp_path, order):
+    items = np.array([1, 2], f"{order}i4")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for k in range(3):
+            some, dtype = np.empty(1, object), h5py.vlen_dtype(items.dtype)
+            some[0] = items * k
+            file.create_dataset(f"{k}/one", (), dtype)[()] = items * k
+            file.create_dataset(f"{k}/some", (1,), dtype)[0] = items * k
+            file[f"{k}"].attrs.create("some", some, dtype=dtype)
+    batch = H5Dataset(tmp_path / "a.h5", ["one", "some", "@some"], samples=Objects("*"))[:]
+    assert batch[0].tolist() == [[0, 0], [1, 2], [2, 4]]
+    assert [[one.tolist() for one in each] for each in batch[1]] == [[[0, 0]], [[1, 2]], [[2, 4]]]
+    assert [[one.tolist() for one in each] for each in batch[2]] == [[[0, 0]], [[1, 2]], [[2, 4]]]
+    with h5py.File(tmp_path / "a.h5", "r+") as file:
+        del file["2/one"]
+        file.create_dataset("2/one", (), h5py.vlen_dtype(items.dtype))[()] = items[:1]
+    with pytest.raises(errors.FieldLengthError, match=r"'2/one' is int32 \(1,\), and that of the first"):
+        H5Dataset(tmp_path / "a.h5", "one", samples=Objects("*"))

@@ -30,6 +30,7 @@ from h5stream.storage.external import Guard
 from h5stream.storage.fields import split_member
 from h5stream.storage.handles import open_file
 from h5stream.storage.nearest import did_you_mean
+from h5stream.storage.values import in_stored_byte_order
 
 _log = logging.getLogger("h5stream")
 
@@ -458,7 +459,7 @@ def once_of(file: Any, name: str, path: str, guard: Guard) -> Any:
     where, at, attribute = name.rpartition("@")
     if not at or (name in file and isinstance(file[name], h5py.Dataset)):
         dataset, _, member = find_dataset(file, name, path, guard)
-        values = dataset[()]
+        values = in_stored_byte_order(dataset[()], dataset.dtype)
         for part in member:
             values = values[part]
         return values
@@ -473,4 +474,4 @@ def once_of(file: Any, name: str, path: str, guard: Guard) -> Any:
             field=name,
             file=path,
         )
-    return owner.attrs[attribute]
+    return in_stored_byte_order(owner.attrs[attribute], owner.attrs.get_id(attribute).dtype)

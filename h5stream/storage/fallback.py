@@ -21,6 +21,7 @@ from h5stream.storage.images import MOST_NBYTES
 from h5stream.storage.layout import DatasetPart, SampleLayout
 from h5stream.storage.many_files import FilesIdentity
 from h5stream.storage.rowbox import columns_of
+from h5stream.storage.values import in_stored_byte_order
 
 _log = logging.getLogger("h5stream")
 
@@ -86,7 +87,7 @@ class H5pyReader:
         SourceChangedError
             If the file is not the one that was opened.
         """
-        data = self._read(part, (first,), lambda dataset: dataset[first : first + count])
+        data = self._read(part, (first,), lambda dataset: in_stored_byte_order(dataset[first : first + count]))
         rows: NDArray[Any] = columns_of(data, part.columns)
         return rows
 
@@ -117,7 +118,7 @@ class H5pyReader:
             As for `rows`.
         """
         where = tuple(slice(first, first + some) for first, some in zip(start, count, strict=True))
-        box: NDArray[Any] = self._read(part, start, lambda dataset: dataset[where])
+        box: NDArray[Any] = self._read(part, start, lambda dataset: in_stored_byte_order(dataset[where]))
         return box
 
     def chunk(self, part: DatasetPart, number: int) -> NDArray[np.uint8]:

@@ -181,5 +181,5 @@ def base_of(dataset: Any) -> tuple[np.dtype[Any] | None, bool]:
 
 def _is_plain(base: np.dtype[Any]) -> bool:
     members = [base[name] for name in base.names] if base.names else [base]
-    # In the other byte order h5py 3.16 gives them with their bytes the wrong way round: whatever it does is its own.
+    # Numbers of the other byte order are for h5py: what `ragged=` makes of the heap's bytes is not swapped.
     return all(each.kind in "biufc" and each.isnative for each in members)

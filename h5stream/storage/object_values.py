@@ -138,9 +138,10 @@ def _asked(raw: RawFile, name: str) -> tuple[int, int]:
     opened = h5py.h5d.open(raw.file.id, name.encode("utf-8", "surrogateescape"))
     dtype, shape = opened.dtype, opened.shape
     if elements.bytes_leaf(dtype) is None or len(shape) > 1 or (shape and dtype.itemsize > 1):
+        said = "of variable length" if dtype.kind == "O" else dtype
         raise UnsupportedFieldError(
-            f"{raw.file.filename!r}: {name!r} is {dtype} {shape}: decode= takes objects that are bytes: uint8, or "
-            "one opaque value (np.void)",
+            f"{raw.file.filename!r}: {name!r} is {said} {shape}: decode= takes objects that are bytes: uint8, or "
+            "one opaque value (np.void); values of variable length are taken as rows of one dataset",
             field=name,
             file=raw.file.filename,
         )

@@ -35,6 +35,7 @@ from h5stream.storage.object_rows import object_rows
 from h5stream.storage.object_values import part_of_bytes
 from h5stream.storage.places import OpenFile
 from h5stream.storage.rowbox import column_pieces
+from h5stream.storage.values import in_stored_byte_order
 from h5stream.storage.whereabouts import RawFile
 
 Ints = NDArray[np.int64]
@@ -585,7 +586,7 @@ def _values(raw: RawFile, names: Sequence[str], given: Any, known: dict[str, Int
         headers = raw.headers(addresses, (attribute,) if attribute else ())
         stored = stored_type(raw.file, given.inside(names[0]).name, is_attribute)
         address, there = values_in(headers, attribute, stored, value)
-        if there.any():
+        if there.any() and stored.kind != "O":
             some = np.flatnonzero(there)
             read = raw.read_each(address[some], stored.itemsize * value.size).view(stored)
             values[some], left = read.reshape(len(some), *value.shape), np.flatnonzero(~there)
@@ -602,9 +603,10 @@ def check_like_first(one: Any, value: Any, name: str, path: str) -> None:
     if not isinstance(value, np.ndarray):
         return
     one = np.asarray(one)
-    if (one.shape, one.dtype.newbyteorder("=")) != (value.shape, value.dtype):
+    dtype = one.dtype.newbyteorder("=")
+    if (one.shape, dtype) != (value.shape, value.dtype):
         raise FieldLengthError(
-            f"{path!r}: {name!r} is {one.dtype} {one.shape}, and that of the first object {value.dtype} {value.shape}; "
+            f"{path!r}: {name!r} is {dtype} {one.shape}, and that of the first object {value.dtype} {value.shape}; "
             "samples=Objects(...) are alike",
             field=name,
             file=path,
@@ -645,6 +647,9 @@ def value_of(file: Any, name: str, is_attribute: bool) -> Any:
                 opened.read(h5py.h5s.ALL, h5py.h5s.ALL, numbers)
             return numbers
         value = file[owner.strip("/") or "/"].attrs[attribute] if is_attribute else file[name][()]
+        value = in_stored_byte_order(value, opened.dtype)
+        if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":  # one value of variable length
+            return value
     except KeyError as error:
         there = (
             f"{owner.strip('/') or 'the file'!r} has no attribute {attribute!r}."

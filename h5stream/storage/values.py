@@ -48,14 +48,17 @@ def same(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
-def in_stored_byte_order(values: Any) -> Any:
+def in_stored_byte_order(values: Any, dtype: Any = None) -> Any:
     """Return sequences that h5py has read without swapping their bytes as numbers of the byte order that they have.
 
-    h5py 3.16 gives sequences of variable length of foreign byte order as if they were native.
+    h5py 3.16 gives sequences of variable length of foreign byte order as if they were native. `dtype` is that of the
+    dataset or attribute, where `values` may be a single sequence.
     """
-    base = h5py.check_vlen_dtype(values.dtype)
-    if not isinstance(base, np.dtype):
+    base = h5py.check_vlen_dtype(values.dtype if dtype is None else dtype)
+    if not isinstance(base, np.dtype) or base.isnative or not isinstance(values, np.ndarray):
         return values
+    if values.dtype.kind != "O":
+        return values.view(base)
     out = values.copy()
     for where in np.ndindex(values.shape):
         out[where] = values[where].view(base)

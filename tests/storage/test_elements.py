@@ -181,7 +181,13 @@ def test_sequences_are_tensors_of_their_own_length(tmp_path, base, shape):
     with h5py.File(path, "r+") as file:
         for k, where in enumerate(np.ndindex(*shape)):
             file["x"][where] = np.arange(k, dtype="i4").astype(base)
-    dataset = assert_like_h5py(path, access="h5py" if base[0] == ">" else "heap")
+    if base[0] == ">":  # h5py 3.16 gives these with their bytes the wrong way round
+        dataset = H5Dataset(path)
+        assert access_of(dataset)[0] == "h5py"
+        values = [one for row in dataset[:] for one in (row if len(shape) > 1 else [row])]
+        assert [one.tolist() for one in values] == [[*range(k)] for k in range(len(values))]
+    else:
+        dataset = assert_like_h5py(path, access="heap")
     last = dataset[3] if len(shape) == 1 else dataset[3][-1]
     assert isinstance(last, torch.Tensor)
 
