@@ -51,6 +51,12 @@ def open_batches(run):
     return len(run._open)
 
 
+def batches_to_arrange(run):
+    """Give the batches whose ragged rows a reader arranges, or would next."""
+    under_way = [batch for batch in run._open._open.values() if batch.arranging is not None]
+    return under_way or [run._open.to_arrange(room=99)]
+
+
 def feed_of(stream):
     """Give the feed of a device behind an iterator, if there is one."""
     return getattr(stream._stream, "_feed", None)

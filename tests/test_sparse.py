@@ -6,6 +6,8 @@ import pytest
 from amounts import examples
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from inner import batches_to_arrange, change_of, run_of
+from making import flip_byte
 
 from h5stream import Field, H5Dataset, H5StreamLoader, SampleNumber, errors
 
@@ -208,6 +210,23 @@ def test_columns_that_a_matrix_does_not_have_are_told_before_torch_reads_them(tm
         loader = H5StreamLoader(tmp_path / "a.h5", 40, fields=Field("X", ragged="packed"))
         with loader, pytest.raises(errors.SourceError, match=f"column {wrong:,}, counted from 0"):
             next(iter(loader))
+
+
+def test_a_batch_that_failed_is_not_laid_dense_of_what_it_lacks(tmp_path):
+    """Else what stood in place of the columns was told as the error, and not the chunk."""
+    path = tmp_path / "a.h5"
+    write(path, some_matrix(100, 30), options={"compression": "gzip", "chunks": (50,)})
+    with h5py.File(path) as file:
+        chunk = file["X/indices"].id.get_chunk_info(2)
+    flip_byte(path, chunk.byte_offset + chunk.size // 2)
+    with H5StreamLoader(path, 100, fields=Field("X", ragged="dense"), num_workers=1) as loader:
+        iterator = iter(loader)
+        run = run_of(iterator)
+        with change_of(run):
+            change_of(run).wait_for(lambda: run.ready)
+            assert batches_to_arrange(run) == [None]
+        with pytest.raises(errors.CorruptChunkError, match="indices"):
+            next(iterator)
 
 
 def test_chunks_that_rows_cut_are_decoded_hardly_more_than_once(tmp_path):

@@ -9,6 +9,7 @@ import torch
 from amounts import examples
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from making import flip_byte
 
 from h5stream import Field, H5Dataset, H5StreamLoader, SampleNumber, errors
 from h5stream.storage.layout import HEAP
@@ -200,6 +201,20 @@ def test_what_is_said_wrongly_is_told(tmp_path, field, says):
         file.create_dataset("rows", (3, 2), dtype=h5py.vlen_dtype("f4"))
     with pytest.raises(errors.H5StreamError, match=says):
         H5Dataset(tmp_path / "a.h5", [field, "y"])
+
+
+@pytest.mark.parametrize("field", [Field("v", ragged="packed"), Field("v", decode="png")])
+def test_a_damaged_chunk_of_places_is_named_where_no_value_can_be_had(tmp_path, field):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        values = np.empty(60, object)
+        values[:] = [np.arange(k % 7, dtype="u1") for k in range(60)]
+        file.create_dataset("v", data=values, dtype=h5py.vlen_dtype("u1"), chunks=(20,), compression="gzip")
+        chunk = file["v"].id.get_chunk_info(1)
+    flip_byte(path, chunk.byte_offset + chunk.size // 2)
+    with pytest.raises(errors.CorruptChunkError, match=r"'v': .*chunk \(20,\) at byte \d+: gzip") as found:
+        H5Dataset(path, field)
+    assert (found.value.file, found.value.field, found.value.chunk) == (str(path), "v", (20,))
 
 
 def test_damaged_heaps_are_what_h5py_says_of_them(tmp_path):

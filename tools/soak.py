@@ -30,6 +30,7 @@ import sys
 import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,7 +63,7 @@ from h5stream import (
     SourceNumber,
     SparseRows,
 )
-from h5stream.errors import CorruptChunkError, OptionError
+from h5stream.errors import CorruptChunkError, OptionError, WeakShuffleWarning
 
 SAMPLES = 40
 """Measurements in a run; each is the sum of all rounds since the last, so more tell no more."""
@@ -690,6 +691,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     logging.getLogger("h5stream").setLevel(logging.ERROR)  # damaged chunks are warned of, as they should be
+    warnings.simplefilter("ignore", WeakShuffleWarning)  # and small windows; warnings that are shown are remembered
+    os.environ["H5STREAM_CATALOGUE"] = "0"  # else the user's cache folder gets an entry of each file of many objects
     done, samples = soak(arguments.minutes, arguments.seed)
     missing = {f"{kind} {what}" for kind in KINDS for what in ("whole", "aborted", "resumed", "damaged")} - set(done)
     failures = [f"grown: {one}" for one in grown(samples)] + [f"never {what}: run longer" for what in sorted(missing)]

@@ -392,10 +392,11 @@ class OpenBatches:
         """Give one of the next batches whose ragged rows are to be arranged.
 
         What that takes counts as other open batches, of which there may be so many more. What takes more is arranged
-        when it is handed over, so that few such batches are in memory.
+        when it is handed over, so that few such batches are in memory. Of a batch that failed not all rows came: what
+        stands in their place would be a second error, which says something else.
         """
-        number = self.next
-        while self._has_ragged and number < self.next + ARRANGED_AHEAD:
+        number, end = self.next, min(self._error_at, default=self.next + ARRANGED_AHEAD)
+        while self._has_ragged and number < min(end, self.next + ARRANGED_AHEAD):
             batch = self._open.get(number)
             if batch is None or batch.missing:
                 return None

@@ -10,7 +10,14 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.errors import FieldLengthError, FieldNotFoundError, OptionError, UnsupportedFieldError
+from h5stream.errors import (
+    CorruptChunkError,
+    FieldLengthError,
+    FieldNotFoundError,
+    H5StreamError,
+    OptionError,
+    UnsupportedFieldError,
+)
 from h5stream.samples.box_space import Along
 from h5stream.samples.columns import Given, Padding, Values
 from h5stream.samples.objects import Objects
@@ -163,6 +170,7 @@ class FieldReader:
                 layout.name,
                 f"field {layout.name!r}: decode= takes bytes that h5stream reads without libhdf5, not these: "
                 f"{part.reason}",
+                part,
             )
         name = self._image_rows.get(part.targets[0].field)
         if not name:
@@ -377,6 +385,7 @@ class FieldReader:
                 field.name,
                 f"field {field.name!r}, {why}: ragged= takes one value a row, of numbers, that h5stream reads without "
                 "libhdf5; without it each sample is a list",
+                part,
             )
         known.add_values(part)
         lengths[field.name] = part.rows
@@ -541,9 +550,13 @@ class FieldReader:
                 "of HDF5's own type, for instance, as int64",
             ) from error
 
-    def _refusal(self, name: str, why: str) -> UnsupportedFieldError:
-        """Give the error for a field of this file that cannot be had."""
-        return UnsupportedFieldError(f"{self.identity.path!r}: {why}", field=name, file=self.identity.path)
+    def _refusal(self, name: str, why: str, part: DatasetPart | None = None) -> H5StreamError:
+        """Give the error for a field of this file that cannot be had, at all or because a chunk is damaged."""
+        path = self.identity.path
+        if part is not None and part.damaged is not None:
+            says = f"{path!r}: field {name!r}: {part.reason}"
+            return CorruptChunkError(says, file=path, field=name, chunk=part.damaged)
+        return UnsupportedFieldError(f"{path!r}: {why}", field=name, file=path)
 
     # --- fields -------------------------------------------------------------------------------------
 

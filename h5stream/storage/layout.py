@@ -209,6 +209,8 @@ class DatasetPart:
         Where its values lie, if they are of variable length.
     lengths : ndarray of int64 or None
         Of rows that are images filled up to one length, the bytes of each.
+    damaged : tuple of int or None
+        The first element of a chunk that does not decode, which was to say where values of variable length lie.
     """
 
     file: int
@@ -234,6 +236,7 @@ class DatasetPart:
     behind: tuple[int, ...] = ()
     heap: HeapValues | None = None
     lengths: NDArray[np.int64] | None = None
+    damaged: tuple[int, ...] | None = None
 
     @property
     def leads_on(self) -> bool:

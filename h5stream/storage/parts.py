@@ -9,7 +9,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.errors import H5StreamError, MissingFilterError
+from h5stream.errors import CorruptChunkError, H5StreamError, MissingFilterError
 from h5stream.samples.box_space import Along
 from h5stream.storage import elements, filters
 from h5stream.storage.check import compact_offset, decode_stored, fill_element, why_not_decoded_here
@@ -123,7 +123,9 @@ class PartReader:
         try:
             raw = _all_elements(place, stored)
         except (H5StreamError, DecodeError) as error:
-            return replace(through_h5py, reason=f"{VARIABLE_LENGTH}; where its values lie cannot be read: {error}")
+            reason = f"{VARIABLE_LENGTH}; where its values lie cannot be read: {error}"
+            damaged = error.chunk if isinstance(error, CorruptChunkError) else None
+            return replace(through_h5py, reason=reason, damaged=damaged)
         if raw is None:
             return replace(through_h5py, reason=f"{VARIABLE_LENGTH}; with a fill value of its own")
         heap = values_of(raw, superblock, base, place.dataset.shape[0], is_text=is_text)
@@ -269,7 +271,10 @@ def _all_elements(place: Place, stored: DatasetPart) -> NDArray[np.uint8] | None
         low = index.coordinates(number)
         where = tuple(slice(a, a + n) for a, n in zip(low, index.chunk_shape, strict=True))
         inside = tuple(slice(0, n - a) for a, n in zip(low, index.shape, strict=True))
-        chunk = decode_stored(stored, place.identity, place=entry)
+        try:
+            chunk = decode_stored(stored, place.identity, place=entry)
+        except DecodeError as error:
+            raise CorruptChunkError(f"chunk {low} at byte {index.offset[entry]}: {error}", chunk=low) from error
         shape = (-1, *index.chunk_shape[1:], nbytes)  # of contiguous data the last block is shorter
         found[where] = chunk.reshape(shape)[inside]
     return found.reshape(-1)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import collections
 import ctypes
 import dataclasses
 import itertools
 import logging
 import os
+import random
 import sys
 import threading
 import time
 
+import numpy as np
 import pytest
 
 from tools import soak
@@ -94,26 +95,47 @@ def test_rounds_that_leak_fail(monkeypatch):
             libc.free(block)
             thread.join()
             os.close(descriptor)
-    assert done == collections.Counter(leaked=60)
+    assert done.total() == 60
+    assert {what.split()[1] for what in done} == {"leaked"}
     found = " ".join(soak.grown(measured))
     for words, _ in soak.SLACK.values():
         assert words in found
 
 
 def test_rounds_do_what_they_are_for(monkeypatch):
-    """Resumes go on in the middle of an epoch, and files are damaged where a checksum tells."""
+    """Resumes go on in the middle of an epoch, and files are damaged where a checksum tells, of every kind."""
     monkeypatch.setattr(soak, "SAMPLES", 12)
-    done, measured = run(rounds=60)
-    assert done.total() == 60
-    assert {"whole", "aborted", "resumed", "damaged"} <= set(done)
+    done, measured = run(rounds=100)
+    assert done.total() == 100
+    kinds, acts = ({what.split()[k] for what in done} for k in (0, 1))
+    assert kinds == set(soak.KINDS)
+    assert {"whole", "aborted", "resumed", "damaged"} <= acts
     assert len(measured) == soak.SAMPLES
     assert soak.grown([one for one in measured if one.elapsed_s > 20]) == []
 
 
-def test_a_wrong_byte_ends_the_run(monkeypatch):
-    monkeypatch.setattr(soak.Round, "check", lambda self, batch: [0, 0])
-    with pytest.raises(AssertionError, match="rows lost or repeated"):
-        run(soak.Round.whole_epochs)
+def never(k, sample):
+    return b"wrong"
+
+
+@pytest.mark.parametrize("kind", soak.KINDS)
+def test_a_wrong_value_of_any_field_ends_the_run(tmp_path, monkeypatch, kind):
+    """What is held to have been written is changed, one field at a time."""
+    monkeypatch.setattr(soak, "PROCESS_SHARE", 0)
+    one = soak.Round(tmp_path, random.Random(5), kind)
+    assert one.whole_epochs() == "whole"
+    for name, held in dict(one.kind.held).items():
+        wrong = [b"wrong"] * one.kind.count
+        one.kind.held[name] = ~held if isinstance(held, np.ndarray) else wrong if isinstance(held, list) else never
+        with pytest.raises(AssertionError, match=f"wrong bytes of '{name}'"):
+            one.whole_epochs()
+        one.kind.held[name] = held
+
+
+def test_a_sample_that_comes_twice_ends_the_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(soak.Round, "check", lambda self, batch: [(0,), (0,)])
+    with pytest.raises(AssertionError, match="lost or repeated"):
+        soak.Round(tmp_path, random.Random(0), "rows").whole_epochs()
 
 
 def test_the_exit_status_tells(monkeypatch, capsys):
@@ -122,4 +144,4 @@ def test_the_exit_status_tells(monkeypatch, capsys):
     monkeypatch.setattr(time, "monotonic", lambda: float(next(ticks)))
     monkeypatch.setattr(soak.soak, "__defaults__", ((soak.Round.abort,), time.monotonic))
     assert soak.main() == 1
-    assert "never resumed: run longer" in capsys.readouterr().out
+    assert "never rows resumed: run longer" in capsys.readouterr().out
