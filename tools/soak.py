@@ -156,7 +156,9 @@ def _drawn(file: h5py.File, rng: random.Random) -> Kind:
     rows = rng.randint(20, 5000)
     x, label = stored(file, "x", numbers_of(rng, rows, 3), rng), np.arange(rows) % 5
     file["label"], file["weight"] = label, np.arange(1.0, rows + 1)
-    options = rng.choice([{"weights": "weight"}, {"balance": "label"}, {"balance": label, "replacement": False}, {}])
+    options: dict[str, Any] = rng.choice(
+        [{"weights": "weight"}, {"balance": "label"}, {"balance": label, "replacement": False}, {}]
+    )
     per_epoch = rng.choice([rows // 2, rows]) if len(options) < 2 else rows // 5 * 5
     options = {**options, "samples_per_epoch": per_epoch}
     return Kind(count=per_epoch, fields={"x": "x"}, held={"x": x}, options=options, is_drawn=True)
@@ -168,7 +170,9 @@ def _mixture(file: h5py.File, rng: random.Random) -> Kind:
     shares, stop = [rng.random() + 0.1 for _ in sizes], rng.choice(["first", "all"])
 
     def mixed() -> H5Dataset:
-        fields = [{"x": f"{k}/x", "source": SourceNumber(), "number": SampleNumber()} for k in range(len(sizes))]
+        fields: list[dict[str, Any]] = [
+            {"x": f"{k}/x", "source": SourceNumber(), "number": SampleNumber()} for k in range(len(sizes))
+        ]
         parts = {str(k): H5Dataset(path, one) for k, one in enumerate(fields)}
         return Mixture(parts, shares, stop=stop)
 
@@ -180,7 +184,7 @@ def _sequences(file: h5py.File, rng: random.Random) -> Kind:
     lengths = [rng.randint(12, 80) for _ in range(rng.randint(1, 30))]
     edges, rows = np.append(0, np.cumsum(lengths)), sum(lengths)
     x, pad, stride = numbers_of(rng, rows, 3), rng.choice([None, "edge", "zeros", PAD]), rng.randint(1, 3)
-    of = rng.choice([Bounds("bounds"), Lengths("lengths"), Ids("ids"), Ends("ends"), "group*"])
+    of: Any = rng.choice([Bounds("bounds"), Lengths("lengths"), Ids("ids"), Ends("ends"), "group*"])
     if of == "group*":
         for k, rows_of in enumerate(np.split(x, edges[1:-1])):
             stored(file, f"group{k}/x", rows_of, rng)
@@ -191,7 +195,7 @@ def _sequences(file: h5py.File, rng: random.Random) -> Kind:
     steps, length = sorted(rng.sample(range(-4, 5), 3)), rng.randint(1, 6)
     first, last = min(steps[0], 0), max(steps[-1], length - 1)
     anchors: list[int] = []
-    segments = []
+    segments: list[Any] = []
     for k, (low, high) in enumerate(itertools.pairwise(edges.tolist())):
         found = range(low, high, stride) if pad is not None else range(low - first, high - last, stride)
         anchors, segments = [*anchors, *found], segments + [k] * len(found)
@@ -233,6 +237,7 @@ def _ragged(file: h5py.File, rng: random.Random) -> Kind:
     x = np.split(tokens, edges[1:-1])
 
     def cropped(k: int, sample: dict[str, Any]) -> Any:
+        assert crop is not None
         length = min(crop.length, lengths[k])
         begin = min(max(0, sample["tokens"][0] - 10 - edges[k]), lengths[k] - length) if length else 0
         return x[k][begin : begin + length]
@@ -299,7 +304,7 @@ def _images(file: h5py.File, rng: random.Random) -> Kind:
     count, unlike = rng.randint(2, 150), rng.random() < 0.5
     shapes = [(5 + k % 3 * unlike, 6, 3) for k in range(count)]
     images = [numbers_of(rng, *shape).astype("u1") for shape in shapes]
-    encoded, values = [imagecodecs.png_encode(image) for image in images], np.empty(count, object)
+    encoded, values = [bytes(imagecodecs.png_encode(image)) for image in images], np.empty(count, object)
     values[:] = [np.frombuffer(one, "u1") for one in encoded]
     stored(file, "image", values, rng, dtype=h5py.vlen_dtype("u1"))
     fields = {"image": Field("image", decode=rng.choice(["png", "auto"]), ragged="list" if unlike else None)}
