@@ -200,7 +200,8 @@ class H5Dataset(Dataset[Any]):
     def __repr__(self) -> str:
         names = ", ".join(self.layout.shape.keys)
         what, space = "rows" if self.layout.space is None else "samples", self.layout.space
-        short = f"; {space.left_out:,} segment(s) that have no sample left out" if space and space.left_out else ""
+        why = "segment(s) or object(s) that give no sample left out"
+        short = f"; {space.left_out:,} {why}" if space and space.left_out else ""
         short += f"; {self.layout.asked:,} object(s) were asked of HDF5" if self.layout.asked else ""
         return f"H5Dataset({len(self):,} {what} of {names}; {len(self.layout.file_sizes)} file(s){short})"
 

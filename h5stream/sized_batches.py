@@ -18,6 +18,7 @@ from h5stream.order.permutation import permutation
 from h5stream.order.sized import cut_by_rows, most_samples
 from h5stream.settings import whole_number
 from h5stream.storage.layout import SampleLayout
+from h5stream.storage.sparse import SparseEntry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -116,9 +117,12 @@ def _field(layout: SampleLayout, name: str | None, option: str) -> int:
     if name is None:
         # The first of those that have most.
         return max(ragged, key=lambda number: int(np.asarray(ragged[number].counts).sum()))
-    number = layout.field_named(name)
+    entries = [entry.values if isinstance(entry, SparseEntry) else entry for entry in layout.entries]
+    pairs = zip(layout.shape.keys, entries, strict=True)
+    known = {key: entry for key, entry in pairs if isinstance(entry, int) and entry in ragged}
+    number = known.get(name, layout.field_named(name))
     if number is None or number not in ragged:
-        names = ", ".join(repr(layout.fields[number].name) for number in ragged)
+        names = ", ".join(map(repr, known))
         raise OptionError(f"{option}= names {name!r}, which is no ragged field; those are {names}")
     return number
 

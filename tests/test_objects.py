@@ -157,7 +157,7 @@ def test_objects_that_lack_a_field_are_told_or_left_out(tmp_path):
         H5Dataset(tmp_path / "a.h5", ["x", "y"], samples=Objects("*"))
     dataset = H5Dataset(tmp_path / "a.h5", ["x", "y"], samples=Objects("*", missing="skip"))
     assert dataset[:][1][:, 0].tolist() == [0, 1, 3, 4]
-    assert "1 segment(s) that have no sample" in repr(dataset)
+    assert "1 segment(s) or object(s) that give no sample left out" in repr(dataset)
 
 
 @pytest.mark.usefixtures("opened_both_ways")

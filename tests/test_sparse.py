@@ -193,11 +193,11 @@ def test_what_cannot_be_streamed_is_told(tmp_path):
     ]:
         with pytest.raises(kind, match=words):
             H5Dataset(tmp_path / "a.h5", field)
-    with pytest.raises(errors.SourceError, match="column 77, counted from 0"):
+    with pytest.raises(errors.SourceError, match=r"'damaged.indices'.*column 77, counted from 0"):
         H5Dataset(tmp_path / "a.h5", Field("damaged", ragged="dense"))[:]
     with (
         H5StreamLoader(tmp_path / "a.h5", 3, fields=Field("damaged", ragged="dense")) as loader,
-        pytest.raises(errors.SourceError, match="column 77"),
+        pytest.raises(errors.SourceError, match=r"'damaged.indices'.*column 77"),
     ):
         list(loader)
 
@@ -208,7 +208,7 @@ def test_columns_that_a_matrix_does_not_have_are_told_before_torch_reads_them(tm
         with h5py.File(tmp_path / "a.h5", "a") as file:
             file["X/indices"][7] = wrong
         loader = H5StreamLoader(tmp_path / "a.h5", 40, fields=Field("X", ragged="packed"))
-        with loader, pytest.raises(errors.SourceError, match=f"column {wrong:,}, counted from 0"):
+        with loader, pytest.raises(errors.SourceError, match=f"'X/indices': .*column {wrong:,}, counted"):
             next(iter(loader))
 
 
@@ -248,3 +248,15 @@ def test_matrices_that_are_read_as_one_have_the_same_columns(tmp_path, other):
     with pytest.raises(errors.FieldLengthError, match=r"other columns|rows of"):
         H5StreamLoader([one, two], 3)
     assert len(H5Dataset([one, one])) == 10
+
+
+def test_batches_are_cut_by_the_values_of_the_matrix_that_is_named(tmp_path):
+    for name, width in (("X", 40), ("Y", 10)):
+        write(tmp_path / "a.h5", some_matrix(50, width), named=name)
+    fields = {"x": Field("X", ragged="packed"), "y": Field("Y", ragged="packed"), "number": SampleNumber()}
+    with H5StreamLoader(tmp_path / "a.h5", 50, shuffle=True, fields=fields, max_batch_rows={"y": 30}) as loader:
+        sizes = [len(batch["y"].values) for batch in loader]
+    assert max(sizes) <= 30 < max(sizes) + 10
+    assert sum(sizes) == np.count_nonzero(some_matrix(50, 10))
+    with pytest.raises(errors.OptionError, match="'number', which is no ragged field; those are 'x', 'y'"):
+        H5StreamLoader(tmp_path / "a.h5", 50, shuffle=True, fields=fields, max_batch_rows={"number": 30})

@@ -166,4 +166,5 @@ def show_samples(
     if as_json:
         typer.echo(json.dumps(asdict(cost), indent=2))
         return
-    print_samples(safe_console(), ", ".join(paths), cost)
+    named = ", ".join(paths) if len(paths) < 4 else f"{paths[0]} ... {paths[-1]} ({len(paths):,} files)"
+    print_samples(safe_console(), named, cost)

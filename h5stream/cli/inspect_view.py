@@ -482,7 +482,8 @@ def print_files(console: Console, pattern: str, count: int, kind: Kind) -> None:
 def print_samples(console: Console, file: str, cost: SamplesCost) -> None:
     """Print what shuffled batches of samples cost."""
     console.print(Text(file, "bold"), soft_wrap=True)
-    short = f"; {cost.left_out:,} segments are shorter than one" if cost.left_out else ""
+    why = "objects lack a field" if cost.text.startswith("Objects") else "segments are shorter than one"
+    short = f"; {cost.left_out:,} {why}" if cost.left_out else ""
     short += f"; {cost.asked:,} objects were asked of HDF5" if cost.asked else ""
     console.print()
     console.print(_heading("A sample"))

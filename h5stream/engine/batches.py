@@ -60,6 +60,7 @@ def _ragged_rows(field: FieldLayout, rows: int, take: Take) -> RaggedRows:
         filler=filler,
         matrix=matrix,
         width=field.ragged.width,
+        name=field.name,
         take=take,
     )
 

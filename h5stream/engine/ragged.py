@@ -223,6 +223,8 @@ class RaggedRows:
         Of a field of columns, by sample, whether they were found to be ones that the matrix has.
     numbers : tuple of ndarray
         The samples of each share.
+    name : str
+        What the field is called, for messages.
     take : callable
         Gives memory of so many bytes.
     shares : tuple of ndarray of uint8
@@ -239,6 +241,7 @@ class RaggedRows:
     width: int = 0
     sound: NDArray[np.bool_] | None = None
     numbers: tuple[Places, ...] = ()
+    name: str = ""
     take: Callable[[int], Memory] = _plainly
     shares: tuple[Memory, ...] = ()
     memory: Memory | None = None
@@ -320,7 +323,7 @@ class RaggedRows:
         columns = memory.view(f"i{self.row_nbytes}")
         least, most = kernels.least_and_most(columns) if len(columns) else (0, -1)
         if least < 0 or most >= self.width:
-            refuse_column(least if least < 0 else most, self.width)
+            refuse_column(least if least < 0 else most, self.width, repr(self.name))
         if self.sound is not None:
             for numbers in self.numbers:
                 self.sound[numbers] = True
@@ -346,10 +349,10 @@ class RaggedRows:
         return memory
 
 
-def refuse_column(column: int, width: int) -> NoReturn:
+def refuse_column(column: int, width: int, where: str) -> NoReturn:
     """Say that a sparse matrix has a value in a column that it does not have."""
     raise SourceError(
-        f"a value of a sparse matrix is said to be in column {column:,}, counted from 0, and there are "
+        f"{where}: a value of a sparse matrix is said to be in column {column:,}, counted from 0, and there are "
         f"{width:,}: its indices are damaged, or its shape is another one's. See whether it can be read "
         "with what wrote it"
     )

@@ -109,3 +109,15 @@ def test_suggest_knows_samples_and_ragged_fields(events):
     samples = ["--fields", "hits", "--samples", "Sequences(4)"]
     done = CliRunner().invoke(app, ["suggest", events, *samples, "--batch-size", "4"], catch_exceptions=False)
     assert done.exit_code == 0
+
+
+def test_many_files_are_named_by_the_first_and_the_last_and_objects_left_out_by_why(tmp_path):
+    for k in range(30):
+        with h5py.File(tmp_path / f"{k:02}.h5", "w") as file:
+            file["x" if k % 10 else "other"] = np.arange(3)
+    asked = ["inspect", str(tmp_path / "*.h5"), "--fields", "x", "--samples", "Objects('files', missing='skip')"]
+    done = CliRunner().invoke(app, asked, catch_exceptions=False)
+    assert "00.h5 ... " in done.stdout
+    assert "29.h5 (30 files)" in done.stdout
+    assert "12.h5" not in done.stdout
+    assert "3 objects lack a field" in " ".join(done.stdout.split())

@@ -100,7 +100,7 @@ class DenseTask(LandingTask):
             counts,
         )
         if wrong != kernels.NONE_WRONG:
-            refuse_column(wrong, len(of.places))
+            refuse_column(wrong, len(of.places), f"{source.identity.path!r}, {of.columns_name!r}")
         return bool(counts[4] == 0)
 
 
@@ -131,6 +131,7 @@ class DenseRows:
         assert ragged.places is not None
         self.field, self.lookup, self.places = field, lookup, ragged.places
         self.dtype, self.index = (_native(layout, number) for number in (field, field + 1))
+        self.columns_name = layout.fields[field + 1].name
         self.row_nbytes = ragged.wanted * self.dtype.itemsize
         self.is_wanted = (self.places >= 0).astype(np.uint8)
         self.room = EXTENT_NBYTES // (self.dtype.itemsize + self.index.itemsize)
