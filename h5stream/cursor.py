@@ -215,17 +215,14 @@ class Cursor:
         key = ours.seed, epoch, window_rows
         if key not in self._drawn:
             if self._draws is not None:
-                draw = functools.partial(self._draw_blocks, self._draws, ours, epoch, window_rows)
+                # Of this object nothing: what it keeps must not keep it alive.
+                draw = functools.partial(_draw_blocks, self.blocks, self._draws, ours, epoch, window_rows)
                 drawn: Any = DrawnBlocks(self._draws.count, draw) if self._sized is None else draw()
             elif (drawn := self._dataset.drawn_blocks(ours.shuffle, seed=ours.seed, epoch=epoch)) is None:
                 return self.blocks
             # This epoch and the one read ahead.
             self._drawn = dict([*self._drawn.items()][-1:]) | {key: self._measured(drawn)}
         return self._drawn[key]
-
-    def _draw_blocks(self, draws: EpochDraws, ours: OrderSettings, epoch: int, window_rows: int) -> Blocks:
-        places = draws.places(ours.seed, epoch)
-        return drawn_blocks(self.blocks, places, shuffle=ours.shuffle, window_rows=window_rows)
 
     def _measured(self, blocks: Blocks) -> Blocks:
         return blocks if self._sized is None else self._sized.measured(blocks)
@@ -470,3 +467,8 @@ def _refuse_rebuilding() -> None:
             "state that loader.state_dict() gave at the checkpoint; under transformers.Trainer with "
             "TrainingArguments(ignore_data_skip=True)"
         )
+
+
+def _draw_blocks(blocks: Blocks, draws: EpochDraws, ours: OrderSettings, epoch: int, window_rows: int) -> Blocks:
+    places = draws.places(ours.seed, epoch)
+    return drawn_blocks(blocks, places, shuffle=ours.shuffle, window_rows=window_rows)

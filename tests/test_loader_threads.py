@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import signal
 import threading
@@ -13,7 +14,8 @@ import torch
 from inner import ahead_of, around, change_of, iterations_of, open_batches, run_of, stream_all
 from sample_files import gate, reader_threads, write_sample
 
-from h5stream import H5StreamLoader
+from h5stream import H5StreamLoader, Sequences
+from h5stream.engine.reader import RowReader
 from h5stream.errors import LoaderClosedError, LoaderTimeoutError
 
 
@@ -148,14 +150,32 @@ def test_two_hundred_dropped_iterators_leave_nothing(sample):
     assert loader.held_nbytes == held
 
 
-def test_dropping_the_loader_lets_go_of_its_files(sample):
-    before = open_descriptors()
-    loader = loader_of(sample)
-    next(iter(loader))
-    watch = weakref.ref(loader)
-    del loader
+@pytest.fixture
+def uncollected():
+    """Leave what keeps itself alive where it is: its memory would come back at some time, or never."""
     gc.collect()
-    assert watch() is None
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, KEPT, {"weights": "y", "samples_per_epoch": 500}, {"samples": Sequences(4)}, {"keep": "never"}],
+    ids=["plain", "kept", "weights", "sequences", "never kept"],
+)
+@pytest.mark.parametrize("threads", [0, 2])
+@pytest.mark.parametrize("batches", [1, None])
+def test_dropping_the_loader_lets_go_of_all_it_has(sample, restore_keeping, uncollected, options, threads, batches):
+    options = restore_keeping(options)
+    before = open_descriptors()
+    loader = loader_of(sample, num_workers=threads, **options)
+    for _ in itertools.islice(loader, batches):
+        pass
+    watched = [weakref.ref(one) for one in (loader, iterations_of(loader).engine)]
+    readers = [weakref.ref(one) for one in gc.get_objects() if isinstance(one, RowReader)]
+    del loader, _
+    assert [watch() for watch in (*watched, *readers)] == [None] * len((*watched, *readers))
     assert reader_threads() == []
     assert open_descriptors() == before
 

@@ -42,7 +42,8 @@ class InlineRun:
         fields = reader.layout.fields
         self._reader, self._resident, self.order, self._ring = reader, resident, order, ring
         self._skip_corrupt, self._world_size = skip_corrupt, world_size
-        self._pid, self._stopped, self._first_batch = os.getpid(), False, first_batch
+        self._pid, self._first_batch = os.getpid(), first_batch
+        self._stopped = threading.Event()  # what tools look at: a function of this object would keep it alive
         self._windows = iter(order.windows(first_batch))
         self._exhausted = self._is_busy = False
         self._letting_go = threading.Lock()
@@ -50,7 +51,7 @@ class InlineRun:
         self.left_out: set[int] = set()
         self.counters = RunCounters(threads=0, ready_limit=1, row_nbytes=sum(f.row_nbytes for f in fields))
         tally = self.counters.tally()
-        self._tools = reader.tools(tally, lambda: self._stopped)
+        self._tools = reader.tools(tally, self._stopped.is_set)
 
     def next_batch(self, timeout_s: float = 0.0) -> ReadyBatch | None:
         """Bring the next batch; None at the end. It takes as long as it takes: nothing else could be waited for.
@@ -78,7 +79,7 @@ class InlineRun:
 
     def _take_complete(self) -> ReadyBatch | None:
         """Take the next batch if all of it is there; those of which nothing is left are passed over."""
-        if self._stopped:
+        if self._stopped.is_set():
             raise closed()
         while (batch := self._open.first_full(self.counters)) is not None:
             if batch.rows == 0 and self._world_size > 1:
@@ -109,7 +110,7 @@ class InlineRun:
             self._carry_out(window)
         finally:
             self._is_busy = False
-            if self._stopped:
+            if self._stopped.is_set():
                 self._let_go()
 
     def _carry_out(self, window: PlannedWindow) -> None:
@@ -119,7 +120,7 @@ class InlineRun:
             self._fail(window.first_batch, error)
             return
         for task in window.tasks:
-            if self._stopped:
+            if self._stopped.is_set():
                 raise closed()
             self._land(window, task)
         if (changed := window.changed_file(self._reader.layout.files)) is not None:
@@ -131,7 +132,7 @@ class InlineRun:
         if window is None:
             return None
         first, placement = Placement.from_first(window)
-        placement = self._reader.accepted(placement, lambda: self._stopped)
+        placement = self._reader.accepted(placement, self._stopped.is_set)
         tasks = list(self._reader.plan(placement, TASK_NBYTES, self._resident))
         return PlannedWindow(first, placement.rows_of_batches(), tasks, placement.files_of(self._reader.layout))
 
@@ -164,10 +165,11 @@ class InlineRun:
 
     def stop(self) -> None:
         """End it; safe to call twice, from any thread, and in a forked child."""
-        if os.getpid() != self._pid or self._stopped:
+        if os.getpid() != self._pid or self._stopped.is_set():
             return
         self.counters.end()
-        self._stopped, self._exhausted = True, True
+        self._stopped.set()
+        self._exhausted = True
         if not self._is_busy:  # else a task may be writing to them, and lets go of them when it ends
             self._let_go()
 
