@@ -181,7 +181,7 @@ class Run:
             return batch
 
     def _tell_of_room(self) -> None:
-        """Wake readers where one fewer open batch lets them go on: a thread woken for nothing stops the others."""
+        """Wake readers where there is room for them to go on: a thread woken for nothing stops the others."""
         if self._exhausted or self._open.may_need_arranging or (self._planned and self._may_admit()):
             self._changed.notify_all()
 
@@ -233,7 +233,7 @@ class Run:
         """Change how many batches may be open; `passed_on` were handed over and count until they are let go."""
         with self._changed:
             self._max_open, self._passed_on = max_open_batches, passed_on
-            self._changed.notify_all()
+            self._tell_of_room()
 
     def _wait(self, deadline: float | None, timeout_s: float) -> None:
         left = None if deadline is None else deadline - time.monotonic()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 _HEAD = struct.Struct("<Q")
-_READ_NBYTES = 1 << 20
+_READ_NBYTES = 1 << 16
 
 
 def frame(message: Any) -> bytes:

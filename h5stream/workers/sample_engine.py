@@ -273,8 +273,9 @@ class SampleRun:
     """One pass whose batches go through workers; see `h5stream.engine.running.Running`.
 
     # Guarantees: a thread of its own takes what is filled and gives it to workers, and ends with the pass. It, the
-    # consumer, and the threads that hear the workers share what is below `_changed`, under it. A filled batch counts
-    # as open until its worker is done with it, so that both together stay within the budget.
+    # consumer, and the threads that hear the workers share what is below `_changed`, under it; the feeder waits for
+    # `_room`, which has the same lock: a thread woken for nothing takes a processor from the workers. A filled batch
+    # counts as open until its worker is done with it, so that both together stay within the budget.
     """
 
     def __init__(self, run: Running, pool: Pool, first_batch: int, max_open_batches: int, spare_nbytes: int) -> None:
@@ -283,7 +284,8 @@ class SampleRun:
         self._max_open, self._spare_nbytes = max_open_batches, spare_nbytes
         self._most = pool.asked.count * pool.asked.ahead
         self._number = next(pool.numbers)
-        self._changed = threading.Condition()
+        lock = threading.RLock()
+        self._changed, self._room = threading.Condition(lock), threading.Condition(lock)
         self._due: collections.deque[int] = collections.deque()
         self._with: dict[int, Worker] = {}
         self._made: dict[int, tuple[Worker, Done] | BaseException] = {}
@@ -352,7 +354,7 @@ class SampleRun:
         assert done.made is not None
         del self._made[self._due.popleft()]
         self._coming = done.number + 1
-        self._changed.notify_all()  # room for another
+        self._room.notify()
         value = unpack(done.made, worker.memory)
         return ReadyBatch(done.number, done.rows, _EMPTY, {}, missing=0, value=value)
 
@@ -383,7 +385,7 @@ class SampleRun:
 
     def _has_room(self) -> bool:
         with self._changed:
-            self._changed.wait_for(lambda: self._stopped or len(self._due) < self._most)
+            self._room.wait_for(lambda: self._stopped or len(self._due) < self._most)
             return not self._stopped
 
     def _give(self, batch: ReadyBatch) -> None:
@@ -412,7 +414,8 @@ class SampleRun:
                 if nbytes:  # what results take is known by now: no more of them at a time than there is room for
                     fitting = max(self._pool.asked.count + 1, self._spare_nbytes // nbytes)
                     self._most = min(self._most, fitting)
-                self._changed.notify_all()
+                if self._due[0] == done.number:
+                    self._changed.notify_all()
                 done = done._replace(made=None)
         if done.made is not None:
             worker.memory.give_back(done.made.loans)
@@ -445,6 +448,7 @@ class SampleRun:
             self._stopped = True
             made, self._made = self._made, {}
             self._changed.notify_all()
+            self._room.notify_all()
         self._pool.runs.pop(self._number, None)
         self._pool.call_off(self._number)
         for one in made.values():
