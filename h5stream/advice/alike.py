@@ -544,7 +544,7 @@ def _like_things(
 ) -> Kind:
     above, first = f"{parent}/" if parent else "", next(iter(groups))
     every = [seen.attributes(above + name) for name in groups]
-    names = [name for name, entry in groups[first].items() if entry.shape]
+    attributes = [name for name in every[0] if all(name in others for others in every)]
     return _kind_of(
         seen,
         _Alike(
@@ -553,14 +553,18 @@ def _like_things(
             count=count,
             of=quoted(pattern) if pattern else "groups",
             things=groups,
-            attributes=[name for name in every[0] if all(name in others for others in every)],
-            before=() if pattern else _alike_lines(seen.path, parent, first, names),
+            attributes=attributes,
+            before=() if pattern else _alike_lines(seen.path, f"{parent}/{first}", groups, attributes),
         ),
     )
 
 
-def _alike_lines(path: str, parent: str, first: str, names: Sequence[str]) -> Lines:
+def _alike_lines(path: str, example: str, groups: Mapping[str, Inside], attributes: Sequence[str]) -> Lines:
     """Give the lines that find the groups where no pattern does."""
+    parent, _, first = example.rpartition("/")
+    names = groups[first]
+    one_shape = all(not any(unlike_axes([inside[name] for inside in groups.values()])) for name in names)
+    of_shape = "shape[1:]" if one_shape else "ndim"
     return (
         "names = [",
         *(f"    {quoted(name)}," for name in names),
@@ -570,13 +574,14 @@ def _alike_lines(path: str, parent: str, first: str, names: Sequence[str]) -> Li
         "    return isinstance(group, h5py.Group) and all(",
         "        name in group",
         "        and group[name].dtype == first[name].dtype",
-        "        and group[name].shape[1:] == first[name].shape[1:]",
+        f"        and group[name].{of_shape} == first[name].{of_shape}",
         "        for name in names",
         "    )",
         "",
         f"with h5py.File({quoted(path)}) as f:",
-        f"    first = f[{quoted(f'{parent}/{first}')}]",
+        f"    first = f[{quoted(example)}]",
         f"    groups = [g.name for g in f[{quoted('/' + parent)}].values() if is_alike(g)]",
+        *(f"    groups = [g for g in groups if {quoted(name)} in f[g].attrs]" for name in _labels(attributes)),
     )
 
 

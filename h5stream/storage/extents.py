@@ -116,7 +116,7 @@ class Extents:
         if 0 in shape:
             raise FieldLengthError(
                 f"it has the shape {shape}: there is nothing in it; Field(..., ragged=) takes objects of unlike "
-                "lengths, also of none",
+                "lengths, also of none, but for ragged='arrays': leave it out, Objects([...]) takes names",
                 field=asked.name,
             )
         if isinstance(self.samples, Objects):

@@ -54,7 +54,7 @@ def traces(file, lengths, label=True):
 
 
 def pairs(file, lengths=None):
-    for k in range(12):
+    for k in range(len(lengths or LENGTHS)):
         rows = lengths[k] if lengths else 16
         file[f"sample_{k}/input"] = np.full((rows, 8), k, "f4")
         if lengths:
@@ -62,6 +62,12 @@ def pairs(file, lengths=None):
         else:
             file[f"sample_{k}/output"] = np.full((rows, 4), k, "f4")
         file[f"sample_{k}"].attrs["class"] = k
+
+
+def lacking(file):
+    """Write groups so many that only some are looked at, the last of which lack each another thing."""
+    pairs(file, [10 + k % 5 for k in range(300)])
+    del file["sample_0/input"], file["sample_77/text"], file["sample_78"].attrs["class"]
 
 
 def demos(file):
@@ -187,6 +193,11 @@ LAYOUTS = {
         "dataset_a_sample",
         ['Field(".", ragged="arrays")', 'Objects("*")'],
     ),
+    "datasets, very unlike along axis 1": (
+        lambda f: [f.create_dataset(f"ecg/{k}", data=RNG.random((2, 1 + 9 * k))) for k in range(9)],
+        "dataset_a_sample",
+        ['Field(".", ragged="arrays")', 'Objects("ecg/*")'],
+    ),
     "datasets, unlike in two axes": (
         lambda f: [f.create_dataset(f"im/{k}", data=RNG.random((5 + k, 50 + k))) for k in range(9)],
         "dataset_a_sample",
@@ -203,6 +214,11 @@ LAYOUTS = {
         ['Field(".", decode="png")', 'Objects("im/*")'],
     ),
     "groups": (pairs, "group_a_sample", ['Objects("sample_*")', '"input": "input"', '"@class"']),
+    "groups, of which some lack something": (
+        lacking,
+        "group_a_sample",
+        ["names = [", '    "text",', 'if "class" in f[g].attrs]'],
+    ),
     "groups, unlike": (
         lambda f: pairs(f, LENGTHS),
         "group_a_sample",
