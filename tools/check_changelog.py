@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SECTIONS = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security", "Performance"}
+SECTIONS = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security", "Performance", "Upgrading"}
 
 
 def problems(changelog: str, version: str) -> list[str]:
