@@ -12,6 +12,7 @@ ROUND_S = {
     "naive": 35.0,
     "tuned": 6.0,
     "ours": 0.5,
+    "kept": 0.5,
     "in_ram": 0.5,
     "decode_limit": 0.5,
     "threaded_copy": 0.5,

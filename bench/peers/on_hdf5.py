@@ -23,10 +23,10 @@ FIELDS = ("x", "y")
 class Ours(OnPlainHdf5):
     name, needs = "h5stream", ()
 
-    def __init__(self, window: int | str = "auto", keep: str = "never") -> None:
+    def __init__(self, window: int | str = "auto", keep: str = "auto") -> None:
         self.window, self.keep = window, keep
         self.name = "h5stream" if window == "auto" else f"h5stream, window={window!r}"
-        self.name += ", kept in memory" if keep == "auto" else ""
+        self.name += f", keep={keep!r}" if keep != "auto" else ""
         self.shuffle = "full" if window == "all" else "blocks of 1,024 rows, up to 1,024 mixed"
 
     def open(self, path: Path, batch_rows: int) -> Any:

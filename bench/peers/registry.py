@@ -12,7 +12,8 @@ from bench.peers.protocol import Peer
 
 PEERS: tuple[Peer, ...] = (
     Ours(),
-    Ours("all"),
+    Ours(keep="never"),
+    Ours("all", keep="never"),
     Naive(0),
     Naive(2),
     Naive(8),

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 pytest.importorskip("tools.bench_tables", reason="tools/ belongs to a checkout, not to an installed package")
 
-from tools import bench_pages, bench_plots  # noqa: E402
+from tools import bench_pages, bench_plots, bench_report  # noqa: E402
 from tools import bench_statistics as statistics  # noqa: E402
 from tools import bench_tables as tables  # noqa: E402
 from tools import learning_tables as learning  # noqa: E402
@@ -74,6 +74,13 @@ def test_cells_where_ours_is_not_first_are_listed_with_both_rates():
         ("sweep", "fields = 4", "naive"), ("sweep", "fields = 4", "tuned"),
     ]  # fmt: skip
     assert tables.sweep_verdict(sweep) == "Slower than the naive loader in 1 of 3 cells; 1 could not be measured."
+
+
+def test_rows_in_memory_are_compared_with_rows_that_are_kept():
+    main = main_report(ours=10, kept=50, in_ram=20, naive=1) | {"when": "today", "machine": {"cpu": "a", "cpus": 2}}
+    assert behind(main, None, None) == []
+    main["results"].append({"cold_rows_per_s": 5})
+    assert bench_report.readme_table(main).endswith("| gzip-4 + shuffle, 1 MiB chunks | 10 | 50 | 10.0 |  | 2.50 |  |  |\n")
 
 
 def test_a_cell_shows_the_reason_that_is_written_down_or_that_there_is_none(tmp_path):
