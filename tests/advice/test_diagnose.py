@@ -308,6 +308,21 @@ def test_at_the_beginning_only_what_would_change_something_is_to_be_turned(knobs
     assert all(turns[turn.knob] in (None, turn.try_next) for turn in found)
 
 
+@pytest.mark.parametrize(
+    ("limiting", "started", "allowed", "turned"),
+    [
+        ({"scatter_s": 0.9}, 1, 2, False),  # a small file, which one of two threads reads
+        ({"scatter_s": 0.9}, 1, 1, True),
+        ({"read_s": 0.9}, 1, 2, False),
+        ({"read_s": 0.9}, 2, 2, True),
+    ],
+)
+def test_no_more_threads_are_advised_than_the_loader_may_have_already(limiting, started, allowed, turned):
+    statistics = LoaderStatistics(batches=9, elapsed_s=1.0, wait_s=1.0, running_s=1.0, threads=started, **limiting)
+    found = data_limit(statistics, LoaderKnobs(num_workers=allowed), cpus=2).turns
+    assert ("num_workers" in [turn.knob for turn in found]) == turned
+
+
 def test_the_gain_is_capped_by_the_step(clock):
     found = diagnose(Transforming(clock, 0.05), lambda batch: clock.go_on(0.05), seconds=0.6)
     assert found.limit.name == "Python"
