@@ -16,6 +16,7 @@ from h5stream.cli.options import (
     Fields,
     Files,
     MemoryBudget,
+    Samples,
     Threads,
     Window,
     field_names,
@@ -38,6 +39,7 @@ def diagnose_command(
     threads: Threads = None,
     window: Window = "auto",
     memory_budget: MemoryBudget = None,
+    samples: Samples = "",
     seconds: Annotated[float, typer.Option("--seconds", min=0.1, help="Time of each of the three runs.")] = 5.0,
     as_json: AsJson = False,
 ) -> None:
@@ -46,6 +48,7 @@ def diagnose_command(
     The step is a pause, as for a GPU that computes by itself; `h5stream.diagnose` takes your own step.
     """
     from h5stream.advice.diagnose import diagnose
+    from h5stream.advice.from_text import samples_from_text
     from h5stream.engine.kernels import warm_up
     from h5stream.errors import OptionError
     from h5stream.loader import H5StreamLoader
@@ -62,6 +65,7 @@ def diagnose_command(
         fields=field_names(fields),
         window=window_rows(window),
         memory_budget=memory_budget,
+        samples=samples_from_text(samples) if samples else None,
     ) as loader:
         found = diagnose(loader, pause(step_ms / 1e3 / batch_size), seconds=seconds)
         settings = (

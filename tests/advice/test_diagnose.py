@@ -486,6 +486,18 @@ def test_the_command_gives_json(file):
     assert json.loads(done.output)["limit"]["name"]
 
 
+def test_the_command_takes_what_a_sample_is(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as made:
+        for k in range(4):
+            made[f"data/demo_{k}/actions"] = np.zeros((20, 7), "f4")
+    done = run(
+        str(tmp_path / "a.h5"), "--step-ms", "1", "--seconds", "0.1", "--batch-size", "8", "--fields", "actions",
+        "--samples", "Sequences(16, of='data/*')",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    assert f"{16 * 7 * 4} bytes a row" in done.output
+
+
 def test_the_command_refuses_a_step_without_duration(file):
     done = run(file, "--step-ms", "0")
     assert isinstance(done.exception, OptionError)
