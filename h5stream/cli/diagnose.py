@@ -27,6 +27,7 @@ from h5stream.cli.showing import indented, safe_console, verdict
 
 if TYPE_CHECKING:
     from h5stream.advice.diagnose import Diagnosis
+    from h5stream.loader import H5StreamLoader
 
 
 def diagnose_command(
@@ -68,10 +69,7 @@ def diagnose_command(
         samples=samples_from_text(samples) if samples else None,
     ) as loader:
         found = diagnose(loader, pause(step_ms / 1e3 / batch_size), seconds=seconds)
-        settings = (
-            f"{loader.num_workers} thread(s), window {loader.window_size.window_rows:,} rows, "
-            f"batch {batch_size:,}, {loader.dataset.layout.row_nbytes:,} bytes a row"
-        )
+        settings = _settings(loader)
     if as_json:
         typer.echo(json.dumps(found.to_dict(), indent=2))
     else:
@@ -83,6 +81,16 @@ def pause(seconds_a_row: float) -> Callable[[Any], None]:
     from h5stream.structure import rows_of
 
     return lambda batch: time.sleep(seconds_a_row * (rows_of(batch) or 0))
+
+
+def _settings(loader: H5StreamLoader) -> str:
+    """Say what is measured, and where a step on a full batch is none that will come."""
+    rows, batch = len(loader.dataset), loader.batch_size or 0
+    short = f"; all {rows:,} rows are one batch, with a step as much shorter: try --batch-size {rows}"
+    return (
+        f"{loader.num_workers} thread(s), window {loader.window_size.window_rows:,} rows, "
+        f"batch {batch:,}, {loader.dataset.layout.row_nbytes:,} bytes a row{short if rows < batch else ''}"
+    )
 
 
 def _print(found: Diagnosis, settings: str) -> None:

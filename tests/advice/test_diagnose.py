@@ -496,6 +496,12 @@ def test_the_command_takes_what_a_sample_is(tmp_path):
     )  # fmt: skip
     assert done.exit_code == 0, done.output
     assert f"{16 * 7 * 4} bytes a row" in done.output
+    assert "one batch" not in done.output
+
+
+def test_the_command_says_that_a_batch_larger_than_the_file_has_a_shorter_step(file):
+    done = run(file, "--step-ms", "1", "--seconds", "0.1", "--batch-size", str(ROWS + 1), width="200")
+    assert f"all {ROWS:,} rows are one batch, with a step as much shorter: try --batch-size {ROWS}" in done.output
 
 
 def test_the_command_refuses_a_step_without_duration(file):
