@@ -114,8 +114,17 @@ def test_fields_of_unlike_length_are_listed_with_their_lengths(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["x"], file["y"] = np.zeros((30, 2)), np.zeros(29)
     path = tmp_path / "a.h5"
-    refused(FieldLengthError, "'x' has 30", "'y' has 29", "must agree in rows", source=path, fields=["x", "y"])
-    refused(FieldLengthError, "unlike length", "name the fields", "30 rows: x", "29 rows: y", source=path)
+    look = "`h5stream inspect FILE` says what fits"
+    refused(FieldLengthError, "'x' has 30", "'y' has 29", "must agree in rows", look, source=path, fields=["x", "y"])
+    refused(FieldLengthError, "unlike length", "name the fields", "30 rows: x", "29 rows: y", look, source=path)
+
+
+@pytest.mark.parametrize(("many", "ends"), [(12, "12 rows: m12/x."), (13, "3 rows: m3/x; and others.")])
+def test_of_many_lengths_a_few_are_listed(tmp_path, many, ends):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for k in range(1, many + 1):
+            file[f"m{k}/x"] = np.zeros((k, 3))
+    refused(FieldLengthError, "1 rows: m1/x; ", ends, source=tmp_path / "a.h5")
 
 
 def test_files_whose_fields_differ_are_refused(tmp_path):

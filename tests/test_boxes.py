@@ -250,7 +250,7 @@ def test_damage_is_named_and_left_out(paths, tmp_path):
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        (lambda: Boxes((4, 4)), "per_epoch= says how many random boxes"),
+        (lambda: Boxes((4, 4)), r"at='random' and per_epoch=None\. Pass per_epoch=1000 .* or at='grid' alone"),
         (lambda: Boxes((4, 4), at="grid", per_epoch=5), "belongs to at='random'"),
         (lambda: Boxes((4, 4), per_epoch=0), "at least 1"),
         (lambda: Boxes((4, 0), at="grid"), "shape= is one number for each axis, at least 1"),

@@ -143,14 +143,12 @@ def larger_batch(knobs: LoaderKnobs, speedup: float | None) -> Turn:
     )
 
 
-def _more_workers(statistics: LoaderStatistics, knobs: LoaderKnobs, wanted: int, why: str) -> Turn:
-    return Turn(
-        knob="num_workers",
-        present=_text(knobs.num_workers),
-        try_next=str(wanted),
-        why=why,
-        speedup=wanted / statistics.threads,
-    )
+def _more_workers(statistics: LoaderStatistics, knobs: LoaderKnobs, wanted: int, why: str) -> tuple[Turn, ...]:
+    """Give more threads as something to try, unless the loader may have them already and starts fewer."""
+    if wanted <= max(statistics.threads, knobs.num_workers or 0):
+        return ()
+    present, speedup = _text(knobs.num_workers), wanted / statistics.threads
+    return (Turn(knob="num_workers", present=present, try_next=str(wanted), why=why, speedup=speedup),)
 
 
 def _storage(statistics: LoaderStatistics, knobs: LoaderKnobs, share: float) -> Found:
@@ -163,7 +161,7 @@ def _storage(statistics: LoaderStatistics, knobs: LoaderKnobs, share: float) -> 
         speedup=_without(share),
     )
     more = _more_workers(statistics, knobs, 2 * statistics.threads, "reads that wait can wait together")
-    return f"{size(statistics.read_bytes_per_s, '/s')} a thread in reads of {text_of_bytes(each)}", (more, staging)
+    return f"{size(statistics.read_bytes_per_s, '/s')} a thread in reads of {text_of_bytes(each)}", (*more, staging)
 
 
 def _decode(statistics: LoaderStatistics, knobs: LoaderKnobs, cpus: int, share: float, torn: float) -> Found:
@@ -227,9 +225,7 @@ def _chunks(present: str, try_next: str, why: str) -> Turn:
 
 
 def _all_processors(statistics: LoaderStatistics, knobs: LoaderKnobs, cpus: int) -> tuple[Turn, ...]:
-    if statistics.threads >= cpus:
-        return ()
-    return (_more_workers(statistics, knobs, cpus, f"{cpus} processors are allowed"),)
+    return _more_workers(statistics, knobs, cpus, f"{cpus} processors are allowed")
 
 
 def _python(statistics: LoaderStatistics, knobs: LoaderKnobs) -> Limit:

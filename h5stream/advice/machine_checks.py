@@ -108,7 +108,9 @@ def check_tmpfs(free_bytes: Mapping[str, int]) -> Check:
 
 def check_open_files(soft: int, hard: int) -> Check:
     """Judge the limit of open files; -1 is none."""
-    found = f"{'unlimited' if soft < 0 else soft} (may be raised to {'unlimited' if hard < 0 else hard})"
+    found = "unlimited" if soft < 0 else str(soft)
+    if soft != hard and soft >= 0:
+        found += f" (may be raised to {'unlimited' if hard < 0 else hard})"
     if 0 <= soft < LEAST_OPEN_FILES:
         can = LEAST_OPEN_FILES if hard < 0 or hard >= LEAST_OPEN_FILES else hard
         return warned("open files", found, f"ulimit -n {can}")

@@ -16,6 +16,7 @@ from h5stream.cli.options import (
     Fields,
     Files,
     MemoryBudget,
+    Samples,
     Threads,
     Window,
     field_names,
@@ -26,6 +27,7 @@ from h5stream.cli.showing import indented, safe_console, verdict
 
 if TYPE_CHECKING:
     from h5stream.advice.diagnose import Diagnosis
+    from h5stream.loader import H5StreamLoader
 
 
 def diagnose_command(
@@ -38,6 +40,7 @@ def diagnose_command(
     threads: Threads = None,
     window: Window = "auto",
     memory_budget: MemoryBudget = None,
+    samples: Samples = "",
     seconds: Annotated[float, typer.Option("--seconds", min=0.1, help="Time of each of the three runs.")] = 5.0,
     as_json: AsJson = False,
 ) -> None:
@@ -46,6 +49,7 @@ def diagnose_command(
     The step is a pause, as for a GPU that computes by itself; `h5stream.diagnose` takes your own step.
     """
     from h5stream.advice.diagnose import diagnose
+    from h5stream.advice.from_text import samples_from_text
     from h5stream.engine.kernels import warm_up
     from h5stream.errors import OptionError
     from h5stream.loader import H5StreamLoader
@@ -62,12 +66,10 @@ def diagnose_command(
         fields=field_names(fields),
         window=window_rows(window),
         memory_budget=memory_budget,
+        samples=samples_from_text(samples) if samples else None,
     ) as loader:
         found = diagnose(loader, pause(step_ms / 1e3 / batch_size), seconds=seconds)
-        settings = (
-            f"{loader.num_workers} thread(s), window {loader.window_size.window_rows:,} rows, "
-            f"batch {batch_size:,}, {loader.dataset.layout.row_nbytes:,} bytes a row"
-        )
+        settings = _settings(loader)
     if as_json:
         typer.echo(json.dumps(found.to_dict(), indent=2))
     else:
@@ -79,6 +81,16 @@ def pause(seconds_a_row: float) -> Callable[[Any], None]:
     from h5stream.structure import rows_of
 
     return lambda batch: time.sleep(seconds_a_row * (rows_of(batch) or 0))
+
+
+def _settings(loader: H5StreamLoader) -> str:
+    """Say what is measured, and where a step on a full batch is none that will come."""
+    rows, batch = len(loader.dataset), loader.batch_size or 0
+    short = f"; all {rows:,} rows are one batch, with a step as much shorter: try --batch-size {rows}"
+    return (
+        f"{loader.num_workers} thread(s), window {loader.window_size.window_rows:,} rows, "
+        f"batch {batch:,}, {loader.dataset.layout.row_nbytes:,} bytes a row{short if rows < batch else ''}"
+    )
 
 
 def _print(found: Diagnosis, settings: str) -> None:

@@ -101,7 +101,8 @@ class Boxes:
         if is_random != (self.per_epoch is not None) or (is_random and integer(self.per_epoch, "per_epoch") < 1):
             raise OptionError(
                 "Boxes: per_epoch= says how many random boxes an epoch has, at least 1; it belongs to at='random', "
-                f"and is {self.per_epoch!r}"
+                f"and here at={self.at if isinstance(self.at, str) else 'places'!r} and per_epoch={self.per_epoch!r}. "
+                "Pass per_epoch=1000 with at='random', or at='grid' alone for boxes that lie side by side"
             )
         if self.stride is not None and not (isinstance(self.at, str) and self.at == GRID):
             raise OptionError("Boxes: stride= belongs to at='grid'")

@@ -210,7 +210,9 @@ def default_fields(file: Any, path: str, guard: Guard) -> list[str]:
     singles = f" Without rows, single values: {', '.join(single[:_LISTED])}." if single else ""
     ways = "fields=[...]" if at_root else "fields=[...]; samples=Rows(of=...) takes the rows of groups that are alike"
     raise FieldLengthError(
-        f"{path!r} {why}, so name the fields: {ways}. It has, by length: {listing}.{singles}", file=path
+        f"{path!r} {why}, so name the fields: {ways}. It has, by length: {listing}.{singles} "
+        "`h5stream inspect FILE` says what fits together",
+        file=path,
     )
 
 
@@ -284,7 +286,8 @@ def _by_length(file: Any) -> str:
         f"{rows:,} rows: {', '.join(names[:most])}{' ...' if len(names) > most else ''}"
         for rows, names in sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
     ]
-    return "; ".join(lines[:_LISTED]) + (" ..." if len(lines) > _LISTED else "")
+    # So many lengths are those of objects, of which a few show what they look like.
+    return "; ".join(lines if len(lines) <= _LISTED else [*lines[:_FEW_LENGTHS], "and others"])
 
 
 def find_dataset(file: Any, name: str, path: str, guard: Guard) -> tuple[Any, str, tuple[str, ...]]:

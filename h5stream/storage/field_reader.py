@@ -141,7 +141,8 @@ class FieldReader:
             listing = ", ".join(f"{name!r} has {rows:,}" for name, rows in lengths.items())
             raise FieldLengthError(
                 f"{self.identity.path!r}: the fields of a sample must agree in rows, but {listing}; "
-                f"name fields of one length; Field(..., repeat=True) is what a file or a group has once{way_out}",
+                f"name fields of one length; Field(..., repeat=True) is what a file or a group has once{way_out}. "
+                "`h5stream inspect FILE` says what fits together",
                 file=self.identity.path,
             )
         return min(lengths.values())

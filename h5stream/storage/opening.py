@@ -336,7 +336,10 @@ def _of_each_group(error: FieldNotFoundError, samples: SampleKind | None) -> Fie
     unfilled = isinstance(samples, Objects) and samples.missing == "fill"
     why = " missing='fill' fills datasets of objects that are stored alike, no attributes." if unfilled else ""
     return FieldNotFoundError(
-        f"{error} {what} needs the field; {way_out} leaves others out.{why}", field=error.field, file=error.file
+        f"{error} {what} needs the field; {way_out} leaves others out.{why} "
+        "In fields= its name begins inside the group.",
+        field=error.field,
+        file=error.file,
     )
 
 

@@ -308,6 +308,21 @@ def test_at_the_beginning_only_what_would_change_something_is_to_be_turned(knobs
     assert all(turns[turn.knob] in (None, turn.try_next) for turn in found)
 
 
+@pytest.mark.parametrize(
+    ("limiting", "started", "allowed", "turned"),
+    [
+        ({"scatter_s": 0.9}, 1, 2, False),  # a small file, which one of two threads reads
+        ({"scatter_s": 0.9}, 1, 1, True),
+        ({"read_s": 0.9}, 1, 2, False),
+        ({"read_s": 0.9}, 2, 2, True),
+    ],
+)
+def test_no_more_threads_are_advised_than_the_loader_may_have_already(limiting, started, allowed, turned):
+    statistics = LoaderStatistics(batches=9, elapsed_s=1.0, wait_s=1.0, running_s=1.0, threads=started, **limiting)
+    found = data_limit(statistics, LoaderKnobs(num_workers=allowed), cpus=2).turns
+    assert ("num_workers" in [turn.knob for turn in found]) == turned
+
+
 def test_the_gain_is_capped_by_the_step(clock):
     found = diagnose(Transforming(clock, 0.05), lambda batch: clock.go_on(0.05), seconds=0.6)
     assert found.limit.name == "Python"
@@ -469,6 +484,24 @@ def test_the_command_gives_json(file):
     done = run(file, "--step-ms", "1", "--seconds", "0.1", "--fields", "x", "--json")
     assert done.exit_code == 0, done.output
     assert json.loads(done.output)["limit"]["name"]
+
+
+def test_the_command_takes_what_a_sample_is(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as made:
+        for k in range(4):
+            made[f"data/demo_{k}/actions"] = np.zeros((20, 7), "f4")
+    done = run(
+        str(tmp_path / "a.h5"), "--step-ms", "1", "--seconds", "0.1", "--batch-size", "8", "--fields", "actions",
+        "--samples", "Sequences(16, of='data/*')",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    assert f"{16 * 7 * 4} bytes a row" in done.output
+    assert "one batch" not in done.output
+
+
+def test_the_command_says_that_a_batch_larger_than_the_file_has_a_shorter_step(file):
+    done = run(file, "--step-ms", "1", "--seconds", "0.1", "--batch-size", str(ROWS + 1), width="200")
+    assert f"all {ROWS:,} rows are one batch, with a step as much shorter: try --batch-size {ROWS}" in done.output
 
 
 def test_the_command_refuses_a_step_without_duration(file):

@@ -145,6 +145,7 @@ class TestMachine:
     def test_few_open_files_are_told_with_what_may_be_had(self, soft, hard, status, fix):
         check = machine_checks.check_open_files(soft, hard)
         assert (verdict(check), check.fix) == (status, fix)
+        assert ("may be raised" in check.found) == (soft != hard)
 
     def versions(self, hdf5="2.0.0", **filters):
         facts = tuple(FilterFact(filter_id=i, name=n, available=a) for i, (n, a) in enumerate(filters.items()))
