@@ -183,10 +183,6 @@ class ChunkTask:
             stride, segments = int(program.strides[piece]), program.segments_nbytes[piece]
             destination.scatter(program.field, rows, dense, stride, segments)
 
-    def scatter_stack(self, program: Program, source: int, stride: int, chosen: Ints, destination: Destination) -> None:
-        """Scatter some chunks to a field, of which the first lies at `source`, and each next `stride` bytes on."""
-        raise NotImplementedError
-
     def fill_missing(self, destination: Destination, tools: Tools) -> None:
         """Scatter the fill value to the rows of chunks that were never written."""
         since = clock()
