@@ -90,9 +90,10 @@ class ChunkTask:
 
     def split(self) -> Iterator[ChunkTask]:
         """Give one task for each chunk."""
-        of_each = [field.name for field in fields(self) if field.type == "Ints" and field.name != "edges"]
+        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "edges"}
+        of_each = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
         for k in range(len(self.number)):
-            one = {name: getattr(self, name)[k : k + 1] for name in of_each}
+            one: dict[str, Any] = {name: value[k : k + 1] for name, value in of_each.items()}
             yield replace(self, edges=np.array([1] if self.entry[k] == MISSING else [0, 1]), **one)
 
     def land(self, stored: Iterator[Bytes], destination: Destination, tools: Tools) -> None:
