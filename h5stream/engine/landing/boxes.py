@@ -364,8 +364,7 @@ class BoxesOfParts:
         edges = [*np.flatnonzero(np.diff(part, prepend=-1)).tolist(), len(part)]
         found = []
         for begin, end in itertools.pairwise(edges):
-            index = self._parts[int(part[begin])].index
-            assert index is not None
+            index = self._parts[int(part[begin])].chunk_index
             found.append(looked_up(index, number[begin:end]))
         return {name: np.concatenate([one[name] for one in found]) for name in found[0]}
 

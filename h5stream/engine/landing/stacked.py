@@ -122,8 +122,7 @@ class Stack:
         self._inflatable, self._address = _inflatable(task), address_of(self._region)
         self._all_easy = self._inflatable is not None and bool(self._inflatable[0].all())
         self._nbytes = task.nbytes.tolist()
-        index = task.part.index
-        assert index is not None
+        index = task.part.chunk_index
         # The mask of a missing chunk is never looked at; a dataset of which nothing was written has none at all.
         self._masks = index.filter_mask[task.entry].tolist() if len(index.numbers) else []
 
@@ -225,8 +224,7 @@ class Stack:
 
 def _inflatable(task: ChunkTask) -> tuple[NDArray[np.bool_], int] | None:
     """Tell which chunks of a task need inflating and nothing else, and the shuffle that is then still to be undone."""
-    part, index = task.part, task.part.index
-    assert index is not None
+    part, index = task.part, task.part.chunk_index
     alone, shuffled = part.pipeline.only_inflates(part.chunk_nbytes)
     if not alone or not len(index.numbers):
         return None
