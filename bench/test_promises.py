@@ -1,4 +1,4 @@
-"""The promises that are not rates: first batch, memory, and the index of a million chunks."""
+"""Figures that are not rates: first batch, memory, the index of a million chunks, the share of the decode limit."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_index_of_a_million_chunks(benchmark, bench_folder):
 
 
 def test_decode_limit_and_ours_in_turn(benchmark, bench_file):
-    """Pairs of runs: the share of the decode limit holds when the machine's speed drifts."""
+    """Measure the share of the decode limit by pairs of runs, which the machine's speed drifts little between."""
     path, spec = bench_file("gzip4_shuffle"), cases.FILES["gzip4_shuffle"]
     ours, limit = cases.ours(path, spec), cases.decode_limit(path, spec)
     ours(), limit()

@@ -69,7 +69,7 @@ class _Known(NamedTuple):
         space = self.layout.space
         return None if space is None or space.draws is None else RandomStarts(space, rows)
 
-    def chosen(self, places: NDArray[np.int64] | None) -> NDArray[np.int64] | None:
+    def rows_at(self, places: NDArray[np.int64] | None) -> NDArray[np.int64] | None:
         """Give the rows at places among these; None for all of the files'."""
         starts = self.starts(self.rows)
         if starts is not None and places is not None:
@@ -151,7 +151,7 @@ class H5Dataset(Dataset[Any]):
         allow_external: bool = False,
         numpy: bool = False,
     ) -> None:
-        known = source if isinstance(source, _Known) else _known(source, fields)
+        known = source if isinstance(source, _Known) else _known_of(source, fields)
         if known is None:
             asked = read_request(cast(Source, source), fields)
             layout = open_layout(asked, samples=samples, allow_external=allow_external)
@@ -159,7 +159,7 @@ class H5Dataset(Dataset[Any]):
         elif samples is not None:
             raise OptionError("samples= belongs to the H5Dataset that was given; say there what a sample is")
         self.layout: SampleLayout = known.layout
-        self._rows = known.rows if rows is None else known.chosen(select_rows(rows, known.total))
+        self._rows = known.rows if rows is None else known.rows_at(select_rows(rows, known.total))
         self._starts = known.starts(self._rows)
         self._drawn = None if self._starts is None else self._starts.numbers(seed=0, epoch=0)
         self._seed_and_epoch = 0, 0
@@ -420,7 +420,7 @@ class H5Dataset(Dataset[Any]):
         return found
 
     def _over_rows(self, places: NDArray[np.int64]) -> H5Dataset:
-        return _dataset(self._known._replace(rows=self._known.chosen(places)))
+        return _dataset(self._known._replace(rows=self._known.rows_at(places)))
 
     def over(self, layout: SampleLayout) -> H5Dataset:
         """Read the same rows from the same files elsewhere: byte for byte copies, for instance staged ones.
@@ -694,7 +694,7 @@ def _dataset(known: _Known) -> H5Dataset:
     return H5Dataset(cast(Any, known))
 
 
-def _known(source: Any, fields: Fields) -> _Known | None:
+def _known_of(source: Any, fields: Fields) -> _Known | None:
     given = opened(source, fields)
     return None if given is None else given._known
 

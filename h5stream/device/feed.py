@@ -52,14 +52,10 @@ class FeedTotals:
     ----------
     copies, nbytes : int
         Copies to the device, and their bytes. One copy a batch.
-    waits_for_host : int
-        How often the thread had to wait for a copy before its slot could go back. High: the copy is slower
-        than the reading, or `prefetch_factor` is too low; low is right.
     """
 
     copies: int = 0
     nbytes: int = 0
-    waits_for_host: int = 0
 
 
 @dataclass(slots=True)
@@ -124,7 +120,6 @@ class HostSlots:
             if not self._backend.done(copied):
                 if len(self._copying) <= keep_at_most:
                     return
-                self._totals.waits_for_host += 1
                 self._backend.synchronize(copied)
             self._let_go()
 

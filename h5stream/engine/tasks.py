@@ -6,8 +6,8 @@ The ways in which rows land are files of `h5stream.engine.landing`, each with it
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -224,6 +224,19 @@ class LandingTask:
     def split(self) -> Iterator[Any]:
         """Give itself."""
         yield self
+
+
+class RowwiseTask(LandingTask):
+    """A landing task, each of whose rows may fail alone."""
+
+    __slots__ = ()
+
+    placement: Placement
+
+    def split(self) -> Iterator[Any]:
+        """Give one task for each row."""
+        for placement in self.placement.in_steps(1):
+            yield replace(cast(Any, self), placement=placement)
 
 
 class Way(Protocol):

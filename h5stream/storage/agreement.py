@@ -63,38 +63,38 @@ def check_alike(
     for other, identity, label in zip(files[1:], identities[1:], called[1:], strict=True):
         where = "" if label == repr(identity.path) else f" in {label}"
         for a, b in zip(first.fields, other.fields, strict=False):
-            if (a.kind, a.dtype, a.unit, a.row_shape, a.cast) != (b.kind, b.dtype, b.unit, b.row_shape, b.cast):
-                raise FieldLengthError(
-                    f"{identity.path!r}: field {b.name!r} has rows of {_words(b)}{where}, but {a.name!r} in "
-                    f"{called[0]} has rows of {_words(a)}; what is read as one must agree{_hint(a, b)}",
-                    field=b.name,
-                    file=identity.path,
-                )
-            if a.normalise != b.normalise:
-                raise FieldLengthError(
-                    f"{identity.path!r}: field {b.name!r} is normalised otherwise than {a.name!r} in {called[0]}; what "
-                    "is read as one has one mean=, std=, factor= and nan=",
-                    field=b.name,
-                    file=identity.path,
-                )
-            if not _come_alike(a.ragged, b.ragged):
-                raise FieldLengthError(
-                    f"{identity.path!r}: field {b.name!r} takes other columns, or comes in another form{where} than in "
-                    f"{called[0]}; what is read as one has one columns=, ragged=, pad_value= and crop=",
-                    field=b.name,
-                    file=identity.path,
-                )
-            if a.categories != b.categories:
-                raise FieldLengthError(
-                    f"{identity.path!r}: the categories of {b.name!r} are not those of {called[0]}, so a code would "
-                    f"mean one thing here and another there; name {b.name + '/codes'!r} to take them as numbers",
-                    field=b.name,
-                    file=identity.path,
-                )
+            wrong = _difference(a, b, called[0], where)
+            if wrong:
+                raise FieldLengthError(f"{identity.path!r}: {wrong}", field=b.name, file=identity.path)
         if len(other.fields) != len(first.fields) or other.entries != first.entries:
             raise FieldLengthError(
                 f"{identity.path!r}: its compound members are not those of {identities[0].path!r}", file=identity.path
             )
+
+
+def _difference(a: FieldLayout, b: FieldLayout, first: str, where: str) -> str:
+    """Say in what a field differs from that of the first file; nothing where it does not."""
+    if (a.kind, a.dtype, a.unit, a.row_shape, a.cast) != (b.kind, b.dtype, b.unit, b.row_shape, b.cast):
+        return (
+            f"field {b.name!r} has rows of {_words(b)}{where}, but {a.name!r} in {first} has rows of {_words(a)}; what "
+            f"is read as one must agree{_hint(a, b)}"
+        )
+    if a.normalise != b.normalise:
+        return (
+            f"field {b.name!r} is normalised otherwise than {a.name!r} in {first}; what is read as one has one mean=, "
+            "std=, factor= and nan="
+        )
+    if not _come_alike(a.ragged, b.ragged):
+        return (
+            f"field {b.name!r} takes other columns, or comes in another form{where} than in {first}; what is read as "
+            "one has one columns=, ragged=, pad_value= and crop="
+        )
+    if a.categories != b.categories:
+        return (
+            f"the categories of {b.name!r} are not those of {first}, so a code would mean one thing here and another "
+            f"there; name {b.name + '/codes'!r} to take them as numbers"
+        )
+    return ""
 
 
 def _come_alike(a: Ragged | None, b: Ragged | None) -> bool:

@@ -145,8 +145,7 @@ def _differs(dataset: Any, part: DatasetPart, identity: SourceIdentity) -> bool:
 
     A chunk that neither side can read is not a difference: it is an error where its rows are asked for.
     """
-    index = part.index
-    assert index is not None
+    index = part.chunk_index
     filtered = np.flatnonzero(~part.may_be_unfiltered(np.arange(len(index.numbers))))
     if len(filtered) == 0:
         return False
@@ -178,8 +177,7 @@ def _differs(dataset: Any, part: DatasetPart, identity: SourceIdentity) -> bool:
 
 def decode_stored(part: DatasetPart, identity: SourceIdentity, *, place: int) -> NDArray[np.uint8]:
     """Read and decode a chunk as the engine would."""
-    index = part.index
-    assert index is not None
+    index = part.chunk_index
     stored = np.empty(int(index.nbytes[place]), dtype=np.uint8)
     source = identity.open()
     try:

@@ -129,8 +129,7 @@ class H5pyReader:
         CorruptChunkError, SourceError, SourceChangedError
             As for `rows`.
         """
-        index = part.index
-        assert index is not None
+        index = part.chunk_index
         if part.objects:
             own, inner = part.in_object(number)
             files = self._layout.files[part.file]

@@ -1,4 +1,4 @@
-"""What a user asks for: paths, patterns and field names, and the shape of a sample.
+"""What a user asks for: fields by their names, and the shape of a sample.
 
 ``"x"`` asks for one tensor, ``["x", "y"]`` for a tuple, ``{"image": "x"}`` for a dict. A name is the path of a
 dataset, ``"group/x"``, with a compound member after a colon: ``"obs:bulk_labels"``.
@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import glob
 import operator
 import os
-import re
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,9 +17,7 @@ from fractions import Fraction
 from types import EllipsisType
 from typing import Any
 
-import h5py
 import numpy as np
-from h5py import h5f, h5fd
 from numpy.typing import NDArray
 
 from h5stream.errors import FieldNotFoundError, OptionError, SourceNotFoundError
@@ -31,6 +27,7 @@ from h5stream.samples.normalising import Normalisation, normalisation
 from h5stream.samples.sequences import checked_pad, checked_steps, integer
 from h5stream.samples.stretches import ARRAYS, DENSE, FORMS, STACKED, Crop, Ragged, Stretches, inside, names_of
 from h5stream.samples.table import ROW
+from h5stream.storage.given import named_by, paths_of, several
 from h5stream.storage.images import FORMATS
 from h5stream.storage.rowbox import Columns, Mask, check_mask
 
@@ -189,7 +186,7 @@ class Field:
         object.__setattr__(self, "axis", axis if axis is None or axis == ROWS else integer(axis, "axis"))
         object.__setattr__(self, "scale", _scales(name, scale))
         object.__setattr__(self, "repeat", bool(repeat))
-        files = () if file is None else tuple(path for one in several(file) for path in _paths(one, None))
+        files = () if file is None else tuple(path for one in several(file) for path in paths_of(one, None))
         object.__setattr__(self, "file", files)
         is_named = rows is None or isinstance(rows, (str, Stretches))
         object.__setattr__(self, "rows", rows if is_named else as_row_numbers(name, rows))
@@ -585,7 +582,7 @@ def read_request(source: Source, fields: Fields) -> Asked:
     """
     given = several(source)
     named = [named_by(one) for one in given]
-    paths = [path for one, known in zip(given, named, strict=True) for path in _paths(one, known)]
+    paths = [path for one, known in zip(given, named, strict=True) for path in paths_of(one, known)]
     if not paths:
         raise SourceNotFoundError("no file was named: the source is empty")
     places = {(known.name, known.is_dataset) if known else ("", False) for known in named}
@@ -607,19 +604,6 @@ def read_request(source: Source, fields: Fields) -> Asked:
     for field in shape.fields:
         _check_is_of(field, paths)
     return Asked(paths=tuple(paths), group=name, shape=shape)
-
-
-def _paths(given: Any, known: Named | None) -> list[str]:
-    """Return the paths that one source stands for; those of a pattern sorted by name."""
-    if known is not None:
-        return [known.path]
-    path = checked_path(given)
-    if os.path.exists(path) or not glob.has_magic(path):
-        return [path]
-    found = sorted(glob.glob(path, recursive=True))
-    if not found:
-        raise SourceNotFoundError(f"no file matches {path!r}", file=path)
-    return found
 
 
 def _check_is_of(field: Field | Given, paths: list[str]) -> None:
@@ -655,115 +639,3 @@ def split_member(name: str, exists: Any) -> tuple[str, tuple[str, ...]]:
         if path and exists(path):
             return path, tuple(parts[cut:])
     raise FieldNotFoundError(name, field=name)
-
-
-_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
-
-_WRITE_THEM = (
-    "h5stream reads files. For arrays in memory take torch.utils.data.DataLoader over a TensorDataset, or write them "
-    "to a file first: with h5py.File('data.h5', 'w') as f: f['x'] = array"
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Named:
-    """What an open h5py object stands for.
-
-    Attributes
-    ----------
-    path : str
-        The file that it is in.
-    name : str
-        Its path in that file, without the leading slash; empty for the file itself.
-    is_dataset : bool
-        Whether it is a dataset, and not a group.
-    """
-
-    path: str
-    name: str
-    is_dataset: bool
-
-
-def named_by(thing: Any) -> Named | None:
-    """Return what an open h5py file, group or dataset stands for; None for anything else.
-
-    Raises
-    ------
-    OptionError
-        If it is closed, has no name, or is not in a file on disk.
-    """
-    if not isinstance(thing, (h5py.Group, h5py.Dataset)):
-        return None
-    if not thing:
-        raise OptionError(f"{thing!r} is closed, so that it no longer says which file it is of; give the file's path")
-    path = _path_of(thing.file)
-    if not os.path.isfile(path) or _is_in_memory(thing.file):
-        raise OptionError(f"{thing!r} is not of a file on disk, and h5stream reads the file itself; give a path")
-    if thing.name is None or thing.name not in thing.file:
-        raise OptionError(f"{thing!r} has no name in {path!r}, so that it cannot be found there; give it one")
-    return Named(path=path, name=thing.name.strip("/"), is_dataset=isinstance(thing, h5py.Dataset))
-
-
-def _path_of(file: Any) -> str:
-    """Return a file's path as it was opened, or where it is now if the working directory has changed since."""
-    path = os.fsdecode(file.filename)
-    if file.id.get_access_plist().get_driver() == h5fd.SEC2:
-        descriptor = file.id.get_vfd_handle()
-        if not os.path.exists(path) or not os.path.samestat(os.stat(path), os.fstat(descriptor)):
-            return os.path.realpath(f"/proc/self/fd/{descriptor}")
-    return path
-
-
-def _is_in_memory(file: Any) -> bool:
-    """Tell whether what is written to a file never reaches the disk."""
-    access = file.id.get_access_plist()
-    if access.get_driver() != h5fd.CORE:
-        return False
-    return bool(file.id.get_intent() & h5f.ACC_RDWR) and not access.get_fapl_core()[1]
-
-
-def checked_path(given: Any) -> str:
-    """Return a path as text, a leading ``~`` expanded; refuse what is none and say what to do instead.
-
-    Raises
-    ------
-    OptionError
-        For addresses of the web and of object stores, arrays, open streams and everything else.
-
-    Examples
-    --------
-    >>> checked_path("train.h5")
-    'train.h5'
-    """
-    if isinstance(given, str | bytes | os.PathLike):
-        path = os.fsdecode(given)
-        address = _ADDRESS.match(path)
-        if address and not os.path.exists(path):
-            raise OptionError(
-                f"{path!r} is an address, and h5stream reads local files: "
-                + ("leave out 'file://'" if address[1] == "file" else "download it, or mount it as a folder, first")
-            )
-        return os.path.expanduser(path) if path.startswith("~") and not os.path.exists(path) else path
-    if _is_array(given):
-        raise OptionError(f"a source is a path, not {_kind(given)}. {_WRITE_THEM}")
-    if callable(getattr(given, "read", None)):
-        raise OptionError(f"a source is a path, not an open stream ({_kind(given)}); give the path of the file")
-    raise OptionError(f"a source is a path, a pattern or several of them, not {repr(given)[:200]}")
-
-
-def several(source: Any) -> list[Any]:
-    """Return the parts of a source: itself, or each of several."""
-    one = isinstance(source, (str, bytes, os.PathLike, h5py.Group, h5py.Dataset)) or _is_array(source)
-    if one or callable(getattr(source, "read", None)) or not isinstance(source, Iterable):
-        return [source]
-    if isinstance(source, dict):
-        raise OptionError(f"a source is a path or several of them, not a dict of {len(source)}. {_WRITE_THEM}")
-    return list(source)
-
-
-def _is_array(given: Any) -> bool:
-    return hasattr(given, "__array__") or hasattr(given, "__array_interface__")
-
-
-def _kind(given: Any) -> str:
-    return f"{type(given).__module__.split('.')[0]}.{type(given).__name__}"

@@ -244,6 +244,12 @@ class DatasetPart:
         return self.reason in (IS_VIRTUAL, IN_EXTERNAL_FILES)
 
     @property
+    def chunk_index(self) -> ChunkIndex:
+        """The index, for what is done only with parts that have one."""
+        assert self.index is not None
+        return self.index
+
+    @property
     def chunk_nbytes(self) -> int:
         """Bytes of a decoded chunk; for h5py, of the rows that are read together."""
         if self.index is not None:
@@ -281,8 +287,7 @@ class DatasetPart:
 
     def in_object(self, number: int) -> tuple[DatasetPart, int]:
         """Give the part of the one object that a chunk belongs to, and the number that it has there."""
-        index = self.index
-        assert index is not None
+        index = self.chunk_index
         row, inner = divmod(number, index.columns)
         if self.object_edges is None:
             own = replace(index, shape=self.shape[1:], chunk_shape=index.chunk_shape[1:], grid=index.grid[1:])

@@ -131,8 +131,7 @@ def together(
     template: DatasetPart, stored: Stored, names: Sequence[str], *, is_chunked: bool
 ) -> tuple[DatasetPart, Ints]:
     """Put objects of one kind one behind the other; gives where each begins, too."""
-    index = template.index
-    assert index is not None
+    index = template.chunk_index
     chunk_rows = index.chunk_shape[0] if is_chunked else max(1, int(stored.rows.max()))
     row_nbytes = template.stored_element_nbytes * int(np.prod(template.shape[1:], dtype=object))
     by_offset = _by_first_offset(stored)
@@ -176,8 +175,7 @@ def _by_first_offset(stored: Stored) -> Ints:
 
 
 def _check_inside(raw: RawFile, part: DatasetPart) -> None:
-    index = part.index
-    assert index is not None
+    index = part.chunk_index
     if len(beyond_end(index.offset, index.nbytes, raw.superblock.file_nbytes)):
         raise FieldLengthError(
             f"{raw.file.filename!r}: bytes of {part.objects[0]!r}, or of one that is stored like it, are said to lie "

@@ -150,8 +150,7 @@ def _layout(path: str, name: str, dataset: Any) -> tuple[SampleLayout | None, st
 
 
 def _fill(dataset: Any, layout: SampleLayout) -> NDArray[np.uint8]:
-    index = layout.datasets[0][0].index
-    assert index is not None
+    index = layout.datasets[0][0].chunk_index
     read = fill_element(dataset, index)
     if read is not None:
         return read
@@ -174,8 +173,7 @@ def _whole_elements(layout: SampleLayout, fill: NDArray[np.uint8]) -> SampleLayo
         dtype=np.dtype(np.uint8),
         shape=(count,),
     )
-    index = part.index
-    assert index is not None
+    index = part.chunk_index
     row_nbytes = math.prod(index.shape[1:]) * count
     field = FieldLayout(name=part.path, kind="array", dtype=np.dtype(np.uint8), row_shape=(row_nbytes,))
     shape: SampleShape = sample_shape(part.path)

@@ -96,7 +96,10 @@ class BoxTask(ChunkTask):
     def land(self, stored: Iterator[Bytes], destination: Destination, tools: Tools) -> None:
         """Copy what boxes take; of chunks that have no filter, all of those at once that were read together."""
         if self.part.access != DIRECT:
-            (land_stacked if is_small(self.part) else ChunkTask.land)(self, stored, destination, tools)
+            if is_small(self.part):
+                land_stacked(self, self._scatter_stack, stored, destination, tools)
+            else:
+                ChunkTask.land(self, stored, destination, tools)
             return
         self.fill_missing(destination, tools)
         for start, stop, group in self.groups(stored):
@@ -120,8 +123,9 @@ class BoxTask(ChunkTask):
             source -= int(self.skipped[k]) // leaf.stored_nbytes * leaf.nbytes
             self._place(slice(k, k + 1), program, np.array([source]), destination)
 
-    def scatter_stack(self, program: Program, source: int, stride: int, chosen: Ints, destination: Destination) -> None:
-        """Copy what boxes take of some chunks that lie one behind the other."""
+    def _scatter_stack(
+        self, program: Program, source: int, stride: int, chosen: Ints, destination: Destination
+    ) -> None:
         self._place(chosen, program, source + stride * np.arange(len(chosen)), destination)
 
     def fill_missing(self, destination: Destination, tools: Tools) -> None:
@@ -360,8 +364,7 @@ class BoxesOfParts:
         edges = [*np.flatnonzero(np.diff(part, prepend=-1)).tolist(), len(part)]
         found = []
         for begin, end in itertools.pairwise(edges):
-            index = self._parts[int(part[begin])].index
-            assert index is not None
+            index = self._parts[int(part[begin])].chunk_index
             found.append(looked_up(index, number[begin:end]))
         return {name: np.concatenate([one[name] for one in found]) for name in found[0]}
 

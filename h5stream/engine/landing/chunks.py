@@ -90,9 +90,10 @@ class ChunkTask:
 
     def split(self) -> Iterator[ChunkTask]:
         """Give one task for each chunk."""
-        of_each = [field.name for field in fields(self) if field.type == "Ints" and field.name != "edges"]
+        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "edges"}
+        of_each = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
         for k in range(len(self.number)):
-            one = {name: getattr(self, name)[k : k + 1] for name in of_each}
+            one: dict[str, Any] = {name: value[k : k + 1] for name, value in of_each.items()}
             yield replace(self, edges=np.array([1] if self.entry[k] == MISSING else [0, 1]), **one)
 
     def land(self, stored: Iterator[Bytes], destination: Destination, tools: Tools) -> None:
@@ -128,8 +129,7 @@ class ChunkTask:
         CorruptChunkError, SourceChangedError, SourceError
             If neither this nor libhdf5 can.
         """
-        part, index = self.part, self.part.index
-        assert index is not None
+        part, index = self.part, self.part.chunk_index
         mask = int(index.filter_mask[self.entry[k]])
         if stored.nbytes == part.chunk_nbytes and part.may_be_unfiltered(self.entry[k : k + 1])[0]:
             return tools.h5py.chunk(part, int(self.number[k])), 0
@@ -140,8 +140,7 @@ class ChunkTask:
 
     def ask_h5py(self, k: int, error: DecodeError, tools: Tools) -> Bytes:
         """Let libhdf5 judge bytes that do not decode here: it is the oracle, also of what is corrupt."""
-        part, index = self.part, self.part.index
-        assert index is not None
+        part, index = self.part, self.part.chunk_index
         number, entry = int(self.number[k]), int(self.entry[k])
         identity, offset = tools.sources[part.file].identity.at(int(index.offset[entry]))
         identity.check_unchanged()
@@ -151,8 +150,7 @@ class ChunkTask:
         nbytes = int(index.nbytes[entry])
         if part.objects:
             part, number = part.in_object(number)
-            index = part.index
-            assert index is not None
+            index = part.chunk_index
         chunk = index.coordinates(number)
         raise CorruptChunkError(
             f"{identity.path!r}, dataset {part.path!r}: chunk {chunk} at byte {offset} "
@@ -182,10 +180,6 @@ class ChunkTask:
             dense = address_of(dense_leaf(program, data, shuffled, tools.scratch))
             stride, segments = int(program.strides[piece]), program.segments_nbytes[piece]
             destination.scatter(program.field, rows, dense, stride, segments)
-
-    def scatter_stack(self, program: Program, source: int, stride: int, chosen: Ints, destination: Destination) -> None:
-        """Scatter some chunks to a field, of which the first lies at `source`, and each next `stride` bytes on."""
-        raise NotImplementedError
 
     def fill_missing(self, destination: Destination, tools: Tools) -> None:
         """Scatter the fill value to the rows of chunks that were never written."""
@@ -238,8 +232,7 @@ class Chunks:
 
     def _looked_up(self, numbers: Ints) -> dict[str, Ints]:
         """Find what to read for each piece of each row of chunks."""
-        part, index = self._part, self._part.index
-        assert index is not None
+        part, index = self._part, self._part.chunk_index
         piece = np.tile(np.arange(len(part.pieces), dtype=np.int64), len(numbers))
         across = np.array([each.number for each in part.pieces], dtype=np.int64)
         number = np.repeat(numbers, len(part.pieces)) * index.columns + across[piece]

@@ -19,7 +19,7 @@ from h5stream.compiled.copying import copy_past_cache
 from h5stream.engine.counters import clock
 from h5stream.engine.plan import Placement, cut_by
 from h5stream.engine.slots import SlotFormat, address_of
-from h5stream.engine.tasks import Destination, LandingTask, Task, Tools
+from h5stream.engine.tasks import Destination, RowwiseTask, Task, Tools
 from h5stream.errors import CorruptChunkError, FieldLengthError, H5StreamError
 from h5stream.storage.codecs import DecodeError
 from h5stream.storage.images import OtherShapeError, decode_image
@@ -40,7 +40,7 @@ class BytesOfRows(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EncodedTask(LandingTask):
+class EncodedTask(RowwiseTask):
     """Some rows of one dataset part, ascending, each of which is an image.
 
     Attributes
@@ -59,11 +59,6 @@ class EncodedTask(LandingTask):
     layout: FieldLayout
     rows: BytesOfRows
     placement: Placement
-
-    def split(self) -> Iterator[EncodedTask]:
-        """Give one task for each image."""
-        for k in range(len(self.placement)):
-            yield replace(self, placement=self.placement[k : k + 1])
 
     def land(self, stored: Iterator[Any], destination: Destination, tools: Tools) -> None:
         """Decode one image after the other."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from h5stream.engine.footprint import TASK_NBYTES
 from h5stream.engine.landing.unfiltered import READ_COST_NBYTES
 from h5stream.engine.plan import Placement, cut_by
 from h5stream.engine.slots import address_of
-from h5stream.engine.tasks import Destination, LandingTask, Tools
+from h5stream.engine.tasks import Destination, RowwiseTask, Tools
 from h5stream.errors import CorruptChunkError
 from h5stream.storage.global_heap import HeapValues
 from h5stream.storage.layout import DatasetPart, FieldLayout
@@ -31,7 +31,7 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeapTask(LandingTask):
+class HeapTask(RowwiseTask):
     """Some rows of one dataset part of values of variable length, ascending.
 
     Attributes
@@ -47,11 +47,6 @@ class HeapTask(LandingTask):
     part: DatasetPart
     layout: FieldLayout
     placement: Placement
-
-    def split(self) -> Iterator[HeapTask]:
-        """Give one task for each row."""
-        for k in range(len(self.placement)):
-            yield replace(self, placement=self.placement[k : k + 1])
 
     def land(self, stored: Iterator[Any], destination: Destination, tools: Tools) -> None:
         """Read the values, and put them in their places."""

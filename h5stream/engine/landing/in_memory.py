@@ -16,7 +16,13 @@ from h5stream.engine.footprint import FIELD_ALIGNMENT
 from h5stream.engine.plan import Placement
 from h5stream.engine.slots import SlotFormat, address_of, map_memory
 from h5stream.engine.tasks import Destination, LandingTask, Tools
-from h5stream.storage.layout import SampleLayout
+from h5stream.storage.layout import DatasetPart, SampleLayout
+from h5stream.storage.many_files import FilesIdentity
+
+
+def must_be_read(layout: SampleLayout, parts: tuple[DatasetPart, ...]) -> bool:
+    """Tell whether a dataset may not stay in memory: that one of many small files has changed is seen by reading it."""
+    return parts is layout.leading and any(isinstance(layout.files[part.file], FilesIdentity) for part in parts)
 
 
 class RowsInMemory:

@@ -19,13 +19,12 @@ from numpy.typing import NDArray
 
 from h5stream.engine.counters import clock
 from h5stream.engine.footprint import TASK_NBYTES
-from h5stream.engine.landing.in_memory import GatherTask, RowsInMemory
+from h5stream.engine.landing.in_memory import GatherTask, RowsInMemory, must_be_read
 from h5stream.engine.plan import Placement
 from h5stream.engine.tasks import NOTHING, Destination, Ranges, Task, Tools, Way
 from h5stream.order.places import Places, place_dtype
 from h5stream.samples.box_space import BoxSpace
 from h5stream.storage.layout import DECODED, VIA_H5PY, DatasetPart, SampleLayout
-from h5stream.storage.many_files import FilesIdentity
 
 LEAST_SHARE = 8
 """A dataset is kept in part only if one part in so many of it fits."""
@@ -49,8 +48,8 @@ def rows_to_keep(layout: SampleLayout, numbers: tuple[int, ...], nbytes: int) ->
     for number, parts in enumerate(layout.datasets):
         fields = [layout.fields[target.field] for target in parts[0].targets]
         row_nbytes = sum(field.placed_nbytes for field in fields)
-        if parts is layout.leading and any(isinstance(layout.files[part.file], FilesIdentity) for part in parts):
-            continue  # that a file has changed is seen where it is read
+        if must_be_read(layout, parts):
+            continue
         is_plain = all(field.kind != "object" and field.images is None for field in fields)
         if number not in numbers and is_plain and row_nbytes and any(is_decoded(part) for part in parts):
             sizes.append((layout.rows_of(number) * row_nbytes, row_nbytes, number))

@@ -107,8 +107,7 @@ class MappedPart:
         """Give where each chunk that holds a piece of the row begins in the file, `MISSING` where there is none."""
         offsets = self._offsets.get(piece)
         if offsets is None:
-            part, index = self.part, self.part.index
-            assert index is not None
+            part, index = self.part, self.part.chunk_index
             chunks = np.arange(index.grid[0], dtype=np.int64)
             entry = index.find(chunks * index.columns + part.pieces[piece].number)
             stored = entry != MISSING

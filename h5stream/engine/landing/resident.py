@@ -9,7 +9,7 @@ import numpy as np
 
 from h5stream.engine.counters import Tally
 from h5stream.engine.footprint import TASK_NBYTES
-from h5stream.engine.landing.in_memory import GatherTask, RowsInMemory, fields_of, format_of
+from h5stream.engine.landing.in_memory import GatherTask, RowsInMemory, fields_of, format_of, must_be_read
 from h5stream.engine.plan import Placement
 from h5stream.engine.reader import RowReader
 from h5stream.engine.slots import SlotFormat
@@ -17,7 +17,6 @@ from h5stream.errors import H5StreamError
 from h5stream.order.epoch import Window
 from h5stream.samples.box_space import BoxSpace
 from h5stream.storage.layout import SampleLayout
-from h5stream.storage.many_files import FilesIdentity
 
 KEEP_NBYTES = 16 * 1024 * 1024
 """Largest dataset that stays in memory, in bytes as the batches hold it: two million int64 labels, or a small file in
@@ -46,8 +45,8 @@ def datasets_to_keep(layout: SampleLayout, memory_budget: int) -> tuple[int, ...
     sizes = []
     for number, parts in enumerate(layout.datasets):
         fields = [layout.fields[target.field] for target in parts[0].targets]
-        if parts is layout.leading and any(isinstance(layout.files[part.file], FilesIdentity) for part in parts):
-            continue  # that a file has changed is seen where it is read
+        if must_be_read(layout, parts):
+            continue
         if all(field.kind not in ("object", "ragged") for field in fields):
             sizes.append((layout.rows_of(number) * sum(field.placed_nbytes for field in fields), number))
     chosen, left = [], memory_budget // KEEP_SHARE

@@ -49,8 +49,7 @@ class _Neighbours:
     def __init__(self, task: SideBySideTask, destination: Destination, tools: Tools) -> None:
         self._task, self._destination, self._scratch = task, destination, tools.scratch
         (self._program,) = task.programs
-        index = task.part.index
-        assert index is not None
+        index = task.part.chunk_index
         self._chunk_nbytes = math.prod(index.chunk_shape) * self._program.leaf.nbytes
         self._room = max(1, COLLECTED_NBYTES // self._chunk_nbytes)
         self._held: list[int] = []

@@ -20,7 +20,7 @@ from h5stream.engine.counters import clock
 from h5stream.engine.landing.unfiltered import EXTENT_NBYTES, Reach, reach_of, read_until_sound
 from h5stream.engine.plan import Placement
 from h5stream.engine.ragged import refuse_column
-from h5stream.engine.tasks import Destination, LandingTask, Tools
+from h5stream.engine.tasks import Destination, RowwiseTask, Tools
 from h5stream.samples.stretches import DENSE, Ragged
 from h5stream.storage.layout import DIRECT, DatasetPart, Lookup, SampleLayout
 from h5stream.storage.source import ByteSource
@@ -45,7 +45,7 @@ class DensePart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DenseTask(LandingTask):
+class DenseTask(RowwiseTask):
     """Some rows of a sparse matrix, ascending, that a kernel reads and lays dense.
 
     Attributes
@@ -61,11 +61,6 @@ class DenseTask(LandingTask):
     of: DenseRows
     part: DensePart
     placement: Placement
-
-    def split(self) -> Iterator[DenseTask]:
-        """Give one task for each row."""
-        for k in range(len(self.placement)):
-            yield DenseTask(of=self.of, part=self.part, placement=self.placement[k : k + 1])
 
     def land(self, stored: Iterator[Any], destination: Destination, tools: Tools) -> None:
         """Read the rows and lay them in their places."""

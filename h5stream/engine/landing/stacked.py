@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,10 @@ KiB 0.93, of 130 KiB as much as one by one, and of 256 KiB 1.04, since a stack o
 STACK_READ_NBYTES = 512 * 1024
 """Bytes that are read before they are decoded, at most about: as much as a core's own cache holds."""
 
+ScatterStack = Callable[[Program, int, int, Ints, Destination], None]
+"""Scatters some chunks to a field: given are the address of the first, the bytes to each next one, and their places in
+the task."""
+
 
 def is_small(part: DatasetPart) -> bool:
     """Tell whether a part's chunks are small enough to be stacked."""
@@ -42,10 +46,11 @@ class StackedTask(ChunkTask):
 
     def land(self, stored: Iterator[Bytes], destination: Destination, tools: Tools) -> None:
         """Decode the chunks into a stack, and scatter that."""
-        land_stacked(self, stored, destination, tools)
+        land_stacked(self, self._scatter_stack, stored, destination, tools)
 
-    def scatter_stack(self, program: Program, source: int, stride: int, chosen: Ints, destination: Destination) -> None:
-        """Scatter some chunks, which lie one behind the other, to a field."""
+    def _scatter_stack(
+        self, program: Program, source: int, stride: int, chosen: Ints, destination: Destination
+    ) -> None:
         kernels.scatter_stack(
             source,
             stride,
@@ -59,9 +64,11 @@ class StackedTask(ChunkTask):
         )
 
 
-def land_stacked(task: ChunkTask, stored: Iterator[Bytes], destination: Destination, tools: Tools) -> None:
+def land_stacked(
+    task: ChunkTask, scatter_stack: ScatterStack, stored: Iterator[Bytes], destination: Destination, tools: Tools
+) -> None:
     """Decode the chunks of a task into a stack, and scatter that."""
-    stack, tally, raw_nbytes = Stack(task, destination, tools), tools.tally, task.part.chunk_nbytes
+    stack, tally, raw_nbytes = Stack(task, scatter_stack, destination, tools), tools.tally, task.part.chunk_nbytes
     task.fill_missing(destination, tools)
     began, before_ns, chunks = clock(), tally.read_ns, 0
     for start, stop, data, at in _read(task, stored, tools):
@@ -106,8 +113,8 @@ def _read(task: ChunkTask, stored: Iterator[Bytes], tools: Tools) -> Iterator[tu
 class Stack:
     """Decoded chunks of one task, one behind the other, until they are scattered with one call a field."""
 
-    def __init__(self, task: ChunkTask, destination: Destination, tools: Tools) -> None:
-        self._task, self._destination, self._tools = task, destination, tools
+    def __init__(self, task: ChunkTask, scatter_stack: ScatterStack, destination: Destination, tools: Tools) -> None:
+        self._task, self._scatter_stack, self._destination, self._tools = task, scatter_stack, destination, tools
         self._chunk_nbytes = task.part.chunk_nbytes
         self._region = tools.scratch.buffer("stack", len(task.number) * self._chunk_nbytes)
         self._held: list[int] = []
@@ -115,8 +122,7 @@ class Stack:
         self._inflatable, self._address = _inflatable(task), address_of(self._region)
         self._all_easy = self._inflatable is not None and bool(self._inflatable[0].all())
         self._nbytes = task.nbytes.tolist()
-        index = task.part.index
-        assert index is not None
+        index = task.part.chunk_index
         # The mask of a missing chunk is never looked at; a dataset of which nothing was written has none at all.
         self._masks = index.filter_mask[task.entry].tolist() if len(index.numbers) else []
 
@@ -199,7 +205,7 @@ class Stack:
         for program in task.programs:
             source = address_of(self._dense(program, data, len(held)))
             stride = self._chunk_nbytes // program.leaf.stored_nbytes * program.leaf.nbytes
-            task.scatter_stack(program, source, stride, chosen, self._destination)
+            self._scatter_stack(program, source, stride, chosen, self._destination)
 
     def _dense(self, program: Program, data: Bytes, chunks: int) -> Bytes:
         leaf, shuffled, scratch = program.leaf, self._shuffled, self._tools.scratch
@@ -218,8 +224,7 @@ class Stack:
 
 def _inflatable(task: ChunkTask) -> tuple[NDArray[np.bool_], int] | None:
     """Tell which chunks of a task need inflating and nothing else, and the shuffle that is then still to be undone."""
-    part, index = task.part, task.part.index
-    assert index is not None
+    part, index = task.part, task.part.chunk_index
     alone, shuffled = part.pipeline.only_inflates(part.chunk_nbytes)
     if not alone or not len(index.numbers):
         return None

@@ -112,8 +112,7 @@ class Reach:
 
 def reach_of(part: DatasetPart, gap_nbytes: int = LOCAL_GAP_NBYTES) -> Reach:
     """Work out what is read of each row of a part that nothing has to be decoded of."""
-    index = part.index
-    assert index is not None
+    index = part.chunk_index
     runs = np.concatenate([_runs(part, number, target) for number, target in enumerate(part.targets)])
     by_place = np.lexsort((runs[:, 1], runs[:, 0]))
     runs = runs[by_place]
