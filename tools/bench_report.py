@@ -102,7 +102,8 @@ def readme_table(report: dict[str, Any]) -> str:
         f"({machine['cpu']}), files in the page cache; medians of one run, "
         f"{report['when']}. *h5stream* decodes every row in every epoch; *kept* is what it does as it comes, from the "
         "second epoch on, with a file whose rows fit `memory_budget` (2 GiB). A fresh process's first epoch is slower "
-        f"({cold(report):,.0f} rows/s at the least on the first file), because it touches its memory for the first time:",
+        f"({cold(report):,.0f} rows/s at the least on the first file), because it touches its memory for the first "
+        "time:",
         "",
         "| file | h5stream, rows/s | kept, rows/s | " + " | ".join(f"x {name}" for name in AGAINST.values()) + " |",
         "|---|---:|---:|" + "---:|" * len(AGAINST),

@@ -266,7 +266,7 @@ def page() -> str:
     for one in judged:
         program = f"[{one['repository']}](https://github.com/{one['repository']})"
         seen = anchor(one["as"]) if one["as"] else ""
-        reads = one["how it reads"].replace("|", "\\|").replace("*", "\\*").replace("<", "&lt;")
+        reads = re.sub(r"[|*\[\]]", r"\\\g<0>", one["how it reads"]).replace("<", "&lt;")
         text += f"| {program} | {reads} | {one['verdict']} | {seen} | {one['missing']} |\n"
     return text
 

@@ -195,6 +195,7 @@ class Placement:
         if self.counts is None:
             return self
         begin, end = self.rows - first_row, self.rows + (self.counts - first_row)
+        rows = min(rows, np.iinfo(begin.dtype).max)  # chunks may have more rows than there are, and than such numbers
         before = begin // rows
         pieces = (end - 1) // rows - before + 1
         if (pieces == 1).all():

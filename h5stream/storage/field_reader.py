@@ -342,9 +342,10 @@ class FieldReader:
         """Give the group that a name leads to in this file; None for anything else."""
         name = name.strip("/")
         with contextlib.suppress(KeyError, RuntimeError, ValueError, OSError):
-            if name and self.file.get(name, getclass=True) is h5py.Group:
+            # Asked for its kind alone (`get(getclass=True)`), a damaged object crashes libhdf5, which opening refuses.
+            if name and isinstance(found := self.file[name], h5py.Group):
                 self.guard.check_links(self.file, name, self.identity.path)
-                return self.file[name]
+                return found
         return None
 
     def _add_matrix(self, place: int, field: Field, group: Any) -> SparseEntry:

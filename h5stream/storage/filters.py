@@ -159,7 +159,10 @@ class Pipeline:
         """
         if tuple(f.id for f in self.filters) not in ((DEFLATE,), (SHUFFLE, DEFLATE)):
             return False, 0
-        steps, shuffled = self._compiled(0, raw_nbytes)
+        try:
+            steps, shuffled = self._compiled(0, raw_nbytes)
+        except DecodeError:  # damaged parameters, which decoding says of each chunk
+            return False, 0
         return len(steps) == 1, shuffled
 
     def decode(

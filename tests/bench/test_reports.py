@@ -80,7 +80,9 @@ def test_rows_in_memory_are_compared_with_rows_that_are_kept():
     main = main_report(ours=10, kept=50, in_ram=20, naive=1) | {"when": "today", "machine": {"cpu": "a", "cpus": 2}}
     assert behind(main, None, None) == []
     main["results"].append({"cold_rows_per_s": 5})
-    assert bench_report.readme_table(main).endswith("| gzip-4 + shuffle, 1 MiB chunks | 10 | 50 | 10.0 |  | 2.50 |  |  |\n")
+    assert bench_report.readme_table(main).endswith(
+        "| gzip-4 + shuffle, 1 MiB chunks | 10 | 50 | 10.0 |  | 2.50 |  |  |\n"
+    )
 
 
 def test_a_cell_shows_the_reason_that_is_written_down_or_that_there_is_none(tmp_path):

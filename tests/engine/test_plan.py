@@ -181,3 +181,15 @@ def test_how_a_window_is_cut_into_tasks_does_not_change_what_is_read(tmp_path, t
 @pytest.mark.parametrize("rows", [[0], [99], [50, 50, 50]])
 def test_small_windows_are_single_tasks(rows):
     assert len(plan(make_part(), rows)) == 1
+
+
+def test_spans_of_a_chunk_with_more_rows_than_their_numbers_can_count_are_left_whole():
+    """A chunk may have 2^31 rows, and more, of a dataset that has few."""
+    spans = Placement(
+        rows=np.array([7, 90], np.int32),
+        batch=np.zeros(2, np.int32),
+        within=np.array([0, 5], np.int32),
+        counts=np.array([5, 9], np.int32),
+    )
+    for rows in (2**31 - 1, 2**31, 2**40):
+        assert spans.cut_every(rows) is spans

@@ -81,6 +81,19 @@ def test_damaged_parameters_of_filters_give_an_error_or_what_h5py_gives(check, s
     fuzz(functools.partial(check, seed, where), in_filter_parameters(seed), amount, fixed=fixed)
 
 
+FOUND = {
+    "libhdf5 fails where an object is asked what it is": Mutant("btree v2", (Flip(447, 0),)),
+    "a shuffle of elements of no bytes": Mutant("shuffle gzip", (Put(941, bytes(4)),)),
+}
+"""What long runs have found, where the seeds are written as they were then."""
+
+
+@pytest.mark.parametrize("what", FOUND)
+def test_what_was_found_once_stays_mended(check, seed_of, what):
+    mutant = FOUND[what]
+    check(seed_of(mutant.seed), "structure", mutant)
+
+
 @pytest.mark.parametrize("name", INDEXES)
 def test_a_file_cut_off_anywhere_is_refused(check, seed_of, name):
     def refused(mutant):
