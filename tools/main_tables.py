@@ -7,9 +7,9 @@ from typing import Any
 WORDS = (
     "*naive*: one row per `__getitem__`, worker processes. *tuned*: lazy open, `__getitems__`, sorted h5py index. "
     '*h5stream* decodes every row in every epoch (`keep="never"`); *kept* is h5stream as it comes, where all rows fit '
-    "`memory_budget`, from its second epoch on. *in_ram*: the same rows as a NumPy array behind a stock `DataLoader` with "
-    "`__getitems__`. *decode_limit*: as many threads, only reading and inflating. *sequential_h5py*: `dset[a:b]` in order, not shuffled. Ratios say how many "
-    "times as fast as the other h5stream is; under 1 it is slower."
+    "`memory_budget`, from its second epoch on. *in_ram*: the same rows as a NumPy array behind a stock `DataLoader` "
+    "with `__getitems__`. *decode_limit*: as many threads, only reading and inflating. *sequential_h5py*: `dset[a:b]` "
+    "in order, not shuffled. Ratios say how many times as fast as the other h5stream is; under 1 it is slower."
 )
 
 
