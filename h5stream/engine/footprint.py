@@ -517,7 +517,7 @@ class _Sizer:
         shape = self.shape
         return BudgetError(
             f"memory_budget={self.budget:,} bytes is too small for window={window!r}: batches of {self.slot:,} bytes, "
-            f"plans of {shape.plan_row_nbytes:.0f} bytes a row, {shape.scratch_nbytes:,} bytes of scratch and what is "
+            f"plans of {shape.plan_row_nbytes:,.0f} bytes a row, {shape.scratch_nbytes:,} bytes of scratch and what is "
             f"kept need {needed:,}. Pass memory_budget={needed} or more, a smaller window or a smaller batch_size"
             + (RAGGED_WAYS_OUT if shape.ragged else ""),
             needed=needed,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import KW_ONLY, dataclass
 
 from h5stream.errors import OptionError
@@ -43,7 +43,9 @@ class Objects:
     missing: str = "error"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.of, str) and not len(self.of):
+        if not isinstance(self.of, Collection) or isinstance(self.of, bytes):
+            raise OptionError(f"Objects: of= takes a list of names, or a pattern such as 'data/*', not {self.of!r}")
+        if not len(self.of):
             raise OptionError("Objects: of= lists no object; name some, or a pattern such as 'data/*'")
         if self.missing not in MISSING:
             raise OptionError(f"Objects: missing= is 'error', 'skip' or 'fill', not {self.missing!r}")

@@ -303,7 +303,7 @@ class Like:
         if opened.shape != self.shape or not opened.get_type().equal(self.type):
             raise FieldLengthError(
                 f"{path!r}: {name!r} holds {opened.dtype} {opened.shape}, and {first.strip('/')!r} {self.type.dtype} "
-                f"{self.shape}; samples=Objects(...) are alike. Field(..., ragged=) takes objects of unlike lengths; "
+                f"{self.shape}, and objects are to be alike. Field(..., ragged='pad') takes unlike lengths; "
                 "leave out what is otherwise unlike: Objects([...]) takes names",
                 field=name,
                 file=path,
@@ -606,8 +606,8 @@ def check_like_first(one: Any, value: Any, name: str, path: str) -> None:
     dtype = one.dtype.newbyteorder("=")
     if (one.shape, dtype) != (value.shape, value.dtype):
         raise FieldLengthError(
-            f"{path!r}: {name!r} is {dtype} {one.shape}, and that of the first object {value.dtype} {value.shape}; "
-            "samples=Objects(...) are alike",
+            f"{path!r}: {name!r} is {dtype} {one.shape}, and that of the first object {value.dtype} {value.shape}, "
+            "and objects are to be alike",
             field=name,
             file=path,
         )
