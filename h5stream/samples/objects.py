@@ -43,7 +43,7 @@ class Objects:
     missing: str = "error"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.of, Collection) or isinstance(self.of, bytes):
+        if not isinstance(self.of, Collection):
             raise OptionError(f"Objects: of= takes a list of names, or a pattern such as 'data/*', not {self.of!r}")
         if not len(self.of):
             raise OptionError("Objects: of= lists no object; name some, or a pattern such as 'data/*'")
