@@ -48,8 +48,8 @@ each program. `tests/test_gallery.py` writes a file in each one's layout and com
 Theirs is measured under a `DataLoader` with 2 workers, ours with 2 threads, both shuffled, files in the page cache.
 Ours decodes everything anew in each epoch, as it must with files larger than memory, unless the program itself reads
 all of its data into memory first. The first batch is counted from making the loader, in a process that has just begun:
-ours loads its compiled code then. Memory is what the process and its workers took at most, beyond the libraries. The
-machine had other work meanwhile, so ratios say more than rates. Measured on {machine}.
+ours loads its compiled code then. Memory is what the process and its workers took at most, beyond the libraries.
+Measured on {machine}.
 
 | program | subject | how its files look | theirs, samples/s | ours | times |
 |---|---|---|---:|---:|---:|
