@@ -100,8 +100,8 @@ def readme_table(report: dict[str, Any]) -> str:
     lines = [
         f"524,288 rows of 256 float32 and a label, shuffled batches of 8,192, {machine['cpus']} cores "
         f"({machine['cpu']}), files in the page cache; medians of one run, "
-        f"{report['when']}. *h5stream* decodes every row in every epoch; *kept* is the default, from the second epoch on, "
-        "where rows fit `memory_budget`. A fresh process's first epoch, which touches its memory first, is slower: "
+        f"{report['when']}. *h5stream* decodes every row in every epoch; *kept* is the default, from the second epoch "
+        "on, where rows fit `memory_budget`. A fresh process's first epoch, which touches its memory first, is slower: "
         f"{cold(report):,.0f} rows/s at the least, on the first file.",
         "",
         "| file | h5stream, rows/s | kept, rows/s | " + " | ".join(f"x {name}" for name in AGAINST.values()) + " |",
