@@ -278,7 +278,10 @@ def _peers_sections(peers: dict[str, Any]) -> list[str]:
         f"{peers['batch_rows']:,}, files in the page cache. Each ran in a process of its own; rows/s is the median of "
         "the epochs after the first, memory is what the process and its workers took more than before the loader was "
         "opened. Whole epochs gave the same checksum, parts of one were compared row by row. `about`: measured in "
-        "smaller batches, because eight workers fill eight before they give one.\n",
+        "smaller batches, because eight workers fill eight before they give one. *h5stream* is the loader as it comes, "
+        "which keeps decoded rows that fit `memory_budget`, as these do; with `keep='never'` each epoch decodes them "
+        "all, as it must where they do not fit, and what holds decoded rows in RAM, or in a converted copy, may be "
+        "ahead.\n",
     ]
     for kind in tables.kinds(peers):
         parts += [
