@@ -162,6 +162,7 @@ def test_whole_batches_and_collating_are_looked_at_too(sample):
             loader(sample, torch.neg, **{name: by_numpy}, **more).close()
 
 
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # that it has threads: from Python 3.12 on
 def test_what_is_warned_of_happens_and_the_way_out_is_one(sample):
     def drawn(function, workers):
         with loader(sample, function, sample_workers=workers, collate_fn=torch.stack) as batches:
