@@ -1,6 +1,8 @@
 """Rows that stay in memory once they are decoded: the same samples, each chunk decoded once, within the budget."""
 
 import os
+import threading
+import time
 
 import h5py
 import numpy as np
@@ -114,7 +116,10 @@ def test_any_part_of_the_rows_may_be_kept(tmp_path_factory, data):
     with h5py.File(folder / "a.h5", "w") as file:
         x = np.arange(rows * 3, dtype="i8").reshape(rows, 3)
         file.create_dataset("x", data=x, chunks=(min(chunk, rows), data.draw(st.integers(1, 3))), compression="gzip")
-    options = {"fields": "x", "window": data.draw(st.integers(1, rows)), "memory_budget": BUDGET}
+        file["plain"] = np.arange(rows)
+    # Beside what is not decoded windows are read whole; where all stays in memory batches are gathered from there.
+    options = {"fields": data.draw(st.sampled_from([["x"], ["x", "plain"]])), "window": data.draw(st.integers(1, rows))}
+    options |= {"num_workers": data.draw(st.integers(0, 3)), "drop_last": batch <= rows and data.draw(st.booleans())}
     needed = make(folder / "a.h5", batch, keep="never", **options).window_size.needed_nbytes
     options["memory_budget"] = needed + data.draw(st.integers(0, rows * 24 + 200))
     kept = make(folder / "a.h5", batch, **options)
@@ -130,6 +135,73 @@ def test_each_chunk_is_decoded_once(tmp_path):
     assert decoded(make(sample.path, fields="x", keep="never")) == [4000 * 16] * 3
 
 
+def test_where_all_stays_in_memory_few_batches_are_held_beside_it(tmp_path):
+    sample = write_sample(tmp_path, rows=200_000, columns=64)
+    options = {"fields": "x", "batch_size": 1000, "window": "all", "memory_budget": 256 << 20}
+    kept, fresh = make(sample.path, **options), make(sample.path, keep="never", **options)
+    assert epochs(kept, 2) == epochs(fresh, 2)
+    assert kept.window_size.needed_nbytes < 1.6 * 200_000 * 256 < 2 * 200_000 * 256 < fresh.window_size.needed_nbytes
+    assert kept.held_nbytes < 0.8 * fresh.held_nbytes
+
+
+def wait_until(is_so, seconds=20):
+    until = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_what_stays_is_decoded_while_a_slow_loop_holds_a_batch(tmp_path):
+    sample = write_sample(tmp_path, rows=200_000, columns=64)
+    loader = make(sample.path, fields="x", window=40_000, memory_budget=128 << 20)
+    batches = iter(loader)
+    next(batches)
+    wait_until(lambda: loader.stats().decoded_bytes == 200_000 * 256)  # of five windows, one of which was asked for
+    assert loader.window_size.max_open_batches < len(loader) // 3
+    assert len(list(batches)) == len(loader) - 1
+    assert loader.stats().decoded_bytes == 200_000 * 256
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_a_corrupt_chunk_that_is_decoded_ahead_fails_the_batch_that_needs_it(tmp_path, workers):
+    sample = write_sample(tmp_path, rows=4000)
+    corrupt(sample.path, 100)
+    options = {"fields": "x", "window": 400, "num_workers": workers}
+    found = {}
+    for keep in ("auto", "never"):
+        loader, found[keep] = make(sample.path, keep=keep, **options), []
+        batches = iter(loader)
+        with pytest.raises(CorruptChunkError, match=r"chunk \(3200, 0\)"):
+            found[keep].extend(listed(batch) for batch in batches if time.sleep(0.02) is None)
+    assert 0 < len(found["auto"]) < 83
+    shared = min(map(len, found.values()))  # a few before it may be lost, with either
+    assert found["auto"][:shared] == found["never"][:shared]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_rows_that_an_epoch_gathers_from_are_let_go_of_when_it_is_over(tmp_path, workers):
+    sample = write_sample(tmp_path, rows=200_000, columns=64)
+    loader = make(sample.path, fields="x", batch_size=1000, window="all", memory_budget=128 << 20, num_workers=workers)
+    batches = iter(loader)
+    for _ in range(2):  # without them each of the next batches would decode the file
+        next(batches)
+        loader.trim()
+    list(batches)
+    assert loader.stats().decoded_bytes == 200_000 * 256
+    loader.trim()
+    list(loader)
+    assert loader.stats().decoded_bytes == 200_000 * 256
+
+
+def test_leaving_a_loop_ends_what_is_decoded_ahead(tmp_path):
+    sample = write_sample(tmp_path, rows=20_000, columns=64)
+    loader = make(sample.path, fields="x", window=4000)
+    for _ in range(20):
+        next(iter(loader))
+    loader.close()
+    wait_until(lambda: not [one for one in threading.enumerate() if one.name.startswith("h5stream-reader")])
+
+
 def test_of_what_does_not_fit_a_part_is_kept(tmp_path):
     sample = write_sample(tmp_path, rows=20_000, columns=64)
     needed = make(sample.path, fields="x", keep="never").window_size.needed_nbytes
@@ -139,15 +211,27 @@ def test_of_what_does_not_fit_a_part_is_kept(tmp_path):
     assert second == third == (20_000 - 10_000 // 32 * 32) * 256
 
 
-def test_a_smaller_automatic_window_leaves_room_for_all(tmp_path):
+def test_all_rows_stay_beside_windows_as_large_as_without(tmp_path):
     sample = write_sample(tmp_path, rows=200_000, columns=64)
     options = {"fields": "x", "window": "auto", "batch_size": 1000, "memory_budget": 72 << 20}
     kept, fresh = make(sample.path, **options), make(sample.path, keep="never", **options)
     assert decoded(kept) == [200_000 * 256, 0, 0]
+    assert kept.window_size.window_rows == fresh.window_size.window_rows < 200_000
+    assert kept.window_size.needed_nbytes <= options["memory_budget"]
+
+
+def test_a_smaller_automatic_window_leaves_room_for_all_that_is_decoded(tmp_path):
+    """Where something is not decoded, and so read for each window, all of one is in memory beside what stays there."""
+    with h5py.File(write_sample(tmp_path, rows=200_000, columns=64).path, "r+") as file:
+        file.create_dataset("plain", (200_000, 2), "f4", chunks=(32, 2))[:] = 1
+        path = file.filename
+    options = {"fields": ["x", "plain"], "window": "auto", "batch_size": 1000, "memory_budget": 72 << 20}
+    kept, fresh = make(path, **options), make(path, keep="never", **options)
+    assert [nbytes - 200_000 * 8 for nbytes in decoded(kept)] == [200_000 * 256, 0, 0]
     assert fresh.window_size.window_rows // 4 <= kept.window_size.window_rows < fresh.window_size.window_rows
     assert kept.window_size.needed_nbytes <= options["memory_budget"]
     options["memory_budget"] = 60 << 20  # of which windows would have too little
-    kept, fresh = make(sample.path, **options), make(sample.path, keep="never", **options)
+    kept, fresh = make(path, **options), make(path, keep="never", **options)
     assert kept.window_size.window_rows == fresh.window_size.window_rows
 
 
@@ -185,13 +269,17 @@ def test_a_changed_file_is_noticed_before_kept_rows_are_used(tmp_path):
         list(loader)
 
 
-def test_rows_of_a_corrupt_chunk_are_left_out_in_every_epoch(tmp_path):
-    sample = write_sample(tmp_path)
-    with h5py.File(sample.path) as file:
-        info = file["x"].id.get_chunk_info(3)
-    with open(sample.path, "r+b") as raw:
+def corrupt(path, chunk):
+    with h5py.File(path) as file:
+        info = file["x"].id.get_chunk_info(chunk)
+    with open(path, "r+b") as raw:
         raw.seek(info.byte_offset + 10)
         raw.write(b"\xff" * 20)
+
+
+def test_rows_of_a_corrupt_chunk_are_left_out_in_every_epoch(tmp_path):
+    sample = write_sample(tmp_path)
+    corrupt(sample.path, 3)
     with pytest.raises(CorruptChunkError, match=r"chunk \(96, 0\)"):
         list(make(sample.path))
     loader = make(sample.path, on_error="skip")

@@ -181,6 +181,8 @@ class PlannedWindow:
         What brings them.
     files : tuple of int
         The files that its rows lie in, also those that stay in memory: all must still be what they were.
+    fills : bool
+        Whether any of the tasks decodes what stays in memory.
     pending : int
         Tasks that are still to come.
     destination : Destination or None
@@ -195,6 +197,7 @@ class PlannedWindow:
     rows_of_batch: NDArray[np.int64]
     tasks: list[Task]
     files: tuple[int, ...]
+    fills: bool = False
     pending: int = 0
     destination: Destination | None = None
     batches: list[ReadyBatch] = field(default_factory=list)

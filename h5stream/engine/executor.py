@@ -16,13 +16,15 @@ from typing import TypeVar
 
 from h5stream.engine.batches import OpenBatches, PlannedWindow, ReadyBatch
 from h5stream.engine.counters import RunCounters, Tally, clock
+from h5stream.engine.filling import Filling
 from h5stream.engine.footprint import COPIED_TASK_NBYTES, TASK_NBYTES
+from h5stream.engine.landing.kept import FillTask
 from h5stream.engine.landing.resident import ResidentDatasets
 from h5stream.engine.plan import Placement
 from h5stream.engine.reader import RowReader
 from h5stream.engine.running import STOP_S, check_process, closed, timed_out
 from h5stream.engine.slots import SlotFormat, Slots
-from h5stream.engine.tasks import Bytes, Ranges, Task
+from h5stream.engine.tasks import NOWHERE, Bytes, Ranges, Task
 from h5stream.errors import H5StreamError
 from h5stream.order.epoch import Order, Window
 
@@ -122,6 +124,7 @@ class Run:
         self._jobs: collections.deque[_Job] = collections.deque()
         self._running = 0
         self._ahead_nbytes = 0
+        self._filling = Filling(reader.filling(order, first_batch))
         self._active: list[PlannedWindow] = []
         self._open = OpenBatches(fields, order, ring, slot_format, first_batch, reader.ragged_memory)
         self._stopped = False
@@ -292,7 +295,8 @@ class Run:
         """Choose what to do next; called under the lock."""
         if self._stopped:
             return None
-        if self._planned is not None and self._may_admit():
+        is_full = self._planned is not None and not self._may_admit()
+        if self._planned is not None and not is_full and not (self._planned.fills and self._filling.under_way):
             window, self._planned = self._planned, None
             try:
                 self._admit(window)
@@ -303,6 +307,8 @@ class Run:
             return functools.partial(self._arrange, batch)
         job = self._first_to_land()
         may_plan = self._planned is None and not self._planning and self._windows is not None
+        if may_plan and self._filling.is_under_way(self._active):
+            may_plan = False  # which would be decoded once more for that window
         if may_plan and (len(self._threads) > 1 or job is None):
             # The next window is planned while others carry this one's tasks; one thread alone carries them first.
             self._planning = True
@@ -311,7 +317,7 @@ class Run:
             self._jobs.remove(job)
             self._running += 1
             return functools.partial(self._land, job)
-        return None
+        return self._fill if is_full and self._filling.begin(self._active) else None
 
     def _first_to_land(self) -> _Job | None:
         """Give the first job that needs no more reading ahead; called under the lock."""
@@ -373,7 +379,8 @@ class Run:
         task_nbytes = max(64 * 1024, min(COPIED_TASK_NBYTES, share))
         tasks: list[Task] = [*self._reader.plan(placement, task_nbytes, self._resident)]
         files = placement.files_of(self._reader.layout)
-        return PlannedWindow(first, placement.rows_of_batches(), tasks, files)
+        fills = any(isinstance(task, FillTask) for task in tasks)
+        return PlannedWindow(first, placement.rows_of_batches(), tasks, files, fills)
 
     def _land(self, job: _Job, tally: Tally) -> None:
         window, task = job.window, job.task
@@ -406,6 +413,21 @@ class Run:
             # Nothing waits for another job's end, and each thread woken takes a processor from those that read.
             if last or job.ahead_nbytes:
                 self._changed.notify_all()
+
+    def _fill(self, tally: Tally) -> None:
+        """Decode something that stays in memory before a batch needs it.
+
+        What cannot be had is read again for the first batch that needs it, which reports what is wrong.
+        """
+        task = None
+        with contextlib.suppress(Exception):
+            task = self._filling.next_task()
+            if task is not None:
+                tools = self._reader.tools(tally, lambda: self._stopped)
+                task.land(tools.read(task.ranges()), NOWHERE, tools)
+        with self._changed:
+            self._filling.end(task)
+            self._changed.notify_all()
 
     def _arrange(self, batch: ReadyBatch, tally: Tally) -> None:
         began = clock()

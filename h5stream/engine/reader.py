@@ -18,7 +18,7 @@ from h5stream.engine.landing.chunks import Chunks, ChunkTask
 from h5stream.engine.landing.columns import Columns
 from h5stream.engine.landing.encoded import EncodedRows, PaddedBytes
 from h5stream.engine.landing.heap import HeapRows
-from h5stream.engine.landing.kept import Keeping, KeptRows, keeping_of
+from h5stream.engine.landing.kept import FillTask, Keeping, KeptRows, keeping_of
 from h5stream.engine.landing.mapped import MappedFiles, MappedRows, can_be_mapped
 from h5stream.engine.landing.padding import Padding
 from h5stream.engine.landing.programs import Program, programs_of
@@ -31,8 +31,9 @@ from h5stream.engine.plan import Placement, placed_spans
 from h5stream.engine.ragged import RaggedMemory, lend
 from h5stream.engine.single import SingleRows
 from h5stream.engine.tasks import Destination, Task, Tools, Way
-from h5stream.order.epoch import Window
-from h5stream.order.places import narrowed
+from h5stream.order.epoch import Order, Window
+from h5stream.order.places import Places, narrowed
+from h5stream.order.regrouped import RegroupedOrder
 from h5stream.samples.box_space import BoxSpace, number_outside
 from h5stream.samples.space import SequenceSpace, Steps
 from h5stream.storage.fallback import H5pyReader
@@ -269,7 +270,10 @@ class RowReader:
         for dataset in datasets:
             if dataset in self._mapped:
                 yield from self._mapped[dataset].plan(placement, task_nbytes)
-        others = [n for n in datasets if n not in self._mapped]
+        there = [n for n in datasets if self._keeping is not None and self._keeping.has_all(n)]
+        if self._keeping is not None and there:
+            yield from self._keeping.gathered(there, placement, task_nbytes)
+        others = [n for n in datasets if n not in self._mapped and n not in there]
         if others:
             placement = placement.ascending()
         for dataset in others:
@@ -286,6 +290,23 @@ class RowReader:
             self._ways[dataset][part] = way
         return way
 
+    def filling(self, order: Order, first_batch: int) -> Iterator[Task] | None:
+        """Give what decodes all that stays in memory, window by window; None where batches do not wait for that.
+
+        Where all rows stay, the batches of a window are gathered a few at a time, and the first of them needs almost
+        all of its chunks.
+        """
+        if not self.kept_rows or not isinstance(order, RegroupedOrder):
+            return None
+        return self._fill_tasks(order.rows_of_windows(first_batch))
+
+    def _fill_tasks(self, windows: Iterator[Places]) -> Iterator[Task]:
+        for rows in windows:
+            nowhere = Placement(rows=rows, batch=np.zeros_like(rows), within=np.zeros_like(rows))
+            for task in self.plan(nowhere, TASK_NBYTES):
+                if isinstance(task, FillTask):
+                    yield replace(task, placement=nowhere[:0])
+
     @property
     def kept_nbytes(self) -> int:
         """Bytes of memory for rows that stay there once they are decoded."""
@@ -297,10 +318,10 @@ class RowReader:
             self._keeping = keeping_of(self.layout, self.kept_rows)
             self._forget_ways()
 
-    def trim(self) -> None:
-        """Let go of memory that is for later use; what is under way goes on with what it has."""
+    def trim(self, *, decoded: bool = True) -> None:
+        """Let go of memory that is for later use, with `decoded` rows; what is planned goes on with what it has."""
         self.ragged_memory.trim()
-        if self._keeping is not None:
+        if decoded and self._keeping is not None:
             self._keeping = None
             self._forget_ways()
 

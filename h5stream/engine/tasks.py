@@ -97,6 +97,10 @@ class Destination:
         return placement.rows, placement.lengths, placement.batch, placement.within, slots, offsets, row_nbytes
 
 
+NOWHERE = Destination(slots=np.zeros(0, dtype=np.int64), format=SlotFormat(rows=0, offsets=(), nbytes=0), row_nbytes=())
+"""For a task that brings rows to no batch."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranges:
     """Bytes of a file that are read, one range after the other.

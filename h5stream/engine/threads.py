@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,6 +14,7 @@ from h5stream.engine.reader import RowReader
 from h5stream.engine.running import Running
 from h5stream.engine.slots import SlotFormat, Slots
 from h5stream.order.epoch import Order
+from h5stream.order.regrouped import RegroupedOrder
 from h5stream.storage.layout import SampleLayout
 
 
@@ -48,6 +51,7 @@ class ThreadEngine:
         self.reader, self._kept, self._format = reader, kept, slot_format
         self.slots, self._new_slots = new_slots(), new_slots
         self._threads, self._on_thread_start, self._skip_corrupt = threads, on_thread_start, skip_corrupt
+        self._runs, self._pid = weakref.WeakSet[Running](), os.getpid()
 
     @classmethod
     def over(
@@ -88,17 +92,24 @@ class ThreadEngine:
         given: dict[str, Any] = {"first_batch": first_batch, "world_size": world_size}
         given["skip_corrupt"] = self._skip_corrupt
         if self._readers == 0:
-            return InlineRun(*what, **given)
-        given |= {"threads": self._readers, "on_thread_start": self._on_thread_start}
-        return Run(*what, max_open_batches=max_open_batches, **given)
+            run: Running = InlineRun(*what, **given)
+        else:
+            given |= {"threads": self._readers, "on_thread_start": self._on_thread_start}
+            run = Run(*what, max_open_batches=max_open_batches, **given)
+        self._runs.add(run)
+        return run
 
     def trim(self) -> None:
-        """Let go of free slots, of the free memory of ragged rows, and of decoded rows."""
+        """Let go of free slots, of the free memory of ragged rows, and of decoded rows that no pass gathers."""
         self.slots.trim()
-        self.reader.trim()
+        # A forked child has none of these, and their locks may be held for ever there.
+        runs = self._runs if os.getpid() == self._pid else ()
+        gathering = [run for run in runs if isinstance(run.order, RegroupedOrder)]
+        self.reader.trim(decoded=all(run.left_to_hand_over() is not None for run in gathering))
 
     def renew(self) -> None:
         """Make anew what the parent's threads may have held locked or be writing to."""
+        self._runs, self._pid = weakref.WeakSet(), os.getpid()
         self.slots = self._new_slots()
         self.reader = RowReader(self.reader.layout, self.reader.kept_rows)
         self._kept = ResidentDatasets(self.reader, self._kept.numbers)

@@ -48,13 +48,25 @@ class RegroupedOrder:
 
     def windows(self, first_batch: int = 0) -> Iterator[Window]:
         """Give windows of a few batches, their rows in the order of the batches and not ascending."""
-        order = self._order
-        edges = (order.window_edges - order.run[0]).tolist()
-        begin = order.cut.start_of(first_batch) if first_batch < self.batches else order.cut.rows
-        for number, (start, stop) in enumerate(itertools.pairwise(edges)):
-            if stop <= begin:
-                continue
+        begin = self._begin_of(first_batch)
+        for number, start, stop in self._windows_behind(begin):
             yield from self._cut(self._by_output(number, start), start, max(start, begin), stop)
+
+    def rows_of_windows(self, first_batch: int = 0) -> Iterator[Places]:
+        """Give the rows of each of the order's own windows, ascending: those that are shuffled with one another."""
+        for number, _, _ in self._windows_behind(self._begin_of(first_batch)):
+            yield self._order.rows_of_window(number)
+
+    def _begin_of(self, first_batch: int) -> int:
+        cut = self._order.cut
+        return cut.start_of(first_batch) if first_batch < self.batches else cut.rows
+
+    def _windows_behind(self, begin: int) -> Iterator[tuple[int, int, int]]:
+        """Give the number of each window that ends behind a place, and the places where it begins and ends."""
+        edges = (self._order.window_edges - self._order.run[0]).tolist()
+        for number, (start, stop) in enumerate(itertools.pairwise(edges)):
+            if stop > begin:
+                yield number, start, stop
 
     def _by_output(self, number: int, start: int) -> Places:
         """Give a window's rows in the order of their output places."""

@@ -46,6 +46,9 @@ class Reader:
     def layout(self):
         return SimpleNamespace(fields=(), row_nbytes=0, datasets=(), files=(self.file,), files_of=lambda rows: (0,))
 
+    def filling(self, order, first_batch):
+        return None
+
     def accepted(self, placement, stopped):
         return placement
 

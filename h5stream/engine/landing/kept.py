@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from h5stream.engine.counters import clock
 from h5stream.engine.footprint import TASK_NBYTES
-from h5stream.engine.landing.in_memory import GatherTask, RowsInMemory, must_be_read
+from h5stream.engine.landing.in_memory import GatherTask, RowsInMemory, fields_of, must_be_read
 from h5stream.engine.plan import Placement
 from h5stream.engine.tasks import NOTHING, Destination, Ranges, Task, Tools, Way
 from h5stream.order.places import Places, place_dtype
@@ -123,7 +123,7 @@ class Keeping(RowsInMemory):
     def __init__(self, layout: SampleLayout, rows: Mapping[int, int]) -> None:
         super().__init__(layout, dict(rows))
         self.rows = rows
-        self._datasets = layout.datasets  # by which it may be named
+        self._layout = layout  # by whose datasets it may be named
         self.map()
         self.filled = {
             (number, k): np.zeros(max(0, _whole_chunks(part, rows[number])), dtype=bool)
@@ -131,6 +131,29 @@ class Keeping(RowsInMemory):
             for k, part in enumerate(layout.datasets[number])
             if is_decoded(part)
         }
+        self._whole: set[int] = set()
+
+    def has_all(self, number: int) -> bool:
+        """Tell whether all rows of a dataset are there."""
+        if number in self._whole:
+            return True
+        parts = self._layout.datasets[number]
+        if number not in self.rows or not all(self._is_whole(number, k, part) for k, part in enumerate(parts)):
+            return False
+        self._whole.add(number)
+        return True
+
+    def _is_whole(self, number: int, k: int, part: DatasetPart) -> bool:
+        filled = self.filled.get((number, k))
+        if filled is None:
+            return part.rows == 0
+        return len(filled) * part.chunk_rows >= part.rows and bool(filled.all())
+
+    def gathered(self, numbers: Sequence[int], placement: Placement, task_nbytes: int) -> Iterator[Task]:
+        """Cut rows of datasets that are there, in any order, into tasks of about as many bytes."""
+        fields = fields_of(self._layout, numbers)
+        for some in placement.in_steps(max(1, task_nbytes // self.nbytes_of(fields))):
+            yield GatherTask(memory=self, fields=fields, placement=some)
 
 
 def _whole_chunks(part: DatasetPart, rows: int) -> int:
@@ -174,13 +197,15 @@ class FillTask:
 
     def land(self, stored: Iterator[Any], destination: Destination, tools: Tools) -> None:
         """Bring the chunks to memory, and the wanted rows to their places."""
-        for task in self.tasks:
+        filled = self.keeping.filled[self.kept.key]
+        for task in self.tasks if not filled[self.chunks].all() else ():
             task.land(stored if len(self.tasks) == 1 else tools.read(task.ranges()), self.keeping.destination, tools)
         if tools.stopped():  # perhaps not all is there
             return
         since = clock()
-        self.keeping.filled[self.kept.key][self.chunks] = True
-        self.keeping.copy(self.kept.fields, self.placement, destination)
+        filled[self.chunks] = True
+        if len(self.placement):
+            self.keeping.copy(self.kept.fields, self.placement, destination)
         tools.tally.scattered(since)
 
 
@@ -202,31 +227,20 @@ class KeptRows:
     def __init__(self, way: Way, part: DatasetPart, key: tuple[int, int], keeping: Keeping) -> None:
         self.way, self.part, self.key, self._keeping = way, part, key, keeping
         self.fields = tuple(target.field for target in part.targets)
-        self._whole = False
 
     def plan(self, placement: Placement, task_nbytes: int) -> Iterator[Task]:
         """Cut rows of the part, ascending, into tasks of about as many bytes."""
         part, filled = self.part, self._keeping.filled[self.key]
-        if not self._whole:
-            self._whole = len(filled) * part.chunk_rows >= part.rows and bool(filled.all())
-        if self._whole:
-            yield from self._gathered(placement, task_nbytes)
-            return
         placement = placement.cut_every(part.chunk_rows, part.row_start).ascending()
         chunk = (placement.rows.astype(np.int64) - part.row_start) // part.chunk_rows
         kept = int(np.searchsorted(chunk, len(filled)))  # what lies behind is not kept
         is_there = filled[chunk[:kept]]
         if is_there.any():
-            yield from self._gathered(placement[:kept][is_there], task_nbytes)
+            yield from self._keeping.gathered(self.key[:1], placement[:kept][is_there], task_nbytes)
         if not is_there.all():
             yield from self._filled(placement[:kept][~is_there], chunk[:kept][~is_there])
         if kept < len(placement):
             yield from self.way.plan(placement[kept:], task_nbytes)
-
-    def _gathered(self, placement: Placement, task_nbytes: int) -> Iterator[Task]:
-        row_nbytes = self._keeping.nbytes_of(self.fields)
-        for some in placement.in_steps(max(1, task_nbytes // row_nbytes)):
-            yield GatherTask(memory=self._keeping, fields=self.fields, placement=some)
 
     def _filled(self, placement: Placement, chunk: NDArray[np.int64]) -> Iterator[Task]:
         part = self.part
