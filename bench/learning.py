@@ -36,12 +36,14 @@ SORTINGS = ("label", "session", "random")
 CHUNKS = ("small", "large")
 
 # Order -> blocks in a window. The second full shuffle is a placebo: whatever it seems to cost is chance.
-# "auto, first small" begins an epoch with a window of 64 blocks and doubles, as the loader does where rows are large.
+# "auto, first small" begins an epoch with a window of 64 blocks and doubles, as the loader does where rows are large;
+# "auto, first 8 once" begins the first epoch with 8 blocks: a first batch would come after an eighth of the reading.
 ORDERS: dict[str, int | None] = {
     "full": None,
     "full, other seeds": None,
     "auto": None,
     "auto, first small": None,
+    "auto, first 8 once": None,
     "1,024 blocks": 1024,
     "64 blocks": 64,
     "16 blocks": 16,
@@ -51,7 +53,7 @@ ORDERS: dict[str, int | None] = {
 }
 # Where blocks are many every order takes a while, so that one of the middle is left out; a first window that is
 # small needs many blocks to differ.
-LEFT_OUT: dict[str, tuple[str, ...]] = {"many blocks": ("16 blocks",)}
+LEFT_OUT: dict[str, tuple[str, ...]] = {"many blocks": ("16 blocks", "auto, first 8 once")}
 ONLY_WITH_MANY_BLOCKS = ("auto, first small", "1,024 blocks")
 ALIKE_FOR_ALL_BLOCKS = ("full", "full, other seeds", "none")
 
@@ -85,9 +87,11 @@ class Layout:
         count = ORDERS[order]
         return rows if count is None else min(rows, count * self.block_rows)
 
-    def first_window_rows(self, order: str) -> int:
+    def first_window_rows(self, order: str, epoch: int = 0) -> int:
         """Give the rows of an epoch's first window."""
         window = self.window_rows(order)
+        if order == "auto, first 8 once" and epoch == 0:
+            return min(window, 8 * self.block_rows)
         if order != "auto, first small":
             return window
         return min(
@@ -99,7 +103,7 @@ class Layout:
         settings = OrderSettings(
             batch_size=self.batch_rows,
             window_rows=self.window_rows(order),
-            first_window_rows=self.first_window_rows(order),
+            first_window_rows=self.first_window_rows(order, epoch),
             shuffle=order != "none",
             seed=seed + (1000 if order == "full, other seeds" else 0),
             epoch=epoch,

@@ -97,7 +97,7 @@ KINDS = (
         says="Medians of rounds in turns, spreads in brackets; *older* is the commit that `bench/results/limits.json` "
         "names, measured in the same minutes. *Only inflating* reads and inflates the same chunks in as many threads; "
         "epochs are timed among others, each begun while the one before ends, and nothing is kept in memory but where "
-        "the case says so. *Touching* is what as much memory takes to be touched for the first time. "
+        "the case says so. *Touching* is what as much memory as is *held* takes to be touched for the first time. "
         "`bench/test_limits.py` measures the cells.",
         columns={
             "case": "{case}",
@@ -109,6 +109,7 @@ KINDS = (
             "older, s": "{older[ours_s]:.3f}",
             "newer, s": "{newer[ours_s]:.3f}",
             "touching, s": "{newer[touching_s]:.2f}",
+            "held, MiB": "{newer[held_mib]:.0f}",
         },
     ),
     Kind(
@@ -306,7 +307,8 @@ def learning_page(report: dict[str, Any]) -> str:
         learning.verdict_table(report) + "\n",
         "Only the cases in which the automatic window is smaller than the file; everywhere else it *is* a full "
         "shuffle. *auto, first small*: an epoch begins with 64 blocks and doubles, as it does where rows are "
-        "large.\n",
+        "large. *auto, first 8 once*, which no loader does: the first epoch begins with 8, so that a first batch would "
+        "come early.\n",
         learning.verdict_table(report, subsets_only=True) + "\n",
         "![what an automatic window costs](images/learning-subset.svg)\n",
         "![loss of each order](images/learning.svg)\n",

@@ -12,6 +12,7 @@ SHOWN = (
     PLACEBO,
     OURS,
     "auto, first small",
+    "auto, first 8 once",
     "1,024 blocks",
     "64 blocks",
     "16 blocks",

@@ -16,7 +16,7 @@ from h5stream.order.file_order import FileOrder
 from h5stream.order.places import place_nbytes
 from h5stream.order.regrouped import RegroupedOrder
 from h5stream.order.transfer import TransferOrder
-from h5stream.order.windows import AUTO_BATCHES, file_order_rows, first_rows, wished_rows
+from h5stream.order.windows import AUTO_BATCHES, file_order_rows, first_rows, rows_of_two, wished_rows
 
 DEFAULT_BUDGET = 2 * 1024**3
 """Bytes, or a quarter of the machine's memory if that is less: two windows of 1,024 blocks of 1 MiB. What is free
@@ -500,8 +500,10 @@ class _Sizer:
         threads = self._threads_in(self.budget - needed, window)
         scratch = max(1, threads) * shape.scratch_nbytes
         affordable = (self.budget - fixed - plan - scratch) // slot
-        # The end of one epoch and the beginning of the next, at most.
-        most = max(least, min(2 * (math.ceil(rows / self.batch_size) + 2), 2 * math.ceil(shape.rows / self.batch_size)))
+        together = rows_of_two(window_rows=rows, first_window_rows=first, rows=shape.rows)
+        # A batch of each may go on in the next window; and no more than the end of one epoch and the next one.
+        most = min(math.ceil(together / self.batch_size) + 4, 2 * math.ceil(shape.rows / self.batch_size))
+        most = max(least, most)
         taken = self._taken(int(min(affordable, most)), threads, plan, fixed)
         return HostWindow(window_rows=rows, first_window_rows=first, wished_rows=wished, **taken)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from h5stream.errors import OptionError
 
 AUTO_BLOCKS = 1024
@@ -83,3 +85,24 @@ def first_rows(*, batch_size: int, block_rows: int, row_nbytes: int) -> int:
     """Give the rows of an epoch's first window, where windows are not smaller anyway."""
     in_bytes = min(FIRST_ROWS, FIRST_NBYTES // max(1, row_nbytes))
     return max(batch_size, FIRST_BLOCKS * block_rows, in_bytes)
+
+
+def rows_of_two(*, window_rows: int, first_window_rows: int, rows: int) -> int:
+    """Give the rows of two windows that follow one another, at most: of an epoch, and of its end and the next one.
+
+    Examples
+    --------
+    >>> rows_of_two(window_rows=1000, first_window_rows=64, rows=500)  # 64, 128, 256, 52, and 64 again
+    384
+    >>> rows_of_two(window_rows=100, first_window_rows=64, rows=500), rows_of_two(
+    ...     window_rows=500, first_window_rows=500, rows=500
+    ... )
+    (200, 1000)
+    """
+    sizes: list[int] = []
+    left, size = rows, first_window_rows
+    while left and sizes[-2:] != [window_rows] * 2:
+        sizes.append(min(size, left))
+        left, size = left - sizes[-1], min(2 * size, window_rows)
+    # What is left once they have grown are windows of that size, and a smaller one.
+    return max(map(sum, itertools.pairwise([*sizes, min(first_window_rows, rows)])), default=rows)

@@ -70,9 +70,15 @@ def test_a_first_window_that_is_small_has_64_blocks_and_the_next_ones_double():
     assert np.diff(edges).tolist()[:6] == [640, 1280, 2560, 5120, 10_240, 10_240]
 
 
+def test_the_first_epoch_alone_begins_with_8_blocks():
+    ours = layout(rows=600, block=10)
+    edges = [np.diff(ours.epoch("auto, first 8 once", 0, epoch).window_edges).tolist() for epoch in (0, 1)]
+    assert edges == [[80, 160, 320, 40], [600]]
+
+
 def test_orders_are_left_out_only_where_that_is_written():
     assert "auto, first small" not in learning.orders_of("digits")
-    assert set(learning.ORDERS) - set(learning.orders_of("many blocks")) == {"16 blocks"}
+    assert set(learning.ORDERS) - set(learning.orders_of("many blocks")) == {"16 blocks", "auto, first 8 once"}
 
 
 def test_the_placebo_is_a_full_shuffle_with_other_rows_first():
