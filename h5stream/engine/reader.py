@@ -270,7 +270,7 @@ class RowReader:
         for dataset in datasets:
             if dataset in self._mapped:
                 yield from self._mapped[dataset].plan(placement, task_nbytes)
-        there = [n for n in datasets if self._keeping is not None and self._keeping.has_all(n)]
+        there = [n for n in datasets if self._keeping is not None and self._keeping.has(n, placement)]
         if self._keeping is not None and there:
             yield from self._keeping.gathered(there, placement, task_nbytes)
         others = [n for n in datasets if n not in self._mapped and n not in there]

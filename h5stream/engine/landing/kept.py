@@ -8,6 +8,7 @@ already that the training loader decoded.
 
 from __future__ import annotations
 
+import itertools
 import os
 import weakref
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -125,35 +126,71 @@ class Keeping(RowsInMemory):
         self.rows = rows
         self._layout = layout  # by whose datasets it may be named
         self.map()
-        self.filled = {
-            (number, k): np.zeros(max(0, _whole_chunks(part, rows[number])), dtype=bool)
-            for number in rows
-            for k, part in enumerate(layout.datasets[number])
+        self.filled: dict[tuple[int, int], NDArray[np.bool_]] = {}
+        self._chunks = {number: self._chunks_of(number, layout.datasets[number]) for number in rows}
+
+    def _chunks_of(self, number: int, parts: tuple[DatasetPart, ...]) -> _Chunks:
+        counts = [max(0, _whole_chunks(part, self.rows[number])) if is_decoded(part) else 0 for part in parts]
+        edges = np.append(0, np.cumsum(counts))
+        filled = np.zeros(edges[-1], dtype=bool)
+        self.filled |= {
+            (number, k): filled[low:high]
+            for k, (part, (low, high)) in enumerate(zip(parts, itertools.pairwise(edges.tolist()), strict=True))
             if is_decoded(part)
         }
-        self._whole: set[int] = set()
+        return _Chunks(
+            filled=filled,
+            first=edges[:-1],
+            count=np.array(counts),
+            chunk_rows=np.array([max(1, part.chunk_rows) for part in parts]),
+            row_start=np.array([part.row_start for part in parts]),
+            is_all=all(n * max(1, part.chunk_rows) >= part.rows for n, part in zip(counts, parts, strict=True)),
+        )
 
-    def has_all(self, number: int) -> bool:
-        """Tell whether all rows of a dataset are there."""
-        if number in self._whole:
-            return True
-        parts = self._layout.datasets[number]
-        if number not in self.rows or not all(self._is_whole(number, k, part) for k, part in enumerate(parts)):
+    def has(self, number: int, placement: Placement) -> bool:
+        """Tell whether rows of a dataset, in any order, are all there; spans only where all of the dataset is."""
+        chunks = self._chunks.get(number)
+        if chunks is None:
             return False
-        self._whole.add(number)
-        return True
-
-    def _is_whole(self, number: int, k: int, part: DatasetPart) -> bool:
-        filled = self.filled.get((number, k))
-        if filled is None:
-            return part.rows == 0
-        return len(filled) * part.chunk_rows >= part.rows and bool(filled.all())
+        if chunks.is_all and chunks.filled.all():
+            return True
+        return placement.counts is None and chunks.have(placement.rows)
 
     def gathered(self, numbers: Sequence[int], placement: Placement, task_nbytes: int) -> Iterator[Task]:
         """Cut rows of datasets that are there, in any order, into tasks of about as many bytes."""
         fields = fields_of(self._layout, numbers)
         for some in placement.in_steps(max(1, task_nbytes // self.nbytes_of(fields))):
             yield GatherTask(memory=self, fields=fields, placement=some)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Chunks:
+    """Which chunks of a dataset are there, those of one part behind those of the other.
+
+    Attributes
+    ----------
+    filled : ndarray of bool
+        Whether each is.
+    first, count : ndarray of int
+        For each part, its first chunk in `filled`, and how many there is room for.
+    chunk_rows, row_start : ndarray of int
+        For each part, the rows of a chunk, and its first row.
+    is_all : bool
+        Whether there is room for all rows.
+    """
+
+    filled: NDArray[np.bool_]
+    first: NDArray[np.int64]
+    count: NDArray[np.int64]
+    chunk_rows: NDArray[np.int64]
+    row_start: NDArray[np.int64]
+    is_all: bool
+
+    def have(self, rows: Places) -> bool:
+        """Tell whether the chunks of all these rows are there."""
+        of = np.searchsorted(self.row_start, rows, side="right") - 1 if len(self.first) > 1 else 0
+        chunk = (rows - self.row_start[of]) // self.chunk_rows[of]
+        return bool((chunk < self.count[of]).all() and self.filled[self.first[of] + chunk].all())
 
 
 def _whole_chunks(part: DatasetPart, rows: int) -> int:
