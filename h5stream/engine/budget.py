@@ -66,8 +66,8 @@ decoded rows stay in memory. From there on an epoch costs copies alone; a window
 MOST_GATHERED_NBYTES = 32 * 1024 * 1024
 GATHERED_SHARE = 8
 """Bytes of batches that are gathered at a time from decoded rows that stay in memory, at most, and one part in how many
-of those: twice as much is open. Epochs of 512 MiB in batches of 8 MiB took 55 to 70 ms with one of them at a time, 49
-with 32 MiB, 43 with 64, and 28 to 33 with windows of the whole file, which hold as much once more."""
+of those: twice as much is open. Epochs of 512 MiB in batches of 8 MiB took 55 to 70 ms with one of them at a time, 42
+to 49 with 32 MiB, little less with 64, and 28 to 33 with windows of the whole file, which hold as much once more."""
 
 LEAST_READ_NBYTES = 256
 """Bytes of a row for each read that it takes, at least, for rows to be read one by one: shorter reads cost their

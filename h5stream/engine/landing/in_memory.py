@@ -9,15 +9,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.compiled.instructions import STREAM_NBYTES
 from h5stream.engine import kernels
 from h5stream.engine.counters import clock
 from h5stream.engine.footprint import FIELD_ALIGNMENT
 from h5stream.engine.plan import Placement
 from h5stream.engine.slots import SlotFormat, address_of, map_memory
 from h5stream.engine.tasks import Destination, LandingTask, Tools
+from h5stream.order.places import is_ascending
 from h5stream.storage.layout import DatasetPart, SampleLayout
 from h5stream.storage.many_files import FilesIdentity
+
+ASKED_FOR_NBYTES = 16
+CACHED_NBYTES = 8 * 1024 * 1024
+"""Rows of this many bytes are asked for ahead in any order, shorter ones where they are not ascending and all of them
+take more than a cache holds. Rows of 8 bytes, two threads, 256 MiB, nanoseconds: ascending 4.8 in place of 2.5, in
+random order 5.6 in place of 9.7; of 4 MiB in random order 2.6 in place of 1.4."""
 
 
 def must_be_read(layout: SampleLayout, parts: tuple[DatasetPart, ...]) -> bool:
@@ -66,6 +72,9 @@ class RowsInMemory:
         """Give the bytes of a row of some fields."""
         return max(1, sum(self._row_nbytes[field] for field in fields))
 
+    def _is_far(self, placement: Placement) -> bool:
+        return self.nbytes > CACHED_NBYTES and not is_ascending(placement.rows)
+
     def copy(self, fields: Sequence[int], placement: Placement, destination: Destination) -> None:
         """Copy rows of some fields to their places."""
         assert self._memory is not None
@@ -75,10 +84,9 @@ class RowsInMemory:
             if nbytes:
                 whole = np.array([[0, 0, nbytes]], dtype=np.int64)
                 source = base + self._format.offsets[field]
-                if placement.counts is None and nbytes >= STREAM_NBYTES:
+                if placement.counts is None and (nbytes >= ASKED_FOR_NBYTES or self._is_far(placement)):
                     # No cache holds rows that lie anywhere: they are asked for ahead, as those of a mapping are.
-                    one, rows = np.zeros(1, dtype=np.int64), self._format.rows
-                    kernels.gather(source, one, rows, 0, nbytes, 0, whole, *destination.of(field, placement))
+                    kernels.gather_any(source, *destination.of(field, placement))
                 else:
                     destination.scatter(field, placement, source, nbytes, whole)
 
