@@ -143,18 +143,21 @@ def _chunked_index(dataset: Any, file_size: int) -> ChunkIndex:
     grid = tuple(-(-n // c) for n, c in zip(dataset.shape, dataset.chunks, strict=True))
     # One flat list of numbers is half the cost of a list of tuples; a million chunks take a second or two.
     found: list[int] = []
-    extend = found.extend
+    extend, without = found.extend, list[None]()
 
     # A damaged tree may lead back into itself and have no end; but there are no more chunks than bytes.
     most_numbers = (len(grid) + 3) * (file_size + 1)
 
     def visit(info: Any) -> bool | None:
-        extend(info.chunk_offset)
-        extend((info.filter_mask, info.byte_offset, info.size))
-        return True if len(found) > most_numbers else None
+        if info.chunk_offset is None:  # listed without an address: libhdf5 reads it as one that was never written
+            without.append(None)
+        else:
+            extend(info.chunk_offset)
+            extend((info.filter_mask, info.byte_offset, info.size))
+        return True if len(found) + len(without) > most_numbers else None
 
     dataset.id.chunk_iter(visit)
-    if len(found) > most_numbers:
+    if len(found) + len(without) > most_numbers:
         _refuse(dataset, f"its chunk index names more chunks than the file has bytes ({file_size:,})")
     table = np.array(found, dtype=np.int64).reshape(-1, len(grid) + 3)
     numbers = _numbers_in_grid(dataset, table[:, : len(grid)] // np.array(dataset.chunks), table[:, -1], grid)

@@ -94,6 +94,16 @@ def test_what_was_found_once_stays_mended(check, seed_of, what):
     check(seed_of(mutant.seed), "structure", mutant)
 
 
+@pytest.mark.parametrize("name", sorted(set(INDEXES) - {"contiguous"}))
+def test_a_chunk_without_an_address_is_what_h5py_takes_it_for(check, seed_of, name):
+    """Each chunk's address, wherever it stands, made the one that means none; its size, which follows, is left."""
+    seed = seed_of(name)
+    for start, _ in seed.field_chunks:
+        at = seed.data.find(start.to_bytes(8, "little"))
+        assert at > 0
+        check(seed, "structure", Mutant(name, (Put(at, b"\xff" * 8),)))
+
+
 @pytest.mark.parametrize("name", INDEXES)
 def test_a_file_cut_off_anywhere_is_refused(check, seed_of, name):
     def refused(mutant):
