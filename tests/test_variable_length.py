@@ -217,8 +217,9 @@ def test_a_damaged_chunk_of_places_is_named_where_no_value_can_be_had(tmp_path, 
     assert (found.value.file, found.value.field, found.value.chunk) == (str(path), "v", (20,))
 
 
-def test_damaged_heaps_are_what_h5py_says_of_them(tmp_path):
+@pytest.mark.parametrize("seed", [7400, pytest.param(None, id="anew", marks=pytest.mark.slow)])
+def test_damaged_heaps_are_what_h5py_says_of_them(tmp_path, seed):
     """A short part of ``python tools/fuzz_files.py heaps``."""
-    counts, wrong = fuzz_files.fuzz("heaps", 100, int.from_bytes(os.urandom(4), "little"), tmp_path / "wrong")
+    counts, wrong = fuzz_files.fuzz("heaps", 100, seed or int.from_bytes(os.urandom(4), "little"), tmp_path / "wrong")
     assert not wrong, wrong
     assert counts["files"] >= 100

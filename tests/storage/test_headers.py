@@ -142,9 +142,12 @@ def test_addresses_that_make_no_sense_are_not_understood(tmp_path):
     assert len(read_headers(given_of(0, superblock), np.array([], dtype=np.int64)).kind) == 0
 
 
-def test_damaged_headers_are_read_as_h5py_reads_them_or_not_at_all(tmp_path):
+@pytest.mark.parametrize("seed", [7400, pytest.param(None, id="anew", marks=pytest.mark.slow)])
+def test_damaged_headers_are_read_as_h5py_reads_them_or_not_at_all(tmp_path, seed):
     """A short part of ``python tools/fuzz_files.py headers``."""
-    counts, wrong = fuzz_files.fuzz("headers", 75, int.from_bytes(os.urandom(4), "little"), tmp_path / "wrong.h5")
+    counts, wrong = fuzz_files.fuzz(
+        "headers", 75, seed or int.from_bytes(os.urandom(4), "little"), tmp_path / "wrong.h5"
+    )
     assert not wrong, wrong
     assert counts["files"] >= 75
 
