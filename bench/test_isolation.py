@@ -101,5 +101,5 @@ def test_a_transform_of_20_ms_beside_as_long_a_step(benchmark, bench_file, kind)
         if kind == "python"
         else functools.partial(transform_that_waits, 0.02)
     )
-    compare(benchmark, bench_file("gzip4_shuffle"), turns, transform=slow)
+    compare(benchmark, bench_file("gzip4_shuffle"), turns, batch_transform=slow)
     benchmark.extra_info.update(transform=kind)

@@ -6,7 +6,7 @@ A graph reads and writes the same memory every time. `copy_into` brings each bat
 that the replay after it sees it. Batches must all be full, hence `drop_last`.
 """
 
-import sys
+import argparse
 
 import torch
 
@@ -51,4 +51,6 @@ def main(path):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("file", metavar="train.h5", help="a file with a field x of numbers and a field y of labels")
+    main(parser.parse_args().file)

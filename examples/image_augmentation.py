@@ -3,14 +3,20 @@
 python examples/image_augmentation.py images.h5 2
 """
 
+import argparse
 import random
 import sys
 
 import numpy as np
 import torch
-from PIL import Image, ImageEnhance
 
 from h5stream import H5StreamLoader
+
+try:
+    from PIL import Image, ImageEnhance
+except ModuleNotFoundError:
+    print("image_augmentation.py needs Pillow: pip install pillow", file=sys.stderr)
+    sys.exit(2)
 
 MEAN = torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1)
 DEVIATION = torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1)
@@ -42,4 +48,8 @@ def main(path, workers):
 
 
 if __name__ == "__main__":  # workers import this file to find `augment`
-    main(sys.argv[1], int(sys.argv[2]))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("file", metavar="images.h5", help="a file with images (uint8, height x width x 3) and labels")
+    parser.add_argument("workers", type=int, nargs="?", default=2, help="processes that augment (2)")
+    arguments = parser.parse_args()
+    main(arguments.file, arguments.workers)

@@ -5,8 +5,8 @@
 FIELD is one of few values, such as a label; WEIGHTS, if given, one with a number for each sample: how likely it is.
 """
 
+import argparse
 import collections
-import sys
 
 import torch
 
@@ -31,4 +31,9 @@ def main(path, field, weights=None):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("file", metavar="train.h5")
+    parser.add_argument("field", help="a field of few values, such as a label")
+    parser.add_argument("weights", nargs="?", help="a field with a number for each sample")
+    arguments = parser.parse_args()
+    main(arguments.file, arguments.field, arguments.weights)

@@ -10,12 +10,18 @@ goes on in the middle of an epoch. Needs ``pip install lightning``.
 from __future__ import annotations
 
 import argparse
+import sys
 
-import lightning.pytorch as lightning
 import torch
 from torch import nn
 
 from h5stream import H5StreamLoader
+
+try:
+    import lightning.pytorch as lightning
+except ModuleNotFoundError:
+    print("lightning_fit.py needs Lightning: pip install lightning", file=sys.stderr)
+    sys.exit(2)
 
 
 class Classifier(lightning.LightningModule):

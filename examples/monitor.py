@@ -3,7 +3,7 @@
 python examples/monitor.py train.h5 monitor.jsonl
 """
 
-import sys
+import argparse
 import time
 
 import torch
@@ -29,4 +29,8 @@ def main(path, log_path, at_least_s=1.0):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("file", metavar="train.h5", help="a file with a field x of numbers and a field y of labels")
+    parser.add_argument("log", metavar="monitor.jsonl", help="where the log of the machine goes")
+    arguments = parser.parse_args()
+    main(arguments.file, arguments.log)

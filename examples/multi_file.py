@@ -5,7 +5,7 @@
 Files need not agree in chunks or filters, only in what a row of each field looks like.
 """
 
-import sys
+import argparse
 
 from h5stream import Field, H5Dataset, H5StreamLoader
 
@@ -20,4 +20,6 @@ def main(*paths):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("files", metavar="day.h5", nargs="+", help="files or patterns, with fields x and y")
+    main(*parser.parse_args().files)

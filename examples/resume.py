@@ -3,8 +3,8 @@
 python examples/resume.py train.h5
 """
 
+import argparse
 import json
-import sys
 from pathlib import Path
 
 from h5stream import H5StreamLoader
@@ -43,4 +43,6 @@ def main(path):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("file", metavar="train.h5", help="a file with a field x of numbers and a field y of labels")
+    main(parser.parse_args().file)

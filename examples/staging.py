@@ -6,7 +6,7 @@
 leave the copies for the next run, and `h5stream stage --list`, `--verify` and `--remove` look after them.
 """
 
-import sys
+import argparse
 
 from h5stream import H5StreamLoader, staged
 
@@ -20,4 +20,8 @@ def main(folder, *files):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", metavar="/dev/shm/run42", help="where the copies go")
+    parser.add_argument("files", metavar="train.h5", nargs="+", help="files with fields x and y")
+    arguments = parser.parse_args()
+    main(arguments.folder, *arguments.files)

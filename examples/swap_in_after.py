@@ -1,6 +1,6 @@
 """`swap_in_before.py` with H5StreamLoader: the loader's name, its import, and the file instead of a Dataset."""
 
-import sys
+import argparse
 
 import torch
 
@@ -16,4 +16,6 @@ def main(path):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("file", metavar="train.h5", help="a file with a field x of numbers and a field y of labels")
+    main(parser.parse_args().file)

@@ -1,6 +1,6 @@
 """One row per `__getitem__` through h5py: the usual way, and what `swap_in_after.py` is three lines away from."""
 
-import sys
+import argparse
 
 import h5py
 import torch
@@ -30,4 +30,6 @@ def main(path):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("file", metavar="train.h5", help="a file with a field x of numbers and a field y of labels")
+    main(parser.parse_args().file)

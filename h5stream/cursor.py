@@ -397,7 +397,7 @@ class Cursor:
             From `sized`, if windows as the state has them do not fit.
         """
         place, rank, fingerprint = place_of(state)
-        fingerprint = brought_up_to_date(state, place, fingerprint, self._fingerprint())
+        fingerprint = brought_up_to_date(state, place, fingerprint, self._fingerprint(), self._dataset.is_of_pattern)
         before = self._settings, self._seed_is_drawn
         try:
             self._settings = self._taken_over(fingerprint)
@@ -457,14 +457,14 @@ class Cursor:
 def _refuse_rebuilding() -> None:
     """Refuse to be taken apart by Accelerate, whose answer would be a stock DataLoader of our dataset and order.
 
-    It would leave out `transform`, and no rows would be wrong otherwise, so nothing would tell. Called by a property
-    that `skip_first_batches` reads; that it is the one who reads shows in its frame alone.
+    It would leave out `batch_transform`, and no rows would be wrong otherwise, so nothing would tell. Called by a
+    property that `skip_first_batches` reads; that it is the one who reads shows in its frame alone.
     """
     if sys._getframe(3).f_code.co_name == "skip_first_batches":
         raise OptionError(
             "skip_first_batches would read the rest of this epoch through a stock DataLoader, without reader threads, "
-            "device= and transform=. An H5StreamLoader goes on by itself: loader.load_state_dict(state), with the "
-            "state that loader.state_dict() gave at the checkpoint; under transformers.Trainer with "
+            "device= and batch_transform=. An H5StreamLoader goes on by itself: loader.load_state_dict(state), with "
+            "the state that loader.state_dict() gave at the checkpoint; under transformers.Trainer with "
             "TrainingArguments(ignore_data_skip=True)"
         )
 

@@ -26,6 +26,7 @@ from h5stream.order.draws import RandomStarts
 from h5stream.order.epoch import Window
 from h5stream.order.places import Places, place_dtype
 from h5stream.order.weights import SourceShares
+from h5stream.samples.axes import ROWS
 from h5stream.samples.box_space import BoxSpace
 from h5stream.samples.objects import Objects
 from h5stream.samples.sequences import Sequences
@@ -33,6 +34,7 @@ from h5stream.samples.space import SequenceSpace
 from h5stream.splitting import BY, codes_of, group_numbers, parts_of, repeated, warn_of_leaks
 from h5stream.storage.extents import SampleKind
 from h5stream.storage.fields import Asked, Field, Fields, SampleShape, Source, read_request
+from h5stream.storage.groups import FILES
 from h5stream.storage.joining import joined_layout
 from h5stream.storage.layout import DIRECT, HEAP, SampleLayout
 from h5stream.storage.opening import open_layout
@@ -450,6 +452,12 @@ class H5Dataset(Dataset[Any]):
         return self._rows if self._drawn is None else self._drawn
 
     @property
+    def is_of_pattern(self) -> bool:
+        """Whether a pattern says which groups or objects samples are of."""
+        given = (getattr(samples, "of", None) for _, samples in self._asked)
+        return any(isinstance(of, str) and of not in (FILES, ROWS) for of in given)
+
+    @property
     def chosen(self) -> NDArray[np.int64] | None:
         """The numbers of the samples that were chosen of all, of which an epoch may draw some; None for all."""
         return self._rows
@@ -671,6 +679,8 @@ def _checked_seed(seed: Any) -> int:
 def _copied(tensor: torch.Tensor) -> torch.Tensor:
     # By NumPy, in this thread: torch copies with a team of threads, which a forked child waits for in vain.
     copy = torch.empty_like(tensor)
+    if not copy.numel():  # without elements torch may give a stride of 0, over which there is no view
+        return copy
     copy.reshape(-1).view(torch.uint8).numpy()[:] = tensor.reshape(-1).view(torch.uint8).numpy()
     return copy
 
@@ -735,7 +745,7 @@ def opened(source: Any, fields: Fields = None) -> H5Dataset | None:
     if not isinstance(source, H5Dataset):
         raise OptionError(
             f"h5stream reads HDF5 files and cannot see into a {type(source).__name__}; give it the path, an H5Dataset, "
-            "or a Subset or ConcatDataset of some, and put what __getitem__ does into transform="
+            "or a Subset or ConcatDataset of some, and put what __getitem__ does into batch_transform="
         )
     if fields is not None:
         raise OptionError("fields= belongs to the H5Dataset that was given; name them there")

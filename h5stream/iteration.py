@@ -225,7 +225,7 @@ class LoaderIterator:
         try:
             value = self._stream.next_batch(self._owner.timeout)
         except StopIteration as error:  # must not pass for the end of the epoch
-            raise RuntimeError("transform or collate_fn raised StopIteration") from error
+            raise RuntimeError("batch_transform or collate_fn raised StopIteration") from error
         except LoaderClosedError:
             if self._closed:  # by another thread, while this one waited
                 raise self._closed_early() from None

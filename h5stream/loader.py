@@ -13,6 +13,7 @@ import torch
 from torch.utils.data import Dataset
 
 from h5stream import sharing
+from h5stream.arguments import RENAMED, with_new_names
 from h5stream.cursor import Cursor
 from h5stream.engine.counters import RunCounters
 from h5stream.engine.footprint import Footprint
@@ -49,7 +50,7 @@ class H5StreamLoader:
         Reader threads. By default as many as the machine allows and scratch fits; 0 reads in the asking thread.
     collate_fn : callable, optional
         Gets a list of samples, as in DataLoader. They are taken apart one by one for it, which costs more than
-        reading them; `transform` works on whole batches.
+        reading them; `batch_transform` works on whole batches.
     pin_memory : bool
         Pinned host batches, for copies of your own. It has no effect without a CUDA device, as in
         DataLoader, and with `device`, whose slots are always pinned.
@@ -74,7 +75,7 @@ class H5StreamLoader:
         Have no effect: batches always come in order.
     device : torch.device or str, optional
         Where batches are wanted. On a GPU every batch crosses in one copy, beside the training step,
-        `prefetch_factor` (default 2) batches ahead; casts and `transform` run there, on a side stream.
+        `prefetch_factor` (default 2) batches ahead; casts and `batch_transform` run there, on a side stream.
     reuse_device_buffers : bool
         Write batches into the same device memory in turn: a batch is then valid only until the next one is
         asked for. By default each owns its memory for as long as it is kept.
@@ -91,15 +92,17 @@ class H5StreamLoader:
         same order for the same seed where rows, chunks or windows differ: never zip them; ``Field(..., file=)`` makes
         them fields of one loader.
     window : int, "auto" or "all"
-        Rows that are shuffled with one another. ``"auto"`` is the most of 4 batches, 1,024 blocks and 256 MiB within
-        the budget; ``"all"`` is an exact global shuffle.
+        Rows that are shuffled with one another. ``"auto"`` is the most of 4 batches, 1,024 blocks and 256 MiB, of which
+        two fit 2 GiB, whatever `memory_budget` is; where it is too small for them, windows are smaller and the log says
+        so. ``"all"`` is an exact global shuffle.
     memory_budget : int or str, optional
         Bytes that slots, windows, plans, scratch and kept rows may take together, as a number or a text such as
         ``"4GiB"``.
         Default 2 GiB, at most a quarter of the machine's, which loaders that were given none share.
-    transform : callable, optional
+    batch_transform : callable, optional
         Applied to each whole batch, in the thread that asks for it. The batch is its own to change: in place
-        (``x.sub_(mean).div_(std)``) is several times as fast as new memory for each large result.
+        (``x.sub_(mean).div_(std)``) is several times as fast as new memory for each large result. torchvision's and
+        albumentations' transforms are for single samples, which `sample_transform` is for.
     rank, world_size : int, optional
         Which part of each epoch is ours; every rank has the same number of batches. By default those of the
         `torch.distributed` process group, if there is one when an epoch begins.
@@ -113,8 +116,8 @@ class H5StreamLoader:
         a count in `stats`. A batch of which nothing is left is left out too; with several ranks, it fails.
     isolation : "thread" or "process"
         Where is read: here, or in one spawned process that fills memory both map, for transforms that hold the GIL.
-        Batches and order are the same. `transform` runs there too, unless `device`, `collate_fn` or single samples
-        need it here; functions that run there must be picklable. Needs Linux.
+        Batches and order are the same. `batch_transform` runs there too, unless `device`, `collate_fn` or single
+        samples need it here; functions that run there must be picklable. Needs Linux.
     order : callable, optional
         An order of your own: called as ``order(blocks, epoch, ranks)`` for each epoch, it returns an `h5stream.Order`,
         which names rows by their places in the dataset. No batch may have more than `batch_size` rows, nor a window
@@ -152,8 +155,12 @@ class H5StreamLoader:
         Processes that apply `sample_transform` and `collate_fn`, or one of them. Default 0: done in the thread that
         asks for batches.
     transform_workers : int, optional
-        Processes that apply `transform`, with random numbers that are a function of seed, epoch and batch; the same
-        ones as `sample_workers`. Default None: applied in the thread that asks for batches.
+        Processes that apply `batch_transform`, with random numbers that are a function of seed, epoch and batch; the
+        same ones as `sample_workers`. Default None: applied in the thread that asks for batches.
+    transform : callable, optional
+        The old name of `batch_transform`.
+
+        .. deprecated:: 0.3
 
     Raises
     ------
@@ -185,7 +192,7 @@ class H5StreamLoader:
     persistent_workers: bool
     pin_memory_device: str
     in_order: bool
-    transform: Callable[[Any], Any] | None
+    batch_transform: Callable[[Any], Any] | None
 
     _made = False
 
@@ -217,7 +224,7 @@ class H5StreamLoader:
         seed: int | None = None,
         window: int | str = "auto",
         memory_budget: int | str | None = None,
-        transform: Callable[[Any], Any] | None = None,
+        batch_transform: Callable[[Any], Any] | None = None,
         rank: int | None = None,
         world_size: int | None = None,
         allow_external: bool = False,
@@ -235,6 +242,7 @@ class H5StreamLoader:
         sample_transform: Callable[[Any], Any] | None = None,
         sample_workers: int | None = None,
         transform_workers: int | None = None,
+        transform: Callable[[Any], Any] | None = None,
     ) -> None:
         asked = Settings.of(locals())
         settings, followed = recognised(asked.opened())
@@ -271,6 +279,12 @@ class H5StreamLoader:
                 "which costs as much as opening the files"
             )
         super().__setattr__(name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        # Attributes that arguments of an old name were.
+        if name in RENAMED:
+            return with_new_names({name: getattr(self, RENAMED[name])}, stacklevel=2).get(RENAMED[name])
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as the arguments: the copy opens the files itself, and begins with the epoch that is next here.
@@ -441,7 +455,7 @@ class H5StreamLoader:
         OptionError
             If the file is not there, is no profile, or sets what a profile does not set.
         """
-        return cls(**arguments_from(profile, dataset, arguments))
+        return cls(**arguments_from(profile, dataset, with_new_names(arguments, stacklevel=2)))
 
     @property
     def is_drawn(self) -> bool:
@@ -499,7 +513,7 @@ _AS_GIVEN = (
     "persistent_workers",
     "pin_memory_device",
     "in_order",
-    "transform",
+    "batch_transform",
 )
 """Arguments that are attributes as they were given."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 
+from h5stream.engine.footprint import DEFAULT_BUDGET
 from h5stream.errors import WeakShuffleWarning
 from h5stream.order.blocks import Blocks
 from h5stream.order.quality import FEW_BLOCKS, WeakMixing, weak_mixing
@@ -76,9 +77,9 @@ def _figures(weak: WeakMixing, layout: SampleLayout, rows: int) -> str:
 
 
 def _larger_window(weak: WeakMixing, window: int | str, window_rows: int, memory_budget: int | None) -> str:
-    wanted = min(FEW_BLOCKS, weak.blocks)
+    wanted, with_budget = min(FEW_BLOCKS, weak.blocks), ""
     if window == "auto" and memory_budget is not None:
         # What a budget leaves a window grows with it, a little more than in proportion.
-        needed = -(-memory_budget * wanted // weak.window_blocks)
-        return f"a larger memory_budget= (it is {memory_budget:,}; about {needed:,} would hold {wanted:,} blocks)"
-    return f"window={wanted * weak.block_rows} or more (it is {window_rows:,} rows)"
+        needed = -(-min(memory_budget, DEFAULT_BUDGET) * wanted // weak.window_blocks)
+        with_budget = f" with memory_budget={needed}" if needed > memory_budget else ""
+    return f"window={wanted * weak.block_rows} or more{with_budget} (it is {window_rows:,} rows)"

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from h5stream import allowance
+from h5stream.arguments import check_batch_transform, with_new_names
 from h5stream.dataset import H5Dataset, opened
 from h5stream.engine.budget import check_budget, default_budget
 from h5stream.errors import OptionError
@@ -64,7 +65,7 @@ class Settings:
     seed: int | None
     window: int | str
     memory_budget: int | str | None
-    transform: Callable[[Any], Any] | None
+    batch_transform: Callable[[Any], Any] | None
     rank: int | None
     world_size: int | None
     allow_external: bool
@@ -92,9 +93,11 @@ class Settings:
         OptionError
             If one is wrong, or two contradict each other.
         """
+        given = with_new_names(given, stacklevel=3)
         settings = cls(**{field.name: given[field.name] for field in fields(cls)})
-        for name in ("collate_fn", "worker_init_fn", "transform", "order", "sample_transform"):
+        for name in ("collate_fn", "worker_init_fn", "batch_transform", "order", "sample_transform"):
             _check_callable(name, given[name])
+        check_batch_transform(settings.batch_transform)
         settings._check_order_is_decided_once()
         settings._check_batches_are_sized_once()
         settings._check_device_window()
@@ -185,9 +188,9 @@ class Settings:
                 "sample_workers= are processes for sample_transform= and collate_fn=, which were not given; "
                 "num_workers= are the threads that read"
             )
-        if self.transform_workers is not None and self.transform is None:
+        if self.transform_workers is not None and self.batch_transform is None:
             raise OptionError(
-                "transform_workers= are processes for transform=, which was not given; leave one out or give both"
+                "transform_workers= are processes for batch_transform=, which was not given; leave one out or give both"
             )
         if self.sample_workers is not None and self.transform_workers not in (None, self.sample_workers):
             raise OptionError(

@@ -14,10 +14,12 @@ from h5stream.samples.box_space import BoxSpace
 from h5stream.samples.space import Space
 from h5stream.storage.layout import SampleLayout
 
-FORMAT = 3
+FORMAT = 4
 """Of the state dict; a later one that cannot be read is refused by name. In 1 the blocks of the shuffle were whole
-chunks always; since 2 large chunks that nothing has to be decoded of are cut, and in 3 permutations are others: each
-gives another order."""
+chunks always; since 2 large chunks that nothing has to be decoded of are cut, in 3 permutations are others, and since 4
+what a pattern matches comes as h5py lists it: each gives another order."""
+_SHUFFLED_SO = 3
+"""The format since which rows that lie as they did are shuffled as they are now."""
 
 _MOST_RANKS = 1 << 20
 """Nobody trains on more, and a damaged state must not cost memory."""
@@ -81,9 +83,11 @@ def place_of(state: Any) -> tuple[Place, int, dict[str, int | str]]:
 
 
 def brought_up_to_date(
-    state: dict[str, Any], place: Place, saved: dict[str, int | str], now: dict[str, int | str]
+    state: dict[str, Any], place: Place, saved: dict[str, int | str], now: dict[str, int | str], by_pattern: bool
 ) -> dict[str, int | str]:
-    """Give the fingerprint of an older state as it would be written now, if it names the same rows.
+    """Return the fingerprint of an older state as it would be written now, if it names the same rows.
+
+    With `by_pattern` a pattern says which groups or objects there are.
 
     Raises
     ------
@@ -92,14 +96,20 @@ def brought_up_to_date(
     """
     if state["format"] == FORMAT:
         return saved
+    listed = {name: now[name] for name in ("chunks", "block_rows", "samples") if by_pattern and name in now}
+    is_reordered = saved != now == saved | listed
+    if not place.taken:
+        saved = saved | listed
     cut = ("block_rows", "chunks")  # the same chunks, cut otherwise
     if [saved.get(n) == now[n] for n in cut] == [False, True]:
         windows = ("window", "first_window") if saved.get("order") == "shuffled" else ()
         saved = saved | {name: now[name] for name in ("block_rows", *windows)}
     # At the beginning of an epoch, or in the order of the file, nothing is lost or repeated.
-    if saved == now and saved["order"] == "shuffled" and place.taken:
+    is_shuffled_anew = saved == now and saved["order"] == "shuffled" and state["format"] < _SHUFFLED_SO
+    if place.taken and (is_shuffled_anew or is_reordered):
+        what = "order of groups and objects" if is_reordered else "shuffle"
         raise StateError(
-            f"the state was saved in the middle of epoch {place.epoch} by an older h5stream, whose shuffle was another "
+            f"the state was saved in the middle of epoch {place.epoch} by an older h5stream, whose {what} was another "
             f"(state format {state['format']}, now {FORMAT}), so the rest of that epoch would come in another order. "
             "Finish the epoch with the older version, or begin an epoch with set_epoch() instead of load_state_dict()",
             changed=("format",),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 from sample_files import write_sample
@@ -40,7 +42,7 @@ def path(tmp_path_factory):
         ({"world_size": 2}, "rank= and world_size= belong together, not rank=None with world_size=2"),
         ({"rank": 2, "world_size": 2}, "rank must be below world_size=2, not 2"),
         ({"generator": 3}, "generator= takes a torch.Generator, not 3"),
-        ({"transform": 3}, "transform= takes a callable or None, not 3"),
+        ({"batch_transform": 3}, "batch_transform= takes a callable or None, not 3"),
         ({"collate_fn": "x"}, "collate_fn= takes a callable or None, not 'x'"),
         ({"worker_init_fn": []}, r"worker_init_fn= takes a callable or None, not \[\]"),
         ({"sampler": [0], "shuffle": True}, "sampler= decides the order, so shuffle= must be left out"),
@@ -107,7 +109,7 @@ def test_a_fields_name_is_a_path(name):
 
 
 def test_another_dataset_is_refused_with_the_way_out():
-    with pytest.raises(OptionError, match=r"cannot see into a TensorDataset; give it the path.*into transform="):
+    with pytest.raises(OptionError, match=r"cannot see into a TensorDataset; give it the path.*into batch_transform="):
         H5StreamLoader(TensorDataset(torch.arange(3)))
 
 
@@ -158,3 +160,57 @@ def test_the_batch_sampler_checks_its_arguments(path):
 def test_all_refusals_are_h5stream_errors():
     assert issubclass(OptionError, H5StreamError)
     assert issubclass(BudgetError, OptionError)
+
+
+# --- arguments under other names ---------------------------------------------------------------------------
+
+
+def test_the_old_name_of_an_argument_still_works_and_says_so_where_it_was_used(path, tmp_path):
+    profile = tmp_path / "a.toml"
+    profile.write_text(f'[data]\ndataset = "{path}"\n')
+    for make in (H5StreamLoader, functools.partial(H5StreamLoader.from_profile, profile)):
+        with pytest.warns(DeprecationWarning, match="^transform= is called batch_transform= now$") as caught:
+            loader = make(path, batch_size=5, shuffle=False, fields="y", transform=torch.neg)
+        assert caught[0].filename == __file__
+        assert loader.batch_transform is torch.neg
+        assert next(iter(loader)).tolist() == [-i for i in range(5)]
+        loader.close()
+    with pytest.warns(DeprecationWarning, match="batch_transform="):
+        assert loader.transform is torch.neg
+    with pytest.raises(OptionError, match="transform= is the old name of batch_transform=, and both were given"):
+        H5StreamLoader(path, transform=torch.neg, batch_transform=torch.neg)
+
+
+def made_by(module, name, *bases, **members):
+    return type(name, bases, {"__module__": module, "__call__": lambda self, x: x, **members})
+
+
+CROP = made_by("torchvision.transforms.transforms", "RandomCrop", torch.nn.Module)
+COMPOSE = made_by("torchvision.transforms.v2._container", "Compose", transforms=())
+FLIP = made_by("albumentations.augmentations.geometric.flip", "HorizontalFlip")
+CUTMIX = made_by("torchvision.transforms.v2._augment", "CutMix", torch.nn.Module)
+OF_SAMPLES = {
+    "torchvision": (CROP(), "RandomCrop of torchvision"),
+    "a class of one's own over it": (made_by("mine", "Crop", CROP)(), "Crop of torchvision"),
+    "albumentations": (FLIP(), "HorizontalFlip of albumentations"),
+    "a pipeline": (made_by("mine", "Both", transforms=[len, FLIP()])(), "Both, which has a HorizontalFlip of alb"),
+    "a pipeline of theirs": (
+        made_by("x", "Compose", COMPOSE, transforms=[CROP()])(),
+        "Compose, which has a RandomCrop",
+    ),
+    "one module behind another": (torch.nn.Sequential(torch.nn.ReLU(), CROP()), "Sequential, which has a RandomCrop"),
+}
+
+
+@pytest.mark.parametrize("name", OF_SAMPLES)
+def test_a_transform_of_single_samples_is_refused_for_batches_with_the_line_to_write(path, name):
+    transform, said = OF_SAMPLES[name]
+    with pytest.raises(OptionError, match=rf"{said}.*Write sample_transform=FUNCTION, sample_workers=8"):
+        H5StreamLoader(path, batch_transform=transform)
+    H5StreamLoader(path, sample_transform=transform).close()
+
+
+def test_what_is_made_for_batches_is_taken(path):
+    of_both = made_by("torchvision.transforms.v2._container", "RandomChoice", transforms=[CUTMIX(), CUTMIX()])
+    for transform in (CUTMIX(), of_both(), torch.nn.Sequential(torch.nn.ReLU()), made_by("mine", "Own")()):
+        H5StreamLoader(path, batch_transform=transform).close()

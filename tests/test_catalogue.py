@@ -32,9 +32,9 @@ def path(tmp_path):
 def write(path, add=0, count=40):
     with h5py.File(path, "w") as file:
         for k in range(count):
-            file[f"{k}/x"], file[f"{k}/code"] = np.arange(3) + k + add, k + add
-            file[f"{k}"].create_dataset("y", data=np.arange(6) * k + add, chunks=(2,), compression="gzip")
-            file[f"{k}"].attrs["mark"], file[f"{k}"].attrs["name"] = [k, add], f"é{k}"
+            file[f"{k:02d}/x"], file[f"{k:02d}/code"] = np.arange(3) + k + add, k + add
+            file[f"{k:02d}"].create_dataset("y", data=np.arange(6) * k + add, chunks=(2,), compression="gzip")
+            file[f"{k:02d}"].attrs["mark"], file[f"{k:02d}"].attrs["name"] = [k, add], f"é{k}"
         file["other/x"] = 1
     return settle(path)
 
@@ -62,7 +62,7 @@ def test_what_was_found_is_kept_for_the_next_opening(folder, path):
     before = Path(kept.path).stat().st_ino
     check(path)
     assert Path(kept.path).stat().st_ino == before, "made anew"
-    H5Dataset(path, "x", samples=Objects([str(k) for k in range(30)]))
+    H5Dataset(path, "x", samples=Objects([f"{k:02d}" for k in range(30)]))
     assert {one.objects for one in catalogue.kept_of(path)} == {30, 40}
     assert not [one for one in folder.iterdir() if one.suffix == ".new"]
     assert (catalogue.forget(path), catalogue.kept_of(path)) == (2, [])
@@ -178,7 +178,7 @@ def test_the_command_line_shows_and_drops_it(folder, path, capsys, monkeypatch):
 def test_objects_that_are_asked_of_hdf5_are_counted(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w", libver="latest") as file:
         for k in range(30):
-            file.create_dataset(f"{k}", data=np.full(4, k), chunks=(2,), maxshape=(None,) if k in (3, 7) else (4,))
+            file.create_dataset(f"{k:02d}", data=np.full(4, k), chunks=(2,), maxshape=(None,) if k in (3, 7) else (4,))
     path = settle(tmp_path / "a.h5")
     for _ in range(2):
         dataset = H5Dataset(path, ".", samples=Objects("*"))

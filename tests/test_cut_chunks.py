@@ -125,7 +125,7 @@ def test_an_older_state_in_the_middle_of_an_epoch_is_refused_with_words(path):
     state = as_older(state_after(make(path), 5))
     loader = make(path)
     with pytest.raises(
-        StateError, match=r"older h5stream.*state format 1, now 3.*Finish the epoch.*set_epoch"
+        StateError, match=r"older h5stream.*state format 1, now 4.*Finish the epoch.*set_epoch"
     ) as caught:
         loader.load_state_dict(state)
     assert caught.value.changed == ("format",)

@@ -120,7 +120,7 @@ def test_strings_come_along_beside_tensors_on_a_device(path, monkeypatch):
 def test_a_transform_runs_once_for_each_batch_on_a_device(path, monkeypatch):
     device_is(monkeypatch, CpuBackend())
     calls = itertools.count()
-    loader = H5StreamLoader(path, BATCH, fields="y", device="cuda", transform=lambda y: (next(calls), y * 2)[1])
+    loader = H5StreamLoader(path, BATCH, fields="y", device="cuda", batch_transform=lambda y: (next(calls), y * 2)[1])
     assert torch.cat(list(loader)).tolist() == [2 * k for k in range(ROWS)]
     assert next(calls) == len(loader)
 
@@ -219,7 +219,7 @@ def test_a_device_window_refuses_strings_samplers_and_another_device(path):
         H5StreamLoader(path, BATCH, fields="y", window_device="cpu", device="cuda")
 
 
-@pytest.mark.parametrize("options", [{"collate_fn": torch.utils.data.default_collate}, {"transform": dict}, {}])
+@pytest.mark.parametrize("options", [{"collate_fn": torch.utils.data.default_collate}, {"batch_transform": dict}, {}])
 def test_pin_memory_pins_what_the_user_gets_also_behind_collate_fn_and_casts(path, monkeypatch, options):
     device_is(monkeypatch, FakeBackend(0))
     pinned = pinned_copies(monkeypatch)

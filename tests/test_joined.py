@@ -255,7 +255,7 @@ def test_batches_have_the_form_that_dataloader_gives(folder, monkeypatch):
         theirs = next(iter(DataLoader(dataset, 4)))
         seen = []
         for options in ({}, {"num_workers": 0}, {"isolation": "process"}, {"device": "cpu"}, {"window_device": "cpu"}):
-            with H5StreamLoader(dataset, 4, transform=_as_it_is, **options) as loader:
+            with H5StreamLoader(dataset, 4, batch_transform=_as_it_is, **options) as loader:
                 seen.append(next(iter(loader)))
         seen.append(next(iter(H5StreamLoader(dataset, 4, collate_fn=torch.utils.data.default_collate))))
         seen.append(next(iter(DataLoader(dataset, 4, collate_fn=collate))))

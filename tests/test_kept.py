@@ -211,13 +211,15 @@ def test_of_what_does_not_fit_a_part_is_kept(tmp_path):
     assert second == third == (20_000 - 10_000 // 32 * 32) * 256
 
 
-def test_all_rows_stay_beside_windows_as_large_as_without(tmp_path):
+def test_the_window_is_the_same_where_the_budget_holds_all_rows_instead_of_windows(tmp_path):
     sample = write_sample(tmp_path, rows=200_000, columns=64)
-    options = {"fields": "x", "window": "auto", "batch_size": 1000, "memory_budget": 72 << 20}
-    kept, fresh = make(sample.path, **options), make(sample.path, keep="never", **options)
+    options = {"fields": "x", "window": "auto", "batch_size": 1000}
+    kept = make(sample.path, memory_budget=72 << 20, **options)
     assert decoded(kept) == [200_000 * 256, 0, 0]
-    assert kept.window_size.window_rows == fresh.window_size.window_rows < 200_000
-    assert kept.window_size.needed_nbytes <= options["memory_budget"]
+    assert kept.window_size.needed_nbytes <= 72 << 20
+    whole = make(sample.path, keep="never", memory_budget=None, **options)
+    assert kept.window_size.window_rows == whole.window_size.window_rows == 200_000
+    assert make(sample.path, keep="never", memory_budget=72 << 20, **options).window_size.window_rows < 200_000
 
 
 def test_a_smaller_automatic_window_leaves_room_for_all_that_is_decoded(tmp_path):

@@ -212,7 +212,7 @@ def test_slots_are_used_again_once_batches_are_dropped(sample, monkeypatch):
 
 
 def test_transform_gets_whole_batches(sample):
-    loader = shuffled(sample, transform=lambda batch: (batch[0] * 2, batch[1]))
+    loader = shuffled(sample, batch_transform=lambda batch: (batch[0] * 2, batch[1]))
     for x, y in loader:
         assert torch.equal(x, torch.from_numpy(sample.x[y] * 2))
 
@@ -229,7 +229,7 @@ def test_collate_fn_gets_samples_and_gives_what_dataloader_gives(sample):
 
 
 def test_collate_fn_comes_before_transform(sample):
-    loader = H5StreamLoader(sample.path, 500, fields="y", collate_fn=len, transform=lambda n: n + 1)
+    loader = H5StreamLoader(sample.path, 500, fields="y", collate_fn=len, batch_transform=lambda n: n + 1)
     assert list(loader) == [501, 501]
 
 

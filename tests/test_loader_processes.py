@@ -58,7 +58,7 @@ def test_a_pickled_dataset_reads_the_same(sample):
     twin = pickle.loads(pickle.dumps(dataset))
     assert len(twin) == len(dataset) == 45
     assert torch.equal(twin[3:9]["a"], dataset[3:9]["a"])
-    assert list(H5StreamLoader(twin, 45, transform=lambda batch: batch["b"].tolist())) == [list(range(5, 50))]
+    assert list(H5StreamLoader(twin, 45, batch_transform=lambda batch: batch["b"].tolist())) == [list(range(5, 50))]
 
 
 # --- loaders in forked children -----------------------------------------------------------------------------

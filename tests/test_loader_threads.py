@@ -283,7 +283,7 @@ def test_close_by_another_thread_wakes_all_who_wait(sample, monkeypatch):
         {"num_workers": 1},
         {"device": "cpu"},
         {"sampler": range(4000), "shuffle": None},
-        {"transform": lambda batch: batch},
+        {"batch_transform": lambda batch: batch},
         {"window": "all"},
         {"batch_size": 7},
     ],
@@ -311,7 +311,7 @@ def test_threads_that_share_an_iterator_see_an_error_once_and_then_the_end(sampl
         return batch
 
     seen = []
-    iterator = iter(loader_of(sample, transform=fail_at_the_tenth))
+    iterator = iter(loader_of(sample, batch_transform=fail_at_the_tenth))
     found = [wait() for wait in [in_thread(lambda: list(iterator)) for _ in range(4)]]
     assert sum(isinstance(result, BoomError) for result in found) == 1
     assert len(seen) == 10
@@ -403,7 +403,7 @@ def test_nothing_is_read_ahead_after_an_error_or_close(sample):
         return batch
 
     seen = []
-    loader = loader_of(sample, transform=fail_at_the_last)
+    loader = loader_of(sample, batch_transform=fail_at_the_last)
     with pytest.raises(BoomError):
         list(loader)
     assert ahead_of(loader) == {}
@@ -519,7 +519,7 @@ def fail(*_, **__):
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("what", ["transform", "collate_fn"])
+@pytest.mark.parametrize("what", ["batch_transform", "collate_fn"])
 def test_an_error_in_what_is_done_with_batches_arrives(sample, what, num_workers):
     iterator = iter(loader_of(sample, num_workers=num_workers, **{what: fail}))
     with pytest.raises(BoomError):
@@ -528,7 +528,7 @@ def test_an_error_in_what_is_done_with_batches_arrives(sample, what, num_workers
     assert next(iterator, None) is None
 
 
-@pytest.mark.parametrize("what", ["transform", "collate_fn"])
+@pytest.mark.parametrize("what", ["batch_transform", "collate_fn"])
 def test_stop_iteration_out_of_a_callback_does_not_pass_for_the_end(sample, what):
     def stop(batch):
         raise StopIteration

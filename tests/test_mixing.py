@@ -70,11 +70,11 @@ def test_the_figure_is_what_batches_hold(path):
     assert np.mean(classes) == pytest.approx(said, rel=0.15)
 
 
-def test_the_budget_that_it_names_helps(path):
+def test_the_window_and_the_budget_that_it_names_help(path):
     text = str(warned(lambda: loader(path, shuffle=True))[0].message)
-    enough = int(re.search(r"about ([\d,]+) would hold 100 blocks", text)[1].replace(",", ""))
+    window, enough = map(int, re.search(r"window=(\d+) or more with memory_budget=(\d+) \(it is", text).groups())
     assert enough < 20 * BUDGET
-    assert not warned(lambda: loader(path, shuffle=True, memory_budget=enough))
+    assert not warned(lambda: loader(path, shuffle=True, window=window, memory_budget=enough))
 
 
 def test_the_window_that_it_names_helps(path):

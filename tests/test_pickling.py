@@ -38,7 +38,9 @@ MADE = {
     "subset": lambda path: H5StreamLoader(Subset(H5Dataset(path, "x"), [9, 3, 5]), 2, sampler=[2, 0, 1]),
     "sampler": lambda path: H5StreamLoader(path, 8, sampler=range(0, ROWS, 2), fields="x"),
     "generator": lambda path: H5StreamLoader(path, 8, True, fields="x", generator=torch.Generator().manual_seed(3)),
-    "transform": lambda path: H5StreamLoader(path, 8, True, fields="x", transform=double, rank=1, world_size=2),
+    "batch_transform": lambda path: H5StreamLoader(
+        path, 8, True, fields="x", batch_transform=double, rank=1, world_size=2
+    ),
     "context": lambda path: H5StreamLoader(
         path, 8, fields="x", multiprocessing_context=multiprocessing.get_context("spawn"), num_workers=2
     ),
@@ -70,7 +72,10 @@ def test_an_iterator_stays_behind(path):
 
 
 def test_a_function_that_cannot_be_pickled_is_named_by_pickle(path):
-    with H5StreamLoader(path, 8, fields="x", transform=lambda x: x) as loader, pytest.raises(Exception, match="lambda"):
+    with (
+        H5StreamLoader(path, 8, fields="x", batch_transform=lambda x: x) as loader,
+        pytest.raises(Exception, match="lambda"),
+    ):
         pickle.dumps(loader)
 
 
@@ -82,7 +87,7 @@ def send_epochs(end, loader, dataset, sampler):
 def test_a_spawned_process_takes_a_loader_while_the_file_is_open_here(path):
     context = multiprocessing.get_context("spawn")
     with h5py.File(path) as file:
-        loader = H5StreamLoader(file["x"], 8, shuffle=True, transform=double)
+        loader = H5StreamLoader(file["x"], 8, shuffle=True, batch_transform=double)
         dataset = H5Dataset(file, ["x", "texts"])
         sampler = ChunkBatchSampler(dataset, 8)
         ours, theirs = context.Pipe()

@@ -1,4 +1,4 @@
-"""What the README says is so: its code runs, it stays short; tests/bench/test_reports.py checks its figures."""
+"""The README stays short and true; tests/test_docs.py runs its code, tests/bench/test_reports.py checks its table."""
 
 from __future__ import annotations
 

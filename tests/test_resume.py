@@ -401,7 +401,7 @@ def test_a_seed_that_chance_chose_is_that_of_the_state(sample):
     [
         (None, "takes what state_dict"),
         ({"epoch": 3}, "takes what state_dict"),
-        ({"format": 4}, "has format 4; this version of h5stream reads 1 to 3"),
+        ({"format": 5}, "has format 5; this version of h5stream reads 1 to 4"),
         ({"format": 1, "epoch": 0}, "damaged: KeyError"),
         ({"epoch": -1}, "damaged"),
         ({"epoch": "0"}, "damaged"),

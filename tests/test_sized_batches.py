@@ -98,7 +98,7 @@ def test_batches_have_as_many_samples_as_fit_and_each_sample_comes_once(
         {"on_error": "skip"},
         {"memory_budget": "8MiB", "num_workers": 1},
         {"collate_fn": torch.utils.data.default_convert},
-        {"transform": dict},
+        {"batch_transform": dict},
         {"bucket": "token"},
         {"max_batch_rows": {"token": 90}},
     ],

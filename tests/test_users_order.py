@@ -170,7 +170,7 @@ def test_rows_are_places_in_the_dataset(sample):
 def test_a_device_gets_the_same_batches_and_a_device_window_is_refused(sample):
     with loader_of(sample, curriculum) as loader:
         expected = rows_of(sample, loader)
-    with loader_of(sample, curriculum, device="cpu", transform=lambda batch: batch) as loader:
+    with loader_of(sample, curriculum, device="cpu", batch_transform=lambda batch: batch) as loader:
         assert rows_of(sample, loader) == expected
     with pytest.raises(OptionError, match="order= must be left out; device= takes batches of any order"):
         loader_of(sample, curriculum, window_device="cpu")

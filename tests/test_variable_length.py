@@ -223,3 +223,15 @@ def test_damaged_heaps_are_what_h5py_says_of_them(tmp_path, seed):
     counts, wrong = fuzz_files.fuzz("heaps", 100, seed or int.from_bytes(os.urandom(4), "little"), tmp_path / "wrong")
     assert not wrong, wrong
     assert counts["files"] >= 100
+
+
+def test_an_empty_value_is_a_sample_beside_a_compressed_field(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        values = file.create_dataset("values", (6,), h5py.vlen_dtype("f4"))
+        for k in range(6):
+            values[k] = np.arange(k % 3)
+        file.create_dataset("packed", data=np.arange(6), chunks=(2,), compression="gzip")
+    dataset = H5Dataset(tmp_path / "a.h5", ["values", "packed"])
+    assert [(a.tolist(), int(b)) for a, b in map(dataset.__getitem__, range(6))] == [
+        ([0, 1][: k % 3], k) for k in range(6)
+    ]

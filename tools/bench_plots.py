@@ -40,6 +40,36 @@ def peers_figure(report: dict[str, Any], kind: str) -> Figure:
     return figure
 
 
+MAIN_BARS = {
+    "naive": "DataLoader, one row per __getitem__",
+    "tuned": "DataLoader, batched and sorted reads",
+    "sequential_h5py": "h5py in order, not shuffled",
+    "ours": "h5stream, decoding every epoch",
+    "kept": "h5stream, later epochs (rows in memory)",
+}
+"""The contenders of the README's picture, and what a reader calls them."""
+
+
+def main_figure(report: dict[str, Any]) -> Figure:
+    """Draw rows a second of the main job on the gzip file, the slowest on top, on a logarithmic scale."""
+    found = {
+        one["contender"]: one["rows"] / one["seconds"]["median"]
+        for one in report["results"]
+        if one.get("kind") == "gzip4_shuffle" and one["contender"] in MAIN_BARS
+    }
+    names = [name for name in MAIN_BARS if name in found][::-1]
+    figure = Figure(figsize=(8, 0.36 * len(names) + 0.7), layout="constrained", facecolor="white")
+    axes = figure.subplots()
+    colours = [OURS_COLOUR if name in ("ours", "kept") else PLAIN for name in names]
+    bars = axes.barh([MAIN_BARS[name] for name in names], [found[name] for name in names], color=colours)
+    axes.bar_label(bars, [f" {found[name]:,.0f}" for name in names], fontsize=9)
+    axes.set_xscale("log")
+    axes.set_xlim(left=100, right=max(found.values()) * 12)
+    axes.set_xlabel(f"shuffled rows per second, 1 KiB each, gzip, {report['machine']['cpus']} processors", fontsize=9)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
 def sweep_figure(sweep: dict[str, Any]) -> Figure:
     """Draw ours over naive (bars) and over tuned (dots) for every cell; at the line ours would be no faster."""
     axes_names = list(dict.fromkeys(one["axis"] for one in sweep["results"]))

@@ -24,6 +24,7 @@ ROOMS = {
     "_version": "the version",
     "errors": "the error tree: what was asked, the rule, the value, the way out",
     "units": "bytes as texts, in and out",
+    "arguments": "old names of arguments; functions given to the wrong one",
     "allowance": "what the cgroup and the scheduler allow: processors, memory",
     "filesystem": "where a file lies: mount, disk, page cache",
     "space": "how much a folder can take",

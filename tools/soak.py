@@ -220,8 +220,8 @@ def _objects(file: h5py.File, rng: random.Random) -> Kind:
     alike = None if count < 100 and rng.random() < 0.3 else rng.getrandbits(30)
     x = [numbers_of(rng, length, 2) for length in lengths]
     for k, one in enumerate(x):
-        stored(file, f"object{k}/x", one, rng if alike is None else random.Random(alike))
-        file[f"object{k}"].attrs["label"] = k % 7
+        stored(file, f"object{k:04d}/x", one, rng if alike is None else random.Random(alike))
+        file[f"object{k:04d}"].attrs["label"] = k % 7
     fields = {"x": Field("x", ragged=form, pad_value=PAD if form == "pad" else 0), "label": "@label"}
     held = {"x": x, "label": np.arange(count) % 7}
     return Kind(count=count, fields=fields, held=held, options={"samples": Objects("object*")})

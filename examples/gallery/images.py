@@ -129,4 +129,4 @@ class PaSST(Program):
             return {"mp3": batch["mp3"], "target": torch.from_numpy(np.unpackbits(batch["target"], axis=-1)[:, :527])}
 
         fields = {"mp3": "mp3", "target": "target"}
-        return H5StreamLoader(folder / "audioset.h5", fields=fields, transform=unpacked, **options)
+        return H5StreamLoader(folder / "audioset.h5", fields=fields, batch_transform=unpacked, **options)

@@ -73,8 +73,10 @@ class CNOBenchmarks(Program):
 
     @staticmethod
     def ours(folder, **options):
+        with h5py.File(folder / "poisson.h5") as file:
+            samples = Objects([f"sample_{k}" for k in range(len(file))])
         fields = {"input": "input", "output": "output"}
-        return H5StreamLoader(folder / "poisson.h5", samples=Objects("sample_*"), fields=fields, **options)
+        return H5StreamLoader(folder / "poisson.h5", samples=samples, fields=fields, **options)
 
 
 class DnCNN(Program):
@@ -104,7 +106,9 @@ class DnCNN(Program):
 
     @staticmethod
     def ours(folder, **options):
-        return H5StreamLoader(folder / "train.h5", samples=Objects("*"), fields={"patch": "."}, **options)
+        with h5py.File(folder / "train.h5") as file:
+            samples = Objects(sorted(file, key=int))
+        return H5StreamLoader(folder / "train.h5", samples=samples, fields={"patch": "."}, **options)
 
 
 class MultibranchAttention(Program):
@@ -618,8 +622,10 @@ class StructuralProbes(Program):
 
     @staticmethod
     def ours(folder, **options):
+        with h5py.File(folder / "elmo.hdf5") as file:
+            samples = Objects([str(k) for k in range(len(file))])
         fields = {"embeddings": Field(".", columns=(2, ...), ragged="arrays")}
-        return H5StreamLoader(folder / "elmo.hdf5", samples=Objects("*"), fields=fields, **options)
+        return H5StreamLoader(folder / "elmo.hdf5", samples=samples, fields=fields, **options)
 
 
 class TorchAni(Program):

@@ -19,7 +19,7 @@ class Program(Dataset):
     drawn = False
     """Whether samples are drawn by chance."""
     transforms = False
-    """Whether a batch is made of what is read by ``transform=``."""
+    """Whether a batch is made of what is read by ``batch_transform=``."""
     in_memory = False
     """Whether the authors read everything into memory first."""
 

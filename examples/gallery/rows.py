@@ -203,7 +203,7 @@ class PyPOTS(Program):
             return {**batch, "missing_mask": (~torch.isnan(x)).to(torch.float32), "X": x.nan_to_num_()}
 
         fields = {"index": SampleNumber(), "X": "X", "y": "y"}
-        return H5StreamLoader(folder / "physionet.h5", fields=fields, transform=masked, **options)
+        return H5StreamLoader(folder / "physionet.h5", fields=fields, batch_transform=masked, **options)
 
 
 class Salt(Program):

@@ -158,7 +158,7 @@ class ManiSkill(Program):
                 "actions": Field("actions", steps=range(-1, 15)),
                 "is_pad": Padding(steps=range(-1, 15)),
             },
-            transform=standing_still,
+            batch_transform=standing_still,
             **options,
         )
 

@@ -9,7 +9,7 @@ from h5stream.advice.rules import above_zero, at_least
 from h5stream.advice.suggestion import Suggestion
 from h5stream.engine.footprint import DEFAULT_BUDGET, TASK_NBYTES, Shape, size_window
 from h5stream.errors import BudgetError
-from h5stream.order.windows import AUTO_BATCHES, AUTO_BLOCKS, AUTO_NBYTES, AUTO_ROWS
+from h5stream.order.windows import AUTO_BATCHES, AUTO_BLOCKS, AUTO_NBYTES, AUTO_ROWS, wished_rows
 from h5stream.units import text_of_bytes
 
 # What a worker process adds by itself. Noted with a PyTorch image pipeline: 4 workers about 2 GB, 12 about
@@ -103,10 +103,10 @@ def loader_memory(
         row_bytes=row_bytes, chunk_bytes=chunk_bytes, rows=rows or _MANY_ROWS, block_rows=block_rows
     )
     given: dict[str, Any] = {"batch_size": min(batch_size, shape.rows), "threads": threads, "window": "auto"}
-    budget = DEFAULT_BUDGET if memory_budget is None else memory_budget
+    budget = memory_budget or DEFAULT_BUDGET
     smallest = _smallest(shape, given)
-    size = size_window(shape, memory_budget=max(budget, smallest), **given)
-    asked = size_window(shape, memory_budget=1 << 80, **given).window_rows
+    asked = size_window(shape, memory_budget=max(DEFAULT_BUDGET, smallest), **given).window_rows
+    size = size_window(shape, memory_budget=max(budget, smallest), most_rows=asked, **given)
     fits = smallest <= budget
     slots = size.max_open_batches * size.batch_nbytes
     return Suggestion(
@@ -165,12 +165,16 @@ def _smallest(shape: Shape, given: dict[str, Any]) -> int:
 
 
 def _window_line(asked: int, rows: int, batch_size: int, shape: Shape) -> str:
-    line = f"window: all {asked} rows"
-    if asked < shape.rows:
+    given = {"rows": shape.rows, "block_rows": shape.block_rows, "row_nbytes": shape.row_nbytes}
+    wished = wished_rows("auto", batch_size=batch_size, **given)
+    line = f"window: all {wished} rows"
+    if wished < shape.rows:
         line = (
             f"window: max({AUTO_BATCHES} x {batch_size}, {AUTO_BLOCKS} x {shape.block_rows}, "
-            f"{text_of_bytes(AUTO_NBYTES)} of at most {AUTO_ROWS} rows) = {asked} rows"
+            f"{text_of_bytes(AUTO_NBYTES)} of at most {AUTO_ROWS} rows) = {wished} rows"
         )
+    if asked < wished:
+        line += f", of which two fit {text_of_bytes(DEFAULT_BUDGET)}: {asked}"
     return line if rows == asked else f"{line}, cut to {rows} by the budget"
 
 

@@ -31,7 +31,7 @@ class LoaderKnobs:
     persistent_workers: bool | None = None
     pin_memory: bool | None = None
     """As in `DataLoader`."""
-    transform: str | None = None
+    batch_transform: str | None = None
     collate_fn: str | None = None
     """Names of the functions that run for each batch, or each sample."""
     filters: str = ""
@@ -55,7 +55,7 @@ class LoaderKnobs:
             first_window_rows=_number(ours, "first_window_rows"),
             persistent_workers=getattr(loader, "persistent_workers", None),
             pin_memory=getattr(loader, "pin_memory", None),
-            transform=_name(getattr(loader, "transform", None)),
+            batch_transform=_name(getattr(loader, "batch_transform", None)),
             # A stock DataLoader always has one: torch's own is nothing that its user could leave out.
             collate_fn=_name(getattr(loader, "collate_fn", None), without=("default_collate", "default_convert")),
             filters=filters,

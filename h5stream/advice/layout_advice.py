@@ -214,7 +214,7 @@ def _few_blocks(stored: Sequence[_Stored], blocks_per_window: int, blocks: int) 
             fields=(leading.path,),
             problem=f"a window holds {blocks_per_window:,} of {blocks:,} blocks (chunks of {text_of_bytes(chunk)}), so "
             "the rows of a batch come from few stretches of the file",
-            way_out="a larger memory_budget, or smaller chunks",
+            way_out="a larger window= and memory_budget=, or smaller chunks",
             repack=leading.chunk_nbytes > HUGE_CHUNK_NBYTES,
         )
     ]

@@ -83,7 +83,7 @@ def data_limit(statistics: LoaderStatistics, knobs: LoaderKnobs, *, cpus: int, r
     if statistics.copy_busy > COPYING:
         return _copy(statistics, knobs)
     if statistics.transform_s > statistics.wait_s:
-        if knobs.transform is None and knobs.collate_fn is None:
+        if knobs.batch_transform is None and knobs.collate_fn is None:
             return _batch_overhead(statistics, knobs)
         return _python(statistics, knobs)
     if statistics.idle > IDLE:
@@ -237,16 +237,16 @@ def _python(statistics: LoaderStatistics, knobs: LoaderKnobs) -> Limit:
             Turn(
                 knob="collate_fn",
                 present=knobs.collate_fn,
-                try_next="leave it out; transform= gets whole batches",
+                try_next="leave it out; batch_transform= gets whole batches",
                 why="samples are taken apart one by one for it",
                 speedup=gain,
             )
         )
-    if knobs.transform is not None:
+    if knobs.batch_transform is not None:
         turns.append(
             Turn(
-                knob="transform",
-                present=knobs.transform,
+                knob="batch_transform",
+                present=knobs.batch_transform,
                 try_next="work on whole tensors, or on the GPU inside the step",
                 why="it runs in the thread that asks for the batch",
                 speedup=gain,
@@ -255,7 +255,7 @@ def _python(statistics: LoaderStatistics, knobs: LoaderKnobs) -> Limit:
     each_s = statistics.transform_s / max(1, statistics.batches)
     return Limit(
         name=PYTHON,
-        measured=f"{1e3 * each_s:.1f} ms a batch in transform and collate; "
+        measured=f"{1e3 * each_s:.1f} ms a batch in batch_transform and collate_fn; "
         f"{statistics.transform_s / spent_s:.0%} of the time to a batch",
         turns=tuple(turns),
     )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -316,54 +317,153 @@ def size_for(
     limited: LimitedField | None = None,
     keep: bool = True,
     draws: EpochDraws | None = None,
+    plain: SampleLayout | None = None,
 ) -> Footprint:
     """Choose the datasets that are kept, size the windows with what is left, and keep decoded rows in what then is.
 
+    An automatic window is the one of the default budget: it is part of the order, which the data and the size of a
+    batch decide alone. Only a budget that has no room for it makes it smaller.
+
     Parameters are those of `shape_of` and `h5stream.engine.footprint.size_window`, whether windows are read whole
-    whatever rows cost, and whether decoded rows may be kept.
+    whatever rows cost, whether decoded rows may be kept, and the layout as the user opened it: what is added to it, or
+    where its files were copied to, does not choose the window.
 
     Raises
     ------
     BudgetError
         If it does not fit; names the number that would do.
     """
-    for kept in (datasets_to_keep(layout, memory_budget), ()):
+    plain = layout if plain is None else plain
+    chooser = _Chooser(
+        layout=layout,
+        shape=functools.cache(lambda kept: shape_of(layout, kept, selected, limited, draws)),
+        batch_size=batch_size,
+        window=window,
+        threads=threads,
+        shuffle=shuffle,
+        whole_windows=whole_windows,
+        keep=keep and _may_keep(layout, selected),
+    )
+    if window != "auto" or not shuffle or whole_windows:
+        return chooser.choose(memory_budget)
+    default = default_size(
+        plain, selected=selected, batch_size=batch_size, threads=threads, limited=limited, draws=draws
+    )
+    if plain is layout and keep and memory_budget == default.memory_budget:
+        return default
+    return replace(chooser, most_rows=default.window_rows).choose_like(default, memory_budget)
+
+
+def default_size(
+    layout: SampleLayout,
+    *,
+    selected: NDArray[np.int64] | None,
+    batch_size: int,
+    threads: int,
+    limited: LimitedField | None,
+    draws: EpochDraws | None,
+) -> Footprint:
+    """Return the automatic windows that the default budget has room for, or the least budget that would do.
+
+    Parameters are those of `size_for`.
+    """
+    chooser = _Chooser(
+        layout=layout,
+        shape=functools.cache(lambda kept: shape_of(layout, kept, selected, limited, draws)),
+        batch_size=batch_size,
+        threads=threads,
+        keep=_may_keep(layout, selected),
+    )
+    budget = DEFAULT_BUDGET
+    while True:
         try:
-            size = size_window(
-                shape_of(layout, kept, selected, limited, draws),
-                batch_size=batch_size,
-                window=window,
-                memory_budget=memory_budget,
-                threads=threads,
-                shuffle=shuffle,
-            )
-            size = _with_kept(layout, kept, size, whole_windows)
-            if not keep or (selected is not None and 2 * len(selected) < layout.samples):
-                return size  # of few samples chunks would stay whole: most would be for nothing
-            if shuffle and not whole_windows and (gathered := _gathered_from_kept(layout, size)):
-                return gathered
-            if window == "auto" and shuffle:
-                size = _with_room_for_all(layout, size, shape_of(layout, kept, selected, limited, draws), batch_size)
-            return _with_kept_rows(layout, size)
-        except BudgetError:  # keeping is only worth memory that nothing else needs
-            if not kept:
-                raise
-    raise AssertionError("the loop ends with nothing kept")
+            return chooser.choose(budget)
+        except BudgetError as error:  # with more memory more is kept, so it is asked again
+            budget = error.needed
 
 
-def _with_room_for_all(layout: SampleLayout, size: Footprint, shape: Shape, batch_size: int) -> Footprint:
-    """Take a smaller automatic window where beside that all decoded rows stay in memory, and it is not much smaller."""
-    rows = rows_to_keep(layout, size.kept, sys.maxsize)
-    room = size.memory_budget - (format_of(layout, rows).nbytes if rows else 0)
-    if not rows or size.needed_nbytes <= room:
-        return size
-    with contextlib.suppress(BudgetError):
-        smaller = size_window(
-            shape, batch_size=batch_size, window="auto", memory_budget=room, threads=size.threads, shuffle=True
+def _may_keep(layout: SampleLayout, selected: NDArray[np.int64] | None) -> bool:
+    """Tell whether decoded rows may stay: of few samples chunks would stay whole, most of them for nothing."""
+    return selected is None or 2 * len(selected) >= layout.samples
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Chooser:
+    """The arguments of `size_for`, without the budget."""
+
+    layout: SampleLayout
+    shape: Callable[[tuple[int, ...]], Shape]
+    batch_size: int
+    threads: int
+    keep: bool
+    window: int | str = "auto"
+    shuffle: bool = True
+    whole_windows: bool = False
+    most_rows: int | None = None
+
+    def choose_like(self, default: Footprint, budget: int) -> Footprint:
+        """Return what a budget has room for, of windows like those of the default one; say if it has none for them."""
+        size = self.choose(budget)
+        wished = default.window_rows
+        if size.window_rows == wished:
+            return size
+        if (gathered := self._without_windows(size)) is not None:
+            return gathered
+        return replace(size, wished_rows=wished, wished_nbytes=default.memory_budget)
+
+    def choose(self, budget: int) -> Footprint:
+        """Return what a budget has room for."""
+        for kept in (datasets_to_keep(self.layout, budget), ()):
+            try:
+                size = _with_kept(self.layout, kept, self._sized(kept, budget, self.threads), self.whole_windows)
+                if not self.keep:
+                    return size
+                if self.shuffle and not self.whole_windows and (gathered := _gathered_from_kept(self.layout, size)):
+                    return gathered
+                if self.window == "auto" and self.shuffle:
+                    size = self._with_room_for_all(size)
+                return _with_kept_rows(self.layout, size)
+            except BudgetError:  # keeping is only worth memory that nothing else needs
+                if not kept:
+                    raise
+        raise AssertionError("the loop ends with nothing kept")
+
+    def _sized(self, kept: tuple[int, ...], budget: int, threads: int) -> Footprint:
+        return size_window(
+            self.shape(kept),
+            batch_size=self.batch_size,
+            window=self.window,
+            memory_budget=budget,
+            threads=threads,
+            shuffle=self.shuffle,
+            most_rows=self.most_rows,
         )
-        if smaller.window_rows * LEAST_WINDOW_SHARE >= size.window_rows:
-            return replace(smaller, memory_budget=size.memory_budget, kept=size.kept)
-    return size
+
+    def _without_windows(self, size: Footprint) -> GatheredBatches | None:
+        """Return windows as they are wished for if the batches come of data in memory, so that none is held."""
+        for kept in (size.kept, ()) if size.kept else ((),):
+            large = self._sized(kept, sys.maxsize, size.threads)
+            large = _with_kept(self.layout, kept, replace(large, memory_budget=size.memory_budget), whole_windows=False)
+            if isinstance(large, GatheredBatches):
+                gathered: GatheredBatches | None = large
+            else:
+                gathered = _gathered_from_kept(self.layout, large) if self.keep else None
+            if gathered is not None and gathered.needed_nbytes <= size.memory_budget:
+                return gathered
+        return None
+
+    def _with_room_for_all(self, size: Footprint) -> Footprint:
+        """Take a smaller automatic window where beside that all decoded rows stay, and it is not much smaller."""
+        rows = rows_to_keep(self.layout, size.kept, sys.maxsize)
+        room = size.memory_budget - (format_of(self.layout, rows).nbytes if rows else 0)
+        if not rows or size.needed_nbytes <= room:
+            return size
+        least = size.window_rows if size.window_rows == self.most_rows else size.window_rows / LEAST_WINDOW_SHARE
+        with contextlib.suppress(BudgetError):
+            smaller = self._sized(size.kept, room, size.threads)
+            if smaller.window_rows >= least:
+                return replace(smaller, memory_budget=size.memory_budget, kept=size.kept)
+        return size
 
 
 def _gathered_from_kept(layout: SampleLayout, size: Footprint) -> GatheredBatches | None:
@@ -482,6 +582,8 @@ class Sizing:
         What draws the samples of an epoch, if it does not take each once.
     stays_on_device : bool
         Whether all samples stay on a device, which shuffles them.
+    plain : SampleLayout or None
+        The fields as the user opened them, where they are not the same.
     """
 
     layout: SampleLayout
@@ -498,6 +600,7 @@ class Sizing:
     keep: bool = True
     draws: EpochDraws | None = None
     stays_on_device: bool = False
+    plain: SampleLayout | None = None
 
     @property
     def _is_on_device(self) -> bool:
@@ -547,6 +650,7 @@ class Sizing:
                     limited=self.limited,
                     keep=self.keep,
                     draws=self.draws,
+                    plain=self.plain,
                 )
             except BudgetError as error:
                 if host_window != "auto" or error.needed > self.most_budget:
@@ -578,16 +682,29 @@ class Sizing:
     def _on_device(self, size: Footprint, window: int | str) -> DeviceWindow:
         """Size a device window: by its own rows, or by what the device could give; where all stays, as on the host."""
         layout = self.layout
-        automatic = size.window_rows
-        if self.device_nbytes is not None:
-            automatic = device_window_rows(self.device_nbytes, layout.row_nbytes)
-        wished = self.rows if window == "all" else window if isinstance(window, int) else automatic
+        wished = self.rows if window == "all" else window if isinstance(window, int) else self._automatic_rows(size)
         window_rows = min(self.rows, wished)
+        if window == "auto" and self.device_nbytes is not None:
+            window_rows = min(window_rows, device_window_rows(self.device_nbytes, layout.row_nbytes))
         # As for a host window of so many rows, so that the order is the same.
         first = window_rows if window == "all" else min(window_rows, first_rows_of(layout, self.batch_rows))
         slots, slot_rows = self._slots_in(size.max_open_batches, block_rows_of(layout))
-        rows = {"window_rows": window_rows, "first_window_rows": first, "wished_rows": window_rows}
+        wished = min(self.rows, wished) if self.shuffle else window_rows
+        rows = {"window_rows": window_rows, "first_window_rows": first, "wished_rows": wished}
         return changed_into(DeviceWindow, size, max_open_batches=slots, slot_rows=slot_rows, **rows)
+
+    def _automatic_rows(self, size: Footprint) -> int:
+        """Return the rows of an automatic window: those of a loader without a device, so that the order is the same."""
+        if not self.shuffle:  # they have no say in the order
+            return size.window_rows if self.device_nbytes is None else self.rows
+        return default_size(
+            self.layout if self.plain is None else self.plain,
+            selected=self.selected,
+            batch_size=self.batch_rows,
+            threads=self.threads,
+            limited=self.limited,
+            draws=self.draws,
+        ).window_rows
 
     def _slots_in(self, batches: int, block_rows: int) -> tuple[int, int]:
         """Cut the memory of so many batches into slots of whole blocks, if that gives enough; say of how many rows."""
@@ -632,7 +749,7 @@ class Sizing:
         """Log what is unlike what was asked for: a smaller window, fewer threads, more memory than by default."""
         budget = size.memory_budget
         if size.notice:
-            _log.info("%s", size.notice)
+            _log.warning("%s", size.notice)
         if self.threads_asked and size.threads < self.threads:
             _log.warning(
                 "num_workers=%d: %d reader thread(s), since each needs %s bytes of scratch within memory_budget=%s; "

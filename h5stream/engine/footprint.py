@@ -38,6 +38,9 @@ SCRATCH_SHARE = 4
 """An automatic window leaves scratch one part in so many of the budget (and one thread's scratch at least), however
 many threads there are: their number must not choose the window."""
 
+LEAST_SCRATCH_SHARE = 16
+"""That part where the window is known, so that a column more beside the data, or a little less memory, leaves it."""
+
 AT_ONCE_NBYTES = 8 * 1024 * 1024
 """Bytes of batches that are read together where rows cost the same wherever they lie, if that is more."""
 
@@ -240,7 +243,9 @@ class Footprint:
     window_rows, first_window_rows : int
         Rows of a window, and of an epoch's first.
     wished_rows : int
-        Rows that a window would have if the budget had room for them.
+        Rows of an automatic window, for which the budget may have no room.
+    wished_nbytes : int
+        A budget that has room for them, where this one has not.
     slot_rows : int
         Rows of a slot: those of a batch, unless slots cross to a device's window.
     max_open_batches : int
@@ -277,15 +282,18 @@ class Footprint:
     kept: tuple[int, ...] = ()
     kept_rows: tuple[tuple[int, int], ...] = ()
     kept_rows_nbytes: int = 0
+    wished_nbytes: int = 0
 
     @property
     def notice(self) -> str:
         """Says so if the budget made the window smaller than wished; else empty."""
         if self.window_rows >= self.wished_rows:
             return ""
+        enough = f"memory_budget={self.wished_nbytes}" if self.wished_nbytes else "more"
         return (
             f"window: {self.window_rows:,} rows instead of {self.wished_rows:,}, so that two windows and their plans "
-            f"fit memory_budget={self.memory_budget:,} bytes"
+            f"fit memory_budget={self.memory_budget:,} bytes. Rows come in another order than with {enough}; pass "
+            f"that, or window={self.window_rows} for this order with any budget"
         )
 
     @property
@@ -332,6 +340,17 @@ class DeviceWindow(Footprint):
     """Windows lie on a device, which shuffles; slots bring them there in the order of the file."""
 
     @property
+    def notice(self) -> str:
+        """Says so if the device made the window smaller than wished; else empty."""
+        if self.window_rows >= self.wished_rows:
+            return ""
+        return (
+            f"window: {self.window_rows:,} rows instead of {self.wished_rows:,}, so that two windows fit a quarter of "
+            "the device's memory. Rows come in another order than on a larger one; pass "
+            f"window={self.window_rows} for this order on any device"
+        )
+
+    @property
     def slots_at_once(self) -> int:
         """Slots that are read together."""
         return max(1, min(4, self.max_open_batches // 3))
@@ -355,7 +374,14 @@ def changed_into(kind: type[Kind], footprint: Footprint, **changes: Any) -> Kind
 
 
 def size_window(
-    shape: Shape, *, batch_size: int, window: int | str, memory_budget: int, threads: int, shuffle: bool = True
+    shape: Shape,
+    *,
+    batch_size: int,
+    window: int | str,
+    memory_budget: int,
+    threads: int,
+    shuffle: bool = True,
+    most_rows: int | None = None,
 ) -> Footprint:
     """Size the windows so that everything fits the budget.
 
@@ -376,6 +402,8 @@ def size_window(
         Reader threads; 0 reads in the thread that asks.
     shuffle : bool
         Whether windows are shuffled.
+    most_rows : int, optional
+        Rows of an automatic window, which then is smaller only where the budget has no room for it.
 
     Raises
     ------
@@ -394,6 +422,8 @@ def size_window(
     wished = wished_rows(
         window, rows=shape.rows, batch_size=batch_size, block_rows=shape.block_rows, row_nbytes=shape.row_nbytes
     )
+    if window == "auto" and most_rows is not None:
+        wished = min(wished, most_rows)
     if not shuffle:
         few = file_order_rows(
             batch_size=batch_size,
@@ -402,7 +432,9 @@ def size_window(
             seam_rows=shape.seam_rows,
         )
         wished, window = min(wished, few), "auto" if window == "all" or window == "auto" else window
-    sizer = _Sizer(shape, batch_size, memory_budget, threads, shuffle)
+    sizer = _Sizer(
+        shape, batch_size, memory_budget, threads, SCRATCH_SHARE if most_rows is None else LEAST_SCRATCH_SHARE
+    )
     return sizer.automatic(wished) if window == "auto" else sizer.as_asked(wished, window)
 
 
@@ -426,7 +458,7 @@ class _Sizer:
     batch_size: int
     budget: int
     threads: int
-    shuffle: bool
+    scratch_share: int
 
     @property
     def slot(self) -> int:
@@ -449,11 +481,13 @@ class _Sizer:
     def automatic(self, wished: int) -> Footprint:
         """Size windows of as many rows as are wished for, or as fit twice."""
         rows = wished
-        share = self.budget - max(self.budget // SCRATCH_SHARE, self.shape.scratch_nbytes) - self.fixed
-        if self._twice(wished) > share:
-            rows = self._most_rows(share, wished)
-        # In the order of the file the size of a window is of no interest to anyone.
-        return self._sized(rows, rows, "auto", min(rows, self._first_rows()), wished if self.shuffle else rows)
+        if self._twice(wished) > self._share(self.scratch_share):
+            rows = self._most_rows(self._share(SCRATCH_SHARE), wished)
+        return self._sized(rows, rows, "auto", min(rows, self._first_rows()))
+
+    def _share(self, scratch_share: int) -> int:
+        """Return the bytes that windows may take."""
+        return self.budget - max(self.budget // scratch_share, self.shape.scratch_nbytes) - self.fixed
 
     def as_asked(self, wished: int, window: int | str) -> Footprint:
         """Size windows of exactly so many rows; a global shuffle of rows that lie anywhere needs its order alone."""
@@ -461,7 +495,7 @@ class _Sizer:
         must_hold = min(wished + self.shape.block_rows, self.shape.rows)
         first = wished if window == "all" else min(wished, self._first_rows())
         try:
-            return self._sized(wished, must_hold, window, first, wished)
+            return self._sized(wished, must_hold, window, first)
         except BudgetError:
             if window == "all" and self.shape.anywhere and (size := self._piecewise()):
                 return size
@@ -490,7 +524,7 @@ class _Sizer:
             low = 1  # two windows of a batch each, if they do not begin inside one
         return max(min(block_rows, wished), low * self.batch_size // block_rows * block_rows)
 
-    def _sized(self, rows: int, must_hold: int, window: int | str, first: int, wished: int) -> Footprint:
+    def _sized(self, rows: int, must_hold: int, window: int | str, first: int) -> Footprint:
         shape, slot = self.shape, self.slot
         plan, fixed = shape.plan_nbytes(must_hold), self.fixed + self._held(must_hold)
         least = self._least_slots(must_hold)
@@ -505,7 +539,7 @@ class _Sizer:
         most = min(math.ceil(together / self.batch_size) + 4, 2 * math.ceil(shape.rows / self.batch_size))
         most = max(least, most)
         taken = self._taken(int(min(affordable, most)), threads, plan, fixed)
-        return HostWindow(window_rows=rows, first_window_rows=first, wished_rows=wished, **taken)
+        return HostWindow(window_rows=rows, first_window_rows=first, wished_rows=rows, **taken)
 
     def _threads_in(self, spare: int, window: int | str) -> int:
         """Give as many of the threads as have scratch beside what is needed with one."""

@@ -104,6 +104,7 @@ def sizing_for(
         limited=limited,
         keep=settings.keep == "auto",
         stays_on_device=settings.keep == "device",
+        plain=settings.dataset.layout,
     )
     if given is None or rows is not None:
         return sizing, given
@@ -142,7 +143,7 @@ def route_for(
         takes_apart=settings.takes_apart,
         gives_samples=settings.gives_samples,
         collate_fn=settings.collate_fn,
-        transform=settings.transform,
+        transform=settings.batch_transform,
     )
     assembler = Assembler(layout, gives_lists=not settings.takes_apart)
     slot_format = SlotFormat.for_rows(layout.fields, max(footprint.slot_rows, batch_rows))
@@ -181,13 +182,13 @@ def _route_of_functions(
         slot_format=ways["slot_format"],
         sample_transform=settings.sample_transform,
         collate_fn=settings.collate_fn,
-        transform=settings.transform if is_transformed_there else None,
+        transform=settings.batch_transform if is_transformed_there else None,
         gives_samples=settings.gives_samples,
         repeats=settings.may_repeat,
     )
     ways |= {
         "to_tensors": operator.attrgetter("value") if settings.workers else functions.here,
-        "handover": Handover(transform=None if is_transformed_there else settings.transform),
+        "handover": Handover(transform=None if is_transformed_there else settings.batch_transform),
         "functions": functions,
     }
     if backend is not None:

@@ -20,8 +20,8 @@ class Objects:
     Parameters
     ----------
     of : str or sequence of str
-        The objects: a pattern (``"*"``, ``"data/*"``, ``"*/*/run_*"``), which takes them in the order of their names,
-        numbers in these counted as such; names, in the order given; or ``"files"``.
+        The objects: a pattern (``"*"``, ``"data/*"``, ``"*/*/run_*"``), which takes them in the order in which h5py
+        lists them, so sample ``k`` is the one that ``list(file)[k]`` names; names, in the order given; or ``"files"``.
     missing : str, keyword-only
         What becomes of an object that lacks a field: ``"error"``; ``"skip"``, which leaves it out,
         ``print(dataset)`` tells how many; or ``"fill"``, which gives it the fill value of the others (0, unless the

@@ -17,8 +17,8 @@ class Rows:
     Parameters
     ----------
     of : str or sequence of str, optional
-        The groups: a pattern (``"*"``, ``"data/*"``), whose groups come in the order of their names, numbers in these
-        counted as such; or names, in the order given. By default each file's fields are taken as they are.
+        The groups: a pattern (``"*"``, ``"data/*"``), whose groups come in the order in which h5py lists them; or
+        names, in the order given. By default each file's fields are taken as they are.
     axis : int
         The axis that samples lie along, where it is not the first: -1 for the last. A sample has the other axes; with
         ``of="rows"`` it is of one index of axis 0 as well.

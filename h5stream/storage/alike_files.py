@@ -22,7 +22,7 @@ from h5stream.samples.objects import Objects
 from h5stream.storage import whereabouts
 from h5stream.storage.agreement import FileParts
 from h5stream.storage.catalogue import Catalogue
-from h5stream.storage.discovery import open_hdf5
+from h5stream.storage.discovery import dataset_at, is_attribute, is_there, open_hdf5
 from h5stream.storage.extents import Extents
 from h5stream.storage.external import Guard
 from h5stream.storage.field_reader import FieldReader
@@ -44,7 +44,6 @@ from h5stream.storage.objects import (
     Ints,
     Like,
     UnlikeError,
-    are_equal,
     are_mergeable,
     as_rows,
     check_like_first,
@@ -58,6 +57,7 @@ from h5stream.storage.objects import (
     with_fill,
 )
 from h5stream.storage.places import Files, OpenFile
+from h5stream.storage.values import same
 
 OPEN_AT_ONCE = 128
 """Files that are open together while their headers are read."""
@@ -177,7 +177,7 @@ class AlikeFiles:
             is_usual = are_mergeable(found, self._group) and all(part.file == k for part in every)
             if not is_usual or (own and self._samples.missing != "error"):
                 raise UnlikeError(self._paths[k])
-            self._check_links(file.id, [part.path for part in every if part.path])
+            self._check_links(file, [part.path for part in every if part.path])
         return found
 
     def _described_first(self, which: Ints | None) -> FileParts:
@@ -197,7 +197,7 @@ class AlikeFiles:
         with open_hdf5(self._paths[self._first]) as file:
             self._like = [(part, Like(file[part.path], part)) for part in found.parts if part.pieces]
             self._once = [
-                (number, named[number], "@" in named[number] and named[number] not in file, value)
+                (number, named[number], is_attribute(file, named[number], file.filename), value)
                 for number, value in found.once
             ]
             count = len(self._paths)
@@ -209,10 +209,10 @@ class AlikeFiles:
         for path in paths:
             steps = path.strip("/").split("/")
             for k in range(len(steps)):
-                step = "/".join(steps[: k + 1]).encode()
-                if not file.links.exists(step):
+                step = "/".join(steps[: k + 1])
+                if not is_there(file, step, file.filename):
                     raise KeyError(path)
-                if file.links.get_info(step).type != h5py.h5l.TYPE_HARD:
+                if file.id.links.get_info(step.encode()).type != h5py.h5l.TYPE_HARD:
                     raise UnlikeError(path)
 
     # --- the others ----------------------------------------------------------------------------------------------
@@ -269,7 +269,10 @@ class AlikeFiles:
         if count < whereabouts.MANY or not all(isinstance(value, np.ndarray) for *_, value in self._once):
             return known, chunks
         with open_hdf5(self._paths[self._first]) as file:
-            types = [stored_type(file, name, is_attribute) for _, name, is_attribute, _ in self._once]
+            stored_as = [stored_type(file, name, is_attribute=is_one) for _, name, is_one, _ in self._once]
+        types = [one for one in stored_as if one is not None]
+        if len(types) < len(stored_as):
+            return known, chunks
         places = np.zeros((len(self._once), count), dtype=np.int64)
         for low in range(0, count, OPEN_AT_ONCE):
             # The first comes before the others of each lot: it is what they are compared with.
@@ -354,7 +357,7 @@ class AlikeFiles:
         for (_, like), ours, theirs in zip(self._like, found, chunks, strict=True):
             if not like.agree(row, ours, theirs):
                 raise UnlikeError(self._paths[k])
-        if not all(are_equal(a[row], b) for a, b in zip(once, values, strict=True)):
+        if not all(same(a[row], b) for a, b in zip(once, values, strict=True)):
             raise UnlikeError(self._paths[k])
 
     def _ask_for_rows(self, k: int) -> None:
@@ -364,7 +367,7 @@ class AlikeFiles:
         with open_hdf5(self._paths[k]) as file:
             for rows in self._ragged.values():
                 try:
-                    self._check_links(file.id, [rows.path])
+                    self._check_links(file, [rows.path])
                 except KeyError:
                     raise UnlikeError(rows.path) from None
                 rows.ask(file, k)
@@ -376,8 +379,7 @@ class AlikeFiles:
         with open_hdf5(path) as file:
             for part, like in self._like:
                 try:
-                    self._check_links(file.id, [part.path])
-                    opened = h5py.h5d.open(file.id, part.path.encode())
+                    self._check_links(file, [part.path])
                 except KeyError:
                     if self._samples.missing == "fill":
                         chunks.append(NO_CHUNKS)
@@ -388,10 +390,10 @@ class AlikeFiles:
                         field=part.path,
                         file=path,
                     ) from None
-                chunks.append(like.of(opened, row, part.path, path))
+                chunks.append(like.of(dataset_at(file, part.path, path), row, part.path, path))
             for _, name, is_attribute, value in self._once:
-                once.append(value_of(file, name, is_attribute))
-                check_like_first(once[-1], value, name, path)
+                one = value_of(file, name, self._guard, is_attribute=is_attribute)
+                once.append(check_like_first(one, value, name, path))
         return chunks, once
 
 

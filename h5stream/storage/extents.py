@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
+import h5py
 import numpy as np
 from numpy.typing import NDArray
 
@@ -237,9 +239,11 @@ class Extents:
 
     def has_once(self, dataset: Any) -> bool:
         """Tell whether an object's dataset is a value rather than numbers along axes: a single one, or strings."""
-        if not isinstance(self.samples, Objects) or not hasattr(dataset, "dtype"):
+        if not isinstance(self.samples, Objects) or not isinstance(dataset, h5py.Dataset):
             return False
-        return dataset.shape == () or dataset.dtype.kind in "OS"
+        with contextlib.suppress(TypeError, ValueError, NotImplementedError):  # a type that h5py cannot read
+            return dataset.shape == () or dataset.dtype.kind in "OS"
+        return False
 
     @property
     def takes_points(self) -> bool:

@@ -28,7 +28,14 @@ from h5stream.samples.stretches import DENSE, Ragged, Stretches, names_of, sampl
 from h5stream.samples.table import Table
 from h5stream.storage import elements
 from h5stream.storage.agreement import FileParts
-from h5stream.storage.discovery import check_has_rows, find_dataset, once_of
+from h5stream.storage.discovery import (
+    check_has_numpy_type,
+    check_has_rows,
+    find_dataset,
+    is_attribute,
+    once_of,
+    why_not_opened,
+)
 from h5stream.storage.extents import Extents, SampleKind, Volume, with_names
 from h5stream.storage.fields import Field, SampleShape, changed, columns_wanted, not_ragged
 from h5stream.storage.images import Images
@@ -38,10 +45,12 @@ from h5stream.storage.metadata_bytes import NOWHERE
 from h5stream.storage.nearest import did_you_mean
 from h5stream.storage.object_rows import object_rows
 from h5stream.storage.object_values import part_of_bytes
-from h5stream.storage.parts import PartReader
+from h5stream.storage.options import IMAGES, OF_OBJECTS, ONCE, SPARSE, VALUES, check_options
+from h5stream.storage.parts import VARIABLE_LENGTH, PartReader
 from h5stream.storage.places import OpenFile, Place
 from h5stream.storage.rowbox import Columns, selected_shape
 from h5stream.storage.sparse import SparseEntry, categories_of, is_matrix, shape_of
+from h5stream.storage.values import as_samples_have_it
 from h5stream.storage.whereabouts import RawFile
 
 
@@ -72,7 +81,7 @@ class FieldReader:
         extents: Extents | None,
         looked_up: dict[int, LookedUp],
     ) -> None:
-        self._looked_up, self._opened = looked_up, opened
+        self._looked_up, self._opened, self._samples = looked_up, opened, samples
         self.sequences = samples if isinstance(samples, (Sequences, Table)) else None
         self._extents, self.volume = extents, Volume()
         self.file, self.number, self.identity = opened.file, opened.number, opened.identity
@@ -196,6 +205,7 @@ class FieldReader:
             return self._add_column(field)
         if not field.is_looked_up and (group := self._group_named(field.name)) is not None:
             if is_matrix(group):
+                self._check(SPARSE, field)
                 return self._add_matrix(place, field, group)
             if (categories := categories_of(group)) is not None:
                 entry = self._add(place, changed(field, name=f"{field.name}/codes"), lengths)
@@ -210,6 +220,7 @@ class FieldReader:
         if field.has_own_shape:
             return self._add_arrays(place, field, lengths)
         if field.ragged is not None and not field.decode:
+            self._check(OF_OBJECTS if self._is_object else VALUES, field)
             return (self._add_rows_of_object if self._is_object else self._add_values)(place, field, lengths)
         if field.repeat or self._is_attribute(field.name):
             return self._add_once(field)
@@ -234,6 +245,9 @@ class FieldReader:
         key = (where.number, dataset_path, repr(columns), taken.steps, at, field.pad, along, field.decode, field.length)
         group = self.groups.setdefault(key, (where, columns, field.name, along, []))
         return self._entry(dataset, dataset_path, field, taken, member, group[-1])
+
+    def _check(self, kind: str, field: Field) -> None:
+        check_options(kind, field, self._samples, self.identity.path)
 
     def _add_arrays(self, place: int, field: Field, lengths: dict[str, int]) -> Any:
         """Add a field of which each sample has a shape of its own, and the shape that those of this part have."""
@@ -290,7 +304,7 @@ class FieldReader:
     def _found(self, file: Any, name: str, path: str) -> tuple[Any, str, tuple[str, ...]]:
         """Find a dataset that has an axis of rows: itself, its path, and the member path inside its elements."""
         dataset, dataset_path, member = find_dataset(file, name, path, self.guard)
-        self._check_has_numpy_type(dataset, name)
+        check_has_numpy_type(dataset, name, path)
         check_has_rows(dataset, name, path)
         return dataset, dataset_path, member
 
@@ -400,13 +414,17 @@ class FieldReader:
         known = self._looked_up.setdefault(place, LookedUp(name=field.name, crop=field.ragged.crop))
         known.entry = self._add_looked_up(known, field, self.file, self.identity.path)
         part = known.parts[-1]
-        if part.heap is not None or self.fields[-1].kind != "ragged":
-            why = "which ragged= cannot take of whole objects; without it each sample is a list"
-            raise self._refusal(field.name, f"{part.path!r} holds values of variable length, {why}")
+        self._check_ragged(field, part)
         known.add_rows(np.array([part.row_start]), np.array([part.rows]))
         lengths[field.name] = 1
         self.whole.append(replace(part, row_start=self._parts.row_start))
         return known.entry
+
+    def _check_ragged(self, field: Field, part: DatasetPart) -> None:
+        """Refuse values of variable length as the rows of an object."""
+        if part.heap is not None or VARIABLE_LENGTH in part.reason or self.fields[-1].kind != "ragged":
+            why = "which ragged= cannot take of whole objects; without it each sample is a list"
+            raise self._refusal(field.name, f"{part.path!r} holds values of variable length, {why}")
 
     def _add_bytes_of_object(self, field: Field, lengths: dict[str, int]) -> int:
         """Add an image whose bytes are a dataset of the object."""
@@ -438,6 +456,7 @@ class FieldReader:
             unknown = self._add_objects(known, field, file, path, unknown)
         if unknown:
             missing = field.name.replace("{}", unknown[0])
+            why_not_opened(file, missing.strip("/"), path)  # says so if it is there, and damaged
             above, _, below = field.name.rpartition("{}")
             beside = file.get(above.rpartition("/")[0] or "/") if not below else None
             hint = did_you_mean(unknown[0].strip(), beside) if isinstance(beside, h5py.Group) else ""
@@ -466,6 +485,8 @@ class FieldReader:
         def describe(name: str) -> DatasetPart:
             del self.fields[before:], known.parts[parts:]
             known.entry = self._add_looked_up(known, field, file, path, name)
+            if field.ragged is not None:
+                self._check_ragged(field, known.parts[-1])
             return replace(known.parts.pop(), row_start=0)
 
         with RawFile(file, self.guard) as raw:
@@ -529,28 +550,23 @@ class FieldReader:
         return np.asarray(once_of(self.file, name, self.identity.path, self.guard))
 
     def _is_attribute(self, name: str) -> bool:
-        return "@" in name and name not in self.file
+        return is_attribute(self.file, name, self.identity.path)
 
     def _add_once(self, field: Field) -> int:
         """Add a field that the whole part has once: an attribute, or a dataset without an axis of rows."""
-        value = self._once(field.name)
-        if value.dtype.kind not in "biufc":
-            value = value.astype(object)
-        kind = "object" if value.dtype.kind == "O" else "array"
-        dtype = value.dtype.newbyteorder("=")
-        self.once.append((len(self.fields), value.tolist() if kind == "object" else value.astype(dtype)))
-        shape = () if kind == "object" else value.shape
-        return self._added(name=field.name, kind=kind, dtype=dtype, row_shape=shape, cast=field.dtype)
-
-    def _check_has_numpy_type(self, dataset: Any, name: str) -> None:
-        try:
-            _ = dataset.dtype
-        except (TypeError, ValueError, NotImplementedError) as error:
-            raise self._refusal(
-                name,
-                f"field {name!r} has a type that h5py cannot read: {error}. Write it anew as one that NumPy has: times "
-                "of HDF5's own type, for instance, as int64",
-            ) from error
+        self._check(ONCE, field)
+        value = as_samples_have_it(once_of(self.file, field.name, self.identity.path, self.guard))
+        self.once.append((len(self.fields), value))
+        if not isinstance(value, np.ndarray):
+            return self._added(name=field.name, kind="object", dtype=np.dtype(object), row_shape=(), cast=field.dtype)
+        return self._added(
+            name=field.name,
+            kind="array",
+            dtype=elements.held_dtype(value.dtype),
+            row_shape=value.shape,
+            cast=field.dtype,
+            unit=_unit(value.dtype),
+        )
 
     def _refusal(self, name: str, why: str, part: DatasetPart | None = None) -> H5StreamError:
         """Give the error for a field of this file that cannot be had, at all or because a chunk is damaged."""
@@ -596,7 +612,7 @@ class FieldReader:
             raise self._refusal(
                 field.name,
                 f"members= makes one tensor of numbers of one type, but of {field.name!r} {listing}; make a field for "
-                "each type, and join them in transform=",
+                "each type, and join them in batch_transform=",
             )
 
     def _add_field(
@@ -637,7 +653,7 @@ class FieldReader:
             pad=field.pad,
             cast=field.dtype,
             ragged=field.ragged,
-            unit=str(base.newbyteorder("=")) if base.kind in "mM" else "",
+            unit=_unit(base),
             cut_at_nul=kind == "bytes" and elements.ends_at_nul(dataset.id.get_type(), member),
         )
         stacked = field.members
@@ -659,6 +675,11 @@ class FieldReader:
         rows = dataset.shape[1:]
         is_values = not rows and (elements.vlen_base(dtype) == np.uint8 or elements.is_text(dtype))
         leaf = None
+        if is_values and field.length:
+            raise OptionError(
+                f"{self.identity.path!r}: field {field.name!r}: length= is for rows of bytes that are filled up, and "
+                "values of variable length are as long as they are; leave it out"
+            )
         if not is_values:
             leaf = elements.bytes_leaf(dtype)
             if member or len(rows) != (dtype.itemsize == 1) or leaf is None or self._extents is not None or taken.steps:
@@ -672,6 +693,7 @@ class FieldReader:
         return targets[-1].field
 
     def _add_image_layout(self, field: Field, leaf: elements.Leaf | None) -> Target:
+        self._check(IMAGES, field)
         images, dtype = Images(format=field.decode), np.dtype(object)
         number = self._added(
             name=field.name, kind="object", dtype=dtype, row_shape=(), ragged=field.ragged, images=images
@@ -682,6 +704,11 @@ class FieldReader:
         """Add what a field is in a batch; give its number."""
         self.fields.append(FieldLayout(**layout))
         return len(self.fields) - 1
+
+
+def _unit(dtype: np.dtype[Any]) -> str:
+    """Return what a batch's whole numbers count, where they are dates or times."""
+    return str(dtype.newbyteorder("=")) if dtype.kind in "mM" else ""
 
 
 def _inner_dtype(dataset: Any, member: tuple[str, ...]) -> Any:

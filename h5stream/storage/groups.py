@@ -15,19 +15,21 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.errors import FieldNotFoundError, OptionError
+from h5stream.errors import FieldNotFoundError, OptionError, SourceError
 from h5stream.samples.segments import Bounds, Edges, Ends, Ids, Lengths, edges_of
 from h5stream.samples.sequences import Of
 from h5stream.storage import whereabouts
-from h5stream.storage.discovery import once_of
+from h5stream.storage.discovery import behind, once_of, thing_at
 from h5stream.storage.external import Guard
 from h5stream.storage.header_bytes import GROUP
 from h5stream.storage.links import NOT_HARD, Links
-from h5stream.storage.names import Names, by_numbers, number_key, packed
+from h5stream.storage.names import Names, by_bytes, packed
 from h5stream.storage.nearest import did_you_mean
 from h5stream.storage.whereabouts import RawFile
 
 _log = logging.getLogger("h5stream")
+
+_OTHERS = "name the others: of=[...], Objects([...])"
 
 FILES = "files"
 """What stands for whole files in place of a pattern."""
@@ -52,8 +54,8 @@ def groups_of(
     root : str
         The group to look in; empty for the file's root.
     of : str, sequence of str, or what else says what a segment is
-        A pattern with ``*`` and ``?`` at any level, whose groups come in the order of their names, numbers in these
-        counted as such; or names, whose groups come in the order given. For all else it is `root` alone.
+        A pattern with ``*`` and ``?`` at any level, whose groups come in the order in which h5py lists them; or names,
+        whose groups come in the order given. For all else it is `root` alone.
     path : str
         The file's path, for messages.
     guard : Guard
@@ -100,7 +102,7 @@ def groups_of(
         names = texts
     for name in names if not known.any() else (names[k] for k in np.flatnonzero(~known).tolist()):
         guard.check_links(file, name, path)
-        if not isinstance(file.get(name), kind):
+        if not isinstance(thing_at(file, name, path), kind):
             if kind is h5py.Dataset:
                 raise FieldNotFoundError(
                     f"{path!r} has no dataset {name!r}, which {said}, and which the field '.' is."
@@ -157,9 +159,9 @@ def _matching(
         yield _many_matching(group, pattern, above, path, guard, kind, raw)
         return
     names, found, dead = [name for name in group if isinstance(name, str)], list[str](), list[str]()
-    for name in sorted(fnmatch.filter(names, pattern), key=number_key):
+    for name in fnmatch.filter(names, pattern):
         guard.check_links(group.file, above + name, path)
-        inner = group.get(name)
+        inner = behind(group, name, path, _OTHERS)
         if inner is None:
             dead.append(above + name)
         elif below and isinstance(inner, h5py.Group):
@@ -186,10 +188,8 @@ def _say_dead(names: list[str], path: str) -> None:
 def _is_of_many(group: Any) -> bool:
     """Tell whether a group has many links; to count a million, libhdf5 would take all of them into memory."""
     count = itertools.count(1)
-    return (
-        group.id.links.iterate(lambda _: next(count) >= whereabouts.MANY or None, order=h5py.h5.ITER_NATIVE) is not None
-        or whereabouts.MANY == 0
-    )
+    group.id.links.iterate(lambda _: next(count) >= whereabouts.MANY or None, order=h5py.h5.ITER_NATIVE)
+    return next(count) > whereabouts.MANY
 
 
 def _many_matching(
@@ -204,23 +204,36 @@ def _many_matching(
     """Give what a pattern matches in a group of many: libhdf5 opens none whose header says what it is."""
     links = raw.links(group)
     which = _matches(links, pattern)
-    starts, nbytes = links.edges[which], links.edges[which + 1] - links.edges[which]
-    order = by_numbers(links.names, starts, nbytes)
-    starts, nbytes, addresses = starts[order], nbytes[order], links.addresses[which[order]]
+    if group.id.get_create_plist().get_link_creation_order() & h5py.h5p.CRT_ORDER_TRACKED:
+        which = which[np.argsort(_made_as(group, links)[which])]
+    starts, nbytes, addresses = links.edges[which], links.edges[which + 1] - links.edges[which], links.addresses[which]
     for k in np.flatnonzero(addresses == NOT_HARD).tolist():
-        guard.check_links(group.file, above + links.name(which[order[k]]).decode(), path)
-        addresses[k] = raw.behind(above + links.name(which[order[k]]).decode())
+        guard.check_links(group.file, above + links.name(which[k]).decode(), path)
+        addresses[k] = raw.behind(above + links.name(which[k]).decode())
     headers = raw.headers(addresses, raw.attributes)
     wanted = headers.understood & ((headers.layout == GROUP) == (kind is h5py.Group))
     dead = list[str]()
-    for k in np.flatnonzero(~headers.understood).tolist():
-        inner = group.get(name := links.name(which[order[k]]).decode())
+    for k in np.flatnonzero(~wanted).tolist():  # what is left out is asked of libhdf5: damage is not
+        inner = behind(group, name := links.name(which[k]).decode(), path, _OTHERS)
         wanted[k] = isinstance(inner, kind)
         dead += [above + name] if inner is None else []
     _say_dead(dead, path)
     if not wanted.all():
         starts, nbytes, addresses = starts[wanted], nbytes[wanted], addresses[wanted]
     return packed(links.names, starts, nbytes, above, addresses)
+
+
+def _made_as(group: Any, links: Links) -> NDArray[np.int64]:
+    """Return for each link how many were made before it, in a group that keeps the order; h5py lists them in that."""
+    names = [*group.id]
+    edges = np.cumsum([0, *map(len, names)], dtype=np.int64)
+    made = by_bytes(np.frombuffer(b"".join(names), dtype=np.uint8), edges[:-1], np.diff(edges))
+    if len(made) != len(links):
+        raise SourceError(
+            f"{group.file.filename!r}: {group.name!r} has {len(made):,} links in the order in which they "
+            f"were made, and {len(links):,} in that of their names. It is damaged: copy the file again from its source"
+        )
+    return made
 
 
 def _matches(links: Links, pattern: str) -> NDArray[np.int64]:

@@ -19,8 +19,14 @@ MISSING = -1
 COMPARED_NBYTES = 256 * 1024 * 1024
 """The largest chunk that is compared with h5py's; a file must not take gigabytes to be opened."""
 
+_MOST_OFFSET = int(np.iinfo(np.int64).max)
+
 _NOT_THERE = ("not allocated", "address isn't defined")
 """What libhdf5 says, by version, of a chunk that was never written."""
+
+
+INDEX_UNREADABLE = (RuntimeError, OSError, OverflowError)
+"""What reading an index raises that libhdf5 has to be left with: the data go through h5py then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,6 +274,8 @@ def read_stored_chunk(dataset: Any, start: tuple[int, ...], nbytes: int) -> tupl
 def offset_of(dataset: Any) -> int | None:
     """Give where contiguous data of a `h5py.h5d.DatasetID` begin; None where they were never written."""
     where: int | None = dataset.get_offset()
+    if where is not None and where > _MOST_OFFSET:  # damaged: beyond the end of every file
+        return _MOST_OFFSET
     # Libhdf5 adds the user block, of 512 bytes, 1024, ..., also to the address that stands for none.
     if where is not None and where & (where + 1) == 0 and where > 0:
         return None if h5py.h5i.get_file_id(dataset).get_create_plist().get_userblock() == where + 1 else where
@@ -275,18 +283,23 @@ def offset_of(dataset: Any) -> int | None:
 
 
 def found_chunks(dataset: Any) -> NDArray[np.int64]:
-    """Give number, offset, bytes and filter mask of each chunk that libhdf5 finds, of a `h5py.h5d.DatasetID`.
+    """Return number, offset, bytes and filter mask of each chunk that libhdf5 finds, of a `h5py.h5d.DatasetID`.
 
     A damaged tree lists chunks that it does not lead to: they are fill value to h5py.
     """
-    sizes, found = dataset.get_create_plist().get_chunk(), list[tuple[int, int, int, int]]()
-    grid = [-(-n // c) for n, c in zip(dataset.shape, sizes, strict=True)]
-    for k in range(dataset.get_num_chunks()):
-        info = dataset.get_chunk_info(k)
-        number = int(_ravel(np.array([info.chunk_offset]) // sizes, grid)[0])
-        if number != MISSING and _is_found(dataset, info.chunk_offset):
-            found.append((number, info.byte_offset, info.size, info.filter_mask))
-    return np.array(sorted(found), dtype=np.int64).reshape(-1, 4)
+    whole = h5py.Dataset(dataset)
+    index = _chunked_index(whole, h5py.h5i.get_file_id(dataset).get_filesize())
+    columns = np.stack([index.numbers, index.offset, index.nbytes, index.filter_mask.astype(np.int64)], axis=1)
+    there = [_is_found(dataset, index.coordinates(number)) for number in index.numbers.tolist()]
+    found: NDArray[np.int64] = columns[np.array(there, dtype=bool)]
+    return found
+
+
+def fill_of(dataset: Any) -> tuple[int, int, bytes]:
+    """Return all that says what stands where nothing was ever written, of a `h5py.h5d.DatasetID`."""
+    creation = dataset.get_create_plist()
+    value = b"" if dataset.dtype.hasobject else np.asarray(h5py.Dataset(dataset).fillvalue).tobytes()
+    return creation.get_fill_time(), creation.fill_value_defined(), value
 
 
 def _is_found(dataset: Any, start: tuple[int, ...]) -> bool:

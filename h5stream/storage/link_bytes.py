@@ -322,37 +322,6 @@ def pack(names, starts, edges, packed, head):
 
 
 @jit
-def keys_by_numbers(names, starts, nbytes, keys, edges):
-    """Write names so that their bytes sort as texts and numbers do that take turns in them; needs ASCII.
-
-    A text ends with a null; a number is the count of its digits, from 1 for the number 0 on, and its digits.
-    """
-    at = 0
-    for k in range(starts.size):
-        edges[k] = at
-        place, end = starts[k], starts[k] + nbytes[k]
-        while True:
-            while place < end and not 48 <= names[place] <= 57:
-                keys[at] = names[place]
-                at += 1
-                place += 1
-            keys[at] = 0
-            at += 1
-            if place == end:
-                break
-            while place < end and names[place] == 48:
-                place += 1
-            first = place
-            while place < end and 48 <= names[place] <= 57:
-                place += 1
-            digits = place - first
-            keys[at], keys[at + 1] = (digits + 1) >> 8, (digits + 1) & 255
-            copy_bytes(address_of(keys) + at + 2, address_of(names) + first, digits)
-            at += 2 + digits
-    edges[starts.size] = at
-
-
-@jit
 def find_names(names, edges, wanted, starts, nbytes, found):
     """Look for names among some that ascend by their bytes; -1 for what is not there."""
     for k in range(starts.size):

@@ -25,6 +25,9 @@ from h5stream.storage.names import Names, by_bytes, packed
 NOT_HARD = -1
 """The address that stands for a soft, external or user-defined link: none of them is followed here."""
 
+MOST_ADDRESS = (1 << 63) - 1
+"""The largest address that is taken; a damaged file may name larger ones."""
+
 _MOST_NAMES_NBYTES = 1 << 28
 """Bytes of names that are taken into memory; groups with more are asked of libhdf5."""
 _MOST_NAMES_OF_EACH = 1 << 20
@@ -91,6 +94,11 @@ def links_of(group: Any, descriptor: int, superblock: Superblock) -> Links:
     return _asked(group) if found is None else found
 
 
+def address_of(info: Any) -> int:
+    """Return the address that a hard link leads to; `NOT_HARD` for one that no file has."""
+    return int(info.u) if info.u <= MOST_ADDRESS else NOT_HARD
+
+
 def _asked(group: Any) -> Links:
     """List the links of a group through libhdf5."""
     names: list[bytes] = []
@@ -98,7 +106,7 @@ def _asked(group: Any) -> Links:
 
     def note(name: bytes, info: Any) -> None:
         names.append(name)
-        addresses.append(info.u if info.type == h5py.h5l.TYPE_HARD else NOT_HARD)
+        addresses.append(address_of(info) if info.type == h5py.h5l.TYPE_HARD else NOT_HARD)
 
     group.links.iterate(note, info=True)
     return Links(

@@ -150,7 +150,8 @@ class LookedUp:
         if self.crop is not None and self.crop.at != "start":
             raise OptionError(
                 f"Field({self.name!r}): of values of variable length a crop takes the first items, "
-                f"Crop({self.crop.length}, at='start'), not those at {self.crop.at!r}; crop the batch in transform="
+                f"Crop({self.crop.length}, at='start'), not those at {self.crop.at!r}; crop the batch in "
+                "batch_transform="
             )
         self.add_rows(np.arange(part.row_start, part.row_start + part.rows), part.heap.length.astype(np.int64))
 

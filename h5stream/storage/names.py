@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, overload
 
@@ -13,10 +12,6 @@ from numpy.typing import NDArray
 from h5stream.storage import link_bytes
 
 Ints = NDArray[np.int64]
-
-_MOST_NBYTES = 60_000
-"""Bytes of the longest name that compiled code puts in order."""
-_NUMBERS = re.compile(r"(\d+)")
 
 
 class Names(Sequence[str]):
@@ -112,21 +107,3 @@ def by_bytes(text: NDArray[np.uint8], starts: Ints, nbytes: Ints) -> Ints:
     link_bytes.names_as_words(text, starts, nbytes, table)
     differ = [word for word in table if len(word) and (word != word[0]).any()]
     return np.lexsort(differ[::-1]) if differ else np.arange(len(starts))
-
-
-def by_numbers(text: NDArray[np.uint8], starts: Ints, nbytes: Ints) -> Ints:
-    """Give the order of names in which ``demo_2`` comes before ``demo_10``."""
-    if (text > 127).any() or nbytes.max(initial=0) > _MOST_NBYTES:
-        # Texts have digits that are none of ASCII's.
-        texts = [text[at : at + count].tobytes().decode() for at, count in zip(starts, nbytes, strict=True)]
-        return np.array(sorted(range(len(texts)), key=lambda k: number_key(texts[k])), dtype=np.int64)
-    # A number takes three bytes more, and there is a byte between two numbers at least.
-    keys = np.empty(int((nbytes + 3 * ((nbytes + 1) // 2) + 1).sum()), dtype=np.uint8)
-    edges = np.zeros(len(starts) + 1, dtype=np.int64)
-    link_bytes.keys_by_numbers(text, starts, nbytes, keys, edges)
-    return by_bytes(keys, edges[:-1], np.diff(edges))
-
-
-def number_key(name: str) -> list[int | str]:
-    """Give a key by which ``demo_2`` comes before ``demo_10``: texts and numbers in turn."""
-    return [int(part) if place & 1 else part for place, part in enumerate(_NUMBERS.split(name))]

@@ -6,6 +6,7 @@ no sample has rows there. Objects come in the order in which they lie in the fil
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -16,13 +17,16 @@ from numpy.typing import NDArray
 
 from h5stream.errors import FieldLengthError
 from h5stream.storage import whereabouts
+from h5stream.storage.check import compact_offset
+from h5stream.storage.discovery import check_has_numpy_type, dataset_at
 from h5stream.storage.header_bytes import CHUNKED, CONTIGUOUS
 from h5stream.storage.headers import Headers, chunks_of
-from h5stream.storage.index import ChunkIndex, beyond_end, found_chunks, offset_of
+from h5stream.storage.index import INDEX_UNREADABLE, ChunkIndex, beyond_end, fill_of, found_chunks, offset_of
 from h5stream.storage.layout import DECODED, DIRECT, DatasetPart
 from h5stream.storage.metadata_bytes import NOWHERE
 from h5stream.storage.names import Names
 from h5stream.storage.rowbox import column_pieces
+from h5stream.storage.source import FileIdentity
 from h5stream.storage.whereabouts import RawFile
 
 Ints = NDArray[np.int64]
@@ -307,23 +311,30 @@ class _Asked:
 
 def asked_of(file: Any, name: str) -> _Asked:
     """Ask libhdf5 how an object is stored, and where its chunks lie."""
-    opened = h5py.h5d.open(file.id, name.encode("utf-8", "surrogateescape"))
+    path = file.filename
+    opened = dataset_at(file, name, path)
+    check_has_numpy_type(opened, name, path)
     creation, shape = opened.get_create_plist(), opened.shape
     if not shape:
         raise FieldLengthError(
-            f"{file.filename!r}: {name!r} is {'empty' if shape is None else 'a single value'}, and has no rows "
+            f"{path!r}: {name!r} is {'empty' if shape is None else 'a single value'}, and has no rows "
             "that ragged= or names= could take",
             field=name,
-            file=file.filename,
+            file=path,
         )
     layout = creation.get_layout()
     pipeline = tuple(creation.get_filter(k) for k in range(creation.get_nfilters()))
-    fill = np.asarray(h5py.Dataset(opened).fillvalue).tobytes() if opened.dtype.kind in "biufc" else name
-    kind: tuple[Any, ...] = (layout, opened.get_type().encode(), shape[1:], pipeline, fill)
+    kind: tuple[Any, ...] = (layout, opened.get_type().encode(), shape[1:], pipeline, fill_of(opened))
     if layout == h5py.h5d.CHUNKED:
-        return _Asked(kind=(*kind, creation.get_chunk()), shape=shape, chunks=found_chunks(opened))
-    if layout != h5py.h5d.CONTIGUOUS or creation.get_external_count():
+        with contextlib.suppress(*INDEX_UNREADABLE):
+            return _Asked(kind=(*kind, creation.get_chunk()), shape=shape, chunks=found_chunks(opened))
+    where, is_known = None, layout == h5py.h5d.CONTIGUOUS and not creation.get_external_count()
+    if is_known:
+        where = offset_of(opened)
+    elif layout == h5py.h5d.COMPACT and 0 not in shape:
+        where = compact_offset(h5py.Dataset(opened), FileIdentity.of(path))
+        is_known = where is not None
+    if not is_known:  # it is a kind of its own, which is read as it is described
         return _Asked(kind=(*kind, name), shape=shape, chunks=np.zeros((0, 4), np.int64))
-    where = offset_of(opened)
     chunks = np.array([[0, where or 0, opened.get_storage_size(), 0]], dtype=np.int64)[: where is not None]
     return _Asked(kind=kind, shape=shape, chunks=chunks)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from h5stream.errors import UnsupportedFieldError
 from h5stream.storage import elements, whereabouts
+from h5stream.storage.discovery import check_has_numpy_type, dataset_at
 from h5stream.storage.global_heap import DOUBTFUL, HeapValues
 from h5stream.storage.header_bytes import COMPACT, CONTIGUOUS
 from h5stream.storage.index import offset_of
@@ -135,9 +136,10 @@ def _places(raw: RawFile, names: Sequence[str], addresses: Ints | None) -> tuple
 
 def _asked(raw: RawFile, name: str) -> tuple[int, int]:
     """Ask libhdf5 where the bytes of an object begin, and how many they are."""
-    opened = h5py.h5d.open(raw.file.id, name.encode("utf-8", "surrogateescape"))
+    opened = dataset_at(raw.file, name, raw.file.filename)
+    check_has_numpy_type(opened, name, raw.file.filename)
     dtype, shape = opened.dtype, opened.shape
-    if elements.bytes_leaf(dtype) is None or len(shape) > 1 or (shape and dtype.itemsize > 1):
+    if shape is None or elements.bytes_leaf(dtype) is None or len(shape) > 1 or (shape and dtype.itemsize > 1):
         said = "of variable length" if dtype.kind == "O" else dtype
         raise UnsupportedFieldError(
             f"{raw.file.filename!r}: {name!r} is {said} {shape}: decode= takes objects that are bytes: uint8, or "
@@ -148,7 +150,8 @@ def _asked(raw: RawFile, name: str) -> tuple[int, int]:
     assert raw.guard is not None
     raw.guard.check_data(h5py.Dataset(opened), name, raw.file.filename)
     creation, nbytes = opened.get_create_plist(), dtype.itemsize * int(np.prod(shape, dtype=object))
-    if creation.get_layout() != h5py.h5d.CONTIGUOUS or creation.get_external_count():
+    is_plain = dtype.kind != "u" or elements.is_stored_as(opened.get_type(), dtype)
+    if not is_plain or creation.get_layout() != h5py.h5d.CONTIGUOUS or creation.get_external_count():
         return DOUBTFUL, 1
     where = offset_of(opened)
     return (NOWHERE, 0) if where is None else (where, nbytes)

@@ -7,6 +7,7 @@ are theirs.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -20,22 +21,24 @@ from h5stream.samples.objects import Objects
 from h5stream.storage import whereabouts
 from h5stream.storage.agreement import FileParts
 from h5stream.storage.catalogue import Catalogue
+from h5stream.storage.discovery import dataset_at, is_attribute, is_there, once_of, thing_at
+from h5stream.storage.elements import is_stored_as
 from h5stream.storage.extents import Extents
+from h5stream.storage.external import Guard
 from h5stream.storage.field_reader import FieldReader
 from h5stream.storage.fields import Field, SampleShape
 from h5stream.storage.header_bytes import COMPACT, CONTIGUOUS
 from h5stream.storage.headers import Headers, chunks_of
-from h5stream.storage.index import ChunkIndex, beyond_end, found_chunks, offset_of
+from h5stream.storage.index import INDEX_UNREADABLE, ChunkIndex, beyond_end, fill_of, found_chunks, offset_of
 from h5stream.storage.layout import DECODED, DIRECT, DatasetPart, Target
 from h5stream.storage.lookups import LookedUp
 from h5stream.storage.metadata_bytes import NOWHERE
 from h5stream.storage.names import Names
-from h5stream.storage.nearest import did_you_mean
 from h5stream.storage.object_rows import object_rows
 from h5stream.storage.object_values import part_of_bytes
 from h5stream.storage.places import OpenFile
 from h5stream.storage.rowbox import column_pieces
-from h5stream.storage.values import in_stored_byte_order
+from h5stream.storage.values import as_samples_have_it, kind_of, same
 from h5stream.storage.whereabouts import RawFile
 
 Ints = NDArray[np.int64]
@@ -279,7 +282,7 @@ class Like:
         self.cuts, self.cut_nbytes = cuts, cuts * (part.index.chunk_shape[0] * row_nbytes)
         cut_rows = np.minimum(part.index.chunk_shape[0], part.index.shape[0] - cuts * part.index.chunk_shape[0])
         self.sizes = cut_rows * row_nbytes
-        self.type, self.shape, self.fill = whole.id.get_type(), whole.shape, _fill_of(whole.id)
+        self.type, self.shape, self.fill = whole.id.get_type(), whole.shape, fill_of(whole.id)
         creation = whole.id.get_create_plist()
         self.layout, self.chunks, self.filters = _stored_as(creation)
         if self.layout == h5py.h5d.COMPACT:  # libhdf5 does not tell where these lie
@@ -334,7 +337,7 @@ class Like:
 
     def asked(self, raw: RawFile, k: int, name: str) -> Columns4:
         """Give the chunks of one object, as libhdf5 has them."""
-        return self.of(_opened(raw.file, name), k, name, raw.file.filename)
+        return self.of(dataset_at(raw.file, name, raw.file.filename), k, name, raw.file.filename)
 
     def of(self, opened: Any, k: int, name: str, path: str) -> Columns4:
         """Give the chunks of an opened object, as libhdf5 has them."""
@@ -344,13 +347,16 @@ class Like:
             self._check_fill(opened, name, is_whole=where is not None)
             there = np.array([[k, where or 0]], dtype=np.int64)[: where is not None]
             return self._cut(there[:, 0], there[:, 1])
-        some = found_chunks(opened)
+        try:
+            some = found_chunks(opened)
+        except INDEX_UNREADABLE:
+            raise UnlikeError(name) from None
         self._check_fill(opened, name, is_whole=len(some) == self.across)
         return some[:, 0] + k * self.across, some[:, 1], some[:, 2], some[:, 3]
 
     def _check_fill(self, opened: Any, name: str, *, is_whole: bool) -> None:
         """Refuse an object of which something was never written, and stands for another value than in the first."""
-        if not is_whole and _fill_of(opened) != self.fill:
+        if not is_whole and fill_of(opened) != self.fill:
             raise UnlikeError(name)
 
     def compare(self, raw: RawFile, k: int, name: str, found: Columns4) -> None:
@@ -374,25 +380,6 @@ def _stored_as(creation: Any) -> tuple[int, Any, tuple[Any, ...]]:
         return layout, "elsewhere", ()
     chunks = creation.get_chunk() if layout == h5py.h5d.CHUNKED else None
     return layout, chunks, tuple(creation.get_filter(k) for k in range(creation.get_nfilters()))
-
-
-def _fill_of(opened: Any) -> bytes:
-    """Give the bytes of a dataset's fill value."""
-    return np.asarray(h5py.Dataset(opened).fillvalue).tobytes()
-
-
-def _opened(file: Any, name: str) -> Any:
-    try:
-        return h5py.h5d.open(file.id, name.encode())
-    except (KeyError, ValueError, OSError) as error:
-        above = file.get(name.rpartition("/")[0] or "/")
-        hint = did_you_mean(name.rpartition("/")[2], above) if isinstance(above, h5py.Group) else ""
-        raise FieldNotFoundError(
-            f"{file.filename!r}: there is no dataset {name!r}: {error}.{hint} Objects(..., missing='skip') leaves out "
-            "objects that lack a field",
-            field=name,
-            file=file.filename,
-        ) from None
 
 
 def attributes_of(shape: SampleShape) -> tuple[str, ...]:
@@ -519,11 +506,8 @@ def _rows_of(
 def _has_attributes(file: Any, shape: SampleShape, name: str) -> bool:
     """Tell whether an object has all attributes that are fields."""
     named = (one.inside(name).name.rpartition("@") for one in shape.fields if isinstance(one, Field))
-    return all(
-        owner in file and h5py.h5a.exists(file[owner].id, attribute.encode())
-        for owner, at, attribute in ((path.strip("/") or "/", at, attribute) for path, at, attribute in named)
-        if at
-    )
+    owners = ((thing_at(file, path.strip("/") or "/", file.filename), attribute) for path, at, attribute in named if at)
+    return all(owner is not None and attribute in owner.attrs for owner, attribute in owners)
 
 
 def _with_all_fields(
@@ -531,9 +515,13 @@ def _with_all_fields(
 ) -> tuple[Sequence[str], Ints | None]:
     """Leave out objects that lack a field; or let one that has all come first, and give the place of each."""
     wanted = [f.name for f in shape.fields if isinstance(f, Field) and "@" not in f.name and not f.is_itself]
+
+    def has_all(name: str) -> bool:
+        return all(is_there(file, f"{name}/{suffix}", file.filename) for suffix in wanted)
+
     if not fill:
-        return [name for name in names if all(f"{name}/{suffix}" in file for suffix in wanted)], None
-    first = next((k for k, name in enumerate(names) if all(f"{name}/{suffix}" in file for suffix in wanted)), 0)
+        return [name for name in names if has_all(name)], None
+    first = next((k for k, name in enumerate(names) if has_all(name)), 0)
     if first == 0:
         return names, None
     order = np.concatenate([[first], np.delete(np.arange(len(names)), first)])
@@ -560,57 +548,51 @@ def _values_kept(raw: RawFile, names: Sequence[str], given: Any, known: dict[str
     kept = catalogue.values(key, len(names), np.shape(value))
     some = [*whereabouts.checked(len(names))]
     said = _values(raw, [names[k] for k in some], given, {}, value)
-    if not are_equal(kept[:: whereabouts.CHECKED_EVERY], said):
+    if not same(kept[:: whereabouts.CHECKED_EVERY], said):
         raise ValueError(key)
     return kept
 
 
-def are_equal(a: Any, b: Any) -> bool:
-    """Compare arrays bit by bit, or lists."""
-    if isinstance(a, np.ndarray):
-        return bool(a.dtype == b.dtype and a.tobytes() == b.tobytes())
-    return bool(a == b)
-
-
 def _values(raw: RawFile, names: Sequence[str], given: Any, known: dict[str, Ints], value: Any) -> Any:
     """Give what each object has once, an attribute or a dataset that is a value: an array, or a list."""
-    is_attribute = "@" in given.name and given.inside(names[0]).name not in raw.file
-    inner, _, attribute = given.name.rpartition("@") if is_attribute else (given.name, "", "")
+    file = raw.file
+    is_named = is_attribute(file, given.inside(names[0]).name, file.filename)
+    inner, _, attribute = given.name.rpartition("@") if is_named else (given.name, "", "")
     inner = inner.strip("/.")
+
+    def value_at(k: int) -> Any:
+        name = given.inside(names[k]).name
+        return check_like_first(value_of(file, name, raw.guard, is_attribute=is_named), value, name, file.filename)
+
     if not isinstance(value, np.ndarray):
-        return [value_of(raw.file, given.inside(name).name, is_attribute) for name in names]
+        return [value_at(k) for k in range(len(names))]
     values, left = np.empty((len(names), *value.shape), value.dtype), np.arange(len(names))
     if len(names) >= whereabouts.MANY:
         place = f"/{inner}" if inner else ""
         addresses = known[place] if place in known else raw.inside(names, inner)
         headers = raw.headers(addresses, (attribute,) if attribute else ())
-        stored = stored_type(raw.file, given.inside(names[0]).name, is_attribute)
-        address, there = values_in(headers, attribute, stored, value)
-        if there.any() and stored.kind != "O":
+        stored = stored_type(file, given.inside(names[0]).name, is_attribute=is_named)
+        if stored is not None:
+            address, there = values_in(headers, attribute, stored, value)
             some = np.flatnonzero(there)
-            read = raw.read_each(address[some], stored.itemsize * value.size).view(stored)
+            read = raw.read_each(address[some], stored.base.itemsize * value.size).view(stored.base)
             values[some], left = read.reshape(len(some), *value.shape), np.flatnonzero(~there)
     for k in left.tolist():
-        name = given.inside(names[k]).name
-        one = np.asarray(value_of(raw.file, name, is_attribute))
-        check_like_first(one, value, name, raw.file.filename)
-        values[k] = one
+        values[k] = value_at(k)
     return values
 
 
-def check_like_first(one: Any, value: Any, name: str, path: str) -> None:
-    """Refuse a value of another type or shape than that of the first object."""
-    if not isinstance(value, np.ndarray):
-        return
-    one = np.asarray(one)
-    dtype = one.dtype.newbyteorder("=")
-    if (one.shape, dtype) != (value.shape, value.dtype):
-        raise FieldLengthError(
-            f"{path!r}: {name!r} is {dtype} {one.shape}, and that of the first object {value.dtype} {value.shape}, "
-            "and objects are to be alike",
-            field=name,
-            file=path,
-        )
+def check_like_first(one: Any, value: Any, name: str, path: str) -> Any:
+    """Return a value; refuse one of another type or shape than that of the first object."""
+    is_array = isinstance(value, np.ndarray)
+    if kind_of(one) == kind_of(value) and not (is_array and (one.shape, one.dtype) != (value.shape, value.dtype)):
+        return one
+    said = (f"{each.dtype} {each.shape}" if isinstance(each, np.ndarray) else kind_of(each) for each in (one, value))
+    raise FieldLengthError(
+        f"{path!r}: {name!r} is {next(said)}, and that of the first object {next(said)}, and objects are to be alike",
+        field=name,
+        file=path,
+    )
 
 
 def values_in(headers: Headers, attribute: str, stored: np.dtype[Any], value: Any) -> tuple[Ints, NDArray[np.bool_]]:
@@ -620,41 +602,32 @@ def values_in(headers: Headers, attribute: str, stored: np.dtype[Any], value: An
     if not attribute:
         there &= (headers.layout == CONTIGUOUS) | (headers.layout == COMPACT)
         there &= (headers.rank == headers.rank[0]) & (headers.dims == headers.dims[0]).all(axis=1)
-    return found.address, there & there[0] & (found.nbytes[0] == stored.itemsize * value.size)
+    return found.address, there & there[0] & (found.nbytes[0] == stored.base.itemsize * value.size)
 
 
-def stored_type(file: Any, name: str, is_attribute: bool) -> Any:
-    """Give the type that an attribute, or a dataset, of numbers is stored with."""
+def stored_type(file: Any, name: str, *, is_attribute: bool) -> np.dtype[Any] | None:
+    """Return the type that numbers are stored with; None where only libhdf5 makes NumPy's out of their bytes."""
     owner, _, attribute = name.rpartition("@")
-    if is_attribute:
-        return np.dtype(file[owner.strip("/") or "/"].attrs.get_id(attribute).dtype)
-    return np.dtype(file[name].dtype)
+    opened = file[owner.strip("/") or "/"].attrs.get_id(attribute) if is_attribute else file[name].id
+    dtype = np.dtype(opened.dtype)
+    return dtype if is_stored_as(opened.get_type(), dtype) else None
 
 
-def value_of(file: Any, name: str, is_attribute: bool) -> Any:
-    """Give an attribute, or a dataset that is a value."""
+def value_of(file: Any, name: str, guard: Guard | None, *, is_attribute: bool) -> Any:
+    """Return an attribute, or a dataset that is a value, as samples have it; see `once_of`."""
     owner, _, attribute = name.rpartition("@")
-    try:
+    if guard is not None:
+        guard.check_links(file, owner if is_attribute else name, file.filename)
+    with contextlib.suppress(KeyError, OSError, RuntimeError, ValueError, TypeError, NotImplementedError):
         if is_attribute:
             opened = h5py.h5a.open(h5py.h5o.open(file.id, owner.strip("/").encode() or b"."), attribute.encode())
         else:
             opened = h5py.h5d.open(file.id, name.encode())
-        if opened.dtype.kind in "biufc" and opened.shape is not None:
+        if opened.dtype.kind in "biufc" and opened.dtype.itemsize <= 16 and opened.shape is not None:
             numbers = np.empty(opened.shape, opened.dtype)
             if is_attribute:
                 opened.read(numbers)
             else:
                 opened.read(h5py.h5s.ALL, h5py.h5s.ALL, numbers)
-            return numbers
-        value = file[owner.strip("/") or "/"].attrs[attribute] if is_attribute else file[name][()]
-        value = in_stored_byte_order(value, opened.dtype)
-        if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":  # one value of variable length
-            return value
-    except KeyError as error:
-        there = (
-            f"{owner.strip('/') or 'the file'!r} has no attribute {attribute!r}."
-            if is_attribute
-            else (f"there is no {name!r}: {error}")
-        )
-        raise FieldNotFoundError(f"{file.filename!r}: {there}", field=name, file=file.filename) from None
-    return np.asarray(value).astype(object).tolist()
+            return as_samples_have_it(numbers)
+    return as_samples_have_it(once_of(file, name, file.filename, guard or Guard(opened=frozenset())))

@@ -38,7 +38,8 @@ from h5stream.storage import whereabouts
 from h5stream.storage.agreement import FileParts, check_alike, with_like_strings, with_room_for_all
 from h5stream.storage.alike_files import AlikeFiles
 from h5stream.storage.catalogue import Catalogue
-from h5stream.storage.discovery import default_fields, open_hdf5
+from h5stream.storage.discovery import default_fields, is_there, open_hdf5
+from h5stream.storage.elements import held_dtype
 from h5stream.storage.extents import Extents, SampleKind, Volume, has_extents
 from h5stream.storage.external import Guard
 from h5stream.storage.field_reader import FieldReader
@@ -218,7 +219,7 @@ def _lacks(file: Any, group: str, shape: SampleShape, path: str, guard: Guard) -
     for one in shape.inside(group).fields:
         if isinstance(one, Field) and not one.file and one.names is None and not set("@:") & set(one.name):
             guard.check_links(file, one.name, path)
-            if one.name not in file:
+            if not is_there(file, one.name, path):
                 return True
     return False
 
@@ -391,10 +392,15 @@ def _columns(
     for place, (number, first) in enumerate(files[0].once):
         every = [file.once[place][1] for file in files]
         if files[0].are_objects:
-            joined = np.concatenate(every) if isinstance(first, np.ndarray) else [*itertools.chain(*every)]
+            joined = _held(np.concatenate(every)) if isinstance(first, np.ndarray) else [*itertools.chain(*every)]
             yield number, ValuesColumn(joined)
             continue
-        yield number, PartColumn(layout.file_starts, np.stack(every) if isinstance(first, np.ndarray) else every)
+        yield number, PartColumn(layout.file_starts, _held(np.stack(every)) if isinstance(first, np.ndarray) else every)
+
+
+def _held(values: NDArray[Any]) -> NDArray[Any]:
+    """Return numbers as a batch holds them."""
+    return values.view(held_dtype(values.dtype))
 
 
 def _space(

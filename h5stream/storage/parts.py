@@ -17,7 +17,7 @@ from h5stream.storage.codecs import NBIT, SCALEOFFSET, DecodeError
 from h5stream.storage.external import Guard
 from h5stream.storage.global_heap import MOST_VALUES, base_of, values_of
 from h5stream.storage.headers import superblock_of
-from h5stream.storage.index import COMPARED_NBYTES, ChunkIndex, build_index, one_extent
+from h5stream.storage.index import COMPARED_NBYTES, INDEX_UNREADABLE, ChunkIndex, build_index, one_extent
 from h5stream.storage.layout import DECODED, DIRECT, HEAP, IN_EXTERNAL_FILES, IS_VIRTUAL, VIA_H5PY, DatasetPart, Target
 from h5stream.storage.places import Files, Place
 from h5stream.storage.references import files_behind
@@ -162,7 +162,7 @@ class PartReader:
                 index = build_index(dataset, file_size=place.identity.size, element_nbytes=element_nbytes)
         except H5StreamError:
             raise
-        except (RuntimeError, OSError, OverflowError) as error:
+        except INDEX_UNREADABLE as error:
             return None, f"its chunk index cannot be read: {error}"
         why_not = self._why_h5py_after_index(place.identity.path, name, pipeline, index)
         if why_not:

@@ -35,6 +35,8 @@ def same(a: Any, b: Any) -> bool:
     """Compare values of variable length, however deep."""
     if isinstance(a, h5py.Empty):
         return bool(a == b)
+    if isinstance(a, (list, tuple)):
+        return type(a) is type(b) and len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
     if isinstance(a, np.void) and a.dtype.names is not None:
         return all(same(a[name], b[name]) for name in a.dtype.names)
     if isinstance(a, np.ndarray):
@@ -63,3 +65,18 @@ def in_stored_byte_order(values: Any, dtype: Any = None) -> Any:
     for where in np.ndindex(values.shape):
         out[where] = values[where].view(base)
     return out
+
+
+def as_samples_have_it(value: Any) -> Any:
+    """Return what a file, a group or an object has once: numbers as an array, all else as Python's objects in lists."""
+    if isinstance(value, (str, bytes)):  # NumPy would take zeros from its end
+        return bytes(value) if isinstance(value, bytes) else str(value)
+    values = np.asarray(value)
+    if values.dtype.kind in "biufcmM":
+        return values.astype(values.dtype.newbyteorder("="))
+    return values.astype(object).tolist()
+
+
+def kind_of(value: Any) -> str:
+    """Return what a value is, of the kinds that one field of objects does not mix."""
+    return "numbers" if isinstance(value, np.ndarray) else "empty" if isinstance(value, h5py.Empty) else "no numbers"

@@ -11,11 +11,12 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.errors import TruncatedFileError
+from h5stream.errors import FieldNotFoundError, TruncatedFileError
 from h5stream.storage.catalogue import Catalogue
+from h5stream.storage.discovery import what_libhdf5_said, why_not_opened
 from h5stream.storage.external import Guard
 from h5stream.storage.headers import Headers, given_of, read_headers, superblock_of
-from h5stream.storage.links import NOT_HARD, Links, links_of
+from h5stream.storage.links import MOST_ADDRESS, NOT_HARD, Links, address_of, links_of
 from h5stream.storage.metadata_bytes import NOWHERE
 from h5stream.storage.names import Names
 
@@ -131,11 +132,12 @@ class RawFile:
         """Give where the headers of objects lie that have one path inside of others, as for `addresses`."""
         found, steps = np.full(len(names), NOWHERE, dtype=np.int64), path.strip("/").split("/")
         for k, name in enumerate(names):
-            group = h5py.h5g.open(self.file.id, name.encode("utf-8", "surrogateescape"))
+            group = self._opened_group(name)
             for step in steps[:-1]:
                 if self._address(group, name, step) == NOWHERE:
                     break
-                name, group = f"{name}/{step}", h5py.h5g.open(group, step.encode())
+                name = f"{name}/{step}"
+                group = self._opened_group(name)
             else:
                 found[k] = self._address(group, name, steps[-1])
         return found
@@ -155,7 +157,8 @@ class RawFile:
             info = h5py.h5o.get_info(self.file.id, path.encode("utf-8", "surrogateescape"))
         except (KeyError, ValueError, RuntimeError, OSError):
             return NOWHERE
-        return int(info.addr) if info.fileno == h5py.h5o.get_info(self.file.id).fileno else NOWHERE
+        is_here = info.fileno == h5py.h5o.get_info(self.file.id).fileno
+        return int(info.addr) if is_here and info.addr <= MOST_ADDRESS else NOWHERE
 
     def _of_members(self, group: Any, names: Names) -> Ints:
         above = group.name.strip("/")
@@ -173,9 +176,21 @@ class RawFile:
         group = self.file.get(path or "/") if not path or self.behind(path) != NOWHERE else None
         return group if isinstance(group, h5py.Group) else None
 
+    def _opened_group(self, path: str) -> Any:
+        """Open a group that is there; refuse a damaged one."""
+        try:
+            return h5py.h5g.open(self.file.id, path.encode("utf-8", "surrogateescape"))
+        except (KeyError, ValueError, RuntimeError, OSError) as error:
+            why_not_opened(self.file, path, self.file.filename)
+            raise FieldNotFoundError(
+                f"{self.file.filename!r}: there is no group {path!r}: {what_libhdf5_said(error)}",
+                field=path,
+                file=self.file.filename,
+            ) from error
+
     def _address(self, group: Any, above: str, name: str) -> int:
         try:
             info = group.links.get_info(name.encode("utf-8", "surrogateescape"))
         except (KeyError, RuntimeError):
             return NOWHERE
-        return int(info.u) if info.type == h5py.h5l.TYPE_HARD else self.behind(f"{above}/{name}")
+        return address_of(info) if info.type == h5py.h5l.TYPE_HARD else self.behind(f"{above}/{name}")

@@ -64,7 +64,7 @@ class ProcessEngine:
         pin: Callable[[Memory], object] | None = None,
     ) -> None:
         transform = None if finish is None else finish.transform
-        check_function("transform", transform)
+        check_function("batch_transform", transform)
         check_function("worker_init_fn", on_thread_start)
         self._work = functools.partial(LoaderWork, engine, slot_nbytes, finish, blocks)
         self._functions, self._blocks = (transform, on_thread_start), blocks

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import signal
 import traceback
 from dataclasses import dataclass
 
 from h5stream.errors import IsolatedProcessError
+
+EXITS = (
+    "a function of yours, or this script, which it imports, called sys.exit(). Put what trains and exits under "
+    "`if __name__ == '__main__':`"
+)
+"""Why a process that works for another one exits, and the way out."""
 
 
 class ChildTraceback(Exception):  # noqa: N818  it is the cause of an error, and none by itself
@@ -48,16 +55,19 @@ class Failure:
             return cls(error=None, said=said, where=where)
         return cls(error=data, said=said, where=where)
 
-    def raised_here(self) -> BaseException:
-        """Give the error for the parent to raise: of the same type, where it can be pickled."""
-        error: BaseException | None = None
+    def raised_here(self) -> Exception:
+        """Return the error for the parent to raise: of the same type, where it can be pickled and is an `Exception`.
+
+        Another one, such as a `SystemExit`, would end the parent too, in silence.
+        """
+        error: object = None
         if self.error is not None:
-            try:
+            with contextlib.suppress(Exception):
                 error = pickle.loads(self.error)
-            except Exception:
-                error = None
         if error is None:
             error = IsolatedProcessError(f"in the child process, and not to be pickled: {self.said}")
+        if not isinstance(error, Exception):
+            error = IsolatedProcessError(f"a child process of h5stream was ended by {self.said}; {EXITS}")
         error.__cause__ = ChildTraceback(self.where)
         return error
 
@@ -69,16 +79,19 @@ def death(who: str, exitcode: int | None, way_out: str) -> IsolatedProcessError:
         reasons: dict[int, str] = {
             signal.SIGKILL: "it was killed, most likely by the kernel for want of memory: lower memory_budget=",
             signal.SIGBUS: "memory ran out, or a mapped file was cut off",
-            signal.SIGSEGV: "a codec or the transform crashed; `python -X faulthandler` shows where",
+            signal.SIGSEGV: "a codec or batch_transform= crashed; `python -X faulthandler` shows where",
         }
-        why = reasons.get(-exitcode, "a codec or the transform ended it")
+        why = reasons.get(-exitcode, "a codec or batch_transform= ended it")
         return IsolatedProcessError(f"{who} was ended by {name} ({why}). {way_out}", exitcode=exitcode)
     how = "does not answer and was ended" if exitcode is None else f"ended with status {exitcode}"
-    return IsolatedProcessError(f"{who} {how}; what it had to say is on standard error. {way_out}", exitcode=exitcode)
+    said = "what it had to say is on standard error"
+    if exitcode in (0, 1):
+        said += f". If that is nothing, {EXITS}"
+    return IsolatedProcessError(f"{who} {how}; {said}. {way_out}", exitcode=exitcode)
 
 
 def signal_name(number: int) -> str:
-    """Give the name of a signal, or its number where it has none."""
+    """Return the name of a signal, or its number where it has none."""
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -190,8 +190,8 @@ class Pass:
             return pack(value, self._work.parent.memory)
         except (pickle.PicklingError, TypeError, AttributeError) as error:
             raise OptionError(
-                f"what transform= made of batch {batch.number} cannot leave the child process of isolation='process', "
-                f"because it cannot be pickled: {error}"
+                f"what batch_transform= made of batch {batch.number} cannot leave the child process of "
+                f"isolation='process', because it cannot be pickled: {error}"
             ) from error
 
     def _report(self, run: Running) -> Report:

@@ -85,7 +85,7 @@ class Pool:
         called = {
             "sample_transform": functions.sample_transform,
             "collate_fn": functions.collate_fn,
-            "transform": functions.transform,
+            "batch_transform": functions.transform,
             "worker_init_fn": asked.on_start,
         }
         if asked.method != "fork":

@@ -156,11 +156,11 @@ def test_a_python_heavy_transform_is_python_and_without_it_the_loop_is_faster(fi
         pause(0.02)
         return batch
 
-    before = verdict(file, transform=heavy_transform)
+    before = verdict(file, batch_transform=heavy_transform)
     assert before.limit.name == "Python"
     assert calls
     turn = before.turns[0]
-    assert (turn.knob, turn.present) == ("transform", "heavy_transform")
+    assert (turn.knob, turn.present) == ("batch_transform", "heavy_transform")
     assert seconds_a_batch(file) < 0.5 * before.data_s
 
 
@@ -169,9 +169,9 @@ def test_a_collate_function_is_named_before_the_transform(file):
         pause(0.02)
         return torch.stack(samples)
 
-    found = verdict(file, collate_fn=heavy_collate, transform=lambda batch: batch)
+    found = verdict(file, collate_fn=heavy_collate, batch_transform=lambda batch: batch)
     assert found.limit.name == "Python"
-    assert [turn.knob for turn in found.turns] == ["collate_fn", "transform"]
+    assert [turn.knob for turn in found.turns] == ["collate_fn", "batch_transform"]
 
 
 def test_a_slow_step_is_the_step_and_a_faster_step_helps(file, clock):
@@ -187,7 +187,7 @@ def test_a_slow_step_is_the_step_and_a_faster_step_helps(file, clock):
 class InMemory:
     """A loader whose batches are there already."""
 
-    transform = None
+    batch_transform = None
 
     def __init__(self, batch_size):
         self.batch_size = batch_size
@@ -206,7 +206,7 @@ class Transforming(InMemory):
         super().__init__(BATCH)
         self.clock, self.seconds, self.given = clock, seconds, 0
 
-    def transform(self, batch):
+    def batch_transform(self, batch):
         self.clock.go_on(self.seconds)
         return batch
 
@@ -214,7 +214,7 @@ class Transforming(InMemory):
         self.given = 0
         for batch in super().__iter__():
             self.given += 1
-            yield self.transform(batch)
+            yield self.batch_transform(batch)
 
     def stats(self):
         spent_s = self.given * self.seconds

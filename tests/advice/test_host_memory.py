@@ -44,16 +44,16 @@ def test_too_little_memory_is_said():
 
 
 def test_the_window_is_the_most_of_four_batches_1024_blocks_and_256_mib():
-    plenty = {"memory_budget": 1 << 45}
-    assert loader_memory(row_bytes=1024, batch_size=8192, **plenty).figures["window_rows"] == 1024 * 1024
-    assert (
-        loader_memory(row_bytes=1024, batch_size=8192, chunk_bytes=1024, **plenty).figures["window_rows"] == 256 * 1024
-    )
-    assert (
-        loader_memory(row_bytes=1 << 17, batch_size=8192, chunk_bytes=1 << 17, **plenty).figures["window_rows"]
-        == 4 * 8192
-    )
-    assert loader_memory(row_bytes=8, batch_size=64, chunk_bytes=8, **plenty).figures["window_rows"] == 1 << 20
+    def rows(row_bytes, batch_size, chunk_bytes, **budget):
+        found = loader_memory(row_bytes=row_bytes, batch_size=batch_size, chunk_bytes=chunk_bytes, **budget)
+        return found.figures["window_rows"]
+
+    for budget in ({}, {"memory_budget": 1 << 45}):
+        assert rows(1024, 8192, 1 << 19, **budget) == 1024 * 512
+        assert rows(1024, 8192, 1024, **budget) == 256 * 1024
+        assert rows(1 << 13, 12_000, 1 << 13, **budget) == 4 * 12_000
+        assert rows(8, 64, 8, **budget) == 1 << 20
+        assert 500 * 1024 < rows(1024, 8192, 1 << 20, **budget) < 1024 * 1024  # of which two fit 2 GiB
 
 
 def test_more_threads_cost_their_scratch_and_no_queue():
@@ -122,7 +122,7 @@ def test_little_data_is_said_to_take_little(tmp_path):
 def test_a_capped_window_says_what_it_does_to_the_shuffle():
     memory = loader_memory(row_bytes=1024, batch_size=8192, memory_budget=512 << 20)
     assert memory.figures["capped"]
-    assert any("blocks at a time instead of 1024" in caveat for caveat in memory.caveats)
+    assert any("blocks at a time instead of 736" in caveat for caveat in memory.caveats)
 
 
 @pytest.mark.parametrize(

@@ -280,7 +280,7 @@ def test_low_utilisation_names_the_cause_from_the_statistics(cause):
 
 def test_python_is_the_cause_where_the_transform_takes_the_time():
     loader = Loader()
-    loader.transform = lambda batch: batch
+    loader.batch_transform = lambda batch: batch
     statistics = LoaderStatistics(**WAITING | {"wait_s": 1.0, "transform_s": 7.0, "decode_s": 5.0})
     assert "Likely cause: Python: 350.0 ms a batch" in str(summary_at(0.2, statistics, loader))
 

@@ -207,6 +207,7 @@ def test_every_figure_can_be_drawn(tmp_path):
     for number, figure in enumerate([
         bench_plots.peers_figure(peers_report(peer("h5stream", 10), peer("b", 3), FAILED), "gzip"),
         bench_plots.sweep_figure(sweep), bench_plots.growth_figure(growth),
+        bench_plots.main_figure(main_report(ours=10, naive=1)),
         bench_plots.learning_figure(report), bench_plots.score_figure(report), bench_plots.subset_figure(blocks),
     ]):  # fmt: skip
         figure.savefig(tmp_path / f"{number}.svg")

@@ -263,7 +263,10 @@ def test_without_a_device_there_is_nowhere_to_keep_samples(path, device):
         ({"order": print, "shuffle": None, "seed": None}, "order= must be left out"),
         ({"on_error": "skip"}, "on_error='skip' cannot leave rows out"),
         ({"sample_transform": dict}, "sample_transform= and transform_workers= must be left out"),
-        ({"transform": dict, "transform_workers": 1}, "sample_transform= and transform_workers= must be left out"),
+        (
+            {"batch_transform": dict, "transform_workers": 1},
+            "sample_transform= and transform_workers= must be left out",
+        ),
     ],
 )
 def test_what_cannot_stay_on_a_device_is_refused(path, monkeypatch, options, words):

@@ -314,10 +314,17 @@ def test_slots_of_whole_blocks_take_no_more_memory_than_batches_would(tmp_path, 
 # --- on a device that is late -------------------------------------------------------------------------------
 
 
-def seen_by_a_late_consumer(path, monkeypatch, backend, transform=None):
+def seen_by_a_late_consumer(path, monkeypatch, backend, batch_transform=None):
     device_is(monkeypatch, backend)
     loader = H5StreamLoader(
-        path, BATCH, shuffle=True, fields="x", seed=3, window=WINDOW, window_device="cuda", transform=transform
+        path,
+        BATCH,
+        shuffle=True,
+        fields="x",
+        seed=3,
+        window=WINDOW,
+        window_device="cuda",
+        batch_transform=batch_transform,
     )
     seen, consumer = [], backend.current_stream()
     for batch in loader:

@@ -95,21 +95,19 @@ def named_number(layout, allowed, **options):
     return False, 0
 
 
-def test_a_capped_window_is_reported(layouts, small_tasks):
-    assert size(layouts(1), 1 << 30).notice == ""
-    capped = size(layouts(1), 300_000)
-    assert capped.window_rows < size(layouts(1), 1 << 30).window_rows
-    assert f"window: {capped.window_rows:,} rows instead of 1,000" in capped.notice
-    assert "memory_budget=300,000" in capped.notice
-
-
-def test_a_loader_logs_that_its_window_was_capped(tmp_path, caplog, small_tasks):
+def test_a_window_that_a_budget_has_no_room_for_is_smaller_and_that_is_said(tmp_path, caplog, small_tasks):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("x", data=np.arange(4000.0), chunks=(10,))
-    with caplog.at_level("INFO", "h5stream"):
-        loader = H5StreamLoader(tmp_path / "a.h5", 10, shuffle=True, memory_budget=200_000, num_workers=1)
-    assert loader.window_size.notice in caplog.text
-    assert loader.window_size.notice
+    given = {"batch_size": 10, "shuffle": True, "keep": "never", "num_workers": 1}
+    size = H5StreamLoader(tmp_path / "a.h5", memory_budget="1GiB", **given).window_size
+    assert (size.window_rows, size.notice, caplog.text) == (4000, "", "")
+    small = H5StreamLoader(tmp_path / "a.h5", memory_budget=200_000, **given).window_size
+    assert small.window_rows < 4000
+    assert small.notice in caplog.text
+    assert f"window: {small.window_rows:,} rows instead of 4,000" in small.notice
+    assert (
+        "memory_budget=200,000 bytes. Rows come in another order than with memory_budget=2147483648; " in small.notice
+    )
 
 
 @pytest.mark.parametrize("window", ["auto", "all", 500])

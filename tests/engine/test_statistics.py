@@ -141,7 +141,7 @@ def test_shares_stay_shares_and_the_longest_wait_is_the_longest(tmp_path):
 
 def test_the_transform_is_told_apart_from_the_wait(tmp_path):
     never = threading.Event()
-    found = epoch(write(tmp_path / "a.h5"), transform=lambda batch: (never.wait(0.01), batch)[1])
+    found = epoch(write(tmp_path / "a.h5"), batch_transform=lambda batch: (never.wait(0.01), batch)[1])
     assert found.transform_s >= 8 * 0.01
     assert found.wait_share > 0.5
 

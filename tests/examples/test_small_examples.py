@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
+import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -89,11 +91,26 @@ def test_a_graph_is_replayed_or_the_machine_has_no_gpu(file, capsys):
     assert out.startswith("epoch 0: loss" if torch.cuda.is_available() else "skipped: no CUDA device")
 
 
-def test_each_example_is_run_here_or_by_its_own_tests():
-    here = {"swap_in_before", "swap_in_after", "multi_file", "resume", "staging", "monitor", "cuda_graph"}
-    by_the_script = {"train", "train_model", "train_checklist"}
-    missing = (here | by_the_script) - {path.stem for path in EXAMPLES.glob("*.py")}
-    assert not missing
+PARTS = {"train_model", "train_checklist"}
+"""What `train.py` imports; run by themselves they do nothing."""
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
+def test_an_example_without_arguments_says_how_it_is_used(path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [str(path)])
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    if path.stem in PARTS:
+        runpy.run_path(str(path), run_name="__main__")
+        return
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(path), run_name="__main__")
+    assert ended.value.code == 2
+    assert re.search(r"usage: |pip install", capsys.readouterr().err)
+
+
+def test_the_page_of_examples_names_each():
+    page = (EXAMPLES.parent / "docs" / "training.md").read_text()
+    assert [path.name for path in EXAMPLES.glob("*.py") if f"{path.name}`" not in page and path.stem not in PARTS] == []
 
 
 def test_rare_classes_come_as_often_as_common_ones(tmp_path, capsys):

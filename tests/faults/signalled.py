@@ -46,8 +46,8 @@ def run(path: str, state: str, workers: int) -> None:
     options = {"fields": ["x", "y"], "num_workers": workers, "window": 100, "shuffle": True}
     if state == "opening":
         block_reads()
-    if state == "transform":
-        options["transform"] = transform_that_blocks
+    if state == "batch_transform":
+        options["batch_transform"] = transform_that_blocks
     with H5StreamLoader(path, 50, persistent_workers=state == "between epochs", **options) as loader:
         if state == "first batch":
             block_reads()

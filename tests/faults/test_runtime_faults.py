@@ -258,7 +258,7 @@ def test_an_error_in_transform_at_batch_k_comes_at_batch_k_with_its_traceback(sa
         seen.append(batch)
         return batch
 
-    iterator = iter(H5StreamLoader(sample.path, 50, num_workers=num_workers, transform=transform))
+    iterator = iter(H5StreamLoader(sample.path, 50, num_workers=num_workers, batch_transform=transform))
     for _ in range(k):
         next(iterator)
     with pytest.raises(ZeroDivisionError, match="in the user's code") as caught:

@@ -62,7 +62,7 @@ SETTINGS = {
     "without the rest": {"shuffle": True, "drop_last": True},
     "single samples": {"batch_size": None},
     "a function for samples": {"collate_fn": len},
-    "taken apart, then transformed": {"collate_fn": list, "transform": lambda samples: len(samples)},
+    "taken apart, then transformed": {"collate_fn": list, "batch_transform": lambda samples: len(samples)},
     "a list of batches": {"batch_size": None, "batch_sampler": [[5, 3], [999], [7] * 20]},
     "a sampler": {"sampler": lambda: RandomSampler(range(1000), generator=torch.Generator().manual_seed(4))},
     "little memory": {"shuffle": True, "window": 96, "memory_budget": 16 << 20, "num_workers": 1},
@@ -100,7 +100,7 @@ def test_strings_objects_and_casts_are_those_of_threads(tmp_path):
     fields = {"t": "text", "f": "fixed", "r": "ragged", "x": Field("x", dtype=torch.float32)}
     expected, found = both(tmp_path / "a.h5", 32, True, fields=fields)
     assert_same(found, expected)
-    expected, found = both(tmp_path / "a.h5", 32, True, fields=fields, transform=isolated.with_pid)
+    expected, found = both(tmp_path / "a.h5", 32, True, fields=fields, batch_transform=isolated.with_pid)
     assert_same(found, expected)
 
 
@@ -128,7 +128,7 @@ def test_an_epoch_goes_on_where_a_state_was_saved_by_either_kind(sample, options
 
 
 def test_whatever_a_transform_makes_arrives_as_it_was_made(sample):
-    expected, found = both(sample.path, 64, True, transform=isolated.rows_and_more)
+    expected, found = both(sample.path, 64, True, batch_transform=isolated.rows_and_more)
     assert_same(
         [{**batch, "own": vars(batch["own"])} for batch in found],
         [{**batch, "own": vars(batch["own"])} for batch in expected],
@@ -136,14 +136,16 @@ def test_whatever_a_transform_makes_arrives_as_it_was_made(sample):
 
 
 def test_a_few_columns_of_a_large_tensor_travel_alone(sample):
-    with H5StreamLoader(sample.path, 1000, transform=isolated.column_of_a_large_one, isolation="process") as loader:
+    with H5StreamLoader(
+        sample.path, 1000, batch_transform=isolated.column_of_a_large_one, isolation="process"
+    ) as loader:
         (column,) = loader
     assert column.tolist() == list(range(3, 1_000_000, 1000))
     assert column.untyped_storage().nbytes() < 10_000
 
 
 def test_the_bytes_of_a_view_stay_where_they_are(sample, children):
-    with H5StreamLoader(sample.path, 500, transform=isolated.rows_and_more, isolation="process") as loader:
+    with H5StreamLoader(sample.path, 500, batch_transform=isolated.rows_and_more, isolation="process") as loader:
         batch = next(iter(loader))
     storage = batch["view"].untyped_storage().data_ptr()
     assert batch["array"].ctypes.data == batch["view"].data_ptr()
@@ -153,7 +155,9 @@ def test_the_bytes_of_a_view_stay_where_they_are(sample, children):
 
 def test_a_transform_that_keeps_its_batches_keeps_their_memory(sample, monkeypatch):
     monkeypatch.setattr(isolated, "KEPT", [])
-    with H5StreamLoader(sample.path, 50, num_workers=1, transform=isolated.keeping, isolation="process") as loader:
+    with H5StreamLoader(
+        sample.path, 50, num_workers=1, batch_transform=isolated.keeping, isolation="process"
+    ) as loader:
         for number, (x, first) in enumerate(loader):
             assert x[0, 0] == 50 * number
             assert first[0, 0] == 0
@@ -178,7 +182,7 @@ def test_all_batches_can_be_kept_even_past_the_end_of_the_child(sample, children
 def test_what_is_kept_of_a_transform_is_not_overwritten(tmp_path, transform):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["x"] = np.repeat(np.arange(1000.0), 512).reshape(1000, 512)
-    with H5StreamLoader(tmp_path / "a.h5", 5, window=50, isolation="process", transform=transform) as loader:
+    with H5StreamLoader(tmp_path / "a.h5", 5, window=50, isolation="process", batch_transform=transform) as loader:
         kept = list(loader)
     assert torch.equal(torch.cat(kept)[:, 0], torch.arange(1000.0, dtype=torch.float64))
 
@@ -205,7 +209,7 @@ def test_large_fields_of_a_batch_are_views_of_one_slot(tmp_path):
 @pytest.mark.parametrize("transform", [None, isolated.rows_and_more])
 def test_what_is_open_on_both_sides_stays_within_the_least_that_the_budget_may_be(sample, children, transform):
     """Counted where slots are taken, so that batches on their way are in it."""
-    options = {"window": 200, "num_workers": 2, "transform": transform, "isolation": "process"}
+    options = {"window": 200, "num_workers": 2, "batch_transform": transform, "isolation": "process"}
     with pytest.raises(BudgetError) as refused:
         H5StreamLoader(sample.path, 20, True, memory_budget=1, **options)
     with H5StreamLoader(sample.path, 20, True, memory_budget=refused.value.needed, **options) as loader:
@@ -255,12 +259,12 @@ def test_skipped_rows_are_counted_here(sample):
     [
         (isolated.failing_at_100, ZeroDivisionError, "in the user's code"),
         (isolated.failing_oddly, IsolatedProcessError, r"not to be pickled: isolated\.OddError: one and two"),
-        (isolated.giving_a_lambda, OptionError, "what transform= made of batch 0 cannot leave the child"),
+        (isolated.giving_a_lambda, OptionError, "what batch_transform= made of batch 0 cannot leave the child"),
         (isolated.stopping, RuntimeError, "raised StopIteration"),
     ],
 )
 def test_an_error_in_transform_comes_at_its_batch_as_what_it_was(sample, transform, kind, said):
-    with H5StreamLoader(sample.path, 50, isolation="process", transform=transform) as loader:
+    with H5StreamLoader(sample.path, 50, isolation="process", batch_transform=transform) as loader:
         iterator = iter(loader)
         if transform is isolated.failing_at_100:
             next(iterator), next(iterator)
@@ -304,7 +308,10 @@ def test_a_sampler_is_asked_a_little_ahead_and_no_more(sample):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"transform": lambda batch: batch}, r"transform=.*cannot go to the child process.*top level of a module"),
+        (
+            {"batch_transform": lambda batch: batch},
+            r"batch_transform=.*cannot go to the child process.*top level of a module",
+        ),
         ({"worker_init_fn": lambda number: None}, r"worker_init_fn=.*top level of a module"),
         ({"isolation": "fork"}, "isolation= takes 'thread' or 'process', not 'fork'"),
         ({"isolation": True}, "not True"),
@@ -337,7 +344,7 @@ def test_a_child_that_is_gone_is_an_error_and_the_next_iteration_starts_another(
 
 
 def test_timeout_is_honoured(sample):
-    loader = H5StreamLoader(sample.path, 50, isolation="process", transform=isolated.hanging, timeout=0.2)
+    loader = H5StreamLoader(sample.path, 50, isolation="process", batch_transform=isolated.hanging, timeout=0.2)
     iterator = iter(loader)
     with pytest.raises(LoaderTimeoutError, match=r"no batch within timeout=0\.2 s"):
         next(iterator)
@@ -361,7 +368,7 @@ def test_iterators_in_threads_of_their_own_each_get_their_batches(sample):
 
 
 def test_closing_the_loader_elsewhere_ends_a_wait(sample):
-    loader = H5StreamLoader(sample.path, 50, isolation="process", transform=isolated.hanging)
+    loader = H5StreamLoader(sample.path, 50, isolation="process", batch_transform=isolated.hanging)
     iterator = iter(loader)
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(next, iterator)
@@ -412,7 +419,7 @@ def test_what_is_said_to_a_parent_that_is_gone_is_dropped():
 
 def test_a_broken_pipe_of_the_transforms_own_is_an_error_like_any_other(sample):
     with (
-        H5StreamLoader(sample.path, 50, isolation="process", transform=isolated.hung_up) as loader,
+        H5StreamLoader(sample.path, 50, isolation="process", batch_transform=isolated.hung_up) as loader,
         pytest.raises(BrokenPipeError, match="its own"),
     ):
         next(iter(loader))
@@ -426,7 +433,7 @@ def test_a_broken_pipe_of_the_transforms_own_is_an_error_like_any_other(sample):
 def test_a_device_is_fed_from_pinned_shared_memory_with_the_same_batches(sample, monkeypatch, kind, seed):
     fake = FakeBackend(seed)
     device_is(monkeypatch, fake)
-    options = {"shuffle": True, "window": 200, "fields": ["x", "y"], "transform": lambda batch: batch}
+    options = {"shuffle": True, "window": 200, "fields": ["x", "y"], "batch_transform": lambda batch: batch}
     expected = list(H5StreamLoader(sample.path, 64, **options))
     with H5StreamLoader(sample.path, 64, isolation="process", **{kind: "cuda:0"}, **options) as loader:
         found = []

@@ -72,7 +72,7 @@ def test_functions_run_there_and_what_they_log_is_heard_here(tmp_path, sample, c
         raw.write(b"\xff" * 20)
     options = {"on_error": "skip", "num_workers": 2, "window": 50}
     functions = {
-        "transform": isolated.with_pid_and_program,
+        "batch_transform": isolated.with_pid_and_program,
         "worker_init_fn": functools.partial(isolated.marking, str(tmp_path)),
     }
     with (
@@ -94,7 +94,7 @@ def test_functions_run_there_and_what_they_log_is_heard_here(tmp_path, sample, c
 
 def test_random_numbers_follow_the_parents_seed(forked):
     torch.manual_seed(11)
-    with H5StreamLoader(forked.path, 500, transform=isolated.random_numbers, isolation="process") as loader:
+    with H5StreamLoader(forked.path, 500, batch_transform=isolated.random_numbers, isolation="process") as loader:
         drawn = [numbers.tolist() for numbers in loader]
     assert drawn == [torch.rand(3).tolist(), torch.rand(3).tolist()]
 
@@ -104,7 +104,7 @@ def test_random_numbers_follow_the_parents_seed(forked):
 
 def test_a_killed_child_is_an_error_within_a_second_and_the_next_iteration_works(tmp_path, forked):
     transform = functools.partial(isolated.hanging_while, str(tmp_path))
-    loader = H5StreamLoader(forked.path, 50, isolation="process", transform=transform)
+    loader = H5StreamLoader(forked.path, 50, isolation="process", batch_transform=transform)
     iterator = iter(loader)
     child, killed = child_of(loader), []
 
@@ -128,10 +128,10 @@ def test_a_killed_child_is_an_error_within_a_second_and_the_next_iteration_works
 
 @pytest.mark.parametrize(
     ("transform", "said"),
-    [(isolated.crashing, r"SIGSEGV \(a codec or the transform crashed"), (isolated.ending_the_process, "status 7")],
+    [(isolated.crashing, r"SIGSEGV \(a codec or batch_transform= crashed"), (isolated.ending_the_process, "status 7")],
 )
 def test_how_the_child_ended_is_said(forked, transform, said):
-    loader = H5StreamLoader(forked.path, 50, isolation="process", transform=transform)
+    loader = H5StreamLoader(forked.path, 50, isolation="process", batch_transform=transform)
     with loader, pytest.raises(IsolatedProcessError, match=said):
         next(iter(loader))
 
@@ -169,7 +169,7 @@ def labels(batch):
     return batch["y"], os.getpid()
 
 def main():
-    loader = H5StreamLoader(sys.argv[1], 50, isolation="process", timeout=60, transform=labels)
+    loader = H5StreamLoader(sys.argv[1], 50, isolation="process", timeout=60, batch_transform=labels)
     iterator = iter(loader)
     child = next(iterator)[1]
     if "fork" in sys.argv:
@@ -255,7 +255,7 @@ def labels(batch):
     return batch["y"], os.getpid()
 
 def main():
-    with H5StreamLoader(sys.argv[1], 50, isolation="process", transform=labels) as loader:
+    with H5StreamLoader(sys.argv[1], 50, isolation="process", batch_transform=labels) as loader:
         print(sum(len(y) * (pid != os.getpid()) for y, pid in loader))
 """
 
@@ -279,14 +279,14 @@ def test_a_script_without_the_guard_that_it_needs_is_told_so(tmp_path, sample):
 def test_a_function_from_a_prompt_is_refused_at_once(sample):
     text = WITH_A_FUNCTION + "\nmain()"
     ran = forking.run(text, sample.path)
-    assert "OptionError: transform=<function labels" in ran.stderr
+    assert "OptionError: batch_transform=<function labels" in ran.stderr
     assert "put it into a module of its own" in ran.stderr
 
 
 def test_a_function_of_a_script_that_is_piped_in_is_refused_at_once(sample):
     text = WITH_A_FUNCTION + "\nmain()"
     ran = subprocess.run([sys.executable, "-", sample.path], input=text, text=True, capture_output=True, timeout=60)
-    assert "OptionError: transform=<function labels" in ran.stderr
+    assert "OptionError: batch_transform=<function labels" in ran.stderr
     assert "a script that was piped in" in ran.stderr
 
 

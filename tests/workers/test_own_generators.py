@@ -157,7 +157,7 @@ def test_nothing_is_said_without_workers_or_where_their_start_reaches_the_genera
 
 
 def test_whole_batches_and_collating_are_looked_at_too(sample):
-    for name, more in (("collate_fn", {}), ("transform", {"transform_workers": 2})):
+    for name, more in (("collate_fn", {}), ("batch_transform", {"transform_workers": 2})):
         with pytest.warns(OwnGeneratorWarning, match=f"{name}= reaches 'RNG'"):
             loader(sample, torch.neg, **{name: by_numpy}, **more).close()
 

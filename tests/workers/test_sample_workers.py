@@ -9,6 +9,8 @@ import os
 import pickle
 import random
 import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -148,7 +150,7 @@ def test_in_place_the_own_generators_stay_as_they_are(kinds):
 def test_whole_batches_are_transformed_in_workers(kinds):
     found = {}
     for workers in (0, 1, 3):
-        given = {"fields": {"x": "x"}, "shuffle": True, "transform": applied.noisy, **FORK}
+        given = {"fields": {"x": "x"}, "shuffle": True, "batch_transform": applied.noisy, **FORK}
         with H5StreamLoader(kinds, 7, transform_workers=workers, **given) as loader:
             found[workers] = list(loader)
     assert_same(found[1], found[0])
@@ -156,7 +158,7 @@ def test_whole_batches_are_transformed_in_workers(kinds):
 
 
 def test_both_kinds_of_functions_run_in_the_same_workers(kinds):
-    given = {"fields": ["x", "y"], "sample_transform": applied.as_it_is, "transform": applied.noisy, **FORK}
+    given = {"fields": ["x", "y"], "sample_transform": applied.as_it_is, "batch_transform": applied.noisy, **FORK}
     with H5StreamLoader(kinds, 7, transform_workers=2, **given) as loader:
         there = list(loader)
         assert len(pids_of(loader)) == 2
@@ -256,7 +258,7 @@ def test_rows_of_corrupt_chunks_are_left_out(sample):
 
 
 def test_a_process_of_their_own_may_read_for_workers(sample):
-    with rows(sample.path, applied.changed, 2, isolation="process", transform=None) as loader:
+    with rows(sample.path, applied.changed, 2, isolation="process", batch_transform=None) as loader:
         found = list(loader)
     with rows(sample.path, applied.changed, 0) as loader:
         assert_same(found, list(loader))
@@ -280,7 +282,7 @@ def test_batches_are_moved_to_a_device_and_transformed_there(kinds, monkeypatch,
     def doubled(batch):
         return {"x": batch["x"] * 2, "y": batch["y"]}
 
-    with H5StreamLoader(kinds, 7, **given, sample_workers=workers, device="cuda", transform=doubled) as loader:
+    with H5StreamLoader(kinds, 7, **given, sample_workers=workers, device="cuda", batch_transform=doubled) as loader:
         assert_same(list(loader), expected)
 
 
@@ -438,10 +440,10 @@ def test_a_fork_beside_threads_that_hold_locks_works(sample):
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-@pytest.mark.parametrize("name", ["sample_transform", "collate_fn", "transform", "worker_init_fn"])
+@pytest.mark.parametrize("name", ["sample_transform", "collate_fn", "batch_transform", "worker_init_fn"])
 def test_a_lambda_is_refused_where_it_cannot_go_and_the_way_out_is_named(sample, method, name):
     given = {"sample_transform": applied.as_it_is, "multiprocessing_context": method, name: lambda one: one}
-    given |= {"transform_workers": 1} if name == "transform" else {"sample_workers": 1}
+    given |= {"transform_workers": 1} if name == "batch_transform" else {"sample_workers": 1}
     with pytest.raises(OptionError, match=rf"{name}=<function .*top level of a module.*multiprocessing_context='fork'"):
         H5StreamLoader(sample.path, **given)
 
@@ -541,11 +543,11 @@ def test_starting_and_stopping_leaves_nothing_behind(tmp_path, rounds):
     ("given", "said"),
     [
         ({"sample_workers": 2}, "sample_workers= are processes for sample_transform= and collate_fn=, which were not"),
-        ({"transform_workers": 2}, "transform_workers= are processes for transform="),
+        ({"transform_workers": 2}, "transform_workers= are processes for batch_transform="),
         ({"sample_transform": 5}, "sample_transform= takes a callable or None, not 5"),
         ({"sample_transform": print, "sample_workers": -1}, "sample_workers= takes a number of processes"),
         (
-            {"sample_transform": print, "transform": print, "sample_workers": 2, "transform_workers": 3},
+            {"sample_transform": print, "batch_transform": print, "sample_workers": 2, "transform_workers": 3},
             "sample_workers=2 and transform_workers=3 are the same processes",
         ),
         (
@@ -558,3 +560,52 @@ def test_starting_and_stopping_leaves_nothing_behind(tmp_path, rounds):
 def test_wrong_arguments_are_refused_at_once(sample, given, said):
     with pytest.raises(OptionError, match=said):
         H5StreamLoader(sample.path, **given)
+
+
+EXITING = """
+import sys
+from h5stream import H5StreamLoader
+
+def same(sample):
+    return sample
+
+def exiting(_):
+    sys.exit(0)
+
+if __name__ == "__main__":
+    given = dict({WAY})
+    with H5StreamLoader(sys.argv[1], 50, **given) as loader:
+        for _ in loader:
+            pass
+"""
+
+
+SLOW = pytest.mark.slow
+EXITS = [  # how functions are called, whether the script's own exit is guarded, what is said
+    ("sample_transform=same, sample_workers=1", False, "ended by SystemExit: 0; "),
+    pytest.param("transform=same, transform_workers=1", False, "ended by SystemExit: 0; ", marks=SLOW),
+    pytest.param("transform=same, isolation='process'", False, "ended by SystemExit: 0; ", marks=SLOW),
+    pytest.param(
+        "sample_transform=same, sample_workers=1, multiprocessing_context='forkserver'",
+        False,
+        "ended with status 1; ",
+        marks=SLOW,
+    ),
+    pytest.param(
+        "sample_transform=same, sample_workers=1, worker_init_fn=exiting", True, "ended by SystemExit: 0; ", marks=SLOW
+    ),
+    ("transform=exiting, isolation='process'", True, "ended by SystemExit: 0; "),
+    pytest.param("sample_transform=exiting, sample_workers=1", True, "ended with status 0; ", marks=SLOW),
+]
+
+
+@pytest.mark.parametrize(("way", "is_guarded", "said"), EXITS)
+def test_an_exit_of_a_child_is_an_error_of_the_script_and_names_the_guard(tmp_path, sample, way, is_guarded, said):
+    script = tmp_path / "train.py"
+    script.write_text(EXITING.replace("{WAY}", way) + ("" if is_guarded else "\nsys.exit(0)"))
+    ran = subprocess.run([sys.executable, script, sample.path], text=True, capture_output=True, timeout=120)
+    last = ran.stderr.splitlines()[-1]
+    assert ran.returncode == 1
+    assert last.startswith("h5stream.errors.IsolatedProcessError: ")
+    assert said in last
+    assert "under `if __name__ == '__main__':`" in last

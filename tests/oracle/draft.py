@@ -1,0 +1,167 @@
+"""A case that is being drawn: its files, the parts of them that fields are looked up in, and its fields."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from . import storage
+
+
+@dataclass
+class Place:
+    """A file, group or dataset that fields are in."""
+
+    file: dict[str, Any]
+    path: str
+    rows: int
+    others: tuple[int, ...] = ()
+
+    def name(self, field: str) -> str:
+        """Return the path of a field in its file."""
+        return f"{self.path}/{field}".lstrip("/") if field != "." else self.path
+
+
+class Draft:
+    """What has been drawn so far."""
+
+    def __init__(self, rng: random.Random, seed: int, kind: str) -> None:
+        self.rng, self.kind = rng, kind
+        self.fields: dict[str, Any] = {}
+        self.files: list[dict[str, Any]] = []
+        self.places: list[Place] = []
+        self.samples: Any = None
+        self.axis = 0
+        self.seeds = 0
+        self.count: int | None = None
+        self.seed = seed
+
+    def new_file(self, name: str) -> dict[str, Any]:
+        """Begin a file."""
+        self.files.append(storage.drawn_file(self.rng, name))
+        return self.files[-1]
+
+    def use_files(self, lengths: list[int]) -> None:
+        """Make each file a place."""
+        self.places = [Place(self.new_file(f"f{k}.h5"), "", rows) for k, rows in enumerate(lengths)]
+
+    def use_groups(self, lengths: list[int], pattern: str = "g/e{}", files: int = 1) -> None:
+        """Make groups the places, of one file or several, each file some of them."""
+        every = [self.new_file(f"f{k}.h5") for k in range(files)]
+        parent = pattern.rpartition("/")[0]
+        for file in every if parent else []:
+            file["nodes"].append({**storage.drawn_group(self.rng, parent), "beside": 0})
+        for k, rows in enumerate(lengths):
+            file = every[k * files // len(lengths)]
+            path = pattern.replace("{}", str(k))
+            file["nodes"].append(storage.drawn_group(self.rng, path))
+            self.places.append(Place(file, path, rows))
+
+    def add(
+        self,
+        field: str,
+        shape_of: Callable[[Place], list[int]],
+        kind: Any,
+        data: Callable[[Place], Any] | None = None,
+        **fixed: Any,
+    ) -> None:
+        """Add a dataset to each place; each lies as the first one does, or each in its own way."""
+        alike = self.rng.random() < 0.6
+        state = self.rng.getrandbits(40)
+        for place in self.places:
+            self.seeds += 1
+            rng = random.Random(state) if alike else self.rng
+            shape = shape_of(place)
+            node = {
+                **storage.stored(rng, shape, kind, self.seeds, place.file["libver"]),
+                "path": place.name(field),
+                **fixed,
+            }
+            if data is not None:
+                node = {**node, "data": data(place), "written": 1, "masked": False}
+                node.pop("fill", None)
+            if node.get("chunks") and self.rng.random() < 0.03:
+                target = f"behind_{self.seeds}"
+                place.file["nodes"].append({**node, "path": target})
+                place.file["nodes"].append({"path": node["path"], "soft": f"/{target}"})
+            else:
+                place.file["nodes"].append(node)
+
+    def attribute(self, name: str, kind: Any, shape: list[int]) -> None:
+        """Add an attribute to each place."""
+        for place in self.places:
+            self.seeds += 1
+            node = {"path": place.path or "/", "attr": name, "type": kind, "shape": shape, "seed": self.seeds}
+            place.file["nodes"].append(node)
+
+    def tail(self, most: int = 2) -> list[int]:
+        """Draw the shape of a row."""
+        return [self.rng.randint(1, 5) for _ in range(self.rng.randint(0, most))]
+
+    def unique(self, stem: str) -> str:
+        """Return a name that no field has."""
+        return (
+            stem
+            if stem not in self.fields
+            else next(name for k in range(99) if (name := f"{stem}{k}") not in self.fields)
+        )
+
+    def lengths(self, most: int = 4, rows: int = 14, least: int = 1) -> list[int]:
+        """Draw numbers of rows."""
+        return [self.rng.randint(least, rows) for _ in range(self.rng.randint(1, most))]
+
+    def ragged(self, numeric: bool = True) -> dict[str, Any]:
+        """Draw how a ragged field comes."""
+        how = self.rng.choice(["packed", "pad", "list", "nested"] if numeric else ["list"])
+        found: dict[str, Any] = {"ragged": how}
+        if how == "pad" and self.rng.random() < 0.5:
+            found["pad_value"] = 9
+        if self.rng.random() < 0.2:
+            found["max_length"] = self.rng.randint(1, 4)
+        return found
+
+    def columns(self, tail: list[int]) -> Any:
+        """Draw columns of a row's shape."""
+        from .calls import call
+
+        rng = self.rng
+
+        def along(n: int) -> Any:
+            how = rng.choice(["slice", "list", "mask", "int", "all"])
+            if how == "slice":
+                return call("slice", rng.randint(0, n - 1), n, rng.choice([None, 1, 2]))
+            if how == "list":
+                return [rng.randrange(n) for _ in range(rng.randint(1, n))] if n < 2 else rng.sample(range(n), 2)
+            if how == "mask":
+                mask = [rng.random() < 0.6 for _ in range(n)]
+                return mask if any(mask) else [True] * n
+            return rng.randrange(n) if how == "int" else call("slice", None)
+
+        if len(tail) == 1 or rng.random() < 0.4:
+            first = along(tail[0])
+            return first if not isinstance(first, int) else [first]
+        every = [along(n) for n in tail]
+        if rng.random() < 0.4:
+            every = [every[0], call("...")] if rng.random() < 0.5 else [call("..."), every[-1]]
+        elif all(isinstance(one, int) for one in every):
+            every[0] = call("slice", None)
+        return call("tuple", *every)
+
+
+def numbers_like(draft: Draft, low: int, high: int, count: int) -> list[int]:
+    """Draw whole numbers."""
+    return [draft.rng.randint(low, high) for _ in range(count)] if high >= low else []
+
+
+def volume_shape(place: Place) -> list[int]:
+    """Return a place's shape where it is a volume."""
+    return list(place.others)
+
+
+def product(shape: list[int]) -> int:
+    """Multiply."""
+    return int(np.prod(shape))

@@ -1,0 +1,269 @@
+"""The fields of rows, drawn: each function adds the datasets that its field needs, and the field."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import imagecodecs
+import numpy as np
+
+from . import storage
+from .calls import call
+from .draft import Draft, Place
+
+STEPPED = ("Sequences", "Table")
+
+
+def options_of(draft: Draft, tail: list[int], kind: Any) -> dict[str, Any]:
+    """Draw what a plain field may be asked for besides."""
+    rng, found = draft.rng, {}
+    if tail and rng.random() < 0.35:
+        found["columns"] = draft.columns(tail)
+    if draft.kind in STEPPED and rng.random() < 0.4:
+        found["steps"] = sorted(rng.sample(range(-2, 4), rng.randint(1, 3)), key=lambda _: rng.random())
+    if draft.kind in STEPPED and rng.random() < 0.15:
+        found["pad"] = rng.choice(["edge", "zeros", 5])
+    if draft.kind == "Table" and rng.random() < 0.4:
+        found["at"] = "target"
+    if storage.is_number(kind) and rng.random() < 0.12:
+        found["dtype"] = call(rng.choice(["torch.float32", "torch.float64", "torch.int64"]))
+    elif storage.is_number(kind) and rng.random() < 0.08:
+        found |= rng.choice([{"mean": 1.5, "std": 2.0}, {"factor": 0.5}, {"mean": 1.0, "nan": 0}])
+    return found
+
+
+def shape_with(draft: Draft, tail: list[int]) -> Any:
+    """Return what makes the shape of a dataset whose samples lie along the case's axis, of the rows of each place."""
+
+    def shape(place: Place) -> list[int]:
+        found = list(place.others) + tail if draft.axis else tail
+        return [*found[: draft.axis], place.rows, *found[draft.axis :]] if draft.axis >= 0 else [*found, place.rows]
+
+    return shape
+
+
+def plain(draft: Draft, odd: float = 0.25) -> None:
+    """Rows of numbers, or of any other type."""
+    kind, tail, name = storage.drawn_type(draft.rng, odd), draft.tail(), draft.unique("x")
+    if not isinstance(kind, str) or kind in ("str", "S5", "V8"):
+        tail = tail[:1] if draft.rng.random() < 0.3 else []
+    draft.add(name, shape_with(draft, tail), kind)
+    options = options_of(draft, tail, kind)
+    draft.fields[name] = call("Field", name, **options) if options else name
+
+
+def first_plain(draft: Draft) -> None:
+    """Rows of numbers, without any options: what says how many samples there are."""
+    kind, tail = draft.rng.choice(storage.NUMBERS), draft.tail()
+    draft.add("first", shape_with(draft, tail), kind)
+    draft.fields["first"] = "first"
+
+
+def member(draft: Draft) -> None:
+    """A member of a compound, or several as one matrix."""
+    name = draft.unique("record")
+    draft.add(name, shape_with(draft, draft.tail(1)), storage.COMPOUND)
+    if draft.rng.random() < 0.5:
+        options = options_of(draft, [], "<f4")
+        draft.fields[name] = call("Field", f"{name}:b", **options)
+    else:
+        draft.fields[name] = call("Field", name, members=["b", "c"], **options_of(draft, [], "g"))
+
+
+def attribute(draft: Draft) -> None:
+    """An attribute of the group or file, which every sample gets."""
+    name, kind = draft.unique("note"), draft.rng.choice(["<i4", "<f8", "str", ">i2", storage.ODD[1], "S5", "?"])
+    shape = [] if draft.rng.random() < 0.7 or kind in ("str", "S5") else [3]
+    draft.attribute(name, kind, shape)
+    draft.fields[name] = f"@{name}"
+
+
+def repeated(draft: Draft) -> None:
+    """What a group or file has once."""
+    name, shape = draft.unique("once"), draft.tail()
+    draft.add(name, lambda place: shape, draft.rng.choice(storage.NUMBERS), written=1)
+    draft.fields[name] = call("Field", name, repeat=True)
+
+
+def stepped_options(draft: Draft, share: float = 0.3) -> dict[str, Any]:
+    """Draw options that this kind of field may honour or refuse."""
+    found: dict[str, Any] = {}
+    if draft.kind in STEPPED and draft.rng.random() < share:
+        found["steps"] = draft.rng.choice([[0], [1], [0, 1], [-1, 0]])
+    if draft.kind == "Table" and draft.rng.random() < share:
+        found["at"] = "target"
+    return found
+
+
+def varying(draft: Draft) -> None:
+    """Values of variable length."""
+    name, kind = draft.unique("vary"), draft.rng.choice(["<i4", "<f4", "u1", ">i4"])
+    draft.add(name, lambda place: [place.rows], {"vlen": kind})
+    options = {**draft.ragged(), **stepped_options(draft)} if draft.rng.random() < 0.8 else {}
+    draft.fields[name] = call("Field", name, **options) if options else name
+
+
+def sparse(draft: Draft) -> None:
+    """A sparse matrix, row by row."""
+    name, width = draft.unique("matrix"), draft.rng.randint(1, 6)
+    edges: dict[str, list[int]] = {}
+    for place in draft.places:
+        counts = [draft.rng.randint(0, 4) for _ in range(place.rows)]
+        edges[place.file["name"] + place.path] = np.cumsum([0, *counts]).tolist()
+        place.file["nodes"].append({"path": place.name(name)})
+        place.file["nodes"].append(
+            {"path": place.name(name), "attr": "encoding-type", "type": "str", "shape": [], "data": "csr_matrix"}
+        )
+        place.file["nodes"].append(
+            {"path": place.name(name), "attr": "shape", "type": "<i8", "shape": [2], "data": [place.rows, width]}
+        )
+
+    def of(place: Place) -> list[int]:
+        return edges[place.file["name"] + place.path]
+
+    draft.add(f"{name}/data", lambda place: [of(place)[-1]], draft.rng.choice(["<f4", "<i4", "<f8"]), written=1)
+    draft.add(
+        f"{name}/indices",
+        lambda place: [of(place)[-1]],
+        "<i4",
+        lambda place: [draft.rng.randrange(width) for _ in range(of(place)[-1])],
+    )
+    draft.add(f"{name}/indptr", lambda place: [place.rows + 1], "<i8", of)
+    options = {"ragged": draft.rng.choice(["dense", "dense", "packed"]), **stepped_options(draft)}
+    if draft.rng.random() < 0.2 and options["ragged"] == "dense":
+        options["columns"] = [draft.rng.randrange(width)]
+    draft.fields[name] = call("Field", name, **options)
+
+
+def images(draft: Draft) -> None:
+    """Encoded images, in values of variable length."""
+    name, seeds = draft.unique("image"), np.random.default_rng(draft.rng.getrandbits(30))
+
+    def encoded(place: Place) -> list[list[int]]:
+        every = [seeds.integers(0, 255, (3, 2), "u1") for _ in range(place.rows)]
+        return [list(imagecodecs.png_encode(one)) for one in every]
+
+    draft.add(name, lambda place: [place.rows], {"vlen": "u1"}, encoded)
+    draft.fields[name] = call("Field", name, decode=draft.rng.choice(["png", "auto"]), **stepped_options(draft))
+
+
+def looked_up(draft: Draft) -> None:
+    """Rows that another field, or an array, names: of this part, or of another file."""
+    name, rng, tail = draft.unique("look"), draft.rng, draft.tail(1)
+    there, kind, options = rng.randint(1, 20), rng.choice(storage.NUMBERS), {}
+    if rng.random() < 0.5:
+        file = {**storage.drawn_file(rng, f"{name}.hdf5")}
+        draft.files.append(file)
+        file["nodes"].append({**storage.stored(rng, [there, *tail], kind, 999, file["libver"]), "path": name})
+        options["file"] = call("path", file["name"])
+    else:
+        draft.add(name, lambda place: [there, *tail], kind)
+    if draft.count is not None and rng.random() < 0.3:
+        options["rows"] = [rng.randrange(there) for _ in range(draft.count)]
+    else:
+        draft.add(
+            f"{name}_rows",
+            lambda place: [place.rows],
+            rng.choice(["<i4", "<i8", "u1"]),
+            lambda place: [rng.randrange(there) for _ in range(place.rows)],
+        )
+        options["rows"] = f"{name}_rows"
+    if tail and rng.random() < 0.2:
+        options["columns"] = draft.columns(tail)
+    draft.fields[name] = call("Field", name, **options, **stepped_options(draft, 0.1))
+
+
+def stretches(draft: Draft) -> None:
+    """Rows of which each sample has its own number."""
+    name, rng, tail = draft.unique("hits"), draft.rng, draft.tail(1)
+    counts = {id(place): [rng.randint(0, 4) for _ in range(place.rows)] for place in draft.places}
+    total = {key: sum(one) for key, one in counts.items()}
+    kind = rng.choice(storage.NUMBERS)
+    draft.add(name, lambda place: [total[id(place)], *tail], kind)
+    edges = {key: np.cumsum([0, *one]).tolist() for key, one in counts.items()}
+    how = rng.choice(["Bounds", "Lengths", "Between"])
+    if how == "Bounds":
+        draft.add(f"{name}_at", lambda place: [place.rows + 1], "<i8", lambda place: edges[id(place)])
+        rows = call("Bounds", f"{name}_at")
+    elif how == "Lengths":
+        draft.add(f"{name}_at", lambda place: [place.rows], "<i4", lambda place: counts[id(place)])
+        rows = call("Lengths", f"{name}_at")
+    else:
+        draft.add(f"{name}_at", lambda place: [place.rows], "<i8", lambda place: edges[id(place)][:-1])
+        draft.add(f"{name}_to", lambda place: [place.rows], "<i8", lambda place: edges[id(place)][1:])
+        rows = call("Between", f"{name}_at", f"{name}_to")
+    options = {"rows": rows, **draft.ragged()}
+    if "max_length" not in options and rng.random() < 0.2:
+        options["crop"] = call("Crop", rng.randint(1, 4), at=rng.choice(["start", "center", "random"]))
+    draft.fields[name] = call("Field", name, **options, **stepped_options(draft, 0.1))
+
+
+def beside(draft: Draft) -> None:
+    """Rows of other files, as many as there are."""
+    if any(place.path for place in draft.places) or draft.axis:
+        return
+    name, tail, kind, files = draft.unique("beside"), draft.tail(), draft.rng.choice(storage.NUMBERS), []
+    for k, place in enumerate(draft.places):
+        files.append(storage.drawn_file(draft.rng, f"{name}{k}.hdf5"))
+        files[-1]["nodes"].append(
+            {**storage.stored(draft.rng, [place.rows, *tail], kind, k, files[-1]["libver"]), "path": name}
+        )
+    draft.files += files
+    where = [call("path", file["name"]) for file in files]
+    draft.fields[name] = call(
+        "Field", name, file=where if len(where) > 1 else where[0], **options_of(draft, tail, kind)
+    )
+
+
+def named(draft: Draft) -> None:
+    """Objects that each sample names, in another file."""
+    name, rng, tail = draft.unique("named"), draft.rng, draft.tail(1)
+    file, kind, is_ragged = storage.drawn_file(rng, f"{name}.hdf5"), rng.choice(storage.NUMBERS), rng.random() < 0.5
+    draft.files.append(file)
+    keys = [f"k{k}" for k in range(rng.randint(1, 4))]
+    first = rng.randint(1, 5)
+    alike, state = rng.random() < 0.5, rng.getrandbits(40)
+    for k, key in enumerate(keys):
+        shape = [rng.randint(1, 5) if is_ragged else first, *tail]
+        inner = random.Random(state) if alike else rng
+        file["nodes"].append({**storage.stored(inner, shape, kind, k, file["libver"]), "path": f"o/{key}"})
+    options: dict[str, Any] = {"file": call("path", file["name"])}
+    if draft.count is not None and rng.random() < 0.5:
+        options["names"] = [rng.choice(keys) for _ in range(draft.count)]
+    else:
+        draft.add(
+            f"{name}_names",
+            lambda place: [place.rows],
+            rng.choice(["str", "S5"]),
+            lambda place: [rng.choice(keys) for _ in range(place.rows)],
+        )
+        options["names"] = f"{name}_names"
+    if is_ragged:
+        options |= draft.ragged()
+    draft.fields[name] = call("Field", "o/{}", **options)
+
+
+def in_memory(draft: Draft) -> None:
+    """Values that are no file's."""
+    if draft.count is not None:
+        values = [draft.rng.randint(0, 99) for _ in range(draft.count)]
+        draft.fields[draft.unique("value")] = call("Values", values)
+
+
+OTHERS = [member, attribute, repeated, varying, sparse, images, looked_up, stretches, beside, named, in_memory]
+
+
+def draw_fields(draft: Draft) -> None:
+    """Draw the fields of samples that are rows, or sequences of them."""
+    rng = draft.rng
+    if rng.random() < 0.85:
+        first_plain(draft)
+    for _ in range(rng.randint(0 if draft.fields else 1, 2)):
+        plain(draft) if rng.random() < 0.5 else rng.choice(OTHERS)(draft)
+    if all("note" in name or "once" in name or "value" in name for name in draft.fields):
+        first_plain(draft)
+    if draft.kind == "Sequences" and rng.random() < 0.3:
+        draft.fields["is_pad"] = call("Padding")
+    if rng.random() < 0.7:
+        draft.fields["number"] = call("SampleNumber")

@@ -1,0 +1,229 @@
+"""The ways in which samples are asked for; each compares what it is given with the model, sample by sample."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import json
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from torch.utils.data import DataLoader, Subset
+
+from h5stream import ChunkBatchSampler, H5Dataset, collate, repack
+
+from .compare import WrongError
+from .reading import Reading
+
+Form = Callable[[Reading, dict[str, Any]], None]
+
+
+def numbers_in(loader: Any, reading: Reading, most: int | None = None) -> list[list[int]]:
+    """Compare an epoch's batches, or the first of them; return the numbers of their samples."""
+    return [reading.check_batch(batch) for batch in itertools.islice(iter(loader), most)]
+
+
+def flat(batches: list[list[int]]) -> list[int]:
+    """Chain batches."""
+    return list(itertools.chain(*batches))
+
+
+def items(reading: Reading, options: dict[str, Any]) -> None:
+    """``dataset[i]``."""
+    dataset = reading.dataset()
+    for number in np.random.default_rng(options["seed"]).integers(0, len(dataset), 6 if len(dataset) else 0).tolist():
+        sample = dataset[number - (len(dataset) if options.get("negative") else 0)]
+        reading.check_one(sample, reading.number_of(reading.named(sample)) if reading.model.is_drawn else number)
+
+
+def places(reading: Reading, options: dict[str, Any], most: int) -> list[int]:
+    """Draw numbers of samples, by a fixed seed, of which some repeat."""
+    count = reading.count
+    return np.random.default_rng(options["seed"]).integers(0, count, most if count else 0).tolist()
+
+
+def sliced(reading: Reading, options: dict[str, Any]) -> None:
+    """``dataset[a:b:c]`` and ``dataset[:]``."""
+    dataset, count = reading.dataset(), reading.count
+    for one in (slice(*options["slice"]), slice(None)):
+        reading.check_batch(dataset[one], list(range(count))[one])
+
+
+def listed(reading: Reading, options: dict[str, Any]) -> None:
+    """``dataset[array]``, with repeats."""
+    numbers = places(reading, options, 20)
+    reading.check_batch(reading.dataset()[np.array(numbers, dtype="i8")], numbers)
+
+
+def pickled(reading: Reading, options: dict[str, Any]) -> None:
+    """A dataset that was pickled, and one that was opened for the second time."""
+    numbers = places(reading, options, 20)
+    reading.check_batch(pickle.loads(pickle.dumps(reading.dataset()))[numbers], numbers)
+    reading.check_batch(reading.dataset()[numbers], numbers)
+
+
+def shuffled(reading: Reading, options: dict[str, Any]) -> None:
+    """Epochs of a loader that shuffles."""
+    with reading.loader(shuffle=True) as loader:
+        epochs = [numbers_in(loader, reading) for _ in range(options.get("epochs", 1))]
+    for batches in epochs:
+        reading.check_once(flat(batches), dropped=reading.case["loader"].get("drop_last", False))
+
+
+def unshuffled(reading: Reading, options: dict[str, Any]) -> None:
+    """An epoch of a loader in file order."""
+    with reading.loader() as loader:
+        first, size = 0, reading.case["loader"]["batch_size"]
+        for batch in loader:
+            numbers = (
+                None if reading.model.is_drawn else list(range(first, min(first + size, len(reading.model.samples))))
+            )
+            first += len(reading.check_batch(batch, numbers))
+
+
+def single(reading: Reading, options: dict[str, Any]) -> None:
+    """A loader of single samples."""
+    with reading.loader(batch_size=None, shuffle=True, drop_last=False) as loader:
+        numbers = []
+        for sample in loader:
+            number = reading.number_of(reading.named(sample))
+            reading.check_one(sample, number)
+            numbers.append(number)
+    reading.check_once(numbers)
+
+
+def stock(reading: Reading, options: dict[str, Any]) -> None:
+    """A stock DataLoader, with our sampler of batches or its own."""
+    dataset, size = reading.dataset(), reading.case["loader"]["batch_size"]
+    if options.get("sampler"):
+        sampler = ChunkBatchSampler(dataset, size, seed=1)
+        loader: Any = DataLoader(dataset, batch_sampler=sampler, collate_fn=collate)
+    else:
+        loader = DataLoader(dataset, size, shuffle=True, collate_fn=collate)
+    reading.check_once(flat(numbers_in(loader, reading)))
+
+
+def ranked(reading: Reading, options: dict[str, Any]) -> None:
+    """Several ranks, which have each sample once together."""
+    ranks, every = options["ranks"], []
+    for rank in range(ranks):
+        with reading.loader(shuffle=True, rank=rank, world_size=ranks) as loader:
+            every.append(numbers_in(loader, reading))
+    if len({len(batches) for batches in every}) != 1:
+        raise WrongError(f"ranks have {[len(batches) for batches in every]} batches")
+    reading.check_once(flat(flat(every)), dropped=reading.case["loader"].get("drop_last", False))
+
+
+def resumed(reading: Reading, options: dict[str, Any]) -> None:
+    """An epoch that is broken off, and gone on with by other ranks."""
+    first: list[int] = []
+    for rank in range(options["ranks"]):
+        with reading.loader(shuffle=True, rank=rank, world_size=options["ranks"]) as loader:
+            first += flat(numbers_in(loader, reading, min(options["batches"], len(loader) - 1)))
+            state = json.loads(json.dumps(loader.state_dict()))
+    for rank in range(options["then"]):
+        with reading.loader(shuffle=True, rank=rank, world_size=options["then"]) as loader:
+            loader.load_state_dict(state)
+            first += flat(numbers_in(loader, reading))
+    if not reading.model.is_drawn:
+        reading.check_once(first, dropped=reading.case["loader"].get("drop_last", False))
+
+
+def chosen(reading: Reading, options: dict[str, Any]) -> None:
+    """Some samples alone: a subset, or torch's `Subset`, which lists them in its own order."""
+    numbers = places(reading, options, 15)
+    dataset = reading.dataset()
+    if reading.model.is_drawn or not numbers:
+        return
+    if options.get("torch"):
+        with reading.loader(Subset(dataset, numbers)) as loader:
+            first = 0
+            for batch in loader:
+                first += len(reading.check_batch(batch, numbers[first : first + loader.batch_size]))
+            if not reading.case["loader"].get("drop_last") and first != len(numbers):
+                raise WrongError(f"a Subset of {len(numbers)} gives {first}")
+        return
+    numbers = sorted(set(numbers))
+    part = dataset.subset(numbers)
+    reading.check_batch(part[:], numbers)
+    with reading.loader(part, shuffle=True) as loader:
+        found = flat(numbers_in(loader, reading))
+    reading.check_once(found, numbers, reading.case["loader"].get("drop_last", False))
+
+
+def repacked(reading: Reading, options: dict[str, Any]) -> None:
+    """Copies of the files, written anew."""
+    copies = []
+    for name in reading.case["source"]:
+        copies.append(str(reading.folder / f"copy-{name}"))
+        repack(reading.folder / name, copies[-1], **options.get("with", {}))
+    dataset = H5Dataset(copies[0] if len(copies) == 1 else copies, **reading.asked)
+    numbers = places(reading, options, 20)
+    reading.check_batch(dataset[numbers], numbers)
+
+
+def drawn(reading: Reading, options: dict[str, Any]) -> None:
+    """Samples that are drawn by weights, by classes, or as many as are said."""
+    count = len(reading.model.samples)
+    weights = np.random.default_rng(options["seed"]).integers(0, 3, count)
+    how = {
+        "weights": {"weights": weights + (weights.sum() == 0), "samples_per_epoch": 30},
+        "balance": {"balance": weights},
+        "count": {"samples_per_epoch": max(1, count // 2)},
+        "bootstrap": {"replacement": True},
+    }[options["how"]]
+    with reading.loader(shuffle=True, **how) as loader:
+        found = flat(numbers_in(loader, reading))
+    dropped = reading.case["loader"].get("drop_last", False)
+    wanted = how.get("samples_per_epoch", count)
+    if not dropped and len(found) != wanted:
+        raise WrongError(f"{len(found)} samples instead of {wanted}")
+    if options["how"] == "weights" and weights.sum() and any(weights[number] == 0 for number in found):
+        raise WrongError("a sample of weight 0 comes")
+    if options["how"] == "count" and len(set(found)) != len(found):
+        raise WrongError("a sample comes twice before all have come")
+    if options["how"] == "balance" and not dropped:
+        shares = list(collections.Counter(weights[number] for number in found).values())
+        if max(shares) - min(shares) > 1:
+            raise WrongError(f"classes come {shares} times")
+
+
+def same_samples(batch: Any) -> Any:
+    """Return a sample as it is, for `sample_transform`."""
+    return batch
+
+
+def transformed(reading: Reading, options: dict[str, Any]) -> None:
+    """Samples that pass through a function, in this thread or in a process."""
+    ragged = any(isinstance(tree, dict) and "ragged" in tree["options"] for tree in reading.trees.values())
+    how = {"sample_transform": same_samples, "sample_workers": options["workers"]} | (
+        {"collate_fn": list} if ragged else {}
+    )
+    found = []
+    with reading.loader(shuffle=True, **how) as loader:
+        for batch in loader:
+            for one in batch if ragged else ():
+                found.append(reading.number_of(reading.named(one)))
+                reading.check_one(one, found[-1])
+            found += [] if ragged else reading.check_batch(batch)
+    reading.check_once(found, dropped=reading.case["loader"].get("drop_last", False))
+
+
+FORMS: dict[str, Form] = {
+    "items": items,
+    "sliced": sliced,
+    "listed": listed,
+    "pickled": pickled,
+    "shuffled": shuffled,
+    "unshuffled": unshuffled,
+    "single": single,
+    "stock": stock,
+    "ranked": ranked,
+    "resumed": resumed,
+    "chosen": chosen,
+    "repacked": repacked,
+    "drawn": drawn,
+    "transformed": transformed,
+}

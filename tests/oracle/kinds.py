@@ -1,0 +1,414 @@
+"""The kinds of samples, drawn: each function makes the places of its samples, says what these are, and adds fields."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+
+from . import fields, storage
+from .calls import call
+from .draft import Draft, Place
+
+
+def rows(draft: Draft) -> None:
+    """Rows of one file, or of several."""
+    draft.use_files(draft.lengths(3, 30, 0 if draft.rng.random() < 0.1 else 1))
+    draft.count = sum(place.rows for place in draft.places)
+    fields.draw_fields(draft)
+
+
+def group_rows(draft: Draft) -> None:
+    """Rows of many groups."""
+    files = draft.rng.choice([1, 1, 2])
+    draft.use_groups(draft.lengths(5, 12), files=files)
+    draft.count = sum(place.rows for place in draft.places)
+    of: Any = draft.rng.choice(["g/*", "*/*", "g/e*"])
+    if files == 1 and draft.rng.random() < 0.3:
+        draft.rng.shuffle(draft.places)
+        of = [place.path for place in draft.places]
+    draft.samples = call("Rows", of=of)
+    fields.draw_fields(draft)
+
+
+def axis_rows(draft: Draft) -> None:
+    """Rows along another axis."""
+    draft.axis = draft.rng.choice([1, -1])
+    _along(draft, 1)
+    options: dict[str, Any] = {"axis": draft.axis}
+    if draft.rng.random() < 0.3:
+        options["of"] = "rows"
+    draft.samples = call("Rows", **options)
+    _axis_fields(draft)
+
+
+def _along(draft: Draft, least: int) -> None:
+    """Use files, each with another number of rows along the axis and the same of axis 0, more or less."""
+    draft.use_files(draft.lengths(2, 14, least))
+    first = draft.rng.randint(1, 4)
+    for place in draft.places:
+        place.others = (first,)
+
+
+def _axis_fields(draft: Draft) -> None:
+    fields.first_plain(draft)
+    rng = draft.rng
+    for _ in range(rng.randint(0, 2)):
+        how = rng.choice(["plain", "time", "attribute", "repeated"])
+        if how == "plain":
+            fields.plain(draft, 0.1)
+        elif how == "time":
+            name = draft.unique("time")
+            draft.add(name, lambda place: [place.rows], rng.choice(storage.NUMBERS))
+            draft.fields[name] = call("Field", name, axis=0)
+        else:
+            getattr(fields, how)(draft)
+    of_rows = draft.samples["options"].get("of") == "rows"
+    if of_rows and rng.random() < 0.4:
+        draft.add("parameters", lambda place: [place.others[0], 3], "<f4")
+        draft.fields["parameters"] = call("Field", "parameters", axis="rows")
+    if rng.random() < 0.7:
+        draft.fields["number"] = call("SampleNumber")
+
+
+def sequences(draft: Draft) -> None:
+    """Sequences of rows of files, of groups, or of segments that a field says."""
+    rng, options = draft.rng, sequence_options(draft)
+    how = rng.choice(["files", "groups", "groups", "Ends", "Ids", "Lengths", "Bounds", "axis"])
+    if how == "axis":
+        draft.axis = rng.choice([1, -1])
+        _along(draft, 3)
+        options |= {"axis": draft.axis, "of": rng.choice(["rows", "files"])}
+        draft.samples = call("Sequences", rng.randint(1, 4), **options)
+        _axis_fields(draft)
+        return
+    if how == "groups":
+        draft.use_groups(draft.lengths(5, 12), files=rng.choice([1, 1, 2]))
+        options["of"] = "g/*"
+    else:
+        draft.use_files(draft.lengths(2, 25, 3))
+        if how != "files":
+            options["of"] = call(how, "edges")
+            _edges(draft, how)
+    draft.samples = call("Sequences", rng.randint(1, 5), **options)
+    fields.draw_fields(draft)
+
+
+def sequence_options(draft: Draft) -> dict[str, Any]:
+    """Draw stride, padding, tail and random starts."""
+    rng, found = draft.rng, {}
+    if rng.random() < 0.4:
+        found["stride"] = rng.randint(1, 4)
+    if rng.random() < 0.45:
+        found["pad"] = rng.choice(["edge", "zeros", 3])
+        if rng.random() < 0.4:
+            found["pad_rows"] = call("tuple", rng.randint(0, 2), rng.randint(0, 2))
+    elif rng.random() < 0.3:
+        found["tail"] = "shift"
+    if rng.random() < 0.15:
+        found["starts"] = "random"
+        if rng.random() < 0.5:
+            found |= {"per_epoch": rng.randint(1, 20), "draw": rng.choice(["segments", "rows"])}
+    return found
+
+
+def _edges(draft: Draft, how: str) -> None:
+    """Add the dataset that says where segments end."""
+    cuts = {}
+    for place in draft.places:
+        inside = sorted(draft.rng.sample(range(1, place.rows), min(place.rows - 1, draft.rng.randint(0, 4))))
+        cuts[id(place)] = [0, *inside, place.rows]
+
+    def ends(place: Place) -> list[int]:
+        return [int(row + 1 in cuts[id(place)][1:]) for row in range(place.rows)]
+
+    def ids(place: Place) -> list[int]:
+        return (np.cumsum([0, *ends(place)])[:-1] % 3).tolist()
+
+    if how in ("Ends", "Ids"):
+        draft.add(
+            "edges",
+            lambda place: [place.rows],
+            draft.rng.choice(["?", "u1", "<i4"] if how == "Ends" else ["<i4"]),
+            ends if how == "Ends" else ids,
+        )
+    elif how == "Lengths":
+        draft.add(
+            "edges", lambda place: [len(cuts[id(place)]) - 1], "<i8", lambda place: np.diff(cuts[id(place)]).tolist()
+        )
+    else:
+        draft.add("edges", lambda place: [len(cuts[id(place)])], "<i8", lambda place: cuts[id(place)])
+
+
+def table(draft: Draft) -> None:
+    """Samples that a table lists."""
+    rng = draft.rng
+    how = rng.choice(["rows", "group", "file"])
+    if how == "group":
+        draft.use_groups(draft.lengths(4, 12, 4))
+    else:
+        draft.use_files(draft.lengths(2, 20, 4))
+    draft.count = rng.randint(1, 25)
+    chosen = [rng.choice(draft.places) for _ in range(draft.count)]
+    begins = {id(place): sum(one.rows for one in draft.places[:k]) for k, place in enumerate(draft.places)}
+    base = [begins[id(place)] if how == "rows" else 0 for place in chosen]
+    columns: dict[str, Any] = {}
+    if how == "group":
+        columns["group"] = [place.path for place in chosen]
+    elif how == "file":
+        columns["file"] = [draft.places.index(place) for place in chosen]
+    length = rng.choice([None, 1, 2, 3])
+    pad = rng.choice([None, "edge", "zeros", 4])
+    # Without padding each sample begins where its steps stay inside.
+    inner = [(0, place.rows - 1) if pad is not None else (2, max(2, place.rows - 4)) for place in chosen]
+    for name in ("row", "target"):
+        columns[name] = [first + rng.randint(*bounds) for first, bounds in zip(base, inner, strict=True)]
+    if length is not None:
+        columns["length"] = length
+    if pad is not None:
+        columns["pad"] = pad
+    draft.samples = call("Table", **columns)
+    fields.draw_fields(draft)
+
+
+def objects(draft: Draft) -> None:
+    """A dataset, a group or a file a sample."""
+    rng = draft.rng
+    how, many = rng.choice(["datasets", "groups", "files"]), rng.random() < 0.04
+    count = 2050 if many else rng.choice([1, rng.randint(2, 12), rng.randint(2, 12)])
+    if how == "files" and not many:
+        draft.use_files([rng.randint(1, 6) for _ in range(count)])
+        draft.samples = call("Objects", "files")
+    else:
+        _object_places(draft, how, count)
+        paths = [place.path for place in draft.places]
+        of: Any = "o/*" if many or rng.random() < 0.7 else rng.sample(paths, rng.randint(1, len(paths)))
+        draft.samples = call("Objects", of)
+    draft.count = count if isinstance(draft.samples["args"][0], str) else len(draft.samples["args"][0])
+    if rng.random() < 0.15:
+        draft.samples["options"]["missing"] = rng.choice(["skip", "fill"])
+    if how == "datasets":
+        _object_field(draft, ".", "x", many)
+        if rng.random() < 0.5:
+            fields.attribute(draft)
+    else:
+        for k in range(rng.randint(1, 3)):
+            _object_field(draft, f"x{k}", f"x{k}", many)
+        if rng.random() < 0.4:
+            fields.attribute(draft)
+    if rng.random() < 0.7:
+        draft.fields["number"] = call("SampleNumber")
+    missing = draft.samples["options"].get("missing")
+    if missing and how != "datasets":
+        _leave_out(draft)
+
+
+def _object_places(draft: Draft, how: str, count: int) -> None:
+    file, rng = draft.new_file("f0.h5"), draft.rng
+    file["nodes"].append({**storage.drawn_group(rng, "o"), "beside": 0})
+    stem = rng.choice(["k{}", "{}"])
+    for k in range(count):
+        path = f"o/{stem.replace('{}', str(k))}"
+        if how != "datasets":
+            file["nodes"].append({"path": path})
+        draft.places.append(Place(file, path, rng.randint(0, 6) if rng.random() < 0.1 else rng.randint(1, 6)))
+
+
+def _object_field(draft: Draft, path: str, name: str, many: bool) -> None:
+    """Add a dataset of every object: of one shape, of unlike lengths, of unlike shapes, or one value."""
+    rng, tail = draft.rng, draft.tail(1)
+    how = rng.choice(["same", "same", "ragged", "ragged", "arrays", "value"])
+    kind = storage.drawn_type(rng, 0.15 if how == "same" else 0.4 if how == "value" else 0)
+    options: dict[str, Any] = {}
+    fixed = rng.randint(1, 6)
+    shapes = {
+        "same": lambda place: [fixed, *tail],
+        "ragged": lambda place: [place.rows, *tail],
+        "arrays": lambda place: [place.rows, rng.randint(1, 4)],
+        "value": lambda place: [],
+    }
+    if how == "ragged":
+        options = draft.ragged()
+        if "max_length" not in options and rng.random() < 0.2:
+            options["crop"] = call("Crop", rng.randint(1, 4), at=rng.choice(["start", "center", "random"]))
+    elif how == "arrays":
+        options["ragged"] = "arrays"
+    elif how == "same" and tail and rng.random() < 0.2:
+        options["columns"] = draft.columns([fixed, *tail])
+    if how == "ragged" and tail and rng.random() < 0.2:
+        options["columns"] = draft.columns(tail)
+    draft.add(path, shapes[how], kind)
+    draft.fields[name] = call("Field", path, **options) if options else path
+
+
+def _leave_out(draft: Draft) -> None:
+    """Take some datasets out of their objects."""
+    names = [f"/{name}" for name in draft.fields if name.startswith("x")]
+    for file in draft.files:
+        file["nodes"] = [
+            node
+            for node in file["nodes"]
+            if "type" not in node
+            or "attr" in node
+            or not node["path"].endswith(tuple(names))
+            or draft.rng.random() > 0.15
+        ]
+
+
+def boxes(draft: Draft) -> None:
+    """Boxes of volumes."""
+    rng = draft.rng
+    axes = rng.randint(1, 3)
+    if rng.random() < 0.5:
+        draft.use_files(draft.lengths(2, 2))
+    else:
+        draft.use_groups(draft.lengths(3, 2))
+    shape = [rng.randint(1, 4) for _ in range(axes)]
+    options: dict[str, Any] = {} if not draft.places[0].path else {"of": "g/*"}
+    pad = rng.choice([None, "edge", "reflect", "zeros", 6])
+    for place in draft.places:
+        place.others = tuple(2 * rng.randint((n + 1) // 2 + (pad is not None), n + 4) for n in shape)
+    if pad is not None:
+        options["pad"] = pad
+        if rng.random() < 0.6:
+            options["halo"] = call("tuple", *(rng.randint(0, 1) for _ in range(axes)))
+    at = rng.choice(["grid", "grid", "random", "listed"])
+    if at == "listed":
+        found = []
+        for _ in range(rng.randint(1, 12)):
+            number = rng.randrange(len(draft.places))
+            place = draft.places[number]
+            origin = [rng.randint(0, n - size) for n, size in zip(place.others, shape, strict=True)]
+            found.append([number, *origin] if len(draft.places) > 1 else origin)
+        options["at"] = found
+        draft.count = len(found)
+    elif at == "grid":
+        options["at"] = "grid"
+        if rng.random() < 0.6:
+            options["stride"] = call("tuple", *(rng.randint(1, 4) for _ in range(axes)))
+    else:
+        options["per_epoch"] = rng.randint(1, 20)
+        if rng.random() < 0.5:
+            options["draw"] = "segments"
+    draft.samples = call("Boxes", call("tuple", *shape), **options)
+    for k in range(rng.randint(1, 2)):
+        channels = [rng.randint(1, 3)] if rng.random() < 0.3 else []
+        draft.add(f"v{k}", lambda place, channels=channels: [*channels, *place.others], rng.choice(storage.NUMBERS))
+        draft.fields[f"v{k}"] = f"v{k}"
+    if rng.random() < 0.2:
+        fields.attribute(draft)
+    if rng.random() < 0.7 and at != "random":
+        draft.fields["number"] = call("SampleNumber")
+
+
+KINDS = {
+    "rows": (rows, 3.0),
+    "group_rows": (group_rows, 1.0),
+    "axis_rows": (axis_rows, 0.6),
+    "sequences": (sequences, 2.5),
+    "table": (table, 1.2),
+    "objects": (objects, 2.5),
+    "boxes": (boxes, 1.2),
+}
+CALLED = {
+    "group_rows": "Rows",
+    "axis_rows": "Rows",
+    "sequences": "Sequences",
+    "table": "Table",
+    "objects": "Objects",
+    "boxes": "Boxes",
+    "rows": "rows",
+}
+
+
+def case_of(seed: int, kind: str | None = None) -> dict[str, Any]:
+    """Draw the case of a seed, of one kind of samples or of any."""
+    rng = random.Random(seed)
+    drawn = rng.choices(list(KINDS), [share for _, share in KINDS.values()])[0]
+    kind = kind or drawn
+    draft = Draft(rng, seed, CALLED[kind])
+    KINDS[kind][0](draft)
+    source = list(dict.fromkeys(place.file["name"] for place in draft.places))
+    style = rng.choice(["dict", "dict", "dict", "list", "one"])
+    trees = draft.fields
+    if style == "one":
+        trees = {"first": trees["first"]} if "first" in trees and draft.axis == 0 else trees
+        style = "one" if len(trees) == 1 else "list"
+    return {
+        "seed": seed,
+        "kind": kind,
+        "files": draft.files,
+        "source": source,
+        "samples": draft.samples,
+        "fields": trees,
+        "style": style,
+        "loader": loader_of(rng),
+        "forms": forms_of(rng),
+    }
+
+
+def loader_of(rng: random.Random) -> dict[str, Any]:
+    """Draw what a loader is told besides."""
+    found: dict[str, Any] = {
+        "batch_size": rng.choice([1, 3, 7, 16, 64]),
+        "num_workers": rng.choice([0, 1, 2]),
+        "seed": 0,
+    }
+    if rng.random() < 0.3:
+        found["window"] = rng.choice(["all", 5, 20])
+    if rng.random() < 0.3:
+        found["keep"] = "never"
+    if rng.random() < 0.2:
+        found["memory_budget"] = rng.choice([20_000, 200_000, "4MiB"])
+    if rng.random() < 0.15:
+        found["drop_last"] = True
+    return found
+
+
+def forms_of(rng: random.Random) -> list[dict[str, Any]]:
+    """Draw the ways in which samples are asked for."""
+    every = {
+        "items": 3,
+        "sliced": 3,
+        "listed": 3,
+        "pickled": 1,
+        "shuffled": 4,
+        "unshuffled": 2,
+        "single": 1,
+        "stock": 1,
+        "ranked": 1,
+        "resumed": 1,
+        "chosen": 1,
+        "repacked": 0.5,
+        "drawn": 1,
+        "transformed": 0.7,
+    }
+    names = rng.choices(list(every), list(every.values()), k=3)
+    return [form_of(rng, name) for name in dict.fromkeys(names)]
+
+
+def form_of(rng: random.Random, name: str) -> dict[str, Any]:
+    """Draw the options of a form."""
+    found: dict[str, Any] = {"form": name, "seed": rng.randrange(1000)}
+    if name == "items":
+        found["negative"] = rng.random() < 0.3
+    elif name == "sliced":
+        found["slice"] = [rng.choice([None, 0, 2]), rng.choice([None, 5, 20]), rng.choice([None, 1, 3, -1])]
+    elif name == "shuffled":
+        found["epochs"] = rng.choice([1, 2])
+    elif name == "stock":
+        found["sampler"] = rng.random() < 0.7
+    elif name == "ranked":
+        found["ranks"] = rng.choice([2, 3])
+    elif name == "resumed":
+        found |= {"ranks": rng.choice([1, 2]), "then": rng.choice([1, 2, 3]), "batches": rng.randint(0, 3)}
+    elif name == "chosen":
+        found["torch"] = rng.random() < 0.4
+    elif name == "repacked":
+        found["with"] = rng.choice([{}, {"compress": "gzip"}])
+    elif name == "drawn":
+        found["how"] = rng.choice(["weights", "balance", "count", "bootstrap"])
+    elif name == "transformed":
+        found["workers"] = 1 if rng.random() < 0.03 else 0
+    return found

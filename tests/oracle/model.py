@@ -1,0 +1,342 @@
+"""What each sample must be, read with h5py and cut with NumPy: nothing here plans, shares or skips any reading."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import h5py
+import imagecodecs
+import numpy as np
+
+from .calls import is_call
+from .spaces import Part, Sample, parts_of, samples_of, steps_of
+
+MODES = {"edge": {"mode": "edge"}, "reflect": {"mode": "reflect"}, "zeros": {"mode": "constant"}}
+
+
+class Crops:
+    """All rows of a sample, any stretch of which is right: `length` rows that follow one another."""
+
+    def __init__(self, rows: np.ndarray, length: int) -> None:
+        self.rows, self.length = rows, length
+
+
+class Model:
+    """The samples of a case, each a dict of what its fields must be."""
+
+    def __init__(self, case: dict[str, Any], folder: Path) -> None:
+        self.case, self.folder, self.fields = case, folder, case["fields"]
+        self.paths = [folder / name for name in case["source"]]
+        self.others: dict[str, list[Part]] = {}
+        tree = case.get("samples")
+        self.options = tree["options"] if tree else {}
+        self.kind = tree["call"] if tree else "rows"
+        self.axis = self.options.get("axis") or 0
+        self.length = self._length(tree)
+        self.samples: list[Sample] = samples_of(self)
+        self.is_drawn = self.options.get("starts") == "random" or (
+            self.kind == "Boxes" and self.options.get("at", "random") == "random"
+        )
+
+    def _length(self, tree: Any) -> int | None:
+        if self.kind == "Sequences":
+            return tree["args"][0] if tree["args"] else None
+        return self.options.get("length") if self.kind == "Table" else None
+
+    def sample(self, number: int) -> dict[str, Any]:
+        """Return what the fields of a sample must be."""
+        return {name: self.value(tree, number) for name, tree in self.fields.items()}
+
+    def value(self, tree: Any, number: int) -> Any:
+        """Return what a field of a sample must be."""
+        sample = self.samples[number]
+        if is_call(tree, "SampleNumber"):
+            return np.int64(number)
+        if is_call(tree, "Values"):
+            return np.asarray(tree["args"][0])[number]
+        if is_call(tree, "Padding"):
+            places = self.places(tree, sample)
+            return np.array([not sample.first <= place < sample.end for place in places])
+        name, options = (tree, {}) if isinstance(tree, str) else (tree["args"][0], tree["options"])
+        found = self._stored(name, options, sample, number, tree)
+        if options.get("ragged") or "crop" in options or options.get("max_length"):
+            found = self._cropped(found, options)
+        return self._arithmetic(found, options)
+
+    # --- one way of storing after the other --------------------------------------------------------------------
+
+    def _stored(self, name: str, options: dict[str, Any], sample: Sample, number: int, tree: Any) -> Any:
+        part = sample.part
+        if "@" in name or options.get("repeat"):
+            return part.read(name)
+        if "names" in options:
+            return self._named(name, options, sample, number)
+        if "rows" in options:
+            return self._looked_up(name, options, sample, number)
+        if "file" in options:
+            part = self.elsewhere(options)[self.paths.index(Path(part.file.filename))]
+        if self.kind == "Objects":
+            return self._whole(part, name, options)
+        if self.kind == "Boxes":
+            return self._boxed(part.read(name), options, sample)
+        if options.get("axis") == "rows":
+            return chosen(part.read(name), options.get("columns"), [1])[0][sample.index]
+        steps = self.places(tree, sample)
+        if self.is_sparse(part, name):
+            return self._stepped(lambda row: self._sparse(part, name, row, options), steps, sample, options)
+        if "decode" in options:
+            return self._stepped(lambda row: self._image(part, name, row, options), steps, sample, options)
+        return self._taken(part.read(name), steps, sample, options)
+
+    def _taken(self, values: np.ndarray, steps: Any, sample: Sample, options: dict[str, Any]) -> Any:
+        """Take rows along the field's axis, those outside of the segment as padding says."""
+        axis = self.axis if options.get("axis") is None else options["axis"]
+        axis %= values.ndim
+        lacks_axis = axis == 0 and self.axis != 0 and options.get("axis") is None
+        if options.get("members"):
+            values = np.stack([values[name] for name in options["members"]], axis=-1)
+        if sample.index is not None and options.get("axis") is None:
+            if values.ndim <= abs(self.axis) or values.ndim == 1 or lacks_axis:
+                return values[sample.index]
+            values, axis = values[sample.index], axis - 1
+        others = [one for one in range(values.ndim) if one != axis]
+        values, axis = chosen(values, options.get("columns"), others, axis)
+        if isinstance(steps, int):
+            return np.take(values, steps, axis)
+        first, end = self._segment(sample, options, values.shape[axis])
+        found = np.take(values, np.clip(steps, first, end - 1), axis)
+        fill = options.get("pad", self.options.get("pad"))
+        outside = [k for k, place in enumerate(steps) if not first <= place < end]
+        if outside and fill != "edge":
+            where = [slice(None)] * found.ndim
+            where[axis] = outside
+            found[tuple(where)] = np.zeros((), found.dtype) if fill == "zeros" else fill
+        return found
+
+    def _segment(self, sample: Sample, options: dict[str, Any], count: int) -> tuple[int, int]:
+        if options.get("scale") is None:
+            return sample.first, min(sample.end, count)
+        return 0, count
+
+    def _stepped(self, read: Any, steps: Any, sample: Sample, options: dict[str, Any]) -> Any:
+        if isinstance(steps, int):
+            return read(steps)
+        fill = options.get("pad", self.options.get("pad"))
+        found = []
+        for place in steps:
+            one = read(min(max(place, sample.first), sample.end - 1))
+            if place != min(max(place, sample.first), sample.end - 1) and fill != "edge":
+                one = np.full_like(one, 0 if fill == "zeros" else fill)
+            found.append(one)
+        return np.stack(found)
+
+    def _whole(self, part: Part, name: str, options: dict[str, Any]) -> Any:
+        if not has(part, name):
+            return None
+        if "decode" in options:
+            return imagecodecs.png_decode(np.asarray(part.read(name)).tobytes())
+        values = part.read(name)
+        if options.get("members"):
+            values = np.stack([values[one] for one in options["members"]], axis=-1)
+        if options.get("columns") is None:
+            return values
+        return chosen(values, options["columns"], list(range(values.ndim))["ragged" in options :])[0]
+
+    def _boxed(self, values: np.ndarray, options: dict[str, Any], sample: Sample) -> Any:
+        shape = self.case["samples"]["args"][0]["args"]
+        axes = len(shape)
+        halo = self.options["halo"]["args"] if self.options.get("halo") else [0] * axes
+        scales = self.scales(options, axes)
+        cut, around = [slice(None)] * (values.ndim - axes), [(0, 0)] * (values.ndim - axes)
+        for k, (first, size, more) in enumerate(zip(sample.origin, shape, halo, strict=True)):
+            begin, count = int((first - more) * scales[k]), int((size + 2 * more) * scales[k])
+            before = max(0, -begin)
+            around.append((before, max(0, begin + count - values.shape[len(cut)])))
+            cut.append(slice(begin + before, begin + before + count))
+        pad = options.get("pad", self.options.get("pad"))
+        if pad is not None:
+            more_of = MODES.get(pad) or {"mode": "constant", "constant_values": pad}
+            values = np.pad(values, around, **more_of)
+        return values[tuple(cut)]
+
+    def _looked_up(self, name: str, options: dict[str, Any], sample: Sample, number: int) -> Any:
+        rows = options["rows"]
+        if "file" in options:
+            values = np.concatenate([part.read(name) for part in self.elsewhere(options)])
+        elif isinstance(rows, list):  # numbers of an array count through all parts
+            parts = list({id(one.part): one.part for one in self.samples}.values())
+            values = np.concatenate([part.read(name) for part in parts])
+        else:
+            values = sample.part.read(name)
+        if isinstance(rows, dict):
+            first, end = self._stretch(rows, sample)
+            return chosen(values, options.get("columns"), list(range(1, values.ndim)))[0][first:end]
+        row = rows[number] if isinstance(rows, list) else sample.part.read(rows)[sample.row]
+        return chosen(values, options.get("columns"), list(range(1, values.ndim)))[0][int(row)]
+
+    def _stretch(self, rows: dict[str, Any], sample: Sample) -> tuple[int, int]:
+        values = [sample.part.read(name) for name in rows["args"]]
+        k = sample.row
+        if rows["call"] == "Bounds":
+            return int(values[0][k]), int(values[0][k + 1])
+        if rows["call"] == "Lengths":
+            return int(values[0][:k].sum()), int(values[0][: k + 1].sum())
+        first, last = int(values[0][k]), int(values[1][k])
+        return (0, 0) if first < 0 else (first, last + bool(rows["options"].get("inclusive")))
+
+    def _named(self, name: str, options: dict[str, Any], sample: Sample, number: int) -> Any:
+        names = options["names"]
+        one = names[number] if isinstance(names, list) else sample.part.read(names)[sample.row]
+        one = one.decode() if isinstance(one, bytes) else one
+        part = self.elsewhere(options)[0] if "file" in options else Part(sample.part.file, "/")
+        return self._whole(part, name.replace("{}", one), options)
+
+    def _sparse(self, part: Part, name: str, row: int, options: dict[str, Any]) -> np.ndarray:
+        values, columns, edges = (part.read(f"{name}/{one}") for one in ("data", "indices", "indptr"))
+        found = np.zeros(int(part.read(f"{name}@shape")[1]), values.dtype.newbyteorder("="))
+        np.add.at(found, columns[edges[row] : edges[row + 1]], values[edges[row] : edges[row + 1]])
+        return chosen(found, options.get("columns"), [0])[0]
+
+    def _image(self, part: Part, name: str, row: int, options: dict[str, Any]) -> np.ndarray:
+        return imagecodecs.png_decode(np.asarray(part.read(name)[row]).tobytes())
+
+    # --- what is done to values --------------------------------------------------------------------------------
+
+    def _cropped(self, values: Any, options: dict[str, Any]) -> Any:
+        most, crop = options.get("max_length"), options.get("crop")
+        if most is not None:
+            return values[:most]
+        if crop is None or values is None:
+            return values
+        length, at = crop["args"][0], crop["options"].get("at", "random")
+        if at == "start" or len(values) <= length:
+            return values[:length]
+        first = (len(values) - length) // 2
+        return values[first : first + length] if at == "center" else Crops(values, length)
+
+    def _arithmetic(self, values: Any, options: dict[str, Any]) -> Any:
+        if not {"mean", "std", "factor", "nan", "dtype"} & set(options):
+            return values
+        if isinstance(values, Crops):
+            return Crops(self._arithmetic(values.rows, options), values.length)
+        kind = options["dtype"]["call"].removeprefix("torch.") if options.get("dtype") else None
+        if {"mean", "std", "factor"} & set(options):
+            values = np.asarray(values, "f8") * options.get("factor", 1)
+            values = (values - np.asarray(options.get("mean", 0))) / np.asarray(options.get("std", 1))
+            values = values.astype(kind or "f4")
+        elif kind:
+            values = np.asarray(values).astype(kind)
+        if "nan" in options:
+            values = np.where(np.isnan(values), np.asarray(options["nan"], values.dtype), values)
+        return values
+
+    # --- what the spaces ask -----------------------------------------------------------------------------------
+
+    def places(self, tree: Any, sample: Sample) -> Any:
+        """Return the row that a field takes, or those of its steps."""
+        options = tree["options"] if isinstance(tree, dict) else {}
+        row = sample.columns[options["at"]] if options.get("at") else sample.row
+        if options.get("scale") is not None:
+            row = int(row * scale_of(options["scale"]))
+        steps = steps_of(tree, self.length)
+        return row if steps is None else [row + step for step in steps]
+
+    def elsewhere(self, options: dict[str, Any]) -> list[Part]:
+        """Open the files of ``file=``."""
+        names = options["file"] if isinstance(options["file"], list) else [options["file"]]
+        key = str(names)
+        if key not in self.others:
+            self.others[key] = parts_of([self.folder / one["args"][0] for one in names], None)
+        return self.others[key]
+
+    def steps_count(self, tree: Any) -> bool:
+        """Tell whether a field's steps say where a sequence fits."""
+        if isinstance(tree, str):
+            return "@" not in tree
+        options = tree["options"]
+        if is_call(tree, "Padding"):
+            return True
+        return (
+            is_call(tree, "Field")
+            and "@" not in tree["args"][0]
+            and not ({"repeat", "rows", "names", "scale"} & set(options) or options.get("axis") == "rows")
+        )
+
+    def is_sparse(self, part: Part, name: str) -> bool:
+        """Tell whether a field is a group that holds a sparse matrix."""
+        return isinstance(part.file.get(f"{part.path}/{name.partition(':')[0]}"), h5py.Group)
+
+    def has_all(self, part: Part, options: dict[str, Any]) -> bool:
+        """Tell whether an object has all fields, or is kept without."""
+        names = [tree if isinstance(tree, str) else (tree["args"] or [""])[0] for tree in self.fields.values()]
+        named = [name for name in names if isinstance(name, str) and name]
+        return options.get("missing") != "skip" or all(has(part, name) for name in named)
+
+    def first_axis(self, part: Part, axis: int) -> int:
+        """Return how many indices axis 0 has, of the fields that samples lie along another axis of."""
+        name = next(tree for tree in self.fields.values() if isinstance(tree, str))
+        return int(part.at(name).shape[0])
+
+    def fits_scaled(self, part: Part, row: int, length: int | None) -> bool:
+        """Tell whether fields of another rate have all that a sample at a row takes."""
+        for tree in self.fields.values():
+            options = tree["options"] if isinstance(tree, dict) else {}
+            if options.get("scale") is not None and self.kind == "Sequences":
+                steps = steps_of(tree, length) or [0]
+                begin = int(row * scale_of(options["scale"]))
+                if not (begin + min(steps) >= 0 and begin + max(steps) < len(part.read(tree["args"][0]))):
+                    return self.options.get("pad") is not None
+        return True
+
+    def volume(self, part: Part, axes: int) -> tuple[int, ...]:
+        """Return the shape that boxes are cut of."""
+        for tree in self.fields.values():
+            name, options = (tree, {}) if isinstance(tree, str) else ((tree["args"] or [""])[0], tree["options"])
+            if name and "@" not in name and not ({"scale", "repeat"} & set(options)):
+                return tuple(part.at(name).shape[-axes:])
+        raise AssertionError("no field is a volume")
+
+    def scales(self, options: dict[str, Any], axes: int) -> list[Fraction]:
+        """Return the scale of a field along each axis of a box."""
+        given = options.get("scale", 1)
+        return [scale_of(one) for one in (given["args"] if isinstance(given, dict) else [given] * axes)]
+
+    def multiples(self, axes: int) -> list[int]:
+        """Return along each axis what a box's first element is a multiple of, so that each field has it."""
+        found = [1] * axes
+        for tree in self.fields.values():
+            for k, one in enumerate(self.scales(tree["options"] if isinstance(tree, dict) else {}, axes)):
+                found[k] = int(np.lcm(found[k], one.denominator))
+        return found
+
+
+def scale_of(number: float) -> Fraction:
+    """Turn a scale into a fraction."""
+    return Fraction(number).limit_denominator(10000)
+
+
+def has(part: Part, name: str) -> bool:
+    """Tell whether an object has a dataset or an attribute."""
+    owner, _, attribute = name.partition("@")
+    path = part.path if owner in ("", ".") else f"{part.path}/{owner.partition(':')[0]}"
+    return path in part.file and (not attribute or attribute in part.file[path].attrs)
+
+
+def chosen(values: Any, columns: Any, axes: list[int], sample_axis: int = -1) -> tuple[Any, int]:
+    """Choose of some axes, each on its own; also return where the samples' axis is then."""
+    if columns is None:
+        return values, sample_axis
+    indices = [columns] if not is_call(columns, "tuple") else list(columns["args"])
+    if any(is_call(one, "...") for one in indices):
+        place = next(k for k, one in enumerate(indices) if is_call(one, "..."))
+        indices[place : place + 1] = [None] * (len(axes) - len(indices) + 1)
+    for axis, one in reversed(list(zip(axes, indices, strict=False))):
+        if one is None:
+            continue
+        index = slice(*one["args"]) if is_call(one, "slice") else one
+        values = values[(slice(None),) * axis + (index,)]
+        if isinstance(one, int) and axis < sample_axis:
+            sample_axis -= 1
+    return values, sample_axis

@@ -1,0 +1,161 @@
+"""A case that lies in a folder: how it is opened, and the comparison of what comes with what its samples must be."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+from pathlib import Path
+from typing import Any
+
+from h5stream import H5Dataset, H5StreamLoader
+from h5stream.errors import BudgetError
+
+from . import compare
+from .calls import built, is_call
+from .compare import WrongError
+from .model import Model
+
+NEAR = {"mean", "std", "factor"}
+
+
+class Reading:
+    """A case that lies in a folder, how it is opened, and what its samples must be."""
+
+    def __init__(self, case: dict[str, Any], folder: Path) -> None:
+        self.case, self.folder = case, folder
+        self.model = Model(case, folder)
+        self.trees: dict[str, Any] = case["fields"]
+        self.style: str = case.get("style", "dict")
+        self.known: dict[Any, list[int]] | None = None
+
+    @property
+    def source(self) -> Any:
+        """What is opened: one path, or several."""
+        paths = [str(self.folder / name) for name in self.case["source"]]
+        return paths[0] if len(paths) == 1 else paths
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """The arguments that say what a sample is."""
+        fields = {name: built(tree, str(self.folder)) for name, tree in self.trees.items()}
+        styled = {"dict": fields, "list": list(fields.values()), "one": next(iter(fields.values()))}[self.style]
+        return {"fields": styled, "samples": built(self.case.get("samples"), str(self.folder)), "allow_external": True}
+
+    @property
+    def count(self) -> int:
+        """How many samples an epoch has."""
+        if not self.model.is_drawn:
+            return len(self.model.samples)
+        return int(self.model.options.get("per_epoch") or len({sample.segment for sample in self.model.samples}))
+
+    def dataset(self) -> H5Dataset:
+        """Open what is to be tested."""
+        found = H5Dataset(self.source, **self.asked)
+        if len(found) != self.count:
+            raise WrongError(f"{len(found)} samples instead of {self.count}")
+        return found
+
+    def loader(self, dataset: Any = None, **options: Any) -> H5StreamLoader:
+        """Make a loader; with the budget that it says would do, where it refuses the one that it is given."""
+        chosen = {**self.case.get("loader", {}), **options}
+        try:
+            return H5StreamLoader(dataset if dataset is not None else self.dataset(), **chosen)
+        except BudgetError as error:
+            chosen["memory_budget"] = error.needed
+            return H5StreamLoader(dataset if dataset is not None else self.dataset(), **chosen)
+
+    def named(self, sample: Any) -> dict[str, Any]:
+        """Turn a batch or a sample of any style into a dict."""
+        if self.style == "dict":
+            return sample  # type: ignore[no-any-return]
+        values = [sample] if self.style == "one" else sample
+        if len(values) != len(self.trees):
+            raise WrongError(f"{len(values)} values instead of {len(self.trees)}")
+        return dict(zip(self.trees, values, strict=True))
+
+    def check_one(self, sample: Any, number: int) -> None:
+        """Compare one sample, as its style has it."""
+        self.check(self.named(sample), number)
+
+    def check(self, ours: dict[str, Any], number: int) -> None:
+        """Compare the fields of one sample."""
+        theirs = self.model.sample(number)
+        if list(ours) != list(theirs):
+            raise WrongError(f"fields {list(ours)} instead of {list(theirs)}")
+        for name in theirs:
+            tree = self.trees[name]
+            near = isinstance(tree, dict) and bool(NEAR & set(tree["options"]))
+            if said := compare.matches(ours[name], theirs[name], near):
+                raise WrongError(f"sample {number}, field {name!r}: {said}", number=number, field=name)
+
+    def check_batch(self, batch: Any, numbers: Any = None) -> list[int]:
+        """Compare a batch with the samples of these numbers, or find out which they are; return them."""
+        fields = self.named(batch)
+        count = compare.count_of(next(iter(fields.values())))
+        for name, value in fields.items():
+            compare.check_container(value, self.trees[name])
+            if compare.count_of(value) != count:
+                raise WrongError(f"field {name!r} has {compare.count_of(value)} samples, another {count}")
+        if numbers is not None and len(numbers) != count:
+            raise WrongError(f"{count} samples instead of {len(numbers)}")
+        samples = [{name: compare.part_of(value, k) for name, value in fields.items()} for k in range(count)]
+        if numbers is None or self.model.is_drawn:
+            numbers = [self.number_of(sample) for sample in samples]
+        for sample, number in zip(samples, numbers, strict=True):
+            self.check(sample, int(number))
+        return [int(number) for number in numbers]
+
+    def number_of(self, sample: dict[str, Any]) -> int:
+        """Find out which sample this is: its number says so, or all of its values do."""
+        if not self.model.is_drawn:
+            for name, tree in self.trees.items():
+                if is_call(tree, "SampleNumber"):
+                    number = int(sample[name])
+                    if not 0 <= number < len(self.model.samples):
+                        raise WrongError(f"sample number {number} of {len(self.model.samples)}")
+                    return number
+        names = [name for name, tree in self.trees.items() if not self._varies(tree)]
+        if self.known is None:
+            self.known = collections.defaultdict(list)
+            for number in range(len(self.model.samples)):
+                theirs = self.model.sample(number)
+                self.known[compare.canonical([compare.plain(theirs[name]) for name in names])].append(number)
+        found = self.known.get(compare.canonical([compare.plain(sample[name]) for name in names]))
+        if not found:
+            raise WrongError(f"a sample that is none of the {len(self.model.samples)}: {sample}")
+        for _ in found:
+            found.append(found.pop(0))  # equal ones in turn
+            with contextlib.suppress(WrongError):
+                self.check(sample, found[-1])
+                break
+        return found[-1]
+
+    @staticmethod
+    def _varies(tree: Any) -> bool:
+        options = tree["options"] if isinstance(tree, dict) else {}
+        return is_call(tree, "SampleNumber") or "crop" in options or bool(NEAR & set(options))
+
+    def check_once(self, numbers: list[int], whole: list[int] | None = None, dropped: bool = False) -> None:
+        """Tell whether an epoch has each sample once, or what it draws of them."""
+        whole = list(range(len(self.model.samples))) if whole is None else whole
+        if self.model.is_drawn:
+            self.check_drawn(numbers, dropped)
+        elif dropped:
+            if collections.Counter(numbers) - collections.Counter(whole):
+                raise WrongError("a sample comes twice, or is not one of them")
+        elif sorted(numbers) != sorted(whole):
+            lost, extra = collections.Counter(whole), collections.Counter(numbers)
+            raise WrongError(f"lost {sorted(lost - extra)[:9]}, too often {sorted(extra - lost)[:9]}")
+
+    def check_drawn(self, numbers: list[int], dropped: bool) -> None:
+        """Tell whether random starts are as many as said, each segment as often as any other."""
+        options, samples = self.model.options, self.model.samples
+        segments = collections.Counter(samples[number].segment for number in numbers)
+        every = len({sample.segment for sample in samples})
+        count = options.get("per_epoch") or every
+        if not dropped and len(numbers) != count:
+            raise WrongError(f"{len(numbers)} samples instead of {count}")
+        if options.get("draw", "segments" if self.model.kind == "Sequences" else "rows") == "segments" and not dropped:
+            shares = [segments[one] for one in {sample.segment for sample in samples}]
+            if max(shares) - min(shares) > 1:
+                raise WrongError(f"segments come {sorted(shares)} times")

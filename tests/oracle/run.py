@@ -1,0 +1,69 @@
+"""Run one case: write its files, read them in its forms, and say of each whether it was right, refused or wrong."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+import traceback
+import warnings
+from pathlib import Path
+from typing import Any
+
+from h5stream import errors
+
+from . import writing
+from .compare import WrongError
+from .forms import FORMS
+from .reading import Reading
+
+REFUSALS = (
+    errors.OptionError,
+    errors.UnsupportedFieldError,
+    errors.FieldLengthError,
+    errors.FieldNotFoundError,
+    errors.MissingFilterError,
+    errors.ExternalDataError,
+)
+"""What a sound file may be refused with; any other error of ours says that it is damaged, which is wrong."""
+
+EXPECTED = ("the shuffle is weak", "the seed", "left out", "row by row")
+
+
+def write(case: dict[str, Any], folder: Path) -> None:
+    """Write a case's files."""
+    for described in case["files"]:
+        writing.write_file(str(folder), described)
+
+
+def run(case: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return for each form how it went: "right", "refused", "wrong", "raw" or "unwritten", and what was said."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        try:
+            write(case, folder)
+        except Exception as error:
+            return [{"form": form["form"], "status": "unwritten", "said": repr(error)} for form in case["forms"]]
+        try:
+            reading = Reading(case, folder)
+        except Exception:
+            return [{"form": "model", "status": "unmodelled", "said": traceback.format_exc()}]
+        return [{"form": form["form"], **run_form(reading, form)} for form in case["forms"]]
+
+
+def run_form(reading: Reading, form: dict[str, Any]) -> dict[str, Any]:
+    """Read a case in one form."""
+    random.seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for said in EXPECTED:
+            warnings.filterwarnings("ignore", message=f".*{said}")
+        warnings.filterwarnings("ignore", category=errors.SlowSamplerWarning)
+        try:
+            FORMS[form["form"]](reading, form)
+        except WrongError as error:
+            return {"status": "wrong", "said": str(error), **error.facts}
+        except REFUSALS as error:
+            return {"status": "refused", "said": f"{type(error).__name__}: {error}"}
+        except Exception as error:
+            return {"status": "raw", "said": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
+    return {"status": "right", "said": ""}

@@ -1,0 +1,249 @@
+"""Which samples there are, worked out by walking through the files with h5py: the first half of the model."""
+
+from __future__ import annotations
+
+import fnmatch
+import itertools
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from .calls import is_call
+
+
+@dataclass
+class Part:
+    """Where names are looked up: a file, or a group or dataset of it; what was read is kept."""
+
+    file: h5py.File
+    path: str
+    known: dict[str, Any] = field(default_factory=dict)
+
+    def read(self, name: str) -> Any:
+        """Read a dataset, a member of one behind a colon, or an attribute behind an @."""
+        if name not in self.known:
+            self.known[name] = self._read(name)
+        return self.known[name]
+
+    def at(self, name: str) -> Any:
+        """Return the h5py object of a name; "." is this part itself."""
+        return self.file[f"{self.path}/{name}" if name not in ("", ".") else self.path]
+
+    def _read(self, name: str) -> Any:
+        if "@" in name:
+            owner, attribute = name.split("@")
+            return self.at(owner).attrs[attribute]
+        path, _, member = name.partition(":")
+        values = self.at(path)[()]
+        for one in member.split(":") if member else ():
+            values = values[one]
+        return values
+
+
+@dataclass
+class Sample:
+    """One sample: its part, its row and those of other columns, the segment, and the index of axis 0 or the origin."""
+
+    part: Part
+    row: int = 0
+    first: int = 0
+    end: int = 0
+    index: int | None = None
+    columns: dict[str, int] = field(default_factory=dict)
+    origin: tuple[int, ...] = ()
+    segment: int = 0
+
+
+def matched(file: h5py.File, pattern: str) -> list[str]:
+    """List what a pattern matches, level by level."""
+    found = [""]
+    for level in pattern.split("/"):
+        found = [
+            f"{one}/{name}"
+            for one in found
+            if isinstance(file[one or "/"], h5py.Group)
+            for name in file[one or "/"]
+            if fnmatch.fnmatchcase(name, level)
+        ]
+    return found
+
+
+def parts_of(paths: list[Path], of: Any, datasets: bool = False) -> list[Part]:
+    """Open the parts that `of` names, in their order."""
+    files = [h5py.File(path, "r", locking=False) for path in paths]
+    if of in (None, "files", "rows") or isinstance(of, dict):
+        return [Part(file, "/") for file in files]
+    found = []
+    for file in files:
+        names = matched(file, of) if isinstance(of, str) else of
+        kinds = h5py.Dataset if datasets else h5py.Group
+        found += [Part(file, name) for name in names if isinstance(file[name], kinds)]
+    return found
+
+
+def steps_of(tree: Any, length: int | None) -> list[int] | None:
+    """Return the steps of a field, None where it takes one row."""
+    options = tree["options"] if isinstance(tree, dict) else {}
+    if options.get("steps") is not None:
+        return list(options["steps"])
+    if is_call(tree, "Padding") and tree["args"]:
+        return list(tree["args"][0])
+    if length is None:
+        return None
+    scale = options.get("scale")
+    return list(range(length if scale is None else max(1, round(length * scale))))
+
+
+def edges_of(part: Part, of: Any, rows: int) -> list[int]:
+    """Return where the segments of a part begin, and where the last ends."""
+    if not isinstance(of, dict):
+        return [0, rows]
+    values = [np.asarray(part.read(name)) for name in of["args"]]
+    if of["call"] == "Ends":
+        flags = np.any([one != 0 for one in values], axis=0)
+        return sorted({0, *(np.flatnonzero(flags) + 1).tolist(), rows})
+    if of["call"] == "Ids":
+        return sorted({0, *(np.flatnonzero(values[0][1:] != values[0][:-1]) + 1).tolist(), rows})
+    if of["call"] == "Lengths":
+        return [0, *np.cumsum(values[0]).tolist()]
+    return sorted({0, *values[0].tolist(), rows})
+
+
+def anchors(first: int, end: int, options: dict[str, Any], least: int, most: int) -> list[int]:
+    """Walk through a segment, row by row, and return those at which a sample begins."""
+    limits = options["pad_rows"]["args"] if options.get("pad_rows") else (1 << 30, 1 << 30)
+    before, after = (0, 0) if options.get("pad") is None else limits
+    fits = [
+        row
+        for row in range(first, end)
+        if max(0, first - (row + least)) <= before and max(0, row + most - (end - 1)) <= after
+    ]
+    chosen = fits[:: options.get("stride", 1)]
+    if options.get("tail") == "shift" and fits and fits[-1] not in chosen:
+        chosen.append(fits[-1])
+    return chosen
+
+
+def box_origins(shape: tuple[int, ...], boxes: dict[str, Any], multiples: list[int]) -> list[tuple[int, ...]]:
+    """List the first elements of all boxes of a grid, or of all that a random draw may take."""
+    inner, options = boxes["args"][0]["args"], boxes["options"]
+    stride = options["stride"]["args"] if options.get("stride") else inner
+    along = []
+    for whole, size, step, multiple in zip(shape, inner, stride, multiples, strict=True):
+        if options.get("at", "random") == "random":
+            along.append(list(range(0, max(whole - size, 0) + 1, multiple)))
+        else:
+            last = max(0, whole - size)
+            along.append(sorted({*range(0, last + 1, step), last}))
+    return list(itertools.product(*along))
+
+
+def row_count(model: Any, part: Part, axis: int) -> int:
+    """Return how many rows a part has along an axis: those of its fields that have the axis, the fewest of them."""
+    found: list[int] = []
+    lookups: list[int] = []
+    for tree in model.fields.values():
+        name, options = (tree, {}) if isinstance(tree, str) else ((tree["args"] or [""])[0], tree["options"])
+        if not (isinstance(tree, str) or is_call(tree, "Field")) or "@" in name:
+            continue
+        if {"repeat", "scale"} & set(options) or options.get("axis") is not None:
+            continue
+        if "rows" in options or "names" in options:
+            lookups += looked_up_rows(part, options)
+            continue
+        if options.get("ragged") == "dense" or model.is_sparse(part, name):
+            found.append(len(part.read(f"{name}/indptr")) - 1)
+        elif "file" in options:
+            continue
+        else:
+            shape = part.at(name.partition(":")[0]).shape
+            if len(shape) > abs(axis) or axis < 0:
+                found.append(shape[axis])
+    return min(found or lookups)
+
+
+def looked_up_rows(part: Part, options: dict[str, Any]) -> list[int]:
+    """Return how many samples a part has where fields are looked up alone: as many as name a row, or an object."""
+    rows = options.get("rows", options.get("names"))
+    if isinstance(rows, list):
+        return [len(rows)]
+    name = rows if isinstance(rows, str) else rows["args"][0]
+    return [len(part.read(name)) - is_call(rows, "Bounds")]
+
+
+def samples_of(model: Any) -> list[Sample]:
+    """List every sample, in the order of their numbers."""
+    tree, paths = model.case.get("samples"), model.paths
+    if tree is None:
+        parts = parts_of(paths, None)
+        return [Sample(part, row) for part in parts for row in range(row_count(model, part, 0))]
+    options = tree["options"]
+    of, axis = options.get("of"), options.get("axis") or 0
+    if tree["call"] == "Objects":
+        of = tree["args"][0]
+        fields = model.fields.values()
+        datasets = any((one if isinstance(one, str) else (one["args"] or [""])[0]) == "." for one in fields)
+        return [Sample(part) for part in parts_of(paths, of, datasets) if model.has_all(part, options)]
+    if tree["call"] == "Table":
+        return table_samples(model, tree)
+    parts = parts_of(paths, of)
+    if tree["call"] == "Boxes":
+        return box_samples(model, tree, parts)
+    found: list[Sample] = []
+    segments = 0
+    length = tree["args"][0] if tree["args"] else None
+    every = [steps_of(one, length) or [0] for one in model.fields.values() if model.steps_count(one)]
+    least, most = min(map(min, every), default=0), max(map(max, every), default=0)
+    for part in parts:
+        rows = row_count(model, part, axis)
+        indices = range(model.first_axis(part, axis)) if of == "rows" else [None]
+        for index, (first, end) in itertools.product(indices, itertools.pairwise(edges_of(part, of, rows))):
+            starts = range(first, end) if tree["call"] == "Rows" else anchors(first, end, options, least, most)
+            inside = [row for row in starts if model.fits_scaled(part, row, length)]
+            found += [Sample(part, row, first, end, index, segment=segments) for row in inside]
+            segments += 1
+    return found
+
+
+def table_samples(model: Any, tree: Any) -> list[Sample]:
+    """List the samples of a table."""
+    columns, axis = tree["options"], tree["options"].get("axis") or 0
+    by_group = {part.path.lstrip("/"): part for part in parts_of(model.paths, sorted(set(columns.get("group", []))))}
+    files, found = parts_of(model.paths, None), []
+    counts = [row_count(model, part, axis) for part in files] if "group" not in columns else []
+    edges = np.cumsum([0, *counts])
+    names = [name for name in columns if name not in ("length", "pad", "axis", "group", "file")]
+    start = "start" if axis else "row"
+    for k in range(len(columns[start])):
+        values = {name: columns[name][k] for name in names}
+        if "group" in columns:
+            part, base = by_group[columns["group"][k]], 0
+        elif "file" in columns:
+            part, base = files[columns["file"][k]], 0
+        else:
+            number = int(np.searchsorted(edges, values[start], side="right")) - 1
+            part, base = files[number], int(edges[number])
+        if axis == 0:
+            values = {name: value - base for name, value in values.items()}
+        end = row_count(model, part, axis)
+        found.append(Sample(part, values[start], 0, end, values["row"] if axis and "row" in values else None, values))
+    return found
+
+
+def box_samples(model: Any, tree: Any, parts: list[Part]) -> list[Sample]:
+    """List the boxes of all volumes."""
+    at, axes = tree["options"].get("at", "random"), len(tree["args"][0]["args"])
+    shapes = [model.volume(part, axes) for part in parts]
+    if not isinstance(at, str):
+        found = [(0, *one) if len(one) == axes else tuple(one) for one in at]
+        return [Sample(parts[one[0]], origin=tuple(one[1:])) for one in found]
+    multiples = model.multiples(axes)
+    every = [box_origins(shape, tree, multiples) for shape in shapes]
+    return [
+        Sample(part, origin=origin, segment=k)
+        for k, (part, origins) in enumerate(zip(parts, every, strict=True))
+        for origin in origins
+    ]

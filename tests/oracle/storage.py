@@ -1,0 +1,141 @@
+"""How a dataset lies in a file, drawn: layout, chunks, filters, types, fill values, and what was never written."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+
+PLAIN = ["u1", "<i2", "<i4", "<i8", "<f4", "<f8"]
+NUMBERS = [*PLAIN, ">i4", ">f8", "<f2", ">u2", "?", "<c8", "<u4"]
+COMPOUND = {"members": [["a", "<i2"], ["b", "<f4"], ["c", "<f4"]]}
+NESTED = {
+    "members": [["a", ">i2"], ["b", {"array": "<f4", "shape": [2]}], ["c", {"members": [["d", "S3"], ["e", "<u4"]]}]],
+    "gap": 3,
+}
+ODD = [
+    {"enum": "<i2"},
+    {"bits": "<u2", "precision": 11, "offset": 2},
+    {"bits": ">i4", "precision": 20, "offset": 7},
+    {"array": "<f4", "shape": [2, 3]},
+    COMPOUND,
+    NESTED,
+    "S5",
+    "str",
+    {"vlen": "<i4"},
+    "V8",
+    "M8[s]",
+    "g",
+    "<c16",
+]
+LIBVERS = [["earliest", "latest"], ["earliest", "v18"], ["v18", "latest"], ["v110", "latest"], ["latest", "latest"]]
+FILTERS: list[list[str]] = [
+    ["gzip"],
+    ["shuffle", "gzip"],
+    ["shuffle", "gzip", "fletcher32"],
+    ["fletcher32"],
+    ["shuffle"],
+    ["lzf"],
+    ["shuffle", "lzf"],
+    ["lz4"],
+    ["zstd"],
+    ["blosc"],
+    ["bitshuffle"],
+    ["szip"],
+    ["scaleoffset"],
+    ["nbit"],
+]
+
+
+def is_number(kind: Any) -> bool:
+    """Tell whether a type is one of NumPy's plain integers and floats."""
+    return isinstance(kind, str) and kind != "str" and np.dtype(kind).kind in "iuf" and kind != "g"
+
+
+def drawn_type(rng: random.Random, odd: float = 0.2) -> Any:
+    """Draw a type of elements."""
+    return rng.choice(ODD) if rng.random() < odd else rng.choice(NUMBERS if rng.random() < 0.5 else PLAIN)
+
+
+def drawn_file(rng: random.Random, name: str) -> dict[str, Any]:
+    """Draw a file without anything in it."""
+    return {
+        "name": name,
+        "libver": rng.choice(LIBVERS),
+        "userblock": 512 if rng.random() < 0.1 else 0,
+        "track": rng.random() < 0.15,
+        "nodes": [],
+    }
+
+
+def drawn_group(rng: random.Random, path: str) -> dict[str, Any]:
+    """Draw a group: how its links lie."""
+    node: dict[str, Any] = {"path": path}
+    if rng.random() < 0.3:
+        node["beside"] = 12  # more links than fit into a group's header
+    if rng.random() < 0.2:
+        node["track"] = True
+    return node
+
+
+def stored(rng: random.Random, shape: list[int], kind: Any, seed: int, libver: Any = None) -> dict[str, Any]:
+    """Draw how a dataset of a shape and a type lies."""
+    plain, varies = is_number(kind), kind == "str" or (isinstance(kind, dict) and "vlen" in kind)
+    node: dict[str, Any] = {"shape": shape, "type": kind, "seed": seed}
+    layout = rng.choices(["contiguous", "chunked", "compact", "virtual", "external"], [6, 12, 3, 0.5, 0.3])[0]
+    if layout in ("virtual", "external") and (libver == ["earliest", "v18"] or not (plain and np.prod(shape))):
+        layout = "chunked"
+    if layout == "compact" and np.prod(shape) > 4000:
+        layout = "contiguous"
+    if not shape or (0 in shape and rng.random() < 0.5):
+        return {**node, "layout": rng.choice(["contiguous", "compact"])}
+    if plain and rng.random() < 0.3:
+        node["fill"] = rng.choice([7, 1])
+    if layout != "chunked":
+        node["layout"] = layout
+        node["written"] = 0 if rng.random() < 0.08 and layout in ("contiguous", "compact") and not varies else 1
+        return node
+    node["chunks"] = drawn_chunks(rng, shape)
+    if rng.random() < 0.6:
+        names = rng.choice(FILTERS)
+        fits = plain or names[-1] in ("gzip", "shuffle", "fletcher32", "lzf", "zstd")
+        if names == ["szip"] and np.prod(node["chunks"]) < 8:
+            fits = False
+        if names == ["scaleoffset"] and kind == "<f2":
+            fits = False
+        node["filters"] = names if fits and not (varies and names != ["gzip"]) else ["gzip"]
+    limits = rng.choice(["none", "none", "first", "other", "all", "several"])
+    node["maxshape"] = [
+        None if most is None else max(most, chunk)
+        for most, chunk in zip(drawn_limits(rng, shape, limits), node["chunks"], strict=True)
+    ]
+    node["written"] = rng.choices([1, 0.5, 0], [8, 2 if plain else 0.5, 0.7])[0]
+    raw = node.get("filters", []) and not {"scaleoffset", "nbit", "fletcher32"} & set(node["filters"])
+    if plain and raw and rng.random() < 0.15:
+        node["masked"] = True
+    return node
+
+
+def drawn_chunks(rng: random.Random, shape: list[int]) -> list[int]:
+    """Draw the shape of chunks: rows alone, some of each axis, everything, or more than there is."""
+    how = rng.choice(["row", "rows", "any", "any", "whole", "more"])
+    if how in ("row", "rows"):
+        return [1 if how == "row" else rng.randint(1, max(1, shape[0])), *(max(1, n) for n in shape[1:])]
+    if how == "any":
+        return [rng.randint(1, max(1, n)) for n in shape]
+    return [max(1, n) + (rng.randint(0, 4) if how == "more" else 0) for n in shape]
+
+
+def drawn_limits(rng: random.Random, shape: list[int], limits: str) -> list[int | None]:
+    """Draw a maxshape."""
+    if limits == "all":
+        return [None] * len(shape)
+    found: list[int | None] = [max(1, n) if rng.random() < 0.7 else n + rng.randint(1, 5) for n in shape]
+    if limits == "several":
+        return [None if rng.random() < 0.6 else n for n in found]
+    if limits == "first":
+        found[0] = None
+    elif limits == "other":
+        found[rng.randrange(len(shape))] = None
+    return found

@@ -1,0 +1,31 @@
+"""Whatever the files, the samples, the fields and the way of reading: right, or refused in words.
+
+The same cases each time; ``python -m tools.fuzz`` draws others for as long as wanted.
+"""
+
+import collections
+
+import pytest
+
+from .kinds import KINDS, case_of
+from .run import run
+
+SEEDS = {"rows": 70, "group_rows": 40, "axis_rows": 30, "sequences": 70, "table": 40, "objects": 100, "boxes": 40}
+MOST_REFUSED = {"rows": 0.2, "sequences": 0.45, "table": 0.45}
+
+
+@pytest.fixture(autouse=True)
+def catalogue_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_case_is_what_h5py_says_or_refused_in_words(kind):
+    counts, wrong = collections.Counter(), []
+    for seed in range(SEEDS[kind]):
+        for result in run(case_of(seed, kind)):
+            counts[result["status"]] += 1
+            if result["status"] not in ("right", "refused"):
+                wrong.append((seed, result["form"], result["said"][-400:]))
+    assert not wrong, f"python -m tools.fuzz --kind {kind} --case {wrong[0][0]} makes it smaller: {wrong[0]}"
+    assert counts["refused"] <= MOST_REFUSED.get(kind, 0.3) * counts.total(), counts

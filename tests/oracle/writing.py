@@ -1,0 +1,234 @@
+"""Write HDF5 files that are described as plain data; needs h5py and NumPy alone, so that scripts can quote it."""
+
+import itertools
+import os
+
+import h5py
+import hdf5plugin
+import numpy as np
+from h5py import h5a, h5d, h5f, h5p, h5s, h5t, h5z
+
+PLUGINS = {
+    "lz4": hdf5plugin.LZ4(),
+    "zstd": hdf5plugin.Zstd(),
+    "blosc": hdf5plugin.Blosc(),
+    "bitshuffle": hdf5plugin.Bitshuffle(),
+}
+INTEGERS = {False: h5z.SO_INT, True: h5z.SO_FLOAT_DSCALE}
+
+
+def stored_type(kind):
+    """Make an HDF5 type: of NumPy's text, "str", or a dict for what needs more words."""
+    if kind == "str":
+        return h5t.py_create(h5py.string_dtype(), logical=True)
+    if kind in ("M8[s]", "m8[ms]"):
+        return h5t.py_create(h5py.opaque_dtype(np.dtype(kind)), logical=True)
+    if isinstance(kind, str):
+        return h5t.py_create(np.dtype(kind), logical=True)
+    if "enum" in kind:
+        return h5t.py_create(h5py.enum_dtype({"A": 0, "B": 1, "C": 7}, np.dtype(kind["enum"])), logical=True)
+    if "bits" in kind:
+        found = h5t.py_create(np.dtype(kind["bits"])).copy()
+        found.set_precision(kind["precision"])
+        found.set_offset(kind["offset"])
+        return found
+    if "array" in kind:
+        return h5t.array_create(stored_type(kind["array"]), tuple(kind["shape"]))
+    if "vlen" in kind:
+        return h5t.vlen_create(stored_type(kind["vlen"]))
+    members = [(name, stored_type(member)) for name, member in kind["members"]]
+    gap = kind.get("gap", 0)
+    found, place = h5t.create(h5t.COMPOUND, sum(member.get_size() + gap for _, member in members)), 0
+    for name, member in members:
+        found.insert(name.encode(), place, member)
+        place += member.get_size() + gap
+    return found
+
+
+def numbers(dtype, shape, rng):
+    """Draw values of a type."""
+    count = int(np.prod(shape))
+    if dtype.names:
+        found = np.zeros(shape, dtype)
+        for name in dtype.names:
+            base, inner = dtype[name].base, dtype[name].shape
+            found[name] = numbers(base if inner else dtype[name], (*shape, *inner), rng)
+        return found
+    if dtype.kind == "O":
+        base, found = h5py.check_vlen_dtype(dtype), np.empty(count, dtype=object)
+        for k, n in enumerate(rng.integers(0, 5, count).tolist()):
+            found[k] = letters(rng, n).decode() if base is str else numbers(base, (n,), rng)
+        return found.reshape(shape)
+    if dtype.kind in "SV":
+        raw = np.frombuffer(rng.integers(97, 122, count * dtype.itemsize, "u1").tobytes(), dtype)
+        return raw.reshape(shape)
+    if dtype.kind == "b":
+        return rng.integers(0, 2, shape).astype("?")
+    if dtype.kind in "ui":
+        known = h5py.check_enum_dtype(dtype)
+        most = min(np.iinfo(dtype.newbyteorder("=")).max // 2, 999)
+        drawn = rng.integers(0, most + 1, shape) - (most // 2 if dtype.kind == "i" else 0)
+        return (drawn % 2 if known else drawn).astype(dtype)
+    if dtype.kind in "mM":
+        return rng.integers(0, 1000, shape).astype("i8").astype(dtype)
+    found = rng.integers(-400, 400, shape) / 4
+    return (found + 1j * rng.integers(-9, 9, shape) if dtype.kind == "c" else found).astype(dtype)
+
+
+def letters(rng, count):
+    """Draw a text."""
+    return bytes(rng.integers(97, 122, count).tolist())
+
+
+def add_filters(creation, names, kind):
+    """Put filters into a creation list."""
+    for name in names:
+        if name == "shuffle":
+            creation.set_shuffle()
+        elif name == "gzip":
+            creation.set_deflate(4)
+        elif name == "fletcher32":
+            creation.set_fletcher32()
+        elif name == "szip":
+            creation.set_szip(h5z.SZIP_NN_OPTION_MASK, 8)
+        elif name == "scaleoffset":
+            creation.set_scaleoffset(INTEGERS[kind.get_class() == h5t.FLOAT], 0 if kind.get_class() != h5t.FLOAT else 2)
+        elif name in ("lzf", "nbit"):
+            creation.set_filter({"lzf": h5z.FILTER_LZF, "nbit": h5z.FILTER_NBIT}[name], h5z.FLAG_OPTIONAL)
+        else:
+            plugin = PLUGINS[name]
+            creation.set_filter(plugin["compression"], h5z.FLAG_OPTIONAL, tuple(plugin["compression_opts"]))
+
+
+def add_dataset(file, node, folder):
+    """Write one dataset."""
+    kind, shape, rng = stored_type(node["type"]), tuple(node["shape"]), np.random.default_rng(node.get("seed", 0))
+    layout, chunks, maxshape = node.get("layout", "contiguous"), node.get("chunks"), node.get("maxshape")
+    dtype = h5py.opaque_dtype(np.dtype(node["type"])) if node["type"] in ("M8[s]", "m8[ms]") else kind.dtype
+    creation = h5p.create(h5p.DATASET_CREATE)
+    if chunks:
+        creation.set_chunk(tuple(chunks))
+        add_filters(creation, node.get("filters", ()), kind)
+    elif layout == "compact":
+        creation.set_layout(h5d.COMPACT)
+    elif layout == "external":
+        nbytes = int(np.prod(shape)) * kind.get_size()
+        creation.set_external(os.path.join(folder, f"raw{len(os.listdir(folder))}.bin").encode(), 0, nbytes)
+    if node.get("fill") is not None:
+        creation.set_fill_value(np.asarray(node["fill"], dtype))
+    links = h5p.create(h5p.LINK_CREATE)
+    links.set_create_intermediate_group(True)
+    space = (
+        h5s.create(h5s.SCALAR)
+        if not shape
+        else h5s.create_simple(shape, maxshape and tuple(h5s.UNLIMITED if n is None else n for n in maxshape))
+    )
+    base, inner = (dtype.base, dtype.shape) if dtype.subdtype else (dtype, ())
+    if "data" in node:
+        values = np.empty(shape, dtype=object) if dtype.kind == "O" else np.asarray(node["data"], dtype)
+        for k, value in enumerate(node["data"]) if dtype.kind == "O" else ():  # NumPy would make rows of lists
+            values[k] = np.asarray(value, h5py.check_vlen_dtype(dtype)) if isinstance(value, list) else value
+    else:
+        values = numbers(base, (*shape, *inner), rng)
+    path = node["path"]
+    if layout == "virtual":
+        source = file.create_dataset(f"behind/{path}", data=values, dtype=dtype)
+        where = h5py.VirtualLayout(shape, dtype)
+        where[...] = h5py.VirtualSource(source)
+        return file.create_virtual_dataset(path, where, fillvalue=node.get("fill"))
+    dataset = h5py.Dataset(h5d.create(file.id, path.encode(), kind, space, dcpl=creation, lcpl=links))
+    write_values(dataset, values, node, rng)
+    return dataset
+
+
+def write_values(dataset, values, node, rng):
+    """Write all of a dataset, some of its chunks, or none; some chunks past the filters."""
+    share, chunks, shape = node.get("written", 1), node.get("chunks"), dataset.shape
+    if not share or not values.size:
+        return
+    if shape == () or (share == 1 and not node.get("masked")):
+        if dataset.dtype.kind == "O" and h5py.check_vlen_dtype(dataset.dtype) is not str:
+            for place in np.ndindex(shape):
+                dataset[place] = values[place]
+        else:
+            dataset[...] = values[()]
+        return
+    every = chunks or (max(1, shape[0] // 2), *shape[1:])
+    for start in itertools.product(*(range(0, n, c) for n, c in zip(shape, every, strict=True))):
+        if rng.random() >= share:
+            continue
+        box = tuple(slice(k, k + c) for k, c in zip(start, every, strict=True))
+        if node.get("masked") and rng.random() < 0.4:
+            whole = np.zeros(every, dataset.dtype)
+            part = values[box]
+            whole[tuple(slice(0, n) for n in part.shape)] = part
+            skipped = (1 << len(node.get("filters", ()))) - 1
+            dataset.id.write_direct_chunk(start, whole.tobytes(), filter_mask=skipped)
+        elif dataset.dtype.kind == "O":
+            for place in itertools.product(*(range(*part.indices(n)) for part, n in zip(box, shape, strict=True))):
+                dataset[place] = values[place]
+        else:
+            dataset[box] = values[box]
+
+
+def add_attribute(file, node):
+    """Write one attribute."""
+    owner, kind = file[node["path"]], stored_type(node["type"])
+    dtype = kind.dtype
+    base, inner = (dtype.base, dtype.shape) if dtype.subdtype else (dtype, ())
+    values = numbers(base, (*node["shape"], *inner), np.random.default_rng(node.get("seed", 0)))
+    if dtype.kind == "O" or dtype.subdtype:
+        owner.attrs.create(node["attr"], values if dtype.subdtype or values.shape else values.item(), dtype=dtype)
+        return
+    space = h5s.create_simple(tuple(node["shape"])) if node["shape"] else h5s.create(h5s.SCALAR)
+    h5a.create(owner.id, node["attr"].encode(), kind, space).write(np.asarray(node.get("data", values), dtype))
+
+
+def add_node(file, node, folder):
+    """Write what a node describes: a link, a group, an attribute or a dataset, or many with numbers in their names."""
+    if "times" in node:
+        for k in range(node["times"]):
+            for inner in node["nodes"]:
+                seed = inner.get("seed", 0) + 1000 * k
+                add_node(file, {**inner, "path": inner["path"].replace("{}", str(k)), "seed": seed}, folder)
+    elif "soft" in node:
+        file[node["path"]] = h5py.SoftLink(node["soft"])
+    elif "hard" in node:
+        file[node["path"]] = file[node["hard"]]
+    elif "external" in node:
+        file[node["path"]] = h5py.ExternalLink(*node["external"])
+    elif "attr" in node:
+        add_attribute(file, node)
+    elif "type" in node:
+        add_dataset(file, node, folder)
+    else:
+        add_group(file, node)
+
+
+def add_group(file, node):
+    """Write a group, with others in it that nobody reads."""
+    creation = h5p.create(h5p.GROUP_CREATE)
+    if node.get("track"):
+        creation.set_link_creation_order(h5p.CRT_ORDER_TRACKED | h5p.CRT_ORDER_INDEXED)
+    links = h5p.create(h5p.LINK_CREATE)
+    links.set_create_intermediate_group(True)
+    h5py.h5g.create(file.id, node["path"].encode(), lcpl=links, gcpl=creation)
+    for k in range(node.get("beside", 0)):
+        file.create_group(f"{node['path']}/beside{k}")
+
+
+def write_file(folder, described):
+    """Write a file into a folder."""
+    access = h5p.create(h5p.FILE_ACCESS)
+    bounds = [getattr(h5f, f"LIBVER_{name.upper()}") for name in described.get("libver", ["earliest", "latest"])]
+    access.set_libver_bounds(*bounds)
+    creation = h5p.create(h5p.FILE_CREATE)
+    creation.set_userblock(described.get("userblock", 0))
+    if described.get("track"):
+        creation.set_link_creation_order(h5p.CRT_ORDER_TRACKED | h5p.CRT_ORDER_INDEXED)
+    path = os.path.join(folder, described["name"])
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with h5py.File(h5f.create(path.encode(), h5f.ACC_TRUNC, creation, access)) as file:
+        for node in described["nodes"]:
+            add_node(file, node, folder)
+    return path

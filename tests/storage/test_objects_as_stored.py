@@ -1,0 +1,260 @@
+"""Objects however they are stored: compact, growing along any axis, of types that NumPy lays out otherwise, damaged."""
+
+import itertools
+
+import h5py
+import numpy as np
+import pytest
+from h5py import h5a, h5d, h5p, h5s, h5t
+
+from h5stream import Field, H5Dataset, Objects, Rows, Sequences
+from h5stream.errors import FieldLengthError, H5StreamError, SourceError, UnsupportedFieldError
+from h5stream.storage import whereabouts
+
+UNLIMITED = {"last": ((4, 6), (2, 3), (4, None)), "in the middle": ((4, 6, 5), (2, 3, 2), (8, None, 10))}
+LAYOUTS = {"compact": h5d.COMPACT, "contiguous": h5d.CONTIGUOUS, "chunked": h5d.CHUNKED}
+
+
+@pytest.fixture(params=[0, whereabouts.MANY], ids=["from the file's bytes", "through libhdf5"], autouse=True)
+def opened_both_ways(request, monkeypatch):
+    monkeypatch.setattr(whereabouts, "MANY", request.param)
+    monkeypatch.setenv("H5STREAM_CATALOGUE", "0")
+
+
+def equal(found, expected):
+    return all(np.array_equal(np.asarray(a), b) for a, b in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("name", UNLIMITED)
+@pytest.mark.parametrize("filters", [{}, {"compression": "gzip"}], ids=["none", "gzip"])
+def test_one_unlimited_axis_that_is_not_the_first(tmp_path, name, filters):
+    shape, chunks, maxshape = UNLIMITED[name]
+    expected = [np.arange(np.prod(shape), dtype="f4").reshape(shape) + 1000 * k for k in range(3)]
+    with h5py.File(tmp_path / "objects.hdf5", "w", libver="latest") as file:
+        for k, values in enumerate(expected):
+            file.create_dataset(f"o/{k}", data=values, chunks=chunks, maxshape=maxshape, **filters)
+            with h5py.File(tmp_path / f"{k}.h5", "w", libver="latest") as own:
+                own.create_dataset("x", data=values, chunks=chunks, maxshape=maxshape, **filters)
+    together, files = tmp_path / "objects.hdf5", sorted(tmp_path.glob("*.h5"))
+    for ragged in (None, "list"):
+        assert equal(H5Dataset(together, Field(".", ragged=ragged), samples=Objects("o/*"))[:], expected)
+        assert equal(H5Dataset(files, Field("x", ragged=ragged), samples=Objects("files"))[:], expected)
+        names = Field("o/{}", names=["0", "1", "2"], ragged=ragged)
+        assert equal(H5Dataset(together, {"x": names})[:]["x"], expected)
+
+
+def make(group, name, length, layout, *, is_written, fill=7):
+    creation = h5p.create(h5p.DATASET_CREATE)
+    creation.set_fill_value(np.array([fill], "<i4"))
+    if layout == "chunked":
+        creation.set_chunk((2,))
+    else:
+        creation.set_layout(LAYOUTS[layout])
+    space = h5s.create_simple((length,))
+    dataset = h5py.Dataset(h5d.create(group.id, name.encode(), h5t.STD_I32LE, space, dcpl=creation))
+    if is_written:
+        dataset[...] = np.arange(1, length + 1)
+
+
+@pytest.mark.parametrize("layouts", [*itertools.product(LAYOUTS, repeat=2)], ids="-".join)
+@pytest.mark.parametrize("written", [(1, 1), (0, 1), (1, 0), (0, 0)], ids=str)
+def test_objects_of_two_layouts_with_fill_values_of_their_own(tmp_path, layouts, written):
+    path, names = tmp_path / "a.hdf5", ["0", "1", "2", "3"]
+    with h5py.File(path, "w") as file:
+        for k, fill in enumerate((7, 8, 7, 8)):
+            make(file, names[k], 3 + k, layouts[k % 2], is_written=written[k // 2], fill=fill)
+        expected = [file[name][()] for name in names]
+    for k in range(4):
+        with h5py.File(path) as file, h5py.File(tmp_path / f"{k}.h5", "w") as own:
+            file.copy(names[k], own, "x")
+    files = sorted(tmp_path.glob("*.h5"))
+    for ragged in ("list", "packed"):
+        for found in (
+            H5Dataset(path, Field(".", ragged=ragged), samples=Objects(names))[:],
+            H5Dataset(path, {"x": Field("{}", names=names, ragged=ragged)})[:]["x"],
+            H5Dataset(files, Field("x", ragged=ragged), samples=Objects("files"))[:],
+        ):
+            assert equal(found if ragged == "list" else [found.sample(k) for k in range(4)], expected)
+
+
+def shortened(stored, precision, offset):
+    stored = stored.copy()
+    stored.set_precision(precision)
+    stored.set_offset(offset)
+    return stored
+
+
+TYPES = {
+    "fewer bits, further up": (shortened(h5t.STD_U16LE, 11, 2), "u2"),
+    "fewer bits, big-endian": (shortened(h5t.STD_I32BE, 20, 5), "i4"),
+    "big-endian": (h5t.IEEE_F64BE, "f8"),
+    "bits": (h5t.STD_B16BE, ">u2"),
+    "half": (h5t.IEEE_F16LE, "f2"),
+    "bool": (h5t.py_create(np.dtype("?"), logical=True), "?"),
+    "enum": (h5t.py_create(h5py.enum_dtype({"a": 0, "b": 300}, "i2"), logical=True), "i2"),
+    "datetime": (h5t.py_create(h5py.opaque_dtype(np.dtype("M8[s]")), logical=True), "i8"),
+}
+
+
+@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("shape", [(), (2,)], ids=str)
+def test_what_each_object_has_once_is_what_h5py_gives(tmp_path, name, shape):
+    stored, dtype = TYPES[name]
+    path, space = tmp_path / "a.h5", h5s.create_simple(shape) if shape else h5s.create(h5s.SCALAR)
+    with h5py.File(path, "w") as file:
+        for k in range(5):
+            group, value = file.create_group(f"g/{k}"), np.full(shape, k % 2 * 300, dtype)
+            group["x"] = np.arange(3) + k
+            value = value.astype(h5py.opaque_dtype(np.dtype("M8[s]"))) if name == "datetime" else value
+            given = stored if name == "bits" else None
+            h5a.create(group.id, b"a", stored, space).write(value, given)
+            h5d.create(group.id, b"v", stored, space).write(h5s.ALL, h5s.ALL, value, given)
+        expected = {
+            "a": [group.attrs["a"] for group in file["g"].values()],
+            "v": [group["v"][()] for group in file["g"].values()],
+        }
+    batch = H5Dataset(path, {"x": "x", "a": "@a", "v": "v"}, samples=Objects("g/*"))[:]
+    for key, values in expected.items():
+        values = np.stack(values)
+        assert np.unique(values).size == 2
+        assert np.array_equal(batch[key], values.view("i8") if values.dtype.kind == "M" else values), key
+
+
+@pytest.mark.parametrize("ragged", [None, "list"])
+def test_references_long_doubles_and_times_are_refused_in_words(tmp_path, ragged):
+    path, time = tmp_path / "a.h5", h5t.UNIX_D32LE
+    with h5py.File(path, "w") as file:
+        for k in range(2):
+            group = file.create_group(f"g/{k}")
+            group["x"], group["ref"] = np.arange(3), file.ref
+            group["refs"] = np.array([file.ref] * 2, dtype=h5py.ref_dtype)
+            group["wide"], group["wides"] = np.longdouble(k), np.arange(2, dtype="g")
+            group.attrs["ref"], group.attrs["wide"] = file.ref, np.longdouble(k)
+            h5a.create(group.id, b"time", time, h5s.create(h5s.SCALAR))
+            h5d.create(group.id, b"time", time, h5s.create(h5s.SCALAR))
+            h5d.create(group.id, b"times", time, h5s.create_simple((2,)))
+    several = ("refs", "wides", "times")
+    for name in several if ragged else (*several, "ref", "wide", "time", "@ref", "@wide", "@time"):
+        with pytest.raises(UnsupportedFieldError, match=f"{name}' (is|has)"):
+            H5Dataset(path, {"x": "x", "f": Field(name, ragged=ragged)}, samples=Objects("g/*"))
+        if ragged:
+            with pytest.raises(UnsupportedFieldError, match=f"{name}' (is|has)"):
+                H5Dataset(path, {"f": Field("g/{}/" + name, names=["0", "1"], ragged=ragged)})
+
+
+def test_numbers_among_texts_are_refused(tmp_path):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        for k, value in enumerate(("text", 3, h5py.Empty("f4"))):
+            file[f"g/{k}/v"], file[f"g/{k}/x"] = value, np.arange(2)
+    for some in ("01", "10", "02", "20"):
+        with pytest.raises(H5StreamError, match=r"objects are to be alike|is empty|not a single"):
+            H5Dataset(path, {"x": "x", "v": "v"}, samples=Objects([f"g/{k}" for k in some]))
+
+
+# --- damage --------------------------------------------------------------------------------------------------------
+
+
+def spoil(path, *names):
+    """Spoil the headers of some objects."""
+    with h5py.File(path) as file:
+        places = [h5py.h5o.get_info(file[name].id).addr for name in names]
+    content = bytearray(path.read_bytes())
+    for place in places:
+        content[place : place + 4] = b"\xff\xfe\xfd\xfc"
+    path.write_bytes(content)
+
+
+WAYS = {
+    "objects": ("o/2", lambda path, missing: H5Dataset(path, ".", samples=Objects("o/*", missing=missing))),
+    "soft links": ("o/2", lambda path, missing: H5Dataset(path, ".", samples=Objects("soft/*", missing=missing))),
+    "names of objects": (
+        "o/2",
+        lambda path, missing: H5Dataset(path, ".", samples=Objects(["o/1", "o/2"], missing=missing)),
+    ),
+    "groups": ("d/2", lambda path, missing: H5Dataset(path, "x", samples=Objects("d/*", missing=missing))),
+    "names of groups": (
+        "d/2",
+        lambda path, missing: H5Dataset(path, "x", samples=Objects(["d/1", "d/2"], missing=missing)),
+    ),
+    "a field": ("d/2/x", lambda path, missing: H5Dataset(path, "x", samples=Objects("d/*", missing=missing))),
+    "a value": (
+        "d/2/v",
+        lambda path, missing: H5Dataset(path, {"x": "x", "v": "v"}, samples=Objects("d/*", missing=missing)),
+    ),
+    "what has an attribute": (
+        "d/2/x",
+        lambda path, missing: H5Dataset(path, {"v": "v", "a": "x@a"}, samples=Objects("d/*", missing=missing)),
+    ),
+    "a ragged field": (
+        "d/2/x",
+        lambda path, missing: H5Dataset(path, Field("x", ragged="list"), samples=Objects("d/*", missing=missing)),
+    ),
+    "arrays of their own shapes": (
+        "d/2/x",
+        lambda path, missing: H5Dataset(path, Field("x", ragged="arrays"), samples=Objects("d/*", missing=missing)),
+    ),
+    "rows": ("d/2", lambda path, _: H5Dataset(path, "x", samples=Rows(of="d/*"))),
+    "rows of names": ("d/2/x", lambda path, _: H5Dataset(path, "x", samples=Rows(of=["d/1", "d/2"]))),
+    "sequences": ("d/2", lambda path, _: H5Dataset(path, "x", samples=Sequences(2, of="d/*"))),
+    "what is named": ("o/2", lambda path, _: H5Dataset(path, {"x": Field("o/{}", names=["1", "2"], ragged="list")})),
+    "a field of a file": ("x", lambda path, missing: H5Dataset([path], "x", samples=Objects("files", missing=missing))),
+}
+
+
+@pytest.mark.parametrize("libver", ["earliest", "latest"])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_damaged_object_is_named_and_never_left_out(tmp_path, way, libver):
+    path, (damaged, opened) = tmp_path / "a.h5", WAYS[way]
+    with h5py.File(path, "w", libver=libver) as file:
+        file["x"] = np.arange(3)
+        for k in range(4):
+            file[f"o/{k}"], file[f"d/{k}/x"], file[f"d/{k}/v"] = np.full(3, k), np.arange(4) + 10 * k, k
+            file[f"d/{k}/x"].attrs["a"], file[f"soft/{k}"] = k, h5py.SoftLink(f"/o/{k}")
+    for missing in ("error", "skip"):
+        opened(path, missing)
+    spoil(path, damaged)
+    for missing in ("error", "skip", "fill"):
+        with pytest.raises(SourceError, match=rf"'({damaged}|{damaged.rpartition('/')[2]}|2)' is there, but libhdf5"):
+            opened(path, missing)
+
+
+def test_what_is_not_there_is_still_left_out(tmp_path):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        for k in range(3):
+            file[f"d/{k}/x"] = np.full(2, k)
+        file["d/3/x"], file["d/4"] = h5py.SoftLink("/nowhere"), h5py.SoftLink("/nowhere/at/all")
+        file["d/5"], file["d/6/x"] = h5py.ExternalLink("none.h5", "/x"), h5py.ExternalLink("none.h5", "/x")
+    found = H5Dataset(path, "x", samples=Objects("d/*", missing="skip"), allow_external=True)
+    assert found[:].tolist() == [[0, 0], [1, 1], [2, 2]]
+
+
+def test_a_value_behind_an_external_link_is_refused_unless_it_is_allowed(tmp_path):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file, h5py.File(tmp_path / "other.h5", "w") as other:
+        file["d/0/x"], file["d/0/v"], file["d/1/x"] = np.arange(2), 0, np.arange(2)
+        other["v"] = 5
+        file["d/1/v"] = h5py.ExternalLink("other.h5", "/v")
+    with pytest.raises(H5StreamError, match="external link"):
+        H5Dataset(path, {"x": "x", "v": "v"}, samples=Objects("d/*"))
+    opened = H5Dataset(path, {"x": "x", "v": "v"}, samples=Objects("d/*"), allow_external=True)
+    assert opened[:]["v"].tolist() == [0, 5]
+
+
+def test_addresses_beyond_what_fits_are_damage(tmp_path):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        for k in range(3):
+            file[f"o/{k}"] = np.arange(4) + k
+        place = file["o/1"].id.get_offset()
+    content = path.read_bytes()
+    for wrong in (1 << 63, (1 << 64) - 2, (1 << 63) - 1):
+        path.write_bytes(content.replace(place.to_bytes(8, "little"), wrong.to_bytes(8, "little")))
+        for opened in (
+            lambda: H5Dataset(path, ".", samples=Objects("o/*")),
+            lambda: H5Dataset(path, Field(".", ragged="list"), samples=Objects("o/*")),
+            lambda: H5Dataset(path, {"x": Field("o/{}", names=["0", "1"], ragged="list")}),
+        ):
+            with pytest.raises((SourceError, FieldLengthError), match=r"beyond|truncated"):
+                opened()[:]

@@ -1,0 +1,114 @@
+"""Each option of a field beside each kind of field and of samples: the values that it asks for, or words."""
+
+import io
+
+import h5py
+import numpy as np
+import pytest
+from PIL import Image
+
+from h5stream import Bounds, Boxes, Crop, Field, H5Dataset, H5StreamError, Objects, Rows, Sequences, Table
+
+COUNT = 6
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("pairs") / "a.h5"
+    with h5py.File(path, "w") as file:
+        matrix = file.create_group("sparse")
+        matrix.attrs["encoding-type"], matrix.attrs["shape"] = "csr_matrix", [COUNT, 2]
+        matrix["data"], matrix["indices"] = np.arange(COUNT) + 1.0, np.zeros(COUNT, "i4")
+        matrix["indptr"] = np.arange(COUNT + 1)
+        file["bounds"], file["flat"] = np.arange(COUNT + 1), np.arange(COUNT)
+        file["plain"], file["one"], file.attrs["own"] = np.arange(COUNT), 7, [7, 8]
+        values = file.create_dataset("values", (COUNT,), h5py.vlen_dtype("i4"))
+        images = file.create_dataset("images", (COUNT,), h5py.vlen_dtype("u1"))
+        for k in range(COUNT):
+            Image.fromarray(np.full((2, 2), k, "u1")).save(out := io.BytesIO(), "PNG")
+            values[k], images[k] = [k], np.frombuffer(out.getvalue(), "u1")
+            for name in ("x", "label"):
+                file[f"objects/{k}/{name}"] = np.full(3, k)
+            file[f"objects/{k}"].attrs["mark"] = k
+    return path
+
+
+KINDS = {
+    "plain": ({}, lambda batch: first_of(batch)),
+    "sparse": ({"ragged": "dense"}, lambda batch: (first_of(batch) - 1).astype(int)),
+    "values": ({"ragged": "packed"}, lambda batch: batch.values.numpy()),
+    "images": ({"decode": "png"}, lambda batch: first_of(batch)),
+    "flat": ({"rows": Bounds("bounds")}, lambda batch: batch.values.numpy()),
+}
+SAMPLES = {
+    "rows": (None, list(range(COUNT))),
+    "Sequences": (Sequences(1, stride=2), [0, 2, 4]),
+    "several": (Sequences(2), None),
+    "Table": (Table(row=[5, 0], other=[3, 2]), [5, 0]),
+    "Table of several": (Table(row=[4, 0], other=[3, 2], length=2), None),
+}
+OPTIONS = {
+    "steps": ([1], lambda rows: [row + 1 for row in rows]),
+    "at": ("other", lambda rows: [3, 2]),
+    "axis": (1, None),
+    "scale": (0.5, None),
+    "pad": (-1, None),
+    "columns": ([0], lambda rows: rows),  # of a sparse matrix
+    "members": (["a"], None),
+    "crop": (Crop(1), lambda rows: rows),
+    "pad_value": (3, None),
+    "length": ("plain", None),
+    "names": (["a"], None),
+}
+
+
+def first_of(batch):
+    return batch.reshape(len(batch), -1)[:, 0].numpy()
+
+
+@pytest.mark.parametrize("samples", SAMPLES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_kind_of_field_is_as_the_samples_say_or_refused(path, kind, samples):
+    given, (made, read) = SAMPLES[samples], KINDS[kind]
+    fields = {"kind": Field(kind, **made), "plain": "plain"}
+    if kind not in ("plain", "flat") and samples in ("Sequences", "several", "Table of several"):
+        with pytest.raises(H5StreamError, match="several rows"):
+            H5Dataset(path, fields, samples=given[0])
+        return
+    batch = H5Dataset(path, fields, samples=given[0])[:]
+    rows = first_of(batch["plain"]).tolist()
+    assert read(batch["kind"]).tolist() == rows == (given[1] or rows)
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize("samples", SAMPLES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_option_is_taken_or_refused_in_words(path, kind, samples, option):
+    (made, read), (value, expected) = KINDS[kind], OPTIONS[option]
+    try:
+        field = Field(kind, **{**made, option: value})
+        fields = {"kind": field} if option in ("steps", "at") else {"kind": field, "plain": "plain"}
+        batch = H5Dataset(path, fields, samples=SAMPLES[samples][0])[:]
+    except H5StreamError:
+        return
+    assert expected is not None
+    given = SAMPLES[samples][1]
+    if given is not None:
+        assert read(batch["kind"]).tolist() == [k for k in expected(given) if k < COUNT]
+
+
+@pytest.mark.parametrize("of", [Objects("objects/*"), Objects([f"objects/{k}" for k in range(COUNT)])], ids=str)
+@pytest.mark.parametrize("kind", ["x", "@mark"])
+@pytest.mark.parametrize("option", ["steps", "at", "axis", "scale", "pad", "members"])
+def test_whole_objects_take_no_places(path, of, kind, option):
+    with pytest.raises(H5StreamError):
+        H5Dataset(path, {"kind": Field(kind, **{option: OPTIONS[option][0]}), "label": "label"}, samples=of)
+
+
+@pytest.mark.parametrize("samples", [None, Rows(of=["objects/0"]), Sequences(2), Boxes((1,), at="grid")], ids=repr)
+@pytest.mark.parametrize("option", ["steps", "at", "axis", "scale", "pad", "columns", "members"])
+def test_what_is_there_once_takes_no_places(path, samples, option):
+    name = "@mark" if isinstance(samples, Rows) else "@own"
+    fields = {"x": "x" if isinstance(samples, Rows) else "plain", "once": Field(name, **{option: OPTIONS[option][0]})}
+    with pytest.raises(H5StreamError):
+        H5Dataset(path, fields, samples=samples)

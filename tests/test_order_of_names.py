@@ -1,0 +1,81 @@
+"""What a pattern matches comes in the order in which h5py lists it: labels that a loop over the file collected fit."""
+
+import fnmatch
+
+import h5py
+import numpy as np
+import pytest
+
+from h5stream import Boxes, Field, H5Dataset, H5StreamLoader, Objects, Rows, Sequences
+from h5stream.errors import StateError
+from h5stream.storage import whereabouts
+
+
+@pytest.fixture(params=[False, True], ids=["by letters", "as they were made"])
+def paths(request, tmp_path):
+    paths = [str(tmp_path / name) for name in ("b10.h5", "b2.h5")]
+    for number, path in enumerate(paths):
+        libver = ("earliest", "latest")[number]
+        with h5py.File(path, "w", libver=libver, track_order=request.param) as file:
+            for k in np.random.default_rng(number).permutation(40).tolist():
+                group = file.create_group(f"demo_{k}", track_order=request.param)
+                for name in ("x", "é", "x10", "x2"):
+                    group[name] = np.full((3, 2), 100 * number + k)
+                group["x"].attrs["name"] = group.attrs["name"] = group.name
+            file["demo_link"] = h5py.SoftLink("/demo_7")
+    return paths
+
+
+def listed(paths, pattern):
+    """Return the paths that a pattern matches, as loops over h5py's groups meet them."""
+    for path in paths:
+        with h5py.File(path) as file:
+            for name in file:
+                for inner in file[name] if "/" in pattern else [""]:
+                    if fnmatch.fnmatch(f"{name}/{inner}".strip("/"), pattern):
+                        yield (
+                            f"{path}/{name}/{inner}".rstrip("/"),
+                            file[f"{name}/{inner}" if inner else f"{name}/x"][0, 0],
+                        )
+
+
+@pytest.mark.parametrize("many", [2_000, 5], ids=["asked", "read"])
+@pytest.mark.parametrize("pattern", ["*", "demo_?", "*/x*"])
+def test_objects_come_as_h5py_lists_them(paths, pattern, many, monkeypatch):
+    monkeypatch.setattr(whereabouts, "MANY", many)
+    expected = [int(value) for _, value in listed(paths, pattern)]
+    field = "." if "/" in pattern else "x"
+    for _ in range(2):  # from the catalogue the second time
+        assert H5Dataset(paths, field, samples=Objects(pattern))[:][:, 0, 0].tolist() == expected
+    if "/" not in pattern:
+        groups = np.repeat(expected, 3).tolist()
+        assert H5Dataset(paths, field, samples=Rows(of=pattern))[:][:, 0].tolist() == groups
+        assert H5Dataset(paths, Field(field, ragged="list"), samples=Objects(pattern))[0].shape == (3, 2)
+        assert H5Dataset(paths, field, samples=Sequences(3, of=pattern))[:][:, 0, 0].tolist() == expected
+        boxes = H5Dataset(paths, field, samples=Boxes((3, 2), at="grid", of=pattern))
+        assert boxes[:][:, 0, 0].tolist() == expected
+
+
+def test_files_of_a_pattern_come_as_sorted_sorts_them(paths, tmp_path):
+    with h5py.File(paths[0], "a") as first, h5py.File(paths[1], "a") as second:
+        first["only"], second["only"] = [1], [2]
+    assert H5Dataset(str(tmp_path / "b*.h5"), "only")[:].tolist() == [1, 2]
+    assert H5Dataset(str(tmp_path / "b*.h5"), "only", samples=Objects("files"))[:].tolist() == [[1], [2]]
+
+
+def test_a_state_of_the_order_before_goes_on_between_epochs(paths):
+    def make():
+        return H5StreamLoader(paths[0], 7, samples=Rows(of="*"), fields="x", shuffle=True, seed=3)
+
+    def older(batches):
+        for _ in zip(range(batches), loader := make(), strict=False):
+            pass
+        state = loader.state_dict()
+        return {**state, "format": 3, "fingerprint": {**state["fingerprint"], "chunks": "as names were ordered then"}}
+
+    whole, later = make(), make()
+    list(whole)
+    later.load_state_dict(older(len(whole)))
+    assert [batch.tolist() for batch in later] == [batch.tolist() for batch in whole]
+    with pytest.raises(StateError, match="order of groups and objects was another"):
+        make().load_state_dict(older(3))

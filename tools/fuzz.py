@@ -1,0 +1,128 @@
+"""Draw cases of h5stream's oracle for a while: files, samples, fields and ways of reading, beside h5py and NumPy.
+
+    python -m tools.fuzz --minutes 120 --seed 1 --processes 2
+    python -m tools.fuzz --kind objects --minutes 10
+    python -m tools.fuzz --case 1234 --kind objects       # one again
+
+Each case is read in a process that may crash. What is neither right nor refused in words is made smaller, printed as a
+script of h5py and h5stream, and kept in a folder. Ends with status 1 if there was any; a table counts what was right
+and what was refused, for each kind of samples and each way of reading.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import itertools
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+
+from oracle.answers import right_answer  # type: ignore[import-not-found]
+from oracle.kinds import KINDS, case_of  # type: ignore[import-not-found]
+from oracle.shrink import script, shrink  # type: ignore[import-not-found]
+from oracle.workers import Worker  # type: ignore[import-not-found]
+
+FAILURES = ("wrong", "raw", "unmodelled")
+
+
+class Fuzzing:
+    """Seeds that are taken by several threads, each with a process; and what came of them."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.seeds: Iterator[int] = itertools.count(options.seed)
+        self.counts: collections.Counter[tuple[str, str, str]] = collections.Counter()
+        self.seen: collections.Counter[str] = collections.Counter()
+        self.began, self.lock = time.monotonic(), threading.Lock()
+        self.folder = Path(options.folder or tempfile.mkdtemp(prefix="h5stream-fuzz-"))
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def work(self) -> None:
+        """Run one case after the other, until the time is over."""
+        worker = Worker()
+        while time.monotonic() - self.began < 60 * self.options.minutes:
+            with self.lock:
+                seed = next(self.seeds)
+            self.one(worker, case_of(seed, self.options.kind))
+        worker.close()
+
+    def one(self, worker: Worker, case: dict[str, Any]) -> None:
+        """Run a case, count how it went, and keep what failed."""
+        results = worker.run(case)
+        if any("signal" in result["said"] for result in results):
+            results = worker.run(case)  # a new process: the first case may compile
+        for result in results:
+            with self.lock:
+                self.counts[case["kind"], result["form"], result["status"]] += 1
+            if result["status"] in FAILURES and not any(one in result["said"] for one in self.options.ignore):
+                self.keep(worker, case, result)
+
+    def keep(self, worker: Worker, case: dict[str, Any], result: dict[str, Any]) -> None:
+        """Make a failing case smaller, print it, and write it to the folder; of a class the first two."""
+        group = f"{case['kind']} {result['status']} {''.join(c for c in result['said'][:60] if not c.isdigit())}"
+        self.seen[group] += 1
+        seconds = time.monotonic() - self.began
+        print(
+            f"seed {case['seed']} after {seconds:.0f} s, {case['kind']}, {result['form']}: {result['status']}, "
+            f"{result['said'][:300]}",
+            flush=True,
+        )
+        form = next((one for one in case["forms"] if one["form"] == result["form"]), case["forms"][0])
+        if self.seen[group] > 2 or result["status"] == "unmodelled":
+            return
+        small = shrink(case, form, result["status"], worker.run)
+        last = worker.run(small)[0]
+        told = script(small, last, right_answer(small, last))
+        path = self.folder / f"{case['kind']}-{case['seed']}-{result['form']}.py"
+        path.write_text(told)
+        print(f"{told}\n# kept as {path}", flush=True)
+
+    def table(self) -> str:
+        """Return the counts: right and refused, for each kind and form, and the rest below."""
+        forms = sorted({form for _, form, _ in self.counts})
+        kinds = sorted({kind for kind, _, _ in self.counts})
+        lines = [f"{'right / refused':<14}" + "".join(f"{kind:>15}" for kind in kinds)]
+        for form in forms:
+            cells = [f"{self.counts[kind, form, 'right']} / {self.counts[kind, form, 'refused']}" for kind in kinds]
+            lines.append(f"{form:<14}" + "".join(f"{cell:>15}" for cell in cells))
+        rest: collections.Counter[str] = collections.Counter()
+        for (_, _, status), count in self.counts.items():
+            rest[status] += count
+        return "\n".join([*lines, ", ".join(f"{count:,} {status}" for status, count in sorted(rest.items()))])
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Fuzz as the arguments say; return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--seed", type=int, default=int(time.time()), help="the first; by default the time")
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--kind", choices=sorted(KINDS), help="draw cases of this kind alone")
+    parser.add_argument("--case", type=int, help="run the case of this seed, and no other")
+    parser.add_argument("--folder", help="where failing cases are kept; by default a new one")
+    parser.add_argument("--ignore", action="append", default=[], help="failures whose words hold this are counted only")
+    options = parser.parse_args(arguments)
+    fuzzing = Fuzzing(options)
+    if options.case is not None:
+        worker = Worker()
+        fuzzing.one(worker, case_of(options.case, options.kind))
+        worker.close()
+    else:
+        threads = [threading.Thread(target=fuzzing.work) for _ in range(options.processes)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    print(fuzzing.table())
+    return int(any(status in FAILURES for _, _, status in fuzzing.counts))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
