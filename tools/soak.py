@@ -187,7 +187,7 @@ def _sequences(file: h5py.File, rng: random.Random) -> Kind:
     of: Any = rng.choice([Bounds("bounds"), Lengths("lengths"), Ids("ids"), Ends("ends"), "group*"])
     if of == "group*":
         for k, rows_of in enumerate(np.split(x, edges[1:-1])):
-            stored(file, f"group{k}/x", rows_of, rng)
+            stored(file, f"group{k:02}/x", rows_of, rng)
     else:
         stored(file, "x", x, rng)
         file["bounds"], file["lengths"] = edges, np.array(lengths)
