@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
+import itertools
+import json
 import os
+import re
+import signal
+import subprocess
 import sys
 
+import forking
 import pytest
 
 READING = {
@@ -41,6 +48,130 @@ def test_a_file_that_cannot_be_read_is_named(command, bad_file, h5stream):
         assert "1 fail" in ended.out
     else:
         assert_is_one_clear_line(ended, words)
+
+
+def test_a_typing_error_in_a_path_is_told_before_torch_is_imported(here):
+    commands = [[word.format("gone*.h5") for word in words] for words in READING.values()]
+    commands += [["statistics", "gone.h5"], ["inspect", "gone.h5", "--samples", "Rows()"]]
+    program = f"""
+import sys
+from h5stream.cli.app import main
+for words in {commands!r}:
+    sys.argv = ["h5stream", *words]
+    try:
+        main()
+    except SystemExit as ended:
+        assert ended.code == 2, words
+    assert "torch" not in sys.modules, words
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("error: no ") == len(commands)
+
+
+@pytest.mark.parametrize("command", READING)
+def test_a_file_that_may_not_be_read_is_one_line(command, here, h5stream, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: path != "a1.h5")
+    ended = h5stream(*(word.format("a1.h5") for word in READING[command]))
+    assert_is_one_clear_line(ended, "no permission to read 'a1.h5': ")
+
+
+def test_the_loader_says_without_libhdf5s_words_that_a_file_may_not_be_read(here):
+    here.chmod(0o755)
+    os.chmod("a1.h5", 0)
+    program = """
+import os, sys
+from h5stream import H5StreamLoader
+if os.geteuid() == 0:
+    os.setuid(65534)
+try:
+    H5StreamLoader("a1.h5")
+except OSError as error:
+    print(error)
+"""
+    ended = forking.run(program)
+    assert re.fullmatch("no permission to read 'a1.h5': .*\n", ended.stdout), ended.stderr
+    assert "errno" not in ended.stdout
+
+
+@pytest.mark.parametrize("name", ["SIGHUP", "SIGTERM"])
+def test_a_command_that_is_ended_by_a_signal_leaves_no_temporary_file(name, here):
+    program = f"""
+import os, signal
+from h5stream.baseline import sample_file
+from h5stream.cli.app import main
+def write(path, rows, progress):
+    path.write_bytes(b"some")
+    print(path, flush=True)
+    os.kill(os.getpid(), signal.{name})
+    return path
+sample_file.write_sample_file = write
+main()
+"""
+    ended = forking.run(program, "bench", environment={"TMPDIR": str(here)})
+    assert ended.returncode == 128 + getattr(signal, name)
+    assert ended.stdout.startswith(f"{here}/h5stream-bench-")
+    assert sorted(os.listdir(here)) == ["a1.h5", "a2.h5"]
+
+
+def interrupted_in(monkeypatch, name, call):
+    """Let Ctrl-C come in the so-manieth call of a function."""
+    module, function = name.rsplit(".", 1)
+    real, calls = getattr(importlib.import_module(module), function), itertools.count(1)
+
+    def interrupted(*given, **options):
+        if next(calls) == call:
+            raise KeyboardInterrupt
+        return real(*given, **options)
+
+    monkeypatch.setattr(name, interrupted)
+
+
+TUNE = ["tune", "a1.h5", "--seconds", "0.05", "--batch-size", "100"]
+DIAGNOSE = ["diagnose", "a1.h5", "--step-ms", "1", "--seconds", "0.1", "--batch-size", "100"]
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+@pytest.mark.parametrize(
+    ("words", "where", "call", "said"),
+    [
+        (TUNE, "h5stream.advice.tune.time_loop", 1, "nothing was measured"),
+        (TUNE, "h5stream.advice.tune.time_loop", 5, "these are the 3 runs until then"),
+        (DIAGNOSE, "h5stream.advice.diagnose.time_loop", 1, "nothing was measured"),
+        (DIAGNOSE, "h5stream.advice.diagnose.time_loop", 2, "step alone: "),
+    ],
+)
+def test_ctrl_c_prints_what_was_measured(words, where, call, said, as_json, here, h5stream, monkeypatch):
+    interrupted_in(monkeypatch, where, call)
+    ended = h5stream(*words, *["--json"] * as_json)
+    assert ended.status == 130
+    if as_json:
+        found = json.loads(ended.out)
+        assert found["interrupted"] is True
+        assert bool(found.get("measured") or found.get("attempts")) == (call > 1)
+    else:
+        assert "Interrupted" in ended.out
+        assert said in " ".join(ended.out.split())
+
+
+@pytest.mark.parametrize("words", [["bench", "--batch-size", "16", "--seconds", "0.1"], TUNE[:1] + TUNE[2:]])
+def test_samples_that_are_no_rows_are_measured_too(words, here, h5stream):
+    kind = "Sequences(4)"
+    ended = h5stream(words[0], "a1.h5", *words[1:], "--samples", kind, "--json")
+    assert ended.status == 0, ended.text
+    found = json.loads(ended.out)
+    if words[0] == "bench":
+        assert found["rows"] == 4000 - 3
+        assert found["results"][0]["rows"] > 0
+        assert f"    samples={kind}," in found["lines"]
+    else:
+        assert found["best"]["rows_per_s"] > 0
+
+
+def test_bench_prints_python_that_runs(here, h5stream):
+    found = json.loads(h5stream("bench", "a?.h5", "--seconds", "0.1", "--workers", "0", "--json").out)
+    assert '    fields=["x", "y"],' in found["lines"]
+    exec("\n".join(found["lines"]), {})
 
 
 WRITING = {
