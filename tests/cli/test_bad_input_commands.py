@@ -23,6 +23,7 @@ READING = {
     "diagnose": ["diagnose", "{}", "--step-ms", "1"],
     "tune": ["tune", "{}"],
     "suggest": ["suggest", "{}"],
+    "warm": ["warm", "{}"],
     "repack": ["repack", "{}", "out.h5"],
     "stage": ["stage", "{}", "--to", "staged", "--repack"],
 }
@@ -168,6 +169,23 @@ def test_samples_that_are_no_rows_are_measured_too(words, here, h5stream):
         assert found["best"]["rows_per_s"] > 0
 
 
+@pytest.mark.slow
+def test_warm_compiles_what_a_loader_then_finds(here):
+    """In folders of their own: what was compiled for one file is all that another of its kind needs."""
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(here / "kernels"), "XDG_CACHE_HOME": str(here / "cache")}
+
+    def run(*words):
+        done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=True, env=environment)
+        return done.stdout, sorted((here / "kernels").rglob("*.nbc"))
+
+    said, compiled = run("-m", "h5stream", "warm")
+    assert re.match(r"The kernels are ready after [\d.]+ s; kept in ", said)
+    assert str(here / "kernels") in said.replace("\n", "")
+    program = "from h5stream import H5StreamLoader as L; next(iter(L('a1.h5', 64, shuffle=True)))"
+    assert compiled
+    assert run("-c", program) == ("", compiled)
+
+
 def test_bench_prints_python_that_runs(here, h5stream):
     found = json.loads(h5stream("bench", "a?.h5", "--seconds", "0.1", "--workers", "0", "--json").out)
     assert '    fields=["x", "y"],' in found["lines"]
@@ -242,6 +260,7 @@ def test_stage_verify_of_a_folder_without_copies_fails(here, h5stream):
         (["diagnose", "a1.h5"], "--step-ms"),
         (["repack", "a*.h5", "b.h5"], "stage FILES --to DIR --repack"),
         (["suggest", "--fields", "x"], "name a file as well"),
+        (["warm", "--samples", "Rows()"], "name a file as well"),
         (["suggest", "--gpu-memory", "big"], "--gpu-memory"),
         (["nothing"], "No such command"),
         (["bench", "a1.h5", "--window", "wide"], "window"),
