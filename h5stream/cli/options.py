@@ -27,7 +27,7 @@ def size(text: str | int) -> int:
         return as_bytes(text, name="SIZE")
     except OptionError:
         raise typer.BadParameter(
-            f"takes bytes, as a number or with a unit such as 512MB or 4GiB, not {str(text)!r}"
+            f"takes bytes, as a number or with a unit such as 512MiB or 4GiB, not {str(text)!r}"
         ) from None
 
 

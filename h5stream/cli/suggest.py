@@ -134,7 +134,9 @@ def suggest_command(
     gpu: Annotated[str | None, typer.Option("--gpu", help="The GPU's name, as the driver or you write it.")] = None,
     gpu_memory: Annotated[
         float | None,
-        typer.Option("--gpu-memory", parser=_gib, metavar=SIZE, help="The GPU's memory, such as 24GB: 24 GiB."),
+        typer.Option(
+            "--gpu-memory", parser=_gib, metavar=SIZE, help="The GPU's memory, such as 24GiB; 24GB is the same here."
+        ),
     ] = None,
     row_bytes: Annotated[
         int | None,
@@ -173,7 +175,7 @@ def suggest_command(
     ] = "half",
     as_json: AsJson = False,
 ) -> None:
-    """Suggest batch size, workers, prefetch and more, with the arithmetic. Nothing is applied."""
+    """Suggest batch size, reader threads, memory and more, with the arithmetic. Nothing is applied."""
     data = _data_of(files or [], fields, samples, row_bytes, rows, chunk_bytes)
     from h5stream import allowance
     from h5stream.training.accumulation import accumulation_for
@@ -231,13 +233,6 @@ def _host_memory(
     from h5stream.advice.host_memory import dataloader_memory, loader_memory
 
     return {
-        "dataloader_memory": dataloader_memory(
-            row_bytes=row_bytes,
-            batch_size=setting.batch_size,
-            workers=setting.workers,
-            prefetch_factor=setting.prefetch_factor,
-            available_bytes=available_bytes,
-        ),
         "loader_memory": loader_memory(
             row_bytes=row_bytes,
             batch_size=setting.batch_size,
@@ -246,5 +241,12 @@ def _host_memory(
             block_rows=data.block_rows,
             rows=data.rows,
             memory_budget=memory_budget,
+        ),
+        "dataloader_memory": dataloader_memory(
+            row_bytes=row_bytes,
+            batch_size=setting.batch_size,
+            workers=setting.workers,
+            prefetch_factor=setting.prefetch_factor,
+            available_bytes=available_bytes,
         ),
     }

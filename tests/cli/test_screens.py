@@ -279,7 +279,7 @@ def test_ctrl_c_prints_what_was_measured_until_then(here):
         said = []
         for line in child.stdout:
             said.append(line)
-            if line.startswith("kept"):  # Ours is done; the naive loader is at work for minutes.
+            if line.startswith("kept "):  # Ours is done; the naive loader is at work for minutes.
                 child.send_signal(signal.SIGINT)
         assert child.wait() == 130
         assert "Traceback" not in child.stderr.read()
