@@ -232,8 +232,10 @@ class _Bench:
         """Measure the loader as it comes, from its second epoch on; nothing where rows do not stay in memory."""
         for name in ("kept, first epoch", "kept"):
             measured = self._epoch(loader, name)
-            found = loader.stats()
-        if not measured.stopped and found.memory_bytes and not found.decoded_bytes + found.h5py_bytes:
+            if measured.stopped:
+                return
+        found = loader.stats()
+        if found.memory_bytes and not found.decoded_bytes + found.h5py_bytes:
             self._report.ours.append(measured)
             self._print(measured)
 

@@ -12,9 +12,11 @@ import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import forking
 import pytest
+from inner import rivals_are_forks
 
 READING = {
     "inspect": ["inspect", "{}"],
@@ -184,6 +186,19 @@ def test_warm_compiles_what_a_loader_then_finds(here):
     program = "from h5stream import H5StreamLoader as L; next(iter(L('a1.h5', 64, shuffle=True)))"
     assert compiled
     assert run("-c", program) == ("", compiled)
+
+
+def test_bench_has_the_words_of_the_readmes_table(here, h5stream, monkeypatch):
+    rivals_are_forks(monkeypatch)
+    out = h5stream("bench", "a1.h5", "--seconds", "60", "--workers", "0").out
+    names = ["h5stream, first epoch", "h5stream", "kept", "naive"]
+    assert re.findall(rf"^({'|'.join(names)})  ", out, flags=re.M) == names
+    assert re.findall(rf"^({'|'.join(names)}): ", out, flags=re.M) == names
+    assert re.search(
+        r"^x naive: h5stream, first epoch [\d,.e+]+, h5stream [\d,.e+]+, kept [\d,.e+]+\.", out, flags=re.M
+    )
+    table = (Path(__file__).parents[2] / "README.md").read_text()
+    assert "| file | h5stream, rows/s | kept, rows/s | x naive |" in table
 
 
 def test_bench_prints_python_that_runs(here, h5stream):
