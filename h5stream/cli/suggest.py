@@ -178,9 +178,7 @@ def suggest_command(
     """Suggest batch size, reader threads, memory and more, with the arithmetic. Nothing is applied."""
     data = _data_of(files or [], fields, samples, row_bytes, rows, chunk_bytes)
     from h5stream import allowance
-    from h5stream.training.accumulation import accumulation_for
     from h5stream.training.gpu_memory import gpu_memory as gpu_memory_of
-    from h5stream.training.learning_rate import learning_rate_for
     from h5stream.training.order_of_knobs import what_to_try_first
     from h5stream.training.presets import Setting, preset_for, validation_batch
 
@@ -210,14 +208,7 @@ def suggest_command(
             activation_bytes_per_row=activation_bytes,
             row_bytes=data.row_bytes or 0,
         )
-    if target_batch is not None:
-        found["accumulation"] = accumulation_for(target_batch, setting.batch_size, rows=data.rows)
-    if lr is not None:
-        if lr_batch is None:
-            raise OptionError("--lr needs --lr-batch: the batch that the rate was tuned for")
-        found["learning_rate"] = learning_rate_for(
-            target_batch or setting.batch_size, old_batch_size=lr_batch, old_lr=lr, optimizer=optimizer, rows=data.rows
-        )
+    found |= _optimizer_steps(setting.batch_size, target_batch, lr, lr_batch, optimizer, data.rows)
     found["what_to_try_first"] = what_to_try_first(
         here, precision=precision, waiting_share=waiting, preset=preset, cpus=cpus
     )
@@ -225,6 +216,29 @@ def suggest_command(
         typer.echo(json.dumps({name: value.to_dict() for name, value in found.items()}, indent=2))
     else:
         _print_all(safe_console(), found, batch_size)
+
+
+def _optimizer_steps(
+    batch_size: int,
+    target_batch: int | None,
+    lr: float | None,
+    lr_batch: int | None,
+    optimizer: str,
+    rows: int | None,
+) -> dict[str, Suggestion]:
+    from h5stream.training.accumulation import accumulation_for
+    from h5stream.training.learning_rate import learning_rate_for
+
+    found = {}
+    if target_batch is not None:
+        found["accumulation"] = accumulation_for(target_batch, batch_size, rows=rows)
+    if lr is not None:
+        if lr_batch is None:
+            raise OptionError("--lr needs --lr-batch: the batch that the rate was tuned for")
+        found["learning_rate"] = learning_rate_for(
+            target_batch or batch_size, old_batch_size=lr_batch, old_lr=lr, optimizer=optimizer, rows=rows
+        )
+    return found
 
 
 def _host_memory(

@@ -92,18 +92,27 @@ def tune_command(
     else:
         _print(safe_console(), tuning)
     if out is not None:
-        from h5stream.profiles import write_profile
-
-        write_profile(tuning.profile, out)
-        more = [f"samples={samples}"] * bool(samples) + [f"fields=({fields})"] * is_python(fields)
-        given = ", ".join([repr(str(out)), *([] if len(paths) == 1 else [repr(paths)]), *more])
-        line(errors, f"profile: {out}")
-        line(errors, f"use it:  loader = H5StreamLoader.from_profile({given})  # shuffle=True is in it")
+        _write(errors, tuning, out, files if len(paths) > 1 else None, fields, samples)
     if plot is not None:
         from h5stream.advice.tune_plot import save_tune_plot
 
         save_tune_plot(tuning, plot)
         line(errors, f"plot: {plot}")
+
+
+def _write(console: Console, tuning: Tuning, out: Path, files: list[str] | None, fields: str, samples: str) -> None:
+    """Write the profile, and print how it is used, with what a profile does not hold."""
+    from h5stream.profiles import write_profile
+
+    write_profile(tuning.profile, out)
+    more = (
+        [repr(files)] * bool(files)
+        + [f"samples={samples}"] * bool(samples)
+        + [f"fields=({fields})"] * is_python(fields)
+    )
+    given = ", ".join([repr(str(out)), *more])
+    line(console, f"profile: {out}")
+    line(console, f"use it:  loader = H5StreamLoader.from_profile({given})  # shuffle=True is in it")
 
 
 def _said(attempt: Attempt) -> str:

@@ -171,6 +171,18 @@ def test_samples_that_are_no_rows_are_measured_too(words, here, h5stream):
         assert found["best"]["rows_per_s"] > 0
 
 
+def test_tune_says_what_its_profile_does_not_hold(here, h5stream):
+    words = ["--samples", "Sequences(4)", "--fields", "Field('x'), 'y'", "--out", "t.toml"]
+    said = h5stream("tune", "a?.h5", *TUNE[2:], *words).err
+    (made,) = re.findall("loader = (H5StreamLoader.from_profile.*[)])  #", said)
+    assert "['a?.h5'], samples=Sequences(4), fields=(Field('x'), 'y')" in made
+    names = {
+        name: getattr(importlib.import_module("h5stream"), name) for name in ("H5StreamLoader", "Sequences", "Field")
+    }
+    with eval(made, names) as loader:
+        assert [*next(iter(loader))[0].shape[1:]] == [4, 16]
+
+
 @pytest.mark.slow
 def test_warm_compiles_what_a_loader_then_finds(here):
     """In folders of their own: what was compiled for one file is all that another of its kind needs."""
