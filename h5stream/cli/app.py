@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import sys
 import textwrap
-import threading
-from collections.abc import Callable, Iterator
-from typing import Any, TextIO
+from collections.abc import Callable
+from typing import Any
 
 import typer
 from rich.console import Console
@@ -111,14 +108,12 @@ _UsageError: Any = next(base for base in typer.BadParameter.__mro__ if base.__na
 def main() -> None:
     """Run the command line: any error that a user can cause is one line, and the exit status is not 0.
 
-    2 stands for an error, 1 for bad news of `doctor`, `bench` and `stage --verify`, 130 for Ctrl-C, 129 and 143 for a
-    closed terminal and SIGTERM.
+    2 stands for an error, 1 for bad news of `doctor`, `bench` and `stage --verify`, 130 for Ctrl-C.
     """
     never_unprintable()
     try:
-        with _cleaning_up():
-            status = app(prog_name="h5stream", standalone_mode=False)
-            sys.stdout.flush()  # Here, where a closed pipe is still a case that is looked after.
+        status = app(prog_name="h5stream", standalone_mode=False)
+        sys.stdout.flush()  # Here, where a closed pipe is still a case that is looked after.
     except BrokenPipeError:
         _leave_pipe()
     except (H5StreamError, OSError) as error:
@@ -145,33 +140,7 @@ def _where_help_is(error: Exception) -> str:
     return f" (see {context.command_path} -h)" if context is not None else ""
 
 
-@contextlib.contextmanager
-def _cleaning_up() -> Iterator[None]:
-    """Let a closed terminal and SIGTERM end a command as an error does, so that temporary files go with it."""
-    before = {}
-    if threading.current_thread() is threading.main_thread():  # elsewhere signals cannot be asked for
-        for number in (signal.SIGHUP, signal.SIGTERM):
-            if signal.getsignal(number) == signal.SIG_DFL:  # not below `nohup`
-                before[number] = signal.signal(number, _end)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _end(number: int, frame: object) -> None:
-    if number == signal.SIGHUP:  # what is printed to a terminal that is gone would be another error
-        _say_no_more(sys.stdout, sys.stderr)
-    sys.exit(128 + number)
-
-
 def _leave_pipe() -> None:
     """End quietly, as other programs do when `head` has read enough; the interpreter flushes once more."""
-    _say_no_more(sys.stdout)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(1)
-
-
-def _say_no_more(*streams: TextIO) -> None:
-    for stream in streams:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import tempfile
 import time
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from h5stream.cli.options import AsJson, Fields, Samples, field_names, files_of, sample_kind
 from h5stream.cli.showing import prose, safe_console
+from h5stream.cli.temporary import temporary_folder
 from h5stream.errors import OptionError
 
 _ROWS = 4096
@@ -41,7 +40,7 @@ def warm_command(
         raise OptionError("--fields and --samples say what a batch of FILE is; name a file as well")
     began_s = time.perf_counter()
     errors = safe_console(stderr=True)
-    with errors.status("compiling kernels (once)"), tempfile.TemporaryDirectory(prefix="h5stream-warm-") as folder:
+    with errors.status("compiling kernels (once)"), temporary_folder("h5stream-warm-") as folder:
         from h5stream.advice.doctor import numba_cache_folders
         from h5stream.advice.machine_checks import check_numba_cache
         from h5stream.baseline.sample_file import write_sample_file
@@ -51,7 +50,7 @@ def warm_command(
         if paths:
             _read_batch(paths, field_names(fields), sample_kind(samples))
         else:
-            _read_batch([str(write_sample_file(Path(folder) / "sample.h5", _ROWS))], None, None)
+            _read_batch([str(write_sample_file(folder / "sample.h5", _ROWS))], None, None)
         kept = check_numba_cache(numba_cache_folders())
     seconds = time.perf_counter() - began_s
     where = kept.found if kept.status == "pass" else ""
