@@ -62,7 +62,7 @@ class H5StreamLoader:
         Called with the thread's number in each reader thread before it reads; with `sample_workers`, with the
         process's number in each of those instead.
     generator : torch.Generator, optional
-        The seed is drawn from it once, unless `seed` is given, which many ranks need: each would draw its own.
+        The seed is drawn from it, unless `seed` is given, which several ranks need: each would draw its own.
     prefetch_factor : int, optional
         Batches that are held ready on `device`, or that each of `sample_workers` has at a time. Has no effect on the
         host otherwise, where a window is read ahead.
@@ -88,9 +88,10 @@ class H5StreamLoader:
         What a sample is, where it is not a row: a sequence of rows that stays inside a group, a file or an episode, or
         a row of any of many groups.
     seed : int, optional
-        Of the shuffle; default 0, so that all ranks agree and runs repeat. Loaders over two files do *not* give the
-        same order for the same seed where rows, chunks or windows differ: never zip them; ``Field(..., file=)`` makes
-        them fields of one loader.
+        Of the shuffle and all else that is drawn. By default drawn once, from `generator` or torch's default generator,
+        so that ``torch.manual_seed`` repeats a run; with several ranks it is 0. Loaders over two files do *not* give
+        the same order for the same seed where rows, chunks or windows differ: never zip them; ``Field(..., file=)``
+        makes them fields of one loader.
     window : int, "auto" or "all"
         Rows that are shuffled with one another. ``"auto"`` is the most of 4 batches, 1,024 blocks and 256 MiB, of which
         two fit 2 GiB, whatever `memory_budget` is; where it is too small for them, windows are smaller and the log says
@@ -246,6 +247,7 @@ class H5StreamLoader:
     ) -> None:
         asked = Settings.of(locals())
         settings, followed = recognised(asked.opened())
+        settings = settings.with_seed()
         self.dataset, self._give_back = settings.staged(self)
         layout = settings.seeded(self.dataset.layout)
         blocks = self.dataset.blocks_for(settings.shuffle)
@@ -291,7 +293,7 @@ class H5StreamLoader:
 
         An iterator that is under way stays behind, and so does what a state brought back within an epoch.
         """
-        return remade, (type(self), self._settings.travelling(self.seed), self._cursor.next_epoch)
+        return remade, (type(self), self._settings.travelling(self._cursor.seed_of_copies), self._cursor.next_epoch)
 
     def __len__(self) -> int:
         """Batches of an epoch; the same on every rank."""
@@ -299,7 +301,7 @@ class H5StreamLoader:
 
     @property
     def seed(self) -> int:
-        """The seed of the shuffle."""
+        """The seed of the shuffle, and of all else that is drawn."""
         return self._cursor.seed
 
     @property

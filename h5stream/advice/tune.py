@@ -347,6 +347,7 @@ class Bench:
             self.source,
             self.batch_size,
             shuffle=True,
+            seed=0,
             num_workers=threads or None,
             fields=self.fields,
             window=window,

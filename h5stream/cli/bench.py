@@ -157,7 +157,7 @@ class _Bench:
             batch_size = batch_rows(layout.rows, layout.row_nbytes)
         with self._errors.status("compiling kernels (once)"):
             warm_up()
-        with H5StreamLoader(paths, batch_size, True, **options) as loader:
+        with H5StreamLoader(paths, batch_size, True, seed=0, **options) as loader:
             self._note_facts(paths, loader)
             self._ours(loader)
             self._naive(paths, loader, batch_size, workers)
