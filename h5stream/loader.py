@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from torch.utils.data import Dataset
 from h5stream import sharing
 from h5stream.arguments import RENAMED, with_new_names
 from h5stream.cursor import Cursor
+from h5stream.dropped import Living
 from h5stream.engine.counters import RunCounters
 from h5stream.engine.footprint import Footprint
 from h5stream.engine.statistics import LoaderStatistics
@@ -263,7 +263,7 @@ class H5StreamLoader:
         )
         engine = engine_for(settings, layout, footprint, route, self._cursor)
         self._iterations = Iterations(engine, route, self._cursor, footprint)
-        self._iterators: weakref.WeakSet[LoaderIterator] = weakref.WeakSet()
+        self._iterators: Living[LoaderIterator] = Living()
         self._counters: RunCounters | None = None
         self._settings, self.batch_size = settings, settings.batch_rows
         vars(self).update({name: getattr(settings, name) for name in _AS_GIVEN})
@@ -396,7 +396,7 @@ class H5StreamLoader:
     def __iter__(self) -> LoaderIterator:
         """Start an epoch; any number of iterators may be in use at once."""
         if self._iterations.renew_after_fork():
-            self._iterators = weakref.WeakSet()
+            self._iterators = Living()
         if self._sharing is not None:
             self._sharing.make_room(self, self.window_size.needed_nbytes, self.memory_budget)
         iterator = self._iterations.begin(self)
@@ -483,7 +483,7 @@ class H5StreamLoader:
 
     def close(self) -> None:
         """End all iterators and their threads, and let go of the slots and files."""
-        for iterator in list(self._iterators):
+        for iterator in self._iterators:
             iterator.close()
         self._iterations.close()
         self._give_back()

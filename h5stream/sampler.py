@@ -94,15 +94,13 @@ class ChunkBatchSampler(Sampler[list[int]]):
         window_rows, first_rows = size_order(shape, batch_size=batch_size, window=window, shuffle=scattered)
         self._chose_window = shuffle and window != "auto"
         self._seed_is_drawn = seed is None
-        if seed is None:
-            seed = int(drawn_seed()) if shuffle and self._is_alone(world_size) else 0
         self._settings = OrderSettings(
             batch_size=batch_size,
             window_rows=window_rows,
             first_window_rows=first_rows,
             shuffle=shuffle,
             drop_last=drop_last,
-            seed=seed,
+            seed=self._drawn_seed(shuffle, world_size) if seed is None else seed,
             rank=rank,
             world_size=world_size,
         )
@@ -127,6 +125,9 @@ class ChunkBatchSampler(Sampler[list[int]]):
         drawn = self.dataset.drawn_blocks(self._settings.shuffle, seed=0, epoch=epoch)
         blocks = self._blocks if drawn is None else replace(drawn, rows=None)
         return EpochOrder(blocks, replace(self._ours, epoch=epoch))
+
+    def _drawn_seed(self, shuffle: bool, world_size: int) -> int:
+        return int(drawn_seed()) if shuffle and self._is_alone(world_size) else 0
 
     @staticmethod
     def _is_alone(world_size: int) -> bool:

@@ -1,4 +1,4 @@
-"""Which seed a loader has that was given none: one of torch's generator, as a DataLoader's, and 0 with several ranks."""
+"""Which seed a loader has that was given none: one of torch's generator, as a DataLoader's; with several ranks 0."""
 
 from __future__ import annotations
 
@@ -168,9 +168,9 @@ def test_copies_have_the_seed_of_their_loader(path, how):
 
 
 def test_an_isolated_process_draws_none_of_its_own(path):
-    with made(path, "a function for samples", shuffle=True, isolation="process") as isolated:
-        with made(path, "a function for samples", shuffle=True, seed=isolated.seed) as ours:
-            assert epoch(isolated) == epoch(ours)
+    options = {"how": "a function for samples", "shuffle": True}
+    with made(path, **options, isolation="process") as one, made(path, **options, seed=one.seed) as other:
+        assert epoch(one) == epoch(other)
 
 
 def test_a_batch_sampler_draws_and_goes_on_as_a_loader_does(path):
