@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -265,7 +266,7 @@ class H5StreamLoader:
         self._iterations = Iterations(engine, route, self._cursor, footprint)
         self._iterators: Living[LoaderIterator] = Living()
         self._counters: RunCounters | None = None
-        self._settings, self.batch_size = settings, settings.batch_rows
+        self._settings, self.batch_size, self._unnamed = settings, settings.batch_rows, asked.names_fields(layout)
         vars(self).update({name: getattr(settings, name) for name in _AS_GIVEN})
         self.num_workers, self.memory_budget = footprint.threads, footprint.memory_budget
         self.device = None if backend is None else backend.device
@@ -399,6 +400,8 @@ class H5StreamLoader:
             self._iterators = Living()
         if self._sharing is not None:
             self._sharing.make_room(self, self.window_size.needed_nbytes, self.memory_budget)
+        if self._unnamed:
+            _say_names_of_fields(self._unnamed)
         iterator = self._iterations.begin(self)
         self._counters = iterator.counters
         self._iterators.add(iterator)
@@ -499,6 +502,21 @@ class H5StreamLoader:
         return (
             f"H5StreamLoader({self.dataset!r}, batch_size={self.batch_size}, shuffle={self.shuffle}, "
             f"window_rows={self.window_size.window_rows:,}, num_workers={self.num_workers})"
+        )
+
+
+_log = logging.getLogger("h5stream.fields")
+
+
+_said: list[str] = []
+
+
+def _say_names_of_fields(names: str) -> None:
+    """Say, once per process, what a batch without ``fields=`` is: ``for x, y in loader`` would give the names."""
+    if not _said:
+        _said.append(names)
+        _log.warning(
+            "without fields= a batch is a dict by name; to unpack it, as in `for x, y in loader`: fields=%s", names
         )
 
 

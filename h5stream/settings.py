@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import math
 import operator
 import os
@@ -299,6 +300,12 @@ class Settings:
             budget = check_budget(default_budget(total))
             return budget, max(budget, total // 2)
         return (budget := check_budget(self.memory_budget)), budget
+
+    def names_fields(self, layout: SampleLayout) -> str:
+        """Return the fields to name, as code, where files were given and no fields; nothing where there is but one."""
+        given = self.dataset if isinstance(self.dataset, list | tuple) else [self.dataset]
+        named = self.fields is not None or any(isinstance(one, torch.utils.data.Dataset) for one in given)
+        return "" if named or len(layout.shape.keys) < 2 else json.dumps(layout.shape.keys, ensure_ascii=False)
 
     @property
     def draws_by_seed(self) -> bool:
