@@ -442,7 +442,7 @@ class H5Dataset(Dataset[Any]):
         """
         if self.shares is not None:
             raise OptionError("fields= of a Mixture are those of its sources; name them there")
-        shape = sample_shape(fields)
+        shape = sample_shape(cast(Any, fields))
         layout, asked = self._reopened([shape] * len(self._asked), "one of fields=")
         return _dataset(self._known._replace(layout=layout, asked=asked, cache=BlockCache()))
 

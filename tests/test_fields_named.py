@@ -40,7 +40,9 @@ def path(tmp_path):
 def test_it_is_said_once_at_the_first_batch(path, loader, said):
     script = SCRIPT.format(loader=loader)
     done = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True, check=True)
-    assert done.stderr == said
+    # A first run on a machine says that it compiles.
+    lines = done.stderr.splitlines(keepends=True)
+    assert "".join(line for line in lines if not line.startswith("h5stream: compiling")) == said
 
 
 def test_the_command_line_does_not_say_it(path):
