@@ -7,7 +7,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.utils.data import Dataset
@@ -231,12 +231,12 @@ class H5StreamLoader:
         world_size: int | None = None,
         allow_external: bool = False,
         stage_to: str | os.PathLike[str] | None = None,
-        on_error: str = "raise",
-        isolation: str = "thread",
+        on_error: Literal["raise", "skip"] = "raise",
+        isolation: Literal["thread", "process"] = "thread",
         order: OrderFactory | None = None,
         max_batch_rows: int | Mapping[str, int] | None = None,
         bucket: bool | str = False,
-        keep: str = "auto",
+        keep: Literal["auto", "device", "never"] = "auto",
         weights: str | Any = None,
         balance: str | Mapping[str, Mapping[Any, float]] | Any = None,
         samples_per_epoch: int | None = None,
