@@ -370,6 +370,7 @@ class Bench:
             self.source,
             self.batch_size,
             shuffle=True,
+            seed=0,
             num_workers=threads or None,
             fields=self.fields,
             samples=self.samples,

@@ -306,7 +306,7 @@ def fresh_rates(
     best = [0.0] * len(paths)
     for _ in range(rounds):
         for number, path in enumerate(paths):
-            best[number] = max(best[number], _rate(path, fields, seconds, {"shuffle": True, **options}))
+            best[number] = max(best[number], _rate(path, fields, seconds, {"shuffle": True, "seed": 0, **options}))
     return best
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import textwrap
@@ -74,6 +75,9 @@ def _root(
     ),
 ) -> None:
     """Train from plain HDF5 files at the speed of the hardware."""
+    names = logging.getLogger("h5stream.fields")  # there is no line to write them in
+    names.disabled = True
+    context.call_on_close(lambda: setattr(names, "disabled", False))
     if context.invoked_subcommand is None:
         Console().print(START.format(version=__version__), highlight=False, soft_wrap=True)
 

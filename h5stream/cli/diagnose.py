@@ -80,6 +80,7 @@ def diagnose_command(
                 paths,
                 batch_size,
                 shuffle=True,
+                seed=0,
                 num_workers=threads,
                 fields=field_names(fields),
                 window=window_rows(window),
