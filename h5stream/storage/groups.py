@@ -216,7 +216,9 @@ def _many_matching(
         wanted[k] = isinstance(inner, kind)
         dead += [above + name] if inner is None else []
     _say_dead(dead, path)
-    return packed((links.name(k) for k in which[wanted].tolist()), above, addresses[wanted])
+    chosen = np.zeros(len(links), dtype=bool)
+    chosen[which[wanted]] = True
+    return packed(itertools.compress(links, chosen), above, addresses[wanted])
 
 
 def _matches(links: Links, pattern: str) -> NDArray[np.int64]:

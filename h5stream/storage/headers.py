@@ -344,18 +344,12 @@ def _one_behind_the_other(template: Template, givens: Ints, where: Ints, grid: I
     """Return which objects have all their chunks inside of the file, and for each chunk object, number and place."""
     whole, counts = math.prod(template.chunk_shape) * template.element_nbytes, grid.prod(axis=1)
     known = counts <= (givens[:, FILE_NBYTES] - where) // whole
-    if not _is_of_fixed_size(template):
-        known[:] = False
+    known &= template.is_of_fixed_size
     owner = np.repeat(np.flatnonzero(known), counts[known])
     ends = np.cumsum(counts[known])
     number = np.arange(len(owner)) - np.repeat(ends - counts[known], counts[known])
     zeros = np.zeros_like(owner)
     return known, np.stack([owner, number, where[owner] + number * whole, zeros + whole, zeros], axis=1)
-
-
-def _is_of_fixed_size(template: Template) -> bool:
-    """Tell whether the largest shape is the shape: chunks are numbered by it."""
-    return all(not template.blocks[one.block].same[one.at] for one in template.most)
 
 
 def _leaves(template: Template, givens: Ints, where: Ints, grid: Ints) -> tuple[Bools, Ints]:

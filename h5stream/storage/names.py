@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, overload
@@ -11,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
+
+_TOGETHER = 1 << 14
 
 
 class Names(Sequence[str]):
@@ -88,9 +91,8 @@ class Names(Sequence[str]):
 
 def packed(every: Iterable[bytes], above: str, addresses: Ints) -> Names:
     """Return names of a group, with its path before each."""
-    head, text, edges = above.encode("utf-8", "surrogateescape"), bytearray(), array("q", [0])
-    for name in every:
-        text += head
-        text += name
-        edges.append(len(text))
-    return Names(np.frombuffer(text, dtype=np.uint8), np.frombuffer(edges, dtype=np.int64), addresses)
+    head, text, lengths, names = above.encode("utf-8", "surrogateescape"), bytearray(), array("q", [0]), iter(every)
+    while some := [head + name for name in itertools.islice(names, _TOGETHER)]:
+        text += b"".join(some)
+        lengths.extend(map(len, some))
+    return Names(np.frombuffer(text, dtype=np.uint8), np.cumsum(lengths), addresses)
