@@ -19,7 +19,9 @@ from h5stream.storage.templates import (
     CHUNKED,
     CONTIGUOUS,
     FILE_NBYTES,
+    FIXED_ARRAY,
     IMPLICIT,
+    LENGTH_NBYTES,
     MOST_AXES,
     NOWHERE,
     OFFSET_NBYTES,
@@ -29,7 +31,10 @@ from h5stream.storage.templates import (
     Ints,
     Matched,
     Template,
+    checksums,
     match,
+    numbers_in,
+    places_in,
     read_blocks,
     template_of,
 )
@@ -289,7 +294,7 @@ def _take_value(
 
 
 def chunks_of(givens: Ints, headers: Headers, which: Ints | None = None) -> StoredChunks:
-    """Read the chunk indexes of some objects: trees of one node, single chunks, and chunks one behind the other.
+    """Read the chunk indexes of some objects: trees of one leaf, arrays of one page, chunks one behind the other.
 
     Parameters
     ----------
@@ -315,8 +320,10 @@ def chunks_of(givens: Ints, headers: Headers, which: Ints | None = None) -> Stor
         owners = wanted[places]
         grid = -(-headers.dims[owners, : template.rank] // np.array(template.chunk_shape))
         empty = (headers.address[owners] == NOWHERE) | (grid.prod(axis=1, dtype=np.float64) == 0)
-        understood[places[empty]] = template.index in (BTREE_1, SINGLE, IMPLICIT)
+        understood[places[empty]] = template.index in (BTREE_1, SINGLE, IMPLICIT, FIXED_ARRAY)
         places, owners, grid = places[~empty], owners[~empty], grid[~empty]
+        if not len(places):
+            continue
         if template.index == SINGLE:
             zeros = np.zeros(len(owners), np.int64)
             mask = headers.filter_mask[owners].astype(np.int64)
@@ -328,6 +335,8 @@ def chunks_of(givens: Ints, headers: Headers, which: Ints | None = None) -> Stor
             known, some = _one_behind_the_other(template, _given(givens, owners), headers.address[owners], grid)
         elif template.index == BTREE_1:
             known, some = _leaves(template, _given(givens, owners), headers.address[owners], grid)
+        elif template.index == FIXED_ARRAY:
+            known, some = _arrays(template, _given(givens, owners), headers.address[owners], grid)
         else:
             continue
         if template.index != SINGLE:
@@ -388,6 +397,48 @@ def _leaves(template: Template, givens: Ints, where: Ints, grid: Ints) -> tuple[
     return known, np.concatenate(found)
 
 
+def _arrays(template: Template, givens: Ints, where: Ints, grid: Ints) -> tuple[Bools, Ints]:
+    """Read fixed arrays of one page, whose elements are all there in the grid's own order."""
+    wide, long = int(givens[0, OFFSET_NBYTES]), int(givens[0, LENGTH_NBYTES])
+    known, found = np.zeros(len(where), dtype=bool), [np.zeros((0, 5), dtype=np.int64)]
+    whole, is_filtered = math.prod(template.chunk_shape) * template.element_nbytes, int(template.filters > 0)
+    head, is_there = _checked(givens, where, 12 + long + wide, b"FAHD\0" + bytes([is_filtered]))
+    count, each, bits = numbers_in(head, 8, long), *head[:, 6:8].astype(np.int64).T
+    # Libhdf5 takes the bytes of a size from those of a chunk (layout version 4), or of a length (5).
+    widths = [wide + 4 + one for one in (max(2, (whole.bit_length() - 1) // 8 + 2), long)] if is_filtered else [wide]
+    is_there &= (count == grid.prod(axis=1)) & np.isin(each, widths) & (count <= 1 << np.minimum(bits, 20))
+    is_there &= (givens[:, OFFSET_NBYTES] == wide) & template.is_of_fixed_size
+    block = places_in(head, 8 + long, wide, givens)
+    known |= is_there & (block == NOWHERE)
+    is_there &= block >= 0
+    for several, size in {*zip(count[is_there].tolist(), each[is_there].tolist(), strict=True)}:
+        which = np.flatnonzero(is_there & (count == several) & (each == size))
+        given, begin = _given(givens, which), 6 + wide
+        data, sound = _checked(given, block[which], begin + several * size + 4, b"FADB\0" + bytes([is_filtered]))
+        sound &= places_in(data, 6, wide, given) == where[which]
+        every = np.ascontiguousarray(data[:, begin : begin + several * size]).reshape(-1, size)
+        offset = places_in(every, 0, wide, np.repeat(given, several, axis=0) if len(given) > 1 else given)
+        nbytes, mask = np.full(len(offset), whole), np.zeros(len(offset), np.int64)
+        if is_filtered:
+            nbytes, mask = numbers_in(every, wide, size - wide - 4), numbers_in(every, size - 4, 4)
+        offset, nbytes, mask = (one.reshape(len(which), several) for one in (offset, nbytes, mask))
+        there = offset != NOWHERE
+        inside = (offset >= 0) & (nbytes > 0) & (nbytes <= given[:, FILE_NBYTES, None] - offset)
+        sound &= (inside | ~there).all(axis=1)
+        known[which] = sound
+        place, number = np.nonzero(there & sound[:, None])
+        found.append(np.stack([which[place], number, *(one[place, number] for one in (offset, nbytes, mask))], axis=1))
+    return known, np.concatenate(found)
+
+
+def _checked(givens: Ints, where: Ints, nbytes: int, sign: bytes) -> tuple[Bytes, Bools]:
+    """Read structures that begin with some bytes and end with a checksum; tell which do."""
+    data, is_there = read_blocks(givens, where, nbytes)
+    is_there &= (data[:, : len(sign)] == np.frombuffer(sign, np.uint8)).all(axis=1)
+    is_there &= checksums(data[:, : nbytes - 4]) == numbers_in(data, nbytes - 4, 4)
+    return data, is_there
+
+
 def _keys(data: Bytes, head: int, each: int, count: int, template: Template, givens: Ints) -> tuple[Ints, Ints, Bools]:
     """Return of each leaf its keys (bytes, mask, and where a chunk begins along each axis), and where chunks lie.
 
@@ -405,12 +456,8 @@ def _keys(data: Bytes, head: int, each: int, count: int, template: Template, giv
         sound &= ((keys[:, k, 2:] >= 0) & (keys[:, k, 2:] % sides == 0)).all(axis=1)
         if k < count:
             sound &= keys[:, k, -1] == 0
-            place = np.zeros((rows, 8), dtype=np.uint8)
-            place[:, :wide] = data[:, at + each - wide : at + each]
-            value = place.view("<i8")[:, 0]
-            base = givens[:, -1]
-            sound &= (value >= 0) & (value < givens[:, FILE_NBYTES] - base)
-            child[:, k] = value + base
+            child[:, k] = places_in(data, at + each - wide, wide, givens)
+            sound &= child[:, k] >= 0
     if count:
         sound &= _comes_before(keys[:, -2, 2:], keys[:, -1, 2:])
     return keys, child, sound

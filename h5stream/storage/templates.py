@@ -484,16 +484,26 @@ class Matched(NamedTuple):
 
     def number(self, place: Place) -> Ints:
         """Return a number of each; one of 2**63 and more is negative."""
-        wide = np.zeros((len(self.fits), 8), dtype=np.uint8)
-        wide[:, : place.nbytes] = self.data[place.block][:, place.at : place.at + place.nbytes]
-        return wide.view("<i8")[:, 0]
+        return numbers_in(self.data[place.block], place.at, place.nbytes)
 
     def address(self, place: Place, givens: Ints) -> Ints:
         """Return an address of each as an offset in its file; `NOWHERE` or `BEYOND` where it is none."""
-        value = self.number(place)
-        nothing = (1 << 8 * place.nbytes) - 1 if place.nbytes < 8 else -1
-        bad = (value < 0) | (value >= givens[:, FILE_NBYTES] - givens[:, BASE])
-        return np.where(value == nothing, NOWHERE, np.where(bad, BEYOND, value + givens[:, BASE]))
+        return places_in(self.data[place.block], place.at, place.nbytes, givens)
+
+
+def numbers_in(data: Bytes, at: int, nbytes: int) -> Ints:
+    """Return a number of each row; one of 2**63 and more is negative."""
+    wide = np.zeros((len(data), 8), dtype=np.uint8)
+    wide[:, :nbytes] = data[:, at : at + nbytes]
+    return wide.view("<i8")[:, 0]
+
+
+def places_in(data: Bytes, at: int, nbytes: int, givens: Ints) -> Ints:
+    """Return an address of each row as an offset in its file; `NOWHERE` or `BEYOND` where it is none."""
+    value, base = numbers_in(data, at, nbytes), givens[:, BASE]
+    nothing = (1 << 8 * nbytes) - 1 if nbytes < 8 else -1
+    bad = (value < 0) | (value >= givens[:, FILE_NBYTES] - base)
+    return np.where(value == nothing, NOWHERE, np.where(bad, BEYOND, value + base))
 
 
 def match(template: Template, givens: Ints, addresses: Ints) -> Matched:
