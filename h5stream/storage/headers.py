@@ -421,13 +421,13 @@ def _arrays(template: Template, givens: Ints, where: Ints, grid: Ints) -> tuple[
         nbytes, mask = np.full(len(offset), whole), np.zeros(len(offset), np.int64)
         if is_filtered:
             nbytes, mask = numbers_in(every, wide, size - wide - 4), numbers_in(every, size - 4, 4)
-        offset, nbytes, mask = (one.reshape(len(which), several) for one in (offset, nbytes, mask))
-        there = offset != NOWHERE
-        inside = (offset >= 0) & (nbytes > 0) & (nbytes <= given[:, FILE_NBYTES, None] - offset)
+        columns = [one.reshape(len(which), several) for one in (offset, nbytes, mask)]
+        there = columns[0] != NOWHERE
+        inside = (columns[0] >= 0) & (columns[1] > 0) & (columns[1] <= given[:, FILE_NBYTES, None] - columns[0])
         sound &= (inside | ~there).all(axis=1)
         known[which] = sound
         place, number = np.nonzero(there & sound[:, None])
-        found.append(np.stack([which[place], number, *(one[place, number] for one in (offset, nbytes, mask))], axis=1))
+        found.append(np.stack([which[place], number, *(one[place, number] for one in columns)], axis=1))
     return known, np.concatenate(found)
 
 
