@@ -24,7 +24,7 @@ def checklist(args, trainer, seen):
     rate = trainer.rows / trainer.elapsed_s if trainer.elapsed_s else None
     wait = trainer.wait_s / trainer.elapsed_s if trainer.elapsed_s else None
     used, total, what = peak_memory(gpu, seen)
-    peak = f"{used / 2**30:.1f} of {total / 2**30:.1f} GB {what}" if used and total else "no monitor"
+    peak = f"{used / 2**30:.1f} of {total / 2**30:.1f} GiB {what}" if used and total else "no monitor"
     return [
         line("GPU utilisation over 90 %", busy and busy.mean, lambda v: v > 0.9, f"{busy.mean:.0%}" if busy else why),
         line(f"samples/s over {args.least_rate:,.0f}", rate, lambda v: v > args.least_rate, f"{rate or 0:,.0f}"),

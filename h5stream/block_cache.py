@@ -7,11 +7,12 @@ import itertools
 import os
 import sys
 import threading
-import weakref
 from collections.abc import Hashable
 from typing import Any
 
 import torch
+
+from h5stream.dropped import Living
 
 LIMIT_NBYTES = 64 * 1024 * 1024
 """Of all datasets of a process together: what 80 of them kept for themselves was 400 MB."""
@@ -67,7 +68,7 @@ class _Shared:
 
     def __init__(self) -> None:
         self.clock = itertools.count()
-        self.caches: weakref.WeakSet[BlockCache] = weakref.WeakSet()
+        self.caches: Living[BlockCache] = Living()
         self.renew()
 
     def renew(self) -> None:

@@ -24,7 +24,7 @@ from h5stream.order.rest import RestOrder, Taken, order_after, whole_or_rest
 from h5stream.order.sized import SizedOrder
 from h5stream.order.users import CheckedOrder, Ranks, WindowLimit
 from h5stream.order.weights import DrawnBlocks, EpochDraws, drawn_blocks
-from h5stream.ranks import current_ranks
+from h5stream.ranks import DrawnSeed, current_ranks
 from h5stream.sampler import ChunkBatchSampler, OrderSampler, places_of
 from h5stream.settings import Settings
 from h5stream.sized_batches import SizedBatches
@@ -146,12 +146,12 @@ class Cursor:
             first_window_rows=footprint.first_window_rows,
             shuffle=settings.shuffle,
             drop_last=settings.drop_last,
-            seed=settings.first_seed(),
+            seed=int(settings.seed or 0),
             limit=None if sized is None else sized.limit,
         )
         self._cut: dict[tuple[OrderSettings, Taken], SizedOrder] = {}
         self._drawn: dict[tuple[int, int, int], Blocks] = {}
-        self._seed_is_drawn = settings.seed is None and settings.generator is not None
+        self._seed_is_drawn = isinstance(settings.seed, DrawnSeed)
         self._next = Place(epoch=0)
         self._newest: Progress | None = None
         self._iterator: Callable[[], object] = lambda: None
@@ -168,8 +168,20 @@ class Cursor:
 
     @property
     def seed(self) -> int:
-        """The seed of the shuffle."""
-        return self._settings.seed
+        """The seed of all that is drawn."""
+        return self._ours.seed
+
+    @property
+    def seed_of_copies(self) -> int:
+        """The seed that copies of the loader are given."""
+        return DrawnSeed(self.seed) if self._seed_is_drawn else self.seed
+
+    @property
+    def _ours(self) -> OrderSettings:
+        """What orders depend on. Of ranks that drew a seed each, rows would be lost and repeated."""
+        if not self._seed_is_drawn or self.ranks.world_size == 1:
+            return self._settings
+        return dataclasses.replace(self._settings, seed=0)
 
     @property
     def next_epoch(self) -> int:
@@ -210,7 +222,7 @@ class Cursor:
 
     def _blocks_of(self, epoch: int) -> Blocks:
         """Give the blocks of an epoch: all alike, but where it draws its samples."""
-        ours = self._settings
+        ours = self._ours
         window_rows = min(ours.first_window_rows, ours.window_rows)
         key = ours.seed, epoch, window_rows
         if key not in self._drawn:
@@ -269,7 +281,7 @@ class Cursor:
         """Give an order whose windows say what is drawn for their samples, where anything is."""
         crops = any(one.spare is not None for one in self._dataset.layout.lookups)
         needed = crops or self._asked.applies_functions
-        return drawn(order, self._settings.seed, start.place.epoch) if needed else order
+        return drawn(order, self.seed, start.place.epoch) if needed else order
 
     def _users_order(self, epoch: int, ranks: Ranks) -> CheckedOrder:
         """Give what ``order=`` makes; the newest is kept, since it is asked for its length as well."""
@@ -284,12 +296,17 @@ class Cursor:
         return self._users[1]
 
     def _settings_of(self, epoch: int, ranks: Ranks) -> OrderSettings:
-        if ranks.world_size > 1 and self._settings.shuffle and self._seed_is_drawn:
+        if (
+            ranks.world_size > 1
+            and self._settings.shuffle
+            and self._seed_is_drawn
+            and self._asked.generator is not None
+        ):
             raise OptionError(
                 f"generator= draws a seed of its own on each of {ranks.world_size} ranks, and with unlike seeds rows "
                 "would be lost and repeated; pass the same seed= on all of them"
             )
-        return dataclasses.replace(self._settings, epoch=epoch, rank=ranks.rank, world_size=ranks.world_size)
+        return dataclasses.replace(self._ours, epoch=epoch, rank=ranks.rank, world_size=ranks.world_size)
 
     # --- as samplers of torch -----------------------------------------------------------------------------
 
@@ -325,7 +342,7 @@ class Cursor:
         if self._sized is not None:
             sized = SizedOrder(dataclasses.replace(self._blocks_of(ours.epoch), rows=None), ours)
             return OrderSampler(sized, ours.batch_size)
-        sampler = ChunkBatchSampler(self._dataset, ours.batch_size, shuffle=ours.shuffle)
+        sampler = ChunkBatchSampler(self._dataset, ours.batch_size, shuffle=ours.shuffle, seed=ours.seed)
         sampler.take_over(ours)
         return sampler
 
@@ -431,14 +448,16 @@ class Cursor:
     def _fingerprint(self) -> dict[str, int | str]:
         if self._data is None:
             self._data = data_fingerprint(self._dataset, self.blocks)
-        ours = self._settings
+        ours = self._ours
         settings: dict[str, int | str] = {
             "batch_size": ours.batch_size,
             "drop_last": int(ours.drop_last),
             "order": self._asked.order_text,
         }
         if ours.shuffle:
-            settings |= {"seed": ours.seed, "window": ours.window_rows, "first_window": ours.first_window_rows}
+            settings |= {"window": ours.window_rows, "first_window": ours.first_window_rows}
+        if self._asked.draws_by_seed:
+            settings["seed"] = ours.seed
         sized = {} if self._sized is None else self._sized.fingerprint
         drawn: dict[str, int | str] = {} if self._draws is None else {"samples_drawn": self._draws.fingerprint}
         return {**self._data, **settings, **sized, **drawn}
@@ -448,8 +467,8 @@ class Cursor:
         chosen = {"first_window_rows": saved.get("first_window")}
         if self._asked.window == "auto":
             chosen["window_rows"] = saved.get("window")
-        if self._asked.seed is None and self._asked.generator is not None:
-            chosen["seed"] = saved.get("seed")
+        if isinstance(self._asked.seed, DrawnSeed):
+            chosen["seed"] = saved.get("seed", 0)
         valid: dict[str, Any] = {name: value for name, value in chosen.items() if isinstance(value, int)}
         return dataclasses.replace(self._settings, **valid)
 

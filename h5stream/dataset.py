@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
@@ -33,7 +33,7 @@ from h5stream.samples.sequences import Sequences
 from h5stream.samples.space import SequenceSpace
 from h5stream.splitting import BY, codes_of, group_numbers, parts_of, repeated, warn_of_leaks
 from h5stream.storage.extents import SampleKind
-from h5stream.storage.fields import Asked, Field, Fields, SampleShape, Source, read_request
+from h5stream.storage.fields import Asked, Field, Fields, SampleShape, Source, read_request, sample_shape
 from h5stream.storage.groups import FILES
 from h5stream.storage.joining import joined_layout
 from h5stream.storage.layout import DIRECT, HEAP, SampleLayout
@@ -404,22 +404,62 @@ class H5Dataset(Dataset[Any]):
         OptionError
             If it is not there for each sample.
         """
-        layouts = []
+        shapes = []
         for asked, samples in self._asked:
             assert asked.shape is not None
             field = (
                 Field(name, steps=(0,) if isinstance(samples, Sequences) else None) if isinstance(name, str) else name
             )
-            shape = SampleShape(kind="dict", keys=(*asked.shape.keys, ""), fields=(*asked.shape.fields, field))
-            allow_external = self.layout.allow_external
-            layouts.append(open_layout(replace(asked, shape=shape), samples=samples, allow_external=allow_external))
+            shapes.append(SampleShape(kind="dict", keys=(*asked.shape.keys, ""), fields=(*asked.shape.fields, field)))
+        return self._reopened(shapes, repr(name))[0]
+
+    def with_fields(self, fields: Fields) -> H5Dataset:
+        """Return a dataset of the same samples with other fields; the files are opened again.
+
+        Parameters
+        ----------
+        fields : str, Field, sequence or mapping
+            The fields, as `H5Dataset` takes them.
+
+        Returns
+        -------
+        H5Dataset
+            Its samples are those of this one, also where they were chosen by `subset`, `listed` or `split`.
+
+        Raises
+        ------
+        OptionError
+            If a field is not there for each sample, or this is a `Mixture`.
+
+        Examples
+        --------
+        >>> import h5py, tempfile, os
+        >>> path = os.path.join(tempfile.mkdtemp(), "a.h5")
+        >>> with h5py.File(path, "w") as f:
+        ...     f["x"], f["y"] = np.arange(6), np.arange(6) * 10
+        >>> H5Dataset(path, "x").subset(slice(2, 4)).with_fields("y")[:]
+        tensor([20, 30])
+        """
+        if self.shares is not None:
+            raise OptionError("fields= of a Mixture are those of its sources; name them there")
+        shape = sample_shape(cast(Any, fields))
+        layout, asked = self._reopened([shape] * len(self._asked), "one of fields=")
+        return _dataset(self._known._replace(layout=layout, asked=asked, cache=BlockCache()))
+
+    def _reopened(self, shapes: list[SampleShape], what: str) -> tuple[SampleLayout, Any]:
+        """Return the layout of the same samples with other fields, and what was asked for it."""
+        layouts, opened_as = [], []
+        for (asked, samples), shape in zip(self._asked, shapes, strict=True):
+            again = replace(asked, shape=shape)
+            layouts.append(open_layout(again, samples=samples, allow_external=self.layout.allow_external))
+            opened_as.append((replace(again, shape=layouts[-1].shape), samples))
         found = layouts[0] if len(layouts) == 1 else joined_layout(layouts)
         if found.samples != self.layout.samples:
             raise OptionError(
-                f"{name!r} is not there for each of {self.layout.samples:,} samples, but for {found.samples:,}; see "
+                f"{what} is not there for each of {self.layout.samples:,} samples, but for {found.samples:,}; see "
                 "whether the files have changed since they were opened"
             )
-        return found
+        return found, tuple(opened_as)
 
     def _over_rows(self, places: NDArray[np.int64]) -> H5Dataset:
         return _dataset(self._known._replace(rows=self._known.rows_at(places)))
@@ -727,7 +767,7 @@ def opened(source: Any, fields: Fields = None) -> H5Dataset | None:
     Raises
     ------
     OptionError
-        For a dataset of another kind, whose files cannot be known; for some of each; and for `fields` besides.
+        For a dataset of another kind, whose files cannot be known; for some of each; and for `fields` of a `Mixture`.
     FieldLengthError
         If the samples of those that are joined differ.
     """
@@ -747,13 +787,12 @@ def opened(source: Any, fields: Fields = None) -> H5Dataset | None:
             f"h5stream reads HDF5 files and cannot see into a {type(source).__name__}; give it the path, an H5Dataset, "
             "or a Subset or ConcatDataset of some, and put what __getitem__ does into batch_transform="
         )
-    if fields is not None:
-        raise OptionError("fields= belongs to the H5Dataset that was given; name them there")
-    return source
+    return source if fields is None else source.with_fields(fields)
 
 
 def joined(sources: Sequence[Any], fields: Fields = None) -> H5Dataset:
     """Give the dataset of several, one behind the other; see `opened`."""
+    fields = list(fields) if isinstance(fields, Iterator) else fields
     parts = [opened(source, fields) for source in sources]
     paths = [source for source, part in zip(sources, parts, strict=True) if part is None]
     if paths:

@@ -86,7 +86,11 @@ class Iterations:
         self._follows = self._expected in (None, start)
         self._expected = replace(start, place=Place(epoch=start.place.epoch + 1))
         iteration = self._taken_ahead(start) or self._begun(start, self.footprint.max_open_batches)
-        iterator = LoaderIterator(owner, self, iteration)
+        try:
+            iterator = LoaderIterator(owner, self, iteration)
+        except BaseException:  # Ctrl-C
+            iteration.run.stop()
+            raise
         self.cursor.move_to(iteration.progress, iterator)
         return iterator
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import os
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.utils.data import Dataset
@@ -15,6 +15,7 @@ from torch.utils.data import Dataset
 from h5stream import sharing
 from h5stream.arguments import RENAMED, with_new_names
 from h5stream.cursor import Cursor
+from h5stream.dropped import Living
 from h5stream.engine.counters import RunCounters
 from h5stream.engine.footprint import Footprint
 from h5stream.engine.statistics import LoaderStatistics
@@ -62,7 +63,7 @@ class H5StreamLoader:
         Called with the thread's number in each reader thread before it reads; with `sample_workers`, with the
         process's number in each of those instead.
     generator : torch.Generator, optional
-        The seed is drawn from it once, unless `seed` is given, which many ranks need: each would draw its own.
+        The seed is drawn from it, unless `seed` is given, which several ranks need: each would draw its own.
     prefetch_factor : int, optional
         Batches that are held ready on `device`, or that each of `sample_workers` has at a time. Has no effect on the
         host otherwise, where a window is read ahead.
@@ -88,9 +89,10 @@ class H5StreamLoader:
         What a sample is, where it is not a row: a sequence of rows that stays inside a group, a file or an episode, or
         a row of any of many groups.
     seed : int, optional
-        Of the shuffle; default 0, so that all ranks agree and runs repeat. Loaders over two files do *not* give the
-        same order for the same seed where rows, chunks or windows differ: never zip them; ``Field(..., file=)`` makes
-        them fields of one loader.
+        Of the shuffle and all else that is drawn. By default drawn once, from `generator` or torch's default generator,
+        so that ``torch.manual_seed`` repeats a run; with several ranks it is 0. Loaders over two files do *not* give
+        the same order for the same seed where rows, chunks or windows differ: never zip them; ``Field(..., file=)``
+        makes them fields of one loader.
     window : int, "auto" or "all"
         Rows that are shuffled with one another. ``"auto"`` is the most of 4 batches, 1,024 blocks and 256 MiB, of which
         two fit 2 GiB, whatever `memory_budget` is; where it is too small for them, windows are smaller and the log says
@@ -229,12 +231,12 @@ class H5StreamLoader:
         world_size: int | None = None,
         allow_external: bool = False,
         stage_to: str | os.PathLike[str] | None = None,
-        on_error: str = "raise",
-        isolation: str = "thread",
+        on_error: Literal["raise", "skip"] = "raise",
+        isolation: Literal["thread", "process"] = "thread",
         order: OrderFactory | None = None,
         max_batch_rows: int | Mapping[str, int] | None = None,
         bucket: bool | str = False,
-        keep: str = "auto",
+        keep: Literal["auto", "device", "never"] = "auto",
         weights: str | Any = None,
         balance: str | Mapping[str, Mapping[Any, float]] | Any = None,
         samples_per_epoch: int | None = None,
@@ -246,6 +248,7 @@ class H5StreamLoader:
     ) -> None:
         asked = Settings.of(locals())
         settings, followed = recognised(asked.opened())
+        settings = settings.with_seed()
         self.dataset, self._give_back = settings.staged(self)
         layout = settings.seeded(self.dataset.layout)
         blocks = self.dataset.blocks_for(settings.shuffle)
@@ -261,9 +264,9 @@ class H5StreamLoader:
         )
         engine = engine_for(settings, layout, footprint, route, self._cursor)
         self._iterations = Iterations(engine, route, self._cursor, footprint)
-        self._iterators: weakref.WeakSet[LoaderIterator] = weakref.WeakSet()
+        self._iterators: Living[LoaderIterator] = Living()
         self._counters: RunCounters | None = None
-        self._settings, self.batch_size = settings, settings.batch_rows
+        self._settings, self.batch_size, self._unnamed = settings, settings.batch_rows, asked.names_fields(layout)
         vars(self).update({name: getattr(settings, name) for name in _AS_GIVEN})
         self.num_workers, self.memory_budget = footprint.threads, footprint.memory_budget
         self.device = None if backend is None else backend.device
@@ -291,7 +294,7 @@ class H5StreamLoader:
 
         An iterator that is under way stays behind, and so does what a state brought back within an epoch.
         """
-        return remade, (type(self), self._settings.travelling(self.seed), self._cursor.next_epoch)
+        return remade, (type(self), self._settings.travelling(self._cursor.seed_of_copies), self._cursor.next_epoch)
 
     def __len__(self) -> int:
         """Batches of an epoch; the same on every rank."""
@@ -299,7 +302,7 @@ class H5StreamLoader:
 
     @property
     def seed(self) -> int:
-        """The seed of the shuffle."""
+        """The seed of the shuffle, and of all else that is drawn."""
         return self._cursor.seed
 
     @property
@@ -394,9 +397,11 @@ class H5StreamLoader:
     def __iter__(self) -> LoaderIterator:
         """Start an epoch; any number of iterators may be in use at once."""
         if self._iterations.renew_after_fork():
-            self._iterators = weakref.WeakSet()
+            self._iterators = Living()
         if self._sharing is not None:
             self._sharing.make_room(self, self.window_size.needed_nbytes, self.memory_budget)
+        if self._unnamed:
+            _say_names_of_fields(self._unnamed)
         iterator = self._iterations.begin(self)
         self._counters = iterator.counters
         self._iterators.add(iterator)
@@ -481,7 +486,7 @@ class H5StreamLoader:
 
     def close(self) -> None:
         """End all iterators and their threads, and let go of the slots and files."""
-        for iterator in list(self._iterators):
+        for iterator in self._iterators:
             iterator.close()
         self._iterations.close()
         self._give_back()
@@ -497,6 +502,21 @@ class H5StreamLoader:
         return (
             f"H5StreamLoader({self.dataset!r}, batch_size={self.batch_size}, shuffle={self.shuffle}, "
             f"window_rows={self.window_size.window_rows:,}, num_workers={self.num_workers})"
+        )
+
+
+_log = logging.getLogger("h5stream.fields")
+
+
+_said: list[str] = []
+
+
+def _say_names_of_fields(names: str) -> None:
+    """Say, once per process, what a batch without ``fields=`` is: ``for x, y in loader`` would give the names."""
+    if not _said:
+        _said.append(names)
+        _log.warning(
+            "without fields= a batch is a dict by name; to unpack it, as in `for x, y in loader`: fields=%s", names
         )
 
 

@@ -1,13 +1,23 @@
-"""Which part of each epoch is ours: the rank as it was given, or as `torch.distributed` knows it."""
+"""Which part of each epoch is ours, as it was given or as `torch.distributed` knows it, and which seed ranks share."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
 import torch.distributed
 
 from h5stream.errors import OptionError
 from h5stream.order.users import Ranks
+
+
+class DrawnSeed(int):
+    """A seed of chance: a state's goes before it, and several ranks, each of which would draw its own, take 0."""
+
+
+def drawn_seed(generator: torch.Generator | None = None) -> DrawnSeed:
+    """Return a seed from a generator, by default torch's own, as `DataLoader` draws one."""
+    return DrawnSeed(torch.empty((), dtype=torch.int64, device="cpu").random_(generator=generator).item())
 
 
 def current_ranks() -> Ranks:

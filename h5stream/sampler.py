@@ -20,6 +20,7 @@ from h5stream.order.blocks import Blocks
 from h5stream.order.epoch import EpochOrder, Order, OrderSettings
 from h5stream.order.permutation import VERSION
 from h5stream.order.quality import Quality, forecast
+from h5stream.ranks import current_ranks, drawn_seed
 
 
 class ChunkBatchSampler(Sampler[list[int]]):
@@ -38,8 +39,9 @@ class ChunkBatchSampler(Sampler[list[int]]):
         False gives the rows in file order.
     drop_last : bool
         Leave out what does not fill a batch on every rank.
-    seed : int
-        Non-negative; another seed is another order. Over other files it is another order as well.
+    seed : int, optional
+        Non-negative; another seed is another order. Over other files it is another order as well. By default drawn once
+        from torch's default generator; with several ranks it is 0.
     window : int, "auto" or "all"
         Rows that are shuffled with one another; ``"all"`` is an exact global shuffle.
     rank, world_size : int
@@ -69,7 +71,7 @@ class ChunkBatchSampler(Sampler[list[int]]):
         *,
         shuffle: bool = True,
         drop_last: bool = False,
-        seed: int = 0,
+        seed: int | None = None,
         window: int | str = "auto",
         rank: int = 0,
         world_size: int = 1,
@@ -91,13 +93,14 @@ class ChunkBatchSampler(Sampler[list[int]]):
         scattered = shuffle or not dataset.is_in_file_order
         window_rows, first_rows = size_order(shape, batch_size=batch_size, window=window, shuffle=scattered)
         self._chose_window = shuffle and window != "auto"
+        self._seed_is_drawn = seed is None
         self._settings = OrderSettings(
             batch_size=batch_size,
             window_rows=window_rows,
             first_window_rows=first_rows,
             shuffle=shuffle,
             drop_last=drop_last,
-            seed=seed,
+            seed=self._drawn_seed(shuffle, world_size) if seed is None else seed,
             rank=rank,
             world_size=world_size,
         )
@@ -121,7 +124,21 @@ class ChunkBatchSampler(Sampler[list[int]]):
     def _order(self, epoch: int) -> EpochOrder:
         drawn = self.dataset.drawn_blocks(self._settings.shuffle, seed=0, epoch=epoch)
         blocks = self._blocks if drawn is None else replace(drawn, rows=None)
-        return EpochOrder(blocks, replace(self._settings, epoch=epoch))
+        return EpochOrder(blocks, replace(self._ours, epoch=epoch))
+
+    def _drawn_seed(self, shuffle: bool, world_size: int) -> int:
+        return int(drawn_seed()) if shuffle and self._is_alone(world_size) else 0
+
+    @staticmethod
+    def _is_alone(world_size: int) -> bool:
+        """Tell whether no other rank has to draw the same seed; trainers that shard batches give each a sampler."""
+        return max(world_size, current_ranks().world_size) == 1
+
+    @property
+    def _ours(self) -> OrderSettings:
+        settings = self._settings
+        drawn_alone = self._seed_is_drawn and not self._is_alone(settings.world_size)
+        return replace(settings, seed=0) if drawn_alone else settings
 
     def take_over(self, settings: OrderSettings) -> None:
         """Take the settings of a loader, from the epoch on that they name: its batches are then this sampler's.
@@ -131,7 +148,7 @@ class ChunkBatchSampler(Sampler[list[int]]):
         settings : OrderSettings
             All that the order depends on.
         """
-        self._settings, self.drop_last = settings, settings.drop_last
+        self._settings, self.drop_last, self._seed_is_drawn = settings, settings.drop_last, False
         self.set_epoch(settings.epoch)
 
     def set_epoch(self, epoch: int) -> None:
@@ -224,6 +241,8 @@ class ChunkBatchSampler(Sampler[list[int]]):
         windows = {} if self._chose_window else {name: saved.get(name) for name in ("window_rows", "first_window_rows")}
         if all(type(rows) is int and rows > 0 for rows in windows.values()):  # as the state had it, as a loader does
             ours |= windows
+        if self._seed_is_drawn and type(saved.get("seed")) is int:
+            ours["seed"] = saved["seed"]
         if batch == 0:  # nothing was taken: no row is lost or repeated by another permutation
             saved = saved | {"permutation": ours["permutation"]}
         changed = tuple(name for name in ours if saved.get(name) != ours[name])
@@ -233,13 +252,12 @@ class ChunkBatchSampler(Sampler[list[int]]):
             if {"blocks", "permutation"} & {*changed}:
                 why = ". An older h5stream shuffled otherwise: finish the epoch with it, or begin one with set_epoch()"
             raise StateError(f"the state is of other rows or settings: {listed}{why}", changed=changed)
-        self._settings = replace(
-            self._settings, window_rows=ours["window_rows"], first_window_rows=ours["first_window_rows"]
-        )
+        taken = {name: ours[name] for name in ("seed", "window_rows", "first_window_rows")}
+        self._settings, self._seed_is_drawn = replace(self._settings, **taken), False
         self.epoch, self._first_batch, self._given = epoch, batch, None
 
     def _description(self) -> dict[str, Any]:
-        settings = {name: value for name, value in asdict(self._settings).items() if name not in ("rank", "epoch")}
+        settings = {name: value for name, value in asdict(self._ours).items() if name not in ("rank", "epoch")}
         permutation = VERSION if self._settings.shuffle else 0
         return {"rows": self._blocks.total_rows, "blocks": self._blocks.count, "permutation": permutation, **settings}
 

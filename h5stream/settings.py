@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import math
 import operator
 import os
@@ -23,7 +24,7 @@ from h5stream.order.drawn import SeedsColumn
 from h5stream.order.listed import GivenOrder
 from h5stream.order.users import OrderFactory, Ranks
 from h5stream.order.windows import check_window
-from h5stream.ranks import checked_ranks
+from h5stream.ranks import DrawnSeed, checked_ranks, current_ranks, drawn_seed
 from h5stream.staging.loading import stage_layout, with_mapped_files
 from h5stream.storage.layout import FieldLayout, SampleLayout
 from h5stream.workers.guard import opened_by_child
@@ -300,11 +301,25 @@ class Settings:
             return budget, max(budget, total // 2)
         return (budget := check_budget(self.memory_budget)), budget
 
-    def first_seed(self) -> int:
-        """Give the seed; drawn from the generator, anew each time, if only that was given."""
+    def names_fields(self, layout: SampleLayout) -> str:
+        """Return the fields to name, as code, where files were given and no fields; nothing where there is but one."""
+        given = self.dataset if isinstance(self.dataset, list | tuple) else [self.dataset]
+        named = self.fields is not None or any(isinstance(one, torch.utils.data.Dataset) for one in given)
+        return "" if named or len(layout.shape.keys) < 2 else json.dumps(layout.shape.keys, ensure_ascii=False)
+
+    @property
+    def draws_by_seed(self) -> bool:
+        """Whether anything depends on the seed; of settings that are `opened`."""
+        layout = self.dataset.layout
+        crops = any(one.spare is not None for one in layout.lookups)
+        return self.shuffle or self.is_drawn or self.applies_functions or layout.draws is not None or crops
+
+    def with_seed(self) -> Settings:
+        """Return the settings with a seed: as given, or drawn here, once, where one rank alone needs one; else 0."""
         if self.seed is not None:
-            return self.seed
-        return 0 if self.generator is None else int(torch.randint(0, 2**62, (), generator=self.generator).item())
+            return self
+        alone = (self.ranks or current_ranks()).world_size == 1
+        return replace(self, seed=drawn_seed(self.generator) if alone and self.draws_by_seed else DrawnSeed(0))
 
     def given_order(self, dataset: H5Dataset) -> GivenOrder | None:
         """Give the order that a sampler decides; None where there is none.
@@ -363,14 +378,13 @@ class Settings:
         return dataset.over(layout), weakref.finalize(owner, release)
 
     def travelling(self, seed: int) -> dict[str, Any]:
-        """Give the arguments that make a loader like this one in another process, of the same seed if it was drawn.
+        """Give the arguments that make a loader like this one, of this seed, in another process.
 
         Of settings that are `opened`: open h5py files do not travel, and a pattern could mean other files there.
         """
-        drawn = {} if self.generator is None else {"generator": None, "seed": seed}
         arguments = {field.name: getattr(self, field.name) for field in fields(self)}
         method = checked_method(self.multiprocessing_context) if self.workers else None
-        return arguments | {"multiprocessing_context": method} | drawn
+        return arguments | {"multiprocessing_context": method, "generator": None, "seed": seed}
 
 
 def remade(kind: Any, arguments: dict[str, Any], epoch: int) -> Any:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 import threading
-import weakref
 from typing import Protocol
+
+from h5stream.dropped import Living
 
 
 class Member(Protocol):
@@ -35,7 +36,7 @@ class SharedBudget:
     """
 
     def __init__(self) -> None:
-        self._members: weakref.WeakSet[Member] = weakref.WeakSet()
+        self._members: Living[Member] = Living()
         self._renew()
         os.register_at_fork(after_in_child=self._renew)
 

@@ -25,6 +25,7 @@ from h5stream.order.weights import (
     WeightedDraws,
     shared_out,
 )
+from h5stream.ranks import drawn_seed
 from h5stream.sampler import places_of
 from h5stream.settings import Settings
 from h5stream.storage.fields import Field, SampleShape
@@ -338,7 +339,7 @@ def recognised(settings: Settings) -> tuple[Settings, Any]:
     if settings.seed is not None:
         found["seed"] = settings.seed
     elif "seed" not in found:
-        found["seed"] = int(torch.randint(2**62, (), generator=sampler.generator))
+        found["seed"] = drawn_seed(sampler.generator)
     return replace(settings, **found), sampler if type(sampler) is DistributedSampler else None
 
 

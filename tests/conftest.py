@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import gc
+import logging
 import os
 import signal
 
 import hypothesis
 import pytest
+import torch
 import typer.main
 from amounts import FULL
 
@@ -50,6 +52,7 @@ def _is_full(config):
 
 
 def pytest_configure(config):
+    logging.getLogger("h5stream.fields").disabled = True  # once per process, whichever test comes first
     hypothesis.settings.load_profile(FULL if _is_full(config) else "a share")
     # In the background a shell lets it be ignored, and every process that a test interrupts would inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -79,3 +82,9 @@ def quick_collections():
     """What is there before a file's tests stays: every `gc.collect()` in one would walk through millions of objects."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    """Begin each test with torch's generator in one state: a loader without ``seed=`` draws its seed from it."""
+    torch.manual_seed(0)

@@ -113,11 +113,6 @@ def test_another_dataset_is_refused_with_the_way_out():
         H5StreamLoader(TensorDataset(torch.arange(3)))
 
 
-def test_fields_belong_to_the_dataset_that_was_given(path):
-    with pytest.raises(OptionError, match="fields= belongs to the H5Dataset that was given"):
-        H5StreamLoader(H5Dataset(path), fields="x")
-
-
 @pytest.mark.parametrize("epoch", [-1, 1.0, True, "2"])
 def test_an_epoch_is_a_non_negative_integer(path, epoch):
     with pytest.raises(OptionError, match="set_epoch takes a non-negative integer, not"):

@@ -62,7 +62,7 @@ def test_host_device_and_device_window_give_the_same_batches_on_the_processor(pa
 
 @pytest.mark.parametrize("options", [{}, {"drop_last": True}, {"rank": 1, "world_size": 3}, {"shuffle": False}])
 def test_the_device_window_follows_every_order(path, options):
-    options = {"shuffle": True, **options}
+    options = {"shuffle": True, "seed": 0, **options}
     host = H5StreamLoader(path, BATCH, fields="y", window=150, **options)
     device = H5StreamLoader(path, BATCH, fields="y", window=150, window_device="cpu", **options)
     for _ in range(2):
@@ -74,7 +74,7 @@ def test_the_order_is_the_hosts_also_for_windows_larger_than_the_automatic_one(t
     """Small chunks: an automatic window of 1,024 of them is small, but an epoch's first window need not be."""
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("y", data=np.arange(5000), chunks=(1,))
-    options = {"shuffle": True, "fields": "y", "window": window, "num_workers": 0}
+    options = {"shuffle": True, "seed": 0, "fields": "y", "window": window, "num_workers": 0}
     host = H5StreamLoader(tmp_path / "a.h5", 50, **options)
     device = H5StreamLoader(tmp_path / "a.h5", 50, window_device="cpu", **options)
     assert [b.tolist() for b in device] == [b.tolist() for b in host]

@@ -187,11 +187,9 @@ def test_what_cannot_be_seen_into_is_refused_inside_too(folder, wrap):
         H5StreamLoader(wrap([groups(folder)[0], TensorDataset(torch.arange(3))]))
 
 
-def test_paths_among_datasets_and_fields_besides_are_refused(folder):
+def test_paths_among_datasets_are_refused(folder):
     with pytest.raises(OptionError, match=r"a\.h5'\) stands among datasets; make it an H5Dataset"):
         H5StreamLoader([groups(folder)[0], folder / "a.h5"])
-    with pytest.raises(OptionError, match="fields= belongs to the H5Dataset"):
-        H5StreamLoader(groups(folder), fields="g0/x")
 
 
 # --- the order of a Subset ----------------------------------------------------------------------------------

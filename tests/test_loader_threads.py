@@ -26,7 +26,15 @@ def sample(tmp_path, monkeypatch):
 
 
 def loader_of(sample, **options):
-    given = {"batch_size": 50, "shuffle": True, "fields": ["x", "y"], "num_workers": 2, "window": 100, **options}
+    given = {
+        "batch_size": 50,
+        "shuffle": True,
+        "fields": ["x", "y"],
+        "num_workers": 2,
+        "window": 100,
+        "seed": 0,
+        **options,
+    }
     return H5StreamLoader(sample.path, **given)
 
 

@@ -170,7 +170,7 @@ def test_weights_are_of_the_samples_that_were_chosen(path):
     weights[5:] = 0
     for dataset, wanted in ((whole.subset(chosen), np.sort(chosen)), (Subset(whole, chosen), chosen)):
         for shuffle in (True, False):
-            loader = H5StreamLoader(dataset, 16, shuffle, weights=weights, samples_per_epoch=200)
+            loader = H5StreamLoader(dataset, 16, shuffle, weights=weights, samples_per_epoch=200, seed=0)
             assert set(numbers_of(loader)) == set(wanted[:5].tolist())
     assert set(numbers_of(H5StreamLoader(whole.subset(chosen), 16, weights="w"))) <= set(
         chosen[chosen % 7 != 0].tolist()
@@ -183,7 +183,7 @@ def test_weights_are_of_the_samples_that_were_chosen(path):
 def test_batches_by_size_of_what_was_drawn(path, options):
     asked, whole = ragged(path)
     weights = np.random.default_rng(0).random(100)
-    with H5StreamLoader(path, 8, True, weights=weights, samples_per_epoch=700, **asked, **options) as loader:
+    with H5StreamLoader(path, 8, True, weights=weights, samples_per_epoch=700, seed=0, **asked, **options) as loader:
         batches, said = [], len(loader)
         batches += loader
         assert said == len(batches)
@@ -195,9 +195,9 @@ def test_batches_by_size_of_what_was_drawn(path, options):
     assert len(first) == 700
     for batch in batches:
         assert options.get("max_batch_rows", 10**6) >= sum(map(len, batch["x"]))
-    later = H5StreamLoader(path, 8, True, weights=weights, samples_per_epoch=700, **asked, **options)
+    later = H5StreamLoader(path, 8, True, weights=weights, samples_per_epoch=700, seed=0, **asked, **options)
     later.load_state_dict(state_of_second)
-    with H5StreamLoader(path, 8, True, weights=weights, samples_per_epoch=700, **asked, **options) as again:
+    with H5StreamLoader(path, 8, True, weights=weights, samples_per_epoch=700, seed=0, **asked, **options) as again:
         again.set_epoch(1)
         assert [b["n"].tolist() for b in later] == [b["n"].tolist() for b in again][5:]
 
@@ -350,7 +350,8 @@ def test_a_field_beside_those_of_a_dataset_says_how_often(path):
         rows = dataset.rows % ROWS if rows is None else rows
         for option, (name, values) in beside.items():
             named, given = (
-                torch.cat(list(H5StreamLoader(part, 32, **{option: asked}))).tolist() for asked in (name, values[rows])
+                torch.cat(list(H5StreamLoader(part, 32, seed=0, **{option: asked}))).tolist()
+                for asked in (name, values[rows])
             )
             assert named == given
     sequences_of = H5Dataset(path, "x", samples=Sequences(2, of="demos/*"))

@@ -133,7 +133,7 @@ KINDS = (
     Kind(
         part="objects",
         title="A dataset or a file a sample",
-        says="Shuffled epochs within 256 MiB of a million datasets of 1.2 KB in one group, of traces of 3 x 6000 "
+        says="Shuffled epochs within 256 MiB of a million datasets of 1,200 bytes in one group, of traces of 3 x 6000 "
         "float32, "
         "and of a file a sample; *the limit* are as many threads that read the same bytes in the order of the file, "
         "neighbours at once (of files: open, read and close each), inflate and copy them, in turns with ours; *as "

@@ -98,12 +98,16 @@ def growth_figure(growth: dict[str, Any]) -> Figure:
     figure = Figure(figsize=(10, 3.8), layout="constrained")
     panels = figure.subplots(1, 3)
     shown = (("first_batch_s", "first batch of a process, s"), ("again_s", "first batch of the next epoch, s"),
-             ("peak_mb", "memory, MB"))  # fmt: skip
+             ("peak_mb", "memory, MiB"))  # fmt: skip
     for panel, (figure_name, title) in zip(panels, shown, strict=True):
         for file in dict.fromkeys(one["file"] for one in growth["results"]):
             found = [one for one in growth["results"] if one["file"] == file and "error" not in one]
             panel.plot(
-                [one["rows"] for one in found], [one[figure_name] for one in found], "o-", markersize=4, label=file
+                [one["rows"] for one in found],
+                [one[figure_name] * (1e6 / (1 << 20) if figure_name == "peak_mb" else 1) for one in found],
+                "o-",
+                markersize=4,
+                label=file,
             )
         panel.set_xscale("log")
         panel.set_ylim(bottom=0)

@@ -22,7 +22,7 @@ def ranking(report: dict[str, Any], kind: str) -> list[dict[str, Any]]:
 def peers_table(report: dict[str, Any], kind: str) -> str:
     """Make the table of one file: what each peer gave, needed and promised."""
     lines = [
-        "| | rows/s | spread | first batch, s | memory, MB | disk, MB | converted in, s | reads | shuffle |",
+        "| | rows/s | spread | first batch, s | memory, MiB | disk, MiB | converted in, s | reads | shuffle |",
         "|---|---:|---:|---:|---:|---:|---:|---|---|",
     ]
     for one in ranking(report, kind):
@@ -35,10 +35,15 @@ def peers_table(report: dict[str, Any], kind: str) -> str:
         about = "about " if one.get("batch_rows", report["batch_rows"]) != report["batch_rows"] else ""
         lines.append(
             f"| {_strong(one['peer'])} | {one['rows_per_s']:,}{partly} | {low:,} to {high:,} | "
-            f"{about}{one['first_batch_s']:.2f} | {one['peak_mb']:,.0f} | {one['disk_mb']:,.0f} | "
+            f"{about}{one['first_batch_s']:.2f} | {_mib(one['peak_mb'])} | {_mib(one['disk_mb'])} | "
             f"{one['convert_s'] or ''} | {one['reads']} | {one['shuffle']} |"
         )
     return "\n".join(lines)
+
+
+def _mib(megabytes: float) -> str:
+    """Write what results have in millions of bytes."""
+    return f"{megabytes * 1e6 / (1 << 20):,.0f}"
 
 
 def _strong(name: str) -> str:
@@ -107,7 +112,7 @@ def sweep_verdict(sweep: dict[str, Any]) -> str:
 def growth_table(growth: dict[str, Any]) -> str:
     """Make the table of how cost grows with rows."""
     lines = [
-        "| file | rows | open, s | first batch, s | first batch again, s | memory, MB | state, ms | state, bytes |",
+        "| file | rows | open, s | first batch, s | first batch again, s | memory, MiB | state, ms | state, bytes |",
         "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for one in growth["results"]:
@@ -116,7 +121,7 @@ def growth_table(growth: dict[str, Any]) -> str:
         else:
             lines.append(
                 f"| {one['file']} | {one['rows']:,} | {one['open_s']:.3f} | {one['first_batch_s']:.3f} | "
-                f"{one['again_s']:.3f} | {one['peak_mb']:,.0f} | "
+                f"{one['again_s']:.3f} | {_mib(one['peak_mb'])} | "
                 f"{1000 * one['state_s']:.2f} | {one['state_bytes']} |"
             )
     return "\n".join(lines)

@@ -80,7 +80,12 @@ class Diagnosis(Suggestion):
 
 
 def diagnose(
-    loader: Any, step: Callable[[Any], object], *, seconds: float = TRIAL_S, probe_batch: bool = True
+    loader: Any,
+    step: Callable[[Any], object],
+    *,
+    seconds: float = TRIAL_S,
+    probe_batch: bool = True,
+    progress: Callable[[str, Trial], None] = lambda what, trial: None,
 ) -> Diagnosis:
     """Measure a loader and a training step, alone and together, and name what limits them.
 
@@ -98,6 +103,8 @@ def diagnose(
         Time of each of the three runs, from their first batch on. It is exceeded by a batch and a step at most.
     probe_batch : bool, optional
         Whether the step may be tried on half a batch, which tells if the batch is too small for it.
+    progress : callable, optional
+        Gets the name of each of the three runs and what it measured, as soon as it is over.
 
     Returns
     -------
@@ -122,9 +129,12 @@ def diagnose(
     with _epoch_put_back(loader):
         batch = first_batch(loader)
         alone = time_loop(loader, None, seconds)
+        progress("loader alone", alone)
         ceiling = time_step(step, batch, seconds)
+        progress("step alone", ceiling)
         with SystemMonitor(interval_s=max(MIN_INTERVAL_S, min(1.0, seconds / 10))) as monitor:
             both = time_loop(loader, step, seconds, step_s=ceiling.batch_s)
+        progress("both", both)
     knobs = LoaderKnobs.of(loader)
     waiting = _waiting_share(ceiling, both)
     if waiting >= NOT_WAITING:

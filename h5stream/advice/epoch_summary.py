@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from h5stream.advice.knobs import LoaderKnobs
 from h5stream.advice.limits import Limit
 from h5stream.device.meter import DeviceMemory
-from h5stream.engine.statistics import LoaderStatistics
+from h5stream.engine.statistics import LEAST_TOLD, LoaderStatistics
 from h5stream.monitor.line import NA, percent, size
 from h5stream.monitor.summary import SystemSummary
 from h5stream.notebook import ShownAsText
@@ -119,9 +119,14 @@ class EpochSummary(ShownAsText):
             f"{size(self.memory.peak_bytes if self.memory else None)} peak",
             f"DataLoader avg: {_ms(self.wait_mean_s)}, max: {_ms(self.wait_max_s)} "
             f"(first batch: {_ms(self.wait_first_s)})",
-            f"Waiting for data: {percent(self.waiting_share)} of the time",
+            f"Waiting for data: {percent(self.waiting_share)} of the time{self._transforming()}",
             f"Mean utilisation: GPU {percent(self.gpu_ratio)} | CPU {percent(cpu.mean if cpu else None)}",
         )
+
+    def _transforming(self) -> str:
+        """Return what part of it went into making batches of rows that were there, where it is not next to nothing."""
+        share = self.statistics.transform_s / self.epoch_s if self.statistics is not None and self.epoch_s else 0.0
+        return f" (tensors, batch_transform and collate_fn: {percent(share)})" if share >= LEAST_TOLD else ""
 
     def warning(self) -> tuple[str, ...]:
         """Say why the GPU, or the loop, waits, and what to turn.

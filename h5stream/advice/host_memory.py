@@ -12,8 +12,8 @@ from h5stream.errors import BudgetError
 from h5stream.order.windows import AUTO_BATCHES, AUTO_BLOCKS, AUTO_NBYTES, AUTO_ROWS, wished_rows
 from h5stream.units import text_of_bytes
 
-# What a worker process adds by itself. Noted with a PyTorch image pipeline: 4 workers about 2 GB, 12 about
-# 6 GB, 16 about 8 GB. A process forked late from a small parent adds less.
+# What a worker process adds by itself. Noted with a PyTorch image pipeline: 4 workers about 2 GiB, 12 about
+# 6 GiB, 16 about 8 GiB. A process forked late from a small parent adds less.
 WORKER_BYTES = 512 << 20
 
 _MANY_ROWS = 1 << 30  # more than a window has, and still numbers of 32 bits

@@ -29,7 +29,7 @@ def quoted(text: str) -> str:
 
 
 def loader_lines(
-    path: str,
+    path: str | Sequence[str],
     fields: Sequence[str] | Mapping[str, str],
     *,
     batch_size: int,
@@ -40,8 +40,8 @@ def loader_lines(
 ) -> Lines:
     r"""Give the program that streams fields of a file in shuffled batches.
 
-    `fields` are names, or by name what `fields=` takes, as Python; with `samples`, what that takes, a batch is a dict.
-    `before` are lines with h5py that come before the loader.
+    `fields` are names, none for the loader's own choice, or by name what `fields=` takes, as Python; with `samples`,
+    what that takes, a batch is a dict. `before` are lines with h5py that come before the loader.
 
     Examples
     --------
@@ -59,7 +59,7 @@ def loader_lines(
     """
     forms = fields if isinstance(fields, Mapping) else {name: quoted(name) for name in fields}
     options = [
-        quoted(path),
+        quoted(path) if isinstance(path, str) else f"[{', '.join(map(quoted, path))}]",
         f"batch_size={batch_size}",
         "shuffle=True",
         *([f"memory_budget={memory_budget}"] if memory_budget is not None else []),
@@ -76,7 +76,7 @@ def loader_lines(
         *((*before, "") if before else ()),
         "loader = H5StreamLoader(",
         *(f"    {option}," for option in options),
-        *_fields_lines(text, [*_entries(forms, is_dict)]),
+        *(_fields_lines(text, [*_entries(forms, is_dict)]) if forms else ()),
         ")",
         f"for {'batch' if is_dict else _batch_name([*forms])} in loader:",
         "    ...  # your training step",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -73,12 +73,17 @@ class Attempt:
     """The loader's own."""
     window_device: str = ""
     """The device that the window lies on; empty for the host."""
+    left: int = 0
+    """Runs that may follow, at most."""
 
     @property
     def setting(self) -> tuple[int, int, str]:
         """What tells it from others."""
         return self.threads, self.window_rows, self.window_device
 
+
+_FACTORS = (1 / 8, 1 / 4, 1 / 2, 2, 4)
+"""Windows that are tried, beside the loader's own."""
 
 Measure = Callable[[str, int, int | str], Attempt]
 """Runs a setting: what is varied, threads, window."""
@@ -115,6 +120,7 @@ def tune(
     source: Any,
     *,
     fields: Any = None,
+    samples: Any = None,
     batch_size: int = 8192,
     memory_budget: int | None = None,
     device: Any = None,
@@ -129,7 +135,7 @@ def tune(
 
     Parameters
     ----------
-    source, fields
+    source, fields, samples
         As for `H5StreamLoader`.
     batch_size : int, optional
         Rows of a batch.
@@ -158,19 +164,26 @@ def tune(
     (True, 500)
     """
     above_zero(seconds=seconds)
-    bench = Bench(source, fields, batch_size, memory_budget, device, seconds, progress)
+    bench = Bench(source, fields, samples, batch_size, memory_budget, device, seconds, progress)
+    cpus, duel = allowance.cpus(), 2 * TURNS
+    on_device = 0 if device is None else 1 + duel
+    bench.left = 2 + _runs_of_search(cpus, _FACTORS) + 2 * duel + on_device
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", WeakShuffleWarning)  # a caveat says it, once
         bench.measure("default", 0, "auto")  # the page cache and the kernels are cold for the first only
         bench.best.clear()
         bench.rates.clear()
         default = bench.measure("default", 0, "auto")
-        best = search(bench.measure, default, cpus=allowance.cpus(), rows=bench.rows, batch_size=batch_size)
+        sizes = window_sizes(default, rows=bench.rows, batch_size=batch_size)
+        bench.left = _runs_of_search(cpus, sizes) + 2 * duel + on_device
+        best = search(bench.measure, default, cpus=cpus, rows=bench.rows, batch_size=batch_size)
+        bench.left = 2 * duel + on_device
         duels = _Duels(bench, default)
         # A larger window may have been proposed for its mixing alone; its threads may still be worth having.
         for proposed in (best, replace(best, window_rows=default.window_rows, blocks=default.blocks)):
             if (found := duels.challenge(proposed)) is not None and found.is_faster:
                 break
+        bench.left = on_device
         said = "" if device is None else _challenge_on_device(bench, duels)
     return _tuning(bench, duels, said)
 
@@ -249,6 +262,10 @@ def _in_turns(measure: Measure, settings: list[tuple[str, int, int]]) -> list[At
     return [max(runs, key=lambda attempt: attempt.rows_per_s) for runs in zip(*rounds, strict=True)]
 
 
+def _runs_of_search(cpus: int, windows: Sequence[float]) -> int:
+    return ROUNDS * (1 + len(thread_counts(cpus)) + len(windows))
+
+
 def thread_counts(cpus: int) -> tuple[int, ...]:
     """Give the numbers of threads to try: powers of two up to the processors, and those.
 
@@ -271,7 +288,7 @@ def window_sizes(default: Attempt, *, rows: int, batch_size: int) -> tuple[int, 
     """
     block_rows = max(1, default.window_rows // max(1, default.blocks))
     least = max(LEAST_BLOCKS * block_rows, 4 * batch_size)
-    wanted = {min(rows, int(default.window_rows * factor)) for factor in (1 / 8, 1 / 4, 1 / 2, 2, 4)}
+    wanted = {min(rows, int(default.window_rows * factor)) for factor in _FACTORS}
     return tuple(sorted(size for size in wanted if size >= least and size != default.window_rows))
 
 
@@ -289,11 +306,13 @@ class Bench:
 
     source: Any
     fields: Any
+    samples: Any
     batch_size: int
     memory_budget: int | None
     device: Any
     seconds: float
     progress: Callable[[Attempt], None]
+    left: int = 0
     rows: int = 0
     row_nbytes: int = 0
     best: dict[tuple[int, int, str], Attempt] = field(default_factory=dict)
@@ -319,12 +338,16 @@ class Bench:
         return self._noted(attempt)
 
     def _noted(self, attempt: Attempt) -> Attempt:
-        self.progress(attempt)
+        self._told(attempt)
         self.rates.setdefault(attempt.setting, []).append(attempt.rows_per_s)
         known = self.best.get(attempt.setting)
         if known is None or attempt.rows_per_s > known.rows_per_s:
             self.best[attempt.setting] = attempt
         return attempt
+
+    def _told(self, attempt: Attempt) -> None:
+        self.left = max(0, self.left - 1)
+        self.progress(replace(attempt, left=self.left))
 
     @property
     def spread(self) -> float:
@@ -337,7 +360,7 @@ class Bench:
         for turn in range(TURNS):
             for attempt in (one, other) if turn % 2 else (other, one):
                 ran = self.run(attempt.knob, *attempt.setting)
-                self.progress(ran)
+                self._told(ran)
                 rates[attempt.setting].append(ran.rows_per_s)
         return rates[one.setting], rates[other.setting]
 
@@ -347,8 +370,10 @@ class Bench:
             self.source,
             self.batch_size,
             shuffle=True,
+            seed=0,
             num_workers=threads or None,
             fields=self.fields,
+            samples=self.samples,
             window=window,
             memory_budget=self.memory_budget,
             device=self.device,
@@ -372,7 +397,11 @@ class Bench:
 
 
 def _tuning(bench: Bench, duels: _Duels, said: str) -> Tuning:
-    fields = bench.fields if isinstance(bench.fields, str) or bench.fields is None else tuple(bench.fields)
+    names = bench.fields
+    if isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names):
+        names = tuple(names)
+    elif not isinstance(names, str):
+        names = None  # what is more than names is for the program to say
     default, best = (bench.best.get(one.setting, one) for one in (duels.default, duels.best))
     assert bench.memory_budget is not None
     return Tuning(
@@ -387,7 +416,7 @@ def _tuning(bench: Bench, duels: _Duels, said: str) -> Tuning:
         spread=duels.spread,
         profile=Profile(
             dataset=str(Path(bench.source).resolve()) if isinstance(bench.source, (str, Path)) else "",
-            fields=fields,
+            fields=names,
             loader={
                 "shuffle": True,
                 "batch_size": bench.batch_size,

@@ -22,7 +22,7 @@ from h5stream.loader import H5StreamLoader
 from h5stream.storage.handles import open_file
 from h5stream.storage.layout import DatasetPart, SampleLayout
 from h5stream.storage.rowbox import columns_of
-from h5stream.structure import leaves
+from h5stream.structure import leaves, rows_of
 
 Progress = Callable[[int], None]
 """Takes the rows done so far."""
@@ -86,7 +86,7 @@ def measure_epoch(
     for batch in batches_of(loader):
         if first is None:
             first = time.perf_counter() - start
-        rows += len(leaves(batch)[0])
+        rows += rows_of(batch) or 0
         nbytes += batch_nbytes(batch)
         batches += 1
         progress(rows)
@@ -125,7 +125,7 @@ def measure_naive(
         taken = rival.run(seconds, progress)
         rows = rival.rows
         return Measurement(
-            name=f"DataLoader, {workers} workers",
+            name="naive",
             rows=rows,
             batches=rival.batches,
             nbytes=rows * row_nbytes,
@@ -306,7 +306,7 @@ def fresh_rates(
     best = [0.0] * len(paths)
     for _ in range(rounds):
         for number, path in enumerate(paths):
-            best[number] = max(best[number], _rate(path, fields, seconds, {"shuffle": True, **options}))
+            best[number] = max(best[number], _rate(path, fields, seconds, {"shuffle": True, "seed": 0, **options}))
     return best
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -14,8 +13,23 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from h5stream.cli.options import FLAG, AsJson, Fields, MemoryBudget, Threads, Window, field_names, files_of, window_rows
-from h5stream.cli.showing import Bar, prose, safe_console
+from h5stream.cli.options import (
+    FLAG,
+    AsJson,
+    Fields,
+    MemoryBudget,
+    Samples,
+    Threads,
+    Window,
+    field_names,
+    files_of,
+    is_python,
+    listed_names,
+    sample_kind,
+    window_rows,
+)
+from h5stream.cli.showing import Bar, line, prose, safe_console
+from h5stream.cli.temporary import temporary_folder
 from h5stream.units import text_of_bytes
 
 if TYPE_CHECKING:
@@ -38,15 +52,26 @@ _WIDTHS = {"rows/s": 12, "batches/s": 9, "data": 10, "1st batch": 9, "memory": 8
 """Of the columns, so that rows that are printed one after the other stand below one another in 80 characters."""
 
 
+# As the README's table has them.
+_WORDS = {
+    "h5stream, first epoch": "decodes every row, and touches its memory for the first time",
+    "h5stream": 'decodes every row in every epoch (keep="never")',
+    "kept": "h5stream as it comes, from the second epoch on, where all rows fit memory_budget",
+    "naive": "one row per __getitem__ through h5py, {workers} worker processes",
+}
+
+
 @dataclass(slots=True)
 class Report:
     """What is known so far, and is printed even if no more comes."""
 
+    workers: int = 2
     facts: dict[str, Any] = field(default_factory=dict)
     ours: list[Measurement] = field(default_factory=list)
     naive: Measurement | None = None
     naive_failed: str = ""
     checked: Checked | None = None
+    lines: Sequence[str] = ()
     interrupted: bool = False
 
     def to_dict(self) -> dict[str, Any]:
@@ -57,6 +82,7 @@ class Report:
             "checked": self.checked is not None,
             "checked_rows": self.checked.rows if self.checked else 0,
             "problem": self.checked.problem if self.checked else "",
+            "lines": self.lines,
             "interrupted": self.interrupted,
         }
 
@@ -75,6 +101,7 @@ def bench_command(
         ),
     ] = None,
     fields: Fields = "",
+    samples: Samples = "",
     batch_size: Annotated[
         int | None,
         typer.Option(
@@ -99,19 +126,24 @@ def bench_command(
     """Stream shuffled epochs, then time the naive DataLoader, and compare the rows with h5py.
 
     Each result is printed when it is there; Ctrl-C ends with those.
+
+    With --samples only h5stream is measured: the naive loader reads rows.
     """
-    report = Report()
+    report = Report(workers=workers)
     bench = _Bench(report, None if as_json else safe_console(), safe_console(stderr=True), seconds)
-    with tempfile.TemporaryDirectory(prefix="h5stream-bench-") as folder:
+    with temporary_folder("h5stream-bench-") as folder:
         try:
-            paths = files_of(files) if files else [str(bench.sample(Path(folder) / "sample.h5"))]
+            paths = files_of(files) if files else [str(bench.sample(folder / "sample.h5"))]
             options = {
                 "fields": field_names(fields),
+                "samples": sample_kind(samples),
                 "num_workers": threads,
                 "window": window_rows(window),
                 "memory_budget": memory_budget,
             }
             bench.measure(paths, batch_size, workers, check, options)
+            if files:
+                report.lines = _lines(files, fields, samples, bench.names, report.facts["batch_size"])
         except KeyboardInterrupt:
             report.interrupted = True
     if as_json:
@@ -129,6 +161,7 @@ class _Bench:
 
     def __init__(self, report: Report, results: Console | None, errors: Console, seconds: float) -> None:
         self._report, self._results, self._errors, self._seconds = report, results, errors, seconds
+        self.names: list[str] = []
 
     def sample(self, path: Path) -> Path:
         """Write the sample file."""
@@ -153,24 +186,32 @@ class _Bench:
         from h5stream.storage.opening import open_layout
 
         if batch_size is None:
-            layout = open_layout(paths, options["fields"])
-            batch_size = batch_rows(layout.rows, layout.row_nbytes)
+            layout = open_layout(paths, options["fields"], samples=options["samples"])
+            batch_size = batch_rows(layout.samples, layout.row_nbytes)
         with self._errors.status("compiling kernels (once)"):
             warm_up()
-        with H5StreamLoader(paths, batch_size, True, **options) as loader:
-            self._note_facts(paths, loader)
+        with H5StreamLoader(paths, batch_size, True, seed=0, keep="never", **options) as loader:
+            self.names = [one.name for one in loader.dataset.layout.fields]
+            self._note_facts(paths, loader, options["samples"])
             self._ours(loader)
-            self._naive(paths, loader, batch_size, workers)
-            if check:
-                self._check(loader)
+        with H5StreamLoader(paths, batch_size, True, seed=0, **options) as loader:
+            if not self._report.ours[-1].stopped:
+                self._kept(loader)
+            if options["samples"] is None:
+                self._naive(paths, loader, batch_size, workers)
+                if check:
+                    self._check(loader)
+            else:
+                self._report.naive_failed = "naive was not measured, and h5py not compared with: both know rows only"
 
-    def _note_facts(self, paths: Sequence[str], loader: H5StreamLoader) -> None:
+    def _note_facts(self, paths: Sequence[str], loader: H5StreamLoader, samples: Any) -> None:
         layout = loader.dataset.layout
         self._report.facts = {
             "file": paths[0] if len(paths) == 1 else list(paths),
             "file_bytes": sum(Path(path).stat().st_size for path in paths),
-            "rows": layout.rows,
+            "rows": layout.samples,
             "row_bytes": layout.row_nbytes,
+            "samples": "" if samples is None else repr(samples),
             "batch_size": loader.batch_size,
             "threads": loader.num_workers,
             "window_rows": loader.window_size.window_rows,
@@ -181,11 +222,22 @@ class _Bench:
             _print_facts(self._results, self._report.facts)
 
     def _ours(self, loader: H5StreamLoader) -> None:
-        for which in ("first epoch", "next epoch"):
-            self._report.ours.append(self._epoch(loader, f"h5stream, {which}"))
-            self._print(self._report.ours[-1], header=which == "first epoch")
+        for name in ("h5stream, first epoch", "h5stream"):
+            self._report.ours.append(self._epoch(loader, name))
+            self._print(self._report.ours[-1], header=len(self._report.ours) == 1)
             if self._report.ours[-1].stopped or self._report.ours[-1].seconds >= _REPEATED_S:
                 return
+
+    def _kept(self, loader: H5StreamLoader) -> None:
+        """Measure the loader as it comes, from its second epoch on; nothing where rows do not stay in memory."""
+        for name in ("kept, first epoch", "kept"):
+            measured = self._epoch(loader, name)
+            if measured.stopped:
+                return
+        found = loader.stats()
+        if found.memory_bytes and not found.decoded_bytes + found.h5py_bytes:
+            self._report.ours.append(measured)
+            self._print(measured)
 
     def _epoch(self, loader: H5StreamLoader, title: str) -> Measurement:
         from h5stream.baseline.measure import measure_epoch
@@ -199,7 +251,7 @@ class _Bench:
 
         layout = loader.dataset.layout
         note = f"(stops after {self._seconds:.0f} s)"
-        with self._progress("naive DataLoader", layout.rows, note) as show:
+        with self._progress("naive", layout.rows, note) as show:
             try:
                 self._report.naive = measure_naive(
                     paths,
@@ -238,11 +290,23 @@ def batch_rows(rows: int, row_nbytes: int) -> int:
     return 1 << max(0, most.bit_length() - 1)
 
 
+def _lines(files: Sequence[str], fields: str, samples: str, names: Sequence[str], batch_size: int) -> Sequence[str]:
+    """Return the Python that streams what was measured."""
+    from h5stream.advice.lines import loader_lines
+
+    source = files[0] if len(files) == 1 else files
+    if is_python(fields):
+        return loader_lines(source, {"": f"({fields})"}, batch_size=batch_size, samples=samples)
+    named = (listed_names(fields) or []) if samples else names
+    return loader_lines(source, named, batch_size=batch_size, samples=samples)
+
+
 def _print_facts(console: Console, facts: dict[str, Any]) -> None:
     name = facts["file"] if isinstance(facts["file"], str) else f"{len(facts['file'])} files"
+    what = "samples" if facts["samples"] else "rows"
     prose(
         console,
-        f"{name}: {facts['rows']:,} rows of {text_of_bytes(facts['row_bytes'])}, "
+        f"{name}: {facts['rows']:,} {what} of {text_of_bytes(facts['row_bytes'])}, "
         f"{text_of_bytes(facts['file_bytes'])} on disk; shuffled batches of {facts['batch_size']:,} rows, "
         f"{facts['threads']} thread(s), windows of {facts['window_rows']:,} rows",
     )
@@ -273,31 +337,37 @@ def print_row(console: Console, measured: Measurement, *, header: bool) -> None:
 def print_end(console: Console, report: Report) -> None:
     """Print what the rows come to."""
     if report.naive is not None and report.naive.rows:
-        ratios = (f"{_ratio(one, report.naive)} ({one.name.split(', ')[-1]})" for one in report.ours)
-        if report.naive.batches:
-            said = f"h5stream gives {', '.join(ratios)} times the rows/s of the DataLoader."
-        else:
+        ratios = ", ".join(f"{one.name} {_ratio(one, report.naive)}" for one in report.ours)
+        said = f"x naive: {ratios}."
+        if not report.naive.batches:
             # Rows read are at least those delivered, so that is what ours is at the least.
             said = (
-                f"The DataLoader finished no batch in {report.naive.seconds:.0f} s. Even if the rows that it had read "
-                f"by then all count, h5stream gives at least {', '.join(ratios)} times its rows/s."
+                f"x naive, at least: {ratios}. It finished no batch in {report.naive.seconds:.0f} s; the rows that it "
+                "had read by then count."
             )
         prose(console, said, style="bold")
     elif report.naive is not None:
-        prose(console, "The DataLoader read not one row in its time.")
+        prose(console, "The naive loader read not one row in its time.")
     if report.naive_failed:
         prose(console, f"note: {report.naive_failed}", style="yellow")
     if report.ours:
         stopped = [one.name for one in (*report.ours, report.naive) if one is not None and one.stopped]
         said = f" Stopped before the epoch's end: {'; '.join(stopped)}." if stopped else ""
+        known = {one.name for one in (*report.ours, report.naive) if one is not None}
+        for name, words in _WORDS.items():
+            if name in known:
+                prose(console, f"{name}: {words.format(workers=report.workers)}.", style="dim")
         prose(
             console,
-            "1st batch: time to it. memory: growth of resident memory, worker processes included; the first epoch "
-            f"touches it for the first time, the next one does not.{said}",
+            f"1st batch: time to it. memory: growth of resident memory, worker processes included.{said}",
             style="dim",
         )
     if (checked := report.checked) is not None:
         _print_checked(console, checked)
+    if report.lines:
+        prose(console, "To stream it:")
+    for one_line in report.lines:
+        line(console, f"    {one_line}" if one_line else "")
     if report.interrupted:
         measured = "this is what was measured until then" if report.ours else "nothing was measured yet"
         prose(console, f"Interrupted: {measured}.", style="yellow")

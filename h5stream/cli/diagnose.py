@@ -21,13 +21,20 @@ from h5stream.cli.options import (
     Window,
     field_names,
     files_of,
+    sample_kind,
     window_rows,
 )
-from h5stream.cli.showing import indented, safe_console, verdict
+from h5stream.cli.showing import Bar, indented, prose, safe_console, verdict
+from h5stream.errors import OptionError
 
 if TYPE_CHECKING:
     from h5stream.advice.diagnose import Diagnosis
+    from h5stream.advice.trials import Trial
     from h5stream.loader import H5StreamLoader
+
+
+_NEXT = {"loader alone": "the step alone", "step alone": "both", "both": "half a batch"}
+"""What is measured behind each run."""
 
 
 def diagnose_command(
@@ -47,33 +54,59 @@ def diagnose_command(
     """Measure the loader of the files alone, and with a step that takes so long, and name what limits the two.
 
     The step is a pause, as for a GPU that computes by itself; `h5stream.diagnose` takes your own step.
-    """
-    from h5stream.advice.diagnose import diagnose
-    from h5stream.advice.from_text import samples_from_text
-    from h5stream.engine.kernels import warm_up
-    from h5stream.errors import OptionError
-    from h5stream.loader import H5StreamLoader
 
+    Ctrl-C ends with what was measured until then.
+    """
     if not step_ms > 0:
         raise OptionError(f"--step-ms {step_ms:g}: must be more than 0 milliseconds")
     paths = files_of(files)
-    warm_up()
-    with H5StreamLoader(
-        paths,
-        batch_size,
-        shuffle=True,
-        num_workers=threads,
-        fields=field_names(fields),
-        window=window_rows(window),
-        memory_budget=memory_budget,
-        samples=samples_from_text(samples) if samples else None,
-    ) as loader:
-        found = diagnose(loader, pause(step_ms / 1e3 / batch_size), seconds=seconds)
-        settings = _settings(loader)
+    measured: dict[str, Trial] = {}
+    try:
+        with Bar(safe_console(stderr=True), "measuring", unit="s") as bar:
+            bar.show(total=3.2 * seconds, note="compiling kernels")
+            from h5stream.advice.diagnose import diagnose
+            from h5stream.engine.kernels import warm_up
+            from h5stream.loader import H5StreamLoader
+
+            warm_up()
+            bar.show(total=bar.elapsed_s + 3.2 * seconds, note="the loader alone")
+
+            def show(what: str, trial: Trial) -> None:
+                measured[what] = trial
+                left = 3 - len(measured) + 0.2  # the step may be tried on half a batch
+                bar.show(total=bar.elapsed_s + left * seconds, note=_NEXT[what])
+
+            with H5StreamLoader(
+                paths,
+                batch_size,
+                shuffle=True,
+                seed=0,
+                num_workers=threads,
+                fields=field_names(fields),
+                window=window_rows(window),
+                memory_budget=memory_budget,
+                samples=sample_kind(samples),
+            ) as loader:
+                found = diagnose(loader, pause(step_ms / 1e3 / batch_size), seconds=seconds, progress=show)
+                settings = _settings(loader)
+    except KeyboardInterrupt:
+        _print_interrupted(measured, as_json)
+        raise
     if as_json:
-        typer.echo(json.dumps(found.to_dict(), indent=2))
+        typer.echo(json.dumps(found.to_dict() | {"interrupted": False}, indent=2))
     else:
         _print(found, f"{paths[0] if len(paths) == 1 else f'{len(paths)} files'}: {settings}")
+
+
+def _print_interrupted(measured: dict[str, Trial], as_json: bool) -> None:
+    if as_json:
+        found = {name: {"batch_s": one.batch_s, "rows_per_s": one.rows_per_s} for name, one in measured.items()}
+        typer.echo(json.dumps({"measured": found, "interrupted": True}, indent=2))
+        return
+    console = safe_console()
+    for name, one in measured.items():
+        prose(console, f"{name}: {1e3 * one.batch_s:.2f} ms a batch, {one.rows_per_s:,.0f} rows/s")
+    prose(console, f"Interrupted: {'there is no verdict' if measured else 'nothing was measured'}.", style="yellow")
 
 
 def pause(seconds_a_row: float) -> Callable[[Any], None]:

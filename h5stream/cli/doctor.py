@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from h5stream.cli.options import AsJson
+from h5stream.cli.options import AsJson, files_of
 from h5stream.cli.showing import safe_console
 
 if TYPE_CHECKING:
@@ -30,11 +30,10 @@ def doctor_command(
     as_json: AsJson = False,
 ) -> None:
     """Check this machine, and how the files lie on it; exit with status 1 if something fails."""
+    paths = files_of(files or [])
     from h5stream.advice.check import worst
     from h5stream.advice.doctor import examine_file, examine_machine
-    from h5stream.storage.fields import read_request
 
-    paths = read_request(files, None).paths if files else ()  # What is not there is a line of the checklist.
     checks = examine_machine()
     for path in paths:
         checks += examine_file(Path(path))

@@ -20,6 +20,7 @@ from h5stream.cli.options import (
     is_python,
     listed_names,
     pattern_of,
+    sample_kind,
 )
 from h5stream.cli.showing import safe_console
 
@@ -54,24 +55,24 @@ def inspect_command(
 
     Where samples=Objects(...) lie is kept in ~/.cache; H5STREAM_CATALOGUE=0 in the environment does without.
 
-    Several files are shown one after the other; with --json they are a list.
+    Several files are shown one after the other; --json prints a list, also of one.
 
     Of a folder, or a pattern, whose files hold the same: what all of them are, and the first.
     """
-    from h5stream.storage.listing import MOST_DATASETS, list_file
-    from h5stream.workers.guard import InChild
-
+    pattern = pattern_of(files)
+    paths = files_of([pattern] if pattern else files)
     if catalogue or forget:
-        show_catalogue([*files_of(files)], forget, as_json)
+        show_catalogue(paths, forget, as_json)
         return
     if samples or is_python(fields):
         batch = 8192 if batch_size is None else batch_size
-        show_samples([*files_of(files)], samples, field_names(fields), batch, threads, memory_budget, as_json)
+        show_samples(paths, samples, field_names(fields), batch, threads, memory_budget, as_json)
         return
+    from h5stream.storage.listing import MOST_DATASETS, list_file
+    from h5stream.workers.guard import InChild
+
     names, most = listed_names(fields), None if everything else MOST_DATASETS
     found = []
-    pattern = pattern_of(files)
-    paths = files_of([pattern] if pattern else files)
     asked = names or everything or as_json
     one_of_many = bool(pattern) and not asked and show_files(pattern, paths, allow_external)
     for number, path in enumerate(paths[:1] if one_of_many else paths):
@@ -97,8 +98,7 @@ def inspect_command(
                 console.print()
             print_all(console, one, everything=everything, one_of_many=one_of_many)
     if as_json:
-        values = [one.to_dict() for one in found]
-        typer.echo(json.dumps(values[0] if len(values) == 1 else values, indent=2))
+        typer.echo(json.dumps([one.to_dict() for one in found], indent=2))
 
 
 def show_files(pattern: str, paths: list[str], allow_external: bool) -> bool:
@@ -130,7 +130,7 @@ def show_catalogue(paths: list[str], drop: bool, as_json: bool) -> None:
             {"file": path, "dropped": dropped[path], "kept": [asdict(one) for one in kept]}
             for path, kept in found.items()
         ]
-        typer.echo(json.dumps(values[0] if len(values) == 1 else values, indent=2))
+        typer.echo(json.dumps(values, indent=2))
         return
     for path, kept in found.items():
         print_catalogue(safe_console(), path, kept, dropped[path] if drop else None)
@@ -149,12 +149,11 @@ def show_samples(
     from dataclasses import asdict
 
     from h5stream import H5Dataset, allowance
-    from h5stream.advice.from_text import samples_from_text
     from h5stream.advice.samples_cost import cost_samples
     from h5stream.cli.inspect_view import print_samples
     from h5stream.engine.budget import default_budget, threads_within
 
-    dataset = H5Dataset(paths, fields, samples=samples_from_text(text) if text else None)
+    dataset = H5Dataset(paths, fields, samples=sample_kind(text))
     budget = memory_budget or default_budget(allowance.memory_total_bytes())
     cost = cost_samples(
         dataset,
@@ -164,7 +163,7 @@ def show_samples(
         threads=threads or threads_within(dataset.layout, allowance.cpus(), budget),
     )
     if as_json:
-        typer.echo(json.dumps(asdict(cost), indent=2))
+        typer.echo(json.dumps([asdict(cost)], indent=2))
         return
     named = ", ".join(paths) if len(paths) < 4 else f"{paths[0]} ... {paths[-1]} ({len(paths):,} files)"
     print_samples(safe_console(), named, cost)

@@ -27,7 +27,7 @@ def size(text: str | int) -> int:
         return as_bytes(text, name="SIZE")
     except OptionError:
         raise typer.BadParameter(
-            f"takes bytes, as a number or with a unit such as 512MB or 4GiB, not {str(text)!r}"
+            f"takes bytes, as a number or with a unit such as 512MiB or 4GiB, not {str(text)!r}"
         ) from None
 
 
@@ -117,14 +117,28 @@ def window_rows(text: str) -> int | str:
 
 
 def files_of(given: list[str]) -> list[str]:
-    """Give the files that paths and patterns name, each of which is there."""
-    from h5stream.storage.fields import read_request
-    from h5stream.storage.source import FileIdentity
+    """Return the files that paths and patterns name, each of which is there and may be read.
 
-    paths = read_request(given, None).paths
+    Commands call this before they import torch, which takes seconds: a typing error is told at once.
+    """
+    from h5stream.storage.given import paths_of
+    from h5stream.storage.source import FileIdentity, not_permitted
+
+    paths = [path for one in given for path in paths_of(one, None)]
     for path in paths:
         FileIdentity.of(path)
-    return list(paths)
+        if not os.access(path, os.R_OK):
+            raise not_permitted(path)
+    return paths
+
+
+def sample_kind(text: str) -> Any:
+    """Return the loader's ``samples=`` for what it takes written in Python; None for no text."""
+    if not text:
+        return None
+    from h5stream.advice.from_text import samples_from_text
+
+    return samples_from_text(text)
 
 
 def pattern_of(given: list[str]) -> str:

@@ -55,8 +55,6 @@ def repack_command(
     as_json: AsJson = False,
 ) -> None:
     """Rewrite IN as OUT in chunks that stream well; everything else in it is kept, and every row is verified."""
-    from h5stream.repacking.repack import carry_out, plan_repack
-
     given = files_of([str(source)])
     if len(given) > 1:
         raise OptionError(
@@ -72,6 +70,8 @@ def repack_command(
         contiguous=contiguous,
         shuffle_rows=shuffle_rows,
     )
+    from h5stream.repacking.repack import carry_out, plan_repack
+
     plan = plan_repack(given[0], target, recipe, overwrite=overwrite)
     if not as_json:
         Notices(safe_console())(plan.notices)

@@ -20,11 +20,12 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     ProgressColumn,
-    SpinnerColumn,
+    Task,
     TextColumn,
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
+from rich.progress_bar import ProgressBar
 from rich.segment import Segment
 from rich.table import Column
 from rich.text import Text
@@ -137,11 +138,18 @@ def indented(console: Console, text: str, style: str = "") -> None:
     console.print(Padding(Text(text, style=style), (0, 0, 0, 2), expand=False))
 
 
+class _Clock(BarColumn):
+    def render(self, task: Task) -> ProgressBar:
+        """Draw the time that has passed as a part of what was foretold, which is never seen to be over."""
+        total = task.total or 1.0
+        return ProgressBar(total=total, completed=min(task.elapsed or 0.0, 0.99 * total), width=self.bar_width)
+
+
 class Bar:
     """A progress bar with rate and time left on a terminal; elsewhere a plain line every few seconds.
 
     It goes to the errors' console where the standard output is for results. What is counted is a `unit`: ``"bytes"``,
-    ``"rows"``, or nothing (``""``) where only the note tells.
+    ``"rows"``, or ``"s"``, whose total is foretold and which pass by themselves.
     """
 
     def __init__(self, console: Console, title: str, *, unit: str = "bytes") -> None:
@@ -150,7 +158,7 @@ class Bar:
         columns: dict[str, tuple[ProgressColumn, ...]] = {
             "rows": (BarColumn(20), MofNCompleteColumn(), TextColumn("rows"), TimeRemainingColumn()),
             "bytes": (BarColumn(20), DownloadColumn(True), TransferSpeedColumn(), TimeRemainingColumn()),
-            "": (SpinnerColumn(),),
+            "s": (_Clock(20), TextColumn("{task.elapsed:.0f} of about {task.total:.0f} s")),
         }
         self._progress = Progress(
             TextColumn("{task.description}"),
@@ -160,7 +168,7 @@ class Bar:
             transient=True,
             disable=not console.is_terminal,
         )
-        self._task = self._progress.add_task(title, total=None, note="")
+        self._task = self._progress.add_task(title, total=None if unit != "s" else 1, note="")
 
     def __enter__(self) -> Bar:
         self._progress.start()
@@ -171,7 +179,12 @@ class Bar:
     ) -> None:
         self._progress.stop()
 
-    def show(self, done: int = 0, total: int = 0, note: str = "") -> None:
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since it began."""
+        return time.monotonic() - self._begin
+
+    def show(self, done: float = 0, total: float = 0, note: str = "") -> None:
         """Show how far it is."""
         note = printable(note, kept="")
         self._progress.update(self._task, completed=done, total=total or None, note=note)
@@ -180,9 +193,9 @@ class Bar:
             self._last = now
             prose(self._console, f"{self._title}: {self._counts(done, total, now)} {note}".replace("  ", " ").rstrip())
 
-    def _counts(self, done: int, total: int, now: float) -> str:
-        if not self._unit:
-            return ""
+    def _counts(self, done: float, total: float, now: float) -> str:
+        if self._unit == "s":
+            return f"{now - self._begin:.0f} of about {total:.0f} s"
         rate = done / max(now - self._begin, 1e-6)
         left = f", {(total - done) / rate:.0f} s left" if rate > 0 else ""
         if self._unit == "rows":

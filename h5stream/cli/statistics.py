@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from h5stream.cli.options import AsJson, Fields, Files, field_names, files_of
+from h5stream.cli.options import AsJson, Fields, Files, Samples, field_names, files_of, sample_kind
 from h5stream.cli.showing import printable, safe_console
 from h5stream.errors import OptionError
 
@@ -36,15 +36,7 @@ def statistics_command(
             show_default=False,
         ),
     ] = "",
-    samples: Annotated[
-        str,
-        typer.Option(
-            "--samples",
-            metavar="TEXT",
-            help="What a sample is, where it is no row: \"Objects('data/*')\".",
-            show_default=False,
-        ),
-    ] = "",
+    samples: Samples = "",
     as_json: AsJson = False,
 ) -> None:
     """Find mean, standard deviation, extremes, NaNs and counts of values, in one pass over the files.
@@ -53,12 +45,10 @@ def statistics_command(
 
     What was found is kept in ~/.cache for the next time; inspect --forget drops it.
     """
+    paths = files_of(files)
     from h5stream import H5Dataset
-    from h5stream.advice.from_text import samples_from_text
 
-    kind = samples_from_text(samples) if samples else None
-    names = field_names(fields)
-    dataset = H5Dataset(files_of(files), names, samples=kind)
+    dataset = H5Dataset(paths, field_names(fields), samples=sample_kind(samples))
     found = dataset.statistics(axis=_axis(axis))
     if as_json:
         typer.echo(json.dumps({name: one.to_dict() for name, one in found.items()}, indent=2))

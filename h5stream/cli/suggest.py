@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console, Group
@@ -13,9 +13,6 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from h5stream import allowance
-from h5stream.advice.host_memory import dataloader_memory, loader_memory
-from h5stream.advice.suggestion import Suggestion
 from h5stream.cli.options import (
     SIZE,
     AsJson,
@@ -25,19 +22,17 @@ from h5stream.cli.options import (
     Threads,
     field_names,
     files_of,
+    sample_kind,
     size,
     some_size,
 )
 from h5stream.cli.showing import safe_console
 from h5stream.errors import OptionError
-from h5stream.training.accumulation import accumulation_for
-from h5stream.training.gpu_memory import gpu_memory as gpu_memory_of
-from h5stream.training.learning_rate import learning_rate_for
-from h5stream.training.order_of_knobs import what_to_try_first
-from h5stream.training.presets import Setting, preset_for, validation_batch
 
-# Without a GPU's preset: the loader's own default batch, and the DataLoader's default prefetch.
-_DEFAULT = Setting(batch_size=8192, workers=1, prefetch_factor=2)
+if TYPE_CHECKING:
+    from h5stream.advice.suggestion import Suggestion
+    from h5stream.training.presets import Setting
+
 _CHUNK_NBYTES = 1 << 20
 
 _LABEL_COLUMNS = 8
@@ -74,14 +69,10 @@ def _data_of(
         if fields or samples:
             raise OptionError(f"--fields {fields!r} names fields of FILE; name a file as well")
         return _Data(row_bytes=row_bytes, rows=rows, chunk_bytes=chunk_bytes or _CHUNK_NBYTES)
+    paths = files_of(files)
     from h5stream.storage.opening import open_layout
 
-    kind = None
-    if samples:
-        from h5stream.advice.from_text import samples_from_text
-
-        kind = samples_from_text(samples)
-    layout = open_layout(files_of(files), field_names(fields), samples=kind)
+    layout = open_layout(paths, field_names(fields), samples=sample_kind(samples))
     return _Data(
         row_bytes=row_bytes or layout.row_nbytes,
         rows=rows or layout.samples,
@@ -143,7 +134,9 @@ def suggest_command(
     gpu: Annotated[str | None, typer.Option("--gpu", help="The GPU's name, as the driver or you write it.")] = None,
     gpu_memory: Annotated[
         float | None,
-        typer.Option("--gpu-memory", parser=_gib, metavar=SIZE, help="The GPU's memory, such as 24GB: 24 GiB."),
+        typer.Option(
+            "--gpu-memory", parser=_gib, metavar=SIZE, help="The GPU's memory, such as 24GiB; 24GB is the same here."
+        ),
     ] = None,
     row_bytes: Annotated[
         int | None,
@@ -182,11 +175,17 @@ def suggest_command(
     ] = "half",
     as_json: AsJson = False,
 ) -> None:
-    """Suggest batch size, workers, prefetch and more, with the arithmetic. Nothing is applied."""
-    cpus, available_bytes = allowance.cpus(), allowance.memory_available_bytes()
+    """Suggest batch size, reader threads, memory and more, with the arithmetic. Nothing is applied."""
     data = _data_of(files or [], fields, samples, row_bytes, rows, chunk_bytes)
+    from h5stream import allowance
+    from h5stream.training.gpu_memory import gpu_memory as gpu_memory_of
+    from h5stream.training.order_of_knobs import what_to_try_first
+    from h5stream.training.presets import Setting, preset_for, validation_batch
+
+    cpus, available_bytes = allowance.cpus(), allowance.memory_available_bytes()
     preset = None if gpu is None and gpu_memory is None else preset_for(gpu, memory_gib=gpu_memory, cpus=cpus)
-    start = preset.setting if preset else replace(_DEFAULT, workers=cpus)
+    # Without a GPU's preset: the loader's own default batch, and the DataLoader's default prefetch.
+    start = preset.setting if preset else Setting(batch_size=8192, workers=cpus, prefetch_factor=2)
     setting = Setting(
         batch_size=batch_size or start.batch_size,
         workers=start.workers if workers is None else workers,
@@ -209,14 +208,7 @@ def suggest_command(
             activation_bytes_per_row=activation_bytes,
             row_bytes=data.row_bytes or 0,
         )
-    if target_batch is not None:
-        found["accumulation"] = accumulation_for(target_batch, setting.batch_size, rows=data.rows)
-    if lr is not None:
-        if lr_batch is None:
-            raise OptionError("--lr needs --lr-batch: the batch that the rate was tuned for")
-        found["learning_rate"] = learning_rate_for(
-            target_batch or setting.batch_size, old_batch_size=lr_batch, old_lr=lr, optimizer=optimizer, rows=data.rows
-        )
+    found |= _optimizer_steps(setting.batch_size, target_batch, lr, lr_batch, optimizer, data.rows)
     found["what_to_try_first"] = what_to_try_first(
         here, precision=precision, waiting_share=waiting, preset=preset, cpus=cpus
     )
@@ -226,17 +218,35 @@ def suggest_command(
         _print_all(safe_console(), found, batch_size)
 
 
+def _optimizer_steps(
+    batch_size: int,
+    target_batch: int | None,
+    lr: float | None,
+    lr_batch: int | None,
+    optimizer: str,
+    rows: int | None,
+) -> dict[str, Suggestion]:
+    from h5stream.training.accumulation import accumulation_for
+    from h5stream.training.learning_rate import learning_rate_for
+
+    found = {}
+    if target_batch is not None:
+        found["accumulation"] = accumulation_for(target_batch, batch_size, rows=rows)
+    if lr is not None:
+        if lr_batch is None:
+            raise OptionError("--lr needs --lr-batch: the batch that the rate was tuned for")
+        found["learning_rate"] = learning_rate_for(
+            target_batch or batch_size, old_batch_size=lr_batch, old_lr=lr, optimizer=optimizer, rows=rows
+        )
+    return found
+
+
 def _host_memory(
     data: _Data, row_bytes: int, setting: Setting, threads: int, memory_budget: int | None, available_bytes: int | None
 ) -> dict[str, Suggestion]:
+    from h5stream.advice.host_memory import dataloader_memory, loader_memory
+
     return {
-        "dataloader_memory": dataloader_memory(
-            row_bytes=row_bytes,
-            batch_size=setting.batch_size,
-            workers=setting.workers,
-            prefetch_factor=setting.prefetch_factor,
-            available_bytes=available_bytes,
-        ),
         "loader_memory": loader_memory(
             row_bytes=row_bytes,
             batch_size=setting.batch_size,
@@ -245,5 +255,12 @@ def _host_memory(
             block_rows=data.block_rows,
             rows=data.rows,
             memory_budget=memory_budget,
+        ),
+        "dataloader_memory": dataloader_memory(
+            row_bytes=row_bytes,
+            batch_size=setting.batch_size,
+            workers=setting.workers,
+            prefetch_factor=setting.prefetch_factor,
+            available_bytes=available_bytes,
         ),
     }

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,18 +13,32 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from h5stream.cli.options import AsJson, BatchSize, Fields, Files, MemoryBudget, check_writable, field_names, files_of
-from h5stream.cli.showing import Bar, line, safe_console, verdict
+from h5stream.cli.options import (
+    AsJson,
+    BatchSize,
+    Fields,
+    Files,
+    MemoryBudget,
+    Samples,
+    check_writable,
+    field_names,
+    files_of,
+    is_python,
+    sample_kind,
+)
+from h5stream.cli.showing import Bar, line, prose, safe_console, verdict
 
 if TYPE_CHECKING:
     from h5stream.advice.tune import Attempt, Tuning
 
 _BAR = 20
+_GUESSED_RUNS = 40
 
 
 def tune_command(
     files: Files,
     fields: Fields = "",
+    samples: Samples = "",
     batch_size: BatchSize = 8192,
     memory_budget: MemoryBudget = None,
     device: Annotated[
@@ -33,37 +49,50 @@ def tune_command(
     out: Annotated[Path | None, typer.Option("--out", help="Write the best setting into this TOML profile.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure shuffled epochs with other threads and windows; print the curve and the best setting."""
-    from h5stream.advice.tune import tune
-    from h5stream.engine.kernels import warm_up
+    """Measure shuffled epochs with other threads and windows; print the curve and the best setting.
+
+    Ctrl-C ends with what was measured until then.
+    """
+    paths = files_of(files)
+    check_writable(plot, "--plot")
+    check_writable(out, "--out")
     from h5stream.monitor.plot import check_plot_path
-    from h5stream.profiles import write_profile
 
     if plot is not None:
         check_plot_path(plot)
-    check_writable(plot, "--plot")
-    check_writable(out, "--out")
-    paths = files_of(files)
     errors = safe_console(stderr=True)
-    warm_up()
-    with Bar(errors, "measuring", unit="") as bar:
-        tuning = tune(
-            paths[0] if len(paths) == 1 else paths,
-            fields=field_names(fields),
-            batch_size=batch_size,
-            memory_budget=memory_budget,
-            device=device,
-            seconds=seconds,
-            progress=lambda attempt: bar.show(note=_said(attempt)),
-        )
+    measured: list[Attempt] = []
+    try:
+        with Bar(errors, "measuring", unit="s") as bar:
+            bar.show(total=_GUESSED_RUNS * seconds, note="compiling kernels")
+            from h5stream.advice.tune import tune
+            from h5stream.engine.kernels import warm_up
+
+            warm_up()
+
+            def show(attempt: Attempt) -> None:
+                measured.append(attempt)
+                bar.show(total=bar.elapsed_s * (1 + attempt.left / len(measured)), note=_said(attempt))
+
+            tuning = tune(
+                paths[0] if len(paths) == 1 else paths,
+                fields=field_names(fields),
+                samples=sample_kind(samples),
+                batch_size=batch_size,
+                memory_budget=memory_budget,
+                device=device,
+                seconds=seconds,
+                progress=show,
+            )
+    except KeyboardInterrupt:
+        _print_interrupted(measured[1:], as_json)  # the first ran cold, and does not count
+        raise
     if as_json:
-        typer.echo(json.dumps(tuning.to_dict(), indent=2, default=str))
+        typer.echo(json.dumps(tuning.to_dict() | {"interrupted": False}, indent=2, default=str))
     else:
         _print(safe_console(), tuning)
     if out is not None:
-        write_profile(tuning.profile, out)
-        line(errors, f"profile: {out}")
-        line(errors, f"use it:  loader = H5StreamLoader.from_profile({str(out)!r})  # shuffle=True is in it")
+        _write(errors, tuning, out, files if len(paths) > 1 else None, fields, samples)
     if plot is not None:
         from h5stream.advice.tune_plot import save_tune_plot
 
@@ -71,12 +100,45 @@ def tune_command(
         line(errors, f"plot: {plot}")
 
 
+def _write(console: Console, tuning: Tuning, out: Path, files: list[str] | None, fields: str, samples: str) -> None:
+    """Write the profile, and print how it is used, with what a profile does not hold."""
+    from h5stream.profiles import write_profile
+
+    write_profile(tuning.profile, out)
+    more = (
+        [repr(files)] * bool(files)
+        + [f"samples={samples}"] * bool(samples)
+        + [f"fields=({fields})"] * is_python(fields)
+    )
+    given = ", ".join([repr(str(out)), *more])
+    line(console, f"profile: {out}")
+    line(console, f"use it:  loader = H5StreamLoader.from_profile({given})  # shuffle=True is in it")
+
+
 def _said(attempt: Attempt) -> str:
     return f"{attempt.threads} thread(s), window {attempt.window_rows:,}: {attempt.rows_per_s:,.0f} rows/s"
 
 
+def _print_interrupted(measured: list[Attempt], as_json: bool) -> None:
+    """Print the best run of each setting; which one is the best is not known yet."""
+    best: dict[tuple[int, int, str], Attempt] = {}
+    for attempt in sorted(measured, key=lambda attempt: -attempt.rows_per_s):
+        best.setdefault(attempt.setting, attempt)
+    if as_json:
+        found = {"attempts": [asdict(attempt) for attempt in best.values()], "interrupted": True}
+        typer.echo(json.dumps(found, indent=2, default=str))
+        return
+    console = safe_console()
+    if best:
+        console.print(attempts_table([*best.values()], None, console.width))
+    until = (
+        f"these are the {len(measured)} runs until then, and none is recommended" if best else "nothing was measured"
+    )
+    prose(console, f"Interrupted: {until}.", style="yellow")
+
+
 def _print(console: Console, tuning: Tuning) -> None:
-    console.print(attempts_table(tuning, console.width))
+    console.print(attempts_table(tuning.attempts, tuning.best, console.width))
     verdict(console, tuning)
     console.print(Text(f"The batch size stays {tuning.profile.loader['batch_size']}.", style="dim"))
 
@@ -84,18 +146,18 @@ def _print(console: Console, tuning: Tuning) -> None:
 _TITLES = ("varied", "threads", "window", "blocks", "rows/s", "1st batch")
 
 
-def attempts_table(tuning: Tuning, width: int) -> Table:
+def attempts_table(attempts: Sequence[Attempt], best: Attempt | None, width: int) -> Table:
     """Lay the attempts out; the bars take what the numbers leave, since those are never cut."""
-    rows = [_numbers(attempt) for attempt in tuning.attempts]
+    rows = [_numbers(attempt) for attempt in attempts]
     taken = sum(max(map(len, column)) + 1 for column in zip(_TITLES, *rows, strict=True))
     most = min(_BAR, width - taken - len(" <-"))
-    fastest = max(attempt.rows_per_s for attempt in tuning.attempts)
+    fastest = max(attempt.rows_per_s for attempt in attempts)
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     for number, title in enumerate(_TITLES):
         table.add_column(title, justify="right" if number else "left", overflow="fold")
     table.add_column("", overflow="fold")
-    for attempt, numbers in zip(tuning.attempts, rows, strict=True):
-        chosen = attempt == tuning.best
+    for attempt, numbers in zip(attempts, rows, strict=True):
+        chosen = attempt == best
         length = max(1, round(most * attempt.rows_per_s / fastest)) if fastest and most > 0 else 0
         said = attempt.refused or "█" * length + (" <-" if chosen else "")
         table.add_row(*numbers, said, style="green" if chosen else "")

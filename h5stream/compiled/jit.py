@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import functools
 import logging
+import sys
+import time
 import uuid
 from pathlib import Path
 from typing import Any
 
 from numba import njit, types
+from numba.core import event
 from numba.core.runtime import rtsys
 
 if logging.getLogger("numba").level == logging.NOTSET:
@@ -23,7 +26,9 @@ def jit(function, **more):
     """Compile a kernel at its first call; keep what was compiled for other processes where there is a place for it."""
     options = _OPTIONS | more
     try:
-        return _load_alone(_date_by_all(_name_files_apart(njit(cache=True, **options)(function))))
+        kernel = _load_alone(_date_by_all(_name_files_apart(njit(cache=True, **options)(function))))
+        _folder[:] = [kernel._cache.cache_path]
+        return kernel
     except RuntimeError:  # neither beside the module nor in a home folder may be written; `h5stream doctor` says so
         return njit(**options)(function)
 
@@ -97,6 +102,46 @@ def _load_alone(kernel):
 
     cache.load_overload = load_overload
     return kernel
+
+
+TOLD_AFTER_S = 1.0
+"""Seconds of compiling after which it is said; a kernel for one more type takes less."""
+
+
+class _Telling(event.Listener):  # type: ignore[misc]
+    """Says on standard error, once per process, that kernels are being compiled.
+
+    # Guarantees: numba compiles under one lock, which is held whenever this is called.
+    """
+
+    def __init__(self):
+        self._depth, self._began_s, self._spent_s, self._told = 0, 0.0, 0.0, False
+
+    def on_start(self, compiling):
+        self._depth += 1
+        if self._depth == 1:
+            self._began_s = time.monotonic()
+        kernel = compiling.data["dispatcher"]
+        if self._told or not kernel.py_func.__module__.startswith("h5stream."):
+            return
+        if self._spent_s + time.monotonic() - self._began_s > TOLD_AFTER_S:
+            self._told = True
+            kept = f"kept in {_folder[0]}; " if _folder else ""
+            text = (
+                f"h5stream: compiling kernels, once per machine (some 10 s; {kept}`h5stream warm` does it beforehand)"
+            )
+            if sys.stderr is not None:
+                sys.stderr.write(f"{text}\n")
+                sys.stderr.flush()
+
+    def on_end(self, compiling):
+        self._depth -= 1
+        if self._depth == 0 and compiling.data["dispatcher"].py_func.__module__.startswith("h5stream."):
+            self._spent_s += time.monotonic() - self._began_s
+
+
+_folder: list[str] = []
+event.register("numba:compile", _Telling())
 
 
 @functools.cache

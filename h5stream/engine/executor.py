@@ -9,11 +9,11 @@ import functools
 import os
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
+from h5stream.dropped import Living
 from h5stream.engine.batches import OpenBatches, PlannedWindow, ReadyBatch
 from h5stream.engine.counters import RunCounters, Tally, clock
 from h5stream.engine.filling import Filling
@@ -140,8 +140,12 @@ class Run:
             for k in range(self._concurrency)
         ]
         _stop_at_exit(self)
-        for thread in (*self._threads, *self._ahead):
-            thread.start()
+        try:
+            for thread in (*self._threads, *self._ahead):
+                thread.start()
+        except BaseException:  # Ctrl-C, or no more threads: nobody will have this run to stop it
+            self.stop(0)
+            raise
 
     # --- the consumer's side ---------------------------------------------------------------------------------
 
@@ -256,7 +260,9 @@ class Run:
             self._changed.notify_all()
         deadline = time.monotonic() + (STOP_S if wait_s is None else wait_s)
         for thread in (*self._threads, *self._ahead):
-            if thread is not threading.current_thread():
+            if (
+                thread.is_alive() and thread is not threading.current_thread()
+            ):  # not all are, after Ctrl-C in `__init__`
                 thread.join(timeout=max(0.0, deadline - time.monotonic()))
         with self._changed:
             batches = self._open.clear()
@@ -493,7 +499,7 @@ class Run:
 
 # --- a run ends with the interpreter ---------------------------------------------------------------------------
 
-_running: weakref.WeakSet[Run] = weakref.WeakSet()
+_running: Living[Run] = Living()
 
 
 def _stop_at_exit(run: Run) -> None:
@@ -509,5 +515,5 @@ def _register() -> None:
 
 
 def _stop_all() -> None:
-    for run in list(_running):
+    for run in _running:
         run.stop(EXIT_S)

@@ -8,11 +8,9 @@ as it is.
 from __future__ import annotations
 
 import bisect
-import collections
 import itertools
 import operator
 import threading
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
@@ -21,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.compiled.stretches import begins_of_stretches, lay_stretches, order_by_place
+from h5stream.dropped import Lent
 from h5stream.engine import kernels
 from h5stream.engine.footprint import FIELD_ALIGNMENT, PADDING_SHARE, SHARES_NBYTES
 from h5stream.engine.slots import Memory, address_of, map_memory
@@ -437,7 +436,7 @@ class RaggedMemory:
     """
 
     def __init__(self) -> None:
-        self._back: collections.deque[Memory] = collections.deque()
+        self._lent: Lent[Memory] = Lent()
         self._free: list[Memory] = []  # by size
         self._lock = threading.Lock()
         self._lent_nbytes = self._free_nbytes = self._most_nbytes = 0
@@ -460,7 +459,7 @@ class RaggedMemory:
             self._let_go(self._most_nbytes - self._lent_nbytes)
         # An array over this one keeps `memory` and not the view, so that tensors are made of the view alone.
         view = memory[:nbytes]
-        weakref.finalize(view, self._back.append, memory).atexit = False
+        self._lent.lend(memory, until_dropped=view)
         return view
 
     def trim(self) -> None:
@@ -471,8 +470,7 @@ class RaggedMemory:
             self._most_nbytes = self._lent_nbytes
 
     def _take_back(self) -> None:
-        while self._back:
-            memory = self._back.popleft()
+        for memory in self._lent.returned():
             bisect.insort(self._free, memory, key=_nbytes)
             self._lent_nbytes -= memory.nbytes
             self._free_nbytes += memory.nbytes

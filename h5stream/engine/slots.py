@@ -11,7 +11,6 @@ import collections
 import contextlib
 import mmap
 import threading
-import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -20,6 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from h5stream.dropped import Lent
 from h5stream.engine.footprint import FIELD_ALIGNMENT, PAGE_NBYTES
 from h5stream.storage.layout import FieldLayout
 
@@ -180,6 +180,7 @@ class SlotRing:
         self.slot_nbytes = -(-slot_nbytes // PAGE_NBYTES) * PAGE_NBYTES
         self._allocate = allocate
         self._free: collections.deque[Memory] = collections.deque()
+        self._lent: Lent[Memory] = Lent()
         self._lock = threading.Lock()
         self._arena_slots = min(max(1, arena_nbytes // self.slot_nbytes), 64, most_slots or 64)
         self._most_free = None if most_slots is None else most_slots + self._arena_slots
@@ -188,6 +189,7 @@ class SlotRing:
 
     def take(self) -> Slot:
         """Take the slot that came back last: it is the warmest, and fewer are ever touched."""
+        self._free.extend(self._lent.returned())
         while self._most_free is not None and len(self._free) > self._most_free:
             with contextlib.suppress(IndexError):  # another thread takes as well
                 self._free.popleft()
@@ -207,7 +209,7 @@ class SlotRing:
         """Give a slot's bytes as a tensor; the slot comes back when the last tensor over it is dropped."""
         view = slot.memory.view()
         # The tensor's storage holds the view, and nothing else does.
-        weakref.finalize(view, self._free.append, slot.memory).atexit = False
+        self._lent.lend(slot.memory, until_dropped=view)
         return torch.from_numpy(view)
 
     def _map_arena(self) -> None:
@@ -219,9 +221,11 @@ class SlotRing:
     @property
     def free_slots(self) -> int:
         """Slots that wait to be taken."""
+        self._free.extend(self._lent.returned())
         return len(self._free)
 
     def trim(self) -> None:
         """Let go of all free slots; an arena is unmapped once none of its slots is leased."""
+        self._lent.returned()
         self._free.clear()
         self.held_nbytes = 0

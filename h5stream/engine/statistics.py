@@ -8,6 +8,9 @@ from dataclasses import dataclass, fields
 from h5stream.notebook import ShownAsText
 from h5stream.units import text_of_bytes
 
+LEAST_TOLD = 0.01
+"""Share of the time from which what was spent in transforms is printed."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderStatistics(ShownAsText):
@@ -203,6 +206,12 @@ class LoaderStatistics(ShownAsText):
         return f" ({text_of_bytes(self.device_bytes)} stay on the device)" if self.device_bytes else ""
 
     @property
+    def _transform_text(self) -> list[str]:
+        share = self.transform_s / self.elapsed_s if self.elapsed_s else 0.0
+        text = f"tensors, batch_transform and collate_fn: {self.transform_s:.2f} s, {share:.0%} of the time"
+        return [text] if share >= LEAST_TOLD else []
+
+    @property
     def _skipped_text(self) -> list[str]:
         text = f"{self.skipped_rows:,} rows skipped: {len(self.skipped_chunks)} corrupt chunk(s)"
         return [text] if self.skipped_rows else []
@@ -224,6 +233,7 @@ class LoaderStatistics(ShownAsText):
                 f"idle {self.idle:.0%}; copy {self.copy_busy:.0%}",
                 f"ready when asked: {self.ready_mean:.1f} of at most {self.ready_limit}; "
                 f"{self.starved_share:.0%} of the batches were not",
+                *self._transform_text,
                 *self._skipped_text,
             )
         )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from h5stream.dropped import Living
 from h5stream.engine.executor import Run
 from h5stream.engine.inline import InlineRun
 from h5stream.engine.landing.resident import ResidentDatasets
@@ -51,7 +51,7 @@ class ThreadEngine:
         self.reader, self._kept, self._format = reader, kept, slot_format
         self.slots, self._new_slots = new_slots(), new_slots
         self._threads, self._on_thread_start, self._skip_corrupt = threads, on_thread_start, skip_corrupt
-        self._runs, self._pid = weakref.WeakSet[Running](), os.getpid()
+        self._runs, self._pid = Living[Running](), os.getpid()
 
     @classmethod
     def over(
@@ -103,13 +103,13 @@ class ThreadEngine:
         """Let go of free slots, of the free memory of ragged rows, and of decoded rows that no pass gathers."""
         self.slots.trim()
         # A forked child has none of these, and their locks may be held for ever there.
-        runs = self._runs if os.getpid() == self._pid else ()
+        runs: Iterable[Running] = self._runs if os.getpid() == self._pid else ()
         gathering = [run for run in runs if isinstance(run.order, RegroupedOrder)]
         self.reader.trim(decoded=all(run.left_to_hand_over() is not None for run in gathering))
 
     def renew(self) -> None:
         """Make anew what the parent's threads may have held locked or be writing to."""
-        self._runs, self._pid = weakref.WeakSet(), os.getpid()
+        self._runs, self._pid = Living(), os.getpid()
         self.slots = self._new_slots()
         self.reader = RowReader(self.reader.layout, self.reader.kept_rows)
         self._kept = ResidentDatasets(self.reader, self._kept.numbers)

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Protocol, Self
 
+from h5stream.dropped import Living
 from h5stream.errors import OptionError
 from h5stream.monitor.host import process_exists
 from h5stream.monitor.line import format_line
@@ -371,7 +372,7 @@ def _blank(reason: str) -> SystemSample:
     return SystemSample(time_s=time.time(), gpu_reason=reason)
 
 
-_monitors: weakref.WeakSet[SystemMonitor] = weakref.WeakSet()
+_monitors: Living[SystemMonitor] = Living()
 _hooked = False
 
 
@@ -387,10 +388,10 @@ def _remember(monitor: SystemMonitor) -> None:
 
 def stop_all() -> None:
     """Stop every monitor, at the end of the process."""
-    for monitor in list(_monitors):
+    for monitor in _monitors:
         monitor.stop(1.0)
 
 
 def _reset_all() -> None:
-    for monitor in list(_monitors):
+    for monitor in _monitors:
         monitor._after_fork()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,7 +87,7 @@ class Crop:
     """
 
     length: int
-    at: str = "random"
+    at: Literal["random", "start", "center"] = "random"
 
     def __post_init__(self) -> None:
         if integer(self.length, "length") < 1:

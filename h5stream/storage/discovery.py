@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import posixpath
@@ -31,6 +32,7 @@ from h5stream.storage.external import Guard
 from h5stream.storage.fields import split_member
 from h5stream.storage.handles import open_file
 from h5stream.storage.nearest import did_you_mean
+from h5stream.storage.source import not_permitted
 from h5stream.storage.values import holds_reference, in_stored_byte_order
 
 _log = logging.getLogger("h5stream")
@@ -89,6 +91,8 @@ def open_hdf5(path: str) -> Iterator[Any]:
 
 def _explain_open_failure(path: str, error: OSError) -> SourceError:
     text = str(error)
+    if isinstance(error, PermissionError) or error.errno in (errno.EACCES, errno.EPERM):
+        return not_permitted(path)
     if "truncated file" in text:
         return TruncatedFileError(f"{path!r} is truncated: {text}. Copy it again from its source.", file=path)
     if "signature not found" in text:

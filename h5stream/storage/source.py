@@ -136,6 +136,13 @@ def identity_of(path: str) -> SourceIdentity:
     return FileIdentity.of(path)
 
 
+def not_permitted(path: str) -> SourceError:
+    """Return the error of a file that is there, and that this user may not read."""
+    return SourceError(
+        f"no permission to read {path!r}: `ls -l` shows who has it, and its owner can give it", file=path
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileIdentity:
     """What a file was when it was opened.
@@ -315,6 +322,8 @@ class FileBytes:
         self.identity.check_unchanged()
         try:
             return os.open(self.identity.path, os.O_RDONLY | os.O_CLOEXEC)
+        except PermissionError:
+            raise not_permitted(self.identity.path) from None
         except OSError as error:
             raise SourceError(
                 f"{self.identity.path!r} cannot be opened: {error.strerror}", file=self.identity.path

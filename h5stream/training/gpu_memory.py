@@ -10,8 +10,8 @@ from h5stream.units import text_of_bytes
 # The CUDA context with the kernels of torch and its libraries; several hundred MiB on every recent card.
 CONTEXT_BYTES = 512 << 20
 
-# Of the card's memory. Between the notes that leave 0.2 of 8 GB (2.5 %) and call it full, and those that
-# keep 4 of 24 GB (17 %): allocator fragmentation, library workspaces and the backward pass's own temporaries.
+# Of the card's memory. Between the notes that leave 0.2 of 8 GiB (2.5 %) and call it full, and those that
+# keep 4 of 24 GiB (17 %): allocator fragmentation, library workspaces and the backward pass's own temporaries.
 SAFETY_SHARE = 0.10
 
 # The batch in use and the one that is prefetched.

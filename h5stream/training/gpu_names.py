@@ -159,4 +159,4 @@ def memory_of(card: Card, name: str, memory_gib: float | None = None) -> tuple[f
     if len(card.memory_gib) == 1:
         return card.memory_gib[0], "by its data sheet"
     sold = " or ".join(f"{size:g}" for size in card.memory_gib)
-    return card.memory_gib[0], f"the card is sold with {sold} GB; give --gpu-memory to choose"
+    return card.memory_gib[0], f"the card is sold with {sold} GiB; give --gpu-memory to choose"

@@ -1,4 +1,4 @@
-"""Which setting to turn first: batch, workers, prefetch, precision, and when to stop turning it."""
+"""Which setting to turn first: batch, threads, memory, precision, and when to stop turning it."""
 
 from __future__ import annotations
 
@@ -19,21 +19,19 @@ def what_to_try_first(
     preset: GpuPreset | None = None,
     cpus: int | None = None,
 ) -> Suggestion:
-    """Give the settings in the order to try them.
+    """Return the settings in the order to try them.
 
-    The notes disagree: one turns the batch first, another the workers. Both are right for their case, and
-    the share of step time spent waiting for data tells the cases apart. Over 20 %: what feeds the GPU comes
-    first (workers, prefetch), since a larger batch only waits for more rows. Otherwise: batch, workers,
-    prefetch, precision; under 5 % nothing in the loader will help, so that batch and precision lead.
-    Below a preset, that is what to try next.
+    The share of step time spent waiting for data decides. Over 20 %: what feeds the GPU comes first (threads and
+    memory), since a larger batch only waits for more rows. Otherwise: batch, threads, memory, precision; under 5 %
+    nothing in the loader will help, so that batch and precision lead. Below a preset, that is what to try next.
 
     Examples
     --------
     >>> now = Setting(batch_size=64, workers=2, prefetch_factor=2)
     >>> [turn.knob for turn in what_to_try_first(now).figures["knobs"]]
-    ['batch size', 'workers', 'prefetch', 'precision']
+    ['batch_size', 'num_workers', 'memory_budget', 'precision']
     >>> [turn.knob for turn in what_to_try_first(now, waiting_share=0.5).figures["knobs"]]
-    ['workers', 'prefetch', 'batch size', 'precision']
+    ['num_workers', 'memory_budget', 'batch_size', 'precision']
     """
     at_least(1, cpus=cpus)
     if waiting_share is not None and not 0 <= waiting_share <= 1:
@@ -43,7 +41,7 @@ def what_to_try_first(
     knobs = {
         "batch": _batch_knob(setting, preset),
         "workers": _workers_knob(setting, preset, cpus),
-        "prefetch": _prefetch_knob(setting, preset),
+        "memory": _memory_knob(),
         "precision": _precision_knob(precision),
     }
     order, reason = _order(waiting_share)
@@ -58,26 +56,24 @@ def what_to_try_first(
         answer=", then ".join(turn.knob for turn in chosen) + " (one at a time)",
         arithmetic=(reason, *lines),
         caveats=("a larger batch changes training, not only its speed: see the learning rate",),
-        sources=(
-            "notes of people whose GPUs were 11, 70 and 83 % busy: one begins with the batch, one with the workers",
-        ),
+        sources=("docs/troubleshooting.md, Low GPU utilization; `h5stream diagnose` measures the wait",),
         figures={"knobs": chosen, "waiting_share": waiting_share},
     )
 
 
 def _order(waiting_share: float | None) -> tuple[tuple[str, ...], str]:
     if waiting_share is None:
-        return ("batch", "workers", "prefetch", "precision"), (
+        return ("batch", "workers", "memory", "precision"), (
             "nothing measured: batch first; `h5stream diagnose` measures the wait and may reverse it"
         )
     share = f"{waiting_share:.0%} of the step waits for data"
     if waiting_share > WAITING:
-        return ("workers", "prefetch", "batch", "precision"), f"{share} (over {WAITING:.0%}): feed it first"
+        return ("workers", "memory", "batch", "precision"), f"{share} (over {WAITING:.0%}): feed it first"
     if waiting_share < NOT_WAITING:
-        return ("batch", "precision", "workers", "prefetch"), (
+        return ("batch", "precision", "workers", "memory"), (
             f"{share} (under {NOT_WAITING:.0%}): the loader is not the limit"
         )
-    return ("batch", "workers", "prefetch", "precision"), f"{share}: neither side is clearly the limit"
+    return ("batch", "workers", "memory", "precision"), f"{share}: neither side is clearly the limit"
 
 
 def _batch_knob(setting: Setting, preset: GpuPreset | None) -> Turn:
@@ -87,12 +83,12 @@ def _batch_knob(setting: Setting, preset: GpuPreset | None) -> Turn:
     elif now < preset.setting.batch_size:
         try_next = f"{preset.setting.batch_size} (the preset)"
     elif preset.underused is not None and now < preset.underused.batch_size:
-        try_next = f"{preset.underused.batch_size} (documented for an underused {preset.gpu})"
+        try_next = f"{preset.underused.batch_size} (the preset of an underused {preset.gpu})"
     else:
-        # The one step beyond a preset that the notes know is 8192 to 10240.
+        # As from 8192 to 10240, the one step beyond a preset that the table has.
         try_next = f"{now + max(1, now // 4)} (a quarter more than now)"
     return Turn(
-        knob="batch size",
+        knob="batch_size",
         present=str(now),
         try_next=try_next,
         why="more work for each launch and each copy",
@@ -102,7 +98,8 @@ def _batch_knob(setting: Setting, preset: GpuPreset | None) -> Turn:
 
 def _workers_knob(setting: Setting, preset: GpuPreset | None, cpus: int | None) -> Turn:
     now = setting.workers
-    wanted = _beyond(now, [known.workers for known in _known(preset)])
+    known = [one.workers for one in (preset.setting, preset.underused) if one] if preset else []
+    wanted = next((value for value in known if value > now), max(1, 2 * now))
     if cpus is not None and now > cpus:
         try_next = f"{cpus} (no more processors are allowed here)"
     elif now == cpus:
@@ -112,33 +109,22 @@ def _workers_knob(setting: Setting, preset: GpuPreset | None, cpus: int | None) 
     else:
         try_next = str(wanted)
     return Turn(
-        knob="workers",
+        knob="num_workers",
         present=str(now),
         try_next=try_next,
-        why="more rows decoded at a time (num_workers=)",
+        why="threads that read and decode; by default all processors that are allowed",
         stop="when the processors are busy or the wait is under 5 %",
     )
 
 
-def _prefetch_knob(setting: Setting, preset: GpuPreset | None) -> Turn:
-    now = setting.prefetch_factor
+def _memory_knob() -> Turn:
     return Turn(
-        knob="prefetch",
-        present=str(now),
-        try_next=str(_beyond(now, [known.prefetch_factor for known in _known(preset)])),
-        why="a longer queue evens out slow batches; it adds memory, not throughput (prefetch_factor=; H5StreamLoader "
-        "reads whole windows ahead, so that it has an effect there only with device=)",
-        stop="when the longest wait no longer shrinks",
+        knob="memory_budget",
+        present="the default",
+        try_next="all decoded rows and 2GiB",
+        why="rows that fit stay decoded in memory, so that later epochs neither read nor decode them (keep=)",
+        stop="when stats() says that nothing is read any more, or memory ends",
     )
-
-
-def _known(preset: GpuPreset | None) -> list[Setting]:
-    return [known for known in (preset.setting, preset.underused) if known] if preset else []
-
-
-def _beyond(now: int, known: list[int]) -> int:
-    """Give the next known value above the present one, or twice the present."""
-    return next((value for value in known if value > now), max(1, 2 * now))
 
 
 def _precision_knob(precision: str) -> Turn:

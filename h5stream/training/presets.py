@@ -1,9 +1,8 @@
-"""Where to start on a GPU: settings that people wrote down, and a rule for the cards that have none.
+"""Where to start on a GPU: a table of four cards for small rows and models, and a rule for all others.
 
-Two kinds of notes stand behind this. One is about training from HDF5 with small rows, where a batch is
-thousands of rows: its settings are the presets. The others are about fine-tuning large models, where a batch
-is tens of rows because activations fill the card: these are kept beside the preset as `Observation`, each
-with its workload, since a batch of 96 and one of 7168 on like cards differ by the model and not by the card.
+Large models have batches of tens of rows, because activations fill the card: those are kept beside the preset as
+`Observation`, each with its workload, since a batch of 96 and one of 7168 on like cards differ by the model and not by
+the card.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from h5stream.advice.suggestion import Suggestion
 from h5stream.errors import OptionError
 from h5stream.training.gpu_names import Card, find_card, memory_of
 
-_HDF5_NOTES = "notes of an HDF5 trainer at batch 8192 on 24 GB, 11 % -> 70 to 85 % GPU utilisation expected"
+_SOURCE = "a place to start, no measurement: docs/gpu.md, How large a batch"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +29,7 @@ class Setting:
     """Batches ahead, for each worker."""
 
     def __str__(self) -> str:
-        return f"batch {self.batch_size}, {self.workers} workers, prefetch {self.prefetch_factor}"
+        return f"batch_size={self.batch_size}, num_workers={self.workers}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +49,7 @@ def _setting(batch_size: int, workers: int, prefetch_factor: int) -> Setting:
     return Setting(batch_size=batch_size, workers=workers, prefetch_factor=prefetch_factor)
 
 
-# Card -> the memory in GiB that the notes had, and their setting.
+# Card -> the memory in GiB that the setting is for.
 _DOCUMENTED = {
     "RTX 5090": (24.0, _setting(8192, 8, 16)),
     "RTX 5090 Laptop": (24.0, _setting(8192, 8, 16)),
@@ -58,14 +57,14 @@ _DOCUMENTED = {
     "RTX 3090": (24.0, _setting(6144, 8, 12)),
     "RTX 4080": (16.0, _setting(5120, 6, 12)),
 }
-# The one card for which the notes say what to try when it is still underused: batch and workers.
+# What to try where the card is still underused.
 _UNDERUSED = {"RTX 5090": _setting(10240, 12, 16), "RTX 5090 Laptop": _setting(10240, 12, 16)}
 
 _OBSERVED = {
-    "RTX 3090": ((12, 8, 4), "fine-tuning a 1B language model, bf16, checkpointing, 18 to 20 of 24 GB"),
-    "RTX 3070": ((96, 2, 4), "text classifier, fp16, 8-bit AdamW, 7.7 of 8 GB; validation batch 192"),
+    "RTX 3090": ((12, 8, 4), "fine-tuning a 1B language model, bf16, checkpointing, 18 to 20 of 24 GiB"),
+    "RTX 3070": ((96, 2, 4), "text classifier, fp16, 8-bit AdamW, 7.7 of 8 GiB; validation batch 192"),
     "RTX 4060": ((128, 12, 4), "image-text model, accumulation 2"),
-    "P100": ((8, 12, 4), "segmentation at 384 pixels, 15 of 16 GB; 12 if the card is still underused"),
+    "P100": ((8, 12, 4), "segmentation at 384 pixels, 15 of 16 GiB; 12 if the card is still underused"),
 }
 
 # Rows per GiB of the RTX 3090's preset, the lowest of the four documented ones (4090: 299, 4080: 320,
@@ -87,11 +86,11 @@ class GpuPreset(Suggestion):
     setting : Setting
         Where to start.
     underused : Setting or None
-        What to try next if the GPU stays underused, where the notes say it.
+        What to try next if the GPU stays underused, where the table says it.
     documented : bool
-        True for a setting from the notes, False for one scaled from memory.
+        True for a setting from the table of cards, False for one scaled from memory.
     observations : tuple of Observation
-        What people used on the card for other work.
+        Settings for larger models.
     """
 
     gpu: str
@@ -103,18 +102,16 @@ class GpuPreset(Suggestion):
 
 
 def _from_memory(memory_gib: float) -> Setting:
-    """Scale the RTX 3090's preset; below 24 GB the loader settings are the 16 GB card's."""
+    """Scale the RTX 3090's preset; below 24 GiB the loader settings are the 16 GiB card's."""
     rows = int(memory_gib * _ROWS_PER_GIB)
     whole = max(rows // _ROUND_ROWS * _ROUND_ROWS, min(rows, _ROUND_ROWS), 1)
     return _setting(whole, 8 if memory_gib >= 24 else 6, 12)
 
 
 def _memory_arithmetic(memory_gib: float, setting: Setting) -> tuple[str, ...]:
-    loader = "8 workers as documented for 24 GB" if memory_gib >= 24 else "6 workers as documented for 16 GB"
     return (
-        f"{memory_gib:g} GB x {_ROWS_PER_GIB:g} rows/GB (RTX 3090: 6144 rows / 24 GB) = "
+        f"{memory_gib:g} GiB x {_ROWS_PER_GIB:g} rows/GiB (4 MiB a row) = "
         f"{memory_gib * _ROWS_PER_GIB:,.0f}, in steps of {_ROUND_ROWS}: {setting.batch_size}",
-        f"{loader}; prefetch {setting.prefetch_factor} as on the cards it is scaled from",
     )
 
 
@@ -126,12 +123,13 @@ def _observations(card: Card | None) -> tuple[Observation, ...]:
 
 
 def _caveats(card: Card | None, setting: Setting, cpus: int | None) -> tuple[str, ...]:
-    found = [f"seen on the same card with a large model: {seen}" for seen in _observations(card)]
+    found = [f"a larger model takes a smaller batch on this card: {seen}" for seen in _observations(card)]
     if card is not None and card.name == "RTX 5090":
-        found.append("the notes' RTX 5090 has 24 GB (the laptop card); the desktop card has 32 GB")
+        found.append("this is for 24 GiB (the laptop card); the desktop card has 32 GiB")
     if cpus is not None and setting.workers > cpus:
         found.append(
-            f"{setting.workers} workers want as many processors; this process may use {cpus}: take {cpus} here"
+            f"{setting.workers} reader threads want as many processors; this process may use {cpus}: take {cpus} here, "
+            "as H5StreamLoader does by itself"
         )
     return (*found, "a start for small rows and a small model: find_batch_size() measures yours")
 
@@ -139,8 +137,8 @@ def _caveats(card: Card | None, setting: Setting, cpus: int | None) -> tuple[str
 def preset_for(gpu: str | None = None, *, memory_gib: float | None = None, cpus: int | None = None) -> GpuPreset:
     """Look up a setting to start from on a GPU.
 
-    Four cards have documented settings. Every other one, the data-centre cards among them, gets the RTX
-    3090's rows per GB, which is the most careful of the four, for its own memory.
+    Four cards have settings of their own. Every other one, the data-centre cards among them, gets the RTX
+    3090's rows per GiB, which is the most careful of the four, for its own memory.
 
     Parameters
     ----------
@@ -155,7 +153,7 @@ def preset_for(gpu: str | None = None, *, memory_gib: float | None = None, cpus:
     Returns
     -------
     GpuPreset
-        Batch size, workers and prefetch, where they come from, and what to be careful about.
+        Batch size and reader threads, how they follow, and what to be careful about.
 
     Raises
     ------
@@ -165,7 +163,7 @@ def preset_for(gpu: str | None = None, *, memory_gib: float | None = None, cpus:
     Examples
     --------
     >>> print(preset_for("NVIDIA GeForce RTX 4090").answer)
-    batch 7168, 8 workers, prefetch 16
+    batch_size=7168, num_workers=8
     >>> preset_for("A100", memory_gib=80).setting.batch_size
     20480
     """
@@ -180,11 +178,11 @@ def preset_for(gpu: str | None = None, *, memory_gib: float | None = None, cpus:
     setting = noted[1] if noted is not None and documented else _from_memory(memory)
     name = card.name if card else (gpu or "")
     return GpuPreset(
-        title=f"Where to start on {name or 'a GPU'} ({memory:g} GB)",
+        title=f"Where to start on {name or 'a GPU'} ({memory:g} GiB)",
         answer=str(setting),
         arithmetic=_preset_arithmetic(name, setting, documented, memory, known),
         caveats=_caveats(card, setting, cpus),
-        sources=(_HDF5_NOTES,),
+        sources=(_SOURCE,),
         gpu=name,
         memory_gib=memory,
         setting=setting,
@@ -205,22 +203,21 @@ def _card_or_none(gpu: str | None, memory_gib: float | None) -> Card | None:
 
 def _preset_arithmetic(name: str, setting: Setting, documented: bool, memory_gib: float, known: str) -> tuple[str, ...]:
     if not documented:
-        return (f"{memory_gib:g} GB: {known}", *_memory_arithmetic(memory_gib, setting))
-    lines = [f"documented for the {name} {memory_gib:g} GB: {setting}"]
+        return (f"{memory_gib:g} GiB: {known}", *_memory_arithmetic(memory_gib, setting))
+    lines = [f"the table's row of the {name} with {memory_gib:g} GiB: {setting}"]
     if name in _UNDERUSED:
         lines.append(f"if it stays underused: {_UNDERUSED[name]}")
     per_gib = setting.batch_size / memory_gib
-    lines.append(f"{setting.batch_size} rows / {memory_gib:g} GB = {per_gib:.0f} rows/GB")
+    mib = 1024 / per_gib
+    lines.append(f"{setting.batch_size} rows / {memory_gib:g} GiB = {per_gib:.0f} rows/GiB: {mib:.1f} MiB a row")
     return tuple(lines)
 
 
 def validation_batch(batch_size: int, *, rule: str = "half") -> Suggestion:
-    """Give a validation batch: half or twice the training batch, and why the notes differ.
+    """Return a validation batch: half or twice the training batch.
 
-    Half is what the HDF5 trainer uses (4096 beside 8192): there, host memory is what a second loader
-    costs, because its queue stands beside the training one. Twice is what the fine-tuner of a large model
-    uses (192 beside 96, 160 beside 80): there, GPU memory is the limit, and validation keeps neither
-    gradients nor activations for a backward pass.
+    Half where host memory is the limit: the slots of a second loader stand beside those of the training one. Twice
+    where GPU memory is: validation keeps neither gradients nor activations for a backward pass.
 
     Examples
     --------
@@ -236,10 +233,10 @@ def validation_batch(batch_size: int, *, rule: str = "half") -> Suggestion:
         title="Validation batch",
         answer=f"{chosen} ({rule} the training batch)",
         arithmetic=(
-            f"half:  {batch_size} / 2 = {half}, where the second loader's queue in host memory is the limit",
+            f"half:  {batch_size} / 2 = {half}, where the second loader's slots in host memory are the limit",
             f"twice: {batch_size} x 2 = {twice}, where GPU memory is: no gradients, no kept activations",
         ),
         caveats=("a mean of batch means weighs a smaller last batch too much: sum over rows, then divide",),
-        sources=("half: HDF5 trainer, 4096 beside 8192", "twice: fine-tuner on 8 GB, 192 beside 96"),
+        sources=("PyTorch's documentation of torch.no_grad: nothing is kept for a backward pass",),
         figures={"training_batch_size": batch_size, "half": half, "twice": twice, "rule": rule, "batch_size": chosen},
     )

@@ -69,7 +69,8 @@ def check_function(name: str, function: Callable[..., Any] | None, where: str = 
     if main and "init_main_from_name" not in main and not os.path.isfile(main.get("init_main_from_path", "")):
         raise OptionError(
             f"{name}={function!r} cannot go to {where}, because it was defined in a notebook, at a prompt or in a "
-            f"script that was piped in, which another process cannot import; put it into a module of its own{way_out}"
+            f"script that was piped in, which another process cannot import; put it into a module that is "
+            f"imported{way_out}"
         )
 
 

@@ -23,6 +23,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from h5stream.dropped import Lent
 from h5stream.engine.footprint import PAGE_NBYTES
 from h5stream.engine.slots import Memory, SlotRing, address_of
 
@@ -196,6 +197,7 @@ class BorrowedMemory:
         weakref.finalize(self, os.close, descriptor)
         self._mapped: dict[int, Memory] = {}
         self._returned: collections.deque[int] = collections.deque()
+        self._loans: Lent[int] = Lent()
 
     def borrow(self, loan: Loan) -> memoryview:
         """Give what was lent; it goes back when the last array or tensor over it is dropped."""
@@ -207,7 +209,7 @@ class BorrowedMemory:
                     self._pin(memory)
                 self._mapped[loan.arena.start] = memory
         view = memory[loan.start : loan.start + loan.nbytes]
-        weakref.finalize(view, self._returned.append, loan.number).atexit = False
+        self._loans.lend(loan.number, until_dropped=view)
         # Not the array, of which NumPy would make arrays that refer to the arena instead: the loan would end at once.
         return view.data
 
@@ -217,7 +219,7 @@ class BorrowedMemory:
 
     def returned(self) -> list[int]:
         """Give the numbers of the loans that ended since the last call."""
-        numbers: list[int] = []
+        numbers = self._loans.returned()
         with contextlib.suppress(IndexError):  # all were taken, by another thread perhaps
             while True:
                 numbers.append(self._returned.popleft())

@@ -90,7 +90,7 @@ class Pool:
         }
         if asked.method != "fork":
             for name, function in called.items():
-                way_out = "; multiprocessing_context='fork' takes it as it is, if nothing else here minds a fork"
+                way_out = ", or pass multiprocessing_context='fork'"
                 check_function(name, function, f"the processes of {asked.whose}", way_out)
             self._pickled = pickle.dumps(tuple(called.values()))
         else:

@@ -96,8 +96,12 @@ class Worker:
             threading.Thread(target=work, name=f"h5stream-worker-{self.pid}", daemon=True)
             for work in (self._listen, self._speak)
         ]
-        for thread in self._threads:
-            thread.start()
+        try:
+            for thread in self._threads:
+                thread.start()
+        except BaseException:  # Ctrl-C, or no more threads
+            self.end()
+            raise
 
     def _tell(self, files: Sequence[int], functions: bytes, make: Callable[[Parent], Work]) -> None:
         """Send files, the first is its memory, and what to do: in one too, as it reads nothing before it has torch."""
@@ -176,7 +180,7 @@ class Worker:
         else:
             self.hang_up()
             for thread in self._threads:
-                if thread is not threading.current_thread():
+                if thread.is_alive() and thread is not threading.current_thread():
                     thread.join(2 * END_S)
         self._socket.close()
 

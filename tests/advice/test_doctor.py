@@ -497,12 +497,14 @@ class TestCommand:
         assert "→ mount one" in result.stdout
 
     def test_a_failure_exits_with_1(self, machine, tmp_path):
-        result = self.run(str(tmp_path / "nowhere.h5"))
+        (tmp_path / "text.h5").write_text("1,2")
+        result = self.run(str(tmp_path / "text.h5"))
         assert result.exit_code == 1
         assert "✗ fail" in result.stdout
 
     def test_json_has_every_check_and_the_worst(self, machine, tmp_path):
-        result = self.run(str(tmp_path / "nowhere.h5"), "--json")
+        (tmp_path / "text.h5").write_text("1,2")
+        result = self.run(str(tmp_path / "text.h5"), "--json")
         assert result.exit_code == 1
         answer = json.loads(result.stdout)
         assert answer["worst"] == "fail"

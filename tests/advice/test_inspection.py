@@ -186,7 +186,7 @@ def test_our_plan_is_what_an_epoch_reads_and_decodes(laid_out, monkeypatch, budg
     assert any(cost.kept for cost in sample.datasets) == (budget_mib == 256)
 
     decoded = []
-    loader = H5StreamLoader(path, batch_size=1000, shuffle=True, num_workers=0, memory_budget=budget)
+    loader = H5StreamLoader(path, batch_size=1000, shuffle=True, seed=0, num_workers=0, memory_budget=budget)
     read = record_reads(monkeypatch)
     around_decoding(monkeypatch, decoded.append)
     assert sum(len(batch["y"]) for batch in loader) == 150_007

@@ -26,9 +26,10 @@ def suggest(*options, width="100"):
 
 def test_the_issues_command_prints_preset_queue_and_order():
     text = suggest("--gpu", "RTX 4090", "--row-bytes", "1024")
-    assert "batch 7168, 8 workers, prefetch 16" in text
+    assert "batch_size=7168, num_workers=8" in text
     assert "8 workers x 16 batches = 128 batches x 7.00 MiB = 896 MiB" in text
-    assert "1. batch size" in text
+    assert "1. batch_size" in text
+    assert "docs/gpu.md, How large a batch" in text
     assert "printed and never applied" in text
 
 
@@ -65,7 +66,7 @@ def test_without_a_gpu_it_says_what_more_numbers_would_give():
 
 
 def test_a_memory_serves_instead_of_a_name():
-    assert "batch 12288, 8 workers, prefetch 12" in suggest("--gpu-memory", "48")
+    assert "batch_size=12288, num_workers=8" in suggest("--gpu-memory", "48")
 
 
 @pytest.mark.parametrize(
@@ -96,6 +97,6 @@ def test_a_presets_workers_are_no_more_than_there_are_processors(monkeypatch):
     processors(monkeypatch, 2)
     text = " ".join(suggest("--gpu", "RTX 4090", "--row-bytes", "1024", width="200").split())
     assert "this process may use 2: take 2 here" in text
-    assert "2. workers: 2 -> leave it: 2 processors allowed" in text
+    assert "2. num_workers: 2 -> leave it: 2 processors allowed" in text
     assert "scratch: 2 threads" in text
-    assert "workers: 8 -> 2 (no more processors" in suggest("--workers", "8")
+    assert "num_workers: 8 -> 2 (no more processors" in suggest("--workers", "8")

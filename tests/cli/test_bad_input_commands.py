@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
+import itertools
+import json
 import os
+import re
+import signal
+import subprocess
 import sys
+from pathlib import Path
 
+import forking
 import pytest
+from inner import rivals_are_forks
 
 READING = {
     "inspect": ["inspect", "{}"],
@@ -16,6 +25,7 @@ READING = {
     "diagnose": ["diagnose", "{}", "--step-ms", "1"],
     "tune": ["tune", "{}"],
     "suggest": ["suggest", "{}"],
+    "warm": ["warm", "{}"],
     "repack": ["repack", "{}", "out.h5"],
     "stage": ["stage", "{}", "--to", "staged", "--repack"],
 }
@@ -41,6 +51,182 @@ def test_a_file_that_cannot_be_read_is_named(command, bad_file, h5stream):
         assert "1 fail" in ended.out
     else:
         assert_is_one_clear_line(ended, words)
+
+
+def test_a_typing_error_in_a_path_is_told_before_torch_is_imported(here):
+    commands = [[word.format("gone*.h5") for word in words] for words in READING.values()]
+    commands += [["statistics", "gone.h5"], ["inspect", "gone.h5", "--samples", "Rows()"]]
+    program = f"""
+import sys
+from h5stream.cli.app import main
+for words in {commands!r}:
+    sys.argv = ["h5stream", *words]
+    try:
+        main()
+    except SystemExit as ended:
+        assert ended.code == 2, words
+    assert "torch" not in sys.modules, words
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("error: no ") == len(commands)
+
+
+@pytest.mark.parametrize("command", READING)
+def test_a_file_that_may_not_be_read_is_one_line(command, here, h5stream, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: path != "a1.h5")
+    ended = h5stream(*(word.format("a1.h5") for word in READING[command]))
+    assert_is_one_clear_line(ended, "no permission to read 'a1.h5': ")
+
+
+def test_the_loader_says_without_libhdf5s_words_that_a_file_may_not_be_read(here):
+    here.chmod(0o755)
+    os.chmod("a1.h5", 0)
+    program = """
+import os, sys
+from h5stream import H5StreamLoader
+if os.geteuid() == 0:
+    os.setuid(65534)
+try:
+    H5StreamLoader("a1.h5")
+except OSError as error:
+    print(error)
+"""
+    ended = forking.run(program)
+    assert re.fullmatch("no permission to read 'a1.h5': .*\n", ended.stdout), ended.stderr
+    assert "errno" not in ended.stdout
+
+
+@pytest.mark.parametrize("name", ["SIGHUP", "SIGTERM"])
+def test_a_command_that_is_ended_by_a_signal_leaves_no_temporary_file(name, here):
+    program = f"""
+import os, signal, weakref
+from h5stream.baseline import sample_file
+from h5stream.cli.app import main
+class Thing: pass
+def write(path, rows, progress):
+    path.write_bytes(b"some")
+    print(path, flush=True)
+    thing = Thing()
+    end = lambda _: (os.kill(os.getpid(), signal.{name}), None)  # where an exception is lost
+    watched = weakref.ref(thing, end)
+    del thing
+    return path
+sample_file.write_sample_file = write
+main()
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program, "bench"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"TMPDIR": str(here)},
+    )
+    assert ended.returncode == -getattr(signal, name)
+    assert ended.stdout.startswith(f"{here}/h5stream-bench-")
+    assert sorted(os.listdir(here)) == ["a1.h5", "a2.h5"]
+
+
+def interrupted_in(monkeypatch, name, call):
+    """Let Ctrl-C come in the so-manieth call of a function."""
+    module, function = name.rsplit(".", 1)
+    real, calls = getattr(importlib.import_module(module), function), itertools.count(1)
+
+    def interrupted(*given, **options):
+        if next(calls) == call:
+            raise KeyboardInterrupt
+        return real(*given, **options)
+
+    monkeypatch.setattr(name, interrupted)
+
+
+TUNE = ["tune", "a1.h5", "--seconds", "0.05", "--batch-size", "100"]
+DIAGNOSE = ["diagnose", "a1.h5", "--step-ms", "1", "--seconds", "0.1", "--batch-size", "100"]
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+@pytest.mark.parametrize(
+    ("words", "where", "call", "said"),
+    [
+        (TUNE, "h5stream.advice.tune.time_loop", 1, "nothing was measured"),
+        (TUNE, "h5stream.advice.tune.time_loop", 5, "these are the 3 runs until then"),
+        (DIAGNOSE, "h5stream.advice.diagnose.time_loop", 1, "nothing was measured"),
+        (DIAGNOSE, "h5stream.advice.diagnose.time_loop", 2, "step alone: "),
+    ],
+)
+def test_ctrl_c_prints_what_was_measured(words, where, call, said, as_json, here, h5stream, monkeypatch):
+    interrupted_in(monkeypatch, where, call)
+    ended = h5stream(*words, *["--json"] * as_json)
+    assert ended.status == 130
+    if as_json:
+        found = json.loads(ended.out)
+        assert found["interrupted"] is True
+        assert bool(found.get("measured") or found.get("attempts")) == (call > 1)
+    else:
+        assert "Interrupted" in ended.out
+        assert said in " ".join(ended.out.split())
+
+
+@pytest.mark.parametrize("words", [["bench", "--batch-size", "16", "--seconds", "0.1"], TUNE[:1] + TUNE[2:]])
+def test_samples_that_are_no_rows_are_measured_too(words, here, h5stream):
+    kind = "Sequences(4)"
+    ended = h5stream(words[0], "a1.h5", *words[1:], "--samples", kind, "--json")
+    assert ended.status == 0, ended.text
+    found = json.loads(ended.out)
+    if words[0] == "bench":
+        assert found["rows"] == 4000 - 3
+        assert found["results"][0]["rows"] > 0
+        assert f"    samples={kind}," in found["lines"]
+    else:
+        assert found["best"]["rows_per_s"] > 0
+
+
+def test_tune_says_what_its_profile_does_not_hold(here, h5stream):
+    words = ["--samples", "Sequences(4)", "--fields", "Field('x'), 'y'", "--out", "t.toml"]
+    said = h5stream("tune", "a?.h5", *TUNE[2:], *words).err
+    (made,) = re.findall("loader = (H5StreamLoader.from_profile.*[)])  #", said)
+    assert "['a?.h5'], samples=Sequences(4), fields=(Field('x'), 'y')" in made
+    names = {
+        name: getattr(importlib.import_module("h5stream"), name) for name in ("H5StreamLoader", "Sequences", "Field")
+    }
+    with eval(made, names) as loader:
+        assert [*next(iter(loader))[0].shape[1:]] == [4, 16]
+
+
+@pytest.mark.slow
+def test_warm_compiles_what_a_loader_then_finds(here):
+    """In folders of their own: what was compiled for one file is all that another of its kind needs."""
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(here / "kernels"), "XDG_CACHE_HOME": str(here / "cache")}
+
+    def run(*words):
+        done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=True, env=environment)
+        return done.stdout, sorted((here / "kernels").rglob("*.nbc"))
+
+    said, compiled = run("-m", "h5stream", "warm")
+    assert re.match(r"The kernels are ready after [\d.]+ s; kept in ", said)
+    assert str(here / "kernels") in said.replace("\n", "")
+    program = "from h5stream import H5StreamLoader as L; next(iter(L('a1.h5', 64, shuffle=True)))"
+    assert compiled
+    assert run("-c", program) == ("", compiled)
+
+
+def test_bench_has_the_words_of_the_readmes_table(here, h5stream, monkeypatch):
+    rivals_are_forks(monkeypatch)
+    out = h5stream("bench", "a1.h5", "--seconds", "60", "--workers", "0").out
+    names = ["h5stream, first epoch", "h5stream", "kept", "naive"]
+    assert re.findall(rf"^({'|'.join(names)})  ", out, flags=re.M) == names
+    assert re.findall(rf"^({'|'.join(names)}): ", out, flags=re.M) == names
+    assert re.search(
+        r"^x naive: h5stream, first epoch [\d,.e+]+, h5stream [\d,.e+]+, kept [\d,.e+]+\.", out, flags=re.M
+    )
+    table = (Path(__file__).parents[2] / "README.md").read_text()
+    assert "| file | h5stream, rows/s | kept, rows/s | x naive |" in table
+
+
+def test_bench_prints_python_that_runs(here, h5stream):
+    found = json.loads(h5stream("bench", "a?.h5", "--seconds", "0.1", "--workers", "0", "--json").out)
+    assert '    fields=["x", "y"],' in found["lines"]
+    exec("\n".join(found["lines"]), {})
 
 
 WRITING = {
@@ -111,6 +297,7 @@ def test_stage_verify_of_a_folder_without_copies_fails(here, h5stream):
         (["diagnose", "a1.h5"], "--step-ms"),
         (["repack", "a*.h5", "b.h5"], "stage FILES --to DIR --repack"),
         (["suggest", "--fields", "x"], "name a file as well"),
+        (["warm", "--samples", "Rows()"], "name a file as well"),
         (["suggest", "--gpu-memory", "big"], "--gpu-memory"),
         (["nothing"], "No such command"),
         (["bench", "a1.h5", "--window", "wide"], "window"),

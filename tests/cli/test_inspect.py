@@ -101,7 +101,7 @@ def test_it_says_what_all_samples_take_on_a_device_where_they_can_stay_there(pat
 
 
 def test_fields_and_batch_size_are_the_users(path):
-    found = json.loads(inspect(path, "--fields", "label", "--batch-size", "100", "--json"))
+    (found,) = json.loads(inspect(path, "--fields", "label", "--batch-size", "100", "--json"))
     sample = found["sample"]
     assert (sample["fields"], sample["chosen_by"]) == (["label"], "named")
     assert (sample["batch_size"], sample["batch_rows"], sample["batch_nbytes"]) == (100, 100, 800)
@@ -129,7 +129,7 @@ DATASET_KEYS = {
 
 
 def test_json_has_the_keys_that_are_promised(path):
-    found = json.loads(inspect(path, "--json", "--all"))
+    (found,) = json.loads(inspect(path, "--json", "--all"))
     assert set(found) == KEYS
     assert set(found["sample"]) == SAMPLE_KEYS
     assert {key for group in found["groups"] for entry in group["datasets"] for key in entry} == DATASET_KEYS
@@ -159,7 +159,7 @@ def test_every_name_is_whole_and_can_be_pasted_back(tables, width, options):
         "a_building_of_some/electricity/meter_number_1/table_of_values:index",
     ):
         assert any(name in line.split() for line in lines), name
-        assert json.loads(inspect(tables, "--fields", name, "--json"))["sample"]["fields"] == [name]
+        assert json.loads(inspect(tables, "--fields", name, "--json"))[0]["sample"]["fields"] == [name]
 
 
 def test_what_pytables_keeps_for_itself_is_no_sample_and_not_listed(tables):

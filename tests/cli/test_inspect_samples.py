@@ -24,7 +24,7 @@ def demos(tmp_path):
 
 def test_a_batch_of_sequences_is_counted(demos):
     asked = ["inspect", demos, "--samples", "Sequences(4, of='data/*')", "--fields", "x", "--batch-size", "16"]
-    found = json.loads(CliRunner().invoke(app, [*asked, "--json"]).stdout)
+    (found,) = json.loads(CliRunner().invoke(app, [*asked, "--json"]).stdout)
     assert found["samples"] == 37 + 22
     assert found["left_out"] == 1
     assert found["shapes"] == {"x": "4 x 8 float64"}
@@ -73,7 +73,7 @@ def events(tmp_path):
 )
 def test_ragged_fields_are_counted(events, fields):
     done = CliRunner().invoke(app, ["inspect", events, "--fields", fields, "--batch-size", "4", "--json"])
-    found = json.loads(done.stdout)
+    (found,) = json.loads(done.stdout)
     assert (found["samples"], found["batch_samples"]) == (20, 4)
     assert found["ours"]["read_nbytes"] > 0
 

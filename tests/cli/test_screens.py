@@ -21,7 +21,7 @@ from inner import rivals_are_forks
 from rich.console import Console
 
 from h5stream._version import __version__
-from h5stream.advice.tune import Attempt, Tuning
+from h5stream.advice.tune import Attempt
 from h5stream.baseline.measure import Measurement
 from h5stream.cli.app import app, fail
 from h5stream.cli.bench import Report, print_end, print_row
@@ -43,6 +43,7 @@ SCREENS = {
         *("suggest", "a1.h5", "--gpu", "RTX 4090", "--batch-size", "8192", "--parameters", "110000000"),
         *("--activation-bytes", "256KiB", "--target-batch", "20000", "--lr", "0.0004", "--lr-batch", "1024"),
     ],
+    "warm": ["warm", "a1.h5"],
     "stage": ["stage", "a*.h5", "--to", "ram"],
     "stage --list": ["stage", "--list", "copies"],
     "stage --verify": ["stage", "--verify", "copies"],
@@ -59,6 +60,7 @@ SCREENS = {
             "diagnose",
             "tune",
             "suggest",
+            "warm",
             "stage",
             "repack",
             "monitor",
@@ -115,7 +117,7 @@ def test_a_screen_fits_and_no_number_is_cut(name, width, screens):
 def test_the_start_screen_fits_a_small_terminal(h5stream):
     lines = h5stream().out.splitlines()
     assert len(lines) <= 23
-    for command in ("inspect", "doctor", "bench", "diagnose", "tune", "suggest", "stage", "repack", "monitor"):
+    for command in ("inspect", "doctor", "bench", "diagnose", "tune", "suggest", "warm", "stage", "repack", "monitor"):
         assert any(re.search(rf"^\w*\s+{command}\b", line) for line in lines), command
 
 
@@ -125,9 +127,8 @@ def test_tunes_bars_give_way_to_numbers_of_many_digits(width, window, rate):
         Attempt(knob="default", threads=128, window_rows=window, blocks=12_345, rows_per_s=one, first_batch_s=12.345)
         for one in (rate / 8, rate)
     )
-    found = {"default": slow, "best": fast, "attempts": (slow, fast), "gain": 8.0, "spread": 0.1, "profile": None}
     console = Console(file=io.StringIO(), width=width)
-    console.print(attempts_table(Tuning(title="", answer="", arithmetic=(), **found), width))
+    console.print(attempts_table((slow, fast), fast, width))
     text = console.file.getvalue()
     assert "…" not in text
     for number in (f"{window:,}", "12,345", f"{rate:,.0f}", f"{rate / 8:,.0f}", "12345 ms"):
@@ -158,7 +159,7 @@ def test_several_files_and_patterns_are_taken_alike(screens):
 
 
 def test_sizes_are_taken_as_texts(screens):
-    found = json.loads(screens("inspect", "a1.h5", "--memory-budget", "64 MiB", "--json").out)
+    (found,) = json.loads(screens("inspect", "a1.h5", "--memory-budget", "64 MiB", "--json").out)
     assert found["sample"]["memory_budget"] == 64 << 20
     found = json.loads(screens("suggest", "--row-bytes", "1k", "--gpu-memory", "24GB", "--json").out)
     assert found["preset"]["memory_gib"] == 24
@@ -171,8 +172,8 @@ def test_the_same_idea_has_the_same_name_everywhere():
     for name, options in of.items():
         assert "--json" in options, name
     for name in ("inspect", "bench", "diagnose", "suggest"):
-        assert {"--threads", "--memory-budget", "--batch-size", "--fields"} <= of[name], name
-    assert {"--memory-budget", "--batch-size", "--fields"} <= of["tune"]
+        assert {"--threads", "--memory-budget", "--batch-size", "--fields", "--samples"} <= of[name], name
+    assert {"--memory-budget", "--batch-size", "--fields", "--samples"} <= of["tune"]
     assert {name for name, options in of.items() if "--workers" in options} == {"bench", "suggest"}
     mib = {option for options in of.values() for option in options if re.search("mib|nbytes|gib", option)}
     assert mib == set()
@@ -195,7 +196,7 @@ def test_commands_are_grouped_by_what_one_does_with_them(h5stream):
     groups = re.findall(r"^╭─ (\w+) ─.*?^╰", text, flags=re.MULTILINE | re.DOTALL)
     assert groups == ["Options", "Look", "Train", "Stage", "Watch"]
     inside = dict(zip(groups, re.split(r"^╭─", text, flags=re.MULTILINE)[1:], strict=True))
-    for group, commands in {"Look": "inspect doctor statistics", "Train": "bench diagnose tune suggest"}.items():
+    for group, commands in {"Look": "inspect doctor statistics", "Train": "bench diagnose tune suggest warm"}.items():
         assert re.findall(r"^│ (\w+) ", inside[group], flags=re.MULTILINE) == commands.split()
 
 
@@ -220,7 +221,7 @@ def test_what_is_piped_says_now_and_then_how_far_it_is(monkeypatch):
 def test_what_is_piped_is_no_wider_than_80_columns(note, monkeypatch):
     moments = itertools.count(0.0, 200.0)
     monkeypatch.setattr("time.monotonic", lambda: next(moments))
-    for unit in ("rows", "bytes", ""):
+    for unit in ("rows", "bytes", "s"):
         log = Console(file=io.StringIO(), width=80)
         with Bar(log, "h5stream, first epoch", unit=unit) as bar:
             bar.show(123_456_789, 1_234_567_890, note)
@@ -263,7 +264,7 @@ def test_a_rival_without_a_batch_is_no_bare_ratio(capsys):
     text = " ".join(capsys.readouterr().out.split())
     assert " 62 none " in text
     assert "finished no batch in 10 s" in text
-    assert "at least 806 (first epoch) times" in text
+    assert "x naive, at least: h5stream, first epoch 806." in text
 
 
 def test_interrupted_before_anything_was_measured(capsys):
@@ -278,7 +279,7 @@ def test_ctrl_c_prints_what_was_measured_until_then(here):
         said = []
         for line in child.stdout:
             said.append(line)
-            if "next epoch" in line:  # Ours is done; the naive loader is at work for minutes.
+            if line.startswith("kept "):  # Ours is done; the naive loader is at work for minutes.
                 child.send_signal(signal.SIGINT)
         assert child.wait() == 130
         assert "Traceback" not in child.stderr.read()

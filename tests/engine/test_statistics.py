@@ -1,6 +1,7 @@
 """`loader.stats()`: counts are exact, shares are shares, and nothing is counted twice."""
 
 import threading
+from dataclasses import replace
 
 import h5py
 import numpy as np
@@ -143,6 +144,8 @@ def test_the_transform_is_told_apart_from_the_wait(tmp_path):
     never = threading.Event()
     found = epoch(write(tmp_path / "a.h5"), batch_transform=lambda batch: (never.wait(0.01), batch)[1])
     assert found.transform_s >= 8 * 0.01
+    assert f"tensors, batch_transform and collate_fn: {found.transform_s:.2f} s, " in str(found)
+    assert "collate_fn" not in str(replace(found, transform_s=0.001 * found.elapsed_s))
     assert found.wait_share > 0.5
 
 

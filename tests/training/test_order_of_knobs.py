@@ -17,16 +17,16 @@ def names(**options):
     return [knob.knob for knob in what_to_try_first(setting(), **options).figures["knobs"]]
 
 
-def test_without_a_measurement_it_is_batch_workers_prefetch_precision():
-    assert names() == ["batch size", "workers", "prefetch", "precision"]
+def test_without_a_measurement_it_is_batch_threads_memory_precision():
+    assert names() == ["batch_size", "num_workers", "memory_budget", "precision"]
 
 
 def test_a_step_that_waits_for_data_gets_the_feeding_knobs_first():
-    assert names(waiting_share=0.21)[:2] == ["workers", "prefetch"]
+    assert names(waiting_share=0.21)[:2] == ["num_workers", "memory_budget"]
 
 
 def test_a_step_that_does_not_wait_gets_the_models_knobs_first():
-    assert names(waiting_share=0.04)[:2] == ["batch size", "precision"]
+    assert names(waiting_share=0.04)[:2] == ["batch_size", "precision"]
 
 
 @pytest.mark.parametrize("share", [0.05, 0.10, 0.20])
@@ -38,7 +38,7 @@ def test_between_the_thresholds_neither_side_leads(share):
     ("now", "gpu", "batch", "workers"),
     [
         (setting(64, 2, 2), "RTX 4090", "7168 (the preset)", "8"),
-        (setting(8192, 8, 16), "RTX 5090", "10240 (documented for an underused RTX 5090)", "12"),
+        (setting(8192, 8, 16), "RTX 5090", "10240 (the preset of an underused RTX 5090)", "12"),
         (setting(7168, 8, 16), "RTX 4090", "8960 (a quarter more than now)", "16"),
         (setting(64, 2, 2), None, "128 (double)", "4"),
     ],

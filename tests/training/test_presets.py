@@ -33,7 +33,7 @@ def test_an_underused_5090_goes_to_10240_rows_and_12_workers():
     underused = preset_for("RTX 5090").underused
     assert (underused.batch_size, underused.workers) == (10240, 12)
     assert preset_for("RTX 4090").underused is None
-    assert any("32 GB" in caveat for caveat in preset_for("RTX 5090").caveats)
+    assert any("32 GiB" in caveat for caveat in preset_for("RTX 5090").caveats)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_an_underused_5090_goes_to_10240_rows_and_12_workers():
 def test_other_cards_are_scaled_from_memory(name, memory, batch):
     preset = preset_for(name)
     assert (preset.memory_gib, preset.setting.batch_size, preset.documented) == (memory, batch, False)
-    assert f"{memory} GB x 256 rows/GB" in str(preset)
+    assert f"{memory} GiB x 256 rows/GiB" in str(preset)
 
 
 def test_what_people_saw_with_large_models_stands_beside_the_preset_and_not_in_it():
@@ -140,7 +140,7 @@ def test_a_memory_given_by_hand_counts_before_the_name():
 def test_a_memory_in_the_name_that_the_card_is_not_sold_with_is_not_believed():
     assert memory_of(find_card("GH200"), "NVIDIA GH200 480GB") == (
         96,
-        "the card is sold with 96 or 144 GB; give --gpu-memory to choose",
+        "the card is sold with 96 or 144 GiB; give --gpu-memory to choose",
     )
 
 

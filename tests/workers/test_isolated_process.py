@@ -280,7 +280,7 @@ def test_a_function_from_a_prompt_is_refused_at_once(sample):
     text = WITH_A_FUNCTION + "\nmain()"
     ran = forking.run(text, sample.path)
     assert "OptionError: batch_transform=<function labels" in ran.stderr
-    assert "put it into a module of its own" in ran.stderr
+    assert "put it into a module that is imported" in ran.stderr
 
 
 def test_a_function_of_a_script_that_is_piped_in_is_refused_at_once(sample):

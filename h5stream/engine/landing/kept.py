@@ -76,16 +76,20 @@ def keeping_of(layout: SampleLayout, rows: Mapping[int, int]) -> Keeping | None:
         For each dataset, how many of its rows there is room for; empty where only what another keeps is wanted.
     """
     key = os.getpid(), _named(layout)
-    keeping = _SHARED.get(key)
+    known = _SHARED.get(key)
+    keeping = None if known is None else known()
     if keeping is not None and all(keeping.rows.get(number, 0) >= count for number, count in rows.items()):
         return keeping
     if rows:
-        _SHARED[key] = keeping = Keeping(layout, rows)
+        keeping = Keeping(layout, rows)
+        for gone in [one for one, kept in list(_SHARED.items()) if kept() is None]:
+            _SHARED.pop(gone, None)
+        _SHARED[key] = weakref.ref(keeping)
         return keeping
     return None
 
 
-_SHARED: weakref.WeakValueDictionary[tuple[int, Hashable], Keeping] = weakref.WeakValueDictionary()
+_SHARED: dict[tuple[int, Hashable], weakref.ref[Keeping]] = {}
 
 
 def _named(layout: SampleLayout) -> Hashable:

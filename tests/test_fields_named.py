@@ -1,0 +1,51 @@
+"""A loader without ``fields=`` says once how batches become lists."""
+
+import subprocess
+import sys
+
+import h5py
+import numpy as np
+import pytest
+
+SCRIPT = """
+import sys
+from h5stream import H5Dataset, H5StreamLoader
+
+path = sys.argv[1]
+for _ in range(2):
+    for batch in {loader}:
+        pass
+"""
+SAID = """without fields= a batch is a dict by name; to unpack it, as in `for x, y in loader`: fields=["x", "y"]\n"""
+
+
+@pytest.fixture
+def path(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"], file["y"] = np.zeros((10, 2)), np.arange(10)
+    return tmp_path / "a.h5"
+
+
+@pytest.mark.parametrize(
+    ("loader", "said"),
+    [
+        ("H5StreamLoader(path)", SAID),
+        ("H5StreamLoader([path])", SAID),
+        ("H5StreamLoader(path, fields='x')", ""),
+        ("H5StreamLoader(path, fields=['x', 'y'])", ""),
+        ("H5StreamLoader(H5Dataset(path))", ""),
+        ("[H5StreamLoader(path)]", ""),
+    ],
+)
+def test_it_is_said_once_at_the_first_batch(path, loader, said):
+    script = SCRIPT.format(loader=loader)
+    done = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True, check=True)
+    # A first run on a machine says that it compiles.
+    lines = done.stderr.splitlines(keepends=True)
+    assert "".join(line for line in lines if not line.startswith("h5stream: compiling")) == said
+
+
+def test_the_command_line_does_not_say_it(path):
+    command = [sys.executable, "-m", "h5stream", "diagnose", path, "--step-ms", "1", "--seconds", "0.1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "without fields=" not in done.stdout + done.stderr

@@ -1,0 +1,76 @@
+"""Ctrl-C at any moment of an epoch ends the loop: it is neither lost nor leaves a thread behind that hangs."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+from sample_files import write_sample
+
+LOOP = """
+import signal, sys, threading
+from h5stream import H5StreamLoader
+
+def interrupt(number, frame):
+    raise KeyboardInterrupt
+
+lost, tries = [], int(sys.argv[2])
+sys.unraisablehook = lambda one: lost.append(f"{one.exc_value!r} in {one.object!r}")
+signal.signal(signal.SIGALRM, interrupt)
+options = {"fields": ["x", "y"], "window": 256, "num_workers": 2, "keep": "never"}
+loader = H5StreamLoader(sys.argv[1], 16, True, **options)  # h5py, which opens files, has such callbacks of its own
+for batch in loader:
+    pass
+for k in range(tries):
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.0005 + 0.0000413 * (k % 250), 0.05)
+        while not lost:
+            for batch in loader:
+                pass
+    except KeyboardInterrupt:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    assert not lost, (k, lost)
+assert sum(len(y) for x, y in loader) == 1000
+loader.close()
+assert not [one for one in threading.enumerate() if one.name.startswith("h5stream")]
+print("all came")
+"""
+
+
+def interrupted(path, tries):
+    return subprocess.run(
+        [sys.executable, "-c", LOOP, path, str(tries)], capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+@pytest.mark.parametrize("tries", [120, pytest.param(4000, marks=pytest.mark.slow)])
+def test_no_interrupt_is_lost(tmp_path, tries):
+    done = interrupted(write_sample(tmp_path, rows=1000, columns=16, chunk_rows=8).path, tries)
+    assert (done.stdout, done.returncode) == ("all came\n", 0), done.stderr
+
+
+SCRIPT = """
+import signal, sys
+from h5stream import H5StreamLoader
+
+loader = H5StreamLoader(sys.argv[1], 16, True, fields=["x", "y"], window=256, num_workers=2, keep="never")
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+signal.setitimer(signal.ITIMER_REAL, float(sys.argv[2]))
+while True:
+    for x, y in loader:
+        pass
+"""
+
+
+@pytest.mark.parametrize(
+    "delay_s", [0.001, 0.02, *(pytest.param(0.003 * k, marks=pytest.mark.slow) for k in range(1, 30))]
+)
+def test_a_script_that_is_interrupted_ends_by_the_signal(tmp_path, delay_s):
+    path = write_sample(tmp_path, rows=1000, columns=16, chunk_rows=8).path
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, path, str(delay_s)],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == -signal.SIGINT, done.stderr
+    assert done.stderr.rstrip().endswith("KeyboardInterrupt")
+    assert "ignored" not in done.stderr

@@ -1,0 +1,192 @@
+"""Which seed a loader has that was given none: one of torch's generator, as a DataLoader's; with several ranks 0."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+
+import h5py
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch.utils.data import RandomSampler
+
+from h5stream import Bounds, ChunkBatchSampler, Crop, Field, H5Dataset, H5StreamLoader, Sequences
+from h5stream.errors import StateError
+
+ROWS, BATCH = 400, 16
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("seeds") / "a.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=np.arange(ROWS), chunks=(10,))
+        file.create_dataset("rows", data=np.arange(9 * ROWS), chunks=(90,))
+        file["bounds"] = 9 * np.arange(ROWS + 1)
+    return str(path)
+
+
+def plus_noise(x):
+    return x + torch.rand(())
+
+
+DRAWING = {
+    "a shuffle": {"shuffle": True},
+    "weights": {"weights": np.arange(ROWS) + 1},
+    "weights in the order of the file": {"weights": np.arange(ROWS) + 1, "shuffle": False},
+    "balance": {"balance": np.arange(ROWS) % 3},
+    "a function for samples": {"sample_transform": plus_noise},
+    "random starts": {"samples": Sequences(4, of="files", starts="random", per_epoch=50)},
+    "random crops": {"fields": Field("rows", rows=Bounds("bounds"), ragged="pad", crop=Crop(3))},
+    "a sampler of torch": {"sampler": RandomSampler(range(ROWS))},
+}
+
+
+def made(path, how, **options):
+    return H5StreamLoader(path, **({"batch_size": BATCH, "fields": "x", **DRAWING[how]} | options))
+
+
+def epoch(loader):
+    return [str(batch) if isinstance(batch, tuple | list) else batch.tolist() for batch in loader]
+
+
+def state_of_generator():
+    return torch.default_generator.get_state().tolist()
+
+
+def drawn_after(seed):
+    torch.manual_seed(seed)
+    return int(torch.empty((), dtype=torch.int64).random_())
+
+
+@pytest.mark.parametrize("how", DRAWING)
+def test_manual_seed_repeats_a_run_and_another_one_does_not(path, how):
+    runs = []
+    for seed in (5, 5, 6):
+        torch.manual_seed(seed)
+        with made(path, how) as loader:
+            runs.append((loader.seed, epoch(loader), epoch(loader)))
+    assert runs[0] == runs[1]
+    assert runs[0][1] != runs[0][2]
+    assert {runs[0][0], runs[2][0]} == {drawn_after(5), drawn_after(6)}
+    assert runs[0][1] != runs[2][1]
+    with made(path, how, seed=runs[0][0]) as loader:
+        assert epoch(loader) == runs[0][1]
+
+
+@pytest.mark.parametrize("how", DRAWING)
+def test_the_seed_is_drawn_once_however_much_is_asked_of_the_loader(path, how):
+    drawn_after(5)
+    wanted = state_of_generator()
+    torch.manual_seed(5)
+    with made(path, how) as loader:
+        len(loader), loader.stats(), loader.seed, loader.state_dict(), repr(loader)
+        if "sampler" not in DRAWING[how] and how != "random crops":
+            list(loader.batch_sampler)
+        assert len(epoch(loader)) == len(loader)
+        pickle.loads(pickle.dumps(loader)).close()
+        assert state_of_generator() == wanted
+
+
+@pytest.mark.parametrize("options", [{}, {"order": None, "sampler": range(7)}, {"seed": 3, "shuffle": True}], ids=str)
+def test_a_loader_that_draws_nothing_leaves_the_generator_alone(path, options):
+    before = state_of_generator()
+    with H5StreamLoader(path, BATCH, fields="x", **options) as loader:
+        epoch(loader)
+        assert loader.seed == options.get("seed", 0)
+    assert state_of_generator() == before
+
+
+def test_a_generator_that_is_given_is_drawn_from_instead(path):
+    before = state_of_generator()
+    generator = torch.Generator().manual_seed(5)
+    with H5StreamLoader(path, BATCH, True, fields="x", generator=generator) as loader:
+        assert loader.seed == drawn_after(5)
+    torch.manual_seed(0)
+    assert state_of_generator() == before
+
+
+def test_several_ranks_have_0_and_draw_nothing(path):
+    before = state_of_generator()
+    ranks = [H5StreamLoader(path, BATCH, True, fields="x", rank=rank, world_size=2) for rank in range(2)]
+    assert [one.seed for one in ranks] == [0, 0]
+    assert sorted(x for one in ranks for batch in one for x in batch.tolist()) == list(range(ROWS))
+    assert [ChunkBatchSampler(H5Dataset(path, "x"), 8, world_size=2).state_dict()["order"]["seed"]] == [0]
+    assert state_of_generator() == before
+
+
+def test_a_loader_that_was_made_before_its_group_has_0_as_long_as_there_are_several_ranks(path, monkeypatch):
+    loader, sampler = H5StreamLoader(path, BATCH, True, fields="x"), ChunkBatchSampler(H5Dataset(path, "x"), BATCH)
+    drawn, alone = loader.seed, list(sampler)
+    for name, value in {"is_initialized": True, "get_rank": 1, "get_world_size": 2}.items():
+        monkeypatch.setattr(dist, name, lambda value=value: value)
+    assert loader.seed == loader.state_dict()["fingerprint"]["seed"] == 0
+    assert copy.deepcopy(loader).seed == 0
+    assert epoch(loader) == epoch(H5StreamLoader(path, BATCH, True, fields="x", seed=0))
+    sampler.set_epoch(0)
+    assert list(sampler) == list(ChunkBatchSampler(H5Dataset(path, "x"), BATCH, seed=0)) != alone
+    monkeypatch.undo()
+    assert loader.seed == drawn
+
+
+@pytest.mark.parametrize("how", DRAWING)
+def test_a_state_brings_its_seed_and_refuses_another_that_was_given(path, how):
+    with made(path, how, batch_size=1) as first, made(path, how, batch_size=1) as later:
+        batches = iter(first)
+        next(batches)
+        state = json.loads(json.dumps(first.state_dict()))
+        rest = epoch(batches)
+        assert later.seed != first.seed
+        later.load_state_dict(state)
+        assert later.seed == first.seed
+        assert epoch(later) == rest
+        assert later.seed == pickle.loads(pickle.dumps(later)).seed
+        with made(path, how, batch_size=1, seed=1) as other, pytest.raises(StateError, match="seed was"):
+            other.load_state_dict(state)
+
+
+@pytest.mark.parametrize("how", ["weights in the order of the file", "a function for samples", "random crops"])
+def test_a_state_of_an_older_version_that_said_no_seed_is_of_seed_0(path, how):
+    with made(path, how, seed=0) as first, made(path, how) as later:
+        batches = iter(first)
+        next(batches)
+        state = first.state_dict()
+        assert state["fingerprint"].pop("seed") == 0
+        later.load_state_dict(state)
+        assert later.seed == 0
+        assert epoch(later) == epoch(batches)
+
+
+@pytest.mark.parametrize("how", ["a shuffle", "a function for samples", "random starts"])
+def test_copies_have_the_seed_of_their_loader(path, how):
+    with made(path, how) as loader, copy.deepcopy(loader) as near, pickle.loads(pickle.dumps(near)) as far:
+        assert loader.seed == near.seed == far.seed
+        assert epoch(loader) == epoch(near) == epoch(far)
+
+
+def test_an_isolated_process_draws_none_of_its_own(path):
+    options = {"how": "a function for samples", "shuffle": True}
+    with made(path, **options, isolation="process") as one, made(path, **options, seed=one.seed) as other:
+        assert epoch(one) == epoch(other)
+
+
+def test_a_batch_sampler_draws_and_goes_on_as_a_loader_does(path):
+    dataset = H5Dataset(path, "x")
+    seed = drawn_after(7)
+    torch.manual_seed(7)
+    sampler = ChunkBatchSampler(dataset, BATCH)
+    assert sampler.state_dict()["order"]["seed"] == seed
+    batches = iter(sampler)
+    next(batches)
+    state = json.loads(json.dumps(sampler.state_dict()))
+    before = state_of_generator()
+    assert ChunkBatchSampler(dataset, BATCH, shuffle=False).state_dict()["order"]["seed"] == 0
+    assert state_of_generator() == before
+    later = ChunkBatchSampler(dataset, BATCH)
+    later.load_state_dict(state)
+    assert list(later) == list(batches)
+    with pytest.raises(StateError, match="seed was"):
+        ChunkBatchSampler(dataset, BATCH, seed=1).load_state_dict(state)
