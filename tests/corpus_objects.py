@@ -22,8 +22,8 @@ from h5stream.storage.values import in_stored_byte_order
 ONCE = "once"
 SLOW_SECONDS = 10
 MOST_NBYTES = 1 << 25
-MOST_FIELDS = 12
-MOST_PARTS = 30
+MOST_FIELDS = 8
+MOST_PARTS = 8
 RAGGED = (None, "list", "packed", "pad", "arrays")
 MANY = whereabouts.MANY
 
@@ -34,7 +34,7 @@ class Form(NamedTuple):
     label: str
     open: Callable[[], H5Dataset]
     expected: Callable[[], list[Any]]
-    is_named: bool = False
+    key: str | None = None
 
 
 def report_on_groups(path: str, most: int | None) -> list[list[Any]]:
@@ -64,8 +64,8 @@ def outcome_of(form: Form) -> tuple[str, str]:
         expected = form.expected()
     except Exception as error:
         return "equal", f"h5py cannot read it ({type(error).__name__}: {error}), and h5stream does not complain"
-    if isinstance(batch, dict) and form.is_named:
-        batch, alone = batch["x"], [one["x"] for one in alone]
+    if form.key is not None:
+        batch, alone = batch[form.key], [one[form.key] for one in alone]
     if count_of(batch) != len(expected):
         return "unlike", f"{count_of(batch)} samples, not {len(expected)}"
     several = ((f"sample {k}", part_of(batch, k), one) for k, one in enumerate(expected))
@@ -112,7 +112,7 @@ def groups_of(file: Any) -> Iterator[tuple[str, Any]]:
 def kind_of(group: Any) -> tuple[Any, dict[str, Any]]:
     """Return what groups that hold alike have in common, and what a group holds."""
     within, kinds = {}, []
-    for name in group:
+    for name in (name for name in group if isinstance(name, str)):
         thing = None
         with contextlib.suppress(Exception):
             thing = group[name]
@@ -121,7 +121,7 @@ def kind_of(group: Any) -> tuple[Any, dict[str, Any]]:
             kinds.append(stored(thing))
         elif isinstance(thing, h5py.Group):
             with contextlib.suppress(Exception):
-                kinds.append(tuple(thing))
+                kinds.append((*thing, *thing.attrs))
     return frozenset(map(str, kinds)), within
 
 
@@ -142,13 +142,12 @@ def forms_of_group(file: Any, path: str, group: str, within: dict[str, Any]) -> 
     holding = [*groups][:MOST_PARTS]
     common = [{*names_in(groups[name])} for name in holding]
     fields = [f for f in names_in(groups[holding[0]]) if all(f in names for names in common)] if holding else []
-    nbytes = sum(nbytes_of(file[f"{name}/{f}"]) for name in holding for f in fields[:MOST_FIELDS] if "@" not in f)
+    sizes = (nbytes_of(groups[name].get(f)) for name in holding for f in fields)
+    nbytes = sum(sizes)
     if fields and nbytes <= MOST_NBYTES:
         yield from forms_of_subgroups(file, path, holding, fields[:MOST_FIELDS])
     if datasets and sum(map(nbytes_of, datasets.values())) <= MOST_NBYTES and group:
-        fields = [name[len(above) :] for name in datasets][:MOST_FIELDS]
-        attributes = [f"@{name}" for name in attributes_in(file[group])][:MOST_FIELDS]
-        yield from forms_of_subgroups(file, path, [group], [*fields, *attributes])
+        yield from forms_of_subgroups(file, path, [group], names_in(file[group])[:MOST_FIELDS])
 
 
 def names_in(group: Any) -> list[str]:
@@ -158,6 +157,7 @@ def names_in(group: Any) -> list[str]:
         with contextlib.suppress(Exception):
             if isinstance(group[name], h5py.Dataset):
                 found.append(name)
+                found += [f"{name}:{member}" for member in group[name].dtype.names or ()][:3]
                 found += [f"{name}@{attribute}" for attribute in attributes_in(group[name])][:2]
     return found
 
@@ -201,7 +201,7 @@ def forms_of_datasets(
                     f"{told} named ragged={ragged}",
                     lambda r=ragged, n=names: opened(path, Field("{}", names=[*n], ragged=r), None),
                     of_all,
-                    is_named=True,
+                    key="x",
                 )
             if is_all and len(names) == len(datasets) and not {*"*?["} & {*group}:
                 pattern = Objects(f"{group}/*" if group else "*")
@@ -209,8 +209,11 @@ def forms_of_datasets(
         for name in attributes[:MOST_FIELDS]:
             yield Form(
                 f"{told} @{name}",
-                lambda a=name, n=names: opened(path, Field(f"@{a}"), Objects([*n])),
+                lambda a=name, n=names: H5Dataset(
+                    path, {"x": Field(".", ragged="arrays"), "a": f"@{a}"}, samples=Objects([*n])
+                ),
                 lambda a=name, n=names: [value_of(file, f"{one}@{a}") for one in n],
+                key="a",
             )
 
 
@@ -239,6 +242,25 @@ def forms_of_subgroups(file: Any, path: str, groups: list[str], fields: list[str
         )
 
 
+    for name in fields:
+        yield Form(
+            f"{told}: {name!r} beside {len(fields)} fields",
+            lambda f=name: H5Dataset(path, beside(path, groups, fields, f), samples=Objects([*groups])),
+            lambda f=name: [value_of(file, joined(group, f)) for group in groups],
+            key=name,
+        )
+
+
+def beside(path: str, groups: list[str], fields: list[str], name: str) -> dict[str, str]:
+    """Return the fields that can be read beside one."""
+    found = {name: name}
+    for one in fields:
+        with contextlib.suppress(H5StreamError):
+            H5Dataset(path, one, samples=Objects([*groups])).close()
+            found[one] = one
+    return found
+
+
 def joined(group: str, field: str) -> str:
     return f"{group}{field}" if field.startswith("@") else f"{group}/{field}"
 
@@ -254,6 +276,9 @@ def opened(path: str, field: Field, samples: Any) -> H5Dataset:
 def value_of(file: Any, name: str) -> Any:
     """Read a dataset, or an attribute, with h5py."""
     owner, at, attribute = name.rpartition("@")
+    whole, colon, member = name.rpartition(":")
+    if colon and name not in file and whole in file:
+        return file[whole][()][member]
     if at and name not in file:
         thing = file[owner or "/"].attrs
         return in_stored_byte_order(thing[attribute], thing.get_id(attribute).dtype)
