@@ -19,7 +19,7 @@ from h5stream.errors import FieldNotFoundError, OptionError
 from h5stream.samples.segments import Bounds, Edges, Ends, Ids, Lengths, edges_of
 from h5stream.samples.sequences import Of
 from h5stream.storage import whereabouts
-from h5stream.storage.discovery import behind, once_of, thing_at
+from h5stream.storage.discovery import behind, is_hard_link, once_of, thing_at
 from h5stream.storage.external import Guard
 from h5stream.storage.links import NOT_HARD, Links
 from h5stream.storage.names import Names, packed
@@ -160,7 +160,8 @@ def _matching(
         return
     names, found, dead = [name for name in group if isinstance(name, str)], list[str](), list[str]()
     for name in fnmatch.filter(names, pattern):
-        guard.check_links(group.file, above + name, path)
+        if not is_hard_link(group, name):  # the links above it were followed on the way down
+            guard.check_links(group.file, above + name, path)
         inner = behind(group, name, path, _OTHERS)
         if inner is None:
             dead.append(above + name)

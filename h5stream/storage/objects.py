@@ -147,9 +147,10 @@ def targets_like(part: DatasetPart, lacking: DatasetPart) -> tuple[Target, ...]:
 
 def with_fill(dataset: Any, targets: tuple[Target, ...]) -> tuple[Target, ...]:
     """Let targets be filled with a dataset's fill value."""
-    element = np.asarray(dataset.fillvalue, dtype=dataset.dtype).reshape(1).view(np.uint8)
+    element = np.frombuffer(fill_of(dataset.id)[2], np.uint8)
     return tuple(
-        target if target.leaf is None else replace(target, fill=element[target.leaf.places]) for target in targets
+        target if target.leaf is None or not len(element) else replace(target, fill=element[target.leaf.places])
+        for target in targets
     )
 
 
