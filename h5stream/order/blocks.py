@@ -22,7 +22,7 @@ class Blocks:
     ----------
     edges : ndarray of int64, shape (blocks + 1,)
         Block ``k`` holds the places ``edges[k]`` to ``edges[k + 1]`` of the selected rows; none is empty.
-    rows : ndarray of int64 or None
+    rows : ndarray of int or None
         The selected rows, ascending, or as the user lists them for an epoch that is not shuffled; a row that is
         selected several times has several places. None where all rows are selected, and a row is its place.
     lengths : ndarray of int64 or None
@@ -35,7 +35,7 @@ class Blocks:
     """
 
     edges: NDArray[np.int64]
-    rows: NDArray[np.int64] | None = None
+    rows: Places | None = None
     lengths: NDArray[np.int64] | None = None
     strata: NDArray[np.int64] | None = None
     first: NDArray[np.int64] | None = None
