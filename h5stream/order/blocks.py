@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
-from h5stream.order.places import PIECE, Places, is_ascending, new_array, pieces, place_dtype
+from h5stream.order.places import Places, in_ranges, is_ascending, new_array, pieces, place_dtype
 
 _MAX_BLOCKS = 1 << 26
 
@@ -72,16 +72,9 @@ class Blocks:
         assert self.first is not None
         assert self.every is not None
         block = np.searchsorted(self.edges, begins, side="right") - 1
-        counts, every, edges = ends - begins, self.every[block], self.edges[block]
-        found = new_array(int(counts.sum()), place_dtype(self.total_rows))
-        first = np.cumsum(counts) - counts
-        # Numbers count on through all stretches: what each stretch begins at is taken off them.
-        shift = self.first[block] + (begins - edges - first) * every
-        for low in range(0, len(block), PIECE >> 8):
-            ours = slice(low, low + (PIECE >> 8))
-            start, stop = int(first[low]), int(first[low] + counts[ours].sum())
-            some = np.arange(start, stop) * np.repeat(every[ours], counts[ours])
-            found[start:stop] = some + np.repeat(shift[ours], counts[ours])
+        every = self.every[block]
+        first = self.first[block] + (begins - self.edges[block]) * every
+        found = in_ranges(first, ends - begins, every, dtype=place_dtype(self.total_rows))
         found.sort()
         return found
 

@@ -178,7 +178,7 @@ class DistinctDraws:
         keys[self._weights == 0] = np.inf
         chosen = np.argpartition(keys, self.count - 1)[: self.count]
         del words, keys
-        found = chosen.astype(place_dtype(len(self._weights)))
+        found: Places = chosen.astype(place_dtype(len(self._weights)))
         found.sort()
         return _placed(found, self._at)
 
