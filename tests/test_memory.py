@@ -55,12 +55,16 @@ def measured(path, case, batch_size, budget):
         ("768 B", 200_000, "two epochs"),
         ("768 B", 200_000, "all"),
         ("1 B", 6_000_000, "rank 1 of 3"),
+        ("1 B", 6_000_000, "short batches"),
+        ("1 B", 6_000_000, "short batches, gzip"),
         ("1 MiB", 200, "sampler"),
     ],
 )
 def test_a_loader_takes_no_more_than_its_budget(folder, kind, rows, case):
     """Each kind of rows and each mode once; the rest of the cross is slow."""
-    found = measured(memory.make_file(folder, kind, rows=rows), case, memory.batch_size_of(kind), 128 * MIB)
+    options = memory.CASES[case]
+    path = memory.make_file(folder, kind, rows=rows, compression=bool(options.get("compression")))
+    found = measured(path, case, memory.batch_size_of(kind, options), 128 * MIB)
     assert found["says"] <= found["budget"]
     assert found["grew"] <= found["budget"] + SLACK
 
@@ -71,7 +75,7 @@ def test_a_loader_takes_no_more_than_its_budget(folder, kind, rows, case):
 def test_no_kind_of_rows_takes_more_than_the_budget(folder, kind, case):
     options = memory.CASES[case]
     path = memory.make_file(folder, kind, compression=bool(options.get("compression")))
-    found = memory.measure(path, options, batch_size=memory.batch_size_of(kind), budget=256 * MIB)
+    found = memory.measure(path, options, batch_size=memory.batch_size_of(kind, options), budget=256 * MIB)
     assert found["grew"] <= found["budget"] + SLACK
 
 
@@ -111,6 +115,57 @@ def test_what_is_drawn_of_narrow_rows_is_within_the_budget(folder, options):
     says, grew = in_fork(DRAWN, json.dumps([str(memory.make_file(folder, "4 B", rows=3_000_000)), options]))
     assert says <= 320 * MIB
     assert grew <= 320 * MIB + SLACK
+
+
+REFUSED = """
+import gc, json, sys
+from pathlib import Path
+import numpy as np
+from bench.memory import forget_peak, resident_nbytes, warmed
+from h5stream import H5Dataset, H5StreamLoader, Mixture
+from h5stream.errors import BudgetError
+path, options = json.loads(sys.argv[1])
+base = warmed(Path(path).parent)
+source = H5Dataset(path, ["x"])
+if options.pop("mixed", False):
+    source = Mixture({"a": source.subset(slice(0, 1_000_000)), "b": source}, [1, 3])
+gc.collect()
+given = resident_nbytes() - base
+forget_peak()
+try:
+    H5StreamLoader(source, 8192, True, memory_budget="32MiB", **options)
+    sys.exit("not refused")
+except BudgetError as error:
+    needed = error.needed
+refused = resident_nbytes("VmHWM") - base
+loader = H5StreamLoader(source, 8192, True, memory_budget=needed, **options)
+assert loader.memory_budget == needed
+for number, batch in enumerate(loader):
+    if number == 200:
+        break
+print(json.dumps([given, refused, needed, resident_nbytes("VmHWM") - base]))
+"""
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"weights": "x"},
+        {"weights": "x", "samples_per_epoch": 100_000},
+        {"weights": "x", "samples_per_epoch": 100_000, "replacement": False},
+        {"balance": "x"},
+        {"samples_per_epoch": 5_000_000, "replacement": True},
+        {"samples_per_epoch": 5_000_000, "replacement": False},
+        {"mixed": True},
+    ],
+    ids=str,
+)
+def test_a_budget_is_refused_before_the_memory_is_taken_and_the_number_that_it_names_will_do(folder, options):
+    path = memory.make_file(folder, "1 B", rows=8_000_000)
+    given, refused, needed, grew = in_fork(REFUSED, json.dumps([str(path), options]))
+    assert refused <= given + SLACK
+    assert 32 * MIB < needed
+    assert grew <= needed + SLACK
 
 
 # --- samples of unlike lengths -------------------------------------------------------------------------------

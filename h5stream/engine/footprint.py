@@ -562,8 +562,8 @@ class _Sizer:
         return BudgetError(
             f"memory_budget={self.budget:,} bytes is too small for window={window!r}: batches of {self.open_slot:,} "
             f"bytes, plans of {shape.plan_row_nbytes:,.0f} bytes a row, {shape.scratch_nbytes:,} bytes of scratch and "
-            f"what is kept need {needed:,}. Pass memory_budget={needed} or more, a smaller window or a smaller batch_size"
-            + (RAGGED_WAYS_OUT if shape.ragged else ""),
+            f"what is kept need {needed:,}. Pass memory_budget={needed} or more, a smaller window or a smaller "
+            "batch_size" + (RAGGED_WAYS_OUT if shape.ragged else ""),
             needed=needed,
             budget=self.budget,
         )

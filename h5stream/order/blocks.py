@@ -221,14 +221,22 @@ def select_rows(selection: Any, total: int) -> NDArray[np.int64] | None:
     """
     if selection is None:
         return None
-    rows = np.sort(row_numbers(selection, total))
-    twice = rows[1:][np.diff(rows) == 0]
-    if len(twice):
+    rows = row_numbers(selection, total)
+    if not is_ascending(rows):
+        rows.sort()
+    twice = next((some for piece in pieces(len(rows) - 1) if len(some := _repeated_in(rows, piece))), None)
+    if twice is not None:
         raise OptionError(
             f"rows= names row {twice[0]} more than once; an epoch takes each row exactly once, but for those of a "
             "torch.utils.data.Subset, which come as often as it names them"
         )
     return rows
+
+
+def _repeated_in(rows: NDArray[np.int64], piece: slice) -> NDArray[np.int64]:
+    """Return those of some ascending rows that are the same as the next one."""
+    after: NDArray[np.int64] = rows[piece.start + 1 : piece.stop + 1]
+    return after[after == rows[piece]]
 
 
 def row_numbers(selection: Any, total: int) -> NDArray[np.int64]:
@@ -244,18 +252,20 @@ def row_numbers(selection: Any, total: int) -> NDArray[np.int64]:
     >>> row_numbers([5, -1, 2, 5], 10).tolist()
     [5, 9, 2, 5]
     """
-    chosen = np.arange(total)[selection] if isinstance(selection, slice) else np.asarray(selection)
+    rows: NDArray[np.int64]
+    chosen = np.arange(*selection.indices(total)) if isinstance(selection, slice) else np.asarray(selection)
     if chosen.dtype == bool:
         if chosen.shape != (total,):
             raise OptionError(f"a mask for rows= needs one value a row: {total:,} rows, shape {chosen.shape}")
-        rows = np.flatnonzero(chosen).astype(np.int64)
+        rows = np.flatnonzero(chosen).astype(np.int64, copy=False)
     elif chosen.size and not np.issubdtype(chosen.dtype, np.integer):
         raise OptionError(f"rows= takes row numbers, a slice or a boolean mask, not {chosen.dtype}")
     else:
-        rows = chosen.astype(np.int64).reshape(-1)
+        rows = chosen.astype(np.int64, copy=not isinstance(selection, slice)).reshape(-1)
     if len(rows) == 0:
         raise OptionError("rows= selects no rows")
-    wrong = rows[(rows < -total) | (rows >= total)]
-    if len(wrong):
+    if rows.min() < -total or rows.max() >= total:
+        wrong = rows[(rows < -total) | (rows >= total)]
         raise OptionError(f"rows= names row {wrong[0]}, but there are {total:,} rows, 0 to {total - 1:,}")
-    return np.where(rows < 0, rows + total, rows)
+    rows[rows < 0] += total
+    return rows

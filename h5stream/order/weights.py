@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from h5stream.order.blocks import Blocks
 from h5stream.order.permutation import DRAWS, permutation, random_words
-from h5stream.order.places import Places, new_array, pieces, place_dtype, place_nbytes, sought
+from h5stream.order.places import Places, is_ascending, new_array, pieces, place_dtype, place_nbytes, sought
 
 Ints = NDArray[np.int64]
 
@@ -343,6 +343,11 @@ class SourceShares:
         starts = np.array(self.starts)
         if blocks.rows is None:  # by parts already, of which a source has some
             return replace(blocks, strata=np.searchsorted(starts, blocks.edges[:-1], side="right") - 1)
+        if is_ascending(blocks.rows):
+            edges = np.union1d(blocks.edges[:-1], sought(blocks.rows, starts))
+            edges = np.append(edges[edges < blocks.total_rows], blocks.total_rows)
+            strata = np.searchsorted(starts, blocks.rows[edges[:-1]], side="right") - 1
+            return replace(blocks, edges=edges, strata=strata)
         sources = np.searchsorted(starts, blocks.rows, side="right") - 1
         block = np.repeat(np.arange(blocks.count), np.diff(blocks.edges))
         order = np.lexsort((sources, block))
