@@ -235,8 +235,9 @@ def select_rows(selection: Any, total: int) -> NDArray[np.int64] | None:
 
 def _repeated_in(rows: NDArray[np.int64], piece: slice) -> NDArray[np.int64]:
     """Return those of some ascending rows that are the same as the next one."""
-    after: NDArray[np.int64] = rows[piece.start + 1 : piece.stop + 1]
-    return after[after == rows[piece]]
+    after = rows[piece.start + 1 : piece.stop + 1]
+    found: NDArray[np.int64] = after[after == rows[piece]]
+    return found
 
 
 def row_numbers(selection: Any, total: int) -> NDArray[np.int64]:
