@@ -14,7 +14,7 @@ from h5stream.engine.plan import Placement
 from h5stream.engine.reader import RowReader
 from h5stream.engine.slots import SlotFormat
 from h5stream.errors import H5StreamError
-from h5stream.order.places import PIECE, place_dtype
+from h5stream.order.places import PIECE, Places, place_dtype
 from h5stream.samples.box_space import BoxSpace
 from h5stream.storage.layout import SampleLayout
 
@@ -115,7 +115,9 @@ class ResidentDatasets(RowsInMemory):
                 for first in range(part.row_start, part.row_start + part.rows, PIECE)
             ]
             kind = place_dtype(self._reader.layout.rows_of(number))
-            rows, counts = np.array(spans, dtype=np.int64).reshape(-1, 2).T.astype(kind, order="C")
+            table = np.array(spans, dtype=np.int64).reshape(-1, 2)
+            rows: Places = table[:, 0].astype(kind)
+            counts: Places = table[:, 1].astype(kind)
             placement = Placement(rows=rows, batch=np.zeros_like(rows), within=rows, counts=counts)
             for task in self._reader.plan_rows(placement, TASK_NBYTES, [number]):
                 task.land(tools.read(task.ranges()), destination, tools)
