@@ -66,7 +66,7 @@ def make_file(folder: Path, kind: str, *, compression: bool = False, rows: int |
         for start in range(0, rows, step := max(1, 64 * MIB // (width * x.dtype.itemsize))):
             count = min(step, rows - start)
             x[start : start + count] = np.resize(np.arange(251, dtype=dtype), (count, *shape[1:]))
-        file.create_dataset("y", data=np.arange(rows, dtype="i8") % 1000, chunks=(min(rows, 8192),), **filters)
+        file.create_dataset("y", data=np.arange(rows, dtype="i8") % 100, chunks=(min(rows, 8192),), **filters)
     return path
 
 
@@ -186,7 +186,7 @@ def main() -> None:
         folder = given.folder or Path(temporary)
         found = []
         print(
-            f"{'rows':>6} {'case':<14} {'window':>12} {'budget':>7} {'says':>7} {'grew':>7} {'in all':>7} {'after':>7}"
+            f"{'rows':>6} {'case':<20} {'window':>12} {'budget':>7} {'says':>7} {'grew':>7} {'in all':>7} {'after':>7}"
         )
         for kind in [given.kind] if given.kind else ROWS:
             for name in [given.case] if given.case else CASES:
@@ -198,7 +198,7 @@ def main() -> None:
                     f" {result[key] / MIB:7.0f}" for key in ("budget", "says", "grew", "resident", "after")
                 )
                 over = "  over" if result["grew"] > result["budget"] + SPARE_NBYTES else ""
-                print(f"{kind:>6} {name:<14} {result['window_rows']:12,}{figures}{over}", flush=True)
+                print(f"{kind:>6} {name:<20} {result['window_rows']:12,}{figures}{over}", flush=True)
                 if given.out:
                     given.out.write_text(json.dumps(describe() | {"results": found}, indent=1) + "\n")
 
