@@ -304,7 +304,8 @@ class RowReader:
 
     def _fill_tasks(self, windows: Iterator[Places]) -> Iterator[Task]:
         for rows in windows:
-            nowhere = Placement(rows=rows, batch=np.zeros_like(rows), within=np.zeros_like(rows))
+            zeros = np.zeros(len(rows), dtype=rows.dtype)  # which take no memory as long as nobody writes to them
+            nowhere = Placement(rows=rows, batch=zeros, within=zeros)
             for task in self.plan(nowhere, TASK_NBYTES):
                 if isinstance(task, FillTask):
                     yield replace(task, placement=nowhere[:0])
