@@ -283,8 +283,6 @@ def test_a_file_a_sample(benchmark, bench_folder, monkeypatch, tmp_path):
 MEMORY = f"""
 import sys
 from h5stream import H5Dataset, H5StreamLoader, Objects
-from h5stream.engine import kernels
-kernels.warm_up()
 def anonymous():
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("RssAnon")) << 10
 dataset = H5Dataset(sys.argv[1], {{"x": "."}}, samples=Objects("data/*"))

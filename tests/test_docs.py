@@ -200,7 +200,7 @@ def inner_names(tree):
         "from h5stream.order.blocks import (\n    Blocks,\n)",
         "import h5stream.storage.layout",
         "def f():\n    from h5stream import options",
-        "h5stream.engine.kernels.warm_up()",
+        "h5stream.engine.kernels.scatter()",
         "loader._orders.position",
     ],
 )

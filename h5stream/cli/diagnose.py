@@ -50,14 +50,12 @@ def diagnose_command(
     """
     from h5stream.advice.diagnose import diagnose
     from h5stream.advice.from_text import samples_from_text
-    from h5stream.engine.kernels import warm_up
     from h5stream.errors import OptionError
     from h5stream.loader import H5StreamLoader
 
     if not step_ms > 0:
         raise OptionError(f"--step-ms {step_ms:g}: must be more than 0 milliseconds")
     paths = files_of(files)
-    warm_up()
     with H5StreamLoader(
         paths,
         batch_size,

@@ -35,7 +35,6 @@ def tune_command(
 ) -> None:
     """Measure shuffled epochs with other threads and windows; print the curve and the best setting."""
     from h5stream.advice.tune import tune
-    from h5stream.engine.kernels import warm_up
     from h5stream.monitor.plot import check_plot_path
     from h5stream.profiles import write_profile
 
@@ -45,7 +44,6 @@ def tune_command(
     check_writable(out, "--out")
     paths = files_of(files)
     errors = safe_console(stderr=True)
-    warm_up()
     with Bar(errors, "measuring", unit="") as bar:
         tuning = tune(
             paths[0] if len(paths) == 1 else paths,

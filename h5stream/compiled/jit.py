@@ -19,18 +19,12 @@ if logging.getLogger("numba").level == logging.NOTSET:
 _OPTIONS: Any = {"nogil": True, "boundscheck": False, "error_model": "numpy"}
 
 
-def jit(function, **more):
+def jit(function):
     """Compile a kernel at its first call; keep what was compiled for other processes where there is a place for it."""
-    options = _OPTIONS | more
     try:
-        return _load_alone(_date_by_all(_name_files_apart(njit(cache=True, **options)(function))))
+        return _load_alone(_date_by_all(_name_files_apart(njit(cache=True, **_OPTIONS)(function))))
     except RuntimeError:  # neither beside the module nor in a home folder may be written; `h5stream doctor` says so
-        return njit(**options)(function)
-
-
-def jit_sums(function):
-    """Compile a kernel whose sums of floats may be made in another order than written, so that vectors make them."""
-    return jit(function, fastmath={"reassoc", "nsz", "contract"})
+        return njit(**_OPTIONS)(function)
 
 
 def jit_inner(function):
@@ -103,6 +97,6 @@ def _load_alone(kernel):
 def _stamps():
     """Give the time and size of every file of the package that has kernels in it."""
     package = Path(__file__).resolve().parent.parent
-    found = [*package.glob("compiled/*.py"), *package.glob("storage/*_bytes.py"), package / "engine" / "kernels.py"]
+    found = [*package.glob("compiled/*.py"), *package.glob("storage/*_bytes.py")]
     stats = [path.stat() for path in sorted(found) if path.is_file()]
     return tuple((stat.st_mtime, stat.st_size) for stat in stats)

@@ -72,7 +72,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_anything_is_measured(
 ):
     if command == "stage --to" and kind in {"no folder", "a folder"}:
         pytest.skip("a folder is what it takes, and makes")
-    monkeypatch.setattr("h5stream.engine.kernels.warm_up", lambda: pytest.fail("it began to measure"))
+    monkeypatch.setattr("h5stream.loader.H5StreamLoader.__init__", lambda *_, **__: pytest.fail("it began to measure"))
     place = _place(kind, ENDINGS.get(command, ".png"))
     ended = h5stream(*(word.format(place) for word in WRITING[command]))
     assert_is_one_clear_line(ended, place)

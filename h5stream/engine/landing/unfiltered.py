@@ -106,7 +106,7 @@ class Reach:
         return int(np.where(along, (rows - stretches) * self.stride + stretches * nbytes, rows * nbytes).sum())
 
     def offset_of(self, chunk: int) -> int:
-        """Return where a chunk of whole rows, by its number along them, begins in the file; `MISSING` if never written."""
+        """Return where a chunk of whole rows, by its number along them, begins; `MISSING` if it was never written."""
         chunk = chunk * self.across + int(self.extents[0, 0])
         if not len(self.numbers):
             return int(self.offsets[chunk]) if len(self.offsets) else MISSING
