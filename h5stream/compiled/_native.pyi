@@ -4,8 +4,8 @@ Whatever is called an address, and the row numbers and places in arrays, is the 
 those lead. Numbers of rows and places are int32, or int64 where that is too small.
 
 Scattering kernels end with the same arguments: `rows`, of the chunk, to copy (`lengths` rows from each of them on,
-where they are spans); `batch` and `within`, where each goes; `slots`, addresses by batch number; `field_offset`, where the
-field begins in a slot, and `row_nbytes`, bytes of one of its rows. `segments` are runs of bytes, shape (n, 3): from
+where they are spans); `batch` and `within`, where each goes; `slots`, addresses by batch number; `field_offset`, where
+the field begins in a slot, and `row_nbytes`, bytes of one of its rows. `segments` are runs of bytes, shape (n, 3): from
 within the chunk's row, to within the batch's row, bytes.
 """
 
@@ -398,7 +398,7 @@ def deal_groups(
     """
 
 def order_by_place(batch: _Places, within: _Places, order: NDArray[np.int32], /) -> bool:
-    """Write samples to `order` by batch and place, of which no two have the same; false where they are few among many."""
+    """Write samples to `order` by batch and place, of which no two have the same; false where they are too few."""
 
 def lay_stretches(
     order: _Places,

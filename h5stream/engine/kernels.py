@@ -1,7 +1,7 @@
 """The inner loops: byte planes and stored elements become rows at their places in the slots.
 
-They are in C (``h5stream/compiled/*.h``), which says how they do it; ``_native.pyi`` says what they take. All of them run
-without the GIL, and know rows only as (slot, place in it).
+They are in C (``h5stream/compiled/*.h``), which says how they do it; ``_native.pyi`` says what they take. All of them
+run without the GIL, and know rows only as (slot, place in it).
 """
 
 from h5stream.compiled._native import (

@@ -83,7 +83,7 @@ class DenseTask(RowwiseTask):
             part.columns.chunk_rows,
             part.row_start,
             placement.rows,
-            placement.counts,
+            placement.lengths,
             placement.batch,
             placement.within,
             destination.ragged[of.field],
