@@ -87,9 +87,7 @@ def warmed(folder: Path) -> int:
     import numpy as np
 
     from h5stream import H5StreamLoader
-    from h5stream.engine.kernels import warm_up
 
-    warm_up()
     path = folder / "warm.h5"
     if not path.exists():
         with h5py.File(path, "w") as file:

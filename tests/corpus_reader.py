@@ -26,7 +26,6 @@ from forking import Standing
 from oracle import expected, same, take
 
 from h5stream import H5Dataset, H5StreamLoader
-from h5stream.engine import kernels
 from h5stream.errors import H5StreamError, UnsupportedFieldError
 
 CHILD_SECONDS = 120
@@ -178,7 +177,6 @@ def main() -> None:
     # From Python 3.12 on forking beside other threads warns; here they are idle pools of NumPy and torch.
     warnings.filterwarnings("ignore", "This process", DeprecationWarning)
     warnings.filterwarnings("ignore", "the shuffle is weak", UserWarning)  # windows are tiny on purpose
-    kernels.warm_up()
     child = Standing(answer)
     for line in sys.stdin:
         if child.asked == FILES_OF_A_CHILD:
