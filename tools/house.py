@@ -81,8 +81,6 @@ HOMES = {
     "h5py": {"storage", "baseline"},
     "hdf5plugin": {"storage", "baseline"},
     "imagecodecs": {"storage", "baseline"},
-    "numba": {"compiled"},
-    "llvmlite": {"compiled"},
     "pynvml": {"monitor"},
     "psutil": {"monitor"},
     "prometheus_client": {"monitor"},
