@@ -36,7 +36,6 @@ from h5stream.device.feed import DeviceFeed
 from h5stream.device.pinned_slots import PinnedRing
 from h5stream.engine.assemble import Assembler
 from h5stream.engine.batches import ReadyBatch
-from h5stream.engine.kernels import warm_up
 from h5stream.engine.slots import SlotFormat, Slots
 from tools.bench_machine import machine_facts
 
@@ -381,7 +380,6 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="results file; by default bench/results/<gpu>.json")
     parser.add_argument("--only", help="names of sections, with commas between them")
     arguments = parser.parse_args()
-    warm_up()
     if arguments.device == "cpu":
         torch.set_num_threads(1)  # a team of torch's threads waits for processors that the readers use
     chosen = arguments.only.split(",") if arguments.only else [section.__name__ for section in SECTIONS]

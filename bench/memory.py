@@ -41,6 +41,10 @@ CASES = {
     "rank 1 of 3": {"rank": 1, "world_size": 3},
     "two epochs": {"epochs": 2, "persistent_workers": True},
     "in file order": {"shuffle": False},
+    "short batches": {"batch_size": 256},
+    "short batches, gzip": {"batch_size": 256, "compression": True},
+    "weights": {"weights": "y", "budget_of": "needed"},
+    "balance": {"balance": "y", "budget_of": "needed"},
 }
 """Name -> what is unlike a plain shuffled epoch."""
 
@@ -62,7 +66,7 @@ def make_file(folder: Path, kind: str, *, compression: bool = False, rows: int |
         for start in range(0, rows, step := max(1, 64 * MIB // (width * x.dtype.itemsize))):
             count = min(step, rows - start)
             x[start : start + count] = np.resize(np.arange(251, dtype=dtype), (count, *shape[1:]))
-        file.create_dataset("y", data=np.arange(rows, dtype="i8") % 1000, chunks=(min(rows, 8192),), **filters)
+        file.create_dataset("y", data=np.arange(rows, dtype="i8") % 100, chunks=(min(rows, 8192),), **filters)
     return path
 
 
@@ -83,9 +87,7 @@ def warmed(folder: Path) -> int:
     import numpy as np
 
     from h5stream import H5StreamLoader
-    from h5stream.engine.kernels import warm_up
 
-    warm_up()
     path = folder / "warm.h5"
     if not path.exists():
         with h5py.File(path, "w") as file:
@@ -104,7 +106,8 @@ def _loader_of(path: Path, case: dict, batch_size: int, budget: int):
     from h5stream import H5Dataset, H5StreamLoader
     from h5stream.errors import BudgetError
 
-    options = {name: case[name] for name in ("window", "rank", "world_size", "persistent_workers") if name in case}
+    given = ("window", "rank", "world_size", "persistent_workers", "weights", "balance")
+    options = {name: case[name] for name in given if name in case}
     dataset = H5Dataset(path)
     if case.get("subset"):
         dataset = dataset.subset(np.arange(0, len(dataset), 2))
@@ -159,9 +162,9 @@ def measure(path: Path, case: dict, *, batch_size: int, budget: int, most_batche
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def batch_size_of(kind: str) -> int:
-    """Give the rows of a batch: a few MiB at most."""
-    return 16 if kind == "1 MiB" else 8192
+def batch_size_of(kind: str, case: dict) -> int:
+    """Return the rows of a batch: a few MiB at most."""
+    return 16 if kind == "1 MiB" else case.get("batch_size", 8192)
 
 
 def main() -> None:
@@ -181,19 +184,19 @@ def main() -> None:
         folder = given.folder or Path(temporary)
         found = []
         print(
-            f"{'rows':>6} {'case':<14} {'window':>12} {'budget':>7} {'says':>7} {'grew':>7} {'in all':>7} {'after':>7}"
+            f"{'rows':>6} {'case':<20} {'window':>12} {'budget':>7} {'says':>7} {'grew':>7} {'in all':>7} {'after':>7}"
         )
         for kind in [given.kind] if given.kind else ROWS:
             for name in [given.case] if given.case else CASES:
                 case = CASES[name]
                 path = make_file(folder, kind, compression=bool(case.get("compression")))
-                result = measure(path, case, batch_size=batch_size_of(kind), budget=given.budget * MIB)
+                result = measure(path, case, batch_size=batch_size_of(kind, case), budget=given.budget * MIB)
                 found.append({"rows": kind, "case": name, **result})
                 figures = "".join(
                     f" {result[key] / MIB:7.0f}" for key in ("budget", "says", "grew", "resident", "after")
                 )
                 over = "  over" if result["grew"] > result["budget"] + SPARE_NBYTES else ""
-                print(f"{kind:>6} {name:<14} {result['window_rows']:12,}{figures}{over}", flush=True)
+                print(f"{kind:>6} {name:<20} {result['window_rows']:12,}{figures}{over}", flush=True)
                 if given.out:
                     given.out.write_text(json.dumps(describe() | {"results": found}, indent=1) + "\n")
 

@@ -21,15 +21,15 @@ import h5py
 import imagecodecs
 import numpy as np
 import pytest
+from h5stream.compiled.instructions import copy_bytes
+from h5stream.compiled.jit import jit
+from h5stream.storage.metadata_bytes import address_of
 from torch.utils.data import DataLoader, Subset
 
 from bench import cases
 from bench.test_samples import Reader
 from h5stream import H5Dataset, H5StreamLoader, Objects
-from h5stream.compiled.instructions import copy_bytes
-from h5stream.compiled.jit import jit
 from h5stream.storage.layout import DIRECT
-from h5stream.storage.metadata_bytes import address_of
 
 FULL = os.environ.get("H5STREAM_BENCH_OBJECTS") == "full"
 SMALL, TRACES, FILES = (1_000_000, 50_000, 20_000) if FULL else (20_000, 1_000, 200)
@@ -283,8 +283,6 @@ def test_a_file_a_sample(benchmark, bench_folder, monkeypatch, tmp_path):
 MEMORY = f"""
 import sys
 from h5stream import H5Dataset, H5StreamLoader, Objects
-from h5stream.engine import kernels
-kernels.warm_up()
 def anonymous():
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("RssAnon")) << 10
 dataset = H5Dataset(sys.argv[1], {{"x": "."}}, samples=Objects("data/*"))

@@ -241,8 +241,6 @@ def test_an_epoch_of_rows_of_a_sparse_matrix(benchmark, cells, stored, form):
 MEMORY = f"""
 import sys
 from h5stream import Field, H5Dataset, H5StreamLoader
-from h5stream.engine import kernels
-kernels.warm_up()
 def anonymous():
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("RssAnon")) << 10
 dataset = H5Dataset(sys.argv[1], {{"x": Field("X", ragged="dense"), "kind": "obs/kind"}})

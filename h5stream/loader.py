@@ -260,7 +260,14 @@ class H5StreamLoader:
         footprint = self._sizing.choose(settings.window)
         route = route_for(settings, layout, footprint, self._sizing.most_rows, backend)
         self._cursor = Cursor(
-            settings, self.dataset, given, footprint, sized, blocks=blocks, draws=draws, followed=followed
+            settings,
+            self.dataset,
+            given,
+            footprint,
+            sized,
+            blocks=blocks,
+            draws=None if draws is None else draws.make(),  # not before there is known to be room for it
+            followed=followed,
         )
         engine = engine_for(settings, layout, footprint, route, self._cursor)
         self._iterations = Iterations(engine, route, self._cursor, footprint)

@@ -157,7 +157,7 @@ def data_fingerprint(dataset: H5Dataset, blocks: Blocks) -> dict[str, int | str]
     layout, rows = dataset.layout, blocks.rows if dataset.layout.draws is None else dataset.chosen
     return {
         "rows": len(dataset),
-        "selection": "all" if rows is None else _digest(rows.tobytes()),
+        "selection": "all" if rows is None else _digest(rows if rows.flags.c_contiguous else rows.tobytes()),
         "files": len(layout.file_sizes),
         "file_bytes": sum(layout.file_sizes),
         "fields": _fields_text(layout),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import reprlib
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,10 +16,12 @@ from torch.utils.data import DistributedSampler, RandomSampler, SubsetRandomSamp
 from h5stream.dataset import H5Dataset
 from h5stream.errors import OptionError, SlowSamplerWarning
 from h5stream.order.blocks import Blocks
+from h5stream.order.places import Places, new_array, place_dtype, place_nbytes
 from h5stream.order.weights import (
     ClassDraws,
     DistinctDraws,
     EpochDraws,
+    PlannedDraws,
     SourceDraws,
     SourceShares,
     WeightedDraws,
@@ -38,8 +40,10 @@ _CERTAINLY_CLASSES = 16
 NAMES = ("weights", "balance", "samples_per_epoch", "replacement")
 
 
-def epoch_draws(asked: Settings, settings: Settings, dataset: H5Dataset, blocks: Blocks) -> EpochDraws | None:
-    """Give what draws the samples of an epoch; None where it takes each once.
+def epoch_draws(asked: Settings, settings: Settings, dataset: H5Dataset, blocks: Blocks) -> PlannedDraws | None:
+    """Return what will draw the samples of an epoch; None where it takes each once.
+
+    Nothing is made yet that grows with the samples, so that a budget which has no room for it is refused first.
 
     Parameters
     ----------
@@ -62,38 +66,72 @@ def epoch_draws(asked: Settings, settings: Settings, dataset: H5Dataset, blocks:
     _check_alone(settings, given, dataset)
     if shares is not None:
         return _of_sources(shares, blocks, settings)
-    samples = places_of(blocks, dataset)
-    at = None if samples is None else np.argsort(samples)
-    if settings.balance is not None:
-        return _balanced(_Values(asked, settings, dataset, "balance"), settings, at)
     total, may_repeat, count = len(dataset), settings.replacement, settings.samples_per_epoch
-    weights = np.ones(total)
-    if settings.weights is not None:
+    if settings.balance is not None:
+        return _balanced(_Values(asked, settings, dataset, "balance"), settings, _Places(blocks, dataset))
+    values = None if settings.weights is None else _Values(asked, settings, dataset, "weights")
+    if values is not None:
         may_repeat = may_repeat is not False
-        weights = _checked_weights(_Values(asked, settings, dataset, "weights").of(settings.weights), total)
         if count is None and not may_repeat:
+            there = np.count_nonzero(_checked_weights(values, settings.weights, total))
             raise OptionError(
                 "weights= with replacement=False takes no sample twice, so samples_per_epoch= must say how many it "
-                f"takes of the {np.count_nonzero(weights):,} that have a weight above 0"
+                f"takes of the {there:,} that have a weight above 0"
             )
     count = total if count is None else count
-    if may_repeat:
-        return WeightedDraws(weights, count, at)
     if may_repeat is None:
-        return SourceDraws(replace(blocks, strata=np.zeros(blocks.count, dtype=np.int64)), [count])
-    there = np.count_nonzero(weights)
+        return _of_passes(replace(blocks, strata=np.zeros(blocks.count, dtype=np.int64)), [count])
+    at = _Places(blocks, dataset)
+    if values is None and not may_repeat:
+        _check_distinct(count, total, total)
+        return PlannedDraws(
+            count=count,
+            nbytes=ClassDraws.nbytes(total) + at.nbytes,
+            make=lambda: ClassDraws(np.zeros(total, dtype=np.uint16), [count], at.found()),
+        )
+
+    def made() -> EpochDraws:
+        places = at.found()
+        weights = np.ones(total) if values is None else _checked_weights(values, settings.weights, total)
+        if may_repeat:
+            return WeightedDraws(weights, count, places)
+        _check_distinct(count, int(np.count_nonzero(weights)), total)
+        return DistinctDraws(weights, count, places)
+
+    nbytes = WeightedDraws.nbytes(total, count) if may_repeat else DistinctDraws.nbytes(total)
+    return PlannedDraws(count=count, nbytes=nbytes + at.nbytes, make=made)
+
+
+def _check_distinct(count: int, there: int, total: int) -> None:
     if count > there:
         said = "" if there == total else f" that have a weight above 0 (of {total:,})"
         raise OptionError(
             f"samples_per_epoch={count:,}: replacement=False takes no sample twice, and there are {there:,}{said}; "
             "ask for fewer, or pass replacement=True"
         )
-    if settings.weights is None:
-        return ClassDraws(np.zeros(total, dtype=np.int64), [count], at)
-    return DistinctDraws(weights, count, at)
 
 
-def _of_sources(shares: SourceShares, blocks: Blocks, settings: Settings) -> SourceDraws:
+class _Places:
+    """The place of each sample in blocks, where that is not its number."""
+
+    def __init__(self, blocks: Blocks, dataset: H5Dataset) -> None:
+        self._blocks, self._dataset = blocks, dataset
+        is_own = blocks.rows is dataset.rows or dataset.layout.draws is not None
+        # What stays, and three numbers in 64 bits while it is found.
+        self.nbytes = 0 if is_own else (24 + place_nbytes(len(dataset))) * len(dataset)
+
+    def found(self) -> Places | None:
+        samples = places_of(self._blocks, self._dataset)
+        return None if samples is None else np.argsort(samples).astype(place_dtype(len(samples)))
+
+
+def _of_passes(blocks: Blocks, counts: list[int]) -> PlannedDraws:
+    """Draw whole blocks of each of several sources."""
+    nbytes = SourceDraws.nbytes(blocks.count)
+    return PlannedDraws(count=sum(counts), nbytes=nbytes, make=lambda: SourceDraws(blocks, counts))
+
+
+def _of_sources(shares: SourceShares, blocks: Blocks, settings: Settings) -> PlannedDraws:
     """Draw the share of each source of a mixture."""
     if not settings.shuffle or blocks.strata is None:
         raise OptionError(
@@ -104,7 +142,7 @@ def _of_sources(shares: SourceShares, blocks: Blocks, settings: Settings) -> Sou
     for name, share, size in zip(shares.names, shares.shares, sizes, strict=True):
         if share and not size:
             raise OptionError(f"Mixture: source {name!r} has a share of {share:.3g} and no samples that were chosen")
-    return SourceDraws(blocks, shares.counts(sizes, settings.samples_per_epoch))
+    return _of_passes(blocks, shares.counts(sizes, settings.samples_per_epoch))
 
 
 def _check_alone(settings: Settings, given: list[str], dataset: H5Dataset) -> None:
@@ -129,12 +167,13 @@ def _check_alone(settings: Settings, given: list[str], dataset: H5Dataset) -> No
 # --- weights ------------------------------------------------------------------------------------------------
 
 
-def _checked_weights(values: Any, total: int) -> NDArray[np.float64]:
-    try:
-        weights = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError):
-        said = reprlib.repr(values.tolist() if isinstance(values, np.ndarray) else values)
-        raise OptionError(f"weights= takes numbers, one a sample, or a field of them, not {said}") from None
+def _checked_weights(read: _Values, given: Any, total: int) -> NDArray[np.float64]:
+    if isinstance(given, str):
+        weights: NDArray[np.float64] = new_array(total, np.float64)
+        for first, values in read.pieces(given):
+            weights[first : first + len(values)] = _as_floats(values)
+    else:
+        weights = _as_floats(_as_array(given))
     if weights.shape != (total,):
         raise OptionError(f"weights= takes one number a sample: {total:,} samples, weights of shape {weights.shape}")
     wrong = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
@@ -148,10 +187,18 @@ def _checked_weights(values: Any, total: int) -> NDArray[np.float64]:
     return weights
 
 
+def _as_floats(values: Any) -> NDArray[np.float64]:
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        said = reprlib.repr(values.tolist() if isinstance(values, np.ndarray) else values)
+        raise OptionError(f"weights= takes numbers, one a sample, or a field of them, not {said}") from None
+
+
 # --- classes ------------------------------------------------------------------------------------------------
 
 
-def _balanced(read: _Values, settings: Settings, at: NDArray[np.int64] | None) -> ClassDraws:
+def _balanced(read: _Values, settings: Settings, at: _Places) -> PlannedDraws:
     """Draw as many of each class, or as the ratio says."""
     asked, ratio = settings.balance, None
     if isinstance(asked, Mapping):
@@ -162,31 +209,63 @@ def _balanced(read: _Values, settings: Settings, at: NDArray[np.int64] | None) -
                 f"{{'label': {{0: 0.5, 1: 0.5}}}}, not {settings.balance!r:.80}"
             )
     name = repr(asked) if isinstance(asked, str) else "(an array)"
-    classes, numbers = _classes(read.of(asked), name, len(read.dataset))
-    sizes = np.bincount(numbers, minlength=len(classes))
+    # Fields are read twice, the first time for the sizes alone: by them the samples of an epoch are known.
+    pieces = _pieces_of(read, asked, name)
+    distinct, sizes = _classes(pieces(), name, len(read.dataset))
+    classes = distinct.tolist()
     shares = np.ones(len(classes)) if ratio is None else _shares(ratio, classes, sizes, name)
     shares /= shares.sum()
     counts = _class_counts(classes, sizes, shares, settings)
-    return ClassDraws(numbers, counts, at)
+    total = len(read.dataset)
+
+    def made() -> EpochDraws:
+        places, numbers = at.found(), new_array(total, np.uint16)
+        for first, values in pieces():
+            numbers[first : first + len(values)] = np.searchsorted(distinct, values)
+        return ClassDraws(numbers, counts, places)
+
+    return PlannedDraws(count=sum(counts), nbytes=ClassDraws.nbytes(total) + at.nbytes, make=made)
 
 
-def _classes(values: Any, name: str, total: int) -> tuple[list[Any], NDArray[np.int64]]:
-    """Give the distinct values of a field, and the number of each sample's."""
-    found = np.asarray(values)
-    if found.shape != (total,) or found.dtype.kind == "O":
-        raise OptionError(
-            f"balance= takes the name of a field, or one number or text a sample: {total:,} samples, values of shape "
-            f"{found.shape} and type {found.dtype}"
-        )
-    if found.dtype.kind == "f" and np.isnan(found).any():
-        raise OptionError(f"balance={name}: sample {np.flatnonzero(np.isnan(found))[0]:,} is NaN, which is no class")
-    distinct, numbers = np.unique(found, return_inverse=True)
-    if len(distinct) > min(_MOST_CLASSES, max(_CERTAINLY_CLASSES, len(found) // 2)):
-        raise OptionError(
-            f"balance={name} has {len(distinct):,} values in {len(found):,} samples, which are no classes; name a "
-            "field of few values, or pass weights= with a number for each sample"
-        )
-    return distinct.tolist(), numbers.reshape(-1)
+def _pieces_of(read: _Values, given: Any, name: str) -> Callable[[], Iterator[tuple[int, NDArray[Any]]]]:
+    """Return what gives the values of some samples at a time, each with the number of its first sample."""
+    total = len(read.dataset)
+
+    def checked(first: int, values: NDArray[Any], samples: int) -> tuple[int, NDArray[Any]]:
+        if values.shape != (samples,) or values.dtype.kind == "O":
+            raise OptionError(
+                f"balance= takes the name of a field, or one number or text a sample: {total:,} samples, values of "
+                f"shape {values.shape} and type {values.dtype}"
+            )
+        if values.dtype.kind == "f" and np.isnan(values).any():
+            wrong = first + np.flatnonzero(np.isnan(values))[0]
+            raise OptionError(f"balance={name}: sample {wrong:,} is NaN, which is no class")
+        return first, values
+
+    if isinstance(given, str):
+        return lambda: (checked(first, np.asarray(values), len(values)) for first, values in read.pieces(given))
+    _, every = checked(0, np.asarray(_as_array(given)), total)
+    return lambda: ((first, every[first : first + _READ_ROWS]) for first in range(0, total, _READ_ROWS))
+
+
+def _classes(
+    every: Iterator[tuple[int, NDArray[Any]]], name: str, total: int
+) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Return the distinct values of a field, ascending, and how many samples have each."""
+    most = min(_MOST_CLASSES, max(_CERTAINLY_CLASSES, total // 2))
+    first, values = next(every)
+    distinct, sizes = np.unique(values, return_counts=True)
+    while len(distinct) <= most:
+        if (after := next(every, None)) is None:
+            return distinct, sizes
+        first, values = after
+        found, counts = np.unique(values, return_counts=True)
+        distinct, number = np.unique(np.concatenate([distinct, found]), return_inverse=True)
+        sizes = np.bincount(number.reshape(-1), weights=np.concatenate([sizes, counts])).astype(np.int64)
+    raise OptionError(
+        f"balance={name} has {len(distinct):,} values in {first + len(values):,} samples, which are no classes; name a "
+        "field of few values, or pass weights= with a number for each sample"
+    )
 
 
 def _shares(ratio: Mapping[Any, Any], classes: list[Any], sizes: NDArray[np.int64], name: str) -> NDArray[np.float64]:
@@ -244,24 +323,26 @@ class _Values:
     def __init__(self, asked: Settings, settings: Settings, dataset: H5Dataset, option: str) -> None:
         self._asked, self.dataset, self._option = asked, dataset, option
 
-    def of(self, given: Any) -> Any:
-        """Give the values of all samples."""
-        if not isinstance(given, str):
-            return given.detach().cpu().numpy() if isinstance(given, torch.Tensor) else np.asarray(given)
+    def pieces(self, given: str) -> Iterator[tuple[int, Any]]:
+        """Read the values of some samples of a field at a time, each with the number of its first sample."""
         dataset, number = self.dataset, self.dataset.layout.field_named(given)
         if number is None:
             dataset, number = self._reopened(given)
         alone = dataset.over(_field_alone(dataset.layout, number))
-        every = [alone.read(np.arange(k, min(k + _READ_ROWS, len(alone)))) for k in range(0, len(alone), _READ_ROWS)]
-        if isinstance(every[0], list):
-            return [value for some in every for value in some]
-        if not isinstance(every[0], torch.Tensor):
+        for first in range(0, len(alone), _READ_ROWS):
+            yield first, self._values(given, alone.read(np.arange(first, min(first + _READ_ROWS, len(alone)))))
+
+    def _values(self, given: str, found: Any) -> Any:
+        """Return one value a sample."""
+        if isinstance(found, list):
+            return found
+        if not isinstance(found, torch.Tensor):
             raise OptionError(f"{self._option}={given!r} takes a field with one value a sample")
-        values = torch.cat(every).numpy().reshape(len(alone), -1)
+        values = found.numpy().reshape(len(found), -1)
         if values.shape[1] == 0 or (values.shape[1] > 1 and (values != values[:, :1]).any()):
             raise OptionError(
                 f"{self._option}={given!r} takes a field with one value a sample, and this has "
-                f"{values.shape[1]} that differ; pass an array with one for each of {len(alone):,} samples"
+                f"{values.shape[1]} that differ; pass an array with one for each of {len(self.dataset):,} samples"
             )
         return values[:, 0]
 
@@ -279,6 +360,10 @@ class _Values:
                 f"{self._option}={name!r} has {len(found):,} values, and there are {len(self.dataset):,} samples"
             )
         return found, 0
+
+
+def _as_array(given: Any) -> NDArray[Any]:
+    return given.detach().cpu().numpy() if isinstance(given, torch.Tensor) else np.asarray(given)
 
 
 def _field_alone(layout: SampleLayout, number: int) -> SampleLayout:
@@ -350,7 +435,7 @@ def _meaning(sampler: Any, dataset: H5Dataset) -> dict[str, Any] | None:
         weights = np.asarray(sampler.weights, dtype=np.float64)
         if len(weights) > total:
             return None
-        weights = np.append(weights, np.zeros(total - len(weights)))
+        weights = weights if len(weights) == total else np.append(weights, np.zeros(total - len(weights)))
         return {"weights": weights, "samples_per_epoch": sampler.num_samples, "replacement": sampler.replacement}
     if type(sampler) is SubsetRandomSampler:
         return {"dataset": dataset.listed(sampler.indices)} if len(sampler.indices) else None
@@ -360,7 +445,7 @@ def _meaning(sampler: Any, dataset: H5Dataset) -> dict[str, Any] | None:
         if not sampler.replacement and sampler.num_samples == total:
             return {}
         # Without replacement it goes through all of them again, as often as they are needed.
-        even = None if sampler.replacement else np.zeros(total, dtype=np.int64)
+        even = None if sampler.replacement else np.zeros(total, dtype=np.uint8)
         return {"samples_per_epoch": sampler.num_samples, "replacement": True, "balance": even}
     if len(sampler.dataset) != total:
         return None

@@ -2,10 +2,10 @@
 
 A crash or a hang of libhdf5 on a broken file must not take the tests with it. A process for each file that
 imported torch again would take minutes, so this program imports everything once and forks a child, which reads a file
-for each line of the standard input, ``[what, path, most]`` as JSON: `what` is ``"read"``, or ``"open"`` to be told the
-ways alone, and of datasets that are alike so many are looked at, or all for null. It answers with one line of JSON, and
-the next child is forked where it dies, or after `FILES_OF_A_CHILD` files: what libhdf5 and torch do at their first use
-takes as long as a small file.
+for each line of the standard input, ``[what, path, most]`` as JSON: `what` is ``"read"``, ``"objects"`` for its groups,
+or ``"open"`` to be told the ways alone, and of datasets that are alike so many are looked at, or all for null. It
+answers with one line of JSON, and the next child is forked where it dies, or after `FILES_OF_A_CHILD` files: what
+libhdf5 and torch do at their first use takes as long as a small file.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ import warnings
 import h5py
 import hdf5plugin  # noqa: F401
 import numpy as np
+from corpus_objects import report_on_groups
 from forking import Standing
 from oracle import expected, same, take
 
 from h5stream import H5Dataset, H5StreamLoader
-from h5stream.engine import kernels
 from h5stream.errors import H5StreamError, UnsupportedFieldError
 
 CHILD_SECONDS = 120
@@ -166,7 +166,8 @@ def answer(line: str) -> str:
     what, path, most = json.loads(line)
     signal.alarm(CHILD_SECONDS)  # the default action ends the process even inside libhdf5
     try:
-        return json.dumps((report_on if what == "read" else ways_in)(path, most), default=str)
+        how = {"read": report_on, "objects": report_on_groups, "open": ways_in}[what]
+        return json.dumps(how(path, most), default=str)
     finally:
         signal.alarm(0)
 
@@ -176,7 +177,6 @@ def main() -> None:
     # From Python 3.12 on forking beside other threads warns; here they are idle pools of NumPy and torch.
     warnings.filterwarnings("ignore", "This process", DeprecationWarning)
     warnings.filterwarnings("ignore", "the shuffle is weak", UserWarning)  # windows are tiny on purpose
-    kernels.warm_up()
     child = Standing(answer)
     for line in sys.stdin:
         if child.asked == FILES_OF_A_CHILD:

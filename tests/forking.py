@@ -282,11 +282,9 @@ def _link():
 def serve(descriptor):
     """Be the parent; in each child, come back and be what was asked for."""
     import h5stream
-    from h5stream.engine import kernels
 
     for name in h5stream.__all__:
         getattr(h5stream, name)
-    kernels.warm_up()
     gc.collect()
     gc.freeze()
     link, running = socket.socket(fileno=descriptor), {}

@@ -18,7 +18,6 @@ def asked_for():
 def record_reads(monkeypatch):
     """Give a list that gets the bytes of each read from now on; of a kernel's reads the first has them all."""
     seen, read_into = [], FileBytes.read_into
-    kernels.warm_up()  # what is compiled is read from a cache
 
     def recording(source, offset, target):
         seen.append(target.nbytes)

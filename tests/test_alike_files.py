@@ -83,7 +83,7 @@ def test_a_file_a_sample_is_what_h5py_reads(folder, form):
         write(folder, number, **FORMS[form])
     dataset = check(folder)
     assert len(dataset.layout.files) == 1
-    is_asked = whereabouts.MANY == 1 and form in ("user block", "in order")
+    is_asked = whereabouts.MANY == 1 and form == "user block"
     assert dataset.layout.asked == (COUNT if is_asked else 0)
     assert f"{COUNT} file(s)" in repr(dataset)
     assert np.array_equal(dataset[7]["y"].numpy(), dataset[[7]]["y"][0].numpy())

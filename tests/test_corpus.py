@@ -30,6 +30,9 @@ MOST_ALIKE = 1
 # Two smaller files of the same program are read by default, and test_main_job.py reads as many rows.
 SLOW = {"manycontigs.cool"}
 
+# Longer than this a form of objects takes only where something is wrong, or the machine is busy.
+SLOW_SECONDS = 10
+
 # Files that h5py opens but lists no dataset of.
 REFUSED_FILES = {"ExternalDataError", "FieldLengthError", "SourceError", "NotHDF5Error", "TruncatedFileError"}
 
@@ -91,6 +94,19 @@ def test_every_dataset_of_a_file_equals_h5py_or_is_refused(path, most, reader, t
     if not report["datasets"]:
         tally["no dataset in the file"] += 1
         assert report["file"] in REFUSED_FILES
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "path", [pytest.param(path, id=str(path.relative_to(CORPUS))) for path in FILES if path.name not in SLOW]
+)
+def test_the_groups_of_a_file_read_as_objects_equal_h5py_or_are_refused(path, reader, tally):
+    report = reader("objects", path, MOST_ALIKE)
+    assert "died" not in report, f"the child that read it ended with {report['died']}"
+    tally.update(f"objects: {outcome}" for outcome, *_ in report)
+    tally["objects: slow"] += sum(seconds > SLOW_SECONDS for *_, seconds in report)
+    wrong = [f"{form}: {outcome}: {why}" for outcome, form, why, _ in report if outcome in ("unlike", "raw")]
+    assert not wrong, "\n".join(wrong)
 
 
 def test_the_corpus_has_every_way_of_reading(reader):

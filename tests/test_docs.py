@@ -200,7 +200,7 @@ def inner_names(tree):
         "from h5stream.order.blocks import (\n    Blocks,\n)",
         "import h5stream.storage.layout",
         "def f():\n    from h5stream import options",
-        "h5stream.engine.kernels.warm_up()",
+        "h5stream.engine.kernels.scatter()",
         "loader._orders.position",
     ],
 )
@@ -312,7 +312,7 @@ SEARCHED = {
     "trainers": "SLURM, sbatch, distributed, DistributedSampler, Lightning",
     "training": "checkpoint, resume, mixed precision, gradient accumulation",
     "troubleshooting": "out of memory, h5py's lock, file locking, too many open files, hangs, slow, GPU utilization, "
-    "S3, bus error, memory leak, reproducible, NUMBA_CACHE_DIR",
+    "S3, bus error, memory leak, reproducible",
     "samples/sequences": "time series, sliding window",
     "samples/boxes": "segmentation, patch",
     "samples/ragged": "point cloud, tokens, bucketing",

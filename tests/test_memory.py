@@ -39,12 +39,12 @@ import json, sys
 from pathlib import Path
 from bench import memory
 path, *rest = json.loads(sys.argv[1])
-print(json.dumps(memory.measure_here(Path(path), *rest, None)))
+print(json.dumps(memory.measure_here(Path(path), *rest)))
 """
 
 
-def measured(path, case, batch_size, budget):
-    return in_fork(MEASURE, json.dumps([str(path), memory.CASES[case], batch_size, budget]))
+def measured(path, case, batch_size, budget, most_batches=None):
+    return in_fork(MEASURE, json.dumps([str(path), memory.CASES[case], batch_size, budget, most_batches]))
 
 
 @pytest.mark.parametrize(
@@ -60,9 +60,18 @@ def measured(path, case, batch_size, budget):
 )
 def test_a_loader_takes_no_more_than_its_budget(folder, kind, rows, case):
     """Each kind of rows and each mode once; the rest of the cross is slow."""
-    found = measured(memory.make_file(folder, kind, rows=rows), case, memory.batch_size_of(kind), 128 * MIB)
+    path = memory.make_file(folder, kind, rows=rows)
+    found = measured(path, case, memory.batch_size_of(kind, memory.CASES[case]), 128 * MIB)
     assert found["says"] <= found["budget"]
     assert found["grew"] <= found["budget"] + SLACK
+
+
+@pytest.mark.parametrize(("case", "rows"), [("short batches", 12_000_000), ("short batches, gzip", 6_000_000)])
+def test_short_batches_of_narrow_rows_take_no_more_than_the_budget(folder, case, rows):
+    path = memory.make_file(folder, "1 B", rows=rows, compression="gzip" in case)
+    found = measured(path, case, 256, 96 * MIB, 8000)
+    assert found["says"] <= 96 * MIB
+    assert found["grew"] <= 96 * MIB + SLACK
 
 
 @pytest.mark.slow
@@ -71,7 +80,7 @@ def test_a_loader_takes_no_more_than_its_budget(folder, kind, rows, case):
 def test_no_kind_of_rows_takes_more_than_the_budget(folder, kind, case):
     options = memory.CASES[case]
     path = memory.make_file(folder, kind, compression=bool(options.get("compression")))
-    found = memory.measure(path, options, batch_size=memory.batch_size_of(kind), budget=256 * MIB)
+    found = memory.measure(path, options, batch_size=memory.batch_size_of(kind, options), budget=256 * MIB)
     assert found["grew"] <= found["budget"] + SLACK
 
 
@@ -111,6 +120,57 @@ def test_what_is_drawn_of_narrow_rows_is_within_the_budget(folder, options):
     says, grew = in_fork(DRAWN, json.dumps([str(memory.make_file(folder, "4 B", rows=3_000_000)), options]))
     assert says <= 320 * MIB
     assert grew <= 320 * MIB + SLACK
+
+
+REFUSED = """
+import gc, json, sys
+from pathlib import Path
+import numpy as np
+from bench.memory import forget_peak, resident_nbytes, warmed
+from h5stream import H5Dataset, H5StreamLoader, Mixture
+from h5stream.errors import BudgetError
+path, options = json.loads(sys.argv[1])
+base = warmed(Path(path).parent)
+source = H5Dataset(path, ["x"])
+if options.pop("mixed", False):
+    source = Mixture({"a": source.subset(slice(0, 1_000_000)), "b": source}, [1, 3])
+gc.collect()
+given = resident_nbytes() - base
+forget_peak()
+try:
+    H5StreamLoader(source, 8192, True, memory_budget="32MiB", **options)
+    sys.exit("not refused")
+except BudgetError as error:
+    needed = error.needed
+refused = resident_nbytes("VmHWM") - base
+loader = H5StreamLoader(source, 8192, True, memory_budget=needed, **options)
+assert loader.memory_budget == needed
+for number, batch in enumerate(loader):
+    if number == 200:
+        break
+print(json.dumps([given, refused, needed, resident_nbytes("VmHWM") - base]))
+"""
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"weights": "x"},
+        {"weights": "x", "samples_per_epoch": 100_000},
+        {"weights": "x", "samples_per_epoch": 100_000, "replacement": False},
+        {"balance": "x"},
+        {"samples_per_epoch": 5_000_000, "replacement": True},
+        {"samples_per_epoch": 5_000_000, "replacement": False},
+        {"mixed": True},
+    ],
+    ids=str,
+)
+def test_a_budget_is_refused_before_the_memory_is_taken_and_the_number_that_it_names_will_do(folder, options):
+    path = memory.make_file(folder, "1 B", rows=8_000_000)
+    given, refused, needed, grew = in_fork(REFUSED, json.dumps([str(path), options]))
+    assert refused <= given + SLACK
+    assert needed > 32 * MIB
+    assert grew <= needed + SLACK
 
 
 # --- samples of unlike lengths -------------------------------------------------------------------------------

@@ -124,7 +124,8 @@ def test_ragged_values_are_samples_by_themselves_and_of_several_files(tmp_path):
 
 def test_a_state_goes_on_at_any_batch(tmp_path):
     values = write(tmp_path / "a.h5", np.arange(60) % 11)
-    given_too = {"shuffle": True, "window": 16, "fields": {"x": Field("x", ragged="packed"), "y": "y"}}
+    fields = {"x": Field("x", ragged="packed"), "y": "y"}
+    given_too = {"shuffle": True, "seed": 0, "window": 16, "fields": fields}
     with H5StreamLoader(tmp_path / "a.h5", 5, **given_too) as loader:
         whole = check(loader, values, "packed")
     for stop in (1, 4, 11):

@@ -46,10 +46,10 @@ from header_files import compare_with_h5py, header_files, open_object, write_fil
 import h5stream
 from h5stream import Field, H5Dataset, Objects
 from h5stream.errors import H5StreamError
-from h5stream.storage import headers, links, whereabouts
+from h5stream.storage import headers, whereabouts
 from h5stream.storage.layout import HEAP
-from h5stream.storage.metadata_bytes import SLACK_NBYTES, checksum
 from h5stream.storage.opening import open_layout
+from h5stream.storage.templates import checksums
 
 SIGNATURES = (
     b"OCHK",
@@ -157,11 +157,13 @@ def target_of(path: Path) -> Target:
 
 def _region(content: bytes, start: int) -> tuple[int, int, bool]:
     """Find the end of a structure by its checksum, where it has one."""
-    buffer = np.frombuffer(content[start : start + 4096] + bytes(SLACK_NBYTES), dtype=np.uint8)
+    buffer = np.frombuffer(content[start : start + 4096], dtype=np.uint8)
     most = min(1024, len(content) - start)
     if content[start] != 1 and content[start : start + 4] not in WITHOUT_CHECKSUM:
         for nbytes in range(8, most):
-            if checksum(buffer, 0, nbytes) == int.from_bytes(content[start + nbytes : start + nbytes + 4], "little"):
+            if checksums(buffer[None, :nbytes])[0] == int.from_bytes(
+                content[start + nbytes : start + nbytes + 4], "little"
+            ):
                 return start, nbytes + 4, True
     return start, min(REGION_NBYTES, most), False
 
@@ -188,8 +190,8 @@ def damaged_headers(target: Target, generator: np.random.Generator) -> bytes:
             )
             content[at : at + width] = (number % 256**width).to_bytes(width, "little")[: max(len(content) - at, 0)]
         if checked and generator.random() < 0.8:
-            body = np.frombuffer(bytes(content[start : start + nbytes]) + bytes(SLACK_NBYTES), dtype=np.uint8)
-            content[start + nbytes - 4 : start + nbytes] = int(checksum(body, 0, nbytes - 4)).to_bytes(4, "little")
+            body = np.frombuffer(bytes(content[start : start + nbytes - 4]), dtype=np.uint8)
+            content[start + nbytes - 4 : start + nbytes] = int(checksums(body[None])[0]).to_bytes(4, "little")
     return bytes(content[: len(target.content)])
 
 
@@ -199,8 +201,6 @@ def read_headers_alone(target: Target, path: Path) -> None:
     given = headers.given_of(descriptor, target.superblock)
     read = headers.read_headers(given, np.array(target.addresses), ["number 0", "text 2", "big"])
     headers.chunks_of(given, read)
-    for address in target.groups:
-        links.read_links(address, descriptor, target.superblock)
     os.close(descriptor)
 
 

@@ -26,7 +26,6 @@ from h5stream.cli.stage import stage_command
 from h5stream.cli.statistics import statistics_command
 from h5stream.cli.suggest import suggest_command
 from h5stream.cli.tune import tune_command
-from h5stream.cli.warm import warm_command
 from h5stream.errors import H5StreamError
 
 START = """\
@@ -39,7 +38,6 @@ START = """\
        diagnose FILE --step-ms 20 does the loader keep up with such a step
        tune FILE                  measure threads and windows, write a profile
        suggest FILE --gpu "A100"  settings to try, each with its arithmetic
-       warm                       compile before the first training run
 [bold cyan]Stage[/]  stage FILE --to /dev/shm/x verified copies on a RAM disk
        repack IN OUT              rewrite the chunks so that they stream well
 [bold cyan]Watch[/]  monitor                    GPU, processors, memory and disks, live
@@ -93,7 +91,6 @@ _WORKFLOW: dict[str, dict[str, tuple[Callable[..., None], str]]] = {
         "diagnose": (diagnose_command, "Does the loader keep up with a training step."),
         "tune": (tune_command, "Measure threads and windows; write a profile."),
         "suggest": (suggest_command, "Settings to try, each with its arithmetic."),
-        "warm": (warm_command, "Compile the kernels before the first training run."),
     },
     "Stage": {
         "stage": (stage_command, "Verified copies on faster storage."),

@@ -181,15 +181,12 @@ class _Bench:
         self, paths: Sequence[str], batch_size: int | None, workers: int, check: bool, options: dict[str, Any]
     ) -> None:
         """Measure ours, then the naive loader, then compare with h5py."""
-        from h5stream.engine.kernels import warm_up
         from h5stream.loader import H5StreamLoader
         from h5stream.storage.opening import open_layout
 
         if batch_size is None:
             layout = open_layout(paths, options["fields"], samples=options["samples"])
             batch_size = batch_rows(layout.samples, layout.row_nbytes)
-        with self._errors.status("compiling kernels (once)"):
-            warm_up()
         with H5StreamLoader(paths, batch_size, True, seed=0, keep="never", **options) as loader:
             self.names = [one.name for one in loader.dataset.layout.fields]
             self._note_facts(paths, loader, options["samples"])

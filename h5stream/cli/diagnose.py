@@ -63,12 +63,9 @@ def diagnose_command(
     measured: dict[str, Trial] = {}
     try:
         with Bar(safe_console(stderr=True), "measuring", unit="s") as bar:
-            bar.show(total=3.2 * seconds, note="compiling kernels")
             from h5stream.advice.diagnose import diagnose
-            from h5stream.engine.kernels import warm_up
             from h5stream.loader import H5StreamLoader
 
-            warm_up()
             bar.show(total=bar.elapsed_s + 3.2 * seconds, note="the loader alone")
 
             def show(what: str, trial: Trial) -> None:

@@ -64,11 +64,7 @@ def tune_command(
     measured: list[Attempt] = []
     try:
         with Bar(errors, "measuring", unit="s") as bar:
-            bar.show(total=_GUESSED_RUNS * seconds, note="compiling kernels")
             from h5stream.advice.tune import tune
-            from h5stream.engine.kernels import warm_up
-
-            warm_up()
 
             def show(attempt: Attempt) -> None:
                 measured.append(attempt)

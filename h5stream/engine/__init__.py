@@ -1,4 +1,4 @@
 """Bytes become batches: plans, kernels, slots, and the threads that carry them out.
 
-The only home of loader threads and of numba.
+The only home of loader threads.
 """

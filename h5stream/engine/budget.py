@@ -36,9 +36,10 @@ from h5stream.engine.landing.resident import GATHERED_NBYTES, datasets_to_keep, 
 from h5stream.engine.landing.unfiltered import reach_of
 from h5stream.errors import BudgetError, OptionError
 from h5stream.order.epoch import OrderSettings
+from h5stream.order.places import place_nbytes
 from h5stream.order.sized import POOL_BATCHES
 from h5stream.order.transfer import transfer_rows
-from h5stream.order.weights import EpochDraws
+from h5stream.order.weights import PlannedDraws
 from h5stream.order.windows import first_rows
 from h5stream.samples.box_space import BoxSpace
 from h5stream.samples.space import SequenceSpace
@@ -57,8 +58,8 @@ CUT_NBYTES = 40
 """What it takes to cut a line by the lengths of samples, for each of them: lengths, their sums, what they are sorted
 by; most of it for a moment."""
 
-DRAWN_NBYTES = 16
-"""The number of a sample that an epoch drew: of the epoch under way, and of the one that is read ahead."""
+DRAWN_EPOCHS = 2
+"""Epochs whose drawn samples are held: the one under way, and the one that is read ahead."""
 
 LEAST_WINDOW_SHARE = 4
 """An automatic window is one part in so many of what the budget has room for, at least, where less would let all
@@ -154,7 +155,7 @@ def shape_of(
     kept: tuple[int, ...] = (),
     selected: NDArray[np.int64] | None = None,
     limited: LimitedField | None = None,
-    draws: EpochDraws | None = None,
+    draws: PlannedDraws | None = None,
 ) -> Shape:
     """Give what of a layout decides how much memory an epoch takes.
 
@@ -168,7 +169,7 @@ def shape_of(
         The rows of an epoch, if not all.
     limited : LimitedField, optional
         What batches are cut by.
-    draws : EpochDraws, optional
+    draws : PlannedDraws, optional
         What draws the samples of an epoch, if it does not take each once.
     """
     rows = _epoch_rows(layout, selected, draws)
@@ -177,6 +178,7 @@ def shape_of(
         for number, parts in enumerate(layout.datasets)
         if parts[0].targets and number not in kept and not can_be_mapped(layout, number)
     ]
+    drawn = DRAWN_EPOCHS + (selected is not None)  # whose rows are looked up by what was drawn
     is_boxed = isinstance(layout.space, BoxSpace)
     planned = [parts for parts in read if is_boxed or any(part.access != DIRECT for part in parts)]
     return Shape(
@@ -189,7 +191,7 @@ def shape_of(
         kept_nbytes=resident_format(layout, kept).nbytes if kept else 0,
         data_nbytes=_data_nbytes(layout, selected)
         + (0 if limited is None else rows * CUT_NBYTES)
-        + (0 if draws is None else draws.nbytes + rows * DRAWN_NBYTES),
+        + (0 if draws is None else draws.nbytes + rows * drawn * place_nbytes(max(layout.rows, layout.samples))),
         largest_row=max(layout.rows, layout.samples),
         objects=sum(field.kind == "object" for field in layout.fields),
         seam_rows=_seam_rows(layout, planned),
@@ -200,7 +202,7 @@ def shape_of(
     )
 
 
-def _epoch_rows(layout: SampleLayout, selected: NDArray[np.int64] | None, draws: EpochDraws | None) -> int:
+def _epoch_rows(layout: SampleLayout, selected: NDArray[np.int64] | None, draws: PlannedDraws | None) -> int:
     """Give the samples of an epoch."""
     if draws is not None:
         return draws.count
@@ -316,7 +318,7 @@ def size_for(
     whole_windows: bool = False,
     limited: LimitedField | None = None,
     keep: bool = True,
-    draws: EpochDraws | None = None,
+    draws: PlannedDraws | None = None,
     plain: SampleLayout | None = None,
 ) -> Footprint:
     """Choose the datasets that are kept, size the windows with what is left, and keep decoded rows in what then is.
@@ -361,7 +363,7 @@ def default_size(
     batch_size: int,
     threads: int,
     limited: LimitedField | None,
-    draws: EpochDraws | None,
+    draws: PlannedDraws | None,
 ) -> Footprint:
     """Return the automatic windows that the default budget has room for, or the least budget that would do.
 
@@ -578,7 +580,7 @@ class Sizing:
         What batches are cut by.
     keep : bool
         Whether rows may stay in memory once they are decoded.
-    draws : EpochDraws or None
+    draws : PlannedDraws or None
         What draws the samples of an epoch, if it does not take each once.
     stays_on_device : bool
         Whether all samples stay on a device, which shuffles them.
@@ -598,7 +600,7 @@ class Sizing:
     whole_windows: bool = False
     limited: LimitedField | None = None
     keep: bool = True
-    draws: EpochDraws | None = None
+    draws: PlannedDraws | None = None
     stays_on_device: bool = False
     plain: SampleLayout | None = None
 

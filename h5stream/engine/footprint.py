@@ -55,6 +55,9 @@ are made of."""
 OBJECT_NBYTES = 72
 """Bytes of a value of variable length, at the least: what Python takes to know of one."""
 
+OPEN_NBYTES = 640
+"""Bytes that Python takes to know of a batch that is filled or waits: the batch, its slot, arrays of its memory."""
+
 SAMPLER_NBYTES = 1024 * 1024 * 1024
 """Bytes that a window of a sampler may take, which has no slots and no budget of its own. Not by the machine: the
 window chooses the order."""
@@ -465,6 +468,11 @@ class _Sizer:
         return self.shape.batch_nbytes(self.batch_size)
 
     @property
+    def open_slot(self) -> int:
+        """Bytes of a batch that is open; what is known of it has no say in the window, and so in the order."""
+        return self.slot + OPEN_NBYTES
+
+    @property
     def fixed(self) -> int:
         """Bytes that are taken whatever the windows are."""
         shape = self.shape
@@ -525,7 +533,7 @@ class _Sizer:
         return max(min(block_rows, wished), low * self.batch_size // block_rows * block_rows)
 
     def _sized(self, rows: int, must_hold: int, window: int | str, first: int) -> Footprint:
-        shape, slot = self.shape, self.slot
+        shape, slot = self.shape, self.open_slot
         plan, fixed = shape.plan_nbytes(must_hold), self.fixed + self._held(must_hold)
         least = self._least_slots(must_hold)
         needed = fixed + plan + least * slot + shape.scratch_nbytes
@@ -552,17 +560,17 @@ class _Sizer:
     def _too_small(self, window: int | str, needed: int) -> BudgetError:
         shape = self.shape
         return BudgetError(
-            f"memory_budget={self.budget:,} bytes is too small for window={window!r}: batches of {self.slot:,} bytes, "
-            f"plans of {shape.plan_row_nbytes:,.0f} bytes a row, {shape.scratch_nbytes:,} bytes of scratch and what is "
-            f"kept need {needed:,}. Pass memory_budget={needed} or more, a smaller window or a smaller batch_size"
-            + (RAGGED_WAYS_OUT if shape.ragged else ""),
+            f"memory_budget={self.budget:,} bytes is too small for window={window!r}: batches of {self.open_slot:,} "
+            f"bytes, plans of {shape.plan_row_nbytes:,.0f} bytes a row, {shape.scratch_nbytes:,} bytes of scratch and "
+            f"what is kept need {needed:,}. Pass memory_budget={needed} or more, a smaller window or a smaller "
+            "batch_size" + (RAGGED_WAYS_OUT if shape.ragged else ""),
             needed=needed,
             budget=self.budget,
         )
 
     def _piecewise(self) -> GatheredBatches | None:
         """Size an exact global shuffle that reads a few batches at a time; None if not even that fits."""
-        shape, slot = self.shape, self.slot
+        shape, slot = self.shape, self.open_slot
         # What is read in file order is faster by half; this is for what does not fit so.
         plan = math.ceil(shape.rows * 3 * shape.place_nbytes)
         fixed = self.fixed + self._held(shape.rows)
@@ -584,9 +592,9 @@ class _Sizer:
             "slot_rows": self.batch_size,
             "max_open_batches": batches,
             "memory_budget": self.budget,
-            "needed_nbytes": fixed + plan + scratch + batches * self.slot,
+            "needed_nbytes": fixed + plan + scratch + batches * self.open_slot,
             "threads": threads,
-            "batch_nbytes": self.slot,
+            "batch_nbytes": self.open_slot,
             "plan_nbytes": plan,
             "scratch_nbytes": scratch,
             "kept_nbytes": self.shape.kept_nbytes,

@@ -124,8 +124,7 @@ class Moments:
             add_short_integers(rows, sums[0], squares[0])
         else:
             sums, squares = np.zeros((3, lanes), np.int64), np.zeros((5, lanes), np.int64)
-            kind = np.uint64 if rows.dtype == np.uint64 else np.int64
-            add_integers(rows, kind(0), kind((1 << _BITS) - 1), kind(_BITS), sums, squares)
+            add_integers(rows, sums, squares)
         for place, limb in enumerate(sums):
             self._sum = _plus(self._sum, self._of_channels(limb), place)
         for place, limb in enumerate(squares):

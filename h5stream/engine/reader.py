@@ -230,8 +230,10 @@ class RowReader:
             filled = (target.field for dataset in datasets for target in layout.datasets[dataset][0].targets)
             how = {"are_values": are_values, "is_padded": is_padded}
             rows = placement.each_row().stretched(lookups[0], filled, sound=self._sound, **how)
-            if len(rows):
+            if len(rows) and any(n in self._datasets for n in datasets):
                 yield from self.plan_rows(rows, task_nbytes, datasets)
+            elif len(rows):  # rows without elements are counted all the same
+                yield from self._padding.plan(rows, ())
         for matrix in self._dense:
             yield from matrix.plan(placement, task_nbytes)
         yield from self._columns.plan(placement)
@@ -302,7 +304,8 @@ class RowReader:
 
     def _fill_tasks(self, windows: Iterator[Places]) -> Iterator[Task]:
         for rows in windows:
-            nowhere = Placement(rows=rows, batch=np.zeros_like(rows), within=np.zeros_like(rows))
+            zeros = np.zeros(len(rows), dtype=rows.dtype)  # which take no memory as long as nobody writes to them
+            nowhere = Placement(rows=rows, batch=zeros, within=zeros)
             for task in self.plan(nowhere, TASK_NBYTES):
                 if isinstance(task, FillTask):
                     yield replace(task, placement=nowhere[:0])

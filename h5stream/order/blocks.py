@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
-from h5stream.order.places import PIECE, Places, is_ascending, new_array, pieces, place_dtype
+from h5stream.order.places import Places, in_ranges, is_ascending, new_array, pieces, place_dtype
 
 _MAX_BLOCKS = 1 << 26
 
@@ -22,7 +22,7 @@ class Blocks:
     ----------
     edges : ndarray of int64, shape (blocks + 1,)
         Block ``k`` holds the places ``edges[k]`` to ``edges[k + 1]`` of the selected rows; none is empty.
-    rows : ndarray of int64 or None
+    rows : ndarray of int or None
         The selected rows, ascending, or as the user lists them for an epoch that is not shuffled; a row that is
         selected several times has several places. None where all rows are selected, and a row is its place.
     lengths : ndarray of int64 or None
@@ -35,7 +35,7 @@ class Blocks:
     """
 
     edges: NDArray[np.int64]
-    rows: NDArray[np.int64] | None = None
+    rows: Places | None = None
     lengths: NDArray[np.int64] | None = None
     strata: NDArray[np.int64] | None = None
     first: NDArray[np.int64] | None = None
@@ -72,16 +72,9 @@ class Blocks:
         assert self.first is not None
         assert self.every is not None
         block = np.searchsorted(self.edges, begins, side="right") - 1
-        counts, every, edges = ends - begins, self.every[block], self.edges[block]
-        found = new_array(int(counts.sum()), place_dtype(self.total_rows))
-        first = np.cumsum(counts) - counts
-        # Numbers count on through all stretches: what each stretch begins at is taken off them.
-        shift = self.first[block] + (begins - edges - first) * every
-        for low in range(0, len(block), PIECE >> 8):
-            ours = slice(low, low + (PIECE >> 8))
-            start, stop = int(first[low]), int(first[low] + counts[ours].sum())
-            some = np.arange(start, stop) * np.repeat(every[ours], counts[ours])
-            found[start:stop] = some + np.repeat(shift[ours], counts[ours])
+        every = self.every[block]
+        first = self.first[block] + (begins - self.edges[block]) * every
+        found = in_ranges(first, ends - begins, every, dtype=place_dtype(self.total_rows))
         found.sort()
         return found
 
@@ -228,14 +221,23 @@ def select_rows(selection: Any, total: int) -> NDArray[np.int64] | None:
     """
     if selection is None:
         return None
-    rows = np.sort(row_numbers(selection, total))
-    twice = rows[1:][np.diff(rows) == 0]
-    if len(twice):
+    rows = row_numbers(selection, total)
+    if not is_ascending(rows):
+        rows.sort()
+    twice = next((some for piece in pieces(len(rows) - 1) if len(some := _repeated_in(rows, piece))), None)
+    if twice is not None:
         raise OptionError(
             f"rows= names row {twice[0]} more than once; an epoch takes each row exactly once, but for those of a "
             "torch.utils.data.Subset, which come as often as it names them"
         )
     return rows
+
+
+def _repeated_in(rows: NDArray[np.int64], piece: slice) -> NDArray[np.int64]:
+    """Return those of some ascending rows that are the same as the next one."""
+    after = rows[piece.start + 1 : piece.stop + 1]
+    found: NDArray[np.int64] = after[after == rows[piece]]
+    return found
 
 
 def row_numbers(selection: Any, total: int) -> NDArray[np.int64]:
@@ -251,18 +253,20 @@ def row_numbers(selection: Any, total: int) -> NDArray[np.int64]:
     >>> row_numbers([5, -1, 2, 5], 10).tolist()
     [5, 9, 2, 5]
     """
-    chosen = np.arange(total)[selection] if isinstance(selection, slice) else np.asarray(selection)
+    rows: NDArray[np.int64]
+    chosen = np.arange(*selection.indices(total)) if isinstance(selection, slice) else np.asarray(selection)
     if chosen.dtype == bool:
         if chosen.shape != (total,):
             raise OptionError(f"a mask for rows= needs one value a row: {total:,} rows, shape {chosen.shape}")
-        rows = np.flatnonzero(chosen).astype(np.int64)
+        rows = np.flatnonzero(chosen).astype(np.int64, copy=False)
     elif chosen.size and not np.issubdtype(chosen.dtype, np.integer):
         raise OptionError(f"rows= takes row numbers, a slice or a boolean mask, not {chosen.dtype}")
     else:
-        rows = chosen.astype(np.int64).reshape(-1)
+        rows = chosen.astype(np.int64, copy=not isinstance(selection, slice)).reshape(-1)
     if len(rows) == 0:
         raise OptionError("rows= selects no rows")
-    wrong = rows[(rows < -total) | (rows >= total)]
-    if len(wrong):
+    if rows.min() < -total or rows.max() >= total:
+        wrong = rows[(rows < -total) | (rows >= total)]
         raise OptionError(f"rows= names row {wrong[0]}, but there are {total:,} rows, 0 to {total - 1:,}")
-    return np.where(rows < 0, rows + total, rows)
+    rows[rows < 0] += total
+    return rows

@@ -8,7 +8,6 @@ runs of output places and may cross windows.
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 from h5stream.errors import OptionError
 from h5stream.order.blocks import Blocks
 from h5stream.order.permutation import BLOCKS, ROWS, permutation
-from h5stream.order.places import PIECE, Places, new_array, pieces, place_dtype
+from h5stream.order.places import Places, in_ranges, new_array, pieces, place_dtype
 from h5stream.order.weights import interleaved
 
 
@@ -412,7 +411,10 @@ class EpochOrder:
     def places_of_window(self, window: int) -> Places:
         """Give the places of a window's rows in the selection, ascending."""
         ranges = self.window_ranges(window)
-        return _concatenated_ranges(*ranges) if self.blocks.first is None else self.blocks.in_turns(*ranges)
+        if self.blocks.first is not None:
+            return self.blocks.in_turns(*ranges)
+        begins, ends = ranges
+        return in_ranges(begins, ends - begins, dtype=place_dtype(int(ends[-1])))
 
     def outputs_of_window(self, window: int) -> Places:
         """Give the output place on this rank of each of a window's rows."""
@@ -539,18 +541,3 @@ def rank_run(rows: int, settings: OrderSettings, batches: int | None = None) -> 
     each, extra = divmod(rows, settings.world_size)
     start = settings.rank * each + min(settings.rank, extra)
     return start, start + each + (settings.rank < extra)
-
-
-def _concatenated_ranges(begins: NDArray[np.int64], ends: NDArray[np.int64]) -> Places:
-    """Give the numbers of ascending ranges, one behind the other."""
-    counts = ends - begins
-    after = np.cumsum(counts)
-    numbers = new_array(int(after[-1]), place_dtype(int(ends[-1])))
-    # Some ranges at a time, so that little is held besides.
-    edges = np.concatenate([[0], np.flatnonzero(np.diff(after // PIECE)) + 1, [len(counts)]]).tolist()
-    for first, last in itertools.pairwise(edges):
-        ours = slice(first, last)
-        start, stop = int(after[first] - counts[first]), int(after[last - 1])
-        shift = begins[ours] - (after[ours] - counts[ours])
-        numbers[start:stop] = np.arange(start, stop, dtype=np.int64) + np.repeat(shift, counts[ours])
-    return numbers

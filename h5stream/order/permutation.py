@@ -2,7 +2,7 @@
 
 NumPy promises that the raw stream of a bit generator and ``SeedSequence`` never change, but not what
 ``Generator.permutation`` makes of them. A checkpoint from last year must still name the same rows, so only the
-``SeedSequence`` is used here, and the random numbers and the shuffle are our own (`h5stream.compiled.shuffle`).
+``SeedSequence`` is used here, and the random numbers and the shuffle are our own (``h5stream/compiled/order.h``).
 """
 
 from __future__ import annotations
@@ -12,10 +12,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from h5stream.compiled._native import shuffled_into
 from h5stream.order.places import Places, new_array, place_dtype
 
 VERSION = 2
 """Of the permutations: states that name rows by another are of no use inside of an epoch. 1 sorted random keys."""
+
+BUCKET = 1 << 20
+"""Numbers that are shuffled in one go, at most about: 4 MiB, of which a processor's caches hold most. Part of what is
+given: with another number it would be another permutation."""
 
 BLOCKS, ROWS, DRAWS, BATCHES, CROPS, SAMPLES = 1, 2, 3, 4, 5, 6
 """What random numbers are for; keeps the streams of one (seed, epoch) apart."""
@@ -83,8 +88,6 @@ def permutation(count: int, *key: int) -> Places:
     >>> permutation(8, 1, 2).tolist()
     [0, 2, 6, 7, 4, 5, 1, 3]
     """
-    from h5stream.compiled.shuffle import BUCKET, shuffled_into  # numba: for who asks for help it takes too long
-
     found = new_array(count, place_dtype(count))
     buckets = 1 << (-(-count // BUCKET) - 1).bit_length() if count else 1
     shuffled_into(found, np.zeros(buckets + 1, dtype=np.int64), _seed(key).generate_state(4, np.uint64))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import mmap
 from collections.abc import Iterator
 from typing import Any
@@ -60,6 +61,33 @@ def new_array(count: int, dtype: Any) -> NDArray[Any]:
         with contextlib.suppress(OSError):  # a kernel without huge pages: slower, not wrong
             mapped.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(mapped, dtype=dtype)
+
+
+def in_ranges(begins: NDArray[np.int64], counts: NDArray[np.int64], every: Any = 1, *, dtype: Any) -> Places:
+    """Return the numbers of ranges, one behind the other: so many of each from where it begins, and so many apart.
+
+    Examples
+    --------
+    >>> in_ranges(np.array([3, 10]), np.array([2, 3]), np.array([1, 5]), dtype=np.int32).tolist()
+    [3, 4, 10, 15, 20]
+    """
+    parts, every = -(-counts // PIECE), np.broadcast_to(every, counts.shape)
+    of = np.repeat(np.arange(len(parts)), parts)
+    done = (np.arange(len(of)) - np.repeat(np.cumsum(parts) - parts, parts)) * PIECE
+    every, counts = every[of], np.minimum(PIECE, counts[of] - done)
+    after = np.cumsum(counts)
+    shift = begins[of] + (done - (after - counts)) * every
+    numbers: Places = new_array(int(counts.sum()), dtype)
+    # Some ranges at a time, so that little is held besides.
+    edges = np.concatenate([[0], np.flatnonzero(np.diff(after // PIECE)) + 1, [len(counts)]]).tolist()
+    for first, last in itertools.pairwise(edges if len(counts) else []):
+        start, stop = int(after[first] - counts[first]), int(after[last - 1])
+        some = np.arange(start, stop, dtype=np.int64)
+        if (every[first:last] != 1).any():
+            some *= np.repeat(every[first:last], counts[first:last])
+        some += np.repeat(shift[first:last], counts[first:last])
+        numbers[start:stop] = some
+    return numbers
 
 
 def is_ascending(numbers: NDArray[Any]) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from h5stream.order.epoch import CutOrder, Window
-from h5stream.order.places import Places, place_dtype
+from h5stream.order.places import Places, new_array, place_dtype
 
 
 class RegroupedOrder:
@@ -71,7 +71,7 @@ class RegroupedOrder:
     def _by_output(self, number: int, start: int) -> Places:
         """Give a window's rows in the order of their output places."""
         rows, output = self._order.outputs(number)
-        by_output = np.empty_like(rows)
+        by_output: Places = new_array(len(rows), rows.dtype)
         output -= start
         by_output[output] = rows
         return by_output

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from h5stream.compiled._native import deal_groups
 from h5stream.errors import OptionError
 from h5stream.order.permutation import SPLITS, permutation
 
@@ -147,8 +148,6 @@ def split_by_groups(sizes: Sequence[int], groups: Ints, strata: Ints | None, see
             f"split: there {'is 1 group' if count == 1 else f'are {count:,} groups'} for {parts} parts, and none is "
             "torn. Name what has more values by by=, or split without it"
         )
-    from h5stream.compiled.dealing import deal_groups  # numba: for who asks for help it takes too long
-
     strata = np.zeros(len(groups), dtype=np.int64) if strata is None else strata
     pairs, samples = np.unique(groups * (int(strata.max()) + 1) + strata, return_counts=True)
     group_of, stratum_of = np.divmod(pairs, int(strata.max()) + 1)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from h5stream.order.blocks import Blocks
 from h5stream.order.permutation import DRAWS, permutation, random_words
-from h5stream.order.places import place_dtype
+from h5stream.order.places import Places, is_ascending, new_array, pieces, place_dtype, place_nbytes, sought
 
 Ints = NDArray[np.int64]
 
@@ -38,18 +38,32 @@ class EpochDraws(Protocol):
         ...
 
     @property
-    def nbytes(self) -> int:
-        """Bytes that this takes, and for a moment while it draws."""
-        ...
-
-    @property
     def fingerprint(self) -> str:
         """What the draws depend on besides seed and epoch, for a state."""
         ...
 
-    def places(self, seed: int, epoch: int) -> Ints:
+    def places(self, seed: int, epoch: int) -> Places:
         """Give the places that an epoch takes, ascending; one that is taken twice comes twice."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedDraws:
+    """What will draw an epoch's samples, before it takes any memory.
+
+    Attributes
+    ----------
+    count : int
+        Samples of an epoch.
+    nbytes : int
+        Bytes that it takes, and for a moment while it is made or draws, beside what it draws.
+    make : callable
+        Makes it.
+    """
+
+    count: int
+    nbytes: int
+    make: Callable[[], EpochDraws]
 
 
 class WeightedDraws:
@@ -63,7 +77,7 @@ class WeightedDraws:
         Of each sample; none negative, not all 0.
     count : int
         Samples of an epoch.
-    at : ndarray of int64, optional
+    at : ndarray of int, optional
         The place of each sample; by default its number.
 
     Examples
@@ -72,40 +86,51 @@ class WeightedDraws:
     [0, 0, 0, 0, 2, 2, 2, 2]
     """
 
-    def __init__(self, weights: NDArray[np.float64], count: int, at: Ints | None = None) -> None:
+    def __init__(self, weights: NDArray[np.float64], count: int, at: Places | None = None) -> None:
         self.count, self._at, places = count, at, len(weights)
-        self._until = np.cumsum(weights / weights.max())
+        self._until = np.divide(weights, weights.max(), out=new_array(places, np.float64))
+        before = 0.0
+        for piece in pieces(places):
+            self._until[piece.start] += before
+            self._until[piece] = np.cumsum(self._until[piece])
+            before = self._until[piece.stop - 1]
         self._until *= places / self._until[-1]
         # Whatever rounding did: every draw finds a place, and one of some weight.
-        self._until[np.flatnonzero(weights)[-1] :] = np.inf
+        self._until[places - 1 - int(np.argmax(weights[::-1] > 0)) :] = np.inf
         # For each whole number the first place that lies beyond it.
-        guesses = np.searchsorted(self._until, np.arange(places), side="right")
-        self._guesses = guesses.astype(place_dtype(places))
+        self._guesses = new_array(places, place_dtype(places))
+        for piece in pieces(places):
+            self._guesses[piece] = np.searchsorted(self._until, np.arange(piece.start, piece.stop), side="right")
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes that this takes, and for a moment while it draws."""
-        return self._until.nbytes + self._guesses.nbytes + 32 * self.count
+    @staticmethod
+    def nbytes(total: int, count: int) -> int:
+        """Return the bytes that this takes of so many weights, which are at hand as it is made."""
+        kept = total * (8 + place_nbytes(total))
+        return kept + 8 * max(total, count)
 
     @property
     def fingerprint(self) -> str:
         """What the draws depend on besides seed and epoch."""
         return _fingerprint(self, self._until)
 
-    def places(self, seed: int, epoch: int) -> Ints:
+    def places(self, seed: int, epoch: int) -> Places:
         """Give the places that an epoch takes, ascending."""
-        words = random_words(self.count, seed, epoch, DRAWS) >> np.uint64(11)
+        words = random_words(self.count, seed, epoch, DRAWS)
+        words >>= np.uint64(11)
         # Where their bits lie: there are many.
-        drawn = words.view(np.float64)
-        np.multiply(words, len(self._until) * 2.0**-53, out=drawn, casting="unsafe")
-        drawn.sort()
-        found: Ints = self._guesses[drawn.astype(np.int64)].astype(np.int64)
-        late = np.flatnonzero(self._until[found] <= drawn)
-        for _ in range(_STEPS):
-            found[late] += 1
-            late = late[self._until[found[late]] <= drawn[late]]
-        found[late] = np.searchsorted(self._until, drawn[late], side="right")
-        return _placed(found, self._at)
+        every = words.view(np.float64)
+        np.multiply(words, len(self._until) * 2.0**-53, out=every, casting="unsafe")
+        every.sort()
+        taken: Places = new_array(self.count, place_dtype(len(self._until)))
+        for piece in pieces(self.count):
+            drawn, found = every[piece], taken[piece]
+            found[:] = self._guesses[drawn.astype(np.int64)]
+            late = np.flatnonzero(self._until[found] <= drawn)
+            for _ in range(_STEPS):
+                found[late] += 1
+                late = late[self._until[found[late]] <= drawn[late]]
+            found[late] = np.searchsorted(self._until, drawn[late], side="right")
+        return _placed(taken, self._at)
 
 
 class DistinctDraws:
@@ -119,7 +144,7 @@ class DistinctDraws:
         Of each sample; none negative, at least `count` of them above 0.
     count : int
         Samples of an epoch.
-    at : ndarray of int64, optional
+    at : ndarray of int, optional
         The place of each sample; by default its number.
 
     Examples
@@ -128,28 +153,32 @@ class DistinctDraws:
     [0, 2]
     """
 
-    def __init__(self, weights: NDArray[np.float64], count: int, at: Ints | None = None) -> None:
+    def __init__(self, weights: NDArray[np.float64], count: int, at: Places | None = None) -> None:
         self._weights, self.count, self._at = weights / weights.max(), count, at
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes that this takes, and for a moment while it draws."""
-        return 32 * len(self._weights)
+    @staticmethod
+    def nbytes(total: int) -> int:
+        """Return the bytes that this takes of so many weights: these, and as it draws a key, its place and a flag."""
+        return 25 * total
 
     @property
     def fingerprint(self) -> str:
         """What the draws depend on besides seed and epoch."""
         return _fingerprint(self, self._weights)
 
-    def places(self, seed: int, epoch: int) -> Ints:
+    def places(self, seed: int, epoch: int) -> Places:
         """Give the places that an epoch takes, ascending."""
-        words = random_words(len(self._weights), seed, epoch, DRAWS) >> np.uint64(11)
-        keys = words * 2.0**-53
+        words = random_words(len(self._weights), seed, epoch, DRAWS)
+        words >>= np.uint64(11)
+        keys = words.view(np.float64)
+        np.multiply(words, 2.0**-53, out=keys, casting="unsafe")
         np.log1p(np.negative(keys, out=keys), out=keys)
         with np.errstate(divide="ignore", invalid="ignore"):
             np.divide(np.negative(keys, out=keys), self._weights, out=keys)
         keys[self._weights == 0] = np.inf
-        found = np.argpartition(keys, self.count - 1)[: self.count]
+        chosen = np.argpartition(keys, self.count - 1)[: self.count]
+        del words, keys
+        found: Places = chosen.astype(place_dtype(len(self._weights)))
         found.sort()
         return _placed(found, self._at)
 
@@ -163,7 +192,7 @@ class ClassDraws:
         The class of each sample, as a number from 0 to 65,535.
     counts : sequence of int
         Samples of each class in an epoch.
-    at : ndarray of int64, optional
+    at : ndarray of int, optional
         The place of each sample; by default its number.
 
     Examples
@@ -172,33 +201,46 @@ class ClassDraws:
     [1, 2, 2, 3]
     """
 
-    def __init__(self, classes: NDArray[np.integer[Any]], counts: Sequence[int], at: Ints | None = None) -> None:
+    def __init__(self, classes: NDArray[np.integer[Any]], counts: Sequence[int], at: Places | None = None) -> None:
         self._at = at
         self._counts, self.count = np.array(counts, dtype=np.int64), sum(counts)
-        self._classes = classes.astype(np.uint16)  # which sort in one pass over them
-        self._sizes = np.bincount(classes, minlength=len(counts))
+        self._classes = classes.astype(np.uint16, copy=False)  # which sort in one pass over them
+        self._sizes = np.zeros(len(counts), dtype=np.int64)
+        for piece in pieces(len(classes)):
+            self._sizes += np.bincount(classes[piece], minlength=len(counts))
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes that this takes, and for a moment while it draws."""
-        return 32 * len(self._classes) + 8 * self.count
+    @staticmethod
+    def nbytes(total: int) -> int:
+        """Return the bytes that this takes of so many samples: classes, and as it draws a permutation and a flag."""
+        return total * (3 + place_nbytes(total))
 
     @property
     def fingerprint(self) -> str:
         """What the draws depend on besides seed and epoch."""
         return _fingerprint(self, self._counts, self._classes)
 
-    def places(self, seed: int, epoch: int) -> Ints:
+    def places(self, seed: int, epoch: int) -> Places:
         """Give the places that an epoch takes, ascending."""
         times: Ints = self._counts // np.maximum(1, self._sizes)
-        over = self._counts - times * self._sizes
-        shuffled = permutation(len(self._classes), seed, epoch, DRAWS)
-        by_class = shuffled[np.argsort(self._classes[shuffled], kind="stable")]
-        edges = np.append(0, np.cumsum(self._sizes))
-        once_more = np.zeros(len(self._classes), dtype=np.uint8)  # a byte each: they are set in no order
-        for number in np.flatnonzero(over).tolist():
-            once_more[by_class[edges[number] : edges[number] + over[number]]] = 1
-        return _placed(_repeated(times[self._classes] + once_more), self._at)
+        left = self._counts - times * self._sizes
+        total = len(self._classes)
+        once_more = new_array(total, np.uint8)  # a byte each: they are set in no order
+        once_more[:] = 0
+        shuffled = permutation(total, seed, epoch, DRAWS)
+        for piece in pieces(total):
+            if not left.any():
+                break
+            some = shuffled[piece]
+            of = self._classes[some]
+            by_class = np.argsort(of, kind="stable")
+            sizes = np.bincount(of, minlength=len(left))
+            number = np.arange(len(some)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+            once_more[some[by_class[number < np.repeat(left, sizes)]]] = 1
+            left -= np.minimum(left, sizes)
+        del shuffled
+        return _placed(
+            _repeated(lambda some: times[self._classes[some]] + once_more[some], total, self.count), self._at
+        )
 
 
 class SourceDraws:
@@ -228,17 +270,17 @@ class SourceDraws:
         self._counts, self.count, self._edges = tuple(counts), sum(counts), blocks.edges
         self._blocks = [np.flatnonzero(blocks.strata == number) for number in range(len(counts))]
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes that this takes, and for a moment while it draws."""
-        return 8 * self._edges.nbytes + 24 * int(self._edges[-1]) + 8 * self.count
+    @staticmethod
+    def nbytes(blocks: int) -> int:
+        """Return the bytes that this takes of so many blocks."""
+        return 64 * blocks
 
     @property
     def fingerprint(self) -> str:
         """What the draws depend on besides seed and epoch."""
         return _fingerprint(self, np.array(self._counts), self._edges)
 
-    def places(self, seed: int, epoch: int) -> Ints:
+    def places(self, seed: int, epoch: int) -> Places:
         """Give the places that an epoch takes, ascending."""
         sizes = np.diff(self._edges)
         whole, ends = np.zeros(len(sizes), dtype=np.int64), []
@@ -254,10 +296,16 @@ class SourceDraws:
                 whole[line[:until]] += times
                 first = int(self._edges[line[until]])
                 ends.append((first, first + place % length - int(edges[until]), times))
-        times_each = np.repeat(whole, sizes)
-        for first, stop, times in ends:
-            times_each[first:stop] += times
-        return _repeated(times_each)
+
+        def times_of(some: slice) -> Ints:
+            low, high = np.searchsorted(self._edges, [some.start, some.stop], side="right") - 1
+            edges = np.clip(self._edges[low : high + 2], some.start, some.stop)
+            found: Ints = np.repeat(whole[low : low + len(edges) - 1], edges[1:] - edges[:-1])
+            for first, stop, times in ends:
+                found[max(0, first - some.start) : max(0, stop - some.start)] += times
+            return found
+
+        return _repeated(times_of, int(self._edges[-1]), self.count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -295,6 +343,11 @@ class SourceShares:
         starts = np.array(self.starts)
         if blocks.rows is None:  # by parts already, of which a source has some
             return replace(blocks, strata=np.searchsorted(starts, blocks.edges[:-1], side="right") - 1)
+        if is_ascending(blocks.rows):
+            edges = np.union1d(blocks.edges[:-1], sought(blocks.rows, starts))
+            edges = np.append(edges[edges < blocks.total_rows], blocks.total_rows)
+            strata = np.searchsorted(starts, blocks.rows[edges[:-1]], side="right") - 1
+            return replace(blocks, edges=edges, strata=strata)
         sources = np.searchsorted(starts, blocks.rows, side="right") - 1
         block = np.repeat(np.arange(blocks.count), np.diff(blocks.edges))
         order = np.lexsort((sources, block))
@@ -325,24 +378,33 @@ def _fingerprint(draws: EpochDraws, *arrays: NDArray[Any]) -> str:
     return f"{draws.count} by {type(draws).__name__}, {digest.hexdigest()}"
 
 
-def _placed(samples: Ints, at: Ints | None) -> Ints:
+def _placed(samples: Places, at: Places | None) -> Places:
     """Give the places of samples, ascending: which were drawn does not depend on how they are stored."""
-    return samples if at is None else np.sort(at[samples])
+    if at is not None:
+        for piece in pieces(len(samples)):
+            samples[piece] = at[samples[piece]]
+        samples.sort()
+    return samples
 
 
-def _repeated(times: Ints) -> Ints:
-    """Give each place as often as it is to come."""
-    return np.repeat(np.arange(len(times)), times)
+def _repeated(times_of: Callable[[slice], Ints], total: int, count: int) -> Places:
+    """Return each of so many places as often as it is to come, which is asked for some at a time."""
+    found, end = new_array(count, place_dtype(total)), 0
+    for piece in pieces(total):
+        some = np.repeat(np.arange(piece.start, piece.stop), times_of(piece))
+        found[end : end + len(some)] = some
+        end += len(some)
+    return found
 
 
-def drawn_blocks(blocks: Blocks, places: Ints, *, shuffle: bool, window_rows: int) -> Blocks:
+def drawn_blocks(blocks: Blocks, places: Places, *, shuffle: bool, window_rows: int) -> Blocks:
     """Give the blocks of an epoch that takes some places of blocks.
 
     Parameters
     ----------
     blocks : Blocks
         Those of all data; with strata, where each source is to have its share of each window.
-    places : ndarray of int64
+    places : ndarray of int
         The places, ascending.
     shuffle : bool
         Whether the epoch is shuffled; else a block has one turn.
@@ -357,12 +419,11 @@ def drawn_blocks(blocks: Blocks, places: Ints, *, shuffle: bool, window_rows: in
     >>> found.edges.tolist(), found.in_turns(found.edges[:-1], found.edges[1:]).tolist(), found.rows.tolist()
     ([0, 2, 4, 5], [0, 1, 2, 3, 4], [0, 0, 0, 1, 3])
     """
-    edges = np.searchsorted(places, blocks.edges)
+    edges = sought(places, blocks.edges)
     taken = np.flatnonzero(np.diff(edges))
     first, sizes = edges[taken], np.diff(edges)[taken]
     strata = None if blocks.strata is None else blocks.strata[taken]
-    rows = blocks.rows_at(places).astype(np.int64, copy=False)
-    found = Blocks(edges=np.append(first, len(places)), rows=rows, strata=strata)
+    found = Blocks(edges=np.append(first, len(places)), rows=blocks.rows_at(places), strata=strata)
     if not shuffle:
         return found
     turns = np.maximum(1, np.rint(sizes / np.diff(blocks.edges)[taken])).astype(np.int64)

@@ -19,7 +19,7 @@ from h5stream.engine.footprint import Footprint
 from h5stream.engine.slots import SlotFormat
 from h5stream.errors import OptionError
 from h5stream.order.listed import GivenOrder
-from h5stream.order.weights import EpochDraws
+from h5stream.order.weights import PlannedDraws
 from h5stream.routes.device import DeviceRoute
 from h5stream.routes.device_window import DeviceWindowRoute
 from h5stream.routes.host import HostRoute, LeasedTensors
@@ -77,7 +77,7 @@ def sizing_for(
     given: GivenOrder | None,
     sized: SizedBatches | None,
     backend: DeviceBackend[Any, Any] | None,
-    draws: EpochDraws | None = None,
+    draws: PlannedDraws | None = None,
 ) -> tuple[Sizing, GivenOrder | None]:
     """Give what the size of windows depends on, and the sampler's batches with the room that there is for each."""
     total = len(dataset) if draws is None else draws.count

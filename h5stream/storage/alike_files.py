@@ -27,14 +27,12 @@ from h5stream.storage.extents import Extents
 from h5stream.storage.external import Guard
 from h5stream.storage.field_reader import FieldReader
 from h5stream.storage.fields import Field, SampleShape
-from h5stream.storage.header_bytes import ASK
-from h5stream.storage.headers import Headers, read_headers
+from h5stream.storage.headers import ASK, Headers, read_headers
 from h5stream.storage.index import ChunkIndex, beyond_end
 from h5stream.storage.layout import DECODED, DIRECT, DatasetPart, Target
 from h5stream.storage.links import find_in_each
 from h5stream.storage.lookups import LookedUp
 from h5stream.storage.many_files import FilesIdentity
-from h5stream.storage.metadata_bytes import note_checked
 from h5stream.storage.names import Names
 from h5stream.storage.object_rows import ObjectRows, Owned, Stored, asked_of, owned_chunks, together
 from h5stream.storage.objects import (
@@ -57,6 +55,7 @@ from h5stream.storage.objects import (
     with_fill,
 )
 from h5stream.storage.places import Files, OpenFile
+from h5stream.storage.templates import checksums
 from h5stream.storage.values import same
 
 OPEN_AT_ONCE = 128
@@ -433,7 +432,7 @@ def _opened_raw(paths: list[str], opened: contextlib.ExitStack) -> tuple[Ints, I
     usual = (heads[:, :16] == np.frombuffer(_OLD, np.uint8)).all(axis=1) & (heads[:, 20:24] == 0).all(axis=1)
     newer = (heads[:, :8] == np.frombuffer(_OLD[:8], np.uint8)).all(axis=1) & np.isin(heads[:, 8], (2, 3))
     newer &= (heads[:, 9:12] == [8, 8, 0]).all(axis=1)  # wide addresses and lengths; not being written
-    note_checked(heads, 48, newer)
+    newer &= checksums(heads[:, :44]) == np.ascontiguousarray(heads[:, 44:48]).view("<u4")[:, 0]
     # The second of an old one is information of a driver.
     base, extension, end, root = (_words(heads, *places, newer) for places in ((24, 12), (48, 20), (40, 28), (64, 36)))
     usual = (usual | newer) & (base == 0) & (extension == -1) & (end >= 0)

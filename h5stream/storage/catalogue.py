@@ -141,11 +141,12 @@ class Catalogue:
 
     def put_texts(self, key: str, texts: Sequence[Any]) -> None:
         """Note a list of texts, or of bytes; where it has other things, nothing will be kept."""
-        are_bytes = all(isinstance(text, bytes) for text in texts)
-        if not are_bytes and not all(isinstance(text, str) for text in texts):
-            self._path = None
-            return
+        are_bytes = False
         if not isinstance(texts, Names):
+            are_bytes = all(isinstance(text, bytes) for text in texts)
+            if not are_bytes and not all(isinstance(text, str) for text in texts):
+                self._path = None
+                return
             texts = Names.of(text.decode("utf-8", "surrogateescape") if are_bytes else text for text in texts)
         self.arrays |= {f"{key} text": texts.text, f"{key} edges": texts.edges}
         self.arrays[f"{key} is bytes"] = np.array([are_bytes])

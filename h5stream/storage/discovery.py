@@ -234,11 +234,11 @@ def default_fields(file: Any, path: str, guard: Guard) -> list[str]:
 def _datasets_in(group: Any, path: str, guard: Guard) -> tuple[dict[Any, Any], list[ExternalDataError]]:
     """Return the datasets of a group by name, in its order, and what was refused."""
     names = list(group)
-    linked = [name for name in names if isinstance(name, str) and not _is_hard_link(group, name)]
+    linked = [name for name in names if isinstance(name, str) and not is_hard_link(group, name)]
     found = {
         name: thing
         for name in names
-        if _is_hard_link(group, name) and isinstance(thing := behind(group, name, path), h5py.Dataset)
+        if is_hard_link(group, name) and isinstance(thing := behind(group, name, path), h5py.Dataset)
     }
     refused: list[ExternalDataError] = []
     seen = set(map(_address_or_none, found.values())) if linked else set()
@@ -267,7 +267,8 @@ def _address_or_none(thing: Any) -> tuple[int, int] | None:
         return None
 
 
-def _is_hard_link(group: Any, name: str | bytes) -> bool:
+def is_hard_link(group: Any, name: str | bytes) -> bool:
+    """Tell whether a name in a group is a hard link."""
     return bool(_link_type(group, name) == h5l.TYPE_HARD)
 
 

@@ -41,7 +41,6 @@ from h5stream.storage.fields import Field, SampleShape, changed, columns_wanted,
 from h5stream.storage.images import Images
 from h5stream.storage.layout import DIRECT, VIA_H5PY, DatasetPart, FieldLayout, Target
 from h5stream.storage.lookups import LookedUp
-from h5stream.storage.metadata_bytes import NOWHERE
 from h5stream.storage.nearest import did_you_mean
 from h5stream.storage.object_rows import object_rows
 from h5stream.storage.object_values import part_of_bytes
@@ -50,6 +49,7 @@ from h5stream.storage.parts import VARIABLE_LENGTH, PartReader
 from h5stream.storage.places import OpenFile, Place
 from h5stream.storage.rowbox import Columns, selected_shape
 from h5stream.storage.sparse import SparseEntry, categories_of, is_matrix, shape_of
+from h5stream.storage.templates import NOWHERE
 from h5stream.storage.values import as_samples_have_it
 from h5stream.storage.whereabouts import RawFile
 

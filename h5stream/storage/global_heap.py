@@ -9,11 +9,11 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from h5stream.compiled._native import read_objects
 from h5stream.storage import elements
-from h5stream.storage.global_heap_bytes import HEADER_NBYTES, nbytes_around, read_objects
-from h5stream.storage.headers import Superblock, given_of
-from h5stream.storage.metadata_bytes import NOWHERE, SLACK_NBYTES
+from h5stream.storage.headers import Superblock
 from h5stream.storage.source import LOCAL_GAP_NBYTES, SourceIdentity
+from h5stream.storage.templates import NOWHERE
 
 Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
@@ -26,6 +26,9 @@ MOST_VALUES = 1 << 25
 
 TAKEN_APART = 1 << 20
 """Values that are taken apart together."""
+
+HEADER_NBYTES = 16
+"""Of a collection, and of an object in one."""
 
 ROOM_NBYTES = 512 * 1024
 """Collections that are read together, at most: as much as a core's own cache holds."""
@@ -73,7 +76,7 @@ class HeapValues:
     def room_nbytes(self) -> int:
         """Bytes to read into: enough for the collection of the largest value."""
         largest = int(self.length.max(initial=0)) * self.base.itemsize
-        return max(ROOM_NBYTES, int(nbytes_around(largest))) + SLACK_NBYTES
+        return max(ROOM_NBYTES, 2 * HEADER_NBYTES + -(-largest // 8) * 8)
 
     def read(
         self, descriptor: int, chosen: Ints, targets: Ints, wanted: Ints, room: Bytes
@@ -99,11 +102,11 @@ class HeapValues:
             Bytes and ranges that were read.
         """
         order = np.argsort(self.address[chosen], kind="stable")
-        ours, given = chosen[order], given_of(descriptor, self.superblock)
+        ours, file = chosen[order], self.superblock
         failed = np.zeros(len(ours), dtype=bool)
         counts = read_objects(
-            given, self.address[ours], self.index[ours].astype(np.int64), self.nbytes_of(ours), wanted[order],
-            targets[order], room, LOCAL_GAP_NBYTES, failed,
+            descriptor, file.file_nbytes, file.length_nbytes, self.address[ours], self.index[ours].astype(np.int64),
+            self.nbytes_of(ours), wanted[order], targets[order], room, LOCAL_GAP_NBYTES, failed,
         )  # fmt: skip
         found = np.zeros_like(failed)
         found[order] = failed

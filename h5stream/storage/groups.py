@@ -15,16 +15,16 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.errors import FieldNotFoundError, OptionError, SourceError
+from h5stream.errors import FieldNotFoundError, OptionError
 from h5stream.samples.segments import Bounds, Edges, Ends, Ids, Lengths, edges_of
 from h5stream.samples.sequences import Of
 from h5stream.storage import whereabouts
-from h5stream.storage.discovery import behind, once_of, thing_at
+from h5stream.storage.discovery import behind, is_hard_link, once_of, thing_at
 from h5stream.storage.external import Guard
-from h5stream.storage.header_bytes import GROUP
 from h5stream.storage.links import NOT_HARD, Links
-from h5stream.storage.names import Names, by_bytes, packed
+from h5stream.storage.names import Names, packed
 from h5stream.storage.nearest import did_you_mean
+from h5stream.storage.templates import GROUP
 from h5stream.storage.whereabouts import RawFile
 
 _log = logging.getLogger("h5stream")
@@ -160,7 +160,8 @@ def _matching(
         return
     names, found, dead = [name for name in group if isinstance(name, str)], list[str](), list[str]()
     for name in fnmatch.filter(names, pattern):
-        guard.check_links(group.file, above + name, path)
+        if not is_hard_link(group, name):  # the links above it were followed on the way down
+            guard.check_links(group.file, above + name, path)
         inner = behind(group, name, path, _OTHERS)
         if inner is None:
             dead.append(above + name)
@@ -204,9 +205,7 @@ def _many_matching(
     """Give what a pattern matches in a group of many: libhdf5 opens none whose header says what it is."""
     links = raw.links(group)
     which = _matches(links, pattern)
-    if group.id.get_create_plist().get_link_creation_order() & h5py.h5p.CRT_ORDER_TRACKED:
-        which = which[np.argsort(_made_as(group, links)[which])]
-    starts, nbytes, addresses = links.edges[which], links.edges[which + 1] - links.edges[which], links.addresses[which]
+    addresses = links.addresses[which]
     for k in np.flatnonzero(addresses == NOT_HARD).tolist():
         guard.check_links(group.file, above + links.name(which[k]).decode(), path)
         addresses[k] = raw.behind(above + links.name(which[k]).decode())
@@ -218,22 +217,9 @@ def _many_matching(
         wanted[k] = isinstance(inner, kind)
         dead += [above + name] if inner is None else []
     _say_dead(dead, path)
-    if not wanted.all():
-        starts, nbytes, addresses = starts[wanted], nbytes[wanted], addresses[wanted]
-    return packed(links.names, starts, nbytes, above, addresses)
-
-
-def _made_as(group: Any, links: Links) -> NDArray[np.int64]:
-    """Return for each link how many were made before it, in a group that keeps the order; h5py lists them in that."""
-    names = [*group.id]
-    edges = np.cumsum([0, *map(len, names)], dtype=np.int64)
-    made = by_bytes(np.frombuffer(b"".join(names), dtype=np.uint8), edges[:-1], np.diff(edges))
-    if len(made) != len(links):
-        raise SourceError(
-            f"{group.file.filename!r}: {group.name!r} has {len(made):,} links in the order in which they "
-            f"were made, and {len(links):,} in that of their names. It is damaged: copy the file again from its source"
-        )
-    return made
+    chosen = np.zeros(len(links), dtype=bool)
+    chosen[which[wanted]] = True
+    return packed(itertools.compress(links, chosen), above, addresses[wanted])
 
 
 def _matches(links: Links, pattern: str) -> NDArray[np.int64]:

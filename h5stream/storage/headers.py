@@ -1,37 +1,56 @@
 """Where the data of many objects lie, read from their headers at once.
 
-Opening a dataset through libhdf5 costs 50 us and more, under a lock; reading its header from the file's bytes costs
-some 2 us, and a million of them give arrays and no Python objects. Whatever is not quite usual is *not understood*:
-libhdf5 is asked for that object, and always for the first of each kind, so nothing here has to know what a datatype or
-a filter means. The bytes of an element, too, are what the datatype's message says, and to be compared with what
-libhdf5 says of the first of its kind: members of a damaged compound need not fit in. A header is read with every
-position checked (`h5stream.storage.header_bytes`).
-
-The compiled loops are no part of `h5stream.engine.kernels.warm_up`: they are compiled, or loaded from numba's cache,
-by the first call.
+Opening a dataset through libhdf5 costs 50 us and more, under a lock; a header that is like another one is compared with
+it in some hundred nanoseconds, and a million of them give arrays and no Python objects (`h5stream.storage.templates`).
+Whatever is like none is *not understood*: libhdf5 is asked for that object, and always for the first of each kind.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.storage import header_bytes, heap_bytes, index_bytes, metadata_bytes
-from h5stream.storage.header_bytes import ASK
-from h5stream.storage.metadata_bytes import NOWHERE
+from h5stream.storage.templates import (
+    BTREE_1,
+    CHUNKED,
+    CONTIGUOUS,
+    FILE_NBYTES,
+    FIXED_ARRAY,
+    IMPLICIT,
+    LENGTH_NBYTES,
+    MOST_AXES,
+    NOWHERE,
+    OFFSET_NBYTES,
+    SINGLE,
+    Bools,
+    Bytes,
+    Ints,
+    Matched,
+    Template,
+    checksums,
+    match,
+    numbers_in,
+    places_in,
+    read_blocks,
+    template_of,
+)
 
-_FIRST_CHUNKS = 4096
-_NBYTES_OF_A_CHUNK = 16
-"""What a chunk takes in its file at least, with its place in the index: a file has no more chunks than that allows."""
+ABSENT, ASK = -1, -2
+"""An attribute that an object lacks, and one that libhdf5 must be asked for."""
+
+_LOT = 1 << 16
+"""Headers that are compared together."""
+_COMPARED_EACH, _COMPARED_MORE = 8, 1 << 20
+"""Comparisons of a header with a template, for each object and besides, after which what is left is asked for."""
+_MOST_UNKNOWN = 64
+"""Headers that were looked at and not understood, after which what is left is asked for."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Superblock:
+class Superblock(NamedTuple):
     """What must be known of a file to read its headers.
 
     Attributes
@@ -50,29 +69,8 @@ class Superblock:
     base_address: int
 
 
-class HeaderKinds(NamedTuple):
-    """What the objects of each kind have in common; every array has one place a kind.
-
-    Attributes
-    ----------
-    first : ndarray of int64
-        The first object of the kind, by its place among the headers: the one to ask libhdf5 for.
-    element_nbytes : ndarray of int64
-        Bytes of one stored element; 0 for groups.
-    filters : ndarray of int64
-        Filters in the pipeline.
-    chunk_shape : ndarray of int64, shape (kinds, axes)
-        Elements of a chunk along each axis; 0 where there are no chunks, and beyond the rank.
-    """
-
-    first: NDArray[np.int64]
-    element_nbytes: NDArray[np.int64]
-    filters: NDArray[np.int64]
-    chunk_shape: NDArray[np.int64]
-
-
 class AttributeValues(NamedTuple):
-    """Where the values of one attribute lie; every array has one place an object, of several the attribute before it.
+    """Where the values of one attribute lie; every array has one place an object.
 
     Attributes
     ----------
@@ -80,20 +78,15 @@ class AttributeValues(NamedTuple):
         Offset in the file of the value's bytes; `ABSENT` where the object has no such attribute, `ASK` where libhdf5
         must be asked, and for every object that is not understood.
     nbytes : ndarray of int64
-        Bytes of the value: elements times bytes of an element; 0 where there is no address, or nothing in it.
+        Bytes of the value; 0 where there is no address, or nothing in it.
     kind : ndarray of int32
         Numbers the distinct (datatype, dataspace), byte by byte, in no order that means anything; -1 where there is
         no address.
     """
 
-    address: NDArray[np.int64]
-    nbytes: NDArray[np.int64]
+    address: Ints
+    nbytes: Ints
     kind: NDArray[np.int32]
-
-    def of(self, which: Any) -> AttributeValues:
-        """Give those of one of several attributes, by its number, or of some objects."""
-        chosen: Any = (each[which] if np.ndim(which) == 0 else each[:, which] for each in self)
-        return AttributeValues(*chosen)
 
 
 class Headers(NamedTuple):
@@ -102,9 +95,8 @@ class Headers(NamedTuple):
     Attributes
     ----------
     kind : ndarray of int32
-        Numbers the distinct ways of being stored, in no order that means anything: layout, rank, shape of the
-        chunks, and the bytes of the messages that say datatype, fill value and filters, compared byte by byte. -1 where
-        the header is not understood.
+        Numbers the distinct ways of being stored: layout, rank, shape of the chunks, and the bytes of the messages
+        that say datatype, fill value and filters. -1 where the header is not understood.
     rank : ndarray of int8
         Axes; 0 for a single value, -1 for none at all (a null dataspace) and for groups.
     layout : ndarray of int8
@@ -114,49 +106,28 @@ class Headers(NamedTuple):
         was stored.
     nbytes : ndarray of int64
         Bytes stored there: of contiguous and compact data, and of a single chunk.
-    index : ndarray of int8
-        Kind of chunk index: `BTREE_1`, `SINGLE`, ...; -1 for what is not chunked.
-    is_numbered : ndarray of bool
-        Whether the chunks' places in their index are their numbers in the grid; what may still grow has other ones.
     filter_mask : ndarray of uint32
         Of a single chunk.
-    shape : ndarray of int64, shape (axes, objects)
+    dims : ndarray of int64, shape (objects, axes)
         The shape, 0 beyond the rank. As many axes as the highest rank.
-    wanted : Wanted
-        Names of attributes.
-    values : AttributeValues
-        Of these.
-    kinds : HeaderKinds
-        What objects of one kind have in common.
+    attributes : dict of str to AttributeValues
+        The attributes that were wanted.
+    kinds : list of Template
+        Of each kind, the first object that was met.
     """
 
     kind: NDArray[np.int32]
     rank: NDArray[np.int8]
     layout: NDArray[np.int8]
-    address: NDArray[np.int64]
-    nbytes: NDArray[np.int64]
-    index: NDArray[np.int8]  # type: ignore[assignment]  # of tuples a method, which nothing asks for
-    is_numbered: NDArray[np.bool_]
+    address: Ints
+    nbytes: Ints
     filter_mask: NDArray[np.uint32]
-    shape: NDArray[np.int64]
-    wanted: header_bytes.Wanted
-    values: AttributeValues
-    kinds: HeaderKinds
+    dims: Ints
+    attributes: dict[str, AttributeValues]
+    kinds: list[Template]
 
     @property
-    def dims(self) -> NDArray[np.int64]:
-        """The shape of each object, 0 beyond its rank."""
-        return self.shape.T
-
-    @property
-    def attributes(self) -> Mapping[str, AttributeValues]:
-        """The values of each attribute that was wanted, by its name."""
-        names, edges = self.wanted.names.tobytes(), self.wanted.edges.tolist()
-        encoded = (names[begin:end] for begin, end in itertools.pairwise(edges))
-        return {name.decode("utf-8", "surrogateescape"): self.values.of(k) for k, name in enumerate(encoded)}
-
-    @property
-    def understood(self) -> NDArray[np.bool_]:
+    def understood(self) -> Bools:
         """Which headers were understood; libhdf5 must be asked for the others."""
         return self.kind >= 0
 
@@ -180,69 +151,150 @@ class StoredChunks(NamedTuple):
         Bit ``i`` set: filter ``i`` of the pipeline was skipped.
     """
 
-    understood: NDArray[np.bool_]
-    owner: NDArray[np.int64]
-    number: NDArray[np.int64]
-    offset: NDArray[np.int64]
-    nbytes: NDArray[np.int64]
+    understood: Bools
+    owner: Ints
+    number: Ints
+    offset: Ints
+    nbytes: Ints
     filter_mask: NDArray[np.uint32]
 
 
 def superblock_of(file: Any, file_nbytes: int) -> Superblock:
-    """Say what must be known of an open file to read its headers.
-
-    Parameters
-    ----------
-    file : h5py.File
-        Open.
-    file_nbytes : int
-        Its size.
-    """
+    """Say what must be known of an open file of so many bytes to read its headers."""
     creation = file.id.get_create_plist()
-    offset_nbytes, length_nbytes = creation.get_sizes()
-    return Superblock(
-        file_nbytes=file_nbytes,
-        offset_nbytes=int(offset_nbytes),
-        length_nbytes=int(length_nbytes),
-        base_address=int(creation.get_userblock()),
+    wide, long = creation.get_sizes()
+    return Superblock(file_nbytes, int(wide), int(long), int(creation.get_userblock()))
+
+
+def given_of(descriptor: int, superblock: Superblock) -> Ints:
+    """Return what `templates` takes of a file. Of an odd one nothing is read."""
+    sizes = superblock.offset_nbytes, superblock.length_nbytes
+    known = all(size in (2, 4, 8) for size in sizes) and 0 <= superblock.base_address < superblock.file_nbytes
+    return np.array([descriptor, superblock.file_nbytes if known else 0, *sizes, superblock.base_address])
+
+
+def read_headers(givens: Ints, addresses: Ints, attributes: Sequence[str] = ()) -> Headers:
+    """Read the headers of some objects, of the one file that all lie in or of one each.
+
+    `givens` is what `given_of` says of each file; `addresses` are counted from the base address, as h5py gives them.
+    """
+    addresses, givens = np.asarray(addresses, dtype=np.int64), np.atleast_2d(givens)
+    wanted = {name: name.encode("utf-8", "surrogateescape") for name in attributes}
+    found = _room_for(len(addresses), wanted)
+    # In the order of the file: a million that are read in random order take 2.5 s so, and 3.6 s as they come.
+    left = np.argsort(addresses, kind="stable")
+    left = left[addresses[left] >= 0]
+    kinds: dict[Any, int] = {}
+    unknown, compared = 0, 0
+    while len(left) and unknown < _MOST_UNKNOWN and compared < _COMPARED_EACH * len(addresses) + _COMPARED_MORE:
+        template = template_of(_given(givens, left[:1])[0], int(addresses[left[0]]), [*wanted.values()])
+        if template is None:
+            left, unknown = left[1:], unknown + 1
+            continue
+        if template.kind not in kinds:
+            kinds[template.kind] = len(found.kinds)
+            found.kinds.append(template)
+        compared += len(left)
+        lots = (left[low : low + _LOT] for low in range(0, len(left), _LOT))
+        fits = np.concatenate([_take(found, template, kinds, some, addresses, givens, wanted) for some in lots])
+        fits[0] = True  # what was walked through is done, also if it contradicts itself
+        left = left[~fits]
+    axes = max(int(found.rank.max(initial=0)), 0)
+    return found._replace(dims=found.dims[:, :axes])
+
+
+def _given(givens: Ints, which: Any) -> Ints:
+    return givens if len(givens) == 1 else givens[which]
+
+
+def _room_for(count: int, names: Any) -> Headers:
+    """Return headers of which nothing is known."""
+    return Headers(
+        kind=np.full(count, -1, dtype=np.int32),
+        rank=np.full(count, -1, dtype=np.int8),
+        layout=np.full(count, -1, dtype=np.int8),
+        address=np.full(count, NOWHERE, dtype=np.int64),
+        nbytes=np.zeros(count, dtype=np.int64),
+        filter_mask=np.zeros(count, dtype=np.uint32),
+        dims=np.zeros((MOST_AXES, count), dtype=np.int64).T,  # axes that no object has are never touched
+        attributes={
+            name: AttributeValues(np.full(count, ASK), np.zeros(count, np.int64), np.full(count, -1, np.int32))
+            for name in names
+        },
+        kinds=[],
     )
 
 
-def read_headers(givens: NDArray[np.int64], addresses: NDArray[np.int64], attributes: Sequence[str] = ()) -> Headers:
-    """Read the headers of some objects from the bytes of the one file that all lie in, or of that of each.
-
-    Parameters
-    ----------
-    givens : ndarray of int64, shape (5,) or (objects, 5)
-        What `given_of` says of each file, open for reading. What libhdf5 still holds to be written is not seen.
-    addresses : ndarray of int64
-        Of the headers, as h5py gives them: counted from the base address.
-    attributes : sequence of str
-        Names of attributes whose values are wanted.
-
-    Returns
-    -------
-    Headers
-        One place for each address.
-    """
-    addresses, givens = np.asarray(addresses, dtype=np.int64), np.atleast_2d(givens)
-    # As they lie in the file: a million that are asked for in random order take 2.5 s so, and 3.6 s as they come.
-    order = np.argsort(addresses, kind="stable")
-    found = _headers(len(addresses), tuple(dict.fromkeys(attributes)))
-    names = len(found.values.kind)
-    interned, scratch = _interned(1 + names), scratch_of(names)
-    ascending, is_dense = addresses[order], np.zeros(len(order), dtype=bool)
-    givens = givens[order] if len(givens) > 1 else givens
-    header_bytes.read_each(givens, ascending, scratch, interned, found, is_dense)
-    if is_dense.any():
-        ids = np.zeros(17 * header_bytes.MOST_DENSE + metadata_bytes.SLACK_NBYTES, dtype=np.uint8)
-        heaps, which = heap_bytes.heap_scratch(), np.flatnonzero(is_dense)
-        header_bytes.read_dense(givens, ascending, which, scratch, interned, found, heaps, ids)
-    return _put_back(found, order, int(interned.counts[0]))
+def _take(
+    found: Headers, template: Template, kinds: Any, some: Ints, addresses: Ints, all_givens: Ints, wanted: Any
+) -> Bools:
+    """Note what objects say that a template fits; tell which these are. `kinds` has a number for all that is a kind."""
+    givens = _given(all_givens, some)
+    matched = match(template, givens, addresses[some])
+    fits, rank = matched.fits, max(template.rank, 0)
+    dims = np.zeros((len(some), rank), dtype=np.int64)
+    for axis in range(rank):
+        dims[:, axis] = matched.number(template.dims[axis])
+    fits &= (dims >= 0).all(axis=1)
+    address, nbytes = np.full(len(some), NOWHERE), np.zeros(len(some), np.int64)
+    if template.address is not None:
+        if template.layout == CHUNKED or template.layout == CONTIGUOUS:
+            address = matched.address(template.address, givens)
+        else:
+            address = matched.begins[template.address.block] + template.address.at
+        fits &= address >= NOWHERE
+        nbytes = _nbytes(template, matched, address, dims)
+        fits &= (address == NOWHERE) | ((nbytes >= 0) & (nbytes <= givens[:, FILE_NBYTES] - address))
+    which = some[fits]
+    found.kind[which], found.rank[which], found.layout[which] = kinds[template.kind], template.rank, template.layout
+    found.address[which], found.nbytes[which] = address[fits], nbytes[fits]
+    if template.mask is not None:
+        found.filter_mask[which] = matched.number(template.mask)[fits]
+    found.dims[which, :rank] = dims[fits]
+    for name, encoded in wanted.items():
+        _take_value(found.attributes[name], template, encoded, matched, fits, which, kinds)
+    return fits
 
 
-def chunks_of(givens: NDArray[np.int64], headers: Headers, which: NDArray[np.int64] | None = None) -> StoredChunks:
-    """Read the chunk indexes of some objects from the file's bytes.
+def _nbytes(template: Template, matched: Matched, address: Ints, dims: Ints) -> Ints:
+    """Return the bytes that are stored of each, -1 where they are not as many as its shape says."""
+    if template.layout == CHUNKED and template.index != SINGLE:
+        return np.zeros(len(address), np.int64)
+    there = address != NOWHERE
+    if template.layout == CHUNKED:
+        nbytes = np.full(len(address), math.prod(template.chunk_shape) * template.element_nbytes)
+        is_one = (dims <= np.array(template.chunk_shape)).all(axis=1)
+        if template.nbytes is not None:
+            nbytes = matched.number(template.nbytes)
+        return np.where(is_one & (~there | (nbytes > 0)), np.where(there, nbytes, 0), -1)
+    assert template.nbytes is not None
+    said = matched.number(template.nbytes)
+    count = np.prod(dims, axis=1, dtype=np.float64) if template.rank >= 0 else np.zeros(len(address))
+    with np.errstate(over="ignore"):
+        wanted = np.prod(dims, axis=1) * template.element_nbytes * (template.rank >= 0)
+    is_right = (said == wanted) & (count < 2.0**60 / template.element_nbytes)
+    return np.where(is_right, np.where(there, said, 0), -1)
+
+
+def _take_value(
+    values: AttributeValues, template: Template, name: bytes, matched: Matched, fits: Bools, which: Ints, kinds: Any
+) -> None:
+    """Note where the values of an attribute lie."""
+    if template.has_other_attributes:
+        return  # they are outside of the header
+    if name not in template.values:
+        values.address[which] = ABSENT
+        return
+    value = template.values[name]
+    if value is None:
+        return
+    values.address[which] = matched.begins[value.place.block][fits] + value.place.at
+    values.nbytes[which] = value.place.nbytes
+    values.kind[which] = kinds.setdefault(value.kind, len(kinds))
+
+
+def chunks_of(givens: Ints, headers: Headers, which: Ints | None = None) -> StoredChunks:
+    """Read the chunk indexes of some objects: trees of one leaf, arrays of one page, chunks one behind the other.
 
     Parameters
     ----------
@@ -257,129 +309,163 @@ def chunks_of(givens: NDArray[np.int64], headers: Headers, which: NDArray[np.int
     -------
     StoredChunks
         Of the objects whose index is of a known kind.
-
-    Raises
-    ------
-    IndexError
-        If there is no such object.
     """
-    wanted = np.arange(len(headers.kind)) if which is None else np.ascontiguousarray(which, dtype=np.int64)
-    if len(wanted) and not 0 <= wanted.min() <= wanted.max() < len(headers.kind):  # compiled code does not look
-        raise IndexError(f"there are {len(headers.kind):,} headers; {wanted.min()} to {wanted.max()} were asked for")
-    (buffer, stack), givens = index_bytes.tree_scratch(), np.atleast_2d(givens)
-    most = max(int(givens[:, metadata_bytes.FILE_NBYTES].sum()) // _NBYTES_OF_A_CHUNK, 1)
-    chunks = _stored_chunks(np.zeros(len(wanted), dtype=bool), min(most, max(_FIRST_CHUNKS, 2 * len(wanted))))
-    done = used = 0
-    while done < len(wanted):
-        done, used = index_bytes.chunks_of_each(givens, buffer, stack, headers, wanted, chunks, done, used)
-        if done < len(wanted):
-            room = len(chunks.owner)
-            if room == most:  # more than the file can hold: what is left must be asked for
-                break
-            chunks = _moved(chunks, used, _stored_chunks(chunks.understood, min(most, 2 * room)))
-    return _moved(chunks, used, _stored_chunks(chunks.understood, used))
+    wanted = np.arange(len(headers.kind)) if which is None else np.asarray(which, dtype=np.int64)
+    givens, understood = np.atleast_2d(givens), np.zeros(len(wanted), dtype=bool)
+    parts = [np.zeros((0, 5), dtype=np.int64)]
+    for number, template in enumerate(headers.kinds):
+        places = np.flatnonzero(headers.kind[wanted] == number)
+        if template.layout != CHUNKED or not len(places):
+            continue
+        owners = wanted[places]
+        grid = -(-headers.dims[owners, : template.rank] // np.array(template.chunk_shape))
+        empty = (headers.address[owners] == NOWHERE) | (grid.prod(axis=1, dtype=np.float64) == 0)
+        understood[places[empty]] = template.index in (BTREE_1, SINGLE, IMPLICIT, FIXED_ARRAY)
+        places, owners, grid = places[~empty], owners[~empty], grid[~empty]
+        if not len(places):
+            continue
+        if template.index == SINGLE:
+            zeros = np.zeros(len(owners), np.int64)
+            mask = headers.filter_mask[owners].astype(np.int64)
+            known, some = (
+                ~empty[~empty],
+                np.stack([places, zeros, headers.address[owners], headers.nbytes[owners], mask], axis=1),
+            )
+        elif template.index == IMPLICIT and not template.filters:
+            known, some = _one_behind_the_other(template, _given(givens, owners), headers.address[owners], grid)
+        elif template.index == BTREE_1:
+            known, some = _leaves(template, _given(givens, owners), headers.address[owners], grid)
+        elif template.index == FIXED_ARRAY:
+            known, some = _arrays(template, _given(givens, owners), headers.address[owners], grid)
+        else:
+            continue
+        if template.index != SINGLE:
+            some[:, 0] = places[some[:, 0]]
+        understood[places[known]] = True
+        parts.append(some)
+    chunks = np.concatenate(parts)
+    chunks = chunks[np.lexsort((chunks[:, 1], chunks[:, 0]))]
+    place, chunk, offset, nbytes, mask = chunks.T
+    return StoredChunks(understood, wanted[place], chunk, offset, nbytes, mask.astype(np.uint32))
 
 
-def _put_back(found: Headers, order: NDArray[np.int64], kinds: int) -> Headers:
-    """Give what was found in the order that was asked for, of which `order` was made, and so many kinds."""
-    places = np.empty_like(order)
-    places[order] = np.arange(len(order))
-    axes = max(int(found.rank.max(initial=0)), 0)
-    of_each = {name: column[places] for name, column in found._asdict().items() if name in _OF_EACH}
-    known = HeaderKinds(*(each[:kinds].copy() for each in found.kinds))
-    return found._replace(
-        **of_each,
-        shape=found.shape[:axes, places],
-        values=found.values.of(places),
-        kinds=known._replace(
-            first=_first_of_each(of_each["kind"], kinds), chunk_shape=known.chunk_shape[:, :axes].copy()
-        ),
-    )
+def _one_behind_the_other(template: Template, givens: Ints, where: Ints, grid: Ints) -> tuple[Bools, Ints]:
+    """Return which objects have all their chunks inside of the file, and for each chunk object, number and place."""
+    whole, counts = math.prod(template.chunk_shape) * template.element_nbytes, grid.prod(axis=1)
+    known = counts <= (givens[:, FILE_NBYTES] - where) // whole
+    known &= template.is_of_fixed_size
+    owner = np.repeat(np.flatnonzero(known), counts[known])
+    ends = np.cumsum(counts[known])
+    number = np.arange(len(owner)) - np.repeat(ends - counts[known], counts[known])
+    zeros = np.zeros_like(owner)
+    return known, np.stack([owner, number, where[owner] + number * whole, zeros + whole, zeros], axis=1)
 
 
-_OF_EACH = ("kind", "rank", "layout", "address", "nbytes", "index", "is_numbered", "filter_mask")
+def _leaves(template: Template, givens: Ints, where: Ints, grid: Ints) -> tuple[Bools, Ints]:
+    """Read trees that are one leaf; what is said of a chunk must be a place in the grid, ascending, and in the file.
+
+    Libhdf5 lists all chunks, but finds only those that lie between the keys on their left and right.
+    """
+    wide, key = int(givens[0, OFFSET_NBYTES]), 8 * (template.rank + 2)
+    head, each = 8 + 2 * wide, key + wide
+    known, found = np.zeros(len(where), dtype=bool), [np.zeros((0, 5), dtype=np.int64)]
+    first, is_there = read_blocks(givens, where, head)
+    is_there &= (first[:, :6] == np.frombuffer(b"TREE\1\0", np.uint8)).all(axis=1)
+    entries = np.ascontiguousarray(first[:, 6:8]).view("<u2")[:, 0].astype(np.int64)
+    if (givens[:, OFFSET_NBYTES] != wide).any():
+        return known, found[0]
+    for count in np.unique(entries[is_there]).tolist():
+        which = np.flatnonzero(is_there & (entries == count))
+        given = _given(givens, which)
+        data, whole = read_blocks(given, where[which], head + count * each + key)
+        keys, child, sound = _keys(data, head, each, count, template, given)
+        sound &= whole
+        chunk = keys[:, :, 2:-1] // np.array(template.chunk_shape)
+        number = np.zeros((len(which), count), dtype=np.int64)
+        for axis in range(template.rank):
+            sound &= (chunk[:, :count, axis] < grid[which, axis, None]).all(axis=1)
+            number = number * grid[which, axis, None] + chunk[:, :count, axis]
+        sound &= (np.diff(number, axis=1) > 0).all(axis=1)
+        nbytes, mask = keys[:, :count, 0], keys[:, :count, 1]
+        size = math.prod(template.chunk_shape) * template.element_nbytes
+        sound &= ((nbytes > 0) & (nbytes <= given[:, FILE_NBYTES, None] - child)).all(axis=1)
+        if not template.filters:
+            sound &= ((nbytes == size) & (mask == 0)).all(axis=1)
+        known[which] = sound
+        owner = np.broadcast_to(which[:, None], number.shape)
+        found.append(np.stack([each[sound].reshape(-1) for each in (owner, number, child, nbytes, mask)], axis=1))
+    return known, np.concatenate(found)
 
 
-def _first_of_each(kind: NDArray[np.int32], kinds: int) -> NDArray[np.int64]:
-    known = np.flatnonzero(kind >= 0)
-    first = np.full(kinds, len(kind), dtype=np.int64)
-    np.minimum.at(first, kind[known], known)
-    return first
+def _arrays(template: Template, givens: Ints, where: Ints, grid: Ints) -> tuple[Bools, Ints]:
+    """Read fixed arrays of one page, whose elements are all there in the grid's own order."""
+    wide, long = int(givens[0, OFFSET_NBYTES]), int(givens[0, LENGTH_NBYTES])
+    known, found = np.zeros(len(where), dtype=bool), [np.zeros((0, 5), dtype=np.int64)]
+    whole, is_filtered = math.prod(template.chunk_shape) * template.element_nbytes, int(template.filters > 0)
+    head, is_there = _checked(givens, where, 12 + long + wide, b"FAHD\0" + bytes([is_filtered]))
+    count, each, bits = numbers_in(head, 8, long), *head[:, 6:8].astype(np.int64).T
+    # Libhdf5 takes the bytes of a size from those of a chunk (layout version 4), or of a length (5).
+    widths = [wide + 4 + one for one in (max(2, (whole.bit_length() - 1) // 8 + 2), long)] if is_filtered else [wide]
+    is_there &= (count == grid.prod(axis=1)) & np.isin(each, widths) & (count <= 1 << np.minimum(bits, 20))
+    is_there &= (givens[:, OFFSET_NBYTES] == wide) & template.is_of_fixed_size
+    block = places_in(head, 8 + long, wide, givens)
+    known |= is_there & (block == NOWHERE)
+    is_there &= block >= 0
+    for several, size in {*zip(count[is_there].tolist(), each[is_there].tolist(), strict=True)}:
+        which = np.flatnonzero(is_there & (count == several) & (each == size))
+        given, begin = _given(givens, which), 6 + wide
+        data, sound = _checked(given, block[which], begin + several * size + 4, b"FADB\0" + bytes([is_filtered]))
+        sound &= places_in(data, 6, wide, given) == where[which]
+        every = np.ascontiguousarray(data[:, begin : begin + several * size]).reshape(-1, size)
+        offset = places_in(every, 0, wide, np.repeat(given, several, axis=0) if len(given) > 1 else given)
+        nbytes, mask = np.full(len(offset), whole), np.zeros(len(offset), np.int64)
+        if is_filtered:
+            nbytes, mask = numbers_in(every, wide, size - wide - 4), numbers_in(every, size - 4, 4)
+        columns = [one.reshape(len(which), several) for one in (offset, nbytes, mask)]
+        there = columns[0] != NOWHERE
+        inside = (columns[0] >= 0) & (columns[1] > 0) & (columns[1] <= given[:, FILE_NBYTES, None] - columns[0])
+        sound &= (inside | ~there).all(axis=1)
+        known[which] = sound
+        place, number = np.nonzero(there & sound[:, None])
+        found.append(np.stack([which[place], number, *(one[place, number] for one in columns)], axis=1))
+    return known, np.concatenate(found)
 
 
-def given_of(descriptor: int, superblock: Superblock) -> NDArray[np.int64]:
-    """Give what every compiled function takes of a file; see `metadata_bytes`. Of an odd one nothing is read."""
-    sizes = superblock.offset_nbytes, superblock.length_nbytes
-    known = all(size in (2, 4, 8) for size in sizes) and 0 <= superblock.base_address < superblock.file_nbytes
-    file_nbytes = superblock.file_nbytes if known else 0
-    return np.array([descriptor, file_nbytes, *sizes, superblock.base_address], dtype=np.int64)
+def _checked(givens: Ints, where: Ints, nbytes: int, sign: bytes) -> tuple[Bytes, Bools]:
+    """Read structures that begin with some bytes and end with a checksum; tell which do."""
+    data, is_there = read_blocks(givens, where, nbytes)
+    is_there &= (data[:, : len(sign)] == np.frombuffer(sign, np.uint8)).all(axis=1)
+    is_there &= checksums(data[:, : nbytes - 4]) == numbers_in(data, nbytes - 4, 4)
+    return data, is_there
 
 
-def scratch_of(attributes: int) -> header_bytes.Scratch:
-    """Make memory for reading headers of which so many attributes are wanted."""
-    return header_bytes.Scratch(
-        buffer=np.empty(header_bytes.ROOM_NBYTES, dtype=np.uint8),
-        blocks=np.zeros((header_bytes.MOST_BLOCKS, 2), dtype=np.int64),
-        found=np.zeros(header_bytes.FOUND, dtype=np.int64),
-        values=np.zeros((attributes, 6), dtype=np.int64),
-        about=np.zeros(header_bytes.ABOUT, dtype=np.int64),
-        key=np.empty(header_bytes.KEY_NBYTES, dtype=np.uint8),
-    )
+def _keys(data: Bytes, head: int, each: int, count: int, template: Template, givens: Ints) -> tuple[Ints, Ints, Bools]:
+    """Return of each leaf its keys (bytes, mask, and where a chunk begins along each axis), and where chunks lie.
+
+    Tells which of them are sound: keys are first elements of chunks, and the last one lies behind all chunks.
+    """
+    rows, rank = len(data), template.rank
+    keys = np.zeros((rows, count + 1, rank + 3), dtype=np.int64)
+    child = np.zeros((rows, count), dtype=np.int64)
+    wide, sound = each - 8 * (rank + 2), np.ones(rows, dtype=bool)
+    sides = np.array([*template.chunk_shape, template.element_nbytes])
+    for k in range(count + 1):
+        at = head + k * each
+        keys[:, k, :2] = np.ascontiguousarray(data[:, at : at + 8]).view("<u4")
+        keys[:, k, 2:] = np.ascontiguousarray(data[:, at + 8 : at + 8 * (rank + 2)]).view("<i8")
+        sound &= ((keys[:, k, 2:] >= 0) & (keys[:, k, 2:] % sides == 0)).all(axis=1)
+        if k < count:
+            sound &= keys[:, k, -1] == 0
+            child[:, k] = places_in(data, at + each - wide, wide, givens)
+            sound &= child[:, k] >= 0
+    if count:
+        sound &= _comes_before(keys[:, -2, 2:], keys[:, -1, 2:])
+    return keys, child, sound
 
 
-def wanted_of(names: Sequence[str]) -> header_bytes.Wanted:
-    """Give names of attributes as bytes."""
-    encoded = [name.encode("utf-8", "surrogateescape") for name in names]
-    return header_bytes.Wanted(
-        names=np.frombuffer(b"".join(encoded) + bytes(metadata_bytes.SLACK_NBYTES), dtype=np.uint8).copy(),
-        edges=np.cumsum([0, *map(len, encoded)], dtype=np.int64),
-    )
-
-
-def _interned(tables: int) -> header_bytes.Interned:
-    return header_bytes.Interned(
-        pool=np.empty(header_bytes.POOL_NBYTES, dtype=np.uint8),
-        places=np.empty((tables, header_bytes.MOST_KINDS, 2), dtype=np.int64),
-        table=np.full((tables, 4 * header_bytes.MOST_KINDS), -1, dtype=np.int32),
-        counts=np.zeros(tables + 1, dtype=np.int64),
-    )
-
-
-def _headers(count: int, names: Sequence[str]) -> Headers:
-    """Make room for headers of which nothing is known."""
-    of_each, most = (len(names), count), header_bytes.MOST_KINDS
-    return Headers(
-        kind=np.full(count, -1, dtype=np.int32),
-        rank=np.full(count, -1, dtype=np.int8),
-        layout=np.full(count, -1, dtype=np.int8),
-        address=np.full(count, NOWHERE, dtype=np.int64),
-        nbytes=np.zeros(count, dtype=np.int64),
-        index=np.full(count, -1, dtype=np.int8),
-        is_numbered=np.zeros(count, dtype=bool),
-        filter_mask=np.zeros(count, dtype=np.uint32),
-        shape=np.zeros((header_bytes.MOST_AXES, count), dtype=np.int64),  # axes that no object has are never touched
-        wanted=wanted_of(names),
-        values=AttributeValues(
-            np.full(of_each, ASK, dtype=np.int64), np.zeros(of_each, dtype=np.int64), np.full(of_each, -1, np.int32)
-        ),
-        kinds=HeaderKinds(
-            first=np.full(most, -1, dtype=np.int64),
-            element_nbytes=np.zeros(most, dtype=np.int64),
-            filters=np.zeros(most, dtype=np.int64),
-            chunk_shape=np.zeros((most, header_bytes.MOST_AXES), dtype=np.int64),
-        ),
-    )
-
-
-def _stored_chunks(understood: NDArray[np.bool_], room: int) -> StoredChunks:
-    """Make room for so many chunks."""
-    owner, number, offset, nbytes = np.empty((4, room), dtype=np.int64)
-    return StoredChunks(understood, owner, number, offset, nbytes, np.empty(room, dtype=np.uint32))
-
-
-def _moved(chunks: StoredChunks, used: int, to: StoredChunks) -> StoredChunks:
-    """Give the first chunks in other room."""
-    pairs: Any = zip(chunks[1:], to[1:], strict=True)
-    for old, new in pairs:
-        new[:used] = old[:used]
-    return to
+def _comes_before(one: Ints, other: Ints) -> Bools:
+    """Tell which rows come before others, compared as libhdf5 looks keys up: number after number."""
+    unlike = one != other
+    axis = unlike.argmax(axis=1)
+    every = np.arange(len(one))
+    return np.asarray(unlike.any(axis=1) & (one[every, axis] < other[every, axis]))

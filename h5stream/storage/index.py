@@ -298,8 +298,10 @@ def found_chunks(dataset: Any) -> NDArray[np.int64]:
 def fill_of(dataset: Any) -> tuple[int, int, bytes]:
     """Return all that says what stands where nothing was ever written, of a `h5py.h5d.DatasetID`."""
     creation = dataset.get_create_plist()
-    value = b"" if dataset.dtype.hasobject else np.asarray(h5py.Dataset(dataset).fillvalue).tobytes()
-    return creation.get_fill_time(), creation.fill_value_defined(), value
+    defined = creation.fill_value_defined()
+    has_none = dataset.dtype.hasobject or defined == h5py.h5d.FILL_VALUE_UNDEFINED
+    value = b"" if has_none else np.asarray(h5py.Dataset(dataset).fillvalue).tobytes()
+    return creation.get_fill_time(), defined, value
 
 
 def _is_found(dataset: Any, start: tuple[int, ...]) -> bool:

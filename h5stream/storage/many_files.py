@@ -7,7 +7,6 @@ closes it whether the file is what it was: one that was replaced or written to i
 from __future__ import annotations
 
 import ctypes
-import functools
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.storage import metadata_bytes
+from h5stream.compiled._native import read_files
 from h5stream.storage.names import Names
 from h5stream.storage.source import LOCAL_GAP_NBYTES, FileIdentity
 
@@ -150,14 +149,12 @@ class FilesBytes:
         TruncatedFileError, SourceChangedError, SourceError
             As `FileBytes.read_into` does.
         """
-        files, statx, done = self.identity, _statx(), 0
+        files, done = self.identity, 0
+        known = self._paths, self._path_at, files.sizes, files.mtimes, files.inodes
         which = np.searchsorted(files.starts, offsets, side="right") - 1
         inside = offsets - files.starts[which]
         while done < len(which):
-            if statx:
-                known = self._paths, self._path_at, files.sizes, files.mtimes, files.inodes
-                rest = which[done:], inside[done:], nbytes[done:], places[done:]
-                done += metadata_bytes.read_files(statx, *known, *rest)
+            done += read_files(*known, which[done:], inside[done:], nbytes[done:], places[done:])
             if done < len(which):  # once more in the ordinary way, which says what is wrong, or gets over it
                 own, offset = files.at(int(offsets[done]))
                 memory = (ctypes.c_ubyte * int(nbytes[done])).from_address(int(places[done]))
@@ -168,10 +165,3 @@ class FilesBytes:
                 finally:
                     source.close()
                 done += 1
-
-
-@functools.cache
-def _statx() -> int:
-    """Give the address of the C library's statx; 0 where it has none."""
-    function = getattr(ctypes.CDLL(None), "statx", None)
-    return 0 if function is None else ctypes.cast(function, ctypes.c_void_p).value or 0

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import functools
+import itertools
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.storage import link_bytes
-
 Ints = NDArray[np.int64]
+
+_TOGETHER = 1 << 14
 
 
 class Names(Sequence[str]):
@@ -87,23 +89,10 @@ class Names(Sequence[str]):
         return functools.partial(Names, order=self.order), (self.text, self.edges)
 
 
-def packed(text: NDArray[np.uint8], starts: Ints, nbytes: Ints, above: str, addresses: Ints) -> Names:
-    """Give the names that begin at some places of a text, with the path of their group before each."""
-    head = np.frombuffer(bytearray(above.encode("utf-8", "surrogateescape")), dtype=np.uint8)
-    edges = np.zeros(len(starts) + 1, dtype=np.int64)
-    np.cumsum(nbytes + len(head), out=edges[1:])
-    found = np.empty(int(edges[-1]), dtype=np.uint8)
-    link_bytes.pack(text, starts, edges, found, head)
-    return Names(found, edges, addresses)
-
-
-def by_bytes(text: NDArray[np.uint8], starts: Ints, nbytes: Ints) -> Ints:
-    """Give the order of names by their bytes: by the first 8 of them as a number, then by the next."""
-    words = -(-int(nbytes.max(initial=1)) // 8)
-    if words > 32:  # long names: a table of them would be long in every row
-        texts = [text[at : at + count].tobytes() for at, count in zip(starts, nbytes, strict=True)]
-        return np.array(sorted(range(len(texts)), key=texts.__getitem__), dtype=np.int64)
-    table = np.zeros((words, len(starts)), dtype=np.uint64)
-    link_bytes.names_as_words(text, starts, nbytes, table)
-    differ = [word for word in table if len(word) and (word != word[0]).any()]
-    return np.lexsort(differ[::-1]) if differ else np.arange(len(starts))
+def packed(every: Iterable[bytes], above: str, addresses: Ints) -> Names:
+    """Return names of a group, with its path before each."""
+    head, text, lengths, names = above.encode("utf-8", "surrogateescape"), bytearray(), array("q", [0]), iter(every)
+    while some := [head + name for name in itertools.islice(names, _TOGETHER)]:
+        text += b"".join(some)
+        lengths.extend(map(len, some))
+    return Names(np.frombuffer(text, dtype=np.uint8), np.cumsum(lengths), addresses)

@@ -19,14 +19,13 @@ from h5stream.errors import FieldLengthError
 from h5stream.storage import whereabouts
 from h5stream.storage.check import compact_offset
 from h5stream.storage.discovery import check_has_numpy_type, dataset_at
-from h5stream.storage.header_bytes import CHUNKED, CONTIGUOUS
 from h5stream.storage.headers import Headers, chunks_of
 from h5stream.storage.index import INDEX_UNREADABLE, ChunkIndex, beyond_end, fill_of, found_chunks, offset_of
 from h5stream.storage.layout import DECODED, DIRECT, DatasetPart
-from h5stream.storage.metadata_bytes import NOWHERE
 from h5stream.storage.names import Names
 from h5stream.storage.rowbox import column_pieces
 from h5stream.storage.source import FileIdentity
+from h5stream.storage.templates import CHUNKED, CONTIGUOUS, NOWHERE
 from h5stream.storage.whereabouts import RawFile
 
 Ints = NDArray[np.int64]
@@ -279,7 +278,7 @@ def owned_chunks(givens: Ints, headers: Headers, which: Ints) -> tuple[Ints, Own
     """Give which of some objects of one kind are understood from their headers, and where their chunks lie."""
     layout = headers.layout[which[0]] if len(which) else -1
     if layout == CONTIGUOUS:
-        dims, element_nbytes = headers.dims[which], headers.kinds.element_nbytes[headers.kind[which[0]]]
+        dims, element_nbytes = headers.dims[which], headers.kinds[headers.kind[which[0]]].element_nbytes
         is_whole = headers.nbytes[which] == dims.prod(axis=1, where=dims > 0) * element_nbytes
         which = which[is_whole | (headers.address[which] == NOWHERE)]
         owner = which[headers.address[which] != NOWHERE]

@@ -18,12 +18,11 @@ from h5stream.errors import UnsupportedFieldError
 from h5stream.storage import elements, whereabouts
 from h5stream.storage.discovery import check_has_numpy_type, dataset_at
 from h5stream.storage.global_heap import DOUBTFUL, HeapValues
-from h5stream.storage.header_bytes import COMPACT, CONTIGUOUS
 from h5stream.storage.index import offset_of
 from h5stream.storage.layout import BLOCK_NBYTES, HEAP, DatasetPart, Target
-from h5stream.storage.metadata_bytes import NOWHERE
 from h5stream.storage.names import Names
 from h5stream.storage.rowbox import ColumnPiece
+from h5stream.storage.templates import COMPACT, CONTIGUOUS, NOWHERE
 from h5stream.storage.whereabouts import RawFile
 
 Ints = NDArray[np.int64]
@@ -124,8 +123,6 @@ def _places(raw: RawFile, names: Sequence[str], addresses: Ints | None) -> tuple
         usual = (headers.kind == headers.kind[0]) & (headers.kind >= 0) & (headers.address >= 0)
         usual &= (headers.layout == CONTIGUOUS) | (headers.layout == COMPACT)
         where[usual], nbytes[usual] = headers.address[usual], headers.nbytes[usual]
-        wanted = headers.dims.prod(axis=1, where=headers.dims > 0) * headers.kinds.element_nbytes[headers.kind[0]]
-        usual &= nbytes == wanted
         some = np.flatnonzero(usual)[:: whereabouts.CHECKED_EVERY].tolist()
         if headers.layout[0] == CONTIGUOUS and all(_asked(raw, names[k]) == (where[k], nbytes[k]) for k in some):
             left = ~usual

@@ -27,17 +27,16 @@ from h5stream.storage.extents import Extents
 from h5stream.storage.external import Guard
 from h5stream.storage.field_reader import FieldReader
 from h5stream.storage.fields import Field, SampleShape
-from h5stream.storage.header_bytes import COMPACT, CONTIGUOUS
 from h5stream.storage.headers import Headers, chunks_of
 from h5stream.storage.index import INDEX_UNREADABLE, ChunkIndex, beyond_end, fill_of, found_chunks, offset_of
 from h5stream.storage.layout import DECODED, DIRECT, DatasetPart, Target
 from h5stream.storage.lookups import LookedUp
-from h5stream.storage.metadata_bytes import NOWHERE
 from h5stream.storage.names import Names
 from h5stream.storage.object_rows import object_rows
 from h5stream.storage.object_values import part_of_bytes
 from h5stream.storage.places import OpenFile
 from h5stream.storage.rowbox import column_pieces
+from h5stream.storage.templates import COMPACT, CONTIGUOUS, NOWHERE
 from h5stream.storage.values import as_samples_have_it, kind_of, same
 from h5stream.storage.whereabouts import RawFile
 
@@ -148,9 +147,10 @@ def targets_like(part: DatasetPart, lacking: DatasetPart) -> tuple[Target, ...]:
 
 def with_fill(dataset: Any, targets: tuple[Target, ...]) -> tuple[Target, ...]:
     """Let targets be filled with a dataset's fill value."""
-    element = np.asarray(dataset.fillvalue, dtype=dataset.dtype).reshape(1).view(np.uint8)
+    element = np.frombuffer(fill_of(dataset.id)[2], np.uint8)
     return tuple(
-        target if target.leaf is None else replace(target, fill=element[target.leaf.places]) for target in targets
+        target if target.leaf is None or not len(element) else replace(target, fill=element[target.leaf.places])
+        for target in targets
     )
 
 
@@ -266,7 +266,7 @@ def chunked(givens: Ints, headers: Headers, alike: NDArray[np.bool_]) -> Columns
         return NO_CHUNKS
     chunks = chunks_of(givens, headers, which)
     alike[which[~chunks.understood]] = False
-    grid = -(-headers.dims[0, : headers.rank[0]] // headers.kinds.chunk_shape[headers.kind[0], : headers.rank[0]])
+    grid = -(-headers.dims[0, : headers.rank[0]] // np.array(headers.kinds[headers.kind[0]].chunk_shape))
     numbers = chunks.owner * int(np.prod(grid)) + chunks.number
     return numbers, chunks.offset, chunks.nbytes, chunks.filter_mask.astype(np.int64)
 
@@ -318,7 +318,7 @@ class Like:
         """Tell which objects are stored like the first, which libhdf5 has opened, of those that are understood."""
         kind = headers.kind[0]
         alike = (headers.kind == kind) & (headers.kind >= 0) & (headers.dims == headers.dims[0]).all(axis=1)
-        if kind < 0 or headers.kinds.element_nbytes[kind] != self.type.get_size():
+        if kind < 0 or headers.kinds[kind].element_nbytes != self.type.get_size():
             alike[:] = False
         if self.chunks is None:
             alike &= (headers.address == NOWHERE) | (headers.nbytes == self.sizes.sum())

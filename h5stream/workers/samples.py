@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch.utils.data._utils import collate as torch_collate
 from torch.utils.data._utils import worker as torch_worker
 
-from h5stream.compiled.copying import copy_past_cache
+from h5stream.compiled._native import copy_past_cache
 from h5stream.engine.assemble import Assembler
 from h5stream.engine.batches import ReadyBatch
 from h5stream.engine.slots import Slot, SlotFormat

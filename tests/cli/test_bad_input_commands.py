@@ -25,7 +25,6 @@ READING = {
     "diagnose": ["diagnose", "{}", "--step-ms", "1"],
     "tune": ["tune", "{}"],
     "suggest": ["suggest", "{}"],
-    "warm": ["warm", "{}"],
     "repack": ["repack", "{}", "out.h5"],
     "stage": ["stage", "{}", "--to", "staged", "--repack"],
 }
@@ -193,23 +192,6 @@ def test_tune_says_what_its_profile_does_not_hold(here, h5stream):
         assert [*next(iter(loader))[0].shape[1:]] == [4, 16]
 
 
-@pytest.mark.slow
-def test_warm_compiles_what_a_loader_then_finds(here):
-    """In folders of their own: what was compiled for one file is all that another of its kind needs."""
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(here / "kernels"), "XDG_CACHE_HOME": str(here / "cache")}
-
-    def run(*words):
-        done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=True, env=environment)
-        return done.stdout, sorted((here / "kernels").rglob("*.nbc"))
-
-    said, compiled = run("-m", "h5stream", "warm")
-    assert re.match(r"The kernels are ready after [\d.]+ s; kept in ", said)
-    assert str(here / "kernels") in said.replace("\n", "")
-    program = "from h5stream import H5StreamLoader as L; next(iter(L('a1.h5', 64, shuffle=True)))"
-    assert compiled
-    assert run("-c", program) == ("", compiled)
-
-
 def test_bench_has_the_words_of_the_readmes_table(here, h5stream, monkeypatch):
     rivals_are_forks(monkeypatch)
     out = h5stream("bench", "a1.h5", "--seconds", "60", "--workers", "0").out
@@ -258,7 +240,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_anything_is_measured(
 ):
     if command == "stage --to" and kind in {"no folder", "a folder"}:
         pytest.skip("a folder is what it takes, and makes")
-    monkeypatch.setattr("h5stream.engine.kernels.warm_up", lambda: pytest.fail("it began to measure"))
+    monkeypatch.setattr("h5stream.loader.H5StreamLoader.__init__", lambda *_, **__: pytest.fail("it began to measure"))
     place = _place(kind, ENDINGS.get(command, ".png"))
     ended = h5stream(*(word.format(place) for word in WRITING[command]))
     assert_is_one_clear_line(ended, place)
@@ -297,7 +279,6 @@ def test_stage_verify_of_a_folder_without_copies_fails(here, h5stream):
         (["diagnose", "a1.h5"], "--step-ms"),
         (["repack", "a*.h5", "b.h5"], "stage FILES --to DIR --repack"),
         (["suggest", "--fields", "x"], "name a file as well"),
-        (["warm", "--samples", "Rows()"], "name a file as well"),
         (["suggest", "--gpu-memory", "big"], "--gpu-memory"),
         (["nothing"], "No such command"),
         (["bench", "a1.h5", "--window", "wide"], "window"),

@@ -43,7 +43,6 @@ SCREENS = {
         *("suggest", "a1.h5", "--gpu", "RTX 4090", "--batch-size", "8192", "--parameters", "110000000"),
         *("--activation-bytes", "256KiB", "--target-batch", "20000", "--lr", "0.0004", "--lr-batch", "1024"),
     ],
-    "warm": ["warm", "a1.h5"],
     "stage": ["stage", "a*.h5", "--to", "ram"],
     "stage --list": ["stage", "--list", "copies"],
     "stage --verify": ["stage", "--verify", "copies"],
@@ -60,7 +59,6 @@ SCREENS = {
             "diagnose",
             "tune",
             "suggest",
-            "warm",
             "stage",
             "repack",
             "monitor",
@@ -117,7 +115,7 @@ def test_a_screen_fits_and_no_number_is_cut(name, width, screens):
 def test_the_start_screen_fits_a_small_terminal(h5stream):
     lines = h5stream().out.splitlines()
     assert len(lines) <= 23
-    for command in ("inspect", "doctor", "bench", "diagnose", "tune", "suggest", "warm", "stage", "repack", "monitor"):
+    for command in ("inspect", "doctor", "bench", "diagnose", "tune", "suggest", "stage", "repack", "monitor"):
         assert any(re.search(rf"^\w*\s+{command}\b", line) for line in lines), command
 
 
@@ -196,7 +194,7 @@ def test_commands_are_grouped_by_what_one_does_with_them(h5stream):
     groups = re.findall(r"^╭─ (\w+) ─.*?^╰", text, flags=re.MULTILINE | re.DOTALL)
     assert groups == ["Options", "Look", "Train", "Stage", "Watch"]
     inside = dict(zip(groups, re.split(r"^╭─", text, flags=re.MULTILINE)[1:], strict=True))
-    for group, commands in {"Look": "inspect doctor statistics", "Train": "bench diagnose tune suggest warm"}.items():
+    for group, commands in {"Look": "inspect doctor statistics", "Train": "bench diagnose tune suggest"}.items():
         assert re.findall(r"^│ (\w+) ", inside[group], flags=re.MULTILINE) == commands.split()
 
 

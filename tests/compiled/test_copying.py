@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from h5stream.compiled.copying import copy_past_cache
+from h5stream.compiled._native import copy_past_cache
 
 
 @given(st.integers(0, 130), st.integers(0, 130), st.integers(0, 1000))

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from h5stream.compiled.stretches import begins_of_stretches, lay_stretches, order_by_place
+from h5stream.compiled._native import begins_of_stretches, lay_stretches, order_by_place
 
 
 @st.composite

@@ -25,7 +25,7 @@ from inner import change_of, give_up_at_once, open_batches, run_of, stream_all
 from sample_files import gate, one_epoch_at_a_time, reader_threads, write_sample
 
 from h5stream import H5StreamLoader
-from h5stream.engine import batches, kernels, slots
+from h5stream.engine import batches, slots
 from h5stream.engine.assemble import Assembler
 from h5stream.engine.landing import in_memory, stacked
 from h5stream.engine.plan import Placement
@@ -158,7 +158,6 @@ def test_a_plugin_without_memory_is_an_error(monkeypatch):
 def no_descriptors():
     """Give a function after which no file can be opened until the test ends."""
     importlib.import_module("numpy.ma")  # which NumPy opens when it is first used, as numba does its extensions
-    kernels.warm_up()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     held = []
 

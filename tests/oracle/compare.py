@@ -143,14 +143,15 @@ def check_container(batch: Any, tree: Any) -> None:
 
 
 def canonical(value: Any) -> Any:
-    """Return something hashable that is the same for equal values, to find a sample by."""
-    if isinstance(value, dict):
-        return tuple((name, canonical(one)) for name, one in value.items())
-    if isinstance(value, list):
-        return tuple(map(canonical, value))
-    if isinstance(value, np.ndarray):
+    """Return something hashable that is the same for equal values, to find a sample by.
+
+    One value of a compound is a tuple in a sample and a dict in the model, so members count by their order alone.
+    """
+    if isinstance(value, (dict, list)):
+        return tuple(map(canonical, value.values() if isinstance(value, dict) else value))
+    if isinstance(value, np.ndarray) and value.ndim:
         return str(value.dtype), value.shape, _bytes(value)
-    return value
+    return value.item() if isinstance(value, (np.ndarray, np.generic)) else value
 
 
 def is_readable(path: str) -> bool:

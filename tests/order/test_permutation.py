@@ -8,8 +8,8 @@ from amounts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from h5stream.compiled.shuffle import BUCKET, shuffled_into
-from h5stream.order.permutation import permutation
+from h5stream.compiled._native import shuffled_into
+from h5stream.order.permutation import BUCKET, permutation
 
 
 @examples(100)

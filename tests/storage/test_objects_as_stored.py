@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from h5py import h5a, h5d, h5p, h5s, h5t
 
-from h5stream import Field, H5Dataset, Objects, Rows, Sequences
+from h5stream import Field, H5Dataset, Lengths, Objects, Rows, Sequences
 from h5stream.errors import FieldLengthError, H5StreamError, SourceError, UnsupportedFieldError
 from h5stream.storage import whereabouts
 
@@ -75,6 +75,45 @@ def test_objects_of_two_layouts_with_fill_values_of_their_own(tmp_path, layouts,
             H5Dataset(files, Field("x", ragged=ragged), samples=Objects("files"))[:],
         ):
             assert equal(found if ragged == "list" else [found.sample(k) for k in range(4)], expected)
+
+
+@pytest.mark.parametrize("ragged", ["list", "packed", "pad", "nested"])
+@pytest.mark.parametrize("options", [{}, {"chunks": (2, 2, 2), "maxshape": (None,) * 3}], ids=["contiguous", "chunked"])
+@pytest.mark.parametrize("rest", [(0, 3), (3, 0)], ids=str)
+def test_rows_without_elements_are_counted(tmp_path, ragged, options, rest):
+    path, names = tmp_path / "a.h5", ["0", "1", "2"]
+    with h5py.File(path, "w") as file:
+        for k, name in enumerate(names):
+            file.create_dataset(f"o/{name}", (2 + k, *rest), "i2", **options)
+        file["all"], file["lengths"] = np.zeros((9, *rest), "f4"), [2, 3, 4]
+        expected = [file[f"o/{name}"].shape for name in names]
+    for batch in (
+        H5Dataset(path, Field(".", ragged=ragged), samples=Objects("o/*"))[:],
+        H5Dataset(path, {"x": Field("o/{}", names=names, ragged=ragged)})[:]["x"],
+        H5Dataset(path, Field("all", rows=Lengths("lengths"), ragged=ragged))[:],
+    ):
+        found = batch.unbind() if ragged == "nested" else batch
+        found = [batch.sample(k) for k in range(3)] if ragged in ("packed", "pad") else found
+        assert [tuple(one.shape) for one in found] == expected
+
+
+@pytest.mark.parametrize("stored", ["i4", "S4"])
+def test_objects_of_undefined_fill_values(tmp_path, stored):
+    path, expected = tmp_path / "a.h5", [np.arange(3 + k).astype(stored) for k in range(3)]
+    with h5py.File(path, "w") as file:
+        for k, values in enumerate(expected):
+            file.create_dataset(f"o/{k}", data=values)
+    path.write_bytes(path.read_bytes().replace(b"\2\2\2\1\0\0\0\0", b"\2\2\2\0\0\0\0\0"))
+    with h5py.File(path) as file:
+        assert file["o/0"].id.get_create_plist().fill_value_defined() == h5d.FILL_VALUE_UNDEFINED
+    assert equal(H5Dataset(path, ".", samples=Objects(["o/1"]))[:], expected[1:2])
+    named = Field("o/{}", names=["0", "1", "2"], ragged="list")
+    if stored == "S4":
+        with pytest.raises(UnsupportedFieldError, match="ragged rows are of numbers"):
+            H5Dataset(path, {"x": named})
+    else:
+        assert equal(H5Dataset(path, {"x": named})[:]["x"], expected)
+        assert equal(H5Dataset(path, Field(".", ragged="list"), samples=Objects("o/*"))[:], expected)
 
 
 def shortened(stored, precision, offset):

@@ -168,9 +168,8 @@ class ChunkTask:
             # Spans of short rows are copied whole out of a chunk whose shuffle was undone before.
             fits = rows.counts is None or self.part.pieces[piece].row_elements * shuffled >= FUSED_ROW_NBYTES
             if shuffled and shuffled == program.leaf.stored_nbytes and program.fused[piece] and fits:
-                kernels.scatter_planes[program.leaf.unit_nbytes](
+                kernels.scatter_planes(
                     data,
-                    address_of(data),
                     program.planes,
                     program.segments[piece],
                     self.part.pieces[piece].row_elements,

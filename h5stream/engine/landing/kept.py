@@ -23,7 +23,7 @@ from h5stream.engine.footprint import TASK_NBYTES
 from h5stream.engine.landing.in_memory import GatherTask, RowsInMemory, fields_of, must_be_read
 from h5stream.engine.plan import Placement
 from h5stream.engine.tasks import NOTHING, Destination, Ranges, Task, Tools, Way
-from h5stream.order.places import Places, place_dtype
+from h5stream.order.places import Places, pieces, place_dtype
 from h5stream.samples.box_space import BoxSpace
 from h5stream.storage.layout import DECODED, VIA_H5PY, DatasetPart, SampleLayout
 
@@ -192,9 +192,12 @@ class _Chunks:
 
     def have(self, rows: Places) -> bool:
         """Tell whether the chunks of all these rows are there."""
-        of = np.searchsorted(self.row_start, rows, side="right") - 1 if len(self.first) > 1 else 0
-        chunk = (rows - self.row_start[of]) // self.chunk_rows[of]
-        return bool((chunk < self.count[of]).all() and self.filled[self.first[of] + chunk].all())
+        for some in pieces(len(rows)):
+            of = np.searchsorted(self.row_start, rows[some], side="right") - 1 if len(self.first) > 1 else 0
+            chunk = (rows[some] - self.row_start[of]) // self.chunk_rows[of]
+            if not ((chunk < self.count[of]).all() and self.filled[self.first[of] + chunk].all()):
+                return False
+        return True
 
 
 def _whole_chunks(part: DatasetPart, rows: int) -> int:
@@ -273,20 +276,23 @@ class KeptRows:
         """Cut rows of the part, ascending, into tasks of about as many bytes."""
         part, filled = self.part, self._keeping.filled[self.key]
         placement = placement.cut_every(part.chunk_rows, part.row_start).ascending()
-        chunk = (placement.rows.astype(np.int64) - part.row_start) // part.chunk_rows
-        kept = int(np.searchsorted(chunk, len(filled)))  # what lies behind is not kept
-        is_there = filled[chunk[:kept]]
-        if is_there.any():
-            yield from self._keeping.gathered(self.key[:1], placement[:kept][is_there], task_nbytes)
-        if not is_there.all():
-            yield from self._filled(placement[:kept][~is_there], chunk[:kept][~is_there])
-        if kept < len(placement):
-            yield from self.way.plan(placement[kept:], task_nbytes)
+        _, edges, chunks = placement.in_chunks(part)
+        kept = int(np.searchsorted(chunks, len(filled)))  # what lies behind is not kept
+        is_there = filled[chunks[:kept]]
+        # As they lie, not picked out: copies of the rows would take as much memory as the plan.
+        cuts = np.concatenate([[0], np.flatnonzero(np.diff(is_there)) + 1, [kept]]).tolist()
+        for low, high in itertools.pairwise(cuts):
+            if low == high:
+                continue
+            if is_there[low]:
+                yield from self._keeping.gathered(self.key[:1], placement[edges[low] : edges[high]], task_nbytes)
+            else:
+                yield from self._filled(placement, chunks[low:high], edges[low : high + 1])
+        if kept < len(chunks):
+            yield from self.way.plan(placement[edges[kept] :], task_nbytes)
 
-    def _filled(self, placement: Placement, chunk: NDArray[np.int64]) -> Iterator[Task]:
+    def _filled(self, placement: Placement, chunks: NDArray[np.int64], edges: NDArray[np.int64]) -> Iterator[Task]:
         part = self.part
-        begins = np.flatnonzero(np.diff(chunk, prepend=-1))
-        chunks, edges = chunk[begins], np.append(begins, len(chunk))
         at_once = max(1, TASK_NBYTES // max(1, part.chunk_rows * part.stored_row_nbytes))
         for low in range(0, len(chunks), at_once):
             some = chunks[low : low + at_once]

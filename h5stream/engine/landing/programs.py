@@ -73,7 +73,7 @@ def _program(part: DatasetPart, target: Target) -> Program:
     assert leaf is not None
     assert part.index is not None
     bytes_in_element = leaf.places
-    may_fuse = leaf.units == 1 and leaf.unit_nbytes in kernels.scatter_planes
+    may_fuse = leaf.units == 1 and leaf.unit_nbytes in kernels.FUSED_NBYTES
     segments = tuple(piece.segments for piece in part.pieces)
     in_bytes = tuple(np.ascontiguousarray(each * leaf.nbytes) for each in segments)
     return Program(

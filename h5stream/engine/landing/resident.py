@@ -14,7 +14,7 @@ from h5stream.engine.plan import Placement
 from h5stream.engine.reader import RowReader
 from h5stream.engine.slots import SlotFormat
 from h5stream.errors import H5StreamError
-from h5stream.order.epoch import Window
+from h5stream.order.places import PIECE, Places, place_dtype
 from h5stream.samples.box_space import BoxSpace
 from h5stream.storage.layout import SampleLayout
 
@@ -108,8 +108,17 @@ class ResidentDatasets(RowsInMemory):
         self.map()
         tools, destination = self._reader.tools(tally), self.destination
         for number in self.numbers:
-            rows = np.arange(self._reader.layout.rows_of(number), dtype=np.int64)
-            placement = Placement.of(Window(rows=rows, batch=np.zeros_like(rows), within=rows))
+            # As spans of one part each: numbers of all rows may take more than the rows.
+            spans = [
+                (first, min(PIECE, part.row_start + part.rows - first))
+                for part in self._reader.layout.datasets[number]
+                for first in range(part.row_start, part.row_start + part.rows, PIECE)
+            ]
+            kind = place_dtype(self._reader.layout.rows_of(number))
+            table = np.array(spans, dtype=np.int64).reshape(-1, 2)
+            rows: Places = table[:, 0].astype(kind)
+            counts: Places = table[:, 1].astype(kind)
+            placement = Placement(rows=rows, batch=np.zeros_like(rows), within=rows, counts=counts)
             for task in self._reader.plan_rows(placement, TASK_NBYTES, [number]):
                 task.land(tools.read(task.ranges()), destination, tools)
 

@@ -83,7 +83,7 @@ class DenseTask(RowwiseTask):
             part.columns.chunk_rows,
             part.row_start,
             placement.rows,
-            placement.counts,
+            placement.lengths,
             placement.batch,
             placement.within,
             destination.ragged[of.field],
@@ -129,7 +129,8 @@ class DenseRows:
         self.columns_name = layout.fields[field + 1].name
         self.row_nbytes = ragged.wanted * self.dtype.itemsize
         self.is_wanted = (self.places >= 0).astype(np.uint8)
-        self.room = EXTENT_NBYTES // (self.dtype.itemsize + self.index.itemsize)
+        # In steps of 16, so that what lies behind the values, and behind their columns, is aligned too.
+        self.room = -(-EXTENT_NBYTES // (self.dtype.itemsize + self.index.itemsize) // 16) * 16
         self._wanted, self._parts = ragged.wanted, parts
         self._starts = [part.row_start for part in parts]
 

@@ -1,0 +1,562 @@
+"""The kernels in C: every one releases the GIL, and refuses arrays of wrong types, shapes and lengths.
+
+Whatever is called an address, and the row numbers and places in arrays, is the caller's promise: nothing checks where
+those lead. Numbers of rows and places are int32, or int64 where that is too small.
+
+Scattering kernels end with the same arguments: `rows`, of the chunk, to copy (`lengths` rows from each of them on,
+where they are spans); `batch` and `within`, where each goes; `slots`, addresses by batch number; `field_offset`, where
+the field begins in a slot, and `row_nbytes`, bytes of one of its rows. `segments` are runs of bytes, shape (n, 3): from
+within the chunk's row, to within the batch's row, bytes.
+"""
+
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+_Places: TypeAlias = NDArray[np.int32] | NDArray[np.int64]
+_Longs: TypeAlias = NDArray[np.int64]
+_Bytes: TypeAlias = NDArray[np.uint8]
+_Floats: TypeAlias = NDArray[np.float64]
+_Numbers: TypeAlias = NDArray[Any]
+
+NONE_WRONG: Final[int]
+"""What `read_dense` returns where each value is in a column that there is."""
+
+UNCOPIED_NBYTES: Final[int]
+"""Runs of this many bytes are read to their places; shorter ones several at a time, and copied from the cache."""
+
+# Rows in memory
+
+def scatter(
+    source: int,
+    source_stride: int,
+    segments: _Longs,
+    rows: _Places,
+    batch: _Places,
+    within: _Places,
+    slots: _Longs,
+    field_offset: int,
+    row_nbytes: int,
+    /,
+) -> None:
+    """Copy rows of a decoded chunk, whose first is at `source`, to their places; with a stride of 0 one row to all."""
+
+def scatter_spans(
+    source: int,
+    source_stride: int,
+    segments: _Longs,
+    rows: _Places,
+    lengths: _Places,
+    batch: _Places,
+    within: _Places,
+    slots: _Longs,
+    field_offset: int,
+    row_nbytes: int,
+    /,
+) -> None:
+    """Copy spans of a decoded chunk to their places; those that lie there as the batch holds them span by span."""
+
+def scatter_stack(
+    source: int,
+    chunk_nbytes: int,
+    source_stride: _Longs,
+    segments: _Longs,
+    edges: _Longs,
+    piece: _Longs,
+    low: _Longs,
+    high: _Longs,
+    rows: _Places,
+    lengths: _Places,
+    batch: _Places,
+    within: _Places,
+    slots: _Longs,
+    field_offset: int,
+    row_nbytes: int,
+    /,
+) -> None:
+    """Scatter many small chunks that lie one after the other: one call where there would be thousands.
+
+    Chunk ``c`` lies at ``source + c * chunk_nbytes``, fills the rows ``low[c]`` to ``high[c]`` and takes the
+    segments ``edges[piece[c]]`` to ``edges[piece[c] + 1]``. The rows are spans where `lengths` are given.
+    """
+
+def scatter_side_by_side(
+    source: int,
+    chunk_nbytes: int,
+    pieces: int,
+    source_stride: int,
+    first_into: int,
+    count: int,
+    rows: _Places,
+    batch: _Places,
+    within: _Places,
+    slots: _Longs,
+    field_offset: int,
+    row_nbytes: int,
+    /,
+) -> None:
+    """Copy the rows of chunks that lie side by side across the row, all at once.
+
+    Each of `pieces` decoded chunks, `chunk_nbytes` apart, gives `count` bytes of every row, from byte `first_into` on.
+    """
+
+def gather_any(
+    base: int, rows: _Places, batch: _Places, within: _Places, slots: _Longs, field_offset: int, row_nbytes: int, /
+) -> None:
+    """Copy rows that lie anywhere in memory, one behind the other as batches hold them, to their places."""
+
+def gather(
+    base: int,
+    chunk_offset: _Longs,
+    chunk_rows: int,
+    first_row: int,
+    stride: int,
+    fill_row: int,
+    segments: _Longs,
+    rows: _Places,
+    batch: _Places,
+    within: _Places,
+    slots: _Longs,
+    field_offset: int,
+    row_nbytes: int,
+    /,
+) -> None:
+    """Copy rows that lie anywhere in a mapped file to their places.
+
+    Row ``r`` is row ``(r - first_row) % chunk_rows`` of the chunk at ``base + chunk_offset[...]``; where that is
+    negative, the chunk was never written, and `fill_row` stands for each of its rows.
+    """
+
+def spread(
+    rows: _Places,
+    batch: _Places,
+    within: _Places,
+    lengths: _Places,
+    every_row: _Places,
+    every_batch: _Places,
+    every_within: _Places,
+    /,
+) -> None:
+    """Write each row of spans, and where it goes, for itself."""
+
+def copy_past_cache(target: int, source: int, count: int, /) -> None:
+    """Copy bytes to memory that is not read soon: past the cache, which keeps what was in it."""
+
+def fill_behind(target: int, stride: int, used: _Longs, fill: int, fill_nbytes: int, /) -> None:
+    """Fill what lies behind the first ``used[i]`` bytes of each `stride` bytes."""
+
+# Byte planes
+
+def scatter_planes(
+    source: _Bytes,
+    planes: _Longs,
+    segments: _Longs,
+    row_elements: int,
+    rows: _Places,
+    batch: _Places,
+    within: _Places,
+    slots: _Longs,
+    field_offset: int,
+    row_nbytes: int,
+    /,
+) -> None:
+    """Undo a byte shuffle and scatter, in one pass, elements of 2, 4 or 8 bytes, as many as there are `planes`.
+
+    `planes` are where each byte plane of the number begins in `source`, least significant first. Segments count
+    elements, `row_elements` those of one row in the chunk.
+    """
+
+def gather_planes(source: _Bytes, planes: _Longs, count: int, out: _Bytes, /) -> None:
+    """Undo a byte shuffle: byte ``k`` of element ``i`` comes from ``source[planes[k] + i]``."""
+
+def gather_planes_stack(
+    source: _Bytes, planes: _Longs, count: int, chunk_nbytes: int, chunks: int, out: _Bytes, /
+) -> None:
+    """Undo the byte shuffle of many small chunks that lie one after the other."""
+
+def gather_leaf(source: _Bytes, stride: int, places: _Longs, count: int, out: _Bytes, /) -> None:
+    """Take the bytes of one member out of stored elements: byte ``k`` comes from ``places[k]`` in each."""
+
+# Rows in files
+
+def read_rows(
+    descriptor: int,
+    numbers: _Longs,
+    offsets: _Longs,
+    across: int,
+    chunk_rows: int,
+    first_row: int,
+    stride: int,
+    extents: _Longs,
+    runs: _Longs,
+    fills: _Longs,
+    fill_nbytes: _Longs,
+    scratch: int,
+    room: int,
+    gap: int,
+    whole_rows: int,
+    counts: _Longs,
+    rows: _Places,
+    lengths: _Places,
+    batch: _Places,
+    within: _Places,
+    slots: _Longs,
+    field_offsets: _Longs,
+    row_nbytes: _Longs,
+    /,
+) -> bool:
+    """Read rows that need no decoding, no bytes but those of `extents`, and put them in their places.
+
+    Rows of one chunk that lie no more than `gap` bytes apart are read together, as far as `room` goes.
+
+    Parameters
+    ----------
+    descriptor : int
+        Of the file.
+    numbers, offsets : int64 arrays
+        The chunks that were written, ascending, and where each begins; `numbers` may be empty if all were.
+    across, chunk_rows, first_row, stride : int
+        Chunks that a row crosses, rows of a chunk, number of the first row, bytes of a row in a chunk.
+    extents : int64 array, shape (n, 5)
+        What is read of a row at once: the chunk across the row, first byte in the chunk's row, bytes, and the
+        first and last (exclusive) of its `runs`.
+    runs : int64 array, shape (m, 7)
+        What is wanted of an extent: from within the chunk's row, to within the batch's row, bytes, how many of
+        them, bytes from one to the next, bytes that are to be reversed together (1: none), field.
+    fills, fill_nbytes : int64 arrays
+        For each field, address and length of the fill value.
+    scratch, room : int
+        Memory to read into, and its bytes; no extent has more.
+    gap : int
+        Bytes that are read along rather than skipped.
+    whole_rows : int
+        So many consecutive rows are read to their places without a copy; 0 if rows are not wanted whole.
+    counts : int64 array, shape (5,)
+        Added to: reads, their bytes, nanoseconds in them; set: offset and length of a read that failed.
+    rows : int32 or int64 array
+        Row numbers, ascending; `batch` and `within` say where each goes.
+    lengths : int32 or int64 array
+        Consecutive rows from each of them on, which lie in one chunk, and fit the room if they are fewer than
+        `whole_rows` or that is 0; empty where each is one.
+    field_offsets, row_nbytes : int64 arrays
+        For each field, where it begins in a slot, and bytes of its rows.
+
+    Returns
+    -------
+    bool
+        Whether all was read. If not, some rows are in their places and some are not.
+    """
+
+def place_rows(
+    sources: _Longs,
+    stride: int,
+    extents: _Longs,
+    runs: _Longs,
+    fills: _Longs,
+    fill_nbytes: _Longs,
+    rows: _Places,
+    lengths: _Places,
+    batch: _Places,
+    within: _Places,
+    slots: _Longs,
+    offsets: _Longs,
+    row_nbytes: _Longs,
+    /,
+) -> None:
+    """Put rows of one stretch, each extent of which was read, in their places.
+
+    `sources` are, for each extent, where row 0 would begin if all rows were there; 0 stands for the fill value.
+    """
+
+def room_of_each(extents: int, largest: int, room: int, /) -> int:
+    """Return the bytes of `read_rows`' room for one of so many extents, of which the largest has so many bytes."""
+
+def count_reads(rows: _Places, lengths: _Places, most_gap: int, /) -> tuple[int, int]:
+    """Return how many reads ascending rows, or spans of them, take, and the rows that are read along between them."""
+
+def read_each(descriptor: int, offsets: _Longs, nbytes: _Longs, target: int, /) -> int:
+    """Read ranges of a file to `target`, one behind the other; return how many of them came whole."""
+
+def inflate_each(
+    function: int, decompressor: int, source: int, at: _Longs, nbytes: _Longs, target: int, chunk_nbytes: int, /
+) -> int:
+    """Inflate chunks that lie at ``source + at[k]`` one behind the other to `target`; return how many came out right.
+
+    It stops at the first that does not inflate to `chunk_nbytes` bytes exactly. `function` is libdeflate's address.
+    """
+
+# Boxes
+
+def place_boxes(
+    sources: _Longs,
+    strides: _Longs,
+    low: _Longs,
+    high: _Longs,
+    shapes: _Longs,
+    begins: _Longs,
+    ends: _Longs,
+    offsets: _Longs,
+    sizes: _Longs,
+    follow: _Longs,
+    mode: int,
+    element: int,
+    origins: _Longs,
+    batch: _Places,
+    within: _Places,
+    slots: _Longs,
+    field_offset: int,
+    row_nbytes: int,
+    /,
+) -> None:
+    """Copy what lies in boxes of regions of volumes, such as chunks, to its place in each of them.
+
+    Parameters
+    ----------
+    sources : int64 array, shape (regions,)
+        Address of each region's first element.
+    strides : int64 array, shape (regions, axes)
+        Bytes from one of its elements to the next along each axis.
+    low, high : int64 arrays, shape (regions, axes)
+        Where the region begins and ends in its volume.
+    shapes : int64 array, shape (regions, axes)
+        Elements of the volume.
+    begins, ends : int64 arrays, shape (regions,)
+        Its boxes, as a range of all.
+    offsets : int64 array, shape (axes, most elements)
+        The elements that a box takes along each axis, counted from its origin.
+    sizes, follow : int64 arrays, shape (axes,)
+        How many these are, and whether each is the next of the one before.
+    mode : int
+        What an index outside of the volume stands for; see `_inside`.
+    element : int
+        Bytes of an element.
+    origins : int64 array, shape (n, axes)
+        The origin of each box.
+    batch, within, slots, field_offset, row_nbytes : see `scatter`
+        Where each box goes.
+    """
+
+def fill_outside(
+    row: int,
+    shapes: _Longs,
+    offsets: _Longs,
+    sizes: _Longs,
+    element: int,
+    origins: _Longs,
+    batch: _Places,
+    within: _Places,
+    slots: _Longs,
+    field_offset: int,
+    row_nbytes: int,
+    /,
+) -> None:
+    """Fill what of boxes lies outside of their volume with the elements at `row`, as many as its last axis has.
+
+    Shapes are those of each box's volume; all else is as for `place_boxes`.
+    """
+
+# Orders
+
+def shuffled_into(numbers: _Places, edges: _Longs, state: NDArray[Any], /) -> None:
+    """Fill `numbers` with ``0 .. numbers.size - 1``, shuffled.
+
+    `edges` is room for one more than there are buckets, which are a power of two; `state` are the four words of the
+    random numbers, not all 0, and afterwards others.
+    """
+
+def deal_groups(
+    groups: _Longs,
+    edges: _Longs,
+    strata: _Longs,
+    samples: _Longs,
+    weights: _Floats,
+    by_size: _Longs,
+    total: int,
+    lacks: _Longs,
+    homes: _Longs,
+    /,
+) -> None:
+    """Give each group to the part that lacks most of what it has; see `h5stream.order.splits.split_by_groups`.
+
+    Parameters
+    ----------
+    groups : ndarray of int64
+        The groups in the order in which they are dealt out.
+    edges, strata, samples : ndarray of int64
+        A group's entries, from one edge to the next: a stratum of it, and how many samples it has of that.
+    weights : ndarray of float64
+        Of each stratum.
+    by_size : ndarray of int64
+        The parts, of which the first counts where several lack as much.
+    total : int
+        Of all samples.
+    lacks : ndarray of int64
+        By stratum and part, times `total`; changed.
+    homes : ndarray of int64
+        Where each group's part is written.
+    """
+
+def order_by_place(batch: _Places, within: _Places, order: NDArray[np.int32], /) -> bool:
+    """Write samples to `order` by batch and place, of which no two have the same; false where they are too few."""
+
+def lay_stretches(
+    order: _Places,
+    batch: _Places,
+    within: _Places,
+    counts: _Places,
+    edges: _Longs,
+    places: _Places,
+    lengths: _Longs,
+    starts: _Longs,
+    offsets: _Longs,
+    /,
+) -> None:
+    """Lay samples one behind the other.
+
+    Parameters
+    ----------
+    order : int32 or int64 array, shape (samples,)
+        The samples by batch and place.
+    batch, within, counts : int32 or int64 arrays, shape (samples,)
+        The batch of each, its place there, and its rows.
+    edges : int64 array, shape (batches + 1,)
+        Filled with where the samples of each batch begin in that order, and where the last end.
+    places, lengths : arrays, shape (samples,)
+        Filled with place and rows of each, in that order.
+    starts : int64 array, shape (samples + 1,)
+        Filled with where its rows begin among all, and where the last end.
+    offsets : int64 array, shape (samples + batches,)
+        Filled with the same for each batch alone, one batch behind the other.
+    """
+
+def begins_of_stretches(order: _Places, batch: _Places, edges: _Longs, starts: _Longs, begins: _Longs, /) -> None:
+    """Fill `begins` with where the rows of each sample begin in its batch; the other arrays as for `lay_stretches`."""
+
+# Sparse matrices
+
+def least_and_most(columns: _Numbers, /) -> tuple[int, int]:
+    """Return the lowest and the highest of some numbers."""
+
+def add_sparse(
+    values: _Numbers, columns: _Numbers, offsets: _Longs, places: NDArray[np.int32], longest: int, out: _Numbers, /
+) -> None:
+    """Write the values of each row to the places of their columns, which all are there; those of one are added.
+
+    Few columns may be wanted: where their values lie is noted without a branch, and only those are looked at again.
+
+    Parameters
+    ----------
+    values, columns : array
+        The values of all rows, one row behind the other, and the column of each.
+    offsets : int64 array, shape (rows + 1,)
+        Where each row begins among them.
+    places : int32 array, shape (columns,)
+        Where a column goes in a row of the dense matrix; -1 where it is not wanted.
+    longest : int
+        The most values of a row.
+    out : array, shape (rows, wanted)
+        The dense matrix.
+    """
+
+def read_dense(
+    descriptor: int,
+    value_offsets: _Longs,
+    value_chunk: int,
+    column_offsets: _Longs,
+    column_chunk: int,
+    row_start: int,
+    rows: _Places,
+    lengths: _Places,
+    batch: _Places,
+    within: _Places,
+    slots: _Longs,
+    values: _Numbers,
+    columns: _Numbers,
+    places: NDArray[np.int32],
+    is_wanted: _Bytes,
+    row: _Numbers,
+    counts: _Longs,
+    /,
+) -> int:
+    """Read values of a sparse matrix and their columns, and lay its rows dense in their places.
+
+    Parameters
+    ----------
+    descriptor : int
+        Of the file.
+    value_offsets, column_offsets : int64 arrays
+        Where each chunk begins.
+    value_chunk, column_chunk, row_start : int
+        Values of a chunk, and the number of the first of all.
+    rows, lengths : int32 or int64 arrays
+        For each row of the matrix, ascending, its first value, and how many it has: at most what `values` has room for.
+    batch, within, slots : arrays
+        Its batch, the element of the batch's memory that it begins at, and where the memory of each batch begins.
+    values, columns, row : arrays
+        Room for what is read, and for a dense row.
+    places, is_wanted : int32 and uint8 arrays
+        Where a column goes in a row, and whether it goes anywhere.
+    counts : int64 array, shape (5,)
+        Added to: reads, their bytes, nanoseconds in them; set: offset and length of a read that failed.
+
+    Returns
+    -------
+    int
+        `NONE_WRONG`, or a column that there is not. All rows are in their places if no read failed either.
+    """
+
+# Statistics
+
+def add_moments(
+    values: _Numbers, shift: _Floats, sums: _Floats, squares: _Floats, least: _Numbers, most: _Numbers, /
+) -> None:
+    """Add each column's distances from a number, and their squares, and find its extremes, where all are finite."""
+
+def add_short_integers(values: _Numbers, sums: _Longs, squares: _Longs, /) -> None:
+    """Add each column's whole numbers of up to 16 bits, and their squares."""
+
+def add_integers(values: _Numbers, sums: _Longs, squares: _Longs, /) -> None:
+    """Add each column's whole numbers, and their squares, by limbs 22 bits apart: of 2**18 rows nothing overflows."""
+
+def count_bytes(values: _Bytes, counts: _Longs, /) -> None:
+    """Count how often each byte comes."""
+
+# Foreign bytes
+
+def read_objects(
+    descriptor: int,
+    file_nbytes: int,
+    length_nbytes: int,
+    address: _Longs,
+    index: _Longs,
+    nbytes: _Longs,
+    wanted: _Longs,
+    target: _Longs,
+    buffer: _Bytes,
+    gap_nbytes: int,
+    failed: NDArray[np.bool_],
+    /,
+) -> tuple[int, int]:
+    """Copy objects of global heaps, ascending by the addresses of their collections; return bytes and ranges read.
+
+    An address of -1 stands for nothing, any other negative one for a doubt. Of the `nbytes` that an object must have
+    `wanted` are copied to the address `target`. `failed` is set for those that cannot be had here.
+    """
+
+def read_files(
+    paths: _Bytes,
+    path_at: _Longs,
+    sizes: _Longs,
+    mtimes: _Longs,
+    inodes: _Longs,
+    which: _Longs,
+    offsets: _Longs,
+    nbytes: _Longs,
+    targets: _Longs,
+    /,
+) -> int:
+    """Open a file for each read, and compare what it is with what it was; return how many came out well.
+
+    Each path in `paths` ends with a null, and each read goes to an address.
+    """

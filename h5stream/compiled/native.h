@@ -1,0 +1,23 @@
+/* All of the kernels, of one kind of processor: `FUNCTIONS` is what Python calls.
+
+They are one translation unit, so that loops have inside them what they call. */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <complex.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+#ifdef __SSE2__
+#include <immintrin.h>
+#endif
+
+#define NONE_WRONG (-(INT64_C(1) << 62)) /* what `read_dense` returns where each value is in a column that there is */
+
+extern PyMethodDef functions[], functions_avx2[];

@@ -1,0 +1,144 @@
+/* Rows of sparse matrices are laid dense: values go to the places of their columns. */
+
+/* Codes as Python's struct has them; `F` and `D` are complex. */
+#define EACH_COLUMN_TYPE(X) X('b', int8_t) X('h', int16_t) X('i', int32_t) X('q', int64_t)
+#define EACH_VALUE_TYPE(X)                                                                                             \
+    EACH_COLUMN_TYPE(X)                                                                                                \
+    X('?', bool) X('B', uint8_t) X('H', uint16_t) X('I', uint32_t) X('Q', uint64_t)                                    \
+    X('f', float) X('d', double) X('F', float complex) X('D', double complex)
+
+/* Find the lowest and the highest of some numbers: looking at all of them is faster than leaving early. */
+static void extremes(const void *columns, char code, int64_t count, int64_t *lowest, int64_t *highest)
+{
+#define EXTREMES(CODE, TYPE)                                                                                           \
+    case CODE: {                                                                                                       \
+        const TYPE *each = columns;                                                                                    \
+        TYPE low = each[0], high = each[0];                                                                            \
+        for (int64_t k = 0; k < count; k++) {                                                                          \
+            low = each[k] < low ? each[k] : low;                                                                       \
+            high = each[k] > high ? each[k] : high;                                                                    \
+        }                                                                                                              \
+        *lowest = low, *highest = high;                                                                                \
+        break;                                                                                                         \
+    }
+    switch (code) { EACH_COLUMN_TYPE(EXTREMES) }
+}
+
+/* Note which values are in columns that are wanted, and the places of those; without a branch, since few may be. */
+static int64_t note(const void *columns, char code, int64_t first, int64_t count, const int32_t *places,
+                    const uint8_t *is_wanted, int32_t *noted)
+{
+    int64_t found = 0;
+#define NOTE(CODE, TYPE)                                                                                               \
+    case CODE: {                                                                                                       \
+        const TYPE *each = (const TYPE *)columns + first;                                                              \
+        for (int64_t k = 0; k < count; k++) {                                                                          \
+            noted[found] = (int32_t)k;                                                                                 \
+            found += is_wanted[each[k]];                                                                               \
+        }                                                                                                              \
+        for (int64_t i = 0; i < found; i++)                                                                            \
+            noted[count + 1 + i] = places[each[noted[i]]];                                                             \
+        break;                                                                                                         \
+    }
+    switch (code) { EACH_COLUMN_TYPE(NOTE) }
+    return found;
+}
+
+/* Add the values that were noted to their places in a row. */
+static void add_noted(const void *values, char code, int64_t first, const int32_t *noted, const int32_t *into, int64_t count,
+                      char *row)
+{
+#define ADD(CODE, TYPE)                                                                                                \
+    case CODE:                                                                                                         \
+        for (int64_t i = 0; i < count; i++)                                                                            \
+            ((TYPE *)row)[into[i]] += ((const TYPE *)values)[first + noted[i]];                                        \
+        break;
+    switch (code) { EACH_VALUE_TYPE(ADD) }
+}
+
+/* A matrix: its values and their columns, where these go in a row, and room to note some of them. */
+typedef struct {
+    const void *values, *columns;
+    char code, column_code;
+    const int32_t *places;
+    const uint8_t *is_wanted;
+    int32_t *noted;
+} Matrix;
+
+/* Make a row of a dense matrix of some values of a sparse one. */
+static void lay_dense(const Matrix *of, int64_t first, int64_t count, char *row, int64_t row_nbytes)
+{
+    const int64_t found = note(of->columns, of->column_code, first, count, of->places, of->is_wanted, of->noted);
+    memset(row, 0, (size_t)row_nbytes);
+    add_noted(of->values, of->code, first, of->noted, of->noted + count + 1, found, row);
+}
+
+/* Write the values of each row to the places of their columns, which all are there; those of one are added.
+
+Few columns may be wanted: where their values lie is noted without a branch, and only those are looked at again. */
+static int add_sparse(Bytes values, char code, int64_t nbytes, const void *columns, char column_code, Longs offsets, Longs places,
+               int64_t longest, char *out, int64_t wanted)
+{
+    uint8_t *is_wanted = malloc((size_t)places.count + 1);
+    int32_t *noted = malloc((size_t)(2 * longest + 2) * sizeof *noted);
+    const int32_t *place = (const int32_t *)places.at;
+    int status = is_wanted && noted ? DONE : NO_MEMORY;
+    for (int64_t k = 0; k < places.count && status == DONE; k++) {
+        is_wanted[k] = place[k] >= 0;
+        status = place[k] < wanted ? DONE : WRONG;
+    }
+    const Matrix matrix = {values.at, columns, code, column_code, place, is_wanted, noted};
+    for (int64_t row = 0; row + 1 < offsets.count && status == DONE; row++) {
+        const int64_t first = offsets.at[row], end = offsets.at[row + 1];
+        if (first < 0 || end < first || end > values.count || end - first > longest)
+            status = WRONG;
+        else
+            lay_dense(&matrix, first, end - first, out + row * wanted * nbytes, wanted * nbytes);
+    }
+    free(is_wanted);
+    free(noted);
+    return status;
+}
+
+/* Read values of a sparse matrix and their columns, and lay its rows dense in their places.
+
+`of` has the values' chunks, and `to` the first value of each row of the matrix, and how many it has. A column that there
+is not is written to `wrong`. */
+static int read_dense(Reading *of, Longs column_offsets, int64_t column_chunk, void *values, char code, int64_t nbytes, int64_t room,
+               void *columns, char column_code, int64_t column_nbytes, const int32_t *places, int64_t width,
+               const uint8_t *is_wanted, char *row, int64_t wanted, int64_t *wrong)
+{
+    const Where *to = &of->to;
+    int32_t *noted = malloc((size_t)(2 * room + 2) * sizeof *noted);
+    int status = noted ? DONE : NO_MEMORY;
+    const Matrix matrix = {values, columns, code, column_code, places, is_wanted, noted};
+    for (int64_t low = 0, high; low < to->rows.count && status == DONE; low = high) {
+        const int64_t first = row_at(to, low) - of->first_row;
+        int64_t count = length_at(to, low), at = 0, lowest = 0, highest = -1;
+        if (count < 0 || count > room) {
+            status = WRONG;
+            break;
+        }
+        for (high = low + 1; high < to->rows.count && row_at(to, high) == row_at(to, low) + count; high++) {
+            if (length_at(to, high) < 0 || count + length_at(to, high) > room)
+                break;
+            count += length_at(to, high);
+        }
+        status = read_plain(of->descriptor, column_offsets, column_chunk, first, count, column_nbytes, columns, of->counts);
+        if (status == DONE)
+            status = read_plain(of->descriptor, of->offsets, of->chunk_rows, first, count, nbytes, values, of->counts);
+        if (status == DONE && count)
+            extremes(columns, column_code, count, &lowest, &highest);
+        if (status == DONE && (lowest < 0 || highest >= width)) {
+            *wrong = lowest < 0 ? lowest : highest;
+            break;
+        }
+        for (int64_t k = low; k < high && status == DONE; at += length_at(to, k++)) {
+            lay_dense(&matrix, at, length_at(to, k), row, wanted * nbytes);
+            copy_run(place_of(to, k), row, wanted * nbytes);
+        }
+    }
+    fence();
+    free(noted);
+    return status;
+}
