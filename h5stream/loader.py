@@ -17,7 +17,7 @@ from h5stream.arguments import RENAMED, with_new_names
 from h5stream.cursor import Cursor
 from h5stream.dropped import Living
 from h5stream.engine.counters import RunCounters
-from h5stream.engine.footprint import Footprint
+from h5stream.engine.footprint import Footprint, WindowRows
 from h5stream.engine.statistics import LoaderStatistics
 from h5stream.iteration import Iterations, LoaderIterator, engine_for
 from h5stream.order.users import OrderFactory
@@ -224,7 +224,7 @@ class H5StreamLoader:
         fields: Fields = None,
         samples: SampleKind | None = None,
         seed: int | None = None,
-        window: int | str = "auto",
+        window: WindowRows = "auto",
         memory_budget: int | str | None = None,
         batch_transform: Callable[[Any], Any] | None = None,
         rank: int | None = None,

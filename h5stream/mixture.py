@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,7 +65,7 @@ class Mixture(H5Dataset):
         sources: Mapping[str, Any],
         weights: Mapping[str, float] | Sequence[float],
         *,
-        stop: str = "first",
+        stop: Literal["first", "all"] = "first",
         fields: Fields = None,
         samples: SampleKind | None = None,
         allow_external: bool = False,

@@ -13,7 +13,7 @@ from torch.utils.data import Sampler
 
 from h5stream.dataset import H5Dataset
 from h5stream.engine.budget import shape_of
-from h5stream.engine.footprint import size_order
+from h5stream.engine.footprint import WindowRows, size_order
 from h5stream.errors import OptionError, StateError
 from h5stream.mixing import warn_of_weak_shuffle
 from h5stream.order.blocks import Blocks
@@ -72,7 +72,7 @@ class ChunkBatchSampler(Sampler[list[int]]):
         shuffle: bool = True,
         drop_last: bool = False,
         seed: int | None = None,
-        window: int | str = "auto",
+        window: WindowRows = "auto",
         rank: int = 0,
         world_size: int = 1,
     ) -> None:

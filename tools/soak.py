@@ -34,7 +34,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import h5py
 import hdf5plugin
@@ -64,6 +64,7 @@ from h5stream import (
     SparseRows,
 )
 from h5stream.errors import CorruptChunkError, OptionError, WeakShuffleWarning
+from h5stream.samples.sequences import Pad
 
 SAMPLES = 40
 """Measurements in a run; each is the sum of all rounds since the last, so more tell no more."""
@@ -86,6 +87,8 @@ UNCOMPRESSED_OR_GZIP = FILTERS[:3]
 
 PROCESS_SHARE = 0.01
 """Of the rounds, read in a child process; as many have samples made in workers. Few, because each takes seconds."""
+
+FORMS: tuple[Literal["packed", "pad", "list"], ...] = ("packed", "pad", "list")
 
 PAD = 7
 """What ragged samples are filled up with."""
@@ -167,7 +170,8 @@ def _drawn(file: h5py.File, rng: random.Random) -> Kind:
 def _mixture(file: h5py.File, rng: random.Random) -> Kind:
     sizes, path = [rng.randint(20, 3000) for _ in range(rng.randint(1, 3))], file.filename
     x = [stored(file, f"{k}/x", numbers_of(rng, rows, 3), rng) for k, rows in enumerate(sizes)]
-    shares, stop = [rng.random() + 0.1 for _ in sizes], rng.choice(["first", "all"])
+    shares = [rng.random() + 0.1 for _ in sizes]
+    stop: Literal["first", "all"] = "first" if rng.random() < 0.5 else "all"
 
     def mixed() -> H5Dataset:
         fields: list[dict[str, Any]] = [
@@ -183,7 +187,9 @@ def _mixture(file: h5py.File, rng: random.Random) -> Kind:
 def _sequences(file: h5py.File, rng: random.Random) -> Kind:
     lengths = [rng.randint(12, 80) for _ in range(rng.randint(1, 30))]
     edges, rows = np.append(0, np.cumsum(lengths)), sum(lengths)
-    x, pad, stride = numbers_of(rng, rows, 3), rng.choice([None, "edge", "zeros", PAD]), rng.randint(1, 3)
+    x, stride = numbers_of(rng, rows, 3), rng.randint(1, 3)
+    pads: list[Pad] = [None, "edge", "zeros", PAD]
+    pad = rng.choice(pads)
     of: Any = rng.choice([Bounds("bounds"), Lengths("lengths"), Ids("ids"), Ends("ends"), "group*"])
     if of == "group*":
         for k, rows_of in enumerate(np.split(x, edges[1:-1])):
@@ -216,7 +222,7 @@ def _sequences(file: h5py.File, rng: random.Random) -> Kind:
 
 def _objects(file: h5py.File, rng: random.Random) -> Kind:
     count = 2100 if rng.random() < 0.05 else rng.randint(2, 60)
-    form, lengths = rng.choice(["packed", "pad", "list"]), _lengths(rng, count)
+    form, lengths = rng.choice(FORMS), _lengths(rng, count)
     alike = None if count < 100 and rng.random() < 0.3 else rng.getrandbits(30)
     x = [numbers_of(rng, length, 2) for length in lengths]
     for k, one in enumerate(x):
@@ -229,7 +235,7 @@ def _objects(file: h5py.File, rng: random.Random) -> Kind:
 
 def _ragged(file: h5py.File, rng: random.Random) -> Kind:
     lengths = _lengths(rng, rng.randint(2, 2000))
-    edges, form = np.append(0, np.cumsum(lengths)), rng.choice(["packed", "pad", "list"])
+    edges, form = np.append(0, np.cumsum(lengths)), rng.choice(FORMS)
     tokens = stored(file, "tokens", np.arange(10, 10 + edges[-1], dtype="i4"), rng)
     file["bounds"] = edges
     crop = rng.choice([None, Crop(rng.randint(1, 30), at=rng.choice(["random", "start", "center"]))])
@@ -284,7 +290,7 @@ def _lookup(file: h5py.File, rng: random.Random) -> Kind:
 
 def _variable(file: h5py.File, rng: random.Random) -> Kind:
     lengths = _lengths(rng, rng.randint(2, 600))
-    form = rng.choice([None, "packed", "pad", "list"])
+    form = rng.choice([None, *FORMS])
     values, texts = np.empty(len(lengths), object), np.empty(len(lengths), object)
     values[:] = [numbers_of(rng, length) for length in lengths]
     texts[:] = [f"{rng.getrandbits(40)} \u00e9" * (length % 3) for length in lengths]

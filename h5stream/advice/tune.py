@@ -20,6 +20,7 @@ from h5stream.advice.rules import above_zero
 from h5stream.advice.suggestion import Suggestion
 from h5stream.advice.trials import time_loop
 from h5stream.engine.budget import block_rows_of
+from h5stream.engine.footprint import WindowRows
 from h5stream.engine.statistics import LoaderStatistics
 from h5stream.errors import BudgetError, DeviceMemoryError, OptionError, WeakShuffleWarning
 from h5stream.loader import H5StreamLoader
@@ -85,7 +86,7 @@ class Attempt:
 _FACTORS = (1 / 8, 1 / 4, 1 / 2, 2, 4)
 """Windows that are tried, beside the loader's own."""
 
-Measure = Callable[[str, int, int | str], Attempt]
+Measure = Callable[[str, int, WindowRows], Attempt]
 """Runs a setting: what is varied, threads, window."""
 
 
@@ -318,7 +319,7 @@ class Bench:
     best: dict[tuple[int, int, str], Attempt] = field(default_factory=dict)
     rates: dict[tuple[int, int, str], list[float]] = field(default_factory=dict)
 
-    def measure(self, knob: str, threads: int, window: int | str) -> Attempt:
+    def measure(self, knob: str, threads: int, window: WindowRows) -> Attempt:
         """Run one setting; 0 threads stands for the loader's own choice."""
         try:
             attempt = self.run(knob, threads, window)
@@ -364,7 +365,7 @@ class Bench:
                 rates[attempt.setting].append(ran.rows_per_s)
         return rates[one.setting], rates[other.setting]
 
-    def run(self, knob: str, threads: int, window: int | str, window_device: str = "") -> Attempt:
+    def run(self, knob: str, threads: int, window: WindowRows, window_device: str = "") -> Attempt:
         """Run a setting and note nothing."""
         with H5StreamLoader(
             self.source,

@@ -111,7 +111,7 @@ def listed_names(text: str) -> list[str] | None:
     return names or None
 
 
-def window_rows(text: str) -> int | str:
+def window_rows(text: str) -> Any:
     """Give the loader's ``window=``; the loader refuses what it does not know."""
     return int(text) if text.isdigit() else text
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, Literal, TypeGuard, TypeVar
 
 from h5stream.errors import BudgetError
 from h5stream.order.epoch import CutOrder, EpochOrder, Order
@@ -17,6 +17,8 @@ from h5stream.order.places import place_nbytes
 from h5stream.order.regrouped import RegroupedOrder
 from h5stream.order.transfer import TransferOrder
 from h5stream.order.windows import AUTO_BATCHES, file_order_rows, first_rows, rows_of_two, wished_rows
+
+WindowRows = int | Literal["auto", "all"]
 
 DEFAULT_BUDGET = 2 * 1024**3
 """Bytes, or a quarter of the machine's memory if that is less: two windows of 1,024 blocks of 1 MiB. What is free

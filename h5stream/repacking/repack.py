@@ -16,6 +16,7 @@ import os
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Literal
 
 from h5stream.errors import H5StreamError, NotEnoughSpaceError, OptionError, StagingError
 from h5stream.filesystem import flush_folder, give_name
@@ -40,7 +41,7 @@ def repack(
     *,
     fields: str | Sequence[str] | None = None,
     chunk_nbytes: int = 1024 * 1024,
-    compress: str = "none",
+    compress: Literal["none", "lz4", "zstd", "gzip"] = "none",
     contiguous: bool = False,
     shuffle_rows: int | None = None,
     overwrite: bool = False,

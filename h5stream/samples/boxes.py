@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
 from h5stream.samples.box_space import Accept, BoxSpace, Grid, Listed
-from h5stream.samples.sequences import Draws, Of, checked_of, checked_pad, integer
+from h5stream.samples.sequences import Draw, Draws, Of, Pad, checked_of, checked_pad, integer
 
 Ints = NDArray[np.int64]
 
@@ -72,9 +72,9 @@ class Boxes:
     at: Any = RANDOM
     stride: tuple[int, ...] | None = None
     per_epoch: int | None = None
-    draw: str = "rows"
+    draw: Draw = "rows"
     halo: tuple[int, ...] | None = None
-    pad: str | float | None = None
+    pad: Pad | Literal["reflect"] = None
     accept: Callable[[Any], Any] | None = None
     accept_on: str | int | None = None
     tries: int = 500

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import KW_ONLY, dataclass
+from typing import Literal, get_args
 
 from h5stream.errors import OptionError
 
-MISSING = ("error", "skip", "fill")
+Missing = Literal["error", "skip", "fill"]
+MISSING = get_args(Missing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class Objects:
 
     of: str | Sequence[str]
     _: KW_ONLY
-    missing: str = "error"
+    missing: Missing = "error"
 
     def __post_init__(self) -> None:
         if not isinstance(self.of, Collection):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,13 @@ from h5stream.samples.segments import Bounds, Edges, Ends, Ids, Lengths
 
 Of = str | Sequence[str] | Ends | Bounds | Lengths | Ids | None
 
-TAILS = ("drop", "shift")
+Tail = Literal["drop", "shift"]
+TAILS = get_args(Tail)
+
+Draw = Literal["segments", "rows"]
+"""By what random samples are drawn: each segment as often as any other, or each start as likely as any other."""
+
+Pad = Literal["edge", "zeros"] | float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,15 +98,15 @@ class Sequences:
     _: KW_ONLY
     stride: int = 1
     of: Of = None
-    pad: str | float | None = None
+    pad: Pad = None
     pad_rows: tuple[int, int] | None = None
-    tail: str = "drop"
-    starts: str = "all"
+    tail: Tail = "drop"
+    starts: Literal["all", "random"] = "all"
     per_epoch: int | None = None
-    draw: str = "segments"
+    draw: Draw = "segments"
 
     axis: int = 0
-    lengths: str = "equal"
+    lengths: Literal["equal", "shortest"] = "equal"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "of", checked_of("Sequences", self.of))

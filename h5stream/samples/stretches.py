@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ Ints = NDArray[np.int64]
 ARRAYS = "arrays"
 """The form of objects, or rows of groups, of which each has a shape of its own: a list of tensors."""
 
+Form = Literal["packed", "nested", "pad", "list", "arrays", "dense"]
 FORMS = ("packed", "nested", "pad", "list", ARRAYS)
 
 DENSE = "dense"
@@ -25,7 +26,8 @@ DENSE = "dense"
 STACKED = "stacked"
 """The form of a field of which each sample turns out to have as many rows: one tensor."""
 
-PLACES = ("random", "start", "center")
+Place = Literal["random", "start", "center"]
+PLACES = get_args(Place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,7 @@ class Crop:
     """
 
     length: int
-    at: Literal["random", "start", "center"] = "random"
+    at: Place = "random"
 
     def __post_init__(self) -> None:
         if integer(self.length, "length") < 1:

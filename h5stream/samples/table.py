@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
-from h5stream.samples.sequences import checked_pad, integer
+from h5stream.samples.sequences import Pad, checked_pad, integer
 from h5stream.samples.space import SequenceSpace, Steps
 
 GROUP, FILE, ROW, START = "group", "file", "row", "start"
@@ -58,7 +58,7 @@ class Table:
         columns: Any = None,
         *,
         length: int | None = None,
-        pad: str | float | None = None,
+        pad: Pad = None,
         axis: int | None = None,
         **more: Any,
     ) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from types import EllipsisType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,11 +24,11 @@ from h5stream.errors import FieldNotFoundError, OptionError, SourceNotFoundError
 from h5stream.samples.axes import ROWS
 from h5stream.samples.columns import FROM_NO_FILE, Given
 from h5stream.samples.normalising import Normalisation, normalisation
-from h5stream.samples.sequences import checked_pad, checked_steps, integer
-from h5stream.samples.stretches import ARRAYS, DENSE, FORMS, STACKED, Crop, Ragged, Stretches, inside, names_of
+from h5stream.samples.sequences import Pad, checked_pad, checked_steps, integer
+from h5stream.samples.stretches import ARRAYS, DENSE, FORMS, STACKED, Crop, Form, Ragged, Stretches, inside, names_of
 from h5stream.samples.table import ROW
 from h5stream.storage.given import named_by, paths_of, several
-from h5stream.storage.images import FORMATS
+from h5stream.storage.images import FORMATS, Format
 from h5stream.storage.rowbox import Columns, Mask, check_mask
 
 
@@ -150,17 +150,17 @@ class Field:
         dtype: Any = None,
         steps: Iterable[int] | None = None,
         at: str = "",
-        pad: str | float | None = None,
-        axis: int | str | None = None,
+        pad: Pad = None,
+        axis: int | Literal["rows"] | None = None,
         scale: Any = None,
         repeat: bool = False,
         file: Any = None,
         rows: Any = None,
-        ragged: str | None = None,
+        ragged: Form | None = None,
         max_length: int | None = None,
         crop: Crop | None = None,
         pad_value: float = 0,
-        decode: str = "",
+        decode: Format | Literal[""] = "",
         length: str = "",
         names: Any = None,
         mean: Any = None,

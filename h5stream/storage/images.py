@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 import imagecodecs
 import numpy as np
@@ -13,7 +13,8 @@ from h5stream.storage.codecs import DecodeError
 
 Bytes = NDArray[np.uint8]
 
-FORMATS = ("auto", "jpeg", "png", "webp")
+Format = Literal["auto", "jpeg", "png", "webp"]
+FORMATS = get_args(Format)
 
 MOST_NBYTES = 1 << 30
 """Bytes of a decoded image, at most: a few bytes can claim many more."""

@@ -391,7 +391,7 @@ def _or_none(ask: Any) -> Any:
         return None
 
 
-def _access(path: str, name: str, allow_external: bool, image: str = "") -> tuple[str, str, int | None]:
+def _access(path: str, name: str, allow_external: bool, image: Any = "") -> tuple[str, str, int | None]:
     """Ask the opening itself, so that the answer is what a loader would do."""
     try:
         part = open_layout(path, name, allow_external=allow_external).datasets[0][0]

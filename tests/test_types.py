@@ -1,0 +1,51 @@
+"""What a type checker says of a user's script: a wrong word of an argument that takes a few is an error."""
+
+import pytest
+
+api = pytest.importorskip("mypy.api")
+
+CONFIG = """
+[mypy]
+[mypy-torch.*,numpy.*,h5py.*,PIL.*,pandas.*,scipy.*]
+follow_imports = skip
+ignore_missing_imports = True
+"""
+
+ARGUMENTS = {
+    "Field('x', ragged={!r})": "pad",
+    "Field('x', pad={!r})": "edge",
+    "Field('x', axis={!r})": "rows",
+    "Field('x', decode={!r})": "jpeg",
+    "Crop(8, at={!r})": "center",
+    "Sequences(8, pad={!r})": "zeros",
+    "Sequences(8, tail={!r})": "shift",
+    "Sequences(8, starts={!r})": "random",
+    "Sequences(8, draw={!r})": "rows",
+    "Sequences(8, lengths={!r})": "shortest",
+    "Boxes((8,), draw={!r})": "segments",
+    "Boxes((8,), pad={!r})": "reflect",
+    "Table(row=[0], pad={!r})": "edge",
+    "Objects('*', missing={!r})": "skip",
+    "Mixture({{}}, [], stop={!r})": "all",
+    "H5StreamLoader('a.h5', 8, window={!r})": "all",
+    "H5StreamLoader('a.h5', 8, keep={!r})": "never",
+    "H5StreamLoader('a.h5', 8, on_error={!r})": "skip",
+    "H5StreamLoader('a.h5', 8, isolation={!r})": "process",
+    "ChunkBatchSampler(h5stream.H5Dataset('a.h5'), 8, window={!r})": "all",
+    "repack('a.h5', 'b.h5', compress={!r})": "lz4",
+}
+
+
+def test_a_wrong_word_is_an_error_of_types_and_a_right_one_is_none(tmp_path):
+    lines = ["import h5stream"]
+    for call, word in ARGUMENTS.items():
+        lines += [f"h5stream.{call.format(word)}", f"h5stream.{call.format('wrong')}"]
+    (tmp_path / "script.py").write_text("\n".join(lines) + "\n")
+    (tmp_path / "mypy.ini").write_text(CONFIG)
+    options = ["--config-file", str(tmp_path / "mypy.ini"), "--cache-dir", str(tmp_path / "cache")]
+    said, crashed, _ = api.run([*options, str(tmp_path / "script.py")])
+    assert not crashed, crashed
+    found = [line for line in said.splitlines() if "script.py:" in line and "error" in line and "wrong" in line]
+    numbers = [int(line.partition("script.py:")[2].split(":")[0]) for line in found]
+    assert numbers == list(range(3, len(lines) + 1, 2)), said
+    assert all("error" not in line for line in said.splitlines() if "script.py:" in line and line not in found), said
