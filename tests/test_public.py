@@ -65,15 +65,13 @@ PUBLIC = [
 
 WATCHED_IMPORT = """
 import logging, os, sys, threading
-import torch, h5py, hdf5plugin, imagecodecs, numba, numba.core.caching, psutil  # what they do on import is theirs
+import torch, h5py, hdf5plugin, imagecodecs, psutil  # what they do on import is theirs
 
 reads = []
 
 def asked_by_us(frame):
     while frame:
         folders = frame.f_code.co_filename.split(os.sep)
-        if "numba" in folders:
-            return False  # it looks up its own settings when a kernel is declared
         if "h5stream" in folders:
             return True
         frame = frame.f_back
