@@ -150,15 +150,6 @@ def check_numa(gpu_nodes: Sequence[int], cpu_nodes: Set[int]) -> Check:
     return passed("NUMA", found)
 
 
-def check_numba_cache(folders: Sequence[Path]) -> Check:
-    """Judge whether compiled kernels can be kept; numba takes the first of `folders` that it can write to."""
-    for folder in folders:
-        if _writable(folder):
-            return passed("numba cache", str(folder))
-    tried = ", ".join(map(str, folders))
-    return failed("numba cache", f"none of {tried} can be written to", "export NUMBA_CACHE_DIR=/tmp/numba")
-
-
 def check_start_method(method: str, cuda_started: bool) -> Check:
     """Judge how DataLoader's workers would be started."""
     if method == "fork" and cuda_started:
