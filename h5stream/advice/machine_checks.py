@@ -175,10 +175,3 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 def _listed(nodes: Sequence[int]) -> str:
     return ", ".join(map(str, nodes)) or "unknown"
-
-
-def _writable(folder: Path) -> bool:
-    """Say whether files can be made in `folder`, or the folder itself where it does not exist."""
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
