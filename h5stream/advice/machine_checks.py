@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence, Set
-from pathlib import Path
 
 from h5stream.advice.check import Check, failed, passed, warned
 from h5stream.device.facts import CudaFacts
