@@ -13,7 +13,7 @@ from forking import children_are_forks
 from hypothesis import given
 from hypothesis import strategies as st
 
-from h5stream import Bounds, Crop, Field, H5Dataset, H5StreamLoader, collate, errors
+from h5stream import Between, Bounds, Crop, Field, H5Dataset, H5StreamLoader, Lengths, Objects, collate, errors
 
 COUNTS = np.random.default_rng(3).integers(0, 40, 60)
 
@@ -60,7 +60,7 @@ def starts_of(batches, length=8):
                 assert mel.tolist() == list(range(start, start + len(mel)))
                 assert bounds[number] <= start <= start + len(mel) <= bounds[number + 1]
                 assert len(audio) == 10 * len(mel)
-                assert abs(int(audio[0]) - 10 * start) <= 10
+                assert int(audio[0]) == 10 * start
                 found[number] = start - int(bounds[number])
     return found
 
@@ -187,3 +187,147 @@ def test_what_is_no_crop_is_refused(make, says):
 
 def test_a_crop_is_a_value():
     assert Crop(8) == Crop(8, "random") != dataclasses.replace(Crop(8), at="center")
+
+
+RATES = np.random.default_rng(4)
+FRAMES = RATES.integers(0, 60, 50)
+AUDIO = np.maximum(0, 10 * FRAMES + RATES.integers(-40, 41, 50))  # an analysis window leaves some rows at the ends
+
+
+def written(path, audio=AUDIO):
+    """Write frames and audio, each value its place in its sample, flat and as objects; give ways of naming each."""
+    with h5py.File(path, "w") as file:
+        file["label"] = np.arange(50)
+        for name, counts in (("mel", FRAMES), ("audio", audio)):
+            ends = np.cumsum(counts)
+            file.create_dataset(name, data=np.concatenate([np.arange(n) for n in counts]), chunks=(37,))
+            file[f"{name}_bounds"], file[f"{name}_counts"] = np.append(0, ends), counts
+            file[f"{name}_first"], file[f"{name}_end"] = ends - counts, ends
+            for k, count in enumerate(counts):
+                file[f"objects/{k:02}/{name}"] = np.arange(count)
+        for k in range(50):
+            file[f"objects/{k:02}/label"] = k
+
+
+STORED = {
+    "bounds": lambda name: {"rows": Bounds(f"{name}_bounds")},
+    "lengths": lambda name: {"rows": Lengths(f"{name}_counts")},
+    "between": lambda name: {"rows": Between(f"{name}_first", f"{name}_end")},
+    "objects": lambda name: {"ragged": "packed"},
+}
+
+
+def begins_of(batches, name, length, counts):
+    """Give where the crop of each sample begins that has one, having compared its rows."""
+    found = {}
+    for batch in batches:
+        for k, number in enumerate(batch["label"].tolist()):
+            rows = batch[name].sample(k).tolist()
+            assert len(rows) == min(length, counts[number])
+            if rows:
+                assert rows == list(range(rows[0], rows[0] + len(rows)))
+                found[number] = rows[0]
+    return found
+
+
+@pytest.mark.parametrize("fine", [80, 20], ids=["whole", "not whole"])
+@pytest.mark.parametrize("at", ["random", "center", "start"])
+@pytest.mark.parametrize("stored", STORED)
+def test_crops_of_two_rates_begin_at_one_time(tmp_path, stored, at, fine):
+    audio = AUDIO if fine == 80 else AUDIO // 4
+    written(tmp_path / "a.h5", audio)
+    fields = {
+        "mel": Field("mel", crop=Crop(8, at=at), **STORED[stored]("mel")),
+        "audio": Field("audio", crop=Crop(fine, at=at), **STORED[stored]("audio")),
+        "label": "label",
+    }
+    samples = {"samples": Objects("objects/*")} if stored == "objects" else {}
+    spare, more = np.maximum(0, FRAMES - 8), np.maximum(0, audio - fine)
+    most = np.minimum(spare, ((more + 1) * 8 - 1) // fine)
+    seen = [set() for _ in FRAMES]
+    with H5StreamLoader(tmp_path / "a.h5", 7, shuffle=True, fields=fields, **samples) as loader:
+        for _ in range(150 if at == "random" else 1):
+            batches = [*loader]
+            mel, heard = begins_of(batches, "mel", 8, FRAMES), begins_of(batches, "audio", fine, audio)
+            assert mel.keys() & heard.keys()
+            assert all(heard[k] == mel[k] * fine // 8 for k in mel.keys() & heard.keys())
+            for k, begin in mel.items():
+                seen[k].add(begin)
+    for k, begins in enumerate(seen):
+        if FRAMES[k] and at == "random":
+            assert min(begins) >= 0
+            assert max(begins) <= most[k]
+            assert most[k] > 5 or len(begins) == most[k] + 1
+        elif FRAMES[k]:
+            assert begins == {most[k] // 2 if at == "center" else 0}
+
+
+def test_fields_that_have_no_time_in_common_are_each_drawn_from_all_of_their_rows(tmp_path):
+    audio = np.where(np.arange(50) < 25, 10 * FRAMES + 400, 10 * FRAMES)
+    written(tmp_path / "a.h5", audio)
+    fields = {
+        "mel": Field("mel", rows=Bounds("mel_bounds"), crop=Crop(8)),
+        "audio": Field("audio", rows=Bounds("audio_bounds"), crop=Crop(80)),
+        "label": "label",
+    }
+    spare, more = np.maximum(0, FRAMES - 8), np.maximum(0, audio - 80)
+    furthest = np.zeros(50, int)
+    with H5StreamLoader(tmp_path / "a.h5", 7, fields=fields) as loader:
+        for _ in range(60):
+            batches = [*loader]
+            mel, heard = begins_of(batches, "mel", 8, FRAMES), begins_of(batches, "audio", 80, audio)
+            for k, begin in mel.items():
+                furthest[k] = max(furthest[k], heard[k])
+                if k >= 25:
+                    assert heard[k] == 10 * begin
+                    continue
+                low, high = (np.array([heard[k], heard[k] + 1]) / (more[k] + 1)).tolist()
+                assert begin / (spare[k] + 1) < high
+                assert low < (begin + 1) / (spare[k] + 1)
+    assert (furthest[:25] > 0.8 * more[:25])[FRAMES[:25] > 0].all()
+
+
+def test_files_that_are_joined_keep_crops_of_two_rates_aligned(tmp_path):
+    written(tmp_path / "a.h5", 10 * FRAMES + 400)
+    written(tmp_path / "b.h5")
+    fields = {
+        "mel": Field("mel", rows=Bounds("mel_bounds"), crop=Crop(8)),
+        "audio": Field("audio", rows=Bounds("audio_bounds"), crop=Crop(80)),
+        "label": "label",
+    }
+    together = torch.utils.data.ConcatDataset([H5Dataset(tmp_path / name, fields) for name in ("a.h5", "b.h5")])
+    with (
+        H5StreamLoader([tmp_path / "a.h5", tmp_path / "b.h5"], 10, fields=fields, seed=0) as expected,
+        H5StreamLoader(together, 10, seed=0) as loader,
+    ):
+        for ours, theirs in zip([*loader], [*expected], strict=True):
+            assert all(torch.equal(ours[name].values, theirs[name].values) for name in ("mel", "audio"))
+        batches = [*loader][5:]
+    mel, heard = begins_of(batches, "mel", 8, FRAMES), begins_of(batches, "audio", 80, AUDIO)
+    assert len(set(mel.values())) > 5
+    assert all(heard[k] == 10 * mel[k] for k in mel.keys() & heard.keys())
+
+
+@pytest.mark.parametrize("options", [{"isolation": "process"}, {"num_workers": 0}, {"device": "cpu"}], ids=str)
+def test_crops_of_two_rates_are_the_same_however_they_are_read(tmp_path, options, monkeypatch):
+    children_are_forks(monkeypatch)
+    written(tmp_path / "a.h5")
+    fields = {
+        "mel": Field("mel", rows=Bounds("mel_bounds"), crop=Crop(8)),
+        "audio": Field("audio", rows=Bounds("audio_bounds"), crop=Crop(80)),
+        "label": "label",
+    }
+    dataset = H5Dataset(tmp_path / "a.h5", fields)
+    singles = [dataset[k] for k in range(50)]
+    with H5StreamLoader(tmp_path / "a.h5", 7, fields=fields, seed=0, **options) as loader:
+        samples = [(b["mel"].sample(k), b["audio"].sample(k)) for b in loader for k in range(len(b["label"]))]
+        state = None
+        for batch in loader:
+            state = json.loads(json.dumps(loader.state_dict())) if state is None else state
+            last = batch["audio"].values
+    for one, (mel, audio) in zip(singles, samples, strict=True):
+        assert torch.equal(one["mel"], mel)
+        assert torch.equal(one["audio"], audio)
+    with H5StreamLoader(tmp_path / "a.h5", 7, fields=fields, seed=0, **options) as loader:
+        loader.load_state_dict(state)
+        assert torch.equal([*loader][-1]["audio"].values, last)

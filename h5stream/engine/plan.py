@@ -158,7 +158,8 @@ class Placement:
         assert lookup.counts is not None
         first, counts = lookup.rows[samples], lookup.counts[samples]
         if lookup.spare is not None:
-            first = first + (fractions_of(samples, *self.drawn, CROPS) * (lookup.spare[samples] + 1)).astype(np.int64)
+            begins = (fractions_of(samples, *self.drawn, CROPS) * (lookup.spare[samples] + 1)).astype(np.int64)
+            first = first + (begins if lookup.paces is None else begins * lookup.length // lookup.paces[samples])
         share, within = Share.of(
             fields, self.batch, self.within, counts, is_padded=is_padded, numbers=samples, sound=sound
         )

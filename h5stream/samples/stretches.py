@@ -64,9 +64,13 @@ class Crop:
     """A part of each sample of a ragged field: `length` rows that follow one another, or all where there are fewer.
 
     A random one begins at another row in each epoch, by seed, epoch and sample alone: a state that is resumed goes on
-    with the same. Where several fields of a sample are cropped, they are at the same fraction of the rows that are
-    left over, so fields of equal lengths give the same rows for equal crops, and others the same part of the sample
-    but for rounding. A single sample, ``dataset[i]``, is that of seed 0 and epoch 0; see `H5Dataset.set_epoch`.
+    with the same. A single sample, ``dataset[i]``, is that of seed 0 and epoch 0; see `H5Dataset.set_epoch`.
+
+    Crops of several fields of a sample begin at the same time. Their lengths say how the rates compare: beside
+    ``Crop(100)`` of frames, ``Crop(16_000)`` of audio has 160 rows per frame, and where the frames begin at row k, the
+    audio begins at row ``k * 160``; ``Crop(250)`` begins at ``k * 250 // 100``, the nearest row before. A field may
+    have up to four frames more or fewer than these; crops then begin only where each field has all of its rows. Fields
+    that differ by more have no time in common: each begins at the same fraction of the rows that its crop leaves over.
 
     Parameters
     ----------

@@ -83,13 +83,21 @@ def _joined_lookup(
     """Return a dataset that all layouts look up, its parts in turn, and the rows that all samples have of it."""
     parts: list[DatasetPart] = []
     rows, given = [], [layout.lookups[k] for layout in layouts]
+    if any(one.paces is not None for one in given):
+        given = [
+            replace(one, paces=np.full(len(one.rows), one.length) if one.paces is None else one.paces) for one in given
+        ]
     for layout, numbers, one in zip(layouts, files, given, strict=True):
         before = sum(part.rows for part in parts)
         rows.append(one.rows + before)
         own = layout.datasets[one.dataset]
         parts += [replace(part, file=numbers[part.file], row_start=part.row_start + before) for part in own]
-    counts, spare = (_concatenated([getattr(one, name) for one in given]) for name in ("counts", "spare"))
-    return tuple(parts), Lookup(dataset=number + k, rows=np.concatenate(rows), counts=counts, spare=spare)
+    counts, spare, paces = (
+        _concatenated([getattr(one, name) for one in given]) for name in ("counts", "spare", "paces")
+    )
+    return tuple(parts), replace(
+        given[0], dataset=number + k, rows=np.concatenate(rows), counts=counts, spare=spare, paces=paces
+    )
 
 
 def _joined_column(

@@ -328,18 +328,25 @@ class Lookup:
     counts : ndarray of int64 or None
         How many consecutive rows each sample has; None where each has one.
     spare : ndarray of int64 or None
-        How many more rows there are behind them, where a random crop takes so many of all; None where all are taken.
+        How many more rows there are that a random crop may begin behind, counted in rows of the crop that leads; None
+        where all are taken, or always the same.
+    paces : ndarray of int64 or None
+        The length of the crop that leads each sample's, where any other than its own does.
+    length : int
+        That of its own.
     """
 
     dataset: int
     rows: NDArray[np.int64]
     counts: NDArray[np.int64] | None = None
     spare: NDArray[np.int64] | None = None
+    paces: NDArray[np.int64] | None = None
+    length: int = 0
 
     @property
     def nbytes(self) -> int:
         """Bytes of memory."""
-        return sum(each.nbytes for each in (self.rows, self.counts, self.spare) if each is not None)
+        return sum(each.nbytes for each in (self.rows, self.counts, self.spare, self.paces) if each is not None)
 
     @property
     def mean_rows(self) -> float:

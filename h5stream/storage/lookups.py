@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,13 +16,16 @@ from h5stream.samples.stretches import STACKED, Crop, Stretches, stretches_of
 from h5stream.storage.layout import DatasetPart, FieldLayout, Lookup
 from h5stream.storage.object_rows import ObjectRows
 
+APART = 4
+"""Rows of the coarser field that two may differ by in length and be the same time: as a window of four hops leaves."""
+
 
 def shared(lookups: Sequence[Lookup]) -> tuple[Lookup, ...]:
     """Give lookups of the same rows the same arrays, by which they are known to be planned together."""
     found: list[Lookup] = []
     for one in lookups:
         twin = next((other for other in found if _are_same(one, other)), one)
-        found.append(replace(one, rows=twin.rows, counts=twin.counts, spare=twin.spare))
+        found.append(replace(one, rows=twin.rows, counts=twin.counts, spare=twin.spare, paces=twin.paces))
     return tuple(found)
 
 
@@ -40,10 +44,43 @@ def forget(looked_up: dict[int, LookedUp], before: dict[int, tuple[int, int]]) -
 
 
 def _are_same(one: Lookup, other: Lookup) -> bool:
-    if one.counts is None or other.counts is None or (one.spare is None) != (other.spare is None):
+    if one.counts is None or (one.paces is not None and one.length != other.length):
         return False
-    pairs = [(one.rows, other.rows), (one.counts, other.counts), (one.spare, other.spare)]
-    return all(a is None or b is None or np.array_equal(a, b) for a, b in pairs)
+    pairs = [(getattr(one, name), getattr(other, name)) for name in ("rows", "counts", "spare", "paces")]
+    return all(a is b or (a is not None and b is not None and np.array_equal(a, b)) for a, b in pairs)
+
+
+def aligned(lookups: Sequence[Lookup], crops: Sequence[Crop | None]) -> list[Lookup]:
+    """Let the crops of a sample begin at the same time, where their fields are as long in time.
+
+    The shortest crop leads. A field that has `length / pace` times as many rows, but for `APART` of the leader's,
+    begins `length / pace` times as far, and the leader nowhere that leaves another too few rows.
+    """
+    found = list(lookups)
+    for at in ("random", "center"):
+        some = [k for k, crop in enumerate(crops) if crop is not None and crop.at == at]
+        some.sort(key=lambda k: found[k].length)
+        leaders = {k: np.full(len(found[k].rows), k) for k in some}
+        spare: dict[int, NDArray[np.int64]] = {k: cast(Any, found[k].spare) for k in some}
+        total = {k: cast(Any, found[k].counts) + spare[k] for k in some}
+        for leader, k in itertools.combinations(some, 2):
+            pace, length = found[leader].length, found[k].length
+            follows = np.abs(total[k] * pace - total[leader] * length) <= APART * length
+            follows &= (leaders[leader] == leader) & (leaders[k] == k)
+            leaders[k][follows] = leader
+            fitting = ((found[k].spare + 1) * pace - 1) // length  # type: ignore[operator]
+            spare[leader] = np.where(follows, np.minimum(spare[leader], fitting), spare[leader])
+        for k in some:
+            begins, paces = spare[k], np.full(len(spare[k]), found[k].length)
+            for leader in {*np.unique(leaders[k]).tolist()} - {k}:
+                follows = leaders[k] == leader
+                begins, paces = np.where(follows, spare[leader], begins), np.where(follows, found[leader].length, paces)
+            own = found[k].length
+            if at == "center":
+                found[k] = replace(found[k], rows=found[k].rows + begins // 2 * own // paces, spare=None)
+            else:
+                found[k] = replace(found[k], spare=begins, paces=None if (paces == own).all() else paces)
+    return found
 
 
 @dataclass(slots=True)
@@ -65,7 +102,7 @@ class LookedUp:
     tables : list of ndarray of int64
         The rows that each part of the data looks up, counted from the first part of the dataset.
     counts, spare : list of ndarray of int64
-        How many rows each sample of a part has, and how many more there are that a random crop may begin behind.
+        How many rows each sample of a part has, and how many more there are that a crop leaves out.
     layouts : list of FieldLayout
         What it gives to a batch.
     entry : int or dict
@@ -164,9 +201,8 @@ class LookedUp:
     def add_rows(self, first: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
         """Take the first row of each of some samples, and how many it has, of which only a part may be wanted."""
         if self.crop is not None:
-            spare = np.maximum(counts - self.crop.length, 0)
-            first, counts = first + (spare // 2 if self.crop.at == "center" else 0), counts - spare
-            self.spare.append(spare)
+            self.spare.append(np.maximum(counts - self.crop.length, 0))
+            counts = counts - self.spare[-1]
         self.tables.append(first)
         self.counts.append(counts)
 
@@ -183,10 +219,10 @@ class LookedUp:
         self._check_stacked(rows if space is None or not self.is_given else space.samples)
         anchors = slice(None) if space is None or self.is_given else space.anchors_of(np.arange(space.samples))
         first, counts = (np.concatenate(each)[anchors] for each in (self.tables, self.counts))
-        spare = None
-        if self.crop is not None and self.crop.at == "random":
-            spare = np.concatenate(self.spare)[anchors]
-        return Lookup(dataset=dataset, rows=first, counts=counts, spare=spare)
+        if self.crop is None or self.crop.at == "start":
+            return Lookup(dataset=dataset, rows=first, counts=counts)
+        spare = np.concatenate(self.spare)[anchors]
+        return Lookup(dataset=dataset, rows=first, counts=counts, spare=spare, length=self.crop.length)
 
     def _check_stacked(self, count: int) -> None:
         """Refuse too few names, and objects of unlike lengths where each sample has as many rows."""

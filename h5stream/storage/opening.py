@@ -47,7 +47,7 @@ from h5stream.storage.fields import Asked, Field, Fields, SampleShape, Source, r
 from h5stream.storage.groups import FILES, edges_in, groups_of
 from h5stream.storage.image_sizes import with_image_sizes
 from h5stream.storage.layout import FieldLayout, SampleLayout
-from h5stream.storage.lookups import LookedUp, forget, shared
+from h5stream.storage.lookups import LookedUp, aligned, forget, shared
 from h5stream.storage.names import Names
 from h5stream.storage.objects import attributes_of, objects_of
 from h5stream.storage.places import Files, OpenFile
@@ -102,8 +102,11 @@ def open_layout(
     )
     _check_padding(layout)
     numbered = enumerate(looked_up.values(), len(files[0].parts))
-    lookups = shared([each.lookup(number, layout.rows, space) for number, each in numbered])
-    layout = replace(layout, columns=tuple(_columns(layout, shape, files, samples)), lookups=lookups)
+    lookups = aligned(
+        [each.lookup(number, layout.rows, space) for number, each in numbered],
+        [each.crop for each in looked_up.values()],
+    )
+    layout = replace(layout, columns=tuple(_columns(layout, shape, files, samples)), lookups=shared(lookups))
     return _normalised(with_image_sizes(layout))
 
 
