@@ -11,7 +11,7 @@ from typing import Any
 
 from h5stream import allowance
 
-PACKAGES = ("torch", "h5py", "hdf5plugin", "numpy", "numba", "imagecodecs")
+PACKAGES = ("torch", "h5py", "hdf5plugin", "numpy", "imagecodecs")
 
 
 def describe(more_versions: dict[str, str] | None = None) -> dict[str, Any]:

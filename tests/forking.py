@@ -325,7 +325,7 @@ def serve(descriptor):
 
 
 def _keep_what_is_there():
-    """Let no fork take apart at its end what it has of its parent: numba's code alone would take it 40 ms."""
+    """Let no fork take apart at its end what it has of its parent: torch's modules alone would take it tens of ms."""
     for finalizer in list(weakref.finalize._registry):
         finalizer.atexit = False
 

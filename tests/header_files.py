@@ -377,7 +377,7 @@ def _compare_dataset(
     if sound and is_fixed(stored):
         assert read.kinds[kind].element_nbytes == stored.get_size(), "bytes of an element"
     assert read.kinds[kind].filters == creation.get_nfilters(), "filters"
-    _compare_kind(stored, creation, (rank, layout), alike.setdefault(("object", kind), []))
+    _compare_kind(stored, creation, (rank, layout), alike.setdefault((None, kind), []))
     if layout == h5py.h5d.CHUNKED:
         assert read.kinds[kind].chunk_shape == creation.get_chunk(), "shape of chunks"
         _compare_chunks(dataset, shape, creation.get_chunk(), i, read, chunks, counts)

@@ -8,23 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from h5stream.storage.links import Links
-from h5stream.storage.names import Names, by_bytes, packed
+from h5stream.storage.names import Names, packed
 
 TEXTS = st.lists(st.text("ab_.019٣²é", min_size=1, max_size=9), max_size=30, unique=True)
 
 
 @examples(300)
 @given(texts=TEXTS, above=st.sampled_from(["", "data/"]), other=st.text(max_size=9))
-def test_names_are_put_in_order_and_found_again_as_texts_are(texts, above, other):
+def test_names_are_found_again_as_texts_are(texts, above, other):
     texts = sorted(texts, key=str.encode)
-    names = Names.of(texts)
-    starts, nbytes, numbers = names.edges[:-1], np.diff(names.edges), np.arange(len(texts))
-    order = numbers[::-1]
-    found = packed(names.text, starts[order], nbytes[order], above, numbers[order])
-    assert [*found] == [above + texts[k] for k in order]
+    names, numbers = Names.of(texts), np.arange(len(texts))
+    found = packed(map(str.encode, texts), above, numbers)
+    assert [*found] == [above + text for text in texts]
     assert [*pickle.loads(pickle.dumps(found))] == [*found] == [found[k] for k in range(-len(texts), 0)]
-    reverse = by_bytes(names.text, starts[::-1].copy(), nbytes[::-1].copy())
-    assert reverse.tolist() == numbers[::-1].tolist()
     links = Links(names=names.text, edges=names.edges, addresses=numbers)
     wanted = [*texts[::2], other, *texts[1::2]]
     assert links.find(Names.of(wanted)).tolist() == [texts.index(one) if one in texts else -1 for one in wanted]

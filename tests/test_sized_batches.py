@@ -76,7 +76,7 @@ def flat(batches):
 def test_batches_have_as_many_samples_as_fit_and_each_sample_comes_once(
     path, limit, bucket, size, form, window, threads, shuffle
 ):
-    given_too = {"bucket": bucket and shuffle, "window": window, "num_workers": threads, "shuffle": shuffle}
+    given_too = {"bucket": bucket and shuffle, "window": window, "num_workers": threads, "shuffle": shuffle, "seed": 0}
     with H5StreamLoader(path, size, fields=fields(form), max_batch_rows=limit, **given_too) as loader:
         epochs = []
         for _ in range(2):

@@ -7,7 +7,7 @@ import os
 import platform
 from pathlib import Path
 
-PACKAGES = ("torch", "h5py", "hdf5plugin", "numpy", "numba", "imagecodecs", "pytest-benchmark")
+PACKAGES = ("torch", "h5py", "hdf5plugin", "numpy", "imagecodecs", "pytest-benchmark")
 
 
 def machine_facts() -> dict[str, object]:

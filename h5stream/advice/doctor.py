@@ -8,7 +8,6 @@ import resource
 import shutil
 from pathlib import Path
 
-import h5stream
 from h5stream import allowance
 from h5stream.advice import file_checks, machine_checks
 from h5stream.advice.check import Check
@@ -38,7 +37,6 @@ def examine_machine() -> list[Check]:
         machine_checks.check_hdf5(versions),
         machine_checks.check_filters(versions),
         machine_checks.check_numa(gpu_nodes(driver), cpu_nodes()),
-        machine_checks.check_numba_cache(numba_cache_folders()),
         machine_checks.check_start_method(start_method(), facts.initialized),
     ]
 
@@ -85,20 +83,6 @@ def cpu_nodes(nodes: Path = _NODES) -> set[int]:
         if allowed & _listed_cpus((folder / "cpulist").read_text()):
             found.add(int(folder.name.removeprefix("node")))
     return found
-
-
-def numba_cache_folders() -> list[Path]:
-    """Give the folders that numba tries for its cache, in its order.
-
-    Source: "Cache locators" in ``numba/core/caching.py``: with ``NUMBA_CACHE_DIR`` only that, else beside the
-    source file, else the user's cache.
-    """
-    chosen = os.environ.get("NUMBA_CACHE_DIR")
-    if chosen:
-        return [Path(chosen)]
-    engine = Path(h5stream.__file__).parent / "engine"
-    cache_home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return [engine / "__pycache__", cache_home / "numba"]
 
 
 def limit_of(which: int) -> tuple[int, int]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence, Set
-from pathlib import Path
 
 from h5stream.advice.check import Check, failed, passed, warned
 from h5stream.device.facts import CudaFacts
@@ -150,15 +148,6 @@ def check_numa(gpu_nodes: Sequence[int], cpu_nodes: Set[int]) -> Check:
     return passed("NUMA", found)
 
 
-def check_numba_cache(folders: Sequence[Path]) -> Check:
-    """Judge whether compiled kernels can be kept; numba takes the first of `folders` that it can write to."""
-    for folder in folders:
-        if _writable(folder):
-            return passed("numba cache", str(folder))
-    tried = ", ".join(map(str, folders))
-    return failed("numba cache", f"none of {tried} can be written to", "export NUMBA_CACHE_DIR=/tmp/numba")
-
-
 def check_start_method(method: str, cuda_started: bool) -> Check:
     """Judge how DataLoader's workers would be started."""
     if method == "fork" and cuda_started:
@@ -184,10 +173,3 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 def _listed(nodes: Sequence[int]) -> str:
     return ", ".join(map(str, nodes)) or "unknown"
-
-
-def _writable(folder: Path) -> bool:
-    """Say whether files can be made in `folder`, or the folder itself where it does not exist."""
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)

@@ -69,6 +69,7 @@ class Moments:
                 self._add(rows[first : first + step])
 
     def _add(self, rows: NDArray[Any]) -> None:
+        rows = np.require(rows, requirements=["C", "A"])  # as the kernels take them
         if self.is_whole:
             self._add_whole(rows)
             self._see(rows.min(axis=0), rows.max(axis=0))
@@ -238,7 +239,7 @@ def _of_a_short_range(flat: NDArray[Any]) -> dict[int, int] | None:
 def _counted(flat: NDArray[Any]) -> tuple[list[Any], list[int]]:
     if flat.dtype.kind in "biu" and flat.dtype.itemsize == 1:
         counts = np.zeros(256, np.int64)
-        count_bytes(flat.view(np.uint8), counts)
+        count_bytes(np.ascontiguousarray(flat).view(np.uint8), counts)
         every = np.arange(256, dtype=np.uint8).view(flat.dtype) if flat.dtype != bool else np.arange(256) > 0
         return every[counts > 0].tolist(), counts[counts > 0].tolist()
     values, often = np.unique(flat[~np.isnan(flat)] if flat.dtype.kind == "f" else flat, return_counts=True)

@@ -178,14 +178,6 @@ class TestMachine:
         check = machine_checks.check_numa(gpus, cpus)
         assert (verdict(check), check.found) == (status, found)
 
-    def test_numbas_cache_needs_one_folder_that_can_be_written_to(self, tmp_path):
-        fine = tmp_path / "not" / "yet"
-        check = machine_checks.check_numba_cache([tmp_path / "file" / "x", fine])
-        assert (verdict(check), check.found) == ("pass", str(tmp_path / "file" / "x"))
-        (tmp_path / "file").write_text("")
-        assert machine_checks.check_numba_cache([tmp_path / "file" / "x", fine]).found == str(fine)
-        assert verdict(machine_checks.check_numba_cache([tmp_path / "file" / "x"])) == "fail"
-
     @pytest.mark.parametrize(
         ("method", "started", "status"),
         [
@@ -391,15 +383,6 @@ class TestGathering:
             (tmp_path / node / "cpulist").write_text(cpus)
         assert doctor.cpu_nodes(tmp_path) == {0, 3}
 
-    def test_numbas_own_variable_decides(self, monkeypatch):
-        monkeypatch.setenv("NUMBA_CACHE_DIR", "/somewhere")
-        assert doctor.numba_cache_folders() == [Path("/somewhere")]
-        monkeypatch.delenv("NUMBA_CACHE_DIR")
-        monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
-        engine, cache = doctor.numba_cache_folders()
-        assert engine.parts[-2:] == ("engine", "__pycache__")
-        assert cache == Path("/cache/numba")
-
     def test_no_limit_is_minus_one(self, monkeypatch):
         monkeypatch.setattr(resource, "getrlimit", lambda which: (1024, resource.RLIM_INFINITY))
         assert doctor.limit_of(resource.RLIMIT_NOFILE) == (1024, -1)
@@ -517,7 +500,7 @@ class TestCommand:
         names = [check["name"] for check in answer["checks"]]
         assert names == [
             "torch", "driver", "CUDA", "pinned memory", "processors", "memory", "tmpfs", "open files", "HDF5",
-            "filters", "NUMA", "numba cache", "start method", "file", "structure", "filesystem", "page cache",
+            "filters", "NUMA", "start method", "file", "structure", "filesystem", "page cache",
             "read rate",
         ]  # fmt: skip
 

@@ -128,7 +128,7 @@ def test_accumulated_batches_make_one_step_and_the_rest_of_an_epoch_too(train, f
 
 def test_a_batch_size_that_is_given_is_kept_beside_a_preset(train, file):
     _, said = train("--data", file, "--y", "label", *SMALL, "--profile", "rtx3090_max_perf", "--batch-size", 100)
-    assert "batch 6144, 8 workers, prefetch 12" in said
+    assert "batch_size=6144, num_workers=8" in said
     assert "Batch size: 100 (validation 200)" in said
 
 

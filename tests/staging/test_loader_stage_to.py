@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from forking import end_now
 from inner import stream_all
+from seeded import SeededLoader as H5StreamLoader
 from torch.utils.data import Subset
 
-from h5stream import H5Dataset, H5StreamLoader, stage
+from h5stream import H5Dataset, stage
 from h5stream.errors import (
     NotEnoughSpaceError,
     OptionError,

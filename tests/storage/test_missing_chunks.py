@@ -7,7 +7,6 @@ from making import low_level, make_file, numbers, set_fill_bytes, string_type
 from oracle import assert_like_h5py
 
 from h5stream import Field, H5Dataset, H5StreamLoader, Objects
-from h5stream.engine import kernels
 from h5stream.errors import CorruptChunkError
 
 NEVER, IF_SET, ALLOC = h5py.h5d.FILL_TIME_NEVER, h5py.h5d.FILL_TIME_IFSET, h5py.h5d.FILL_TIME_ALLOC
@@ -164,7 +163,7 @@ def test_contiguous_data_never_written_behind_a_user_block_are_fill_value(tmp_pa
 
 @pytest.mark.parametrize("chunks", [None, (64,), (1,)])
 @pytest.mark.parametrize("written", [5000, 300, 0])
-def test_a_small_field_that_stays_in_memory_is_read_without_a_kernel(tmp_path, monkeypatch, chunks, written):
+def test_a_small_field_that_stays_in_memory_is_what_h5py_reads(tmp_path, chunks, written):
     path = tmp_path / "a.h5"
     with h5py.File(path, "w") as file:
         file.create_dataset("x", data=np.arange(5000), chunks=(50,), compression="gzip")
@@ -172,8 +171,6 @@ def test_a_small_field_that_stays_in_memory_is_read_without_a_kernel(tmp_path, m
         if written:
             y[:written] = np.arange(written)
         expected = y[()]
-    if chunks != (1,):  # too many reads for Python
-        monkeypatch.setattr(kernels, "read_rows", None)
     with H5StreamLoader(path, 64, True, fields=["x", "y"], seed=0) as loader:
         batches = [(x.numpy(), y.numpy()) for x, y in loader]
     x, y = (np.concatenate(each) for each in zip(*batches, strict=True))

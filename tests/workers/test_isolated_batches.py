@@ -15,9 +15,10 @@ import torch
 from inner import device_is, pinned_copies, stream_all
 from isolated import assert_same, children_are_threads, eventually
 from sample_files import write_sample
+from seeded import SeededLoader as H5StreamLoader
 from torch.utils.data import RandomSampler, Subset
 
-from h5stream import Field, H5Dataset, H5StreamLoader
+from h5stream import Field, H5Dataset
 from h5stream.errors import (
     BudgetError,
     CorruptChunkError,

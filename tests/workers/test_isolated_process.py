@@ -169,7 +169,8 @@ def labels(batch):
     return batch["y"], os.getpid()
 
 def main():
-    loader = H5StreamLoader(sys.argv[1], 50, isolation="process", timeout=60, batch_transform=labels)
+    how = {"isolation": "process", "timeout": 60, "batch_transform": labels}
+    loader = H5StreamLoader(sys.argv[1], 50, fields={"y": "y"}, **how)
     iterator = iter(loader)
     child = next(iterator)[1]
     if "fork" in sys.argv:

@@ -11,8 +11,8 @@ import pytest
 import torch
 from numpy.random import rand
 from sample_files import write_sample
+from seeded import SeededLoader as H5StreamLoader
 
-from h5stream import H5StreamLoader
 from h5stream.errors import OwnGeneratorWarning
 
 RNG, PYTHONS = np.random.default_rng(0), random.Random(0)

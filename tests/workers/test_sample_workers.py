@@ -24,9 +24,10 @@ from applied import KINDS, write_kinds
 from inner import device_is, iterations_of, pinned_copies
 from isolated import assert_same, eventually, same
 from sample_files import write_sample
+from seeded import SeededLoader as H5StreamLoader
 from torch.utils.data import DataLoader
 
-from h5stream import H5Dataset, H5StreamLoader
+from h5stream import H5Dataset
 from h5stream.device.cpu import CpuBackend
 from h5stream.errors import CorruptChunkError, IsolatedProcessError, LoaderClosedError, LoaderTimeoutError, OptionError
 from h5stream.workers.sample_engine import SampleRun

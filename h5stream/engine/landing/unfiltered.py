@@ -11,7 +11,6 @@ have no descriptor that a kernel could read from; for them each read is planned,
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -104,30 +103,6 @@ class Reach:
         nbytes = self.extents[:, 2]
         along = self.stride - nbytes <= self.gap_nbytes
         return int(np.where(along, (rows - stretches) * self.stride + stretches * nbytes, rows * nbytes).sum())
-
-    def offset_of(self, chunk: int) -> int:
-        """Return where a chunk of whole rows, by its number, begins in the file; `MISSING` if it was never written."""
-        chunk = chunk * self.across + int(self.extents[0, 0])
-        if not len(self.numbers):
-            return int(self.offsets[chunk]) if len(self.offsets) else MISSING
-        place = int(np.searchsorted(self.numbers, chunk))
-        there = place < len(self.numbers) and self.numbers[place] == chunk
-        return int(self.offsets[place]) if there else MISSING
-
-    def is_run(self, placement: Placement) -> bool:
-        """Tell whether rows are wanted whole and follow one another, there and in one batch, in few or long reads."""
-        rows, batch, within, count = placement.rows, placement.batch, placement.within, len(placement)
-        return bool(
-            self.whole_rows
-            and placement.counts is None
-            and placement.share is None
-            and count
-            and rows[-1] - rows[0] == within[-1] - within[0] == count - 1
-            and (count <= RUN_READS * self.chunk_rows or self.chunk_rows * self.stride >= RUN_READ_NBYTES)
-            and batch[0] == batch[-1] == batch.min() == batch.max()
-            and (np.diff(rows) == 1).all()
-            and (np.diff(within) == 1).all()
-        )
 
     def place(self, source: int, stride: int, extents: Ints, rows: Placement, destination: Destination) -> None:
         """Put rows of which some extents were read to memory in their places; see `kernels.place_rows`."""
@@ -298,41 +273,6 @@ class RowsTask(LandingTask):
         )
 
 
-RUN_READ_NBYTES, RUN_READS = 4096, 128
-"""Bytes of a read, at least, for which it need be no kernel's, unless there are so few: it is two microseconds more."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunTask(RowsTask):
-    """Rows that follow one another, there and in one batch, which are read to their places: no kernel is compiled."""
-
-    def land(self, stored: Iterator[Any], destination: Destination, tools: Tools) -> None:
-        """Read the rows of one chunk after the other."""
-        reach, began = self.reach, clock()
-        rows, batch, within, slots, offset, row_nbytes = destination.of(reach.fields[0], self.placement)
-        row, count = int(rows[0]) - self.part.row_start, len(rows)
-        place = int(slots[batch[0]]) + offset + int(within[0]) * row_nbytes
-        memory = np.frombuffer(
-            memoryview((ctypes.c_uint8 * (count * reach.stride)).from_address(place)), dtype=np.uint8
-        )
-        inner = np.arange(row // reach.chunk_rows + 1, -(-(row + count) // reach.chunk_rows)) * reach.chunk_rows
-        edges = np.concatenate([[row], inner, [row + count]])
-        offsets, targets = list[int](), list[memoryview]()
-        for first, last in itertools.pairwise(edges.tolist()):
-            some = memory[(first - row) * reach.stride : (last - row) * reach.stride]
-            chunk = first // reach.chunk_rows
-            at = reach.offset_of(chunk)
-            if at == MISSING:
-                some[:] = np.resize(reach.fills[0], some.nbytes)
-            else:
-                offsets.append(at + (first - chunk * reach.chunk_rows) * reach.stride)
-                targets.append(some.data)
-        since = clock()
-        tools.sources[self.part.file].read_many(offsets, targets)
-        nbytes = sum(target.nbytes for target in targets)
-        tools.tally.read_in_part(began, len(targets), nbytes, clock() - since)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StretchesTask(RowsTask):
     """Some rows of one dataset part, ascending, each stretch of which was read before it is placed.
@@ -458,12 +398,7 @@ class UnfilteredRows:
 
     def plan(self, placement: Placement, task_nbytes: int) -> Iterator[RowsTask]:
         """Cut rows of the part, ascending, into tasks of about as many bytes."""
-        reach = self.reach
-        if self._has_descriptor and reach.is_run(placement):
-            for some in placement.in_steps(max(1, task_nbytes // reach.stride)):
-                yield RunTask(part=self.part, reach=reach, placement=some)
-            return
-        placement = self._cut(placement)
+        reach, placement = self.reach, self._cut(placement)
         reads, skipped = kernels.count_reads(placement.rows, placement.lengths, reach.gap_nbytes // reach.stride)
         more = skipped * reach.stride + reads * len(reach.extents) * READ_COST_NBYTES
         cost = reach.row_nbytes + more // placement.total_rows
