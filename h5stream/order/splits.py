@@ -53,10 +53,11 @@ def part_sizes(shares: Sequence[Any], total: int) -> list[int]:
         wanted.append(every - wanted[0])
     if min(wanted) < 0 or (sum(wanted) != every and not _is_nearly(sum(wanted), every, kinds[0])):
         named = " + ".join(str(share) for share in shares)
-        more = float(sum(wanted)) > float(every)
+        is_more = sum(wanted) > every
         raise OptionError(
-            f"split({', '.join(map(str, shares))}): the parts {named} add up to {float(sum(wanted)):g}, and must add up to "
-            f"{float(every):g}. {'Make them smaller' if more else 'Name what is left as a part too, or take subset() first'}"
+            f"split({', '.join(map(str, shares))}): the parts {named} add up to {float(sum(wanted)):g}, and must add up "
+            f"to {float(every):g}. "
+            + ("Make them smaller" if is_more else "Name what is left as a part too, or take subset() first")
         )
     ends = [int(sum(wanted[: k + 1]) / every * total + Fraction(1, 2)) for k in range(len(wanted))]
     sizes = [stop - first for first, stop in itertools.pairwise([0, *ends[:-1], total])]
