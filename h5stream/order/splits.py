@@ -55,8 +55,8 @@ def part_sizes(shares: Sequence[Any], total: int) -> list[int]:
         named = " + ".join(str(share) for share in shares)
         is_more = sum(wanted) > every
         raise OptionError(
-            f"split({', '.join(map(str, shares))}): the parts {named} add up to {float(sum(wanted)):g}, and must add up "
-            f"to {float(every):g}. "
+            f"split({', '.join(map(str, shares))}): the parts {named} add up to {float(sum(wanted)):g}, and must add "
+            f"up to {float(every):g}. "
             + ("Make them smaller" if is_more else "Name what is left as a part too, or take subset() first")
         )
     ends = [int(sum(wanted[: k + 1]) / every * total + Fraction(1, 2)) for k in range(len(wanted))]
