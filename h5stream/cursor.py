@@ -203,7 +203,7 @@ class Cursor:
         if self._given is not None:
             return
         self.order(0)
-        if self._settings.shuffle:
+        if self._settings.shuffle and self._settings.batch_size < len(self._dataset):  # else one batch has all of them
             warn_of_weak_shuffle(
                 self._dataset.layout,
                 self.blocks if self._draws is None else self._blocks_of(0),

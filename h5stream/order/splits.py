@@ -53,9 +53,11 @@ def part_sizes(shares: Sequence[Any], total: int) -> list[int]:
         wanted.append(every - wanted[0])
     if min(wanted) < 0 or (sum(wanted) != every and not _is_nearly(sum(wanted), every, kinds[0])):
         named = " + ".join(str(share) for share in shares)
+        is_more = sum(wanted) > every
         raise OptionError(
-            f"split({', '.join(map(str, shares))}): the parts are {named} of {float(every):g}; they are to be all of "
-            "it. Name what is left as a part too, or take subset() first"
+            f"split({', '.join(map(str, shares))}): the parts {named} add up to {float(sum(wanted)):g}, and must add "
+            f"up to {float(every):g}. "
+            + ("Make them smaller" if is_more else "Name what is left as a part too, or take subset() first")
         )
     ends = [int(sum(wanted[: k + 1]) / every * total + Fraction(1, 2)) for k in range(len(wanted))]
     sizes = [stop - first for first, stop in itertools.pairwise([0, *ends[:-1], total])]
