@@ -37,10 +37,19 @@ class Part:
             owner, attribute = name.split("@")
             return self.at(owner).attrs[attribute]
         path, _, member = name.partition(":")
-        values = self.at(path)[()]
+        values = in_stored_byte_order(self.at(path))
         for one in member.split(":") if member else ():
             values = values[one]
         return values
+
+
+def in_stored_byte_order(dataset: h5py.Dataset) -> Any:
+    """Read a dataset; h5py 3.16 returns sequences of foreign byte order as if they were native."""
+    values, base = dataset[()], h5py.check_vlen_dtype(dataset.dtype)
+    if isinstance(base, np.dtype) and not base.isnative:
+        for where in np.ndindex(dataset.shape):
+            values[where] = values[where].view(base)
+    return values
 
 
 @dataclass
@@ -156,10 +165,9 @@ def row_count(model: Any, part: Part, axis: int) -> int:
             continue
         if options.get("ragged") == "dense" or model.is_sparse(part, name):
             found.append(len(part.read(f"{name}/indptr")) - 1)
-        elif "file" in options:
-            continue
         else:
-            shape = part.at(name.partition(":")[0]).shape
+            there = model.elsewhere(options)[model.paths.index(Path(part.file.filename))] if "file" in options else part
+            shape = there.at(name.partition(":")[0]).shape
             if len(shape) > abs(axis) or axis < 0:
                 found.append(shape[axis])
     return min(found or lookups)
