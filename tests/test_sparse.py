@@ -96,6 +96,12 @@ def test_few_columns_of_rows_that_lie_as_they_are(tmp_path, options, order):
             assert np.array_equal(batch["x"].numpy(), dense[batch["n"].numpy()][:, columns])
 
 
+def test_no_samples_of_a_dense_field_have_its_columns(tmp_path):
+    write(tmp_path / "a.h5", some_matrix(5, 7))
+    assert H5Dataset(tmp_path / "a.h5", Field("X", ragged="dense"))[5:].shape == (0, 7)
+    assert H5Dataset(tmp_path / "a.h5", Field("X", ragged="dense", columns=[5, 2]))[5:].shape == (0, 2)
+
+
 def test_values_that_a_cut_file_lacks_are_told(tmp_path):
     path = tmp_path / "a.h5"
     write(path, some_matrix(300, 50), options={"chunks": (50,)})

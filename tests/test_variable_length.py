@@ -112,6 +112,18 @@ def test_rows_of_several_values_are_nested_lists(tmp_path, columns):
         assert [value.tolist() for value in row] == [list(range(number + k)) for k in columns or (0, 1, 2)]
 
 
+@pytest.mark.parametrize("inner", [(), (2,)], ids=str)
+def test_a_file_without_rows_lies_beside_others(tmp_path, inner):
+    for number, rows in enumerate([0, 5, 0]):
+        with h5py.File(tmp_path / f"{number}.h5", "w") as file:
+            dataset = file.create_dataset("x", (rows, *inner), dtype=h5py.vlen_dtype("i4"))
+            for k in np.ndindex(dataset.shape):
+                dataset[k] = np.arange(sum(k))
+    with H5StreamLoader(str(tmp_path / "*.h5"), 2, fields="x", shuffle=True) as loader:
+        lengths = [len(row[-1] if inner else row) for batch in loader for row in batch]
+    assert sorted(lengths) == [k + len(inner) for k in range(5)]
+
+
 def test_ragged_values_are_samples_by_themselves_and_of_several_files(tmp_path):
     values = [value for k in range(3) for value in write(tmp_path / f"{k}.h5", [3, 0, 5 + k], seed=k)]
     fields = {"x": Field("x", ragged="packed"), "y": SampleNumber()}

@@ -225,7 +225,7 @@ def _ragged_bytes(layout: SampleLayout, limited: LimitedField | None) -> Iterato
             yield RaggedBytes(mean=mean, deviation=most - mean, most=int(most))
     for number, field in layout.listed:
         parts = layout.datasets[number]
-        every = [part.heap.nbytes_of(slice(None)).reshape(part.rows, -1).sum(axis=1) for part in parts if part.heap]
+        every = [part.heap.nbytes_of_rows(part.rows) for part in parts if part.heap]
         yield _bytes_of(np.concatenate(every), field)
 
 

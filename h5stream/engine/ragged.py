@@ -197,6 +197,11 @@ class Matrix(NamedTuple):
     dtype: np.dtype[Any]
     places: NDArray[np.int32]
 
+    @property
+    def width(self) -> int:
+        """How many columns it has."""
+        return int(self.places.max(initial=-1)) + 1
+
 
 @dataclass(slots=True, kw_only=True)
 class RaggedRows:
@@ -259,7 +264,7 @@ class RaggedRows:
     def arranged_nbytes(self) -> int:
         """Bytes of the rows as the batch has them."""
         if self.matrix is not None:
-            return self.of.samples * (int(self.matrix.places.max(initial=-1)) + 1) * self.row_nbytes
+            return self.of.samples * self.matrix.width * self.row_nbytes
         return self._filled_nbytes
 
     @property
@@ -308,7 +313,7 @@ class RaggedRows:
         values = together.view(matrix.dtype)
         columns = self.columns.arrange().view(f"i{self.columns.row_nbytes}")
         memory = self.take(self.arranged_nbytes)
-        out = memory.view(matrix.dtype).reshape(self.of.samples, -1)
+        out = memory.view(matrix.dtype).reshape(self.of.samples, matrix.width)
         kernels.add_sparse(values, columns, self.of.offsets, matrix.places, self.of.longest, out)
         return memory
 

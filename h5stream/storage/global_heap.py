@@ -72,6 +72,11 @@ class HeapValues:
         items: Ints = self.length[chosen].astype(np.int64)
         return items * self.base.itemsize
 
+    def nbytes_of_rows(self, rows: int) -> Ints:
+        """Return the bytes of the values of each of so many rows."""
+        found: Ints = self.nbytes_of(slice(None)).reshape(rows, self.address.size // max(1, rows)).sum(axis=1)
+        return found
+
     @property
     def room_nbytes(self) -> int:
         """Bytes to read into: enough for the collection of the largest value."""

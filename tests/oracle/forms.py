@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Subset
 
 from h5stream import ChunkBatchSampler, H5Dataset, collate, repack
 
-from .compare import WrongError
+from .compare import WrongError, plain
 from .reading import Reading
 
 Form = Callable[[Reading, dict[str, Any]], None]
@@ -180,11 +180,12 @@ def drawn(reading: Reading, options: dict[str, Any]) -> None:
     wanted = how.get("samples_per_epoch", count)
     if not dropped and len(found) != wanted:
         raise WrongError(f"{len(found)} samples instead of {wanted}")
-    if options["how"] == "weights" and weights.sum() and any(weights[number] == 0 for number in found):
+    if options["how"] == "weights" and weights.sum() and any(not weights[reading.like(one)].any() for one in found):
         raise WrongError("a sample of weight 0 comes")
-    if options["how"] == "count" and len(set(found)) != len(found):
+    if options["how"] == "count" and any(found.count(one) > 1 for one in found if len(reading.like(one)) == 1):
         raise WrongError("a sample comes twice before all have come")
-    if options["how"] == "balance" and not dropped:
+    are_known = all((weights[reading.like(one)] == weights[one]).all() for one in found)
+    if options["how"] == "balance" and not dropped and are_known:
         shares = list(collections.Counter(weights[number] for number in found).values())
         if max(shares) - min(shares) > 1:
             raise WrongError(f"classes come {shares} times")
@@ -195,9 +196,18 @@ def same_samples(batch: Any) -> Any:
     return batch
 
 
+def shape_of(value: Any) -> Any:
+    """Return the shapes of the arrays in a sample, as `plain` makes it."""
+    if isinstance(value, (dict, list)):
+        return [shape_of(one) for one in (value.values() if isinstance(value, dict) else value)]
+    return np.shape(value)
+
+
 def transformed(reading: Reading, options: dict[str, Any]) -> None:
     """Samples that pass through a function, in this thread or in a process."""
+    model = reading.model
     ragged = any(isinstance(tree, dict) and "ragged" in tree["options"] for tree in reading.trees.values())
+    ragged |= len({str(shape_of(plain(model.sample(k)))) for k in range(len(model.samples))}) > 1
     how = {"sample_transform": same_samples, "sample_workers": options["workers"]} | (
         {"collate_fn": list} if ragged else {}
     )

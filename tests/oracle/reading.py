@@ -27,6 +27,7 @@ class Reading:
         self.trees: dict[str, Any] = case["fields"]
         self.style: str = case.get("style", "dict")
         self.known: dict[Any, list[int]] | None = None
+        self.alike: dict[int, list[int]] = {}
 
     @property
     def source(self) -> Any:
@@ -120,6 +121,7 @@ class Reading:
             for number in range(len(self.model.samples)):
                 theirs = self.model.sample(number)
                 self.known[compare.canonical([compare.plain(theirs[name]) for name in names])].append(number)
+            self.alike = {number: sorted(found) for found in self.known.values() for number in found}
         found = self.known.get(compare.canonical([compare.plain(sample[name]) for name in names]))
         if not found:
             raise WrongError(f"a sample that is none of the {len(self.model.samples)}: {sample}")
@@ -129,6 +131,10 @@ class Reading:
                 self.check(sample, found[-1])
                 break
         return found[-1]
+
+    def like(self, number: int) -> list[int]:
+        """Return the samples that one may be taken for, where it was found by its values."""
+        return self.alike.get(number, [number])
 
     @staticmethod
     def _varies(tree: Any) -> bool:
@@ -140,7 +146,9 @@ class Reading:
         whole = list(range(len(self.model.samples))) if whole is None else whole
         if self.model.is_drawn:
             self.check_drawn(numbers, dropped)
-        elif dropped:
+            return
+        numbers, whole = ([self.like(number)[0] for number in some] for some in (numbers, whole))
+        if dropped:
             if collections.Counter(numbers) - collections.Counter(whole):
                 raise WrongError("a sample comes twice, or is not one of them")
         elif sorted(numbers) != sorted(whole):
@@ -157,5 +165,8 @@ class Reading:
             raise WrongError(f"{len(numbers)} samples instead of {count}")
         if options.get("draw", "segments" if self.model.kind == "Sequences" else "rows") == "segments" and not dropped:
             shares = [segments[one] for one in {sample.segment for sample in samples}]
-            if max(shares) - min(shares) > 1:
+            are_known = all(
+                samples[number].segment == samples[other].segment for number in numbers for other in self.like(number)
+            )
+            if are_known and max(shares) - min(shares) > 1:
                 raise WrongError(f"segments come {sorted(shares)} times")

@@ -37,10 +37,19 @@ class Part:
             owner, attribute = name.split("@")
             return self.at(owner).attrs[attribute]
         path, _, member = name.partition(":")
-        values = self.at(path)[()]
+        values = in_stored_byte_order(self.at(path))
         for one in member.split(":") if member else ():
             values = values[one]
         return values
+
+
+def in_stored_byte_order(dataset: h5py.Dataset) -> Any:
+    """Read a dataset; h5py 3.16 returns sequences of foreign byte order as if they were native."""
+    values, base = dataset[()], h5py.check_vlen_dtype(dataset.dtype)
+    if isinstance(base, np.dtype) and not base.isnative:
+        for where in np.ndindex(dataset.shape):
+            values[where] = values[where].view(base)
+    return values
 
 
 @dataclass

@@ -132,7 +132,7 @@ def add_dataset(file, node, folder):
         values = numbers(base, (*shape, *inner), rng)
     path = node["path"]
     if layout == "virtual":
-        source = file.create_dataset(f"behind/{path}", data=values, dtype=dtype)
+        source = file.create_dataset(f"behind_{path.replace('/', '_')}", data=values, dtype=dtype)
         where = h5py.VirtualLayout(shape, dtype)
         where[...] = h5py.VirtualSource(source)
         return file.create_virtual_dataset(path, where, fillvalue=node.get("fill"))

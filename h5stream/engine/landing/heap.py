@@ -176,7 +176,7 @@ class HeapRows:
         if self._values == 1:
             work = self._heap.nbytes_of(rows)
         else:
-            work = self._heap.nbytes_of(slice(None)).reshape(self._part.rows, -1).sum(axis=1)[rows]
+            work = self._heap.nbytes_of_rows(self._part.rows)[rows]
         for cut in cut_by(work + READ_COST_NBYTES // 64, min(task_nbytes, TASK_NBYTES)):
             yield self._task(placement[cut])
 
