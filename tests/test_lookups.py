@@ -8,7 +8,7 @@ import pytest
 import torch
 from forking import children_are_forks
 
-from h5stream import Field, H5Dataset, H5StreamLoader, Sequences, errors
+from h5stream import Field, H5Dataset, H5StreamLoader, Lengths, Sequences, errors
 
 ROWS, FEATURES = 300, 50
 
@@ -111,6 +111,15 @@ def test_a_sequence_looks_up_what_its_anchor_names(data):
     }
     batch = H5Dataset(folder / "questions.h5", fields, samples=Sequences(stride=3))[:]
     assert (batch["features"].numpy() == features[named[batch["question"][:, 0].numpy()]]).all()
+
+
+def test_sequences_of_what_is_looked_up_alone_are_as_long_as_they_say(tmp_path):
+    counts = np.array([2, 0, 3, 1, 4])
+    with h5py.File(tmp_path / "f.h5", "w") as file:
+        file["hit"], file["counts"] = np.arange(10), counts
+    fields = {"hit": Field("hit", rows=Lengths("counts"), ragged="list")}
+    dataset = H5Dataset(tmp_path / "f.h5", fields, samples=Sequences(3))
+    assert [one.tolist() for one in dataset[:]["hit"]] == [[0, 1], [], [2, 3, 4]]
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ class Sequences:
         of axis 0 a segment.
     pad : str or number, optional, keyword-only
         What stands where steps lead out of the segment: ``"edge"`` (its first or last row again), ``"zeros"`` or a
-        number. By default nothing is padded: only whole sequences are samples.
+        number; texts are empty there. By default nothing is padded: only whole sequences are samples.
     pad_rows : tuple of int, optional, keyword-only
         Rows that may be padded at most before a segment's first row and behind its last; by default as many as steps
         ask for, so that each row (by `stride`) is an anchor.

@@ -73,9 +73,9 @@ class Field:
         with `rows`.
     rows : str, array of int, Bounds, Lengths or Between, optional, keyword-only
         Looks the field up: sample ``k`` gets row ``rows[k]`` of the dataset, which may have any number of rows. An
-        array, or the name of a dataset beside the other fields. Row numbers count through all of `file`, and from 0
-        in each of the source's files or groups without it. ``Bounds("offsets")``, ``Lengths("counts")`` and
-        ``Between("first", "last")`` give each sample as many rows as they say.
+        array, or the name of a dataset beside the other fields. Row numbers count through all of `file`; without it
+        an array's count through all of the source, and a dataset's from 0 in each file or group. ``Bounds("offsets")``,
+        ``Lengths("counts")`` and ``Between("first", "last")`` give each sample as many rows as they say.
     ragged : str, optional, keyword-only
         How rows of which samples have unlike numbers come in a batch, those that `rows` says or values of variable
         length, which are a list without it: ``"packed"`` (`Packed`, the default),

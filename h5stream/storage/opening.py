@@ -430,7 +430,8 @@ def _space(
     if not isinstance(samples, Sequences):
         return None
     every = np.concatenate([np.zeros(1, dtype=np.int64), *(edges[1:] for edges in parts.edges)])
-    return sequence_space(samples, every, [field.steps for field in fields if field.steps is not None])
+    taken = [field.steps for field in fields if field.steps is not None]
+    return sequence_space(samples, every, taken or [tuple(samples.steps or (0,))])
 
 
 def _check_padding(layout: SampleLayout) -> None:

@@ -35,6 +35,7 @@ class Model:
         self.kind = tree["call"] if tree else "rows"
         self.axis = self.options.get("axis") or 0
         self.length = self._length(tree)
+        self.parts: list[Part] = []
         self.samples: list[Sample] = samples_of(self)
         self.is_drawn = self.options.get("starts") == "random" or (
             self.kind == "Boxes" and self.options.get("at", "random") == "random"
@@ -88,12 +89,12 @@ class Model:
             return self._stepped(lambda row: self._sparse(part, name, row, options), steps, sample, options)
         if "decode" in options:
             return self._stepped(lambda row: self._image(part, name, row, options), steps, sample, options)
-        return self._taken(part.read(name), steps, sample, options)
+        return self._taken(part.read(name), part.at(name.partition(":")[0]).ndim, steps, sample, options)
 
-    def _taken(self, values: np.ndarray, steps: Any, sample: Sample, options: dict[str, Any]) -> Any:
-        """Take rows along the field's axis, those outside of the segment as padding says."""
+    def _taken(self, values: np.ndarray, axes: int, steps: Any, sample: Sample, options: dict[str, Any]) -> Any:
+        """Take rows along the field's axis, those outside of the segment as padding says; elements may have axes."""
         axis = self.axis if options.get("axis") is None else options["axis"]
-        axis %= values.ndim
+        axis %= axes
         lacks_axis = axis == 0 and self.axis != 0 and options.get("axis") is None
         if options.get("members"):
             values = np.stack([values[name] for name in options["members"]], axis=-1)
@@ -112,7 +113,7 @@ class Model:
         if outside and fill != "edge":
             where = [slice(None)] * found.ndim
             where[axis] = outside
-            found[tuple(where)] = np.zeros((), found.dtype) if fill == "zeros" else fill
+            found[tuple(where)] = filling(found.dtype, fill)
         return found
 
     def _segment(self, sample: Sample, options: dict[str, Any], count: int) -> tuple[int, int]:
@@ -134,7 +135,7 @@ class Model:
 
     def _whole(self, part: Part, name: str, options: dict[str, Any]) -> Any:
         if not has(part, name):
-            return None
+            return self._lacking(name, options)
         if "decode" in options:
             return imagecodecs.png_decode(np.asarray(part.read(name)).tobytes())
         values = part.read(name)
@@ -143,6 +144,15 @@ class Model:
         if options.get("columns") is None:
             return values
         return chosen(values, options["columns"], list(range(values.ndim))["ragged" in options :])[0]
+
+    def _lacking(self, name: str, options: dict[str, Any]) -> Any:
+        """Return what an object that lacks a field is given: no rows, or the fill value of the others."""
+        dataset = next(one.part for one in self.samples if has(one.part, name)).at(name)
+        values = np.full(dataset.shape, dataset.fillvalue, dataset.dtype)
+        if "ragged" in options:
+            values = values[(slice(0),) * (values.ndim if options["ragged"] == "arrays" else 1)]
+        axes = list(range(values.ndim))["ragged" in options :]
+        return chosen(values, options.get("columns"), axes)[0]
 
     def _boxed(self, values: np.ndarray, options: dict[str, Any], sample: Sample) -> Any:
         shape = self.case["samples"]["args"][0]["args"]
@@ -166,8 +176,7 @@ class Model:
         if "file" in options:
             values = np.concatenate([part.read(name) for part in self.elsewhere(options)])
         elif isinstance(rows, list):  # numbers of an array count through all parts
-            parts = list({id(one.part): one.part for one in self.samples}.values())
-            values = np.concatenate([part.read(name) for part in parts])
+            values = np.concatenate([part.read(name) for part in self.parts])
         else:
             values = sample.part.read(name)
         if isinstance(rows, dict):
@@ -256,8 +265,6 @@ class Model:
         if isinstance(tree, str):
             return "@" not in tree
         options = tree["options"]
-        if is_call(tree, "Padding"):
-            return True
         return (
             is_call(tree, "Field")
             and "@" not in tree["args"][0]
@@ -315,6 +322,16 @@ class Model:
 def scale_of(number: float) -> Fraction:
     """Turn a scale into a fraction."""
     return Fraction(number).limit_denominator(10000)
+
+
+def filling(dtype: np.dtype[Any], fill: Any) -> Any:
+    """Return what padding puts outside: a number in all that is a number, and empty texts."""
+    found = np.zeros((), dtype)
+    for name in dtype.names or ():
+        found[name] = filling(dtype[name].base, fill)
+    if fill != "zeros" and dtype.kind not in "SVO":
+        found[...] = fill
+    return found
 
 
 def has(part: Part, name: str) -> bool:

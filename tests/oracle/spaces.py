@@ -186,7 +186,7 @@ def samples_of(model: Any) -> list[Sample]:
     """List every sample, in the order of their numbers."""
     tree, paths = model.case.get("samples"), model.paths
     if tree is None:
-        parts = parts_of(paths, None)
+        parts = model.parts = parts_of(paths, None)
         return [Sample(part, row) for part in parts for row in range(row_count(model, part, 0))]
     options = tree["options"]
     of, axis = options.get("of"), options.get("axis") or 0
@@ -197,14 +197,15 @@ def samples_of(model: Any) -> list[Sample]:
         return [Sample(part) for part in parts_of(paths, of, datasets) if model.has_all(part, options)]
     if tree["call"] == "Table":
         return table_samples(model, tree)
-    parts = parts_of(paths, of)
+    parts = model.parts = parts_of(paths, of)
     if tree["call"] == "Boxes":
         return box_samples(model, tree, parts)
     found: list[Sample] = []
     segments = 0
     length = tree["args"][0] if tree["args"] else None
     every = [steps_of(one, length) or [0] for one in model.fields.values() if model.steps_count(one)]
-    least, most = min(map(min, every), default=0), max(map(max, every), default=0)
+    every = every or [list(range(length or 1))]
+    least, most = min(map(min, every)), max(map(max, every))
     for part in parts:
         rows = row_count(model, part, axis)
         indices = range(model.first_axis(part, axis)) if of == "rows" else [None]
@@ -219,8 +220,10 @@ def samples_of(model: Any) -> list[Sample]:
 def table_samples(model: Any, tree: Any) -> list[Sample]:
     """List the samples of a table."""
     columns, axis = tree["options"], tree["options"].get("axis") or 0
-    by_group = {part.path.lstrip("/"): part for part in parts_of(model.paths, sorted(set(columns.get("group", []))))}
+    groups = parts_of(model.paths, list(dict.fromkeys(columns.get("group", []))))
+    by_group = {part.path.lstrip("/"): part for part in groups}
     files, found = parts_of(model.paths, None), []
+    model.parts = groups or files
     counts = [row_count(model, part, axis) for part in files] if "group" not in columns else []
     edges = np.cumsum([0, *counts])
     names = [name for name in columns if name not in ("length", "pad", "axis", "group", "file")]
