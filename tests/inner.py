@@ -12,8 +12,8 @@ from h5stream.advice import trials
 from h5stream.baseline import stopped
 from h5stream.engine import budget
 from h5stream.engine import run as engine_run
-from h5stream.engine.run import Run
 from h5stream.engine.landing import resident, stacked
+from h5stream.engine.run import Run
 from h5stream.routes import choice, pinned
 from h5stream.staging import blocks
 from h5stream.storage import filters

@@ -133,7 +133,7 @@ class ReadyBatch:
         return gone
 
     def nothing_left(self, world_size: int) -> CorruptChunkError:
-        """Return the error for a batch that one of several ranks cannot leave out: the others would wait for it for ever.
+        """Return the error for a batch that one of several ranks cannot leave out: the others would wait for it.
 
         An empty batch in its place would be worse: a mean over no rows is NaN, which every rank would then average in.
         """

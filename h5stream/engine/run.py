@@ -160,7 +160,7 @@ class Run:
             raise
 
     def next_if_ready(self) -> ReadyBatch | None:
-        """Give the next batch if that needs no waiting; None at the end as well."""
+        """Return the next batch if that needs no waiting; None at the end as well."""
         with self._changed:
             _, batch = self._try_next()
             if batch is not None:
@@ -192,7 +192,7 @@ class Run:
             self._open.remove(batch)
             if batch.rows > 0:
                 return batch
-            self._ring.give_back(batch.slot)
+            batch.slot.give_back()
             self.left_out.add(batch.number)
             self._changed.notify_all()  # there is room now, although nothing is handed over
         return None
@@ -202,7 +202,7 @@ class Run:
         return self._windows is None and self._planned is None and not self._planning
 
     def left_to_hand_over(self) -> int | None:
-        """Give the batches that are open once nothing is left to plan or carry out; None before that."""
+        """Return the batches that are open once nothing is left to plan or carry out; None before that."""
         with self._changed:
             return len(self._open) if self._exhausted and self.is_at_rest else None
 
@@ -246,10 +246,10 @@ class Run:
             self._let_go()
 
     def _let_go(self) -> None:
-        """Give slots back once a run is stopped and nobody writes to them any more; called under the lock."""
+        """Return slots back once a run is stopped and nobody writes to them any more; called under the lock."""
         if self._stopped and not self._running:
             for batch in self._open.clear():
-                self._ring.give_back(batch.slot)
+                batch.slot.give_back()
 
     # --- the readers' side -----------------------------------------------------------------------------------
 
@@ -269,7 +269,7 @@ class Run:
                 self._fail(self._open.next, error)
 
     def _wait_for(self, take: Callable[[], _T | None]) -> _T | None:
-        """Give what `take` gives under the lock, as soon as it gives anything; None once nothing more will come."""
+        """Return what `take` gives under the lock, as soon as it gives anything; None once nothing more will come."""
         with self._changed:
             while (taken := take()) is None:
                 if self._stopped or (self._exhausted and not self._jobs and not self._open.may_need_arranging):
@@ -309,7 +309,7 @@ class Run:
         return None
 
     def _first_to_land(self) -> _Job | None:
-        """Give the first job that needs no more reading ahead; called under the lock."""
+        """Return the first job that needs no more reading ahead; called under the lock."""
         if not self._concurrency:
             return self._jobs[0] if self._jobs else None
         return next((job for job in self._jobs if job.ahead is None), None)
@@ -327,7 +327,7 @@ class Run:
         return len(self._open) + self._open.arranged + self._passed_on
 
     def _admit(self, window: PlannedWindow) -> None:
-        """Give the window its slots and queue its tasks; called under the lock."""
+        """Return the window its slots and queue its tasks; called under the lock."""
         self._open.admit(window)
         if not window.tasks:  # rows without elements: nothing is to be done for them
             self._open.complete(window)
@@ -459,7 +459,7 @@ class Run:
     # --- reading ahead of the decoders -----------------------------------------------------------------------
 
     def _to_read_ahead(self, task: Task) -> Ranges | None:
-        """Give what is read of a task before a thread takes it; None where threads read what they decode."""
+        """Return what is read of a task before a thread takes it; None where threads read what they decode."""
         if not self._concurrency:
             return None
         ranges = task.ranges()

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from h5stream.engine.run import Run
 from h5stream.engine.plan import Placement
 from h5stream.engine.ragged import RaggedMemory
+from h5stream.engine.run import Run
 from h5stream.engine.slots import SlotFormat, SlotRing
 from h5stream.errors import SourceChangedError
 from h5stream.order.epoch import Window
