@@ -301,7 +301,7 @@ def _batches(
         batch_size=size.slot_rows, window_rows=size.window_rows, first_window_rows=size.first_window_rows, shuffle=False
     )
     slot_format = SlotFormat.for_rows(layout.fields, size.slot_rows)
-    engine = ThreadEngine.over(
+    engine = ThreadEngine(
         layout,
         size.kept,
         {},

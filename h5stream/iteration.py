@@ -304,7 +304,7 @@ def _filling_engine(
     # A child's first thread has other things to do than to read.
     threads = max(1, footprint.threads) if settings.is_isolated else footprint.threads
     engine = functools.partial(
-        ThreadEngine.over,
+        ThreadEngine,
         layout,
         footprint.kept,
         None if settings.keep == "never" else dict(footprint.kept_rows),

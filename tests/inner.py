@@ -10,9 +10,10 @@ import warnings
 from h5stream import allowance
 from h5stream.advice import trials
 from h5stream.baseline import stopped
-from h5stream.engine import budget, executor
-from h5stream.engine.executor import Run
+from h5stream.engine import budget
+from h5stream.engine import run as engine_run
 from h5stream.engine.landing import resident, stacked
+from h5stream.engine.run import Run
 from h5stream.routes import choice, pinned
 from h5stream.staging import blocks
 from h5stream.storage import filters
@@ -102,7 +103,7 @@ def default_budget(monkeypatch, nbytes):
 
 def give_up_at_once(monkeypatch):
     """Let a run that is stopped wait for its threads no longer than a moment."""
-    monkeypatch.setattr(executor, "STOP_S", 0.05)
+    monkeypatch.setattr(engine_run, "STOP_S", 0.05)
 
 
 def processors(monkeypatch, count):

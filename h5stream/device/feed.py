@@ -35,7 +35,7 @@ Transform = Callable[[Any], Any]
 
 
 class BatchSource(Protocol):
-    """Where filled slots come from; `h5stream.engine.executor.Run` is one."""
+    """Where filled slots come from; `h5stream.engine.run.Run` is one."""
 
     def next_batch(self, timeout_s: float = 0.0) -> ReadyBatch | None:
         """Wait for the next; None at the end."""

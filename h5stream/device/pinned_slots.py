@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from h5stream.device.backend import DeviceBackend
 from h5stream.device.pinning import held_by_pinning
 from h5stream.engine.footprint import PAGE_NBYTES
@@ -69,16 +67,7 @@ class PinnedSlots:
     def take(self) -> Slot:
         """Take memory from the allocator, which has kept what was dropped."""
         tensor = self._backend.allocate_pinned(self.slot_nbytes).tensor
-        return Slot(tensor.numpy(), self, tensor)
-
-    def give_back(self, slot: Slot) -> None:
-        """Let go of it."""
-
-    def lease(self, slot: Slot) -> torch.Tensor:
-        """Give the allocator's own tensor."""
-        tensor = slot.owner
-        assert isinstance(tensor, torch.Tensor)
-        return tensor
+        return Slot(tensor.numpy(), tensor=tensor)
 
     def trim(self) -> None:
         """Do nothing: nothing is held here."""

@@ -30,15 +30,6 @@ class Acceptance:
     """Finds boxes that are accepted.
 
     # Guarantees: immutable; any thread may ask. The user's function is called by that thread, and must allow it.
-
-    Parameters
-    ----------
-    layout : SampleLayout
-        The fields.
-    space : BoxSpace
-        The boxes; its `accept` says which will do.
-    plan, carry_out : callable
-        Plan what some datasets give for samples, and carry it out.
     """
 
     def __init__(self, layout: SampleLayout, space: BoxSpace, plan: Plan, carry_out: Carry) -> None:
@@ -51,20 +42,7 @@ class Acceptance:
         self._nbytes = sum(layout.fields[field].row_nbytes for field in wanted)
 
     def numbers(self, numbers: NDArray[np.int64], stopped: Callable[[], bool]) -> NDArray[np.int64]:
-        """Give for each box its own number where it is accepted, else that of one which is.
-
-        Parameters
-        ----------
-        numbers : ndarray of int64
-            Of the boxes that were drawn.
-        stopped : callable
-            Tells whether nothing is needed any more; what comes back is of no use then.
-
-        Raises
-        ------
-        OptionError
-            If none is found in as many tries as there may be.
-        """
+        """Return for each box its own number where it is accepted, else that of one which is."""
         found, pending = numbers.copy(), np.arange(len(numbers))
         at_once = max(1, TRIED_NBYTES // max(1, self._nbytes))
         for trial in range(self._rule.tries):
@@ -127,7 +105,7 @@ def _check_field(layout: SampleLayout, on: str | int | None) -> None:
 
 
 def _answer(given: Any) -> bool:
-    """Give what the function said of a box."""
+    """Return what the function said of a box."""
     try:
         if given is None:
             raise TypeError("it returned None")
@@ -137,13 +115,13 @@ def _answer(given: Any) -> bool:
 
 
 def _place(layout: SampleLayout, on: str | int) -> Any:
-    """Give where a field is in a batch: its key, or its place in a tuple."""
+    """Return where a field is in a batch: its key, or its place in a tuple."""
     keys = list(layout.shape.keys)
     return keys.index(on) if layout.shape.kind == "tuple" and on in keys else on
 
 
 def _datasets_of(layout: SampleLayout, rule: Accept) -> Iterator[int]:
-    """Give the datasets that the function is asked about."""
+    """Return the datasets that the function is asked about."""
     wanted = None if rule.on is None else _fields_in(_entry(layout, rule.on))
     for number, parts in enumerate(layout.aligned):
         if wanted is None or wanted & {target.field for target in parts[0].targets}:

@@ -19,7 +19,7 @@ from h5stream.structure import in_form, with_tensors
 
 
 def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
-    """Give the torch dtype of a NumPy dtype.
+    """Return the torch dtype of a NumPy dtype.
 
     Examples
     --------
@@ -49,13 +49,6 @@ class Assembler:
     """Makes batches out of slots.
 
     # Guarantees: immutable but for memory that is used again; any thread may call.
-
-    Parameters
-    ----------
-    layout : SampleLayout
-        The fields and the user's structure.
-    gives_lists : bool
-        Give a list where a sample is a tuple, as a DataLoader collates tuples.
     """
 
     def __init__(self, layout: SampleLayout, *, gives_lists: bool = False) -> None:
@@ -81,25 +74,11 @@ class Assembler:
         changed: Changing = _at_once,
         apart: bool = True,
     ) -> Any:
-        """Give the batch that a slot holds; its tensors keep the slot leased, but for small ones, which are copies.
+        """Return the batch that a slot holds; its tensors keep the slot leased, but for small ones, which are copies.
 
-        Parameters
-        ----------
-        packed : torch.Tensor
-            The slot's bytes, one-dimensional uint8; see `Slots.lease`.
-        slot_format : SlotFormat
-            Where the fields begin.
-        rows : int
-            Rows of the batch.
-        objects : dict
-            By field number, what does not live in a slot: lists, and ragged rows.
-        host : torch.Tensor, optional
-            The slot on the host, where strings are taken from, if `packed` is its copy on a device.
-        changed : callable, optional
-            Casts and normalises a tensor; on a device that is work for a stream.
-        apart : bool
-            Give each tensor a storage of its own length, so that ``torch.save`` writes no more, and small ones memory
-            of their own. Not for memory that torch's allocators must know again: a device's, or pinned.
+        `host` is the slot on the host, where strings are taken from, if `packed` is its copy on a device. `apart` gives
+        each tensor a storage of its own length, so that ``torch.save`` writes no more, and small ones memory of their
+        own; not for memory that torch's allocators must know again: a device's, or pinned.
         """
         host = packed if host is None else host
         values = [
@@ -174,7 +153,7 @@ class Assembler:
 
 
 def _change_of(field: FieldLayout, dtype: torch.dtype | None) -> Change | None:
-    """Give what is done to a field's numbers; None for nothing."""
+    """Return what is done to a field's numbers; None for nothing."""
     if field.normalise is not None:
         wanted = torch.float32 if field.cast is None else field.cast
         if not wanted.is_floating_point:
@@ -187,7 +166,7 @@ def _change_of(field: FieldLayout, dtype: torch.dtype | None) -> Change | None:
 
 
 def _apart(packed: torch.Tensor, start: int, nbytes: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> torch.Tensor:
-    """Give a field with a storage of its own: over the slot, or a copy where that is little beside what it would keep.
+    """Return a field with a storage of its own: over the slot, or a copy where that is little beside what that keeps.
 
     By way of NumPy, whose arrays become storages of their own length. Of torch, a slice of a storage does the same in
     ten times as long.

@@ -32,7 +32,7 @@ ARRANGED_AHEAD = 3
 
 
 def objects_for(fields: Sequence[FieldLayout], rows: int, take: Take | None = None) -> dict[int, Any]:
-    """Give what does not live in a slot of a batch of so many rows, by field number, still empty."""
+    """Return what does not live in a slot of a batch of so many rows, by field number, still empty."""
     take = RaggedMemory().take if take is None else take
     found = {
         number: _ragged_rows(one, rows, take) if one.kind == "ragged" else [None] * rows
@@ -66,46 +66,31 @@ def _ragged_rows(field: FieldLayout, rows: int, take: Take) -> RaggedRows:
 
 
 def _filler(value: float, dtype: np.dtype[Any]) -> NDArray[np.uint8]:
-    """Give a value so often that filling rows with it takes few copies."""
+    """Return a value so often that filling rows with it takes few copies."""
     return np.full(FILLER_ITEMS, value).astype(dtype).view(np.uint8)
 
 
 @dataclass(slots=True)
 class ReadyBatch:
-    """A batch that the engine has filled, or is filling.
-
-    Attributes
-    ----------
-    number, rows : int
-        Which batch, and how many rows it has.
-    slot : Slot
-        Its memory.
-    objects : dict
-        By field number, what does not live in a slot: lists, and `RaggedRows`.
-    missing : int
-        Rows that are still to come; 0 once it may be handed over.
-    dropped : tuple of ndarray
-        Places of rows that cannot be had and are left out.
-    corrupt : CorruptChunkError or None
-        Why, for one of them.
-    value : object
-        What was made of it already, if another process filled it; nothing lies in the slot then.
-    arranging : bool or None
-        Whether a thread arranges its ragged rows; None before that was looked at.
-    arranging_takes : int
-        For how many batches it counts besides because of that.
-    """
+    """A batch that the engine has filled, or is filling."""
 
     number: int
     rows: int
     slot: Slot
     objects: dict[int, Any]
-    missing: int
+    """By field number, what does not live in a slot: lists, and `RaggedRows`."""
+    missing: int = 0
+    """Rows that are still to come; 0 once it may be handed over."""
     dropped: tuple[Places, ...] = ()
+    """Places of rows that cannot be had and are left out."""
     corrupt: CorruptChunkError | None = None
+    """Why, for one of them."""
     value: Any = None
+    """What was made of it already, if another process filled it; nothing lies in the slot then."""
     arranging: bool | None = None
+    """Whether a thread arranges its ragged rows; None before that was looked at."""
     arranging_takes: int = 0
+    """For how many batches it counts besides because of that."""
 
     def arrange(self) -> None:
         """Lay its ragged rows as it is handed over."""
@@ -148,7 +133,7 @@ class ReadyBatch:
         return gone
 
     def nothing_left(self, world_size: int) -> CorruptChunkError:
-        """Give the error for a batch that one of several ranks cannot leave out: the others would wait for it for ever.
+        """Return the error for a batch that one of several ranks cannot leave out: the others would wait for it.
 
         An empty batch in its place would be worse: a mean over no rows is NaN, which every rank would then average in.
         """
@@ -169,39 +154,22 @@ class ReadyBatch:
 
 @dataclass(slots=True, eq=False)
 class PlannedWindow:
-    """A window whose tasks are known; once admitted it has batches.
-
-    Attributes
-    ----------
-    first_batch : int
-        Its first batch.
-    rows_of_batch : ndarray of int64
-        Rows that it brings to that and each of the next.
-    tasks : list of Task
-        What brings them.
-    files : tuple of int
-        The files that its rows lie in, also those that stay in memory: all must still be what they were.
-    fills : bool
-        Whether any of the tasks decodes what stays in memory.
-    pending : int
-        Tasks that are still to come.
-    destination : Destination or None
-        Where its rows go.
-    batches : list of ReadyBatch
-        The batches.
-    dropped : list of (ndarray, ndarray, CorruptChunkError)
-        Rows that cannot be had, by batch (counted from the first) and place in it, and why.
-    """
+    """A window whose tasks are known; once admitted it has batches."""
 
     first_batch: int
     rows_of_batch: NDArray[np.int64]
+    """Rows that it brings to that and each of the next."""
     tasks: list[Task]
     files: tuple[int, ...]
+    """The files that its rows lie in, also those that stay in memory: all must still be what they were."""
     fills: bool = False
+    """Whether any of the tasks decodes what stays in memory."""
     pending: int = 0
+    """Tasks that are still to come."""
     destination: Destination | None = None
     batches: list[ReadyBatch] = field(default_factory=list)
     dropped: list[tuple[Places, Places, CorruptChunkError]] = field(default_factory=list)
+    """Rows that cannot be had, by batch (counted from the first) and place in it, and why."""
 
     @property
     def numbers(self) -> range:
@@ -209,10 +177,36 @@ class PlannedWindow:
         return range(self.first_batch, self.first_batch + len(self.rows_of_batch))
 
     def rows_for(self, batch: int) -> int:
-        """Give the rows that it brings to a batch."""
+        """Return the rows that it brings to a batch."""
         return int(self.rows_of_batch[batch - self.first_batch]) if batch in self.numbers else 0
 
-    def drop(self, task: Task, error: CorruptChunkError, counters: RunCounters) -> None:
+    def first_failure(
+        self, task: Task, error: H5StreamError, tools: Tools, skipping: RunCounters | None
+    ) -> tuple[int, H5StreamError] | None:
+        """Return the earliest batch that a failed task spoils, and why, after filling what it can of the others.
+
+        A task holds many chunks, and a corrupt one must not take along the batches that never needed it. Where corrupt
+        chunks are left out, `skipping` counts them; None if all that failed is one of these.
+        """
+        assert self.destination is not None
+        failures: list[tuple[int, H5StreamError]] = []
+        dropped = False
+        for one in task.split():
+            try:
+                one.land(tools.read(one.ranges()), self.destination, tools)
+            except H5StreamError as found:
+                if skipping is not None and isinstance(found, CorruptChunkError):
+                    self._drop(one, found, skipping)
+                    dropped = True
+                else:
+                    failures.append((one.placement.first_batch, found))
+        if dropped and not failures:
+            return None
+        # If the retry succeeded, the failure was transient, and the bytes are right; report it anyway.
+        first, why = min(failures, key=lambda failure: failure[0], default=(task.placement.first_batch, error))
+        return self.first_batch + first, why
+
+    def _drop(self, task: Task, error: CorruptChunkError, counters: RunCounters) -> None:
         """Note that the rows of a task, which holds one chunk, cannot be had; the first time is worth a warning.
 
         # Guarantees: called by any reader before the window's last task is reported; `_log` and the list are safe.
@@ -222,53 +216,6 @@ class PlannedWindow:
             _log.warning("on_error='skip': rows are left out, and loader.stats() counts them, because %s", str(error))
         rows = task.placement.each_row()
         self.dropped.append((rows.batch, rows.samples, error))
-
-    def first_failure(
-        self,
-        task: Task,
-        error: H5StreamError,
-        tools: Tools,
-        drop: Callable[[Task, CorruptChunkError], None] | None = None,
-    ) -> tuple[int, H5StreamError] | None:
-        """Find the earliest batch that a failed task spoils, and fill what it can of the others.
-
-        A task holds many chunks, and a corrupt one must not take along the batches that never needed it.
-
-        Parameters
-        ----------
-        task : Task
-            What failed.
-        error : H5StreamError
-            What the whole task raised.
-        tools : Tools
-            The calling thread's, with counters that nothing looks at: the task was counted once.
-        drop : callable, optional
-            Takes the tasks of single chunks that are corrupt; those spoil no batch then.
-
-        Returns
-        -------
-        batch : int
-            Its number.
-        error : H5StreamError
-            Why that batch cannot be had. None in place of both if all that failed was dropped.
-        """
-        assert self.destination is not None
-        failures: list[tuple[int, H5StreamError]] = []
-        dropped = False
-        for one in task.split():
-            try:
-                one.land(tools.read(one.ranges()), self.destination, tools)
-            except H5StreamError as found:
-                if drop is not None and isinstance(found, CorruptChunkError):
-                    drop(one, found)
-                    dropped = True
-                else:
-                    failures.append((one.placement.first_batch, found))
-        if dropped and not failures:
-            return None
-        # Nothing fails the second time where the trouble was passing; the bytes are right then, but say so anyway.
-        first, why = min(failures, key=lambda failure: failure[0], default=(task.placement.first_batch, error))
-        return self.first_batch + first, why
 
     def changed_file(self, identities: Sequence[SourceIdentity]) -> SourceError | None:
         """Look whether one of its files changed since it was opened; what was read of it cannot be trusted then."""
@@ -284,21 +231,6 @@ class OpenBatches:
     """The batches of one pass that fill or wait to be handed over, and the errors in their way.
 
     # Guarantees: used under the lock of the run. `ready` is one number that any thread may read.
-
-    Parameters
-    ----------
-    fields : sequence of FieldLayout
-        The fields of a batch.
-    order : Order
-        Says how many rows each has.
-    slots : Slots
-        Where their memory comes from.
-    slot_format : SlotFormat
-        How a batch is packed.
-    first_batch : int
-        The first that is handed over.
-    ragged_memory : RaggedMemory
-        Where memory of ragged rows comes from.
     """
 
     def __init__(
@@ -336,11 +268,11 @@ class OpenBatches:
         return any(batch.missing == 0 for batch in self._open.values())
 
     def added_by(self, window: PlannedWindow) -> int:
-        """Give how many more would be open with a window."""
+        """Return how many more would be open with a window."""
         return sum(number not in self._open for number in window.numbers)
 
     def admit(self, window: PlannedWindow) -> None:
-        """Give a window its batches, with slots for those that were not open yet."""
+        """Return a window its batches, with slots for those that were not open yet."""
         for number, brought in zip(window.numbers, window.rows_of_batch.tolist(), strict=True):
             batch = self._open.get(number)
             if batch is None:
@@ -372,13 +304,7 @@ class OpenBatches:
         window.batches, window.destination = [], None
 
     def first_full(self, counters: RunCounters) -> ReadyBatch | None:
-        """Give the next batch if all of it is there, without gaps; it stays open until it is removed.
-
-        Raises
-        ------
-        Exception
-            What is in its way.
-        """
+        """Return the next batch if all of it is there, without gaps; it is removed later. Raises what is in its way."""
         if self.next in self._error_at:
             raise self._error_at[self.next]
         batch = self._open.get(self.next)
@@ -393,7 +319,7 @@ class OpenBatches:
         return self._has_ragged and bool(self._open)
 
     def to_arrange(self, room: int) -> ReadyBatch | None:
-        """Give one of the next batches whose ragged rows are to be arranged.
+        """Return one of the next batches whose ragged rows are to be arranged.
 
         What that takes counts as other open batches, of which there may be so many more. What takes more is arranged
         when it is handed over, so that few such batches are in memory. Of a batch that failed not all rows came: what
@@ -426,7 +352,7 @@ class OpenBatches:
             self._error_at = {max(number, self.next): error}
 
     def first_lacking(self, active: Iterable[PlannedWindow]) -> int:
-        """Give the first batch that lacks rows which none of the windows under way brings."""
+        """Return the first batch that lacks rows which none of the windows under way brings."""
         windows = list(active)
         lacking = (
             number

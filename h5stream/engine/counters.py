@@ -6,7 +6,11 @@ Cost: two readings of the clock a chunk (for small chunks: a read), and four a b
 from __future__ import annotations
 
 import collections
+import operator
 import time
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
 
 from h5stream.engine.statistics import LoaderStatistics
 
@@ -16,51 +20,30 @@ clock = time.perf_counter_ns
 NEWEST_WAITS = 4096
 """Newest waits that the 95th percentile is taken of: 32 KiB, however long the epoch."""
 
-_COUNTED = ("read_bytes", "reads", "decoded_bytes", "chunks", "h5py_bytes", "memory_bytes")
-_TIMED = ("read", "decode", "scatter", "copy", "h5py", "plan")
 
-
+@dataclass(slots=True)
 class Tally:
     """One thread's counters.
 
     # Guarantees: written by one thread; any other may read, and sees whole numbers, though not all of one moment.
     """
 
-    __slots__ = (
-        "chunks",
-        "copy_ns",
-        "decode_ns",
-        "decoded_bytes",
-        "h5py_bytes",
-        "h5py_ns",
-        "memory_bytes",
-        "plan_ns",
-        "read_bytes",
-        "read_ns",
-        "reads",
-        "scatter_ns",
-    )
-
-    def __init__(self) -> None:
-        for name in self.__slots__:
-            setattr(self, name, 0)
-
-    chunks: int
-    copy_ns: int
-    decode_ns: int
-    decoded_bytes: int
-    h5py_bytes: int
-    h5py_ns: int
-    memory_bytes: int
-    plan_ns: int
-    read_bytes: int
-    read_ns: int
-    reads: int
-    scatter_ns: int
+    read_bytes: int = 0
+    reads: int = 0
+    decoded_bytes: int = 0
+    chunks: int = 0
+    h5py_bytes: int = 0
+    memory_bytes: int = 0
+    read_ns: int = 0
+    decode_ns: int = 0
+    scatter_ns: int = 0
+    copy_ns: int = 0
+    h5py_ns: int = 0
+    plan_ns: int = 0
 
     def become(self, totals: tuple[int, ...]) -> None:
         """Take over what was counted elsewhere; see `RunCounters.totals`."""
-        for name, count in zip(self.__slots__, totals, strict=True):
+        for name, count in zip(_NAMES, totals, strict=True):
             setattr(self, name, count)
 
     def read(self, since: int, nbytes: int, reads: int = 1) -> None:
@@ -83,7 +66,7 @@ class Tally:
         self.decoded_bytes += nbytes
 
     def decoded(self, since: int, nbytes: int) -> int:
-        """Count a chunk that was decoded since a moment, and give that of its end."""
+        """Count a chunk that was decoded since a moment, and return that of its end."""
         ended = clock()
         self.decode_ns += ended - since
         self.decoded_bytes += nbytes
@@ -99,7 +82,7 @@ class Tally:
         return ended
 
     def via_h5py(self, since: int, nbytes: int) -> int:
-        """Count rows that h5py read since a moment, and give that of its end."""
+        """Count rows that h5py read since a moment, and return that of its end."""
         ended = clock()
         self.h5py_ns += ended - since
         self.h5py_bytes += nbytes
@@ -115,10 +98,14 @@ class Tally:
         self.scattered(since)
 
     def scattered(self, since: int) -> int:
-        """Count the time since a moment as scattering, and give that of its end."""
+        """Count the time since a moment as scattering, and return that of its end."""
         ended = clock()
         self.scatter_ns += ended - since
         return ended
+
+
+_NAMES = tuple(field.name for field in fields(Tally))
+_counts: Callable[[Tally], tuple[int, ...]] = operator.attrgetter(*_NAMES)
 
 
 class RunCounters:
@@ -126,15 +113,6 @@ class RunCounters:
 
     # Guarantees: `asked`, `gave`, `waited` and `finished` are called by the consumer alone, `tally` by each
     # reader once; `snapshot` by anyone at any time. Nothing here takes a lock.
-
-    Parameters
-    ----------
-    threads : int
-        Reader threads; 0 where the asking thread reads.
-    ready_limit : int
-        Batches that may be filled or ready at a time.
-    row_nbytes : int
-        Bytes of a row in a batch.
     """
 
     def __init__(self, *, threads: int, ready_limit: int, row_nbytes: int) -> None:
@@ -151,7 +129,7 @@ class RunCounters:
         self._skipped_chunks: dict[str, None] = {}
 
     def tally(self) -> Tally:
-        """Give counters to one thread."""
+        """Return counters to one thread."""
         self._tallies.append(tally := Tally())
         return tally
 
@@ -167,8 +145,8 @@ class RunCounters:
         return first
 
     def totals(self) -> tuple[int, ...]:
-        """Give what all tallies counted together, for another process to show with `Tally.become`."""
-        return tuple(sum(getattr(tally, name) for tally in self._tallies) for name in Tally.__slots__)
+        """Return what all tallies counted together, for another process to show with `Tally.become`."""
+        return tuple(map(sum, zip(*map(_counts, [Tally(), *self._tallies]), strict=True)))
 
     @property
     def skipped_chunks(self) -> tuple[str, ...]:
@@ -186,7 +164,7 @@ class RunCounters:
             self._ended = clock()
 
     def asked(self, ready: int) -> int:
-        """Note how many batches are ready when one is asked for, and give the moment."""
+        """Note how many batches are ready when one is asked for, and return the moment."""
         self._asks += 1
         self._ready += ready
         self._starved += not ready
@@ -218,6 +196,7 @@ class RunCounters:
         # Copying a deque runs no Python code, so that no thread can change it meanwhile.
         waits = sorted(self._waits.copy())
         asks = max(1, self._asks)
+        totals: dict[str, Any] = dict(zip(_NAMES, self.totals(), strict=True))
         return LoaderStatistics(
             rows=self._rows,
             batches=self._batches,
@@ -228,8 +207,8 @@ class RunCounters:
             wait_max_s=self._longest_ns * 1e-9,
             transform_s=self._transform_ns * 1e-9,
             delivered_bytes=self._rows * self._row_nbytes,
-            **{name: sum(getattr(t, name) for t in self._tallies) for name in _COUNTED},
-            **{f"{name}_s": sum(getattr(t, f"{name}_ns") for t in self._tallies) * 1e-9 for name in _TIMED},
+            **{n: total for n, total in totals.items() if not n.endswith("_ns")},
+            **{f"{n[:-3]}_s": total * 1e-9 for n, total in totals.items() if n.endswith("_ns")},
             device_bytes=self.device_bytes,
             threads=self._threads,
             running_s=0.0 if self._began is None else (now - self._created) * 1e-9,

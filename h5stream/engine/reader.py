@@ -53,17 +53,7 @@ class Resident(Protocol):
 
 
 def way_of(part: DatasetPart, fields: tuple[FieldLayout, ...], source: ByteSource) -> Way:
-    """Choose how the rows of a part land, once: after this nothing asks what kind of data they are.
-
-    Parameters
-    ----------
-    part : DatasetPart
-        The part.
-    fields : tuple of FieldLayout
-        All fields of a batch.
-    source : ByteSource
-        Its file's bytes.
-    """
+    """Choose how the rows of a part land, once: after this nothing asks what kind of data they are."""
     number = part.targets[0].field
     if fields[number].images is not None:
         if part.heap is not None:
@@ -105,13 +95,8 @@ class RowReader:
     # Guarantees: any number of threads may plan and carry tasks out. The layout is immutable; how a part lands may be
     worked out twice, with the same result; scratch belongs to the calling thread. Pickling carries the layout only.
 
-    Parameters
-    ----------
-    layout : SampleLayout
-        The fields and their files.
-    kept_rows : dict of int to int, optional
-        For each dataset whose rows stay in memory once they are decoded, how many of them; none where it takes what
-        another loader keeps, None where not even that.
+    `kept_rows` says how many rows of which datasets stay in memory once they are decoded; none where a dataset takes
+    what another loader keeps, None where not even that.
     """
 
     def __init__(self, layout: SampleLayout, kept_rows: Mapping[int, int] | None = None) -> None:
@@ -182,13 +167,7 @@ class RowReader:
         return max((source.concurrency for source in self.sources), default=0)
 
     def accepted(self, placement: Placement, stopped: Callable[[], bool] = lambda: False) -> Placement:
-        """Give a window's samples again, with others in place of those that the user's function refuses.
-
-        Raises
-        ------
-        OptionError
-            If it refuses too many.
-        """
+        """Return a window's samples again, with others in place of those that the user's function refuses."""
         if self._acceptance is None:
             return placement
         placement = placement.each_row()
@@ -197,17 +176,7 @@ class RowReader:
         return replace(placement[ascending], rows=narrowed(numbers[ascending]))
 
     def plan(self, placement: Placement, task_nbytes: int, resident: Resident | None = None) -> Iterator[Task]:
-        """Plan what brings a window's samples.
-
-        Parameters
-        ----------
-        placement : Placement
-            The samples, and where they go.
-        task_nbytes : int
-            Bytes of one task, about.
-        resident : Resident, optional
-            The datasets that are in memory.
-        """
+        """Plan what brings a window's samples."""
         layout = self.layout
         if isinstance(layout.space, BoxSpace):
             every = [number for number in self._datasets if number < len(layout.aligned)]
@@ -293,7 +262,7 @@ class RowReader:
         return way
 
     def filling(self, order: Order, first_batch: int) -> Iterator[Task] | None:
-        """Give what decodes all that stays in memory, window by window; None where batches do not wait for that.
+        """Return what decodes all that stays in memory, window by window; None where batches do not wait for that.
 
         Where all rows stay, the batches of a window are gathered a few at a time, and the first of them needs almost
         all of its chunks.
@@ -335,7 +304,7 @@ class RowReader:
         return cast(UnfilteredRows, self._way(dataset, part))
 
     def tools(self, tally: Tally | None = None, stopped: Callable[[], bool] = lambda: False) -> Tools:
-        """Give the calling thread what it carries tasks out with; parameters are those of `Tools`."""
+        """Return what the calling thread carries tasks out with; parameters are those of `Tools`."""
         return Tools(self.sources, self._h5py, self.scratch, tally, stopped)
 
     @property
@@ -348,13 +317,7 @@ class RowReader:
             return self._thread.scratch  # type: ignore[no-any-return]
 
     def read(self, window: Window, destination: Destination) -> None:
-        """Plan the reads of one window, its rows ascending, and carry them out in the calling thread.
-
-        Raises
-        ------
-        H5StreamError
-            As tasks do.
-        """
+        """Plan the reads of one window, its rows ascending, and carry them out in the calling thread."""
         placement = self.accepted(Placement.of(window))
         plain = self._unfiltered and not self._mapped
         self._carry_out(self._in_turn(placement) if plain else self.plan(placement, TASK_NBYTES), destination)
@@ -368,7 +331,7 @@ class RowReader:
             task.land(tools.read(task.ranges()), destination, tools)
 
     def _in_turn(self, placement: Placement) -> Iterator[Task]:
-        """Give one task for each part: one thread alone has nothing of smaller ones."""
+        """Return one task for each part: one thread alone has nothing of smaller ones."""
         for dataset in self._datasets:
             for part, ours in placement.of_parts(self.layout.datasets[dataset]):
                 yield self._unfiltered_rows(dataset, part).task(ours)

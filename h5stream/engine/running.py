@@ -17,27 +17,17 @@ STOP_S = 1.0
 class Running(Protocol):
     """One pass over an order that is under way.
 
-    Three kinds: `h5stream.engine.executor.Run`, whose threads are ours, `h5stream.engine.inline.InlineRun`, which needs
-    none, and `h5stream.workers.engine.ProcessRun`, whose threads belong to another process.
+    Threads and none: `h5stream.engine.run.Run`; threads of another process: `h5stream.workers.engine.ProcessRun`; through
+    workers: `h5stream.workers.sample_engine.SampleRun`; samples on a device: `h5stream.device.kept.KeptRun`.
 
-    Guarantees
-    ----------
-    Threads: one consumer asks for batches; `stop` may be called by any thread, twice, inside the garbage
-    collector, and in a forked child, where it does nothing.
-
-    Attributes
-    ----------
-    order : Order
-        The order of its batches.
-    counters : RunCounters
-        What was done so far.
-    left_out : container of int
-        Numbers of the batches of which nothing was left, as far as they were passed over.
+    # Guarantees: one consumer asks for batches; `stop` may be called by any thread, twice, inside the garbage
+    # collector, and in a forked child, where it does nothing.
     """
 
     order: Order
     counters: RunCounters
     left_out: set[int]
+    """Numbers of the batches of which nothing was left, as far as they were passed over."""
 
     @property
     def ready(self) -> int:
@@ -47,10 +37,10 @@ class Running(Protocol):
         """Wait for the next batch; None at the end. A `timeout_s` of 0 waits as long as it takes."""
 
     def next_if_ready(self) -> ReadyBatch | None:
-        """Give the next batch if that needs no waiting; None at the end as well."""
+        """Return the next batch if that needs no waiting; None at the end as well."""
 
     def left_to_hand_over(self) -> int | None:
-        """Give the batches that are open once nothing is left to plan or carry out; None before that."""
+        """Return the batches that are open once nothing is left to plan or carry out; None before that."""
 
     def allow(self, max_open_batches: int, passed_on: int = 0) -> None:
         """Change how many batches may be open; `passed_on` were handed over and count until they are let go."""

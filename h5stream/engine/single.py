@@ -56,16 +56,6 @@ class SingleRows:
     """Reads single rows, and consecutive ones, where all that takes is plain reads.
 
     # Guarantees: immutable; any thread may read.
-
-    Parameters
-    ----------
-    layout : SampleLayout
-        The fields and their files.
-    sources : sequence of ByteSource
-        The files' bytes.
-    rows_of : callable or None
-        Gives what is known of a dataset's part, by the numbers of both; None where not all data are unfiltered, or not
-        all files have a descriptor.
     """
 
     def __init__(
@@ -81,13 +71,7 @@ class SingleRows:
             self._reads = [_reads_of(parts, number, rows_of) for number, parts in in_turn]
 
     def read(self, row: int) -> list[torch.Tensor] | None:
-        """Read a row, a tensor for each field; None where it is not that simple, or does not succeed.
-
-        Parameters
-        ----------
-        row : int
-            Its number in the whole sequence of rows.
-        """
+        """Read a row, a tensor for each field; None where it is not that simple, or does not succeed."""
         place = bisect.bisect_right(self._layout.file_starts, row) - 1
         reads = self._reads[place] if self._reads else None
         if reads is None:
@@ -113,15 +97,7 @@ class SingleRows:
         return True
 
     def read_stretch(self, first: int, count: int, scratch: DecodeScratch) -> list[torch.Tensor] | None:
-        """Read consecutive rows, a tensor for each field; None where it is not that simple, or does not succeed.
-
-        Parameters
-        ----------
-        first, count : int
-            The number of the first row in the whole sequence of rows, and how many; at least 1.
-        scratch : DecodeScratch
-            The calling thread's buffers.
-        """
+        """Read consecutive rows, a tensor for each field; None where it is not that simple, or does not succeed."""
         place = bisect.bisect_right(self._layout.file_starts, first) - 1
         reads = self._reads[place] if self._reads else None
         if reads is None or first + count > self._layout.file_starts[place + 1]:
@@ -185,7 +161,7 @@ def _read(descriptor: int, target: Any, offset: int, nbytes: int) -> bool:
 def _reads_of(
     parts: Sequence[DatasetPart], number: int, rows_of: Callable[[int, int], UnfilteredRows]
 ) -> list[_Reads] | None:
-    """Give what is read of a row of part `number` of all datasets; None where it is not that simple."""
+    """Return what is read of a row of part `number` of all datasets; None where it is not that simple."""
     found = []
     for dataset, part in enumerate(parts):
         reach = rows_of(dataset, number).reach if part.pieces else None

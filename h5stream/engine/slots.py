@@ -33,21 +33,14 @@ Allocate = Callable[[int], Memory]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotFormat:
-    """How a batch is packed.
-
-    Attributes
-    ----------
-    rows : int
-        Rows that fit.
-    offsets : tuple of int
-        Where each field begins, in bytes.
-    nbytes : int
-        Bytes of a slot, a multiple of the alignment.
-    """
+    """How a batch is packed."""
 
     rows: int
+    """Rows that fit."""
     offsets: tuple[int, ...]
+    """Where each field begins, in bytes."""
     nbytes: int
+    """Bytes of a slot, a multiple of the alignment."""
 
     @classmethod
     def for_rows(cls, fields: Sequence[FieldLayout], rows: int) -> SlotFormat:
@@ -60,7 +53,7 @@ class SlotFormat:
 
 
 def packed_closer(memory: Memory, fields: Sequence[FieldLayout], packed: SlotFormat, rows: int) -> SlotFormat:
-    """Move the fields of a batch together that takes less than half of its slot, and give how it is packed then.
+    """Move the fields of a batch together that takes less than half of its slot, and return how it is packed then.
 
     What is copied whole would be mostly nothing else.
     """
@@ -73,7 +66,7 @@ def packed_closer(memory: Memory, fields: Sequence[FieldLayout], packed: SlotFor
 
 
 def address_of(memory: NDArray[np.uint8]) -> int:
-    """Give the address of an array's first byte (four times faster than ``.ctypes.data``)."""
+    """Return the address of an array's first byte (four times faster than ``.ctypes.data``)."""
     return int(memory.__array_interface__["data"][0])
 
 
@@ -94,44 +87,29 @@ def map_memory(nbytes: int) -> Memory:
 
 
 class Slot:
-    """Memory for one batch, as the kernels see it and as tensors view it.
+    """Memory for one batch, as the kernels see it and as tensors view it, and the ring that it goes back to.
 
-    Attributes
-    ----------
-    memory : ndarray of uint8
-        Its bytes.
-    lender : Lender or None
-        Where it goes back to; None where its memory does so by itself.
-    owner : object
-        Whatever must live as long as the memory; the lender's own business.
+    Without a ring its memory goes back by itself; `tensor` is what is leased of it then, if an allocator has to know.
     """
 
-    __slots__ = ("lender", "memory", "owner")
+    __slots__ = ("_ring", "_tensor", "memory")
 
-    def __init__(self, memory: Memory, lender: Lender | None = None, owner: object = None) -> None:
-        self.memory, self.lender, self.owner = memory, lender, owner
+    def __init__(self, memory: Memory, ring: SlotRing | None = None, tensor: torch.Tensor | None = None) -> None:
+        self.memory, self._ring, self._tensor = memory, ring, tensor
 
     def give_back(self) -> None:
         """Let it be filled again: nothing looks at it any more."""
-        if self.lender is not None:
-            self.lender.give_back(self)
+        if self._ring is not None:
+            self._ring.give_back(self)
 
     def lease(self) -> torch.Tensor:
-        """Give its bytes as a tensor; it goes back when the last tensor over it is dropped."""
-        return torch.from_numpy(self.memory) if self.lender is None else self.lender.lease(self)
+        """Return its bytes as a tensor; it goes back when the last tensor over it is dropped."""
+        if self._ring is not None:
+            return self._ring.lease(self)
+        return torch.from_numpy(self.memory) if self._tensor is None else self._tensor
 
 
-class Lender(Protocol):
-    """What a slot goes back to. Any thread may call; none of the calls waits."""
-
-    def give_back(self, slot: Slot) -> None:
-        """Return a slot that nothing looks at any more."""
-
-    def lease(self, slot: Slot) -> torch.Tensor:
-        """Give a slot's bytes as a tensor; the slot comes back when the last tensor over it is dropped."""
-
-
-class Slots(Lender, Protocol):
+class Slots(Protocol):
     """Where an engine takes batch buffers from. Any thread may call; none of the calls waits.
 
     `SlotRing`; and pinned slots for batches that the user copies to a GPU
@@ -154,19 +132,10 @@ class SlotRing:
     # Guarantees: any thread may take and give back. A slot's last tensor may be dropped by any thread, even
     # inside the garbage collector while `_lock` is held; giving back is therefore a single `deque.append`,
     # which needs no lock. Taking never waits: if no slot is free another arena is mapped, and how much the
-    # engine may hold is the executor's business.
+    # engine may hold is the run's business.
 
-    Parameters
-    ----------
-    slot_nbytes : int
-        Bytes of a slot.
-    allocate : callable, optional
-        Gives memory of a number of bytes; by default `map_memory`.
-    arena_nbytes : int
-        Bytes that are allocated together, as far as whole slots fill them.
-    most_slots : int, optional
-        Slots that whoever fills them has at most: no arena is larger, and no more are kept free. A user who kept a
-        whole epoch for a while gets its memory back.
+    `arena_nbytes` are allocated together, as far as whole slots fill them. An engine has at most `most_slots`: no arena
+    is larger, and no more are kept free. A user who kept a whole epoch for a while gets its memory back.
     """
 
     def __init__(
@@ -206,7 +175,7 @@ class SlotRing:
         self._free.append(slot.memory)
 
     def lease(self, slot: Slot) -> torch.Tensor:
-        """Give a slot's bytes as a tensor; the slot comes back when the last tensor over it is dropped."""
+        """Return a slot's bytes as a tensor; the slot comes back when the last tensor over it is dropped."""
         view = slot.memory.view()
         # The tensor's storage holds the view, and nothing else does.
         self._lent.lend(slot.memory, until_dropped=view)

@@ -253,7 +253,7 @@ _NOT_ADDED = {
 
 
 def combined(snapshots: Sequence[LoaderStatistics]) -> LoaderStatistics:
-    """Give the statistics of several epochs of one loader as if they were one.
+    """Return the statistics of several epochs of one loader as if they were one.
 
     Sums are added. `first_batch_s` is added too, so that its share of `elapsed_s` stays what it is;
     `wait_p95_s` is the highest of them, which the common one does not exceed.

@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream import allowance
-from h5stream.engine.executor import Run
 from h5stream.engine.landing.resident import ResidentDatasets
 from h5stream.engine.reader import RowReader
+from h5stream.engine.run import Run
 from h5stream.engine.slots import Slot, SlotFormat, SlotRing
 from h5stream.errors import FieldLengthError, H5StreamError, StagedFileDamagedError
 from h5stream.order.listed import ListedOrder

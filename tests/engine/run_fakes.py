@@ -10,10 +10,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from h5stream.engine.executor import Run
-from h5stream.engine.inline import InlineRun
 from h5stream.engine.plan import Placement
 from h5stream.engine.ragged import RaggedMemory
+from h5stream.engine.run import Run
 from h5stream.engine.slots import SlotFormat, SlotRing
 from h5stream.errors import SourceChangedError
 from h5stream.order.epoch import Window
@@ -175,10 +174,7 @@ def starting():
         reader = Reader(hook)
         given = (reader, Resident(reader, **(resident_options or {})), order, ring or Ring())
         slot_format = SlotFormat(rows=BATCH, offsets=(), nbytes=128)
-        if threads:
-            run = Run(*given, slot_format, threads=threads, max_open_batches=max_open, **options)
-        else:
-            run = InlineRun(*given, slot_format, **options)
+        run = Run(*given, slot_format, threads=threads, max_open_batches=max_open, **options)
         run.test_reader = reader
         runs.append(run)
         return run

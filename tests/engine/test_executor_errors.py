@@ -10,8 +10,8 @@ from inner import around, change_of, give_up_at_once
 from run_fakes import Ring, Windows, failing_at, numbers, starting, until_error
 
 from h5stream.engine.counters import RunCounters
-from h5stream.engine.executor import Run
 from h5stream.engine.plan import Placement
+from h5stream.engine.run import Run
 from h5stream.errors import LoaderClosedError, LoaderTimeoutError, SourceChangedError
 
 THREADS = pytest.mark.parametrize("threads", [0, 1, 3])
@@ -131,7 +131,7 @@ def test_a_reader_that_breaks_anywhere_is_an_error_and_not_a_hang(start, monkeyp
     def broken(*given):
         raise ZeroDivisionError("a defect of ours")
 
-    monkeypatch.setattr(f"h5stream.engine.executor.{name}", broken)
+    monkeypatch.setattr(f"h5stream.engine.run.{name}", broken)
     with pytest.raises(ZeroDivisionError):
         start(Windows(4, 4), threads=2).next_batch(20)
 

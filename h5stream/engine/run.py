@@ -1,4 +1,4 @@
-"""Running an epoch: windows are planned, admitted, carried out by threads, and handed over batch by batch."""
+"""A pass over an order: windows are planned, admitted, carried out by threads or by who asks, and handed over."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from typing import TypeVar
 from h5stream.dropped import Living
 from h5stream.engine.batches import OpenBatches, PlannedWindow, ReadyBatch
 from h5stream.engine.counters import RunCounters, Tally, clock
-from h5stream.engine.filling import Filling
 from h5stream.engine.footprint import COPIED_TASK_NBYTES, TASK_NBYTES
 from h5stream.engine.landing.kept import FillTask
 from h5stream.engine.landing.resident import ResidentDatasets
@@ -24,7 +23,7 @@ from h5stream.engine.plan import Placement
 from h5stream.engine.reader import RowReader
 from h5stream.engine.running import STOP_S, check_process, closed, timed_out
 from h5stream.engine.slots import SlotFormat, Slots
-from h5stream.engine.tasks import NOWHERE, Bytes, Ranges, Task
+from h5stream.engine.tasks import NOWHERE, Bytes, Ranges, Task, Tools
 from h5stream.errors import H5StreamError
 from h5stream.order.epoch import Order, Window
 
@@ -37,62 +36,36 @@ the process down. A thread that a file system holds up longer is left behind."""
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """A task of a window that was admitted.
-
-    Attributes
-    ----------
-    window, task : PlannedWindow, Task
-        What is to be done.
-    ahead : Ranges or None
-        What is to be read before a thread takes it; None where nothing is, or once that was tried.
-    ahead_nbytes : int
-        Bytes of that, from when a thread begins to read them until they are let go.
-    stored : list of ndarray or None
-        What was read ahead.
-    """
+    """A task of a window that was admitted, and what is read ahead of it by those who wait for a source."""
 
     window: PlannedWindow
     task: Task
     ahead: Ranges | None = None
+    """What is to be read before a thread takes it; None where nothing is, or once that was tried."""
     ahead_nbytes: int = 0
+    """Bytes of that, from when a thread begins to read them until they are let go."""
     stored: list[Bytes] | None = None
 
 
 class Run:
-    """One pass over an order.
+    """One pass over an order; see `h5stream.engine.running.Running`.
 
     # Guarantees: everything below `_changed` is read and written under it. Threads take jobs, carry them out
-    # without the lock, and report back. Only `next_batch` hands batches over, in order, to one consumer. A
-    # worker never touches a slot after its window is complete. Memory that a worker may still write to is
-    # referenced by its job until the job ends, so stopping early frees nothing too soon.
+    # without the lock, and report back; without threads the consumer does, whenever the next batch is not there, and
+    # what interrupts it then (Ctrl-C) is its own to handle, at once. Only `next_batch` hands batches over, in order, to
+    # one consumer. Nobody touches a slot after its window is complete, and slots go back once nothing is carried out
+    # any more, so stopping early frees nothing too soon.
     # Where a source is waited for (`ByteSource.concurrency`), as many more threads read what the first jobs need, into
     # memory of its own, at most `TASK_NBYTES` for each of them; the others take those jobs once they are read. What
     # cannot be read ahead is read again by the thread that takes the job, which reports what is wrong.
+    # Where all rows stay in memory once they are decoded, the first batches of a shuffled window need almost all of its
+    # chunks, and are read with those; while there is no room for more batches readers decode the rest. So that each
+    # chunk is decoded once, nothing is planned while any is, and tasks look whether it is there by now.
 
-    Parameters
-    ----------
-    reader : RowReader
-        Plans tasks, and gives threads what they carry them out with.
-    resident : ResidentDatasets
-        The small datasets.
-    order : Order
-        The windows.
-    ring : Slots
-        Where slots come from and go back to.
-    slot_format : SlotFormat
-        How a batch is packed.
-    threads : int
-        Reader threads, at least one; without any see `h5stream.engine.inline.InlineRun`.
-    max_open_batches : int
-        Batches that may be filled or waiting at a time; exceeded only where one window needs more.
-    first_batch : int
-        The batch to begin with.
-    on_thread_start : callable, optional
-        Called with the thread's number in each reader thread before its first job.
-    skip_corrupt : bool
-        Leave the rows of corrupt chunks out, and batches of which nothing is left; `left_out` has their numbers.
-    world_size : int
-        Ranks that count on as many batches from each other: with several, such a batch is an error instead.
+    `threads` carry tasks out; 0 leaves that to the thread that asks, a window at a time. At most `max_open_batches` are
+    filled or waiting, unless one window needs more. `skip_corrupt` leaves the rows of corrupt chunks out, and batches
+    of which nothing is left: their numbers are in `left_out`. Where several ranks (`world_size`) count on as many
+    batches from each other, such a batch is an error instead.
     """
 
     def __init__(
@@ -104,7 +77,7 @@ class Run:
         slot_format: SlotFormat,
         *,
         threads: int,
-        max_open_batches: int,
+        max_open_batches: int = 1,
         first_batch: int = 0,
         on_thread_start: Callable[[int], None] | None = None,
         skip_corrupt: bool = False,
@@ -115,22 +88,27 @@ class Run:
         self._row_nbytes = reader.layout.row_nbytes
         self._max_open, self._passed_on = max_open_batches, 0
         self._on_thread_start, self._skip_corrupt, self._world_size = on_thread_start, skip_corrupt, world_size
+        # Nothing ends a reader in silence: the consumer would wait for ever.
+        self._caught = BaseException if threads else Exception
         self._pid = os.getpid()
         self._changed = threading.Condition()
-        self._windows: Iterator[Window] | None = order.windows(first_batch)
+        self._windows: Iterator[Window] | None = iter(order.windows(first_batch))
         self._planning = False
         self._planned: PlannedWindow | None = None
         self._planned_adds = 0  # batches that it would open: none of its batches is handed over before it is admitted
         self._jobs: collections.deque[_Job] = collections.deque()
         self._running = 0
         self._ahead_nbytes = 0
-        self._filling = Filling(reader.filling(order, first_batch))
+        self._to_decode = reader.filling(order, first_batch) if threads else None
+        self._decoding, self._choosing = 0, threading.Lock()
         self._active: list[PlannedWindow] = []
         self._open = OpenBatches(fields, order, ring, slot_format, first_batch, reader.ragged_memory)
         self._stopped = False
         self.left_out: set[int] = set()
-        self.counters = RunCounters(threads=threads, ready_limit=max_open_batches, row_nbytes=self._row_nbytes)
-        self._concurrency = reader.concurrency
+        ready_limit = max_open_batches if threads else 1
+        self.counters = RunCounters(threads=threads, ready_limit=ready_limit, row_nbytes=self._row_nbytes)
+        self._tally = None if threads else self.counters.tally()  # the consumer's
+        self._concurrency = reader.concurrency if threads else 0
         self._threads = [
             threading.Thread(target=self._work, args=(k,), name=f"h5stream-reader-{k}", daemon=True)
             for k in range(threads)
@@ -150,21 +128,10 @@ class Run:
     # --- the consumer's side ---------------------------------------------------------------------------------
 
     def next_batch(self, timeout_s: float = 0.0) -> ReadyBatch | None:
-        """Wait for the next batch; None at the end.
+        """Wait for the next batch, or without threads bring it, however long that takes; None at the end.
 
-        Parameters
-        ----------
-        timeout_s : float
-            Seconds to wait at most; 0 waits until there is a batch, an error, or `stop`.
-
-        Raises
-        ------
-        LoaderTimeoutError
-            If no batch was ready in time.
-        LoaderClosedError
-            After `stop`, or in a forked child.
-        Exception
-            Whatever went wrong while reading this batch's rows.
+        Raises `LoaderTimeoutError` if none was ready in time, `LoaderClosedError` after `stop` or in a forked child,
+        and whatever went wrong while reading this batch's rows.
         """
         check_process(self._pid)
         deadline = time.monotonic() + timeout_s if timeout_s else None
@@ -177,10 +144,23 @@ class Run:
                     if batch is not None:
                         self.counters.waited(asked)
                     return batch
-                self._wait(deadline, timeout_s)
+                if self._threads:
+                    self._wait(deadline, timeout_s)
+                    continue
+                job = self._take_job()
+            if job is not None:
+                self._carry_out(job)
+
+    def _carry_out(self, job: Callable[[Tally], None]) -> None:
+        assert self._tally is not None
+        try:
+            job(self._tally)
+        except BaseException:  # what was interrupted writes no more
+            self._running = 0
+            raise
 
     def next_if_ready(self) -> ReadyBatch | None:
-        """Give the next batch if that needs no waiting; None at the end as well."""
+        """Return the next batch if that needs no waiting; None at the end as well."""
         with self._changed:
             _, batch = self._try_next()
             if batch is not None:
@@ -212,7 +192,7 @@ class Run:
             self._open.remove(batch)
             if batch.rows > 0:
                 return batch
-            self._ring.give_back(batch.slot)
+            batch.slot.give_back()
             self.left_out.add(batch.number)
             self._changed.notify_all()  # there is room now, although nothing is handed over
         return None
@@ -222,7 +202,7 @@ class Run:
         return self._windows is None and self._planned is None and not self._planning
 
     def left_to_hand_over(self) -> int | None:
-        """Give the batches that are open once nothing is left to plan or carry out; None before that."""
+        """Return the batches that are open once nothing is left to plan or carry out; None before that."""
         with self._changed:
             return len(self._open) if self._exhausted and self.is_at_rest else None
 
@@ -259,17 +239,17 @@ class Run:
             self._jobs.clear()
             self._changed.notify_all()
         deadline = time.monotonic() + (STOP_S if wait_s is None else wait_s)
-        for thread in (*self._threads, *self._ahead):
-            if (
-                thread.is_alive() and thread is not threading.current_thread()
-            ):  # not all are, after Ctrl-C in `__init__`
+        for thread in (*self._threads, *self._ahead):  # not all are alive, after Ctrl-C in `__init__`
+            if thread.is_alive() and thread is not threading.current_thread():
                 thread.join(timeout=max(0.0, deadline - time.monotonic()))
         with self._changed:
-            batches = self._open.clear()
-            # A thread that still carries a job out (one that hangs, or the consumer itself) may yet write to them.
-            unused = batches if self._running == 0 else []
-        for batch in unused:
-            self._ring.give_back(batch.slot)
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Return slots back once a run is stopped and nobody writes to them any more; called under the lock."""
+        if self._stopped and not self._running:
+            for batch in self._open.clear():
+                batch.slot.give_back()
 
     # --- the readers' side -----------------------------------------------------------------------------------
 
@@ -289,7 +269,7 @@ class Run:
                 self._fail(self._open.next, error)
 
     def _wait_for(self, take: Callable[[], _T | None]) -> _T | None:
-        """Give what `take` gives under the lock, as soon as it gives anything; None once nothing more will come."""
+        """Return what `take` gives under the lock, as soon as it gives anything; None once nothing more will come."""
         with self._changed:
             while (taken := take()) is None:
                 if self._stopped or (self._exhausted and not self._jobs and not self._open.may_need_arranging):
@@ -302,37 +282,40 @@ class Run:
         if self._stopped:
             return None
         is_full = self._planned is not None and not self._may_admit()
-        if self._planned is not None and not is_full and not (self._planned.fills and self._filling.under_way):
+        if self._planned is not None and not is_full and not (self._planned.fills and self._decoding):
             window, self._planned = self._planned, None
             try:
                 self._admit(window)
-            except BaseException as error:  # no memory for its slots: that is the consumer's to know
+            except self._caught as error:  # no memory for its slots: that is the consumer's to know
                 self._fail(window.first_batch, error)
-        if (batch := self._open.to_arrange(self._max_open - self._open_batches)) is not None:
+        if self._threads and (batch := self._open.to_arrange(self._max_open - self._open_batches)) is not None:
             self._running += 1
             return functools.partial(self._arrange, batch)
         job = self._first_to_land()
+        fills = self._to_decode is not None and any(window.fills for window in self._active)
         may_plan = self._planned is None and not self._planning and self._windows is not None
-        if may_plan and self._filling.is_under_way(self._active):
-            may_plan = False  # which would be decoded once more for that window
-        if may_plan and (len(self._threads) > 1 or job is None):
-            # The next window is planned while others carry this one's tasks; one thread alone carries them first.
+        # The next window is planned while others carry this one's tasks; one thread alone carries them first. What is
+        # being decoded would be decoded once more for it.
+        if may_plan and not fills and not self._decoding and (len(self._threads) > 1 or job is None):
             self._planning = True
             return self._plan_next
         if job is not None:
             self._jobs.remove(job)
             self._running += 1
             return functools.partial(self._land, job)
-        return self._fill if is_full and self._filling.begin(self._active) else None
+        if is_full and not fills and self._to_decode is not None:
+            self._decoding += 1
+            return self._decode_ahead
+        return None
 
     def _first_to_land(self) -> _Job | None:
-        """Give the first job that needs no more reading ahead; called under the lock."""
+        """Return the first job that needs no more reading ahead; called under the lock."""
         if not self._concurrency:
             return self._jobs[0] if self._jobs else None
         return next((job for job in self._jobs if job.ahead is None), None)
 
     def _may_admit(self) -> bool:
-        if self._open_batches + self._planned_adds <= self._max_open:
+        if not self._threads or self._open_batches + self._planned_adds <= self._max_open:
             return True
         # Never wait for room that only this window can make: it may complete a batch that is open already.
         nothing_coming = self.is_at_rest and not self._passed_on
@@ -344,7 +327,7 @@ class Run:
         return len(self._open) + self._open.arranged + self._passed_on
 
     def _admit(self, window: PlannedWindow) -> None:
-        """Give the window its slots and queue its tasks; called under the lock."""
+        """Return the window its slots and queue its tasks; called under the lock."""
         self._open.admit(window)
         if not window.tasks:  # rows without elements: nothing is to be done for them
             self._open.complete(window)
@@ -355,13 +338,12 @@ class Run:
         self._changed.notify_all()
 
     def _plan_next(self, tally: Tally) -> None:
-        windows = self._windows
         try:
             self.counters.add(self._resident.load())
             began = clock()
-            planned = None if windows is None else self._plan(windows)
+            planned = self._plan()
             tally.plan_ns += clock() - began
-        except BaseException as error:
+        except self._caught as error:
             self._fail_planning(error)
             return
         with self._changed:
@@ -373,33 +355,40 @@ class Run:
                 self._planned_adds = self._open.added_by(planned)
             self._changed.notify_all()
 
-    def _plan(self, windows: Iterator[Window]) -> PlannedWindow | None:
-        window = next(windows, None)
+    def _plan(self) -> PlannedWindow | None:
+        windows = self._windows
+        window = None if windows is None else next(windows, None)
         if window is None:
             return None
         first, placement = Placement.from_first(window)
-        placement = self._reader.accepted(placement, lambda: self._stopped)
+        placement = self._reader.accepted(placement, self._is_stopped)
         del window  # its batch numbers are as much memory as those of the placement
         # Small windows are cut finely enough that every thread gets a share.
         share = placement.total_rows * self._row_nbytes // (4 * max(1, len(self._threads)))
-        task_nbytes = max(64 * 1024, min(COPIED_TASK_NBYTES, share))
+        task_nbytes = max(64 * 1024, min(COPIED_TASK_NBYTES, share)) if self._threads else TASK_NBYTES
         tasks: list[Task] = [*self._reader.plan(placement, task_nbytes, self._resident)]
         files = placement.files_of(self._reader.layout)
         fills = any(isinstance(task, FillTask) for task in tasks)
         return PlannedWindow(first, placement.rows_of_batches(), tasks, files, fills)
+
+    def _is_stopped(self) -> bool:
+        return self._stopped
+
+    def _tools(self, tally: Tally | None = None) -> Tools:
+        return self._reader.tools(tally, self._is_stopped)
 
     def _land(self, job: _Job, tally: Tally) -> None:
         window, task = job.window, job.task
         assert window.destination is not None
         failed: tuple[int, BaseException] | None = None
         try:
-            tools = self._reader.tools(tally, lambda: self._stopped)
+            tools = self._tools(tally)
             stored = tools.read(task.ranges()) if job.stored is None else iter(job.stored)
             task.land(stored, window.destination, tools)
         except H5StreamError as error:
-            drop = (lambda one, why: window.drop(one, why, self.counters)) if self._skip_corrupt else None
-            failed = window.first_failure(task, error, self._reader.tools(), drop)
-        except BaseException as error:
+            # With counters that nothing looks at: the task was counted once.
+            failed = window.first_failure(task, error, self._tools(), self.counters if self._skip_corrupt else None)
+        except self._caught as error:
             failed = window.first_batch + task.placement.first_batch, error
         with self._changed:
             # In one step with the count: what completes the window must know of every error in it.
@@ -416,23 +405,27 @@ class Run:
             if last:
                 self._active.remove(window)
                 self._open.complete(window)
+            self._let_go()
             # Nothing waits for another job's end, and each thread woken takes a processor from those that read.
             if last or job.ahead_nbytes:
                 self._changed.notify_all()
 
-    def _fill(self, tally: Tally) -> None:
+    def _decode_ahead(self, tally: Tally) -> None:
         """Decode something that stays in memory before a batch needs it.
 
         What cannot be had is read again for the first batch that needs it, which reports what is wrong.
         """
         task = None
         with contextlib.suppress(Exception):
-            task = self._filling.next_task()
+            with self._choosing:
+                task = None if self._to_decode is None else next(self._to_decode, None)
             if task is not None:
-                tools = self._reader.tools(tally, lambda: self._stopped)
+                tools = self._tools(tally)
                 task.land(tools.read(task.ranges()), NOWHERE, tools)
         with self._changed:
-            self._filling.end(task)
+            self._decoding -= 1
+            if task is None:
+                self._to_decode = None
             self._changed.notify_all()
 
     def _arrange(self, batch: ReadyBatch, tally: Tally) -> None:
@@ -442,12 +435,13 @@ class Run:
             batch.arrange()
         except BaseException as error:
             failed = error
-        tally.scatter_ns += clock() - began
+        tally.scattered(began)
         with self._changed:
             self._running -= 1
             batch.arranging = False
             if failed is not None:
                 self._fail(batch.number, failed)
+            self._let_go()
             self._changed.notify_all()
 
     def _fail(self, batch: int, error: BaseException) -> None:
@@ -465,7 +459,7 @@ class Run:
     # --- reading ahead of the decoders -----------------------------------------------------------------------
 
     def _to_read_ahead(self, task: Task) -> Ranges | None:
-        """Give what is read of a task before a thread takes it; None where threads read what they decode."""
+        """Return what is read of a task before a thread takes it; None where threads read what they decode."""
         if not self._concurrency:
             return None
         ranges = task.ranges()
