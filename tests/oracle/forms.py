@@ -205,9 +205,11 @@ def shape_of(value: Any) -> Any:
 
 def transformed(reading: Reading, options: dict[str, Any]) -> None:
     """Samples that pass through a function, in this thread or in a process."""
-    model = reading.model
+    every = [plain(reading.model.sample(number)) for number in range(len(reading.model.samples))]
     ragged = any(isinstance(tree, dict) and "ragged" in tree["options"] for tree in reading.trees.values())
-    ragged |= len({str(shape_of(plain(model.sample(k)))) for k in range(len(model.samples))}) > 1
+    # torch's default_collate stacks what is alike, and turns lists of a sample into lists of a batch.
+    ragged |= len({str(shape_of(one)) for one in every}) > 1
+    ragged |= any(isinstance(value, list) for one in every for value in one.values())
     how = {"sample_transform": same_samples, "sample_workers": options["workers"]} | (
         {"collate_fn": list} if ragged else {}
     )
