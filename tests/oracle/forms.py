@@ -212,10 +212,9 @@ def has_lists(value: Any) -> bool:
 
 def transformed(reading: Reading, options: dict[str, Any]) -> None:
     """Samples that pass through a function, in this thread or in a process."""
-    model = reading.model
+    every = [plain(reading.model.sample(number)) for number in range(len(reading.model.samples))]
     ragged = any(isinstance(tree, dict) and "ragged" in tree["options"] for tree in reading.trees.values())
-    samples = [plain(model.sample(number)) for number in range(len(model.samples))]
-    ragged |= len({str(shape_of(sample)) for sample in samples}) > 1 or any(map(has_lists, samples))
+    ragged |= len({str(shape_of(one)) for one in every}) > 1 or any(map(has_lists, every))
     how = {"sample_transform": same_samples, "sample_workers": options["workers"]} | (
         {"collate_fn": list} if ragged else {}
     )
