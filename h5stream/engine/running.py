@@ -17,7 +17,7 @@ STOP_S = 1.0
 class Running(Protocol):
     """One pass over an order that is under way.
 
-    Threads and none: `h5stream.engine.run.Run`; threads of another process: `h5stream.workers.engine.ProcessRun`;
+    Threads or none: `h5stream.engine.run.Run`; those of another process: `h5stream.workers.engine.ProcessRun`;
     through workers: `h5stream.workers.sample_engine.SampleRun`; samples on a device: `h5stream.device.kept.KeptRun`.
 
     # Guarantees: one consumer asks for batches; `stop` may be called by any thread, twice, inside the garbage
