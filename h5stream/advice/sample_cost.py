@@ -11,7 +11,7 @@ from h5stream.advice.batch_cost import BatchCost, DatasetCost, batch_cost, naive
 from h5stream.advice.cost_in_words import naive_in_words, ours_in_words
 from h5stream.advice.layout_advice import Advice, budget_advice, layout_advice
 from h5stream.device.kept import device_nbytes
-from h5stream.engine.budget import size_for
+from h5stream.engine.budget import Sizing
 from h5stream.engine.footprint import Footprint
 from h5stream.errors import BudgetError
 from h5stream.order.blocks import make_blocks
@@ -167,7 +167,8 @@ def _window_size(
     while True:
         # With more memory more is kept, so what a refusal names is asked for again.
         try:
-            size = size_for(layout, batch_size=batch_size, window="auto", memory_budget=budget, threads=threads)
+            sizing = Sizing(layout=layout, batch_rows=batch_size, memory_budget=budget, threads=threads)
+            size = sizing.fitting("auto")
         except BudgetError as refused:
             error = BudgetError(str(refused), needed=refused.needed, budget=error.budget if error else budget)
             budget = refused.needed

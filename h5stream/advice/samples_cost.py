@@ -11,7 +11,7 @@ import numpy as np
 
 from h5stream.dataset import H5Dataset
 from h5stream.engine.batches import objects_for
-from h5stream.engine.budget import size_for
+from h5stream.engine.budget import Sizing
 from h5stream.engine.counters import Tally
 from h5stream.engine.footprint import TASK_NBYTES
 from h5stream.engine.plan import Placement
@@ -91,7 +91,8 @@ def cost_samples(dataset: H5Dataset, text: str, *, batch_size: int, memory_budge
     """
     layout = dataset.layout
     batch_samples = min(batch_size, len(dataset))
-    size = size_for(layout, batch_size=batch_samples, window="auto", memory_budget=memory_budget, threads=threads)
+    sizing = Sizing(layout=layout, batch_rows=batch_samples, memory_budget=memory_budget, threads=threads)
+    size = sizing.fitting("auto")
     settings = OrderSettings(
         batch_size=batch_samples, window_rows=size.window_rows, first_window_rows=size.first_window_rows
     )

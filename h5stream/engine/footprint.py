@@ -1,14 +1,12 @@
-"""The bytes that settings need, and the windows that a budget allows: one arithmetic for whoever asks, and pure.
-
-The loader, `ChunkBatchSampler`, ``h5stream inspect`` and ``h5stream suggest`` all ask `size_window`.
-"""
+"""The bytes that settings need, and the windows that a budget has room for: numbers in, numbers out."""
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Literal, TypeGuard, TypeVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple, TypeGuard
 
 from h5stream.errors import BudgetError
 from h5stream.order.epoch import CutOrder, EpochOrder, Order
@@ -85,7 +83,7 @@ It is used again once the last of them is dropped."""
 
 
 def packed_nbytes(field_nbytes: Sequence[int], rows: int) -> int:
-    """Give the bytes of a slot that holds so many rows of fields, in whole pages as slots are.
+    """Return the bytes of a slot that holds so many rows of fields, in whole pages as slots are.
 
     Examples
     --------
@@ -98,43 +96,30 @@ def packed_nbytes(field_nbytes: Sequence[int], rows: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaggedBytes:
-    """The bytes that samples have of a ragged field.
-
-    Attributes
-    ----------
-    mean, deviation : float
-        Of a sample.
-    most : int
-        Of the largest.
-    arranged : int
-        What a sample takes at most once it is filled up, or dense; 0 where it stays as it is read.
-    limit : int or None
-        Of a batch, where batches are cut by it, padded or not.
-    longest : tuple of float
-        Mean of all samples, of the largest half, quarter and so on, where batches are of samples of like lengths; the
-        largest batch of so many.
-    """
+    """The bytes that samples have of a ragged field."""
 
     mean: float
     deviation: float
     most: int
-    arranged: int = 0
-    limit: int | None = None
-    longest: tuple[float, ...] = ()
+    arranged: int = 0  # of a sample at most once it is filled up, or dense; 0 where it stays as it is read
+    limit: int | None = None  # of a batch, padded or not, where batches are cut by it
+    longest: tuple[
+        float, ...
+    ] = ()  # mean of all samples, of the largest half, quarter and so on, where like are batched
 
     def of(self, samples: int) -> int:
-        """Give the bytes that a batch of so many samples takes: few batches in ten thousand take more."""
+        """Return the bytes that a batch of so many samples takes: few batches in ten thousand take more."""
         likely = math.ceil(samples * self.mean + 4 * math.sqrt(samples) * self.deviation)
         likely += likely // PADDING_SHARE if self.is_padded else 0
         return self._limited(min(samples * self.most, max(likely, self.most)))
 
     def largest(self, samples: int, batches: int) -> int:
-        """Give the bytes that the largest of so many batches takes."""
+        """Return the bytes that the largest of so many batches takes."""
         some = self.longest[: batches.bit_length() + 1]
         return max(self.of(samples), self._limited(math.ceil(samples * some[-1])) if some else 0)
 
     def padded(self, samples: int) -> int:
-        """Give the bytes that they take once they are filled up, or dense."""
+        """Return the bytes that they take once they are filled up, or dense."""
         return self._limited(samples * self.arranged) if self.is_padded else samples * self.arranged
 
     @property
@@ -148,57 +133,23 @@ class RaggedBytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What of the data and the process decides how much memory an epoch takes.
+    """What of the data decides how much memory an epoch takes."""
 
-    Attributes
-    ----------
-    rows : int
-        Rows of an epoch.
-    field_nbytes : tuple of int
-        For each field, the bytes of a row in a slot.
-    block_rows : int
-        Rows of a block; of the longest, where they differ.
-    scratch_nbytes : int
-        What one reader thread needs.
-    planned : int
-        Datasets of which each row is planned in every window.
-    chunks_a_row : float
-        Chunks of these for each row: 0.001 where a chunk has a thousand.
-    kept_nbytes : int
-        Small datasets that stay in memory.
-    data_nbytes : int
-        What is known of the data as long as it is open: chunk index, selected rows, blocks.
-    largest_row : int
-        The largest number of a row that occurs.
-    objects : int
-        Fields whose values are of variable length.
-    seam_rows : int
-        Rows of the longest chunk that is decoded anew where the edge of a window cuts it; 0 where blocks cut none.
-    span_nbytes : float
-        What the plan takes of spans for each sample, where a sample is several rows.
-    anywhere : bool
-        Whether rows can be read one by one at about the same cost, so that ``"all"`` need not fit into memory.
-    ragged : tuple of RaggedBytes
-        What samples have of each ragged field.
-    room : int
-        Samples that a slot has room for, where a batch may have more than most have.
-    """
-
-    rows: int
-    field_nbytes: tuple[int, ...]
-    block_rows: int
-    scratch_nbytes: int
-    planned: int = 1
-    chunks_a_row: float = 0.0
-    kept_nbytes: int = 0
-    data_nbytes: int = 0
-    largest_row: int = 0
-    objects: int = 0
-    seam_rows: int = 0
-    span_nbytes: float = 0.0
-    anywhere: bool = False
+    rows: int  # of an epoch
+    field_nbytes: tuple[int, ...]  # for each field, of a row in a slot
+    block_rows: int  # of the longest block
+    scratch_nbytes: int  # of one reader thread
+    planned: int = 1  # datasets of which each row is planned in every window
+    chunks_a_row: float = 0.0  # of these datasets: 0.001 where a chunk has a thousand rows
+    kept_nbytes: int = 0  # small datasets that stay in memory
+    data_nbytes: int = 0  # known of the data while it is open: chunk indexes, selected rows, blocks
+    largest_row: int = 0  # the largest number of a row that occurs
+    objects: int = 0  # fields whose values are of variable length
+    seam_rows: int = 0  # of the longest chunk that is decoded anew where the edge of a window cuts it
+    span_nbytes: float = 0.0  # of the plan for each sample that is several rows
+    anywhere: bool = False  # whether rows cost about the same one by one, so that "all" need not fit into memory
     ragged: tuple[RaggedBytes, ...] = ()
-    room: int = 0
+    room: int = 0  # samples that a slot has room for, where a batch may have more than most have
 
     @property
     def row_nbytes(self) -> int:
@@ -211,171 +162,123 @@ class Shape:
         return place_nbytes(max(self.rows, self.largest_row))
 
     @property
+    def fixed_nbytes(self) -> int:
+        """Bytes that are taken whatever the windows are."""
+        shared = min(SHARES_NBYTES, math.ceil(self.rows * sum(one.mean for one in self.ragged)))
+        return self.kept_nbytes + self.data_nbytes + shared
+
+    @property
     def plan_row_nbytes(self) -> float:
         """Bytes that the plan of a window takes for each of its rows while it is made; most of it stays.
 
         Row, batch and place there, and its place in its chunk for each dataset.
         """
-        place = self.place_nbytes
-        return (3 + self.planned) * place + self.chunks_a_row * CHUNK_PLAN_NBYTES + self.span_nbytes
+        return (3 + self.planned) * self.place_nbytes + self.chunks_a_row * CHUNK_PLAN_NBYTES + self.span_nbytes
 
     def plan_nbytes(self, window_rows: int) -> int:
-        """Give the bytes of the plans of one window that is read and one that comes next."""
+        """Return the bytes of the plans of one window that is read and one that comes next."""
         return math.ceil(min(2 * window_rows, self.rows) * self.plan_row_nbytes)
 
     def batch_nbytes(self, batch_size: int) -> int:
-        """Give the bytes of a batch: of its slot, and of what does not lie in one."""
+        """Return the bytes of a batch: of its slot, and of what does not lie in one."""
         ragged = sum(each.of(batch_size) for each in self.ragged)
         # Slots are used again: sooner or later each has held as many samples as it has room for.
         packed = packed_nbytes(self.field_nbytes, max(batch_size, self.room))
         return packed + self.objects * OBJECT_NBYTES * batch_size + ragged
 
     def held_nbytes(self, batch_size: int, window_rows: int) -> int:
-        """Give the bytes of a batch when it is handed over: the largest of a window, with what is padded then."""
+        """Return the bytes of what the training loop holds, of windows of so many rows, padding included.
+
+        That is the largest batch of a window, and the next, which it is given before it drops that one.
+        """
         batches = window_rows // batch_size
         more = sum(
             one.largest(batch_size, batches) - one.of(batch_size) + one.padded(batch_size) for one in self.ragged
         )
-        return self.batch_nbytes(batch_size) + more
+        return 2 * (self.batch_nbytes(batch_size) + more)
+
+    def batches_of(self, window_rows: int, batch_size: int) -> int:
+        """Return the batches that a window of so many rows may touch."""
+        return math.ceil(min(window_rows, self.rows) / batch_size) + 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footprint:
-    """How much is read together, and what that takes; a kind for each way of reading.
+    """How much is read together, and what that takes.
 
-    Attributes
-    ----------
-    window_rows, first_window_rows : int
-        Rows of a window, and of an epoch's first.
-    wished_rows : int
-        Rows of an automatic window, for which the budget may have no room.
-    wished_nbytes : int
-        A budget that has room for them, where this one has not.
-    slot_rows : int
-        Rows of a slot: those of a batch, unless slots cross to a device's window.
-    max_open_batches : int
-        Slots that the engine may fill or hold ready at a time.
-    memory_budget, needed_nbytes : int
-        Bytes that were allowed, and those that this takes at most: all of those below.
-    threads : int
-        Reader threads: those that were asked for, or as many as there is scratch for.
-    batch_nbytes : int
-        One batch. Two more than `max_open_batches` are counted: what the training loop holds from one to the next.
-    plan_nbytes, scratch_nbytes, kept_nbytes, data_nbytes : int
-        Plans of two windows; scratch of all threads; kept datasets; what is known of the data while it is open.
-    kept : tuple of int
-        Which datasets are kept in memory.
-    kept_rows : tuple of (int, int)
-        Which datasets stay in memory once they are decoded, and how many of their rows.
-    kept_rows_nbytes : int
-        The bytes of these, which `kept_nbytes` counts too.
+    Windows are read whole, and shuffled on their way into the batches' slots; unless a few batches are gathered at a
+    time, since rows cost the same wherever they lie, or windows lie on a device, which shuffles: then slots bring them
+    there in the order of the file.
     """
 
     window_rows: int
-    first_window_rows: int
-    wished_rows: int
-    slot_rows: int
-    max_open_batches: int
+    first_window_rows: int  # of an epoch's first window
+    wished_rows: int  # of an automatic window, for which there may be no room
+    slot_rows: int  # those of a batch, unless slots cross to a device's window
+    max_open_batches: int  # slots that the engine may fill or hold ready at a time
     memory_budget: int
-    needed_nbytes: int
-    threads: int
-    batch_nbytes: int
-    plan_nbytes: int
-    scratch_nbytes: int
-    kept_nbytes: int
-    data_nbytes: int
-    kept: tuple[int, ...] = ()
-    kept_rows: tuple[tuple[int, int], ...] = ()
+    needed_nbytes: int  # what this takes at most: all of those below
+    threads: int  # those that were asked for, or as many as there is scratch for
+    batch_nbytes: int  # of one; two more than `max_open_batches` are counted, which the training loop holds
+    plan_nbytes: int  # of two windows
+    scratch_nbytes: int  # of all threads
+    kept_nbytes: int  # of datasets and rows that stay in memory
+    data_nbytes: int  # of what is known of the data while it is open
+    kept: tuple[int, ...] = ()  # datasets that are read once and stay in memory
+    kept_rows: tuple[tuple[int, int], ...] = ()  # datasets that stay once they are decoded, and how many of their rows
     kept_rows_nbytes: int = 0
-    wished_nbytes: int = 0
+    wished_nbytes: int = 0  # a budget that has room for `wished_rows`, where this one has not
+    batches_at_once: int = 0  # that are gathered; 0 where windows are read whole
+    on_device: bool = False
 
     @property
     def notice(self) -> str:
-        """Says so if the budget made the window smaller than wished; else empty."""
+        """What to warn of where there was no room for the wished window; else empty."""
         if self.window_rows >= self.wished_rows:
             return ""
+        smaller = f"window: {self.window_rows:,} rows instead of {self.wished_rows:,}, so that two windows "
+        if self.on_device:
+            return (
+                f"{smaller}fit a quarter of the device's memory. Rows come in another order than on a larger one; pass "
+                f"window={self.window_rows} for this order on any device"
+            )
         enough = f"memory_budget={self.wished_nbytes}" if self.wished_nbytes else "more"
         return (
-            f"window: {self.window_rows:,} rows instead of {self.wished_rows:,}, so that two windows and their plans "
-            f"fit memory_budget={self.memory_budget:,} bytes. Rows come in another order than with {enough}; pass "
-            f"that, or window={self.window_rows} for this order with any budget"
+            f"{smaller}and their plans fit memory_budget={self.memory_budget:,} bytes. Rows come in another order "
+            f"than with {enough}; pass that, or window={self.window_rows} for this order with any budget"
         )
-
-    @property
-    def first_slots(self) -> int:
-        """Slots that an epoch's first window fills."""
-        return self.first_window_rows // self.slot_rows + 2
-
-    def engine_order(self, order: CutOrder, first_batch: int) -> tuple[Order, int]:
-        """Give the order in which the engine fills slots, and the slot that `first_batch` needs first."""
-        return (FileOrder(order) if _is_in_file_order(order) else order), first_batch
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostWindow(Footprint):
-    """Windows are read whole, and shuffled on their way into the batches' slots."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GatheredBatches(Footprint):
-    """A few batches are read at a time, since rows cost the same wherever they lie.
-
-    Attributes
-    ----------
-    batches_at_once : int
-        How many.
-    """
-
-    batches_at_once: int
 
     @property
     def first_slots(self) -> int:
         """Slots that are read together at first."""
-        return self.batches_at_once
+        return self.batches_at_once or self.first_window_rows // self.slot_rows + 2
 
     def engine_order(self, order: CutOrder, first_batch: int) -> tuple[Order, int]:
-        """Give the same batches, a few at a time."""
+        """Return the order in which the engine fills slots, and the slot that `first_batch` needs first."""
+        if self.on_device:
+            slots_at_once = max(1, min(4, self.max_open_batches // 3))
+            transfer = TransferOrder(order, slot_rows=self.slot_rows, slots_at_once=slots_at_once)
+            return transfer, transfer.first_slot(first_batch)
         if _is_in_file_order(order):
-            return FileOrder(order, self.batches_at_once), first_batch
-        return RegroupedOrder(order, self.batches_at_once), first_batch
+            return FileOrder(order, self.batches_at_once or None), first_batch
+        return (RegroupedOrder(order, self.batches_at_once) if self.batches_at_once else order), first_batch
 
+    def gathering(self, nbytes: int) -> Footprint:
+        """Return the same with batches of so many bytes gathered at a time, in place of whole windows."""
+        at_once = max(1, min(self.max_open_batches // 2, nbytes // self.batch_nbytes))
+        batches = min(self.max_open_batches, 2 * at_once)
+        needed = self.needed_nbytes - (self.max_open_batches - batches) * self.batch_nbytes
+        return replace(self, batches_at_once=at_once, max_open_batches=batches, needed_nbytes=needed)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceWindow(Footprint):
-    """Windows lie on a device, which shuffles; slots bring them there in the order of the file."""
-
-    @property
-    def notice(self) -> str:
-        """Says so if the device made the window smaller than wished; else empty."""
-        if self.window_rows >= self.wished_rows:
-            return ""
-        return (
-            f"window: {self.window_rows:,} rows instead of {self.wished_rows:,}, so that two windows fit a quarter of "
-            "the device's memory. Rows come in another order than on a larger one; pass "
-            f"window={self.window_rows} for this order on any device"
-        )
-
-    @property
-    def slots_at_once(self) -> int:
-        """Slots that are read together."""
-        return max(1, min(4, self.max_open_batches // 3))
-
-    def engine_order(self, order: CutOrder, first_batch: int) -> tuple[Order, int]:
-        """Give slots of rows as the file has them, from the window of the first batch on."""
-        transfer = TransferOrder(order, slot_rows=self.slot_rows, slots_at_once=self.slots_at_once)
-        return transfer, transfer.first_slot(first_batch)
+    def keeping(self, rows: Mapping[int, int], nbytes: int) -> Footprint:
+        """Return the same with rows that stay in memory once they are decoded, of so many bytes."""
+        kept, needed = self.kept_nbytes + nbytes, self.needed_nbytes + nbytes
+        rows_of = tuple(rows.items())
+        return replace(self, kept_rows=rows_of, kept_rows_nbytes=nbytes, kept_nbytes=kept, needed_nbytes=needed)
 
 
 def _is_in_file_order(order: Order) -> TypeGuard[EpochOrder]:
     return isinstance(order, EpochOrder) and order.is_in_file_order
-
-
-Kind = TypeVar("Kind", bound=Footprint)
-
-
-def changed_into(kind: type[Kind], footprint: Footprint, **changes: Any) -> Kind:
-    """Give a footprint of another kind that is alike but for some changes."""
-    return kind(**{field.name: getattr(footprint, field.name) for field in fields(Footprint)} | changes)
 
 
 def size_window(
@@ -388,34 +291,11 @@ def size_window(
     shuffle: bool = True,
     most_rows: int | None = None,
 ) -> Footprint:
-    """Size the windows so that everything fits the budget.
+    """Return windows that fit the budget with all else: as they are asked for, or automatic ones no larger than fit.
 
-    The number of threads, and what memory is free, have no say in the size of an automatic window: it is part of the
-    order. Threads that do not fit are left out instead.
-
-    Parameters
-    ----------
-    shape : Shape
-        The data.
-    batch_size : int
-        Rows of a batch.
-    window : int, "auto" or "all"
-        Rows of a window as asked for; without `shuffle` the most, since a few batches do there.
-    memory_budget : int
-        Bytes allowed.
-    threads : int
-        Reader threads; 0 reads in the thread that asks.
-    shuffle : bool
-        Whether windows are shuffled.
-    most_rows : int, optional
-        Rows of an automatic window, which then is smaller only where the budget has no room for it.
-
-    Raises
-    ------
-    BudgetError
-        If it does not fit; names the number that would do.
-    OptionError
-        If `window` is none of the three.
+    The number of threads has no say in an automatic window, which is part of the order: those that do not fit are left
+    out. Without `shuffle` a window is a few batches at most. `most_rows` are those of an automatic window, once known.
+    A `BudgetError` names the number that would do.
 
     Examples
     --------
@@ -424,27 +304,119 @@ def size_window(
     >>> size.window_rows, size.needed_nbytes <= 256 << 20
     (4980736, True)
     """
-    wished = wished_rows(
-        window, rows=shape.rows, batch_size=batch_size, block_rows=shape.block_rows, row_nbytes=shape.row_nbytes
-    )
+    given = {"batch_size": batch_size, "block_rows": shape.block_rows, "row_nbytes": shape.row_nbytes}
+    rows, first = wished_rows(window, rows=shape.rows, **given), first_rows(**given)
     if window == "auto" and most_rows is not None:
-        wished = min(wished, most_rows)
+        rows = min(rows, most_rows)
     if not shuffle:
-        few = file_order_rows(
-            batch_size=batch_size,
-            block_rows=shape.block_rows,
-            row_nbytes=shape.row_nbytes,
-            seam_rows=shape.seam_rows,
+        rows = min(rows, file_order_rows(**given, seam_rows=shape.seam_rows))
+        window = "auto" if window == "all" else window
+    if window == "auto":
+        share = SCRATCH_SHARE if most_rows is None else LEAST_SCRATCH_SHARE
+        if _twice(shape, rows, batch_size) > _share(shape, memory_budget, share):
+            rows = _most_rows(shape, rows, batch_size, _share(shape, memory_budget, SCRATCH_SHARE))
+    first = rows if window == "all" else min(rows, first)
+    # A window ends at a block's edge, and its last batch may go on in the next.
+    held = rows if window == "auto" else min(rows + shape.block_rows, shape.rows)
+    together = rows_of_two(window_rows=rows, first_window_rows=first, rows=shape.rows)
+    # A batch of each may go on in the next window; and no more than the end of one epoch and the next one.
+    most = min(math.ceil(together / batch_size) + 4, 2 * math.ceil(shape.rows / batch_size))
+    least = shape.batches_of(held, batch_size)
+    whole = _Windows(rows, first, held, shape.plan_nbytes(held), (least, max(least, most)))
+    try:
+        return _fitted(shape, whole, batch_size, window, memory_budget, threads)
+    except BudgetError:
+        if window == "all" and shape.anywhere:
+            # What is read in file order is faster by half; this is for what does not fit so.
+            slot = shape.batch_nbytes(batch_size) + OPEN_NBYTES
+            slots = 2, 2 * max(AUTO_BATCHES, AT_ONCE_NBYTES // slot)
+            pieces = _Windows(rows, rows, rows, math.ceil(rows * 3 * shape.place_nbytes), slots, gathers=True)
+            with contextlib.suppress(BudgetError):
+                return _fitted(shape, pieces, batch_size, window, memory_budget, threads)
+        raise
+
+
+class _Windows(NamedTuple):
+    """One way to read an epoch."""
+
+    rows: int  # of a window
+    first: int  # rows of the first window
+    held: int  # rows of a window, with what it shares with the next
+    plan_nbytes: int
+    slots: tuple[int, int]  # the least and the most
+    gathers: bool = False  # a few batches at a time
+
+
+def _fitted(
+    shape: Shape, windows: _Windows, batch_size: int, window: int | str, memory_budget: int, threads: int
+) -> Footprint:
+    """Return what is taken by as many slots and threads as the budget has room for."""
+    scratch, slot = shape.scratch_nbytes, shape.batch_nbytes(batch_size) + OPEN_NBYTES
+    fixed = shape.fixed_nbytes + shape.held_nbytes(batch_size, windows.held) + windows.plan_nbytes
+    least, most = windows.slots
+    needed = fixed + least * slot + scratch
+    if needed > memory_budget:
+        raise BudgetError(
+            f"memory_budget={memory_budget:,} bytes is too small for window={window!r}: batches of {slot:,} "
+            f"bytes, plans of {shape.plan_row_nbytes:,.0f} bytes a row, {scratch:,} bytes of scratch and "
+            f"what is kept need {needed:,}. Pass memory_budget={needed} or more, a smaller window or a smaller "
+            "batch_size" + (RAGGED_WAYS_OUT if shape.ragged else ""),
+            needed=needed,
+            budget=memory_budget,
         )
-        wished, window = min(wished, few), "auto" if window == "all" or window == "auto" else window
-    sizer = _Sizer(
-        shape, batch_size, memory_budget, threads, SCRATCH_SHARE if most_rows is None else LEAST_SCRATCH_SHARE
+    threads = min(threads, 1 + (memory_budget - needed) // scratch)
+    if window == "auto":
+        threads = threads_in(scratch, threads, memory_budget) if threads else 0
+    all_scratch = max(1, threads) * scratch
+    batches = int(min((memory_budget - fixed - all_scratch) // slot, most))
+    batches = batches // 2 * 2 if windows.gathers else batches
+    return Footprint(
+        window_rows=windows.rows,
+        first_window_rows=windows.first,
+        wished_rows=windows.rows,
+        slot_rows=batch_size,
+        max_open_batches=batches,
+        memory_budget=memory_budget,
+        needed_nbytes=fixed + all_scratch + batches * slot,
+        threads=threads,
+        batch_nbytes=slot,
+        plan_nbytes=windows.plan_nbytes,
+        scratch_nbytes=all_scratch,
+        kept_nbytes=shape.kept_nbytes,
+        data_nbytes=shape.data_nbytes,
+        batches_at_once=batches // 2 if windows.gathers else 0,
     )
-    return sizer.automatic(wished) if window == "auto" else sizer.as_asked(wished, window)
+
+
+def threads_in(scratch_nbytes: int, threads: int, memory_budget: int) -> int:
+    """Return as many of these threads as share the part of a budget that is for scratch; at least one."""
+    return max(1, min(threads, max(memory_budget // SCRATCH_SHARE, scratch_nbytes) // scratch_nbytes))
+
+
+def _share(shape: Shape, memory_budget: int, scratch_share: int) -> int:
+    """Return the bytes that windows may take."""
+    return memory_budget - max(memory_budget // scratch_share, shape.scratch_nbytes) - shape.fixed_nbytes
+
+
+def _twice(shape: Shape, rows: int, batch_size: int) -> int:
+    """Return the bytes of two windows, their plans and what is held of them; what is known of batches has no say."""
+    slots = 2 * shape.batches_of(rows, batch_size) * shape.batch_nbytes(batch_size)
+    return slots + shape.plan_nbytes(rows) + shape.held_nbytes(batch_size, rows)
+
+
+def _most_rows(shape: Shape, wished: int, batch_size: int, share: int) -> int:
+    """Return the rows of a window of which two fit, in whole blocks, because a window ends at a block's edge."""
+    # Two windows of a batch each fit already if they do not begin inside one.
+    single = 2 * shape.batch_nbytes(batch_size) + shape.plan_nbytes(batch_size)
+    low, high = int(single + shape.held_nbytes(batch_size, batch_size) <= share), wished // batch_size
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if _twice(shape, middle * batch_size, batch_size) <= share else (low, middle - 1)
+    return max(min(shape.block_rows, wished), low * batch_size // shape.block_rows * shape.block_rows)
 
 
 def size_order(shape: Shape, *, batch_size: int, window: int | str, shuffle: bool) -> tuple[int, int]:
-    """Give the rows of a window, and of an epoch's first, of an order that is only listed, as a sampler does."""
+    """Return the rows of a window, and of an epoch's first, of an order that is only listed, as a sampler does."""
     given = {"batch_size": batch_size, "block_rows": shape.block_rows, "row_nbytes": shape.row_nbytes}
     rows = wished_rows(window, rows=shape.rows, **given)
     if not shuffle:
@@ -453,152 +425,3 @@ def size_order(shape: Shape, *, batch_size: int, window: int | str, shuffle: boo
         fitting = SAMPLER_NBYTES // SAMPLER_ROW_NBYTES // shape.block_rows * shape.block_rows
         rows = min(rows, max(shape.block_rows, fitting))
     return rows, rows if window == "all" else min(rows, first_rows(**given))
-
-
-@dataclass(frozen=True, slots=True)
-class _Sizer:
-    """The arithmetic of `size_window`."""
-
-    shape: Shape
-    batch_size: int
-    budget: int
-    threads: int
-    scratch_share: int
-
-    @property
-    def slot(self) -> int:
-        return self.shape.batch_nbytes(self.batch_size)
-
-    @property
-    def open_slot(self) -> int:
-        """Bytes of a batch that is open; what is known of it has no say in the window, and so in the order."""
-        return self.slot + OPEN_NBYTES
-
-    @property
-    def fixed(self) -> int:
-        """Bytes that are taken whatever the windows are."""
-        shape = self.shape
-        shared = min(SHARES_NBYTES, math.ceil(shape.rows * sum(one.mean for one in shape.ragged)))
-        return shape.kept_nbytes + shape.data_nbytes + shared
-
-    def _held(self, rows: int) -> int:
-        """Give the bytes of what the training loop holds of windows of so many rows.
-
-        That is a batch, and the next, which it is given before it drops that one.
-        """
-        return 2 * self.shape.held_nbytes(self.batch_size, rows)
-
-    def automatic(self, wished: int) -> Footprint:
-        """Size windows of as many rows as are wished for, or as fit twice."""
-        rows = wished
-        if self._twice(wished) > self._share(self.scratch_share):
-            rows = self._most_rows(self._share(SCRATCH_SHARE), wished)
-        return self._sized(rows, rows, "auto", min(rows, self._first_rows()))
-
-    def _share(self, scratch_share: int) -> int:
-        """Return the bytes that windows may take."""
-        return self.budget - max(self.budget // scratch_share, self.shape.scratch_nbytes) - self.fixed
-
-    def as_asked(self, wished: int, window: int | str) -> Footprint:
-        """Size windows of exactly so many rows; a global shuffle of rows that lie anywhere needs its order alone."""
-        # A window ends at a block's edge, and its last batch may go on in the next.
-        must_hold = min(wished + self.shape.block_rows, self.shape.rows)
-        first = wished if window == "all" else min(wished, self._first_rows())
-        try:
-            return self._sized(wished, must_hold, window, first)
-        except BudgetError:
-            if window == "all" and self.shape.anywhere and (size := self._piecewise()):
-                return size
-            raise
-
-    def _first_rows(self) -> int:
-        shape = self.shape
-        return first_rows(batch_size=self.batch_size, block_rows=shape.block_rows, row_nbytes=shape.row_nbytes)
-
-    def _least_slots(self, rows: int) -> int:
-        return math.ceil(min(rows, self.shape.rows) / self.batch_size) + 1
-
-    def _twice(self, rows: int) -> int:
-        """Give the bytes of two windows of so many rows, with their plans and what is held of them."""
-        return 2 * self._least_slots(rows) * self.slot + self.shape.plan_nbytes(rows) + self._held(rows)
-
-    def _most_rows(self, share: int, wished: int) -> int:
-        """Give the rows of a window of which two fit, in whole blocks, because a window ends at a block's edge."""
-        block_rows = self.shape.block_rows
-        low, high = 0, wished // self.batch_size
-        while low < high:
-            middle = (low + high + 1) // 2
-            low, high = (middle, high) if self._twice(middle * self.batch_size) <= share else (low, middle - 1)
-        least = self.batch_size
-        if low == 0 and 2 * self.slot + self.shape.plan_nbytes(least) + self._held(least) <= share:
-            low = 1  # two windows of a batch each, if they do not begin inside one
-        return max(min(block_rows, wished), low * self.batch_size // block_rows * block_rows)
-
-    def _sized(self, rows: int, must_hold: int, window: int | str, first: int) -> Footprint:
-        shape, slot = self.shape, self.open_slot
-        plan, fixed = shape.plan_nbytes(must_hold), self.fixed + self._held(must_hold)
-        least = self._least_slots(must_hold)
-        needed = fixed + plan + least * slot + shape.scratch_nbytes
-        if needed > self.budget:
-            raise self._too_small(window, needed)
-        threads = self._threads_in(self.budget - needed, window)
-        scratch = max(1, threads) * shape.scratch_nbytes
-        affordable = (self.budget - fixed - plan - scratch) // slot
-        together = rows_of_two(window_rows=rows, first_window_rows=first, rows=shape.rows)
-        # A batch of each may go on in the next window; and no more than the end of one epoch and the next one.
-        most = min(math.ceil(together / self.batch_size) + 4, 2 * math.ceil(shape.rows / self.batch_size))
-        most = max(least, most)
-        taken = self._taken(int(min(affordable, most)), threads, plan, fixed)
-        return HostWindow(window_rows=rows, first_window_rows=first, wished_rows=rows, **taken)
-
-    def _threads_in(self, spare: int, window: int | str) -> int:
-        """Give as many of the threads as have scratch beside what is needed with one."""
-        scratch = self.shape.scratch_nbytes
-        fitting = 1 + spare // scratch
-        if window == "auto":
-            fitting = min(fitting, max(1, max(self.budget // SCRATCH_SHARE, scratch) // scratch))
-        return min(self.threads, fitting)
-
-    def _too_small(self, window: int | str, needed: int) -> BudgetError:
-        shape = self.shape
-        return BudgetError(
-            f"memory_budget={self.budget:,} bytes is too small for window={window!r}: batches of {self.open_slot:,} "
-            f"bytes, plans of {shape.plan_row_nbytes:,.0f} bytes a row, {shape.scratch_nbytes:,} bytes of scratch and "
-            f"what is kept need {needed:,}. Pass memory_budget={needed} or more, a smaller window or a smaller "
-            "batch_size" + (RAGGED_WAYS_OUT if shape.ragged else ""),
-            needed=needed,
-            budget=self.budget,
-        )
-
-    def _piecewise(self) -> GatheredBatches | None:
-        """Size an exact global shuffle that reads a few batches at a time; None if not even that fits."""
-        shape, slot = self.shape, self.open_slot
-        # What is read in file order is faster by half; this is for what does not fit so.
-        plan = math.ceil(shape.rows * 3 * shape.place_nbytes)
-        fixed = self.fixed + self._held(shape.rows)
-        spare = self.budget - fixed - plan - shape.scratch_nbytes - 2 * slot
-        if spare < 0:
-            return None
-        threads = min(self.threads, 1 + spare // shape.scratch_nbytes)
-        affordable = (self.budget - fixed - plan - max(1, threads) * shape.scratch_nbytes) // slot
-        at_once = min(affordable // 2, max(AUTO_BATCHES, AT_ONCE_NBYTES // slot))
-        rows, taken = shape.rows, self._taken(2 * at_once, threads, plan, fixed)
-        return GatheredBatches(
-            window_rows=rows, first_window_rows=rows, wished_rows=rows, batches_at_once=at_once, **taken
-        )
-
-    def _taken(self, batches: int, threads: int, plan: int, fixed: int) -> dict[str, Any]:
-        """Give what of a footprint says what is taken."""
-        scratch = max(1, threads) * self.shape.scratch_nbytes
-        return {
-            "slot_rows": self.batch_size,
-            "max_open_batches": batches,
-            "memory_budget": self.budget,
-            "needed_nbytes": fixed + plan + scratch + batches * self.open_slot,
-            "threads": threads,
-            "batch_nbytes": self.open_slot,
-            "plan_nbytes": plan,
-            "scratch_nbytes": scratch,
-            "kept_nbytes": self.shape.kept_nbytes,
-            "data_nbytes": self.shape.data_nbytes,
-        }
