@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
 from h5stream.advice.rules import above_zero, at_least
 from h5stream.advice.suggestion import Suggestion
-from h5stream.engine.footprint import DEFAULT_BUDGET, TASK_NBYTES, Shape, size_window
-from h5stream.errors import BudgetError
+from h5stream.engine.footprint import DEFAULT_BUDGET, TASK_NBYTES, Shape, least_that_fits, size_window
 from h5stream.order.windows import AUTO_BATCHES, AUTO_BLOCKS, AUTO_NBYTES, AUTO_ROWS, wished_rows
 from h5stream.units import text_of_bytes
 
@@ -104,11 +104,14 @@ def loader_memory(
     )
     given: dict[str, Any] = {"batch_size": min(batch_size, shape.rows), "threads": threads, "window": "auto"}
     budget = memory_budget or DEFAULT_BUDGET
-    smallest = _smallest(shape, given)
-    asked = size_window(shape, memory_budget=max(DEFAULT_BUDGET, smallest), **given).window_rows
-    size = size_window(shape, memory_budget=max(budget, smallest), most_rows=asked, **given)
-    fits = smallest <= budget
+    sized = functools.partial(size_window, shape, **given)
+    asked = least_that_fits(lambda nbytes: sized(memory_budget=nbytes), DEFAULT_BUDGET).window_rows
+    size, least = (
+        least_that_fits(lambda nbytes: sized(memory_budget=nbytes, most_rows=asked), nbytes) for nbytes in (budget, 1)
+    )
+    smallest, fits = least.memory_budget, size.memory_budget <= budget
     slots = size.max_open_batches * size.batch_nbytes
+    held = shape.held_nbytes(given["batch_size"], size.window_rows)
     return Suggestion(
         title="Host memory, h5stream",
         answer=f"{text_of_bytes(size.needed_nbytes)}, window of {size.window_rows} rows"
@@ -119,7 +122,7 @@ def loader_memory(
             else f"block: {shape.block_rows} rows, those of a chunk ({text_of_bytes(chunk_bytes)})",
             _window_line(asked, size.window_rows, batch_size, shape),
             f"slots: {size.max_open_batches} batches x {text_of_bytes(size.batch_nbytes)} = {text_of_bytes(slots)} "
-            f"(one window is read while one is consumed), and {text_of_bytes(2 * size.batch_nbytes)} that the "
+            f"(one window is read while one is consumed), and {text_of_bytes(held)} that the "
             "training loop holds as it goes from one batch to the next",
             f"plans: {shape.plan_row_nbytes:.0f} B a row of two windows = {text_of_bytes(size.plan_nbytes)}",
             f"scratch: {max(size.threads, 1)} threads x {text_of_bytes(shape.scratch_nbytes)} = "
@@ -131,7 +134,7 @@ def loader_memory(
             "batch_bytes": size.batch_nbytes,
             "window_rows": size.window_rows,
             "window_bytes": slots,
-            "leased_bytes": 2 * size.batch_nbytes,
+            "leased_bytes": held,
             "plan_bytes": size.plan_nbytes,
             "scratch_bytes": size.scratch_nbytes,
             "total_bytes": size.needed_nbytes,
@@ -155,13 +158,6 @@ def shape_of_numbers(*, row_bytes: int, chunk_bytes: int, rows: int, block_rows:
         scratch_nbytes=min(TASK_NBYTES, rows * row_bytes + chunk) + 4 * chunk,
         chunks_a_row=max(1.0, block_rows * row_bytes / max(1, chunk)) / block_rows,
     )
-
-
-def _smallest(shape: Shape, given: dict[str, Any]) -> int:
-    try:
-        return size_window(shape, memory_budget=1, **given).needed_nbytes
-    except BudgetError as error:
-        return error.needed
 
 
 def _window_line(asked: int, rows: int, batch_size: int, shape: Shape) -> str:

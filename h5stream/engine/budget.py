@@ -20,6 +20,7 @@ from h5stream.engine.footprint import (
     Footprint,
     RaggedBytes,
     Shape,
+    least_that_fits,
     packed_nbytes,
     size_window,
     threads_in,
@@ -454,12 +455,8 @@ class Sizing:
             limited=self.limited,
             draws=self.draws,
         )
-        windows, budget = plain._windows(shapes or plain._shapes(), "auto"), DEFAULT_BUDGET
-        while True:
-            try:
-                return plain._first(windows, budget, "auto")
-            except BudgetError as error:  # with more memory more is kept, so it is asked again
-                budget = error.needed
+        windows = plain._windows(shapes or plain._shapes(), "auto")
+        return least_that_fits(lambda budget: plain._first(windows, budget, "auto"), DEFAULT_BUDGET)
 
     def _first(self, windows: _Windows, budget: int, window: int | str, most_rows: int | None = None) -> Footprint:
         """Return the first that a budget has room for of windows, and of what is kept in memory beside them."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, TypeGuard
 
@@ -305,7 +304,7 @@ def size_window(
     (4980736, True)
     """
     given = {"batch_size": batch_size, "block_rows": shape.block_rows, "row_nbytes": shape.row_nbytes}
-    rows, first = wished_rows(window, rows=shape.rows, **given), first_rows(**given)
+    rows = wished_rows(window, rows=shape.rows, **given)
     if window == "auto" and most_rows is not None:
         rows = min(rows, most_rows)
     if not shuffle:
@@ -315,25 +314,36 @@ def size_window(
         share = SCRATCH_SHARE if most_rows is None else LEAST_SCRATCH_SHARE
         if _twice(shape, rows, batch_size) > _share(shape, memory_budget, share):
             rows = _most_rows(shape, rows, batch_size, _share(shape, memory_budget, SCRATCH_SHARE))
-    first = rows if window == "all" else min(rows, first)
-    # A window ends at a block's edge, and its last batch may go on in the next.
-    held = rows if window == "auto" else min(rows + shape.block_rows, shape.rows)
-    together = rows_of_two(window_rows=rows, first_window_rows=first, rows=shape.rows)
-    # A batch of each may go on in the next window; and no more than the end of one epoch and the next one.
-    most = min(math.ceil(together / batch_size) + 4, 2 * math.ceil(shape.rows / batch_size))
-    least = shape.batches_of(held, batch_size)
-    whole = _Windows(rows, first, held, shape.plan_nbytes(held), (least, max(least, most)))
-    try:
-        return _fitted(shape, whole, batch_size, window, memory_budget, threads)
-    except BudgetError:
+        candidates = [_whole(shape, batch_size, window, rows)]
+        if most_rows is not None or not shuffle:
+            # What is known of each open batch has no say in the window, and may be what does not fit beside it.
+            candidates.append(_whole(shape, batch_size, window, min(shape.block_rows, rows)))
+    else:
+        candidates = [_whole(shape, batch_size, window, rows)]
         if window == "all" and shape.anywhere:
             # What is read in file order is faster by half; this is for what does not fit so.
-            slot = shape.batch_nbytes(batch_size) + OPEN_NBYTES
-            slots = 2, 2 * max(AUTO_BATCHES, AT_ONCE_NBYTES // slot)
-            pieces = _Windows(rows, rows, rows, math.ceil(rows * 3 * shape.place_nbytes), slots, gathers=True)
-            with contextlib.suppress(BudgetError):
-                return _fitted(shape, pieces, batch_size, window, memory_budget, threads)
-        raise
+            most = 2 * max(AUTO_BATCHES, AT_ONCE_NBYTES // (shape.batch_nbytes(batch_size) + OPEN_NBYTES))
+            plan_nbytes = math.ceil(rows * 3 * shape.place_nbytes)
+            candidates.append(_Windows(rows, rows, rows, plan_nbytes, (2, most), gathers=True))
+    refused: list[BudgetError] = []
+    for windows in candidates:
+        try:
+            return _fitted(shape, windows, batch_size, window, memory_budget, threads)
+        except BudgetError as error:
+            refused.append(error)
+    raise refused[-1 if window == "auto" else 0]
+
+
+def least_that_fits(sized: Callable[[int], Footprint], budget: int) -> Footprint:
+    """Return what a budget has room for, or the least budget that would do.
+
+    With more memory more may be kept, so what a refusal names is asked for again.
+    """
+    while True:
+        try:
+            return sized(budget)
+        except BudgetError as error:
+            budget = error.needed
 
 
 class _Windows(NamedTuple):
@@ -345,6 +355,19 @@ class _Windows(NamedTuple):
     plan_nbytes: int
     slots: tuple[int, int]  # the least and the most
     gathers: bool = False  # a few batches at a time
+
+
+def _whole(shape: Shape, batch_size: int, window: int | str, rows: int) -> _Windows:
+    """Return windows of so many rows that are read whole."""
+    first = first_rows(batch_size=batch_size, block_rows=shape.block_rows, row_nbytes=shape.row_nbytes)
+    first = rows if window == "all" else min(rows, first)
+    # A window ends at a block's edge, and its last batch may go on in the next.
+    held = rows if window == "auto" else min(rows + shape.block_rows, shape.rows)
+    together = rows_of_two(window_rows=rows, first_window_rows=first, rows=shape.rows)
+    # A batch of each may go on in the next window; and no more than the end of one epoch and the next one.
+    most = min(math.ceil(together / batch_size) + 4, 2 * math.ceil(shape.rows / batch_size))
+    least = shape.batches_of(held, batch_size)
+    return _Windows(rows, first, held, shape.plan_nbytes(held), (least, max(least, most)))
 
 
 def _fitted(

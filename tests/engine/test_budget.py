@@ -136,6 +136,23 @@ def test_the_number_that_a_loader_names_does(tmp_path, small_tasks, window, num_
         make(e.value.needed - 1)
 
 
+@pytest.mark.parametrize("chunk_rows", [1, 7, 300])
+@pytest.mark.parametrize("batch_size", [1, 16, 18, 64])
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_the_number_that_a_loader_names_does_however_small_chunks_and_batches_are(
+    tmp_path, chunk_rows, batch_size, shuffle
+):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", data=np.zeros((4000, 2), "f4"), chunks=(chunk_rows, 2), compression="gzip")
+
+    def make(memory_budget):
+        return H5StreamLoader(tmp_path / "a.h5", batch_size, shuffle, num_workers=0, memory_budget=memory_budget)
+
+    with pytest.raises(BudgetError) as e:
+        make(1000)
+    assert make(e.value.needed).window_size.needed_nbytes <= e.value.needed
+
+
 def test_the_slots_that_are_open_stay_within_what_was_promised(tmp_path, small_tasks, monkeypatch):
     stream_all(monkeypatch)
     with h5py.File(tmp_path / "a.h5", "w") as file:
