@@ -25,11 +25,6 @@ def with_new_names(given: Mapping[str, Any], stacklevel: int) -> dict[str, Any]:
     --------
     >>> with_new_names({"transform": None, "batch_transform": len, "seed": 1}, stacklevel=2)
     {'batch_transform': <built-in function len>, 'seed': 1}
-
-    Raises
-    ------
-    OptionError
-        If one is given under both names.
     """
     found = {name: value for name, value in given.items() if name not in RENAMED}
     for old in RENAMED.keys() & given.keys():
@@ -44,13 +39,7 @@ def with_new_names(given: Mapping[str, Any], stacklevel: int) -> dict[str, Any]:
 
 
 def check_batch_transform(function: Any) -> None:
-    """Refuse what is made for one sample: torchvision and albumentations would draw once for a whole batch.
-
-    Raises
-    ------
-    OptionError
-        If it is one of theirs, or a pipeline that has one.
-    """
+    """Refuse what is made for one sample: torchvision and albumentations would draw once for a whole batch."""
     wrong = _of_samples(function)
     if wrong is None:
         return

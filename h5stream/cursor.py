@@ -103,25 +103,6 @@ class Cursor:
     """The place of a loader in its orders.
 
     # Guarantees: used by the thread that iterates.
-
-    Parameters
-    ----------
-    settings : Settings
-        The loader's arguments.
-    dataset : H5Dataset
-        The rows.
-    given : GivenOrder or None
-        The batches that a sampler decides.
-    footprint : Footprint
-        How much is read together.
-    sized : SizedBatches, optional
-        How batches are cut by the lengths of samples.
-    blocks : Blocks, optional
-        Those of the dataset, where they are known.
-    draws : EpochDraws, optional
-        What says how often each sample comes.
-    followed : object, optional
-        A sampler that was recognised, whose attribute ``epoch`` the loader follows.
     """
 
     def __init__(
@@ -193,7 +174,7 @@ class Cursor:
         return self.order(self._next.epoch).batches if self._given is None else len(self._given)
 
     def batches_of(self, progress: Progress) -> int:
-        """Give the batches of the whole epoch that an iteration is of."""
+        """Return the batches of the whole epoch that an iteration is of."""
         if self._asked.order is not None:
             return progress.order.batches or 0
         return len(self) if self._sized is None else self.order(progress.start.place.epoch).batches
@@ -221,7 +202,7 @@ class Cursor:
         return self._dataset.blocks
 
     def _blocks_of(self, epoch: int) -> Blocks:
-        """Give the blocks of an epoch: all alike, but where it draws its samples."""
+        """Return the blocks of an epoch: all alike, but where it draws its samples."""
         ours = self._ours
         window_rows = min(ours.first_window_rows, ours.window_rows)
         key = ours.seed, epoch, window_rows
@@ -242,14 +223,14 @@ class Cursor:
     # --- orders -------------------------------------------------------------------------------------------
 
     def order(self, epoch: int) -> EpochOrder | RestOrder | CheckedOrder:
-        """Give the order of a whole epoch that no sampler decides."""
+        """Return the order of a whole epoch that no sampler decides."""
         ranks = self.ranks
         if self._asked.order is not None:
             return self._users_order(epoch, ranks)
         return self._own_order(self._blocks_of(epoch), self._settings_of(epoch, ranks), ())
 
     def _own_order(self, blocks: Blocks, settings: OrderSettings, taken: Taken) -> EpochOrder | RestOrder:
-        """Give an order of the loader's own; those that have to be cut are kept, this epoch's and the next."""
+        """Return an order of the loader's own; those that have to be cut are kept, this epoch's and the next."""
         if self._sized is None:
             return whole_or_rest(blocks, settings, taken)
         if (settings, taken) not in self._cut:
@@ -258,7 +239,7 @@ class Cursor:
         return self._cut[settings, taken]
 
     def order_of(self, start: Start) -> tuple[EpochOrder | RestOrder | CheckedOrder | ListedOrder, int]:
-        """Give the order of an iteration, and the batch to begin with."""
+        """Return the order of an iteration, and the batch to begin with."""
         place = start.place
         if self._asked.order is None and self._given is None:
             settings = self._settings_of(place.epoch, start.ranks)
@@ -278,13 +259,13 @@ class Cursor:
         return order, first_batch
 
     def drawn(self, order: Order, start: Start) -> Order:
-        """Give an order whose windows say what is drawn for their samples, where anything is."""
+        """Return an order whose windows say what is drawn for their samples, where anything is."""
         crops = any(one.spare is not None for one in self._dataset.layout.lookups)
         needed = crops or self._asked.applies_functions
         return drawn(order, self.seed, start.place.epoch) if needed else order
 
     def _users_order(self, epoch: int, ranks: Ranks) -> CheckedOrder:
-        """Give what ``order=`` makes; the newest is kept, since it is asked for its length as well."""
+        """Return what ``order=`` makes; the newest is kept, since it is asked for its length as well."""
         if self._users is None or self._users[0] != (epoch, ranks):
             assert self._asked.order is not None
             blocks, size = self._blocks_of(epoch), self._footprint
@@ -359,7 +340,7 @@ class Cursor:
             self._followed_epoch = epoch
 
     def next_start(self) -> Start:
-        """Give the start of the next iteration.
+        """Return the start of the next iteration.
 
         Trainers make an iterator only to see whether that can be done. One that is gone before it gave a batch
         did not use its epoch up, nor the place of a state.
@@ -378,7 +359,7 @@ class Cursor:
         self._newest, self._iterator = progress, weakref.ref(iterator)
 
     def start_after(self, epoch: int) -> Start | None:
-        """Give the start of the epoch after `epoch`; None where something else comes next, or it cannot be known."""
+        """Return the start of the epoch after `epoch`; None where something else comes next, or it cannot be known."""
         if self._given is not None or self._next != Place(epoch=epoch + 1):
             return None
         return Start(place=self._next, ranks=self.ranks)
@@ -395,7 +376,7 @@ class Cursor:
     # --- state --------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """Give where the newest iteration is, or where the next will begin."""
+        """Return where the newest iteration is, or where the next will begin."""
         place = self._next if self._newest is None else self._newest.place
         return state_of(place, self.ranks.rank, self._fingerprint())
 
@@ -403,15 +384,6 @@ class Cursor:
         """Go on where a state was saved; give what `sized` gives for the settings that hold from now on.
 
         Where anything is refused, all stays as it was.
-
-        Raises
-        ------
-        StateError
-            If the state is none, or of other data or settings.
-        OptionError
-            If the rest of the epoch cannot be cut for this number of ranks.
-        BudgetError
-            From `sized`, if windows as the state has them do not fit.
         """
         place, rank, fingerprint = place_of(state)
         fingerprint = brought_up_to_date(state, place, fingerprint, self._fingerprint(), self._dataset.is_of_pattern)
@@ -463,7 +435,7 @@ class Cursor:
         return {**self._data, **settings, **sized, **drawn}
 
     def _taken_over(self, saved: dict[str, int | str]) -> OrderSettings:
-        """Give the settings with those of a state that the user did not choose: free memory did, or chance."""
+        """Return the settings with those of a state that the user did not choose: free memory did, or chance."""
         chosen = {"first_window_rows": saved.get("first_window")}
         if self._asked.window == "auto":
             chosen["window_rows"] = saved.get("window")

@@ -67,12 +67,12 @@ class _Known(NamedTuple):
         return len(starts) if starts is not None else self.layout.samples if self.rows is None else len(self.rows)
 
     def starts(self, rows: NDArray[np.int64] | None) -> RandomStarts | None:
-        """Give what draws an epoch's samples, of some; None where an epoch takes all."""
+        """Return what draws an epoch's samples, of some; None where an epoch takes all."""
         space = self.layout.space
         return None if space is None or space.draws is None else RandomStarts(space, rows)
 
     def rows_at(self, places: NDArray[np.int64] | None) -> NDArray[np.int64] | None:
-        """Give the rows at places among these; None for all of the files'."""
+        """Return the rows at places among these; None for all of the files'."""
         starts = self.starts(self.rows)
         if starts is not None and places is not None:
             assert self.layout.space is not None
@@ -367,7 +367,7 @@ class H5Dataset(Dataset[Any]):
         )
 
     def _values(self, name: Any, what: str) -> Any:
-        """Give the value that each sample has of a field, or of a dataset beside the fields; arrays as they are."""
+        """Return the value that each sample has of a field, or of a dataset beside the fields; arrays as they are."""
         if not isinstance(name, (str, Field)):
             return name
         number = self.layout.field_named(name) if isinstance(name, str) else None
@@ -750,27 +750,7 @@ def _known_of(source: Any, fields: Fields) -> _Known | None:
 
 
 def opened(source: Any, fields: Fields = None) -> H5Dataset | None:
-    """Look for the dataset that `H5Dataset` objects are, alone, chosen from or joined; None for what names files.
-
-    Parameters
-    ----------
-    source : H5Dataset, Subset, ConcatDataset, sequence of them, or anything else
-        What was given as the data.
-    fields : str, Field, sequence or mapping, optional
-        What was given as fields.
-
-    Returns
-    -------
-    H5Dataset or None
-        The one dataset that they make.
-
-    Raises
-    ------
-    OptionError
-        For a dataset of another kind, whose files cannot be known; for some of each; and for `fields` of a `Mixture`.
-    FieldLengthError
-        If the samples of those that are joined differ.
-    """
+    """Look for the dataset that `H5Dataset` objects are, alone, chosen from or joined; None for what names files."""
     if isinstance(source, Subset):
         inner = opened(source.dataset, fields)
         if inner is None:
@@ -791,7 +771,7 @@ def opened(source: Any, fields: Fields = None) -> H5Dataset | None:
 
 
 def joined(sources: Sequence[Any], fields: Fields = None) -> H5Dataset:
-    """Give the dataset of several, one behind the other; see `opened`."""
+    """Return the dataset of several, one behind the other; see `opened`."""
     fields = list(fields) if isinstance(fields, Iterator) else fields
     parts = [opened(source, fields) for source in sources]
     paths = [source for source, part in zip(sources, parts, strict=True) if part is None]

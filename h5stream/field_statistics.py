@@ -132,19 +132,7 @@ class FieldStatistics:
 def statistics_of(
     layout: SampleLayout, rows: NDArray[np.int64] | None, names: Any, axis: Any, blocks: Any
 ) -> dict[str, FieldStatistics]:
-    """Give the statistics of some fields: those that are kept, or of a pass over the files; see `H5Dataset.statistics`.
-
-    Parameters
-    ----------
-    layout : SampleLayout
-        The fields.
-    rows : ndarray of int64 or None
-        The samples.
-    names, axis
-        As the user gave them.
-    blocks : callable
-        Gives the samples of a layout as blocks.
-    """
+    """Return the statistics of some fields, kept ones or of a pass over the files; see `H5Dataset.statistics`."""
     chosen = _chosen(layout, names)
     axes = _axes(layout, chosen, axis)
     numbers = [number for entry in chosen.values() for number in _numbers_of(entry)]
@@ -169,7 +157,7 @@ def statistics_of(
 
 
 def _chosen(layout: SampleLayout, names: Any) -> dict[str, Any]:
-    """Give the entries that are meant, by name; by default those of which anything can be said."""
+    """Return the entries that are meant, by name; by default those of which anything can be said."""
     every: dict[str, Any] = {}
     for key, entry in zip(layout.shape.keys, layout.entries, strict=True):
         every |= _entries(layout, key, entry)
@@ -207,7 +195,7 @@ def _numbers_of(entry: Any) -> list[int]:
 
 
 def _axes(layout: SampleLayout, chosen: Mapping[str, Any], axis: Any) -> dict[str, tuple[int, ...]]:
-    """Give the axes of a sample that are kept, for each field; refuse those that it has not."""
+    """Return the axes of a sample that are kept, for each field; refuse those that it has not."""
     if isinstance(axis, Mapping) and (unknown := set(axis) - set(chosen)):
         raise OptionError(f"statistics: axis= names {sorted(unknown)[0]!r}, and fields are {', '.join(chosen)}")
     found = {}
@@ -239,7 +227,7 @@ def _checked_axes(name: str, field: FieldLayout, given: Any) -> tuple[int, ...]:
 
 
 def _as_stored(layout: SampleLayout) -> SampleLayout:
-    """Give the same fields without what is done to them, and ragged ones without padding."""
+    """Return the same fields without what is done to them, and ragged ones without padding."""
     fields = (
         replace(
             f,
@@ -320,7 +308,7 @@ def _batches(
 
 
 def _values_of(batch: ReadyBatch, slot_format: SlotFormat, number: int, field: FieldLayout) -> Any:
-    """Give a field's values in a batch: an array, or a list of what is no number or of unlike shape."""
+    """Return a field's values in a batch: an array, or a list of what is no number or of unlike shape."""
     if field.kind == "object":
         return [object_value(value) for value in batch.objects[number]]
     if field.kind == "ragged":
@@ -394,7 +382,7 @@ class _Watched:
             self._moments.merge(other._moments)
 
     def found(self, name: str, samples: int) -> FieldStatistics:
-        """Give what was seen."""
+        """Return what was seen."""
         known = self._moments
         counts = self._counts.counts if self._counts is not None else None
         few = None if counts is None else dict(sorted(counts.items(), key=_by_value))
@@ -424,7 +412,7 @@ def _known(extremes: NDArray[Any] | None, count: NDArray[np.int64]) -> NDArray[A
 
 
 def _file_of(layout: SampleLayout) -> FileIdentity | None:
-    """Give the file beside whose catalogues they are kept; the others are part of what they are known by."""
+    """Return the file beside whose catalogues they are kept; the others are part of what they are known by."""
     first = layout.files[0]
     return first if isinstance(first, FileIdentity) else None
 
@@ -464,7 +452,7 @@ def _plain(value: Any) -> Any:
 
 
 def _digest(value: Any) -> str:
-    """Give a digest of a value of ours: of all that it is made of."""
+    """Return a digest of a value of ours: of all that it is made of."""
     digest = hashlib.sha256()
     _feed(digest, value)
     return digest.hexdigest()[:24]

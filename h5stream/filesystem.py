@@ -35,7 +35,7 @@ class Mount:
 
 
 def mount_of(path: Path, mounts: str | None = None) -> Mount:
-    """Give the file system under a path, which need not exist; `mounts` stands in for ``/proc/self/mountinfo``.
+    """Return the file system under a path, which need not exist; `mounts` stands in for ``/proc/self/mountinfo``.
 
     Source: ``proc_pid_mountinfo(5)``.
 
@@ -60,7 +60,7 @@ def mount_of(path: Path, mounts: str | None = None) -> Mount:
 
 
 def existing_parent(path: Path) -> Path:
-    """Give the path itself, or the nearest folder above it that exists."""
+    """Return the path itself, or the nearest folder above it that exists."""
     while not path.exists():
         path = path.parent
     return path

@@ -16,13 +16,6 @@ from h5stream.errors import OptionError
 def split(index: Any, shape: tuple[int, ...] | None) -> tuple[Any, tuple[Any, ...]]:
     """Tell the rows of an index from what is wanted of each.
 
-    Parameters
-    ----------
-    index : object
-        As it was given.
-    shape : tuple of int or None
-        Of the one tensor that is indexed; None where a sample is of several fields, or no tensor.
-
     Examples
     --------
     >>> split((slice(2, 4), ..., 0), (10, 5, 6))
@@ -69,11 +62,6 @@ def is_one(index: Any) -> bool:
 
 def numbers(index: Any, count: int, *, axis: int) -> NDArray[np.int64]:
     """Return the numbers that a slice, a list, an array or a mask names along an axis of `count` places; unchecked.
-
-    Raises
-    ------
-    OptionError
-        For what names nothing.
 
     Examples
     --------

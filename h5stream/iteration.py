@@ -59,17 +59,6 @@ class Iterations:
     # Guarantees: used by the thread that iterates, but for `drop_ahead`, `trim` and `close`, which any thread may
     call, even inside the garbage collector: they share `_ahead` alone, whose `pop` needs no lock. What was begun
     ahead and is never taken ends with this object.
-
-    Parameters
-    ----------
-    engine : Engine
-        What reads.
-    route : Route
-        How batches reach the user.
-    cursor : Cursor
-        Which order each iteration has.
-    footprint : Footprint
-        How much may be read together.
     """
 
     def __init__(self, engine: Engine, route: Route, cursor: Cursor, footprint: Footprint) -> None:
@@ -170,15 +159,6 @@ class LoaderIterator:
     # Guarantees: any number of threads may share it: they take turns, each batch is given once, and each of them
     sees the end. `close` may be called by any thread at any time. Its threads, and those that read ahead behind it,
     end when it is closed, dropped or fails; at its end only what was read ahead stays.
-
-    Parameters
-    ----------
-    owner : Owner
-        The loader.
-    iterations : Iterations
-        Where the epoch after it is begun.
-    iteration : Iteration
-        What it is over.
     """
 
     def __init__(self, owner: Owner, iterations: Iterations, iteration: Iteration) -> None:

@@ -25,23 +25,7 @@ def warn_of_weak_shuffle(
     ranks: int = 1,
     stacklevel: int = 3,
 ) -> None:
-    """Warn where a window holds too few blocks, with the figures and the ways out.
-
-    Parameters
-    ----------
-    layout, blocks
-        The data.
-    window : int or str
-        As the user gave it.
-    window_rows, batch_rows : int
-        Rows of a window as it came out, and of a batch.
-    memory_budget : int or None
-        Bytes that bound an automatic window; None where none do.
-    ranks : int
-        How many read windows of their own.
-    stacklevel : int
-        As for `warnings.warn`, seen from here: the line that made the loader.
-    """
+    """Warn where a window holds too few blocks, with the figures and the ways out."""
     weak = weak_mixing(blocks, window_rows=window_rows, batch_rows=batch_rows, ranks=ranks)
     if weak is None:
         return

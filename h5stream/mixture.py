@@ -104,7 +104,7 @@ class Mixture(H5Dataset):
 
 
 def _opened(name: str, source: Any, fields: Fields, **kind: Any) -> H5Dataset:
-    """Give the dataset of a source."""
+    """Return the dataset of a source."""
     dataset = getattr(source, "dataset", None)
     if isinstance(dataset, H5Dataset) and hasattr(source, "window_size"):
         if source.is_drawn and dataset.shares is None:

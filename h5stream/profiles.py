@@ -58,7 +58,7 @@ class Profile:
 
 
 def profile_text(profile: Profile) -> str:
-    r"""Give a profile as TOML.
+    r"""Return a profile as TOML.
 
     Examples
     --------
@@ -117,7 +117,7 @@ def read_profile(path: str | Path) -> Profile:
 
 
 def arguments_from(path: str | Path, dataset: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the arguments of a loader: a profile's, and before them those that were given.
+    """Return the arguments of a loader: a profile's, and before them those that were given.
 
     A profile is tuned on shuffled epochs, so that one that does not say otherwise shuffles; with an order of the
     user's own (`sampler`, `batch_sampler`) there is nothing to shuffle, and `batch_sampler` says how large batches are.

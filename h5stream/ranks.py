@@ -21,7 +21,7 @@ def drawn_seed(generator: torch.Generator | None = None) -> DrawnSeed:
 
 
 def current_ranks() -> Ranks:
-    """Give the rank in the default process group; one rank alone where there is none.
+    """Return the rank in the default process group; one rank alone where there is none.
 
     The environment that `torchrun` sets is not read: a group that was never made cannot train together.
     """

@@ -271,17 +271,7 @@ class ChunkBatchSampler(Sampler[list[int]]):
 
 
 class OrderSampler:
-    """Lists the rows of the batches of one epoch's order, as a batch sampler of torch.
-
-    Parameters
-    ----------
-    order : Order
-        The order.
-    batch_size : int
-        Rows of a batch, at most.
-    places : ndarray of int64, optional
-        The place in the dataset of each row of the order; by default itself.
-    """
+    """Lists the rows of the batches of one epoch's order, as a batch sampler of torch."""
 
     def __init__(self, order: Order, batch_size: int, places: NDArray[np.int64] | None = None) -> None:
         self._order, self.batch_size, self._places = order, batch_size, places
@@ -294,7 +284,7 @@ class OrderSampler:
 
 
 def places_of(blocks: Blocks, dataset: H5Dataset) -> NDArray[np.int64] | None:
-    """Give the place in a dataset of each of its samples as blocks have them; None where they are in its own order."""
+    """Return the place in a dataset of each of its samples as blocks have them; None if they are in its own order."""
     own = dataset.rows
     if blocks.rows is own or dataset.layout.draws is not None:
         return None

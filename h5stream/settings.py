@@ -87,13 +87,7 @@ class Settings:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Settings:
-        """Check arguments, of which none may be missing; what is no argument is passed over.
-
-        Raises
-        ------
-        OptionError
-            If one is wrong, or two contradict each other.
-        """
+        """Check arguments, of which none may be missing; what is no argument is passed over."""
         given = with_new_names(given, stacklevel=3)
         settings = cls(**{field.name: given[field.name] for field in fields(cls)})
         for name in ("collate_fn", "worker_init_fn", "batch_transform", "order", "sample_transform"):
@@ -291,7 +285,7 @@ class Settings:
         return "shuffled" if self.shuffle else "file"
 
     def budget(self) -> tuple[int, int]:
-        """Give the bytes that a loader may take, and those that it may take where an automatic window needs more.
+        """Return the bytes that a loader may take, and those that it may take where an automatic window needs more.
 
         The latter are more only where no budget was given: half of the machine's memory.
         """
@@ -322,7 +316,7 @@ class Settings:
         return replace(self, seed=drawn_seed(self.generator) if alone and self.draws_by_seed else DrawnSeed(0))
 
     def given_order(self, dataset: H5Dataset) -> GivenOrder | None:
-        """Give the order that a sampler decides; None where there is none.
+        """Return the order that a sampler decides; None where there is none.
 
         A sampler's indices are places in the dataset, as in a Subset of torch.
         """
@@ -342,7 +336,7 @@ class Settings:
         )
 
     def seeded(self, layout: SampleLayout) -> SampleLayout:
-        """Give a layout with a seed for each sample behind its fields, where functions need one."""
+        """Return a layout with a seed for each sample behind its fields, where functions need one."""
         if not self.applies_functions:
             return layout
         seeds = FieldLayout(name="seeds", kind="array", dtype=np.dtype(np.int64), row_shape=(2,))
@@ -352,7 +346,7 @@ class Settings:
     # --- the data, and other processes ------------------------------------------------------------------
 
     def opened(self) -> Settings:
-        """Give the settings with the dataset open: of files, or `H5Dataset`, chosen from and joined as torch does."""
+        """Return the settings with the dataset open: of files, or `H5Dataset`, chosen from and joined as torch does."""
         given, asked = self.dataset, self.fields
         if self.is_isolated:
             given, asked = opened_by_child(given, asked, self.samples, self.allow_external)
@@ -364,7 +358,7 @@ class Settings:
         return replace(self, dataset=known, fields=None, samples=None)
 
     def staged(self, owner: object) -> tuple[H5Dataset, Callable[[], Any]]:
-        """Give the dataset over staged copies, and what gives their lease back: when called, or with `owner`'s end.
+        """Return the dataset over staged copies, and what gives their lease back: when called, or with `owner`'s end.
 
         Without `stage_to` it stays where it is; copies that were staged before are recognised in any case.
         """
@@ -378,7 +372,7 @@ class Settings:
         return dataset.over(layout), weakref.finalize(owner, release)
 
     def travelling(self, seed: int) -> dict[str, Any]:
-        """Give the arguments that make a loader like this one, of this seed, in another process.
+        """Return the arguments that make a loader like this one, of this seed, in another process.
 
         Of settings that are `opened`: open h5py files do not travel, and a pattern could mean other files there.
         """
@@ -396,20 +390,14 @@ def remade(kind: Any, arguments: dict[str, Any], epoch: int) -> Any:
 
 
 def checked_epoch(epoch: int) -> int:
-    """Give the number of an epoch.
-
-    Raises
-    ------
-    OptionError
-        If it is none.
-    """
+    """Return the number of an epoch."""
     if (number := whole_number(epoch)) is None or number < 0:
         raise OptionError(f"set_epoch takes a non-negative integer, not {epoch!r}")
     return number
 
 
 def qualified_name(function: Any) -> str:
-    """Give the name by which a function can be found again; of an object that is called, its type's.
+    """Return the name by which a function can be found again; of an object that is called, its type's.
 
     Examples
     --------
@@ -450,7 +438,7 @@ def _checked_timeout(timeout: Any) -> float:
 
 
 def whole_number(value: Any) -> int | None:
-    """Give a whole number of whatever type, NumPy's as well; None for what is none, and for a bool."""
+    """Return a whole number of whatever type, NumPy's as well; None for what is none, and for a bool."""
     try:
         return None if isinstance(value, bool) else operator.index(value)
     except TypeError:

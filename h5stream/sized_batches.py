@@ -50,7 +50,7 @@ class SizedBatches:
         return replace(blocks, lengths=self.lengths if blocks.rows is None else self.lengths[blocks.rows])
 
     def samples(self, batch_size: int, *, is_drawn: bool) -> tuple[int, int]:
-        """Give how many samples most batches have, about, and how many one may have."""
+        """Return how many samples most batches have, about, and how many one may have."""
         lengths = self.lengths if self.chosen is None else self.lengths[self.chosen]
         in_turn = np.sort(lengths) if self.limit.bucketed else lengths[permutation(len(lengths))]
         usual = -(-len(lengths) // (len(cut_by_rows(in_turn, batch_size, self.limit)) - 1))
@@ -67,13 +67,7 @@ class SizedBatches:
 def sized_batches(
     dataset: H5Dataset, max_batch_rows: int | Mapping[str, int] | None, bucket: bool | str
 ) -> SizedBatches | None:
-    """Read ``max_batch_rows=`` and ``bucket=`` of a loader; None where neither was given.
-
-    Raises
-    ------
-    OptionError
-        If one is none, there is no such ragged field, or a sample alone has more rows.
-    """
+    """Read ``max_batch_rows=`` and ``bucket=`` of a loader; None where neither was given."""
     if max_batch_rows is None and bucket is False:
         return None
     named, rows = _read(max_batch_rows)
@@ -96,7 +90,7 @@ def sized_batches(
 
 
 def _read(given: Any) -> tuple[str | None, int | None]:
-    """Give the field that is named, and the rows."""
+    """Return the field that is named, and the rows."""
     name, rows = (None, given) if not isinstance(given, Mapping) else next(iter(given.items()), (None, 0))
     number = whole_number(rows)
     if (isinstance(given, Mapping) and len(given) != 1) or (rows is not None and (number is None or number < 1)):

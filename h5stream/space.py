@@ -50,7 +50,7 @@ class Space:
 
 
 def measure(folder: Path, margin_bytes: int | None = None) -> Space:
-    """Give what a folder can take now; `margin_bytes` replaces both margins."""
+    """Return what a folder can take now; `margin_bytes` replaces both margins."""
     place = existing_parent(folder)
     mount, facts = mount_of(place), os.statvfs(place)
     memory = allowance.memory_available_bytes() if mount.in_memory else None
@@ -69,7 +69,7 @@ def measure(folder: Path, margin_bytes: int | None = None) -> Space:
 
 
 def pages(size_bytes: int, page_bytes: int = 4096) -> int:
-    """Give what a file takes in whole pages, in bytes.
+    """Return what a file takes in whole pages, in bytes.
 
     Examples
     --------
@@ -80,7 +80,7 @@ def pages(size_bytes: int, page_bytes: int = 4096) -> int:
 
 
 def what_fits(sizes: Sequence[tuple[str, int]], usable_bytes: int) -> list[str]:
-    """Give the names that fit together: smallest first, so that most files are brought in.
+    """Return the names that fit together: smallest first, so that most files are brought in.
 
     Examples
     --------

@@ -24,7 +24,7 @@ BY = ("segment", "file", "block")
 
 
 def parts_of(shares: Sequence[Any], total: int, *, seed: int, groups: Ints | None, strata: Ints | None) -> list[Ints]:
-    """Give the samples of each part, ascending; see `H5Dataset.split`."""
+    """Return the samples of each part, ascending; see `H5Dataset.split`."""
     sizes = part_sizes(shares, total)
     if strata is not None and (most := int(strata.max()) + 1) > max(2, total // 2):
         raise OptionError(
@@ -37,7 +37,7 @@ def parts_of(shares: Sequence[Any], total: int, *, seed: int, groups: Ints | Non
 
 
 def group_numbers(layout: SampleLayout, rows: Ints | None, by: str, blocks: Blocks, *, are_objects: bool) -> Ints:
-    """Give a number for the segment, the file or the block of each of some samples, alike where that is the same.
+    """Return a number for the segment, the file or the block of each of some samples, alike where that is the same.
 
     `are_objects` says that each sample is one whole, and so a segment of its own.
     """
@@ -71,13 +71,7 @@ def group_numbers(layout: SampleLayout, rows: Ints | None, by: str, blocks: Bloc
 
 
 def codes_of(values: Any, total: int, what: str) -> Ints:
-    """Give whole numbers from 0 for values, one a sample: equal ones for equal values, in the values' order.
-
-    Raises
-    ------
-    OptionError
-        If there is not one for each sample.
-    """
+    """Give whole numbers from 0 for values, one a sample: equal ones for equal values, in the values' order."""
     found = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
     if found.dtype.kind == "O":
         found = np.array([str(value) if isinstance(value, str) else value for value in found.tolist()], dtype=object)

@@ -57,13 +57,7 @@ def state_of(place: Place, rank: int, fingerprint: dict[str, int | str]) -> dict
 
 
 def place_of(state: Any) -> tuple[Place, int, dict[str, int | str]]:
-    """Read a state dict: the place, the rank that wrote it, and the fingerprint; see `brought_up_to_date`.
-
-    Raises
-    ------
-    StateError
-        If it is no state of a loader, or of a later version.
-    """
+    """Read a state dict: the place, the rank that wrote it, and the fingerprint; see `brought_up_to_date`."""
     if not isinstance(state, dict) or "format" not in state:
         raise StateError(f"load_state_dict takes what state_dict() gave, not {_short(repr(state))}")
     if state["format"] not in range(1, FORMAT + 1):
@@ -88,11 +82,6 @@ def brought_up_to_date(
     """Return the fingerprint of an older state as it would be written now, if it names the same rows.
 
     With `by_pattern` a pattern says which groups or objects there are.
-
-    Raises
-    ------
-    StateError
-        If the epoch that the state is in comes in another order now.
     """
     if state["format"] == FORMAT:
         return saved
@@ -119,11 +108,6 @@ def brought_up_to_date(
 
 def check_fingerprint(saved: dict[str, int | str], now: dict[str, int | str]) -> None:
     """Refuse a state of other data or settings, and say what changed.
-
-    Raises
-    ------
-    StateError
-        With the names of what differs in `changed`.
 
     Examples
     --------
@@ -185,7 +169,7 @@ def _samples_text(layout: SampleLayout, space: Space) -> str:
 
 
 def _each(numbers: Any) -> int | str:
-    """Give the one number that all are, or a digest of them."""
+    """Return the one number that all are, or a digest of them."""
     distinct = list(numbers)
     return distinct[0] if len(set(distinct)) == 1 else _digest(repr(distinct).encode())
 

@@ -141,19 +141,7 @@ class SparseRows(NamedTuple):
 
 
 def in_form(values: torch.Tensor, lengths: NDArray[np.int64], offsets: NDArray[np.int64], form: str) -> Any:
-    """Give rows of several samples in the form that a field asks for.
-
-    Parameters
-    ----------
-    values : Tensor, shape (rows of all samples, ...), or (samples, rows of the longest, ...) where they are padded
-        The rows, sample after sample.
-    lengths : ndarray of int64, shape (samples,)
-        The rows of each.
-    offsets : ndarray of int64, shape (samples + 1,)
-        Where they begin, and where the last end.
-    form : str
-        See `Field`.
-    """
+    """Give rows of several samples in the form that a field asks for."""
     if form == "pad":
         return Padded(values, torch.from_numpy(lengths.copy()))
     if form in (STACKED, DENSE):
@@ -190,7 +178,7 @@ def samples_of(batch: Any, count: int) -> list[Any]:
 
 
 def with_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
-    """Give a copy of a structure with each of its tensors changed.
+    """Return a copy of a structure with each of its tensors changed.
 
     Examples
     --------
@@ -205,18 +193,12 @@ def with_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
 
 
 def as_numpy(value: Any) -> Any:
-    """Give a structure with NumPy arrays over its tensors' memory; single numbers as NumPy scalars, as h5py does."""
+    """Return a structure with NumPy arrays over its tensors' memory; single numbers as NumPy scalars, as h5py does."""
     return with_tensors(value, lambda tensor: tensor.numpy()[()])
 
 
 def copy_batch(batch: Any, static: Any) -> int:
-    """Copy a batch into tensors of the same structure, and give its rows.
-
-    Raises
-    ------
-    OptionError
-        If the structures differ, or a tensor has too few rows, another row shape or another dtype.
-    """
+    """Copy a batch into tensors of the same structure, and give its rows."""
     if isinstance(batch, torch.Tensor):
         fits = isinstance(static, torch.Tensor) and static.dtype == batch.dtype and static.ndim == batch.ndim
         if not fits or static.shape[1:] != batch.shape[1:] or len(static) < len(batch):
@@ -239,7 +221,7 @@ def copy_batch(batch: Any, static: Any) -> int:
 
 
 def _rebuilt(like: Any, parts: list[Any]) -> Any:
-    """Give a list or tuple of the same kind as another one; a named tuple takes its parts one by one."""
+    """Return a list or tuple of the same kind as another one; a named tuple takes its parts one by one."""
     return type(like)(*parts) if hasattr(like, "_fields") else type(like)(parts)
 
 
@@ -264,7 +246,7 @@ def leaves(batch: Any) -> list[Any]:
 
 
 def rows_of(batch: Any) -> int | None:
-    """Give the rows of a batch, by the first thing in it that has a length; None if nothing has.
+    """Return the rows of a batch, by the first thing in it that has a length; None if nothing has.
 
     Examples
     --------
@@ -287,7 +269,7 @@ def rows_of(batch: Any) -> int | None:
 
 
 def first_rows(batch: Any, count: int) -> Any:
-    """Give the first rows of a batch, whoever made it; what has no rows stays as it is.
+    """Return the first rows of a batch, whoever made it; what has no rows stays as it is.
 
     Examples
     --------

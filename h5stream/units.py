@@ -20,7 +20,7 @@ _TEXT = re.compile(r"\s*(\d[\d_]*(?:\.\d*)?|\.\d+)\s*([a-z]*)\s*", re.IGNORECASE
 
 
 def as_bytes(value: int | str, *, name: str) -> int:
-    """Give the number of bytes that a number or a text such as ``"4GiB"``, ``"512 MB"`` or ``"1.5G"`` means.
+    """Return the number of bytes that a number or a text such as ``"4GiB"``, ``"512 MB"`` or ``"1.5G"`` means.
 
     ``KiB``, ``MiB``, ``GiB``, ``TiB`` and their first letters alone are powers of 1024 (``"4G"`` is ``"4GiB"``);
     ``KB``, ``MB``, ``GB`` and ``TB`` are powers of 1000. Upper and lower case are alike, and so is a space before the
@@ -56,7 +56,7 @@ def as_bytes(value: int | str, *, name: str) -> int:
 
 
 def text_of_bytes(nbytes: float) -> str:
-    """Give a number of bytes as people read it: three digits and a binary unit.
+    """Return a number of bytes as people read it: three digits and a binary unit.
 
     Examples
     --------

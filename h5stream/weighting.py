@@ -44,20 +44,6 @@ def epoch_draws(asked: Settings, settings: Settings, dataset: H5Dataset, blocks:
     """Return what will draw the samples of an epoch; None where it takes each once.
 
     Nothing is made yet that grows with the samples, so that a budget which has no room for it is refused first.
-
-    Parameters
-    ----------
-    asked, settings : Settings
-        As they were given, and with the dataset open.
-    dataset : H5Dataset
-        The samples.
-    blocks : Blocks
-        Theirs.
-
-    Raises
-    ------
-    OptionError
-        If weights, classes or numbers do not fit the data, or contradict each other.
     """
     given = [name for name in NAMES if getattr(settings, name) is not None]
     shares = dataset.shares
@@ -269,7 +255,7 @@ def _classes(
 
 
 def _shares(ratio: Mapping[Any, Any], classes: list[Any], sizes: NDArray[np.int64], name: str) -> NDArray[np.float64]:
-    """Give the share of each class as a user says it."""
+    """Return the share of each class as a user says it."""
     numbered, shares = {value: number for number, value in enumerate(classes)}, np.full(len(classes), np.nan)
     for given, share in ratio.items():
         value = given.encode() if isinstance(given, str) and given not in numbered else given  # as HDF5 has texts
@@ -296,7 +282,7 @@ def _shares(ratio: Mapping[Any, Any], classes: list[Any], sizes: NDArray[np.int6
 def _class_counts(
     classes: list[Any], sizes: NDArray[np.int64], shares: NDArray[np.float64], settings: Settings
 ) -> list[int]:
-    """Give how many samples of each class an epoch has."""
+    """Return how many samples of each class an epoch has."""
     may_repeat, asked = settings.replacement is not False, settings.samples_per_epoch
     most = int((sizes[shares > 0] / shares[shares > 0]).min() + 1e-6)
     while (np.array(shared_out(most, shares)) > sizes).any():
@@ -367,7 +353,7 @@ def _as_array(given: Any) -> NDArray[Any]:
 
 
 def _field_alone(layout: SampleLayout, number: int) -> SampleLayout:
-    """Give a layout of the same samples, of one field."""
+    """Return a layout of the same samples, of one field."""
     own = [
         tuple(
             replace(part, targets=tuple(replace(t, field=0) for t in part.targets if t.field == number))
@@ -429,7 +415,7 @@ def recognised(settings: Settings) -> tuple[Settings, Any]:
 
 
 def _meaning(sampler: Any, dataset: H5Dataset) -> dict[str, Any] | None:
-    """Give the arguments that say what a sampler does; None where it is for other data."""
+    """Return the arguments that say what a sampler does; None where it is for other data."""
     total = len(dataset)
     if type(sampler) is WeightedRandomSampler:
         weights = np.asarray(sampler.weights, dtype=np.float64)

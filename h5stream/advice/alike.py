@@ -116,7 +116,7 @@ class _Alike:
         return max(sum(entry.raw_nbytes for entry in inside.values()) for inside in self.every)
 
     def unlike(self, name: str) -> list[int]:
-        """Give the axes along which one of what they hold differs in length."""
+        """Return the axes along which one of what they hold differs in length."""
         return unlike_axes([inside[name] for inside in self.every])
 
     def form(self, name: str, *, whole: bool = False) -> str:
@@ -126,7 +126,7 @@ class _Alike:
 
 
 def unlike_axes(entries: Sequence[DatasetEntry]) -> list[int]:
-    """Give the axes along which datasets differ in length."""
+    """Return the axes along which datasets differ in length."""
     shapes = [entry.shape or () for entry in entries]
     return [axis for axis in range(len(shapes[0])) if len({shape[axis] for shape in shapes}) > 1]
 
@@ -142,7 +142,7 @@ def _kind_of(seen: Seen, alike: _Alike) -> Kind:
 
 
 def _stretch_axis(alike: _Alike) -> int | None:
-    """Give the axis along which each is a recording, of which samples are stretches; None where it is none."""
+    """Return the axis along which each is a recording, of which samples are stretches; None where it is none."""
     inside = [alike.first[name] for name in alike.rows]
     shape = inside[0].shape or () if inside else ()
     if alike.is_image or alike.is_table or not shape or any(entry.shape != shape for entry in inside):
@@ -295,7 +295,7 @@ def _holds(alike: _Alike) -> str:
 
 
 def _labels(attributes: Sequence[str]) -> list[str]:
-    """Give the attributes that look like what a sample is asked for; else the first."""
+    """Return the attributes that look like what a sample is asked for; else the first."""
     return ([name for name in attributes if LABEL.search(name)] or [*attributes[:1]])[:2]
 
 
@@ -331,7 +331,7 @@ def like_datasets(seen: Seen) -> Iterator[Kind]:
 
 
 def _families(members: Mapping[str, DatasetEntry]) -> dict[tuple[str, ...], Inside]:
-    """Give the datasets of a group that are of one type and have as many axes."""
+    """Return the datasets of a group that are of one type and have as many axes."""
     found: dict[tuple[str, ...], Inside] = defaultdict(dict)
     for name, entry in members.items():
         if is_image(entry):
@@ -361,7 +361,7 @@ def _are_samples(alike: Inside) -> bool:
 
 
 def _like_in_groups(seen: Seen, groups: Mapping[str, Inside]) -> Iterator[Kind]:
-    """Give the datasets of one group, or of several beside one another whose names a pattern gives."""
+    """Return the datasets of one group, or of several beside one another whose names a pattern gives."""
     first = next(iter(groups), "")
     above = first.rpartition("/")[0]
     names = [group.rpartition("/")[2] for group in groups]
@@ -398,7 +398,7 @@ def _like_datasets_kind(seen: Seen, group: str, alike: Inside, count: int, patte
 
 
 def _names_of_alike(path: str, group: str, first: DatasetEntry) -> Lines:
-    """Give the lines that name the datasets where no pattern does."""
+    """Return the lines that name the datasets where no pattern does."""
     above = f"{group}/" if group else ""
     return (
         f"with h5py.File({quoted(path)}) as f:",
@@ -488,7 +488,7 @@ def like_groups(seen: Seen) -> Iterator[Kind]:
 
 
 def _groups_of(groups: Mapping[str, Inside]) -> dict[str, Inside]:
-    """Give the groups of like groups, where each of these holds many of them that are numbered, and nothing else."""
+    """Return the groups of like groups, where each of these holds many of them that are numbered, and nothing else."""
     found: dict[str, Inside] = defaultdict(dict)
     counts = []
     for name, inside in groups.items():
@@ -512,7 +512,7 @@ def _nested_pattern(parent: str, alike: Iterable[str], all_of: Iterable[str]) ->
 
 
 def _hold_the_same(groups: Mapping[str, Inside]) -> dict[str, Inside]:
-    """Give the groups that hold all datasets which most of them hold, and of each those."""
+    """Return the groups that hold all datasets which most of them hold, and of each those."""
     held: dict[tuple[str, str, int], list[str]] = defaultdict(list)
     for name, inside in groups.items():
         for relative, entry in inside.items():
@@ -560,7 +560,7 @@ def _like_things(
 
 
 def _alike_lines(path: str, example: str, groups: Mapping[str, Inside], attributes: Sequence[str]) -> Lines:
-    """Give the lines that find the groups where no pattern does."""
+    """Return the lines that find the groups where no pattern does."""
     parent, _, first = example.rpartition("/")
     names = groups[first]
     one_shape = all(not any(unlike_axes([inside[name] for inside in groups.values()])) for name in names)
@@ -608,13 +608,13 @@ def like_files(pattern: str, listings: Mapping[str, Listing], count: int) -> Kin
 
 
 def numbered(names: Iterable[str]) -> float:
-    """Give the share of names with a digit in them."""
+    """Return the share of names with a digit in them."""
     every = list(names)
     return sum(bool(re.search(r"\d", name)) for name in every) / max(1, len(every))
 
 
 def pattern_of(parent: str, names: Iterable[str], siblings: Iterable[str]) -> str:
-    """Give a pattern that these of a group's groups match, and no others; empty where there is none.
+    """Return a pattern that these of a group's groups match, and no others; empty where there is none.
 
     It begins as all of them do: groups without datasets may lie beside them, and are not known here.
     """

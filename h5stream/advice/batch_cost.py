@@ -79,7 +79,7 @@ def batch_cost(costs: Sequence[DatasetCost], entries: Sequence[DatasetEntry], ba
 
 
 def cached_share(entry: DatasetEntry) -> float:
-    """Give the part of a dataset's chunks that h5py's chunk cache can hold: what random rows find there.
+    """Return the part of a dataset's chunks that h5py's chunk cache can hold: what random rows find there.
 
     A chunk larger than the cache is never held.
     """
@@ -173,7 +173,7 @@ def _stored_chunks(part: DatasetPart) -> int:
 
 
 def _some_windows(order: EpochOrder, part: DatasetPart) -> tuple[list[Ranges], float]:
-    """Give the epoch's windows, or evenly spaced ones of a long epoch and what stands for how many."""
+    """Return the epoch's windows, or evenly spaced ones of a long epoch and what stands for how many."""
     count = len(order.window_edges) - 1
     chunks = max(order.blocks.count, -(-part.rows // part.chunk_rows) * len(part.pieces))
     taken = min(count, max(1, count * PLANNED_CHUNKS // max(1, chunks)))
@@ -220,7 +220,7 @@ def _read_in_part(part: DatasetPart, windows: Sequence[Ranges]) -> NDArray[np.fl
 
 
 def _rows_at_edges(window: Ranges, part: DatasetPart) -> Ints:
-    """Give the first and last row of each chunk in each run: all that a plan's reads depend on."""
+    """Return the first and last row of each chunk in each run: all that a plan's reads depend on."""
     size = part.chunk_rows
     first = -(-window.begins // size)
     counts = np.maximum(0, (window.ends - 1) // size - first + 1)

@@ -25,22 +25,22 @@ class Check:
 
 
 def passed(name: str, found: str) -> Check:
-    """Give a check that found nothing to complain about."""
+    """Return a check that found nothing to complain about."""
     return Check(name=name, status="pass", found=found)
 
 
 def warned(name: str, found: str, fix: str) -> Check:
-    """Give a check that found something slow."""
+    """Return a check that found something slow."""
     return Check(name=name, status="warn", found=found, fix=fix)
 
 
 def failed(name: str, found: str, fix: str) -> Check:
-    """Give a check that found something broken."""
+    """Return a check that found something broken."""
     return Check(name=name, status="fail", found=found, fix=fix)
 
 
 def worst(checks: Iterable[Check]) -> Status:
-    """Give the worst status; ``pass`` without any checks.
+    """Return the worst status; ``pass`` without any checks.
 
     Examples
     --------

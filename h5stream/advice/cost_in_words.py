@@ -20,7 +20,7 @@ _NOTABLE = 1.05
 
 
 def count_text(number: float) -> str:
-    """Give a number as people read it: small ones with what follows the point.
+    """Return a number as people read it: small ones with what follows the point.
 
     Examples
     --------

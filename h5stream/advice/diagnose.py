@@ -184,7 +184,7 @@ def _data_limit(alone: Trial, both: Trial, knobs: LoaderKnobs) -> Limit:
 
 
 def _rows_ahead(trial: Trial, knobs: LoaderKnobs) -> int:
-    """Give how many rows at most had been read, and were not taken, when a run was cut off: those of two windows."""
+    """Return how many rows at most had been read, and were not taken, when a run was cut off: those of two windows."""
     left = -trial.batches % trial.epoch_batches if trial.epoch_batches else 0
     return min(2 * (knobs.window_rows or 0), left * (knobs.batch_size or 0))
 

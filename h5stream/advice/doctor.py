@@ -22,7 +22,7 @@ _SYSTEMS_OWN = ("/run", "/sys", "/proc")
 
 
 def examine_machine() -> list[Check]:
-    """Give the checklist of this machine. It may start CUDA in this process."""
+    """Return the checklist of this machine. It may start CUDA in this process."""
     facts, driver, versions = cuda_facts(), driver_facts(), storage_versions()
     error = pin_error(machine_checks.PINNED_TRIAL_BYTES) if facts.available else None
     return [
@@ -42,7 +42,7 @@ def examine_machine() -> list[Check]:
 
 
 def examine_file(path: Path) -> list[Check]:
-    """Give the checklist of a file; only what tells so if it is no HDF5 file, or a damaged one."""
+    """Return the checklist of a file; only what tells so if it is no HDF5 file, or a damaged one."""
     first = file_checks.check_is_hdf5(path)
     if first.status == "fail":
         return [first]
@@ -59,7 +59,7 @@ def examine_file(path: Path) -> list[Check]:
 
 
 def tmpfs_places(mounts: Path = _MOUNTS) -> dict[str, int]:
-    """Give the writable tmpfs folders, but for the system's own, and their free bytes."""
+    """Return the writable tmpfs folders, but for the system's own, and their free bytes."""
     places = {}
     for line in mounts.read_text().splitlines():
         _, escaped, kind, *_ = line.split()
@@ -70,13 +70,13 @@ def tmpfs_places(mounts: Path = _MOUNTS) -> dict[str, int]:
 
 
 def gpu_nodes(driver: DriverFacts, pci: Path = _PCI) -> list[int]:
-    """Give the memory node of each GPU, -1 where the kernel names none."""
+    """Return the memory node of each GPU, -1 where the kernel names none."""
     buses = {device.pci_bus_id for device in driver.devices if device.pci_bus_id is not None}
     return [_number_in(pci / bus / "numa_node") for bus in sorted(buses)]
 
 
 def cpu_nodes(nodes: Path = _NODES) -> set[int]:
-    """Give the memory nodes whose processors this process may use."""
+    """Return the memory nodes whose processors this process may use."""
     allowed = os.sched_getaffinity(0)
     found = set()
     for folder in nodes.glob("node[0-9]*"):
@@ -86,13 +86,13 @@ def cpu_nodes(nodes: Path = _NODES) -> set[int]:
 
 
 def limit_of(which: int) -> tuple[int, int]:
-    """Give the soft and the hard limit, -1 for none."""
+    """Return the soft and the hard limit, -1 for none."""
     soft, hard = resource.getrlimit(which)
     return tuple(-1 if one == resource.RLIM_INFINITY else one for one in (soft, hard))  # type: ignore[return-value]
 
 
 def start_method() -> str:
-    """Give how new processes start here, without fixing it."""
+    """Return how new processes start here, without fixing it."""
     # Asking for the current one would fix it, so the default is what the list begins with.
     return multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
 

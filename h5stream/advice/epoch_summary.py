@@ -164,7 +164,7 @@ class EpochSummary(ShownAsText):
 
 
 def gpu_ratio(machine: SystemSummary | None, device: int = 0) -> float | None:
-    """Give the mean utilisation of a GPU; None where it is not known."""
+    """Return the mean utilisation of a GPU; None where it is not known."""
     spread = machine.gpus[device].utilization_ratio if machine is not None and device < len(machine.gpus) else None
     return spread.mean if spread is not None else None
 

@@ -134,7 +134,7 @@ def read_trial(path: Path, *, trial_bytes: int = TRIAL_BYTES, trial_s: float = T
 
 
 def spread(size: int, trial_bytes: int) -> list[int]:
-    """Give the offsets of whole pieces, evenly over the file, not in order: read-ahead is no help."""
+    """Return the offsets of whole pieces, evenly over the file, not in order: read-ahead is no help."""
     pieces = size // _READ_BYTES
     count = min(pieces, max(1, trial_bytes // _READ_BYTES))
     offsets = [index * pieces // count * _READ_BYTES for index in range(count)]

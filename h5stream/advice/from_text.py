@@ -32,11 +32,6 @@ FIELDS: dict[str, Any] = {
 def samples_from_text(text: str) -> SampleKind:
     """Read what a sample is from text as Python has it, of literals alone.
 
-    Raises
-    ------
-    OptionError
-        If it is something else.
-
     Examples
     --------
     >>> samples_from_text("Sequences(16, of=Ends('terminals'))").length
@@ -50,11 +45,6 @@ def samples_from_text(text: str) -> SampleKind:
 
 def fields_from_text(text: str) -> Any:
     r"""Read what ``fields=`` takes from text as Python has it, of literals and fields alone.
-
-    Raises
-    ------
-    OptionError
-        If it is something else.
 
     Examples
     --------

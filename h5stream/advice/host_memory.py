@@ -22,7 +22,7 @@ _MANY_ROWS = 1 << 30  # more than a window has, and still numbers of 32 bits
 def dataloader_memory(
     *, row_bytes: int, batch_size: int, workers: int, prefetch_factor: int = 2, available_bytes: int | None = None
 ) -> Suggestion:
-    """Give the host memory that a stock `DataLoader` fills with a setting, rows being of all fields, decoded.
+    """Return the host memory that a stock `DataLoader` fills with a setting, rows being of all fields, decoded.
 
     Examples
     --------
@@ -80,7 +80,7 @@ def loader_memory(
     rows: int | None = None,
     memory_budget: int | None = None,
 ) -> Suggestion:
-    """Give the host memory that `H5StreamLoader` plans with, and what a budget does to its window.
+    """Return the host memory that `H5StreamLoader` plans with, and what a budget does to its window.
 
     The window is in the batch slots themselves: there is no queue of batches beside it, whatever the number
     of threads. Two windows are held, one that is read while the other is consumed. Chunks are those of the largest
@@ -147,7 +147,7 @@ def loader_memory(
 
 
 def shape_of_numbers(*, row_bytes: int, chunk_bytes: int, rows: int, block_rows: int | None = None) -> Shape:
-    """Give the shape of data of which little is known: one compressed dataset, no chunk larger than it was."""
+    """Return the shape of data of which little is known: one compressed dataset, no chunk larger than it was."""
     whole = block_rows is None
     block_rows = block_rows or max(1, chunk_bytes // row_bytes)
     chunk = block_rows * row_bytes if whole else chunk_bytes

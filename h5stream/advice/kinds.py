@@ -122,7 +122,7 @@ def _sparse(seen: Seen) -> Iterator[Kind]:
 
 
 def _annotations(seen: Seen, rows: int, taken: Iterable[str] = ()) -> dict[str, str]:
-    """Give what is known of each of so many rows beside a matrix: a label, or else whatever comes first."""
+    """Return what is known of each of so many rows beside a matrix: a label, or else whatever comes first."""
     found: dict[str, str] = {}
     for entry in seen.entries:
         group, _, name = entry.path.rpartition("/")
@@ -139,7 +139,7 @@ def _annotations(seen: Seen, rows: int, taken: Iterable[str] = ()) -> dict[str, 
 
 
 def _turned_to_rows(path: str, group: str) -> Lines:
-    """Give the lines that write a matrix row by row."""
+    """Return the lines that write a matrix row by row."""
     target = _target(path)
     return (
         "import h5py",
@@ -204,7 +204,7 @@ def _episodes(seen: Seen) -> Iterator[Kind]:
 
 
 def _episodes_said(seen: Seen, rows: int, beside: list[DatasetEntry]) -> tuple[list[DatasetEntry], str]:
-    """Give the datasets that say where episodes of so many rows end, and how `Sequences` is told."""
+    """Return the datasets that say where episodes of so many rows end, and how `Sequences` is told."""
     flat = [entry for entry in beside if len(entry.shape or ()) == 1]
     flags = [entry for entry in flat if _FLAG.search(entry.path) and _is_flag(entry)]
     if flags:
@@ -272,7 +272,7 @@ def _ragged(seen: Seen) -> Iterator[Kind]:
 
 
 def _stretches_said(seen: Seen, entry: DatasetEntry) -> Iterator[tuple[str, list[DatasetEntry], int, int]]:
-    """Give what `rows=` takes where a dataset says stretches of others: with what, of how many rows, and how many."""
+    """Return what `rows=` takes where a dataset says stretches of others: with what, of how many rows, and how many."""
     counts, count = entry.clues.counts, entry.rows or 0
     if counts is None:
         return
@@ -295,7 +295,7 @@ def _stretches_said(seen: Seen, entry: DatasetEntry) -> Iterator[tuple[str, list
 
 
 def _of_largest_group(entries: Sequence[DatasetEntry]) -> list[DatasetEntry]:
-    """Give those that lie in one group, in the one that has most bytes of them."""
+    """Return those that lie in one group, in the one that has most bytes of them."""
     groups: dict[str, list[DatasetEntry]] = defaultdict(list)
     for entry in entries:
         groups[entry.path.rpartition("/")[0]].append(entry)
@@ -386,7 +386,7 @@ def _flat(seen: Seen) -> Iterator[Kind]:
 
 
 def _family(name: str) -> str:
-    """Give what names have in common that differ in their numbers."""
+    """Return what names have in common that differ in their numbers."""
     return re.sub(r"\d+", "0", name)
 
 
@@ -460,7 +460,7 @@ def _matlab(seen: Seen) -> Iterator[Kind]:
 
 
 def _turned(arrays: Sequence[DatasetEntry]) -> list[DatasetEntry]:
-    """Give the arrays that agree in their last axis and not in their first: samples are columns here."""
+    """Return the arrays that agree in their last axis and not in their first: samples are columns here."""
     by_first, by_last = defaultdict(list), defaultdict(list)
     for entry in arrays:
         if entry.shape:

@@ -236,7 +236,7 @@ def budget_advice(error: BudgetError | None) -> tuple[Advice, ...]:
 
 
 def repack_command(path: str, advice: Sequence[Advice], paths: Sequence[str], entries: Sequence[DatasetEntry]) -> str:
-    """Give the command that writes a better layout, where some advice asks for it; else nothing."""
+    """Return the command that writes a better layout, where some advice asks for it; else nothing."""
     if not any(one.repack for one in advice):
         return ""
     filtered = any(entry.filters for entry in entries if entry.path in paths)

@@ -56,7 +56,7 @@ Found = tuple[str, tuple[Turn, ...]]
 
 
 def least_amplification(statistics: LoaderStatistics, rows_ahead: int) -> float:
-    """Give the bytes decoded for each byte used at the least: as if all rows that may have been read ahead had been.
+    """Return the bytes decoded for each byte used at the least: as if all rows that may have been read ahead had been.
 
     Examples
     --------
@@ -120,7 +120,7 @@ def loop_limit(statistics: LoaderStatistics, knobs: LoaderKnobs, *, cpus: int) -
 
 
 def step_turns(knobs: LoaderKnobs) -> tuple[Turn, ...]:
-    """Give what to turn where the step is the limit."""
+    """Return what to turn where the step is the limit."""
     return (
         Turn(
             knob="precision",
@@ -288,7 +288,7 @@ def _start(statistics: LoaderStatistics, knobs: LoaderKnobs) -> Limit:
 
 
 def _sooner(knobs: LoaderKnobs, speedup: float) -> tuple[Turn, ...]:
-    """Give what brings an epoch's first batch sooner, of that only what is not so already."""
+    """Return what brings an epoch's first batch sooner, of that only what is not so already."""
     turns = []
     first_rows = knobs.window_rows if knobs.first_window_rows is None else knobs.first_window_rows
     fewer = max(knobs.batch_size or 1, (first_rows or 0) // 4)

@@ -38,7 +38,7 @@ def loader_lines(
     samples: str = "",
     before: Lines = (),
 ) -> Lines:
-    r"""Give the program that streams fields of a file in shuffled batches.
+    r"""Return the program that streams fields of a file in shuffled batches.
 
     `fields` are names, none for the loader's own choice, or by name what `fields=` takes, as Python; with `samples`,
     what that takes, a batch is a dict. `before` are lines with h5py that come before the loader.
@@ -92,7 +92,7 @@ def fields_text(forms: Mapping[str, str], *, as_dict: bool) -> str:
 
 
 def called(text: str) -> set[str]:
-    """Give the names that a text in Python calls.
+    """Return the names that a text in Python calls.
 
     Examples
     --------

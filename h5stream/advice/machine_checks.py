@@ -161,7 +161,7 @@ def check_start_method(method: str, cuda_started: bool) -> Check:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """Give the leading numbers of a version: ``2.13.0+cpu`` is (2, 13, 0)."""
+    """Return the leading numbers of a version: ``2.13.0+cpu`` is (2, 13, 0)."""
     numbers = []
     for part in version.partition("+")[0].split("."):
         digits = part[: len(part) - len(part.lstrip("0123456789"))]

@@ -51,7 +51,7 @@ def compare(ours: Sequence[float], theirs: Sequence[float]) -> Comparison:
 
 
 def spread_of(runs: Sequence[float]) -> float:
-    """Give the share by which two runs of one setting typically differ: the median of all pairs of them.
+    """Return the share by which two runs of one setting typically differ: the median of all pairs of them.
 
     One run that was disturbed does not make it large; half of them do.
 
@@ -65,7 +65,7 @@ def spread_of(runs: Sequence[float]) -> float:
 
 
 def _chance(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """Give how likely equally fast settings have so few upsets: pairs of runs in which theirs is not slower.
+    """Return how likely equally fast settings have so few upsets: pairs of runs in which theirs is not slower.
 
     All orders of the runs are then equally likely (the rank-sum test of Mann and Whitney, exact).
     """

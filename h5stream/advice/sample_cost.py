@@ -149,7 +149,7 @@ def cost_sample(
 
 
 def _stored_as(layout: SampleLayout, entries: Sequence[DatasetEntry]) -> tuple[DatasetEntry, ...]:
-    """Give the layout's datasets as they are stored, in its order; a soft link's may not be listed."""
+    """Return the layout's datasets as they are stored, in its order; a soft link's may not be listed."""
     by_path = {entry.path: entry for entry in entries}
     first, external = [parts[0] for parts in layout.datasets], layout.allow_external
     return tuple(
@@ -177,7 +177,7 @@ def _window_size(
 
 
 def _order_of(layout: SampleLayout, batch_size: int, size: Footprint) -> EpochOrder:
-    """Give the first epoch's order."""
+    """Return the first epoch's order."""
     rows, first_rows = size.window_rows, size.first_window_rows
     settings = OrderSettings(batch_size=batch_size, window_rows=rows, first_window_rows=first_rows)
     return EpochOrder(make_blocks(layout.file_starts, layout.block_rows), settings)

@@ -78,17 +78,7 @@ class SamplesCost:
 
 
 def cost_samples(dataset: H5Dataset, text: str, *, batch_size: int, memory_budget: int, threads: int) -> SamplesCost:
-    """Read a window of a shuffled epoch, and some of its samples alone, and count what that takes.
-
-    Parameters
-    ----------
-    dataset : H5Dataset
-        The samples.
-    text : str
-        What they are, as the user wrote it.
-    batch_size, memory_budget, threads : int
-        As for `H5StreamLoader`.
-    """
+    """Read a window of a shuffled epoch, and some of its samples alone, and count what that takes."""
     layout = dataset.layout
     batch_samples = min(batch_size, len(dataset))
     sizing = Sizing(layout=layout, batch_rows=batch_samples, memory_budget=memory_budget, threads=threads)

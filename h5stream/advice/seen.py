@@ -84,16 +84,16 @@ class Seen:
         return found
 
     def children(self, group: str) -> set[str]:
-        """Give the names of what lies in a group and holds datasets, or is one."""
+        """Return the names of what lies in a group and holds datasets, or is one."""
         above = f"{group}/" if group else ""
         return {entry.path[len(above) :].split("/")[0] for entry in self.entries if entry.path.startswith(above)}
 
     def attributes(self, group: str) -> tuple[str, ...]:
-        """Give the attributes of a group that can be fields."""
+        """Return the attributes of a group that can be fields."""
         return self.groups[group].attributes if group in self.groups else ()
 
     def count(self, group: str, seen: int) -> int:
-        """Give how many of a group's links there are, of which some that are alike were seen."""
+        """Return how many of a group's links there are, of which some that are alike were seen."""
         entry = self.groups.get(group)
         return seen if entry is None else seen + entry.links - entry.looked_at
 
@@ -150,7 +150,7 @@ def looked_up(form: str, names: str) -> str:
 
 
 def most_of(members: Mapping[str, DatasetEntry]) -> list[str]:
-    """Give the names that the lines have: all, or where these are many those with the most bytes."""
+    """Return the names that the lines have: all, or where these are many those with the most bytes."""
     most = sorted(members, key=lambda name: -members[name].raw_nbytes)[:MOST_FIELDS]
     return [name for name in members if name in most]
 
@@ -168,7 +168,7 @@ def short_keys(fields: Mapping[str, str]) -> dict[str, str]:
 
 
 def last_name(path: str) -> str:
-    """Give the end of the path of a dataset, or of a member.
+    """Return the end of the path of a dataset, or of a member.
 
     Examples
     --------

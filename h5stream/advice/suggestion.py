@@ -54,7 +54,7 @@ class Suggestion(ShownAsText):
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """Give all fields and figures, nested values too, as plain containers for JSON."""
+        """Return all fields and figures, nested values too, as plain containers for JSON."""
         plain = asdict(self)
         figures: dict[str, Any] = plain.pop("figures")
         return plain | figures

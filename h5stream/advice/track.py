@@ -147,7 +147,7 @@ class _Epoch:
             monitor.data_wait = self._waits.share
 
     def batches(self) -> Iterator[Any]:
-        """Give the batches."""
+        """Return the batches."""
         iterator = iter(self._loader)
         while True:
             batch, there = self._waits.take(iterator)

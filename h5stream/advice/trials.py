@@ -139,7 +139,7 @@ def time_loop(loader: Any, step: Step | None, seconds: float, *, step_s: float =
 
 
 def length_of(loader: Any) -> int | None:
-    """Give the batches of an epoch; None where the loader does not tell."""
+    """Return the batches of an epoch; None where the loader does not tell."""
     try:
         return len(loader)
     except TypeError:  # of an iterable, or a DataLoader over one, which has a __len__ and raises

@@ -268,7 +268,7 @@ def _runs_of_search(cpus: int, windows: Sequence[float]) -> int:
 
 
 def thread_counts(cpus: int) -> tuple[int, ...]:
-    """Give the numbers of threads to try: powers of two up to the processors, and those.
+    """Return the numbers of threads to try: powers of two up to the processors, and those.
 
     Examples
     --------
@@ -279,7 +279,7 @@ def thread_counts(cpus: int) -> tuple[int, ...]:
 
 
 def window_sizes(default: Attempt, *, rows: int, batch_size: int) -> tuple[int, ...]:
-    """Give the windows to try beside the default one: an eighth to four times it, in whole blocks.
+    """Return the windows to try beside the default one: an eighth to four times it, in whole blocks.
 
     Examples
     --------

@@ -38,7 +38,7 @@ class WaitClock:
         self._seen_s, self._seen_at_s = 0.0, clock()
 
     def take(self, iterator: Iterator[Any]) -> tuple[Any, bool]:
-        """Give the next value, and whether there was one."""
+        """Return the next value, and whether there was one."""
         self._began_s = began_s = clock()
         try:
             value = next(iterator)
@@ -63,7 +63,7 @@ class WaitClock:
         return (self.total_s - self.first_s) / (self.batches - 1)
 
     def share(self) -> float:
-        """Give the share of the time since the last call that was spent waiting, 0 to 1."""
+        """Return the share of the time since the last call that was spent waiting, 0 to 1."""
         now_s, began_s = clock(), self._began_s
         waited_s = self.total_s + (now_s - began_s if began_s is not None else 0.0)
         passed_s, new_s = now_s - self._seen_at_s, waited_s - self._seen_s

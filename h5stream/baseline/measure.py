@@ -69,7 +69,7 @@ def batches_of(loader: Any) -> Iterator[Any]:
 
 
 def batch_nbytes(batch: Any) -> int:
-    """Give the bytes of a batch's tensors and strings."""
+    """Return the bytes of a batch's tensors and strings."""
     return sum(
         leaf.nbytes if isinstance(leaf, torch.Tensor) else sum(len(value) for value in leaf) for leaf in leaves(batch)
     )
@@ -184,7 +184,7 @@ def check_epoch(
 
 
 def _rows_of_batches(loader: H5StreamLoader, epoch: int) -> Iterator[NDArray[np.int64]]:
-    """Give the rows of one batch after the other; a batch may lie in two windows."""
+    """Return the rows of one batch after the other; a batch may lie in two windows."""
     order, begun = loader._cursor.order(epoch), dict[int, tuple[NDArray[np.int64], int]]()
     for window in order.windows():
         for k in np.unique(window.batch).tolist():
@@ -228,7 +228,7 @@ def _compare_with_h5py(
 
 
 def _part_of(layout: SampleLayout, number: int, field: int) -> DatasetPart:
-    """Give what fills a field in one part of the rows."""
+    """Return what fills a field in one part of the rows."""
     return next(parts[number] for parts in layout.datasets if field in [t.field for t in parts[number].targets])
 
 
@@ -248,7 +248,7 @@ def _read(file: Any, part: DatasetPart, field: int, first: int, count: int) -> A
 
 
 def row_sums(values: Any) -> NDArray[np.uint64]:
-    """Give a 64-bit sum of each row's bytes, the same for a tensor, an array and a list.
+    """Return a 64-bit sum of each row's bytes, the same for a tensor, an array and a list.
 
     Examples
     --------

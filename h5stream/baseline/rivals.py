@@ -60,5 +60,5 @@ def naive_loader(
     *,
     wrapped: Callable[[NaiveDataset], Dataset[Any]] = lambda inner: inner,
 ) -> DataLoader[Any]:
-    """Give the usual loader: one row at a time, shuffled, worker processes."""
+    """Return the usual loader: one row at a time, shuffled, worker processes."""
     return DataLoader(wrapped(NaiveDataset(path, fields)), batch_size=batch_size, shuffle=True, num_workers=workers)

@@ -125,7 +125,7 @@ class Rival:
         return f"its process ended with status {self._process.exitcode}"
 
     def peak_nbytes(self) -> int:
-        """Give the growth of resident memory, of its worker processes too."""
+        """Return the growth of resident memory, of its worker processes too."""
         pids = {self._process.pid, *(pid for pid in self._pids if pid)}
         return max(0, sum(status_nbytes(pid, "VmHWM") for pid in pids) - int(self._told.rss_before))
 
@@ -169,7 +169,7 @@ def _work(
 
 
 def status_nbytes(pid: int, key: str) -> int:
-    """Give a size of ``/proc/PID/status`` in bytes, 0 where there is none."""
+    """Return a size of ``/proc/PID/status`` in bytes, 0 where there is none."""
     try:
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith(key + ":"):

@@ -276,7 +276,7 @@ class _Bench:
 
 
 def batch_rows(rows: int, row_nbytes: int) -> int:
-    """Give the rows of a batch where the user says nothing: a power of two, 8,192 at most.
+    """Return the rows of a batch where the user says nothing: a power of two, 8,192 at most.
 
     Examples
     --------

@@ -107,7 +107,7 @@ def _print_interrupted(measured: dict[str, Trial], as_json: bool) -> None:
 
 
 def pause(seconds_a_row: float) -> Callable[[Any], None]:
-    """Give a step that does nothing for a time in proportion to the rows."""
+    """Return a step that does nothing for a time in proportion to the rows."""
     from h5stream.structure import rows_of
 
     return lambda batch: time.sleep(seconds_a_row * (rows_of(batch) or 0))

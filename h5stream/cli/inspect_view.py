@@ -121,7 +121,7 @@ class _Table:
     def lines(
         self, groups: Sequence[RowGroup], shown: Sequence[Sequence[DatasetEntry]], *, everything: bool
     ) -> Iterator[Text]:
-        """Give the lines of the table."""
+        """Return the lines of the table."""
         yield from self._line(Text("dataset"), [Text(title) for title in self._titles], style="dim")
         for group, entries in zip(groups, shown, strict=True):
             yield Text("no rows" if group.rows is None else counted(group.rows, "row"), style="bold")
@@ -248,7 +248,7 @@ def _has_lines(kind: Kind, found: Inspection) -> bool:
 
 
 def _command(kind: Kind, file: str) -> Iterator[RenderableType]:
-    """Give the command that counts what a batch of a kind's samples costs, a line for each option and field."""
+    """Return the command that counts what a batch of a kind's samples costs, a line for each option and field."""
     if not kind.fields_text:
         return
     yield Text("This counts what a batch of these costs:")
@@ -362,7 +362,7 @@ def _first_batch_words(sample: SampleCost) -> str:
 
 
 def _seconds_text(seconds: float) -> str:
-    """Give an estimated time; its second digit would mean nothing under a second.
+    """Return an estimated time; its second digit would mean nothing under a second.
 
     Examples
     --------

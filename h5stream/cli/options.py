@@ -22,7 +22,7 @@ FLAG = ""
 
 
 def size(text: str | int) -> int:
-    """Give the bytes of a size on the command line; typer names the option."""
+    """Return the bytes of a size on the command line; typer names the option."""
     try:
         return as_bytes(text, name="SIZE")
     except OptionError:
@@ -32,7 +32,7 @@ def size(text: str | int) -> int:
 
 
 def some_size(text: str | int) -> int:
-    """Give the bytes of a size that is more than nothing."""
+    """Return the bytes of a size that is more than nothing."""
     if (nbytes := size(text)) < 1:
         raise typer.BadParameter(f"takes at least 1 byte, not {str(text)!r}")
     return nbytes
@@ -81,7 +81,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.
 
 
 def field_names(text: str) -> Any:
-    """Give the loader's ``fields=`` for names with commas between them, or for what it takes written in Python.
+    """Return the loader's ``fields=`` for names with commas between them, or for what it takes written in Python.
 
     Examples
     --------
@@ -104,7 +104,7 @@ def is_python(text: str) -> bool:
 
 
 def listed_names(text: str) -> list[str] | None:
-    """Give the names of a text with commas between them; None where there is no text at all."""
+    """Return the names of a text with commas between them; None where there is no text at all."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     if is_python(text) or (text and not names):
         raise OptionError(f"--fields takes names separated by commas, not {text!r}")
@@ -112,7 +112,7 @@ def listed_names(text: str) -> list[str] | None:
 
 
 def window_rows(text: str) -> Any:
-    """Give the loader's ``window=``; the loader refuses what it does not know."""
+    """Return the loader's ``window=``; the loader refuses what it does not know."""
     return int(text) if text.isdigit() else text
 
 
@@ -142,7 +142,7 @@ def sample_kind(text: str) -> Any:
 
 
 def pattern_of(given: list[str]) -> str:
-    """Give the pattern that stands for all files that are given, which may be a folder; empty where there is none."""
+    """Return the pattern that stands for all files that are given, which may be a folder; empty where there is none."""
     (one, *others) = given
     if others or (os.path.isfile(one) or not (os.path.isdir(one) or glob.has_magic(one))):
         return ""

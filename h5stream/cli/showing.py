@@ -77,7 +77,7 @@ class _CleaningHook(RenderHook):
 
 
 def safe_console(*, stderr: bool = False) -> Console:
-    """Give a console for text that comes from files."""
+    """Return a console for text that comes from files."""
     console = Console(stderr=stderr)
     console.push_render_hook(_CleaningHook())
     return console

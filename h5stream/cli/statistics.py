@@ -93,7 +93,7 @@ def _size(value: Any) -> int:
 
 
 def _rows(one: FieldStatistics) -> Iterator[list[str]]:
-    """Give a name and the cells of its line, for a field or for each of its channels."""
+    """Return a name and the cells of its line, for a field or for each of its channels."""
     import numpy as np
 
     columns = (one.mean, one.std, one.min, one.max, one.nan, one.inf)

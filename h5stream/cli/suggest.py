@@ -57,7 +57,7 @@ class _Data:
 
 
 def _gib(text: str | float) -> float:
-    """Give a card's memory in GiB: a plain number is that already, and the makers' "24 GB" are 24 GiB."""
+    """Return a card's memory in GiB: a plain number is that already, and the makers' "24 GB" are 24 GiB."""
     plain = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*(?:GB|GiB|G)?\s*", str(text), re.IGNORECASE)
     return float(plain[1]) if plain else some_size(str(text)) / (1 << 30)
 

@@ -68,7 +68,7 @@ class DeviceBackend(Protocol[StreamT, EventT]):
         """The device, with its index where there are several."""
 
     def allocate_pinned(self, nbytes: int) -> HostBuffer:
-        """Give a host buffer, pinned where the system allows it.
+        """Return a host buffer, pinned where the system allows it.
 
         Where it does not (locked-memory limits, containers), pageable memory is given, with one
         `PinningWarning` for each backend that names the limit. Copies from it are slower, and as correct.
@@ -89,10 +89,10 @@ class DeviceBackend(Protocol[StreamT, EventT]):
         """
 
     def current_stream(self) -> StreamT:
-        """Give the stream on which the calling thread's own work goes: the consumer's."""
+        """Return the stream on which the calling thread's own work goes: the consumer's."""
 
     def side_stream(self) -> StreamT:
-        """Give the backend's own stream beside the consumer's; the same at every call."""
+        """Return the backend's own stream beside the consumer's; the same at every call."""
 
     def copy_async(self, destination: torch.Tensor, source: torch.Tensor, stream: StreamT) -> None:
         """Queue a copy of all bytes on `stream` and return; both are uint8 vectors of one length.
@@ -114,16 +114,16 @@ class DeviceBackend(Protocol[StreamT, EventT]):
         """
 
     def total_nbytes(self) -> int:
-        """Give the bytes of memory that the device has, whatever is free of them."""
+        """Return the bytes of memory that the device has, whatever is free of them."""
 
     def free_nbytes(self) -> int:
-        """Give the bytes of it that nobody uses now; those that torch's allocator only holds ready are among them."""
+        """Return the bytes of it that nobody uses now; those that torch's allocator only holds ready are among them."""
 
     def record_event(self, stream: StreamT, *, timed: bool = False) -> EventT:
         """Mark the place in `stream` after all that is queued there now; `timed` for `elapsed_ns`."""
 
     def elapsed_ns(self, began: EventT, ended: EventT) -> int:
-        """Give the nanoseconds between two timed events of one stream, both of which are done, without waiting."""
+        """Return the nanoseconds between two timed events of one stream, both of which are done, without waiting."""
 
     def wait(self, stream: StreamT, event: EventT) -> None:
         """Let what is queued on `stream` from now on start only after `event`; the thread does not wait."""
@@ -143,12 +143,7 @@ class DeviceBackend(Protocol[StreamT, EventT]):
 
 
 def backend_for(device: str | torch.device) -> CpuBackend | CudaBackend:
-    """Give the backend of a device.
-
-    Raises
-    ------
-    OptionError
-        No such device here, or a kind of device that h5stream does not feed; the message says why.
+    """Return the backend of a device.
 
     Examples
     --------

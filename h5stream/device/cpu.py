@@ -82,11 +82,11 @@ class CpuBackend:
         return torch.empty(nbytes, dtype=torch.uint8)
 
     def current_stream(self) -> CpuStream:
-        """Give the one stream."""
+        """Return the one stream."""
         return self._STREAM
 
     def side_stream(self) -> CpuStream:
-        """Give the one stream."""
+        """Return the one stream."""
         return self._STREAM
 
     def copy_async(self, destination: torch.Tensor, source: torch.Tensor, stream: CpuStream) -> None:
@@ -102,19 +102,19 @@ class CpuBackend:
         return function(argument)
 
     def total_nbytes(self) -> int:
-        """Give the memory that the machine has, or the cgroup may use."""
+        """Return the memory that the machine has, or the cgroup may use."""
         return allowance.memory_total_bytes()
 
     def free_nbytes(self) -> int:
-        """Give the memory that is free."""
+        """Return the memory that is free."""
         return allowance.memory_available_bytes()
 
     def record_event(self, stream: CpuStream, *, timed: bool = False) -> CpuEvent:
-        """Give an event that is done."""
+        """Return an event that is done."""
         return CpuEvent(time.perf_counter_ns()) if timed else self._EVENT
 
     def elapsed_ns(self, began: CpuEvent, ended: CpuEvent) -> int:
-        """Give what the clock says."""
+        """Return what the clock says."""
         return ended.at_ns - began.at_ns
 
     def wait(self, stream: CpuStream, event: CpuEvent) -> None:

@@ -23,7 +23,7 @@ def is_cuda_available() -> bool:
 
 
 def release_cached_memory() -> None:
-    """Give the GPU memory that torch keeps for reuse back to the driver; nothing where CUDA is unused."""
+    """Return the GPU memory that torch keeps for reuse back to the driver; nothing where CUDA is unused."""
     if cuda.is_available() and cuda.is_initialized():  # type: ignore[no-untyped-call]
         cuda.empty_cache()
 
@@ -34,16 +34,6 @@ class CudaBackend:
     Every call that could create a context or change the current device runs with this device made current,
     and puts the former one back: ``cuda:1`` leaves no context on GPU 0. (``cudaHostAlloc`` is such a call:
     pinning makes a context on the current device, https://github.com/pytorch/pytorch/issues/58626.)
-
-    Parameters
-    ----------
-    device : torch.device or str
-        ``"cuda"`` is the thread's current device at this moment.
-
-    Raises
-    ------
-    OptionError
-        There is no CUDA here, or no device of that index.
     """
 
     # Guarantees:
@@ -116,11 +106,11 @@ class CudaBackend:
             return torch.empty(nbytes, dtype=torch.uint8, device=self._device)
 
     def current_stream(self) -> cuda.Stream:
-        """Give the calling thread's current stream on this device."""
+        """Return the calling thread's current stream on this device."""
         return cuda.current_stream(self._device)
 
     def side_stream(self) -> cuda.Stream:
-        """Give the stream of this backend, made at the first call."""
+        """Return the stream of this backend, made at the first call."""
         with self._lock:
             if self._side is None:
                 self._side = cuda.Stream(device=self._device)  # type: ignore[no-untyped-call]

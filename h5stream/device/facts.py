@@ -55,7 +55,7 @@ def cuda_facts() -> CudaFacts:
 
 
 def started_cuda_uuids() -> tuple[str, ...]:
-    """Give the UUIDs of the devices in CUDA's order, without prefix, if CUDA has started in this process.
+    """Return the UUIDs of the devices in CUDA's order, without prefix, if CUDA has started in this process.
 
     Empty otherwise: neither torch is imported nor CUDA started for the answer, because a process that has
     started CUDA can no longer fork workers that use it.
@@ -70,13 +70,7 @@ def started_cuda_uuids() -> tuple[str, ...]:
 
 
 def pin_error(size_bytes: int) -> str | None:
-    """Allocate pinned memory once and give it back: what went wrong, or None if it works.
-
-    Parameters
-    ----------
-    size_bytes : int
-        How much to allocate, in bytes.
-    """
+    """Allocate pinned memory once and give it back: what went wrong, or None if it works."""
     import torch
 
     try:

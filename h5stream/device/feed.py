@@ -41,7 +41,7 @@ class BatchSource(Protocol):
         """Wait for the next; None at the end."""
 
     def next_if_ready(self) -> ReadyBatch | None:
-        """Give the next if it needs no waiting."""
+        """Return the next if it needs no waiting."""
 
 
 @dataclass(slots=True)
@@ -140,19 +140,6 @@ class Feed(abc.ABC):
     """What feeds have in common: copies that are under way, and batches over device memory.
 
     # Guarantees: used by one thread, the consumer's. `close` waits for copies that are under way, no longer.
-
-    Parameters
-    ----------
-    backend : DeviceBackend
-        The device.
-    source : BatchSource
-        Gives filled host slots, in order.
-    assembler : Assembler
-        How packed bytes become a batch.
-    transform : callable, optional
-        Applied to each batch on the side stream.
-    tally : Tally, optional
-        Where the time of the copies is counted.
     """
 
     def __init__(
@@ -174,15 +161,7 @@ class Feed(abc.ABC):
 
     @abc.abstractmethod
     def next_batch(self, timeout_s: float = 0.0) -> tuple[Any, int] | None:
-        """Give the next batch and its rows, ready for the consumer's current stream; None at the end.
-
-        Raises
-        ------
-        DeviceMemoryError
-            If the device has no room.
-        Exception
-            Whatever went wrong while reading; see `Run.next_batch`.
-        """
+        """Return the next batch and its rows, ready for the consumer's current stream; None at the end."""
 
     def _batch_over(
         self,
@@ -193,7 +172,7 @@ class Feed(abc.ABC):
         objects: dict[int, list[Any]],
         host: torch.Tensor | None = None,
     ) -> Any:
-        """Give the batch that lies in device memory, cast and transformed; what it stands on is added to `held`."""
+        """Return the batch that lies in device memory, cast and transformed; what it stands on is added to `held`."""
         batch = self._assembler.batch(
             packed,
             packed_as,
@@ -241,20 +220,7 @@ class Feed(abc.ABC):
 
 
 class DeviceFeed(Feed):
-    """Yields batches on a device, each in one copy.
-
-    Parameters
-    ----------
-    backend, source, assembler, transform, tally
-        See `Feed`.
-    slot_format : SlotFormat
-        How a slot is packed.
-    depth : int
-        Batches that are on the device or on their way there, ahead of the consumer.
-    reuse_buffers : bool
-        Write batches into ``depth + 1`` device buffers in turn. A batch is then valid only until the next
-        one is asked for; by default each batch owns its memory for as long as it is kept.
-    """
+    """Yields batches on a device, each in one copy."""
 
     def __init__(
         self,
@@ -275,7 +241,7 @@ class DeviceFeed(Feed):
         self._reused = _ReusedBuffers(backend, depth + 1) if reuse_buffers else None
 
     def next_batch(self, timeout_s: float = 0.0) -> tuple[Any, int] | None:
-        """Give the next batch and its rows; see `Feed`."""
+        """Return the next batch and its rows; see `Feed`."""
         if self._reused is not None:
             self._reused.consumed()
         if not self._flights and not self._exhausted:

@@ -34,11 +34,6 @@ class DeviceKeeping:
     """The samples of a dataset on a device, once all of them are there.
 
     # Guarantees: one feed fills it at a time, under `filling`; what is there is never written again.
-
-    Parameters
-    ----------
-    blocks : Blocks
-        The samples, in the order in which they lie there.
     """
 
     def __init__(self, blocks: Blocks) -> None:
@@ -49,7 +44,7 @@ class DeviceKeeping:
         self._sorter = None if rows is None or is_ascending(rows) else np.argsort(rows, kind="stable")
 
     def places_of(self, numbers: Places) -> Places:
-        """Give the places of samples by their numbers."""
+        """Return the places of samples by their numbers."""
         if self._numbers is None:
             return numbers
         found = np.searchsorted(self._numbers, numbers, sorter=self._sorter)
@@ -60,19 +55,6 @@ class KeptRun:
     """A pass whose samples are on a device, or are brought there first; see `h5stream.engine.running.Running`.
 
     The batches that it gives are slots of all samples, in their order; none where they are there.
-
-    Parameters
-    ----------
-    order : Order
-        The epoch.
-    keeping : DeviceKeeping
-        The samples.
-    upload : Running or None
-        What reads them.
-    counters : RunCounters
-        What was done so far.
-    at_end : callable
-        Called when they are read.
     """
 
     def __init__(
@@ -99,7 +81,7 @@ class KeptRun:
         return self._upload.next_batch(timeout_s)
 
     def next_if_ready(self) -> ReadyBatch | None:
-        """Give the next slot if it is filled."""
+        """Return the next slot if it is filled."""
         return None if self._upload is None else self._upload.next_if_ready()
 
     def left_to_hand_over(self) -> int | None:
@@ -125,21 +107,7 @@ class KeptRun:
 
 
 class KeptEngine:
-    """Has an engine read all samples once, for a device where they stay; see `h5stream.engine.running.Engine`.
-
-    Parameters
-    ----------
-    engine : Engine
-        What reads.
-    layout : SampleLayout
-        The fields, and the files that must not change meanwhile.
-    blocks : Blocks
-        All samples.
-    upload : callable
-        Gives the order in which slots bring them.
-    threads : int
-        Reader threads.
-    """
+    """Has an engine read all samples once, for a device where they stay; see `h5stream.engine.running.Engine`."""
 
     reads_ahead = False
 
@@ -189,7 +157,7 @@ class KeptFeed(WindowFeed):
     _source: KeptRun
 
     def next_batch(self, timeout_s: float = 0.0) -> tuple[Any, int] | None:
-        """Give the next batch and its rows; see `h5stream.device.feed.Feed`."""
+        """Return the next batch and its rows; see `h5stream.device.feed.Feed`."""
         counters = self._source.counters
         asked = counters.asked(int(self._source.keeping.fields is not None))
         if (given := super().next_batch(timeout_s)) is not None:
@@ -244,20 +212,12 @@ class KeptFeed(WindowFeed):
 
 
 def device_nbytes(layout: SampleLayout, rows: int) -> int:
-    """Give the bytes that so many samples take where they stay on a device; 0 where they cannot stay."""
+    """Return the bytes that so many samples take where they stay on a device; 0 where they cannot stay."""
     return rows * (layout.row_nbytes + NUMBERS_NBYTES) if all(map(is_tensor, layout.fields)) else 0
 
 
 def check_keeping(layout: SampleLayout, rows: int, backend: DeviceBackend[Any, Any]) -> None:
-    """Refuse samples that cannot stay on a device.
-
-    Raises
-    ------
-    OptionError
-        If they have no fixed size, or are others in each epoch.
-    DeviceMemoryError
-        If the device has no room for so many.
-    """
+    """Refuse samples that cannot stay on a device."""
     check_fields(layout, "keep='device'")
     if layout.draws is not None or any(one.spare is not None for one in layout.lookups):
         raise OptionError(

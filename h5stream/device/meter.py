@@ -27,7 +27,7 @@ class DeviceMemory:
 
 
 def device_memory() -> DeviceMemory | None:
-    """Give the memory of the current device; None where this process has not started CUDA.
+    """Return the memory of the current device; None where this process has not started CUDA.
 
     Examples
     --------

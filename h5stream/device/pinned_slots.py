@@ -36,7 +36,7 @@ class PinnedRing(SlotRing):
 
 
 def pinned_cost_nbytes(slot_nbytes: int) -> int:
-    """Give what a pinned slot really takes of the host's memory, with torch's rounding.
+    """Return what a pinned slot really takes of the host's memory, with torch's rounding.
 
     Examples
     --------

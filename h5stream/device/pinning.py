@@ -37,7 +37,7 @@ class HostBuffer:
 
 
 def held_by_pinning(nbytes: int) -> int:
-    """Give what torch's pinned allocator takes for a request, in bytes: the next power of two.
+    """Return what torch's pinned allocator takes for a request, in bytes: the next power of two.
 
     Examples
     --------
@@ -54,7 +54,7 @@ def check_size(nbytes: int) -> None:
 
 
 def pageable(nbytes: int) -> HostBuffer:
-    """Give an ordinary host buffer.
+    """Return an ordinary host buffer.
 
     Examples
     --------
@@ -66,7 +66,7 @@ def pageable(nbytes: int) -> HostBuffer:
 
 
 def pinned_copy(batch: Any) -> Any:
-    """Give a batch, whatever its structure, in torch's own pinned memory, as a stock DataLoader does."""
+    """Return a batch, whatever its structure, in torch's own pinned memory, as a stock DataLoader does."""
     return pin_memory(batch)  # type: ignore[no-untyped-call]
 
 

@@ -62,17 +62,6 @@ class WindowFeed(Feed):
     """Yields batches that a device gathers from windows in its own memory.
 
     # Guarantees: at most two windows are on the device: the one that batches are taken from and the one that fills.
-
-    Parameters
-    ----------
-    backend, source, assembler, transform, tally
-        See `h5stream.device.feed.Feed`; the source gives slots of rows in file order, as `transfer` cuts them.
-    transfer : TransferOrder
-        The epoch.
-    slot_format, batch_format : SlotFormat
-        How slots and batches are packed.
-    first_batch : int
-        The batch to begin with; the source begins with its window.
     """
 
     def __init__(
@@ -97,7 +86,7 @@ class WindowFeed(Feed):
         self._most_ahead = max(AHEAD, -(-AHEAD * batch_format.rows // slot_format.rows))
 
     def next_batch(self, timeout_s: float = 0.0) -> tuple[Any, int] | None:
-        """Give the next batch and its rows; see `h5stream.device.feed.Feed`."""
+        """Return the next batch and its rows; see `h5stream.device.feed.Feed`."""
         if self._next_batch == self._cut.batches:
             self._host.drain()
             return None
@@ -113,7 +102,7 @@ class WindowFeed(Feed):
     # --- filling windows --------------------------------------------------------------------------------
 
     def _window_with(self, number: int, output: _Output, timeout_s: float) -> _Window:
-        """Give the landed window that holds the next rows of a batch, and let go of those before it."""
+        """Return the landed window that holds the next rows of a batch, and let go of those before it."""
         place = self._cut.start_of(number) + output.filled
         while self._windows and self._windows[0].first_output + self._windows[0].rows <= place:
             self._windows.popleft()

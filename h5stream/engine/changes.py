@@ -16,13 +16,6 @@ class Change:
     """Casts numbers, and normalises them where that is asked for.
 
     # Guarantees: any thread may call; constants are made once for each device, and stay.
-
-    Parameters
-    ----------
-    dtype : torch.dtype
-        What they become.
-    normalisation : Normalisation, optional
-        What is done to them.
     """
 
     def __init__(self, dtype: torch.dtype, normalisation: Normalisation | None = None) -> None:
@@ -33,7 +26,7 @@ class Change:
         return Change, (self.dtype, self.normalisation)
 
     def on_host(self, raw: torch.Tensor) -> torch.Tensor:
-        """Give the numbers changed; in place where their type stays, for a batch owns its memory."""
+        """Return the numbers changed; in place where their type stays, for a batch owns its memory."""
         if self.normalisation is None:
             return raw.to(self.dtype)
         out = raw if raw.dtype == self.dtype else torch.empty_like(raw, dtype=self.dtype)

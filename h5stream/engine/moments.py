@@ -32,15 +32,7 @@ _BITS = 22
 
 
 class Moments:
-    """Counts, sums and extremes of numbers, one for each channel.
-
-    Parameters
-    ----------
-    dtype : numpy.dtype
-        Of the numbers: bool, whole or floating.
-    channels : int
-        How many; a number's channel is its place along the last axis of what is added.
-    """
+    """Counts, sums and extremes of numbers, one for each channel."""
 
     def __init__(self, dtype: np.dtype[Any], channels: int) -> None:
         self.is_whole = dtype.kind in "biu"
@@ -144,12 +136,12 @@ class Moments:
         return summed
 
     def _shift(self, first: NDArray[Any], rows: NDArray[Any]) -> NDArray[np.float64]:
-        """Give for each lane the mean so far of its channel; at first one of the numbers."""
+        """Return for each lane the mean so far of its channel; at first one of the numbers."""
         of_channels = np.where(self.count > 0, self._base + self._mean, first.astype(np.float64))
         return np.tile(of_channels, rows.shape[1] // self.channels)
 
     def _first_finite(self, rows: NDArray[Any], finite: NDArray[np.bool_]) -> NDArray[Any]:
-        """Give a finite number of each channel, or 0."""
+        """Return a finite number of each channel, or 0."""
         rows, finite = rows.reshape(-1, self.channels), finite.reshape(-1, self.channels)
         found = rows[finite.argmax(axis=0), np.arange(self.channels)]
         return np.where(finite.any(axis=0), found, 0)

@@ -64,7 +64,7 @@ class Placement:
 
     @classmethod
     def from_first(cls, window: Window) -> tuple[int, Placement]:
-        """Give a window's first batch, and the window with its batches counted from that one."""
+        """Return a window's first batch, and the window with its batches counted from that one."""
         first = int(window.batch.min())
         return first, cls.of(window, first)
 
@@ -95,7 +95,7 @@ class Placement:
         return self.rows[:0] if self.counts is None else self.counts
 
     def each_row(self) -> Placement:
-        """Give every row for itself, span after span."""
+        """Return every row for itself, span after span."""
         if self.counts is None:
             return self
         rows, batch, within = (np.empty(self.total_rows, dtype=self.rows.dtype) for _ in range(3))
@@ -119,15 +119,15 @@ class Placement:
         return counts
 
     def files_of(self, layout: SampleLayout) -> tuple[int, ...]:
-        """Give the files of a layout that any of the samples lies in."""
+        """Return the files of a layout that any of the samples lies in."""
         return layout.files_of(self.rows)
 
     def ascending(self) -> Placement:
-        """Give the same by ascending row, the order in which files like to be read."""
+        """Return the same by ascending row, the order in which files like to be read."""
         return self if is_ascending(self.rows) else self[np.argsort(self.rows, kind="stable")]
 
     def of_parts(self, parts: tuple[DatasetPart, ...]) -> Iterator[tuple[int, Placement]]:
-        """Give the number of each part that rows lie in, and those rows; they must be ascending."""
+        """Return the number of each part that rows lie in, and those rows; they must be ascending."""
         if len(parts) == 1:
             yield 0, self
             return
@@ -137,7 +137,7 @@ class Placement:
                 yield number, self[low:high]
 
     def looked_up(self, table: Places) -> Placement:
-        """Give the rows that a table has for samples, which go to the same places."""
+        """Return the rows that a table has for samples, which go to the same places."""
         return replace(self, rows=table[self.rows])
 
     def stretched(
@@ -149,7 +149,7 @@ class Placement:
         is_padded: bool = False,
         sound: NDArray[np.bool_] | None = None,
     ) -> Placement:
-        """Give the rows of a ragged dataset that samples have, one sample after the other in each batch's share.
+        """Return the rows of a ragged dataset that samples have, one sample after the other in each batch's share.
 
         Of values of variable length, each sample has one row, which goes to where its first item goes. `sound` is for
         what is noted of samples; see `Share`.
@@ -174,7 +174,7 @@ class Placement:
         )
 
     def laid_dense(self, lookup: Lookup, field: int, width: int) -> Placement:
-        """Give the values of a sparse matrix that samples have, each of which goes to a dense row of so many elements.
+        """Return the values of a sparse matrix that samples have, each with the dense row of so many elements it goes to.
 
         The places are the first elements of these rows, one behind the other in each batch's share.
         """
@@ -215,17 +215,7 @@ class Placement:
         return cut.ascending()
 
     def in_chunks(self, part: DatasetPart) -> tuple[Placement, Ints, Ints]:
-        """Give ascending rows their numbers inside their chunks; spans are cut where chunks end.
-
-        Returns
-        -------
-        placement : Placement
-            The same with each row's number inside its chunk.
-        edges : ndarray of int64
-            Where the rows of each chunk begin, and where the last ends.
-        numbers : ndarray of int64
-            The chunks, as numbers of rows of chunks: each holds all pieces across a row.
-        """
+        """Give ascending rows their numbers inside their chunks; spans are cut where chunks end."""
         cut = self.cut_every(part.chunk_rows, part.row_start)
         rows = cut.rows
         in_rows = new_array(len(rows), rows.dtype)
@@ -246,21 +236,7 @@ class Placement:
 def placed_spans(
     samples: Placement, steps: Steps | None, at: str, space: SequenceSpace, most_rows: int
 ) -> tuple[Placement, Placement | None]:
-    """Give the stored rows that samples take of fields with some steps, and the places that no row goes to.
-
-    Parameters
-    ----------
-    samples : Placement
-        The samples.
-    steps : tuple of int or None
-        Of the fields; None for the one row that samples begin at.
-    at : str
-        The column of a table that the fields count from.
-    space : SequenceSpace
-        All samples.
-    most_rows : int
-        Rows that there are.
-    """
+    """Return the stored rows that samples take of fields with some steps, and the places that no row goes to."""
     anchors = space.anchors_of(samples.rows, at)
     if steps is None:
         return replace(samples, rows=anchors.astype(place_dtype(most_rows))), None

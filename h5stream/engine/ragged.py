@@ -110,13 +110,13 @@ class Share:
         return self.starts[self.edges]
 
     def places_of(self, batch: Places, row: Places) -> Places:
-        """Give the places of the samples that rows belong to, by their batch and their number in its share."""
+        """Return the places of the samples that rows belong to, by their batch and their number in its share."""
         found = np.searchsorted(self.starts[:-1], self.begins[batch] + row, side="right") - 1
         return self.within[found]
 
 
 def order_of_places(batch: Places, within: Places) -> Places:
-    """Give the order by batch and place, of which no two samples have the same."""
+    """Return the order by batch and place, of which no two samples have the same."""
     order = np.empty(len(batch), dtype=np.int32)
     if len(batch) and not order_by_place(batch, within, order):
         return np.argsort(batch * (int(within.max()) + np.int64(1)) + within)
@@ -124,7 +124,7 @@ def order_of_places(batch: Places, within: Places) -> Places:
 
 
 def _padded_starts(edges: Ints, counts: Ints, starts: Ints) -> Ints:
-    """Give the starts of samples that are padded where they are read to, in batches where that takes little more."""
+    """Return the starts of samples that are padded where they are read to, in batches where that takes little more."""
     samples, begins = np.diff(edges), starts[edges]
     batch = np.repeat(np.arange(len(samples)), samples)
     some, longest = np.flatnonzero(samples), np.zeros_like(samples)
@@ -287,7 +287,7 @@ class RaggedRows:
         return left
 
     def arrange(self) -> Memory:
-        """Give the bytes of the rows as the batch has them; done once."""
+        """Return the bytes of the rows as the batch has them; done once."""
         if self.memory is None:
             # Places ascend, so the samples of one share are all of them in turn.
             together = self.shares[0] if self._is_together else self._arranged()
@@ -306,7 +306,7 @@ class RaggedRows:
         return self.columns is not None and (bool(self.columns.shares) or not self.shares)
 
     def _dense(self, together: Memory) -> Memory:
-        """Give the rows of a dense matrix."""
+        """Return the rows of a dense matrix."""
         matrix = self.matrix
         assert matrix is not None
         assert self.columns is not None
@@ -333,7 +333,7 @@ class RaggedRows:
                 self.sound[numbers] = True
 
     def _begins(self, counts: Ints, share: Memory) -> Ints:
-        """Give where the samples of a share begin in it."""
+        """Return where the samples of a share begin in it."""
         if len(share) == self.row_nbytes * int(counts.sum()):
             return np.cumsum(counts) - counts
         return np.arange(len(counts)) * int(counts.max())
@@ -368,24 +368,7 @@ def lend(
     row_nbytes: Sequence[int],
     take: Callable[[int], Memory] = _plainly,
 ) -> dict[int, Ints]:
-    """Give the shares of a window their memory, and add them to its batches.
-
-    Parameters
-    ----------
-    tasks : sequence of Task
-        All of the window.
-    objects : sequence of dict
-        For each batch, by field number, the `RaggedRows` that a share is added to.
-    row_nbytes : sequence of int
-        Bytes of a row of each field.
-    take : callable
-        Gives memory of so many bytes.
-
-    Returns
-    -------
-    dict of int to ndarray of int64
-        By field number, the address of each batch's share; 0 where it has none.
-    """
+    """Return the shares of a window their memory, and add them to its batches."""
     found: dict[int, Ints] = {}
     if not any(isinstance(one, RaggedRows) for each in objects[:1] for one in each.values()):
         return found

@@ -48,34 +48,22 @@ class Destination:
     ragged: Mapping[int, NDArray[np.int64]] = field(default_factory=dict)
 
     def of(self, field: int, placement: Placement) -> tuple[Any, ...]:
-        """Give the arguments that all scattering kernels end with: the rows of a field, and where each goes."""
+        """Return the arguments that all scattering kernels end with: the rows of a field, and where each goes."""
         slots, offset = self._begin_of(field)
         return placement.rows, placement.batch, placement.within, slots, offset, self.row_nbytes[field]
 
     def _begin_of(self, field: int) -> tuple[NDArray[np.int64], int]:
-        """Give an address for each batch, and where a field begins behind it."""
+        """Return an address for each batch, and where a field begins behind it."""
         ragged = self.ragged.get(field)
         return (self.slots, self.format.offsets[field]) if ragged is None else (ragged, 0)
 
     def of_spans(self, field: int, placement: Placement) -> tuple[Any, ...]:
-        """Give the same with the lengths of spans behind their first rows: none where each is one row."""
+        """Return the same with the lengths of spans behind their first rows: none where each is one row."""
         first, *others = self.of(field, placement)
         return first, placement.lengths, *others
 
     def scatter(self, field: int, placement: Placement, source: int, stride: int, segments: NDArray[np.int64]) -> None:
-        """Copy rows, or spans of them, of a field from memory to their places; see `kernels.scatter`.
-
-        Parameters
-        ----------
-        field : int
-            The field.
-        placement : Placement
-            The rows, counted from the one at `source`.
-        source, stride : int
-            Address of row 0, and bytes from one row to the next; 0 where all are that one.
-        segments : ndarray of int64, shape (n, 3)
-            Runs of bytes: from within the row there, to within the batch's row, bytes.
-        """
+        """Copy rows, or spans of them, of a field from memory to their places; see `kernels.scatter`."""
         if placement.counts is None:
             kernels.scatter(source, stride, segments, *self.of(field, placement))
         elif stride == 0:
@@ -89,7 +77,7 @@ class Destination:
             self.objects[batch][field][within] = value
 
     def of_each(self, fields: Sequence[int], placement: Placement) -> tuple[Any, ...]:
-        """Give the same for several fields at once, spans as they are: offsets and row lengths are arrays then."""
+        """Return the same for several fields at once, spans as they are: offsets and row lengths are arrays then."""
         begins = [self._begin_of(field) for field in fields]
         slots = begins[0][0]  # a ragged field is alone
         offsets = np.array([offset for _, offset in begins], dtype=np.int64)
@@ -126,19 +114,6 @@ class Tools:
     """What a task is carried out with.
 
     # Guarantees: belongs to one thread, as its scratch and its counters do; sources and h5py's files are shared.
-
-    Parameters
-    ----------
-    sources : sequence of ByteSource
-        The bytes of each file.
-    h5py : H5pyReader
-        Rows and chunks through h5py.
-    scratch : DecodeScratch
-        Buffers.
-    tally : Tally, optional
-        The thread's counters.
-    stopped : callable, optional
-        Asked between reads; once it says True the rest is left undone.
     """
 
     __slots__ = ("h5py", "scratch", "sources", "stopped", "tally")
@@ -155,7 +130,7 @@ class Tools:
         self.tally, self.stopped = Tally() if tally is None else tally, stopped
 
     def read(self, ranges: Ranges) -> Iterator[Bytes]:
-        """Give the bytes of one range after the other, each read when it is asked for and good until the next."""
+        """Return the bytes of one range after the other, each read when it is asked for and good until the next."""
         source = self.sources[ranges.file]
         for offset, nbytes in zip(ranges.offsets, ranges.nbytes, strict=True):
             if self.stopped():
@@ -190,29 +165,14 @@ class Task(Protocol):
         ...
 
     def ranges(self) -> Ranges:
-        """Give what is read for it; nothing where it does not read from a source, or reads while it lands."""
+        """Return what is read for it; nothing where it does not read from a source, or reads while it lands."""
         ...
 
     def land(self, stored: Iterator[Bytes], destination: Destination, tools: Tools) -> None:
-        """Bring the rows to their places.
-
-        Parameters
-        ----------
-        stored : iterator of ndarray of uint8
-            The bytes of its ranges, each good until the next is asked for; ends early once it is to stop.
-        destination : Destination
-            Where the rows go.
-        tools : Tools
-            What the calling thread has for it.
-
-        Raises
-        ------
-        CorruptChunkError, TruncatedFileError, SourceChangedError, SourceError
-            Named by file, dataset, chunk and byte.
-        """
+        """Bring the rows to their places."""
 
     def split(self) -> Iterator[Task]:
-        """Give the smallest tasks that it can be cut into, each of which may fail alone."""
+        """Return the smallest tasks that it can be cut into, each of which may fail alone."""
         ...
 
 
@@ -222,7 +182,7 @@ class LandingTask:
     __slots__ = ()
 
     def ranges(self) -> Ranges:
-        """Give nothing: what it needs is in memory, or is read while it lands."""
+        """Return nothing: what it needs is in memory, or is read while it lands."""
         return NOTHING
 
     def split(self) -> Iterator[Any]:
@@ -238,7 +198,7 @@ class RowwiseTask(LandingTask):
     placement: Placement
 
     def split(self) -> Iterator[Any]:
-        """Give one task for each row."""
+        """Return one task for each row."""
         for placement in self.placement.in_steps(1):
             yield replace(cast(Any, self), placement=placement)
 

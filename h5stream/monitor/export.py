@@ -16,7 +16,7 @@ from h5stream.monitor.system import Sink
 
 
 def sample_to_json(sample: SystemSample) -> str:
-    """Give a sample as one line of JSON, named as in the classes; what is not known is ``null``.
+    """Return a sample as one line of JSON, named as in the classes; what is not known is ``null``.
 
     Examples
     --------
@@ -27,7 +27,7 @@ def sample_to_json(sample: SystemSample) -> str:
 
 
 def sample_from_json(line: str) -> SystemSample:
-    """Give the sample that `sample_to_json` made the line from."""
+    """Return the sample that `sample_to_json` made the line from."""
     facts: dict[str, Any] = json.loads(line)
     facts["gpus"] = tuple(
         GpuSample(**{**gpu, "throttle_reasons": _as_tuple(gpu["throttle_reasons"])}) for gpu in facts["gpus"]

@@ -55,7 +55,7 @@ SYSTEM_FIGURES = (
 
 
 def value_at(path: str, sample: SystemSample, gpu: int = 0) -> float | None:
-    """Give the value at a path such as ``host.cpu_ratio`` or, of one device, ``gpu.power_w``; None where there is none.
+    """Return the value at a path such as ``host.cpu_ratio`` or, of one device, ``gpu.power_w``; None if there is none.
 
     Examples
     --------
@@ -69,7 +69,7 @@ def value_at(path: str, sample: SystemSample, gpu: int = 0) -> float | None:
 
 
 def flatten(sample: SystemSample) -> Iterator[tuple[str, float | str | None]]:
-    """Give every figure of a sample with its name; those of a GPU begin with ``gpu0_``, ``gpu1_`` ...
+    """Return every figure of a sample with its name; those of a GPU begin with ``gpu0_``, ``gpu1_`` ...
 
     Examples
     --------

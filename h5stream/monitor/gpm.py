@@ -29,7 +29,7 @@ class GpmPair:
         self._has_first = False
 
     def read(self) -> Means | None:
-        """Give the means since the reading before, or None the first time."""
+        """Return the means since the reading before, or None the first time."""
         api = self._api
         while len(self._samples) < 2:
             self._samples.append(api.nvmlGpmSampleAlloc())
@@ -45,7 +45,7 @@ class GpmPair:
         return self._between(earlier, later)
 
     def close(self) -> None:
-        """Give the samples back to NVML."""
+        """Return the samples back to NVML."""
         for sample in self._samples:
             try:
                 self._api.nvmlGpmSampleFree(sample)
@@ -67,7 +67,7 @@ class GpmPair:
 
 
 def _value(metric: Any) -> float | None:
-    """Give a metric's value; two samples without a clock tick between them make it not a number."""
+    """Return a metric's value; two samples without a clock tick between them make it not a number."""
     if metric.nvmlReturn or not math.isfinite(metric.value):
         return None
     return float(metric.value)

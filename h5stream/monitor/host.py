@@ -80,7 +80,7 @@ def _count() -> _Counters:
 
 
 def _disk_bytes() -> int | None:
-    """Give the bytes read from whole, physical disks since boot."""
+    """Return the bytes read from whole, physical disks since boot."""
     try:
         disks = psutil.disk_io_counters(perdisk=True)
     except (OSError, ValueError, NotImplementedError):  # neither /proc/diskstats nor /sys/block, or a new format
@@ -120,7 +120,7 @@ class ProcessReader:
         self._look_again_s = 0.0
 
     def environment(self) -> dict[str, str]:
-        """Give the process's environment, as it was when the process began; empty if it may not be read."""
+        """Return the process's environment, as it was when the process began; empty if it may not be read."""
         try:
             return dict(self._process.environ())
         except (psutil.Error, OSError):

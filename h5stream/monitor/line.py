@@ -10,7 +10,7 @@ _GIB = 1 << 30
 
 
 def percent(ratio: float | None, digits: int = 1) -> str:
-    """Give a ratio as a percentage, or ``n/a``.
+    """Return a ratio as a percentage, or ``n/a``.
 
     Examples
     --------
@@ -45,7 +45,7 @@ def size(nbytes: float | None, per: str = "") -> str:
 
 
 def scaled(value: float | None, unit: str) -> str:
-    """Give a number with a decimal prefix, or ``n/a``.
+    """Return a number with a decimal prefix, or ``n/a``.
 
     Examples
     --------

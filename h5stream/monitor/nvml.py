@@ -49,7 +49,7 @@ class NvmlApi(Protocol):
     NVMLError: type[Exception]
 
     def __getattr__(self, name: str) -> Any:
-        """Give a function ``nvml...`` or a constant ``NVML_...``."""
+        """Return a function ``nvml...`` or a constant ``NVML_...``."""
 
 
 def installed_nvml() -> NvmlApi:
@@ -97,15 +97,15 @@ class NvmlReader:
             self._api.nvmlShutdown()
 
     def list_devices(self) -> list[DeviceName]:
-        """Give every card in NVML's order, each followed by its MIG instances."""
+        """Return every card in NVML's order, each followed by its MIG instances."""
         return [device.name for device in self._enumerate()]
 
     def driver_version(self) -> str | None:
-        """Give the driver's version, ``570.86.15``."""
+        """Return the driver's version, ``570.86.15``."""
         return cast("str | None", self._once(self._api.nvmlSystemGetDriverVersion))
 
     def cuda_version(self) -> tuple[int, int] | None:
-        """Give the newest CUDA version that the driver can run, as (major, minor)."""
+        """Return the newest CUDA version that the driver can run, as (major, minor)."""
         number = self._once(self._api.nvmlSystemGetCudaDriverVersion)
         return None if number is None else (number // 1000, number % 1000 // 10)
 
@@ -245,14 +245,14 @@ class NvmlReader:
     # -- failing
 
     def _ask(self, device: _Device, function: str, *arguments: Any) -> Any:
-        """Give what NVML's `function` gives; None where driver, device or nvidia-ml-py lacks it."""
+        """Return what NVML's `function` gives; None where driver, device or nvidia-ml-py lacks it."""
         call = getattr(self._api, function, None)
         if call is None:
             return None
         return self._try(device, f"{function}/{arguments[1:]}", lambda: call(*arguments))
 
     def _try(self, device: _Device, what: str, call: Callable[[], Any]) -> Any:
-        """Give what `call` gives; None if it cannot, and do not ask again for what is not supported."""
+        """Return what `call` gives; None if it cannot, and do not ask again for what is not supported."""
         if what in device.unsupported:
             return None
         try:

@@ -86,7 +86,7 @@ class GpuWatch:
 
 
 def _picked(wanted: Sequence[int | str] | None, seen: Visible, every: tuple[str, ...]) -> tuple[str, ...]:
-    """Give the UUIDs that were asked for; one that does not exist is left out."""
+    """Return the UUIDs that were asked for; one that does not exist is left out."""
     if wanted is None:
         return seen.uuids
     found = []

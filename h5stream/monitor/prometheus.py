@@ -47,7 +47,7 @@ class PrometheusCollector:
         return []
 
     def collect(self) -> Iterator[Any]:
-        """Give one gauge for each figure that is known."""
+        """Return one gauge for each figure that is known."""
         sample = self._newest()
         for figure in SYSTEM_FIGURES:
             value = value_at(figure.path, sample)
@@ -75,7 +75,7 @@ class PrometheusCollector:
 
 
 def prometheus_text(sample: SystemSample) -> str:
-    """Give one sample in the text format, for the node exporter's textfile collector or a page of one's own."""
+    """Return one sample in the text format, for the node exporter's textfile collector or a page of one's own."""
     client = _client()
     registry = client.CollectorRegistry()
     registry.register(PrometheusCollector(lambda: sample))

@@ -20,7 +20,7 @@ _OTHER_COLUMNS = 72  # what the table needs beside the course
 
 
 def sparkline(values: Sequence[float | None], width: int, top: float | None = None) -> str:
-    """Give the last `width` values, oldest first, as a row of bars; a blank where there is no value.
+    """Return the last `width` values, oldest first, as a row of bars; a blank where there is no value.
 
     A full bar is `top`, by default the greatest of those shown.
 
@@ -51,7 +51,7 @@ class _Row:
 def render_screen(
     samples: Sequence[SystemSample], width: int, *, title: str, note: str | None = None, with_process: bool = True
 ) -> Panel:
-    """Give the whole screen for the samples so far, oldest first, at least one.
+    """Return the whole screen for the samples so far, oldest first, at least one.
 
     A note stands below, for instance what is uncertain about the GPUs' order.
     """

@@ -49,13 +49,7 @@ class Sink(Protocol):
     """
 
     def write(self, sample: SystemSample) -> None:
-        """Take one sample.
-
-        Parameters
-        ----------
-        sample : SystemSample
-            What was measured.
-        """
+        """Take one sample."""
 
     def close(self) -> None:
         """Take no more; what was written is complete after that."""

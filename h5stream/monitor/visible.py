@@ -50,7 +50,7 @@ _UNSURE = (
 def visible_devices(
     devices: Sequence[DeviceName], environment: Mapping[str, str], cuda_uuids: Sequence[str] = ()
 ) -> Visible:
-    """Give the devices that a process sees, in CUDA's order, of those in NVML's: an instance stands after its card.
+    """Return the devices that a process sees, in CUDA's order, of those in NVML's: an instance stands after its card.
 
     What CUDA itself says (`cuda_uuids`, with or without the ``GPU-`` prefix), if it has started in that process, wins
     over the environment, except that it names a MIG instance by its card with some drivers.

@@ -104,15 +104,6 @@ def make_blocks(
 ) -> Blocks:
     """Cut each file's rows into blocks; a block never crosses from one file into the next.
 
-    Parameters
-    ----------
-    file_starts : tuple of int
-        Number of each file's first row, and at the end the number of all rows.
-    block_rows : tuple of int
-        Rows of a block, for each file.
-    rows : ndarray of int64, optional
-        The rows to use, ascending (see `select_rows`).
-
     Examples
     --------
     >>> make_blocks((0, 5, 9), (2, 3)).edges.tolist()
@@ -139,15 +130,6 @@ def blocks_by(
 ) -> Blocks:
     """Make blocks of rows, or of samples, that have one key: the chunk that each of them begins in or looks up.
 
-    Parameters
-    ----------
-    keys : ndarray of int
-        For each of the rows.
-    rows : ndarray of int64, optional
-        The rows; by default as many as keys, from 0.
-    begins : ndarray of int64, optional
-        Where each begins in the file: inside a block they come in that order, in which they are read.
-
     Examples
     --------
     >>> blocks = blocks_by(np.array([1, 0, 1, 0]))
@@ -165,7 +147,7 @@ def blocks_by(
 def block_numbers(
     file_starts: tuple[int, ...], block_rows: tuple[int, ...], rows: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Give the number of the block that each of some rows lies in; see `make_blocks`.
+    """Return the number of the block that each of some rows lies in; see `make_blocks`.
 
     Examples
     --------
@@ -197,18 +179,6 @@ def _spans(file_starts: tuple[int, ...], block_rows: tuple[int, ...]) -> list[tu
 
 def select_rows(selection: Any, total: int) -> NDArray[np.int64] | None:
     """Turn indices or a boolean mask into ascending row numbers.
-
-    Parameters
-    ----------
-    selection : slice, array-like of int or bool, or None
-        Indices may be negative, as in NumPy; None selects all rows. Arrays may be tensors.
-    total : int
-        Rows there are.
-
-    Raises
-    ------
-    OptionError
-        If a mask has another length, an index is out of range or named twice, or nothing is selected.
 
     Examples
     --------
@@ -242,11 +212,6 @@ def _repeated_in(rows: NDArray[np.int64], piece: slice) -> NDArray[np.int64]:
 
 def row_numbers(selection: Any, total: int) -> NDArray[np.int64]:
     """Turn indices, a slice or a boolean mask into row numbers in the order given, as often as they are named.
-
-    Raises
-    ------
-    OptionError
-        If a mask has another length, an index is out of range, or nothing is selected.
 
     Examples
     --------

@@ -14,15 +14,7 @@ from h5stream.order.permutation import SAMPLES, words_of
 
 
 class DrawnOrder:
-    """An order, its windows with seed and epoch.
-
-    Parameters
-    ----------
-    order : Order
-        The order; nothing else of it changes.
-    seed, epoch : int
-        What is drawn for a sample is a function of both and of its number.
-    """
+    """An order, its windows with seed and epoch."""
 
     def __init__(self, order: Order, seed: int, epoch: int) -> None:
         self._order, self._drawn = order, (seed, epoch)
@@ -33,11 +25,11 @@ class DrawnOrder:
         return self._order.batches
 
     def batch_size_of(self, batch: int) -> int:
-        """Give the rows of a batch."""
+        """Return the rows of a batch."""
         return self._order.batch_size_of(batch)
 
     def windows(self, first_batch: int = 0) -> Iterator[Window]:
-        """Give the windows; the order is asked for them here, in the calling thread."""
+        """Return the windows; the order is asked for them here, in the calling thread."""
         windows = self._order.windows(first_batch)
         return (replace(window, drawn=self._drawn) for window in windows)
 
@@ -47,7 +39,7 @@ class DrawnUsersOrder(DrawnOrder, UsersOrder):
 
 
 def drawn(order: Order, seed: int, epoch: int) -> Order:
-    """Give the same order, its windows with seed and epoch."""
+    """Return the same order, its windows with seed and epoch."""
     kind = DrawnUsersOrder if isinstance(order, UsersOrder) else DrawnOrder
     return kind(order, seed, epoch)
 
@@ -57,5 +49,5 @@ class SeedsColumn:
     """A field of each sample's number, and a random seed for what is done to it; see `h5stream.samples.columns`."""
 
     def of(self, numbers: NDArray[np.int64], rows: NDArray[Any], drawn: tuple[int, int]) -> Any:
-        """Give a row of both for each of some samples."""
+        """Return a row of both for each of some samples."""
         return np.stack([numbers, words_of(numbers, *drawn, SAMPLES).view(np.int64)], axis=1)

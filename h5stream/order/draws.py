@@ -18,13 +18,6 @@ class RandomStarts:
 
     # Guarantees: immutable; any thread may draw.
 
-    Parameters
-    ----------
-    space : SequenceSpace or BoxSpace
-        All possible samples, and how they are drawn.
-    rows : ndarray of int64, optional
-        The numbers of those that may be drawn, ascending; by default all.
-
     Examples
     --------
     >>> from h5stream.samples.sequences import Draws
@@ -49,19 +42,13 @@ class RandomStarts:
         return len(self._first) if self._draws.per_epoch is None else self._draws.per_epoch
 
     def of_segments(self, segments: Ints) -> Ints:
-        """Give the numbers of all samples of some segments, these counted among those that samples are drawn of."""
+        """Return the numbers of all samples of some segments, these counted among those that samples are drawn of."""
         ranges = [np.arange(self._first[k], self._first[k] + self._counts[k]) for k in np.unique(segments).tolist()]
         places = np.concatenate(ranges)
         return places if self._rows is None else self._rows[places]
 
     def numbers(self, seed: int, epoch: int) -> Ints:
-        """Give the numbers of the samples of an epoch, ascending; one that is drawn twice comes twice.
-
-        Parameters
-        ----------
-        seed, epoch : int
-            What they are a function of.
-        """
+        """Return the numbers of the samples of an epoch, ascending; one that is drawn twice comes twice."""
         words = random_words(len(self), seed, epoch, DRAWS)
         if self._draws.by == "rows":
             places = below(words, int(self._counts.sum()))
@@ -72,7 +59,7 @@ class RandomStarts:
         return places if self._rows is None else self._rows[places]
 
     def _segments(self, seed: int, epoch: int) -> Ints:
-        """Give the segment of each draw: each as often as any other, but for one."""
+        """Return the segment of each draw: each as often as any other, but for one."""
         segments = np.arange(len(self._first))
         if self._draws.per_epoch is None:
             return segments

@@ -177,11 +177,11 @@ class CutOrder(Order, Protocol):
         ...
 
     def rows_of_window(self, window: int) -> Places:
-        """Give a window's rows, ascending."""
+        """Return a window's rows, ascending."""
         ...
 
     def outputs_of_window(self, window: int) -> Places:
-        """Give the output place on this rank of each of a window's rows."""
+        """Return the output place on this rank of each of a window's rows."""
         ...
 
     def outputs(self, window: int) -> tuple[Places, Places]:
@@ -203,13 +203,13 @@ class Cut(Protocol):
         ...
 
     def start_of(self, batch: int) -> int:
-        """Give the first output place of a batch."""
+        """Return the first output place of a batch."""
 
     def size_of(self, batch: int) -> int:
-        """Give the rows of a batch."""
+        """Return the rows of a batch."""
 
     def batch_of(self, output: int) -> int:
-        """Give the batch of one output place."""
+        """Return the batch of one output place."""
 
     def locate(self, output: Places) -> tuple[Places, Places]:
         """Give batch and place in it for output places."""
@@ -232,16 +232,16 @@ class BatchCut:
         return min((self.batches - 1) * self.batch_size, self.rows - 1)
 
     def start_of(self, batch: int) -> int:
-        """Give the first output place of a batch."""
+        """Return the first output place of a batch."""
         return self._last_start if batch == self.batches - 1 else min(batch * self.batch_size, self.rows)
 
     def size_of(self, batch: int) -> int:
-        """Give the rows of a batch."""
+        """Return the rows of a batch."""
         stop = self.rows if batch == self.batches - 1 else self.start_of(batch + 1)
         return stop - self.start_of(batch)
 
     def batch_of(self, output: int) -> int:
-        """Give the batch of one output place."""
+        """Return the batch of one output place."""
         last = self.batches - 1
         return last if output >= self._last_start else output // min(self.batch_size, self.rows)
 
@@ -326,18 +326,6 @@ class OrderSettings:
 class EpochOrder:
     """The order of one epoch on one rank.
 
-    Parameters
-    ----------
-    blocks : Blocks
-        The rows and how they are cut.
-    settings : OrderSettings
-        Everything else.
-
-    Raises
-    ------
-    OptionError
-        If the rows cannot give every rank the same number of batches.
-
     Examples
     --------
     >>> from h5stream.order.blocks import make_blocks
@@ -370,7 +358,7 @@ class EpochOrder:
         return not self.settings.shuffle and self.blocks.rows is None
 
     def batch_size_of(self, batch: int) -> int:
-        """Give the rows of a batch."""
+        """Return the rows of a batch."""
         return self.cut.size_of(batch)
 
     @functools.cached_property
@@ -405,11 +393,11 @@ class EpochOrder:
         return np.append(edges, np.minimum(line[places[1:]], stop))
 
     def rows_of_window(self, window: int) -> Places:
-        """Give a window's rows, ascending."""
+        """Return a window's rows, ascending."""
         return self.blocks.rows_at(self.places_of_window(window))
 
     def places_of_window(self, window: int) -> Places:
-        """Give the places of a window's rows in the selection, ascending."""
+        """Return the places of a window's rows in the selection, ascending."""
         ranges = self.window_ranges(window)
         if self.blocks.first is not None:
             return self.blocks.in_turns(*ranges)
@@ -417,7 +405,7 @@ class EpochOrder:
         return in_ranges(begins, ends - begins, dtype=place_dtype(int(ends[-1])))
 
     def outputs_of_window(self, window: int) -> Places:
-        """Give the output place on this rank of each of a window's rows."""
+        """Return the output place on this rank of each of a window's rows."""
         start, stop = int(self.window_edges[window]), int(self.window_edges[window + 1])
         base, dtype = start - self.run[0], place_dtype(self.rows)
         if not self.settings.shuffle:
@@ -429,12 +417,12 @@ class EpochOrder:
         return outputs
 
     def outputs(self, window: int) -> tuple[Places, Places]:
-        """Give a window's rows, ascending, and the output place of each on this rank."""
+        """Return a window's rows, ascending, and the output place of each on this rank."""
         outputs = self.outputs_of_window(window)  # first, because more is needed on the way to it
         return self.rows_of_window(window), outputs
 
     def window_ranges(self, window: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Give a window's blocks as begins and ends of runs of rows, in file order; costs nothing per row.
+        """Return a window's blocks as begins and ends of runs of rows, in file order; costs nothing per row.
 
         Places in the selection where the blocks hold one, else rows.
 
@@ -461,11 +449,11 @@ class EpochOrder:
         return begins[by_file], ends[by_file]
 
     def windows(self, first_batch: int = 0) -> Iterator[Window]:
-        """Give the windows in order, without the rows of batches before `first_batch`."""
+        """Return the windows in order, without the rows of batches before `first_batch`."""
         return windows_of(self, first_batch)
 
     def batch_rows(self, batch: int) -> NDArray[np.int64]:
-        """Give the rows of one batch, in the batch's order, without replaying what came before."""
+        """Return the rows of one batch, in the batch's order, without replaying what came before."""
         start = self.cut.start_of(batch)
         stop = start + self.cut.size_of(batch)
         edges = self.window_edges - self.run[0]
@@ -480,7 +468,7 @@ class EpochOrder:
 
 
 def windows_of(order: CutOrder, first_batch: int) -> Iterator[Window]:
-    """Give the windows of an order, without the rows of batches before `first_batch`."""
+    """Return the windows of an order, without the rows of batches before `first_batch`."""
     first_output = order.cut.start_of(first_batch) if first_batch < order.cut.batches else order.cut.rows
     for number in range(len(order.window_edges) - 1):
         if order.window_edges[number + 1] - order.run[0] <= first_output:
@@ -499,12 +487,7 @@ def _window_of(order: CutOrder, number: int, first_output: int) -> Window:
 
 
 def count_batches(rows: int, settings: OrderSettings) -> int:
-    """Give the batches that every rank has, by arithmetic alone.
-
-    Raises
-    ------
-    OptionError
-        If no equal number of non-empty batches exists.
+    """Return the batches that every rank has, by arithmetic alone.
 
     Examples
     --------
@@ -533,7 +516,7 @@ def count_batches(rows: int, settings: OrderSettings) -> int:
 
 
 def rank_run(rows: int, settings: OrderSettings, batches: int | None = None) -> tuple[int, int]:
-    """Give the places of a line that are a rank's own, where each rank has so many batches."""
+    """Return the places of a line that are a rank's own, where each rank has so many batches."""
     batches = count_batches(rows, settings) if batches is None else batches
     if settings.drop_last:
         length = batches * settings.batch_size

@@ -17,13 +17,6 @@ class FileOrder:
     A span ends where a batch or a block ends, so that it never lies in two files. Working it out costs nothing for
     each row.
 
-    Parameters
-    ----------
-    order : EpochOrder
-        The order, which is not shuffled, of all rows; its batches are not changed.
-    batches_at_once : int, optional
-        Batches of a window at most; by default as many as the order's windows have.
-
     Examples
     --------
     >>> from h5stream.order.blocks import make_blocks
@@ -44,11 +37,11 @@ class FileOrder:
         return self._order.batches
 
     def batch_size_of(self, batch: int) -> int:
-        """Give the rows of a batch."""
+        """Return the rows of a batch."""
         return self._order.batch_size_of(batch)
 
     def windows(self, first_batch: int = 0) -> Iterator[Window]:
-        """Give the windows in order, without the rows of batches before `first_batch`."""
+        """Return the windows in order, without the rows of batches before `first_batch`."""
         order, cut = self._order, self._order.cut
         begin = cut.start_of(first_batch) if first_batch < self.batches else cut.rows
         places = order.window_edges  # millions, perhaps

@@ -77,7 +77,7 @@ class GivenOrder:
             return None
 
     def batches(self) -> Iterator[Any]:
-        """Give the indices of each batch."""
+        """Return the indices of each batch."""
         if self.batch_sampler is not None:
             return iter(self.batch_sampler)
         if self.batch_size is None:
@@ -100,23 +100,6 @@ def _batched(indices: Iterator[Any], size: int, drop_last: bool) -> Iterator[lis
 
 class ListedOrder(UsersOrder):
     """Batches of given rows; consecutive batches are read together.
-
-    Parameters
-    ----------
-    batches : iterable of sequence of int
-        The rows of each batch; consumed lazily, once.
-    together : int
-        Batches that are read as one window: chunks that they share are decoded once.
-    total_rows : int
-        Rows there are; an index outside is an error.
-    count : int, optional
-        How many batches, where known.
-    most_rows : int, optional
-        Rows that a batch may have; a longer one is an error.
-    rows : ndarray of int64, optional
-        The row that each index stands for; by default itself.
-    checksum : int
-        Checksum of the indices before the first batch that is asked for; 0 takes any.
 
     Examples
     --------
@@ -153,11 +136,11 @@ class ListedOrder(UsersOrder):
         return self._count
 
     def batch_size_of(self, batch: int) -> int:
-        """Give the rows of a batch that a window has named."""
+        """Return the rows of a batch that a window has named."""
         return self._sizes.pop(batch)
 
     def take_checksum(self, batches: int) -> int:
-        """Give the checksum of the indices of the first `batches` batches; once, after a window named the last."""
+        """Return the checksum of the indices of the first `batches` batches; once, after a window named the last."""
         return self._checksums.pop(batches)
 
     def windows(self, first_batch: int = 0) -> Iterator[Window]:

@@ -68,17 +68,6 @@ def words_of(numbers: NDArray[np.integer[Any]], *key: int) -> NDArray[np.uint64]
 def permutation(count: int, *key: int) -> Places:
     """Permute ``0 .. count - 1`` as a function of `key` alone.
 
-    Parameters
-    ----------
-    count : int
-        At most 2**32.
-    *key : int
-        At most four non-negative numbers below 2**64, for instance seed, epoch, purpose and position.
-
-    Returns
-    -------
-    ndarray of int32, or of int64 where that is too small, shape (count,)
-
     Notes
     -----
     Each permutation is as likely as any other, as far as 256 bits of seed go. It takes no memory beside the result.

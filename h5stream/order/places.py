@@ -23,7 +23,7 @@ PIECE = 1 << 18
 
 
 def place_dtype(count: int) -> type[np.int32] | type[np.int64]:
-    """Give the type of numbers below `count`.
+    """Return the type of numbers below `count`.
 
     Examples
     --------
@@ -34,7 +34,7 @@ def place_dtype(count: int) -> type[np.int32] | type[np.int64]:
 
 
 def place_nbytes(count: int) -> int:
-    """Give the bytes that one number below `count` takes."""
+    """Return the bytes that one number below `count` takes."""
     return np.dtype(place_dtype(count)).itemsize
 
 
@@ -45,7 +45,7 @@ def pieces(count: int) -> Iterator[slice]:
 
 
 def new_array(count: int, dtype: Any) -> NDArray[Any]:
-    """Give an array of numbers to be filled; a large one goes back to the system the moment it is dropped.
+    """Return an array of numbers to be filled; a large one goes back to the system the moment it is dropped.
 
     What the C library allocates it may keep, each thread's share apart: freed plans were still resident while the next
     was made. Source: ``mallopt(3)``, M_MMAP_THRESHOLD, which grows to 32 MiB.

@@ -75,15 +75,6 @@ def is_weak(window_blocks: int, blocks: int) -> bool:
 def weak_mixing(blocks: Blocks, *, window_rows: int, batch_rows: int, ranks: int = 1) -> WeakMixing | None:
     """Say what windows of so many rows mix, where that is too little; else None.
 
-    Parameters
-    ----------
-    blocks : Blocks
-        Of the data, or of the rows that were selected of it.
-    window_rows, batch_rows : int
-        Rows of the largest window, and of a batch.
-    ranks : int
-        How many read windows of their own at a time; their batches make one step.
-
     Examples
     --------
     >>> from h5stream.order.blocks import make_blocks
@@ -109,7 +100,7 @@ def weak_mixing(blocks: Blocks, *, window_rows: int, batch_rows: int, ranks: int
 
 
 def _distinct(blocks: int, drawn: int) -> float:
-    """Give the expected number of distinct blocks among so many rows, as if drawn independently."""
+    """Return the expected number of distinct blocks among so many rows, as if drawn independently."""
     return blocks * (1 - (1 - 1 / blocks) ** drawn)
 
 
@@ -135,7 +126,7 @@ def measure(order: EpochOrder) -> Quality:
 
 
 def forecast(order: EpochOrder) -> Quality:
-    """Give what `measure` finds on average, from the blocks alone: no row is permuted.
+    """Return what `measure` finds on average, from the blocks alone: no row is permuted.
 
     The blocks of each window are known; within a window rows are drawn without replacement. So the variance of
     batch means is that of the windows' means plus that of a sample of the window. The blocks must hold no
@@ -167,7 +158,7 @@ def forecast(order: EpochOrder) -> Quality:
 
 
 def _without_replacement(drawn: int, rows: int) -> float:
-    """Give the variance of the mean of a sample, as a part of the variance of what it is drawn from."""
+    """Return the variance of the mean of a sample, as a part of the variance of what it is drawn from."""
     return (rows - drawn) / max(1, rows - 1) / drawn
 
 
@@ -189,7 +180,7 @@ class _WindowMoments:
         return cls(rows=int(sizes.sum()), mean=mean, variance=variance, sizes=sizes)
 
     def blocks_in(self, batch: int) -> float:
-        """Give the expected number of distinct blocks among `batch` rows of the window."""
+        """Return the expected number of distinct blocks among `batch` rows of the window."""
         return float((1 - (1 - self.sizes / self.rows) ** min(batch, self.rows)).sum())
 
 
@@ -199,7 +190,7 @@ def _blocks_in(order: EpochOrder, rows: np.ndarray) -> int:
 
 
 def _expected_blocks(order: EpochOrder) -> float:
-    """Give the expected number of distinct blocks among `batch_size` rows, as if drawn independently."""
+    """Return the expected number of distinct blocks among `batch_size` rows, as if drawn independently."""
     share = np.diff(order.blocks.edges) / order.blocks.total_rows
     return float((1 - (1 - share) ** order.settings.batch_size).sum())
 

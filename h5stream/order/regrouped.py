@@ -17,13 +17,6 @@ class RegroupedOrder:
     A window of the epoch's order holds all rows that are shuffled with one another, for an exact global shuffle
     all there are. Who reads rows one by one need not hold it: the permutation, eight bytes a row, is enough.
 
-    Parameters
-    ----------
-    order : CutOrder
-        The order; its batches are not changed.
-    batches_at_once : int
-        Batches of a window.
-
     Examples
     --------
     >>> from h5stream.order.blocks import make_blocks
@@ -43,7 +36,7 @@ class RegroupedOrder:
         return self._order.cut.batches
 
     def batch_size_of(self, batch: int) -> int:
-        """Give the rows of a batch."""
+        """Return the rows of a batch."""
         return self._order.batch_size_of(batch)
 
     def windows(self, first_batch: int = 0) -> Iterator[Window]:
@@ -53,7 +46,7 @@ class RegroupedOrder:
             yield from self._cut(self._by_output(number, start), start, max(start, begin), stop)
 
     def rows_of_windows(self, first_batch: int = 0) -> Iterator[Places]:
-        """Give the rows of each of the order's own windows, ascending: those that are shuffled with one another."""
+        """Return the rows of each of the order's own windows, ascending: those that are shuffled with one another."""
         for number, _, _ in self._windows_behind(self._begin_of(first_batch)):
             yield self._order.rows_of_window(number)
 
@@ -62,14 +55,14 @@ class RegroupedOrder:
         return cut.start_of(first_batch) if first_batch < self.batches else cut.rows
 
     def _windows_behind(self, begin: int) -> Iterator[tuple[int, int, int]]:
-        """Give the number of each window that ends behind a place, and the places where it begins and ends."""
+        """Return the number of each window that ends behind a place, and the places where it begins and ends."""
         edges = (self._order.window_edges - self._order.run[0]).tolist()
         for number, (start, stop) in enumerate(itertools.pairwise(edges)):
             if stop > begin:
                 yield number, start, stop
 
     def _by_output(self, number: int, start: int) -> Places:
-        """Give a window's rows in the order of their output places."""
+        """Return a window's rows in the order of their output places."""
         rows, output = self._order.outputs(number)
         by_output: Places = new_array(len(rows), rows.dtype)
         output -= start

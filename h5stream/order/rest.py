@@ -49,20 +49,6 @@ class RestOrder:
 
     A window that holds rows of two runs is read by two ranks; every row is still given once.
 
-    Parameters
-    ----------
-    blocks : Blocks
-        The rows and how they are cut.
-    settings : OrderSettings
-        Those of the epoch, with the rank and the number of ranks that go on.
-    taken : Taken
-        What was taken before; at least one pair.
-
-    Raises
-    ------
-    OptionError
-        If what is left cannot give every rank the same number of batches.
-
     Examples
     --------
     >>> from h5stream.order.blocks import make_blocks
@@ -97,7 +83,7 @@ class RestOrder:
         return self.cut.rows
 
     def batch_size_of(self, batch: int) -> int:
-        """Give the rows of a batch."""
+        """Return the rows of a batch."""
         return self.cut.size_of(batch)
 
     @functools.cached_property
@@ -116,26 +102,26 @@ class RestOrder:
         return np.cumsum([0] + [part.stop - part.start for part in self._parts], dtype=np.int64)
 
     def outputs(self, window: int) -> tuple[Places, Places]:
-        """Give a window's rows, ascending, and the output place of each on this rank."""
+        """Return a window's rows, ascending, and the output place of each on this rank."""
         part = self._parts[window]
         rows, outputs = self._orders[part.rank].outputs(part.window)
         keep = (outputs >= part.start) & (outputs < part.stop)
         return rows[keep], outputs[keep] + (int(self.window_edges[window]) - part.start)
 
     def rows_of_window(self, window: int) -> Places:
-        """Give a window's rows, ascending."""
+        """Return a window's rows, ascending."""
         return self.outputs(window)[0]
 
     def outputs_of_window(self, window: int) -> Places:
-        """Give the output place on this rank of each of a window's rows."""
+        """Return the output place on this rank of each of a window's rows."""
         return self.outputs(window)[1]
 
     def windows(self, first_batch: int = 0) -> Iterator[Window]:
-        """Give the windows in order, without the rows of batches before `first_batch`."""
+        """Return the windows in order, without the rows of batches before `first_batch`."""
         return windows_of(self, first_batch)
 
     def batch_rows(self, batch: int) -> NDArray[np.int64]:
-        """Give the rows of one batch, in the batch's order."""
+        """Return the rows of one batch, in the batch's order."""
         found = np.empty(self.cut.size_of(batch), dtype=np.int64)
         for window in self.windows(batch):
             ours = window.batch == batch
@@ -146,7 +132,7 @@ class RestOrder:
 
 
 def whole_or_rest(blocks: Blocks, settings: OrderSettings, taken: Taken) -> EpochOrder | RestOrder:
-    """Give the order of an epoch, or of what other numbers of ranks left of it."""
+    """Return the order of an epoch, or of what other numbers of ranks left of it."""
     return RestOrder(blocks, settings, taken) if taken else EpochOrder(blocks, settings)
 
 
@@ -156,7 +142,7 @@ def order_after(
     taken: Taken,
     order_of: Callable[[Blocks, OrderSettings, Taken], EpochOrder | RestOrder] = whole_or_rest,
 ) -> tuple[EpochOrder | RestOrder, int]:
-    """Give the order of an epoch of which some was taken, and the batch to go on with; `order_of` makes orders.
+    """Return the order of an epoch of which some was taken, and the batch to go on with; `order_of` makes orders.
 
     Examples
     --------
@@ -176,7 +162,7 @@ def order_after(
 
 
 def _left(rows: int, settings: OrderSettings, taken: Taken) -> list[Stretch]:
-    """Give what is left of the runs of the ranks that began, one behind the other."""
+    """Return what is left of the runs of the ranks that began, one behind the other."""
     first = dataclasses.replace(settings, rank=0, world_size=taken[0][0])
     runs = [rank_run(rows, dataclasses.replace(first, rank=rank)) for rank in range(first.world_size)]
     line = [Stretch(rank=rank, start=0, stop=stop - start) for rank, (start, stop) in enumerate(runs)]
@@ -196,14 +182,14 @@ def _left(rows: int, settings: OrderSettings, taken: Taken) -> list[Stretch]:
 def _left_of(
     line: list[Stretch], total: int, rank: int, settings: OrderSettings, batches: int, taken: int
 ) -> Iterator[Stretch]:
-    """Give what one rank has left of its run of a line."""
+    """Return what one rank has left of its run of a line."""
     start, stop = rank_run(total, dataclasses.replace(settings, rank=rank), batches)
     cut = BatchCut(rows=stop - start, batch_size=settings.batch_size, batches=batches)
     return _sliced(line, start + (cut.start_of(taken) if taken < batches else cut.rows), stop)
 
 
 def _batches_left(rows: int, settings: OrderSettings) -> int:
-    """Give the batches that every rank has of what is left; none may be left, unlike in a whole epoch."""
+    """Return the batches that every rank has of what is left; none may be left, unlike in a whole epoch."""
     if rows == 0 or (settings.drop_last and rows < settings.world_size * settings.batch_size):
         return 0
     try:
@@ -216,7 +202,7 @@ def _batches_left(rows: int, settings: OrderSettings) -> int:
 
 
 def _sliced(line: Iterable[Stretch], start: int, stop: int) -> Iterator[Stretch]:
-    """Give the places `start` to `stop` of a line."""
+    """Return the places `start` to `stop` of a line."""
     place = 0
     for stretch in line:
         after = place + stretch.stop - stretch.start

@@ -33,20 +33,6 @@ length come from anywhere in the window."""
 def cut_by_rows(lengths: Ints, batch_size: int, limit: BatchLimit) -> Ints:
     """Cut samples that follow one another into batches, each with as many as may be.
 
-    Parameters
-    ----------
-    lengths : ndarray of int64
-        Rows of each; none more than the limit.
-    batch_size : int
-        Samples of a batch, at most.
-    limit : BatchLimit
-        Rows of a batch.
-
-    Returns
-    -------
-    ndarray of int64
-        Where each batch begins, and where the last ends.
-
     Examples
     --------
     >>> cut_by_rows(np.array([3, 1, 2, 4, 1]), 8, BatchLimit(rows=5)).tolist()
@@ -70,7 +56,7 @@ def cut_by_rows(lengths: Ints, batch_size: int, limit: BatchLimit) -> Ints:
 
 
 def _padded_end(lengths: Ints, start: int, most: int, rows: int) -> int:
-    """Give the end of a batch of which each sample counts as many rows as the longest."""
+    """Return the end of a batch of which each sample counts as many rows as the longest."""
     tried = 64
     while True:
         stop = min(start + tried, most)
@@ -82,7 +68,7 @@ def _padded_end(lengths: Ints, start: int, most: int, rows: int) -> int:
 
 
 def most_samples(lengths: Ints, batch_size: int, limit: BatchLimit) -> int:
-    """Give the samples that a batch may have, whatever the order: the shortest of all.
+    """Return the samples that a batch may have, whatever the order: the shortest of all.
 
     Examples
     --------
@@ -117,15 +103,15 @@ class ListedCut:
         return len(self.edges) - 1
 
     def start_of(self, batch: int) -> int:
-        """Give the first output place of a batch."""
+        """Return the first output place of a batch."""
         return int(self.edges[batch])
 
     def size_of(self, batch: int) -> int:
-        """Give the rows of a batch."""
+        """Return the rows of a batch."""
         return int(self.edges[batch + 1] - self.edges[batch])
 
     def batch_of(self, output: int) -> int:
-        """Give the batch of one output place."""
+        """Return the batch of one output place."""
         return int(np.searchsorted(self.edges, output, side="right")) - 1
 
     def locate(self, output: Places) -> tuple[Places, Places]:
@@ -138,15 +124,7 @@ class ListedCut:
 
 
 class _Line(EpochOrder):
-    """A rank's line, with samples of like lengths side by side where that is asked for, and where its batches begin.
-
-    Parameters
-    ----------
-    blocks : Blocks
-        The samples, with their lengths.
-    settings : OrderSettings
-        Those of the epoch, with a limit.
-    """
+    """A rank's line, with samples of like lengths side by side where that is asked for, and where its batches begin."""
 
     def __init__(self, blocks: Blocks, settings: OrderSettings) -> None:
         self._batch_size = settings.batch_size
@@ -209,7 +187,7 @@ class _Line(EpochOrder):
         return bool(ours.max() * (len(ours) + 1) > rows if self._limit.padded else ours.sum() >= rows)
 
     def outputs_of_window(self, window: int) -> Places:
-        """Give the output place on this rank of each of a window's rows."""
+        """Return the output place on this rank of each of a window's rows."""
         outputs = super().outputs_of_window(window)
         if not self._limit.bucketed:
             return outputs
@@ -221,7 +199,7 @@ class _Line(EpochOrder):
         return outputs
 
     def _lengths_of(self, window: int) -> Ints:
-        """Give the lengths of a window's samples, in the order of the file."""
+        """Return the lengths of a window's samples, in the order of the file."""
         assert self.blocks.lengths is not None
         return self.blocks.lengths[self.places_of_window(window)]
 
@@ -281,13 +259,7 @@ class _Batches:
         return cls(*(np.concatenate([getattr(each, name) for each in several]) for name in ("rank", "start", "stop")))
 
     def made(self, count: int, settings: OrderSettings) -> _Batches:
-        """Give so many, the largest cut in two until there are.
-
-        Raises
-        ------
-        OptionError
-            If there are not as many samples.
-        """
+        """Return so many, the largest cut in two until there are."""
         batches = self
         while len(batches) < count:
             sizes = batches.stop - batches.start
@@ -321,20 +293,6 @@ class _Batches:
 class SizedOrder(RestOrder):
     """The order of one rank in an epoch, or in what is left of it, whose batches are cut by the lengths of samples.
 
-    Parameters
-    ----------
-    blocks : Blocks
-        The samples, with their lengths.
-    settings : OrderSettings
-        Everything else, with a limit.
-    taken : Taken
-        What other numbers of ranks took before.
-
-    Raises
-    ------
-    OptionError
-        If the samples cannot give every rank the same number of batches.
-
     Examples
     --------
     >>> from h5stream.order.blocks import make_blocks
@@ -364,7 +322,7 @@ class SizedOrder(RestOrder):
 
 
 def _first_shares(blocks: Blocks, settings: OrderSettings) -> tuple[list[_Line], list[_Batches]]:
-    """Give the lines of the ranks that begin an epoch, and the batches of each, of which there are as many."""
+    """Return the lines of the ranks that begin an epoch, and the batches of each, of which there are as many."""
     lines = [_Line(blocks, dataclasses.replace(settings, rank=rank)) for rank in range(settings.world_size)]
     ranks = []
     for number, line in enumerate(lines):
@@ -385,7 +343,7 @@ def _first_shares(blocks: Blocks, settings: OrderSettings) -> tuple[list[_Line],
 
 
 def _stretches_of(batches: _Batches) -> list[Stretch]:
-    """Give the stretches of output places that follow one another."""
+    """Return the stretches of output places that follow one another."""
     ends = np.flatnonzero((batches.rank[1:] != batches.rank[:-1]) | (batches.start[1:] != batches.stop[:-1]))
     first, last = np.append(0, ends + 1), np.append(ends, len(batches) - 1)
     return [

@@ -25,15 +25,10 @@ LARGE_SHARE = 10
 
 
 def part_sizes(shares: Sequence[Any], total: int) -> list[int]:
-    """Give the samples of each part.
+    """Return the samples of each part.
 
     The parts of fractions end where the sum of the fractions so far falls, rounded to the nearest whole sample, halves
     up; one share stands for two parts, it and the rest.
-
-    Raises
-    ------
-    OptionError
-        If shares are neither fractions nor counts, do not add up, or a part is empty.
 
     Examples
     --------
@@ -94,13 +89,6 @@ def split_by_strata(sizes: Sequence[int], strata: Ints, seed: int) -> list[Ints]
     each. Source: Gale (1957) and Ryser (1957): so rows and columns of a table of zeros and ones come out right whenever
     they can.
 
-    Parameters
-    ----------
-    sizes : sequence of int
-        Samples of each part.
-    strata : ndarray of int64
-        The stratum of each sample, counted from 0.
-
     Examples
     --------
     >>> [part.tolist() for part in split_by_strata([4, 2], np.array([0, 1, 0, 1, 0, 1]), seed=0)]
@@ -126,18 +114,6 @@ def split_by_groups(sizes: Sequence[int], groups: Ints, strata: Ints | None, see
     last groups. So without strata a part has more than its share by less than one group. With them what a part lacks of
     a stratum counts by the stratum's size, which is what scikit-learn's ``StratifiedGroupKFold`` weighs too; that one
     has parts of one size only.
-
-    Parameters
-    ----------
-    sizes : sequence of int
-        Samples of each part, about.
-    groups, strata : ndarray of int64
-        The group and the stratum of each sample, both counted from 0.
-
-    Raises
-    ------
-    OptionError
-        If there are fewer groups than parts.
 
     Examples
     --------

@@ -16,7 +16,7 @@ for so many."""
 
 
 def transfer_rows(batch_rows: int, block_rows: int, row_nbytes: int, rows: int) -> int:
-    """Give the rows of a slot: whole blocks, so that slots seldom cut a chunk, and no less than a batch.
+    """Return the rows of a slot: whole blocks, so that slots seldom cut a chunk, and no less than a batch.
 
     Examples
     --------
@@ -36,15 +36,6 @@ class TransferOrder:
 
     # Guarantees: `windows` may run in another thread than all else. What it works out for `sources` is handed over
     # by single operations on a dictionary.
-
-    Parameters
-    ----------
-    order : CutOrder
-        The epoch.
-    slot_rows : int
-        Rows of a slot.
-    slots_at_once : int
-        Slots that are read together.
 
     Examples
     --------
@@ -70,27 +61,27 @@ class TransferOrder:
         return int(self.slot_edges[-1])
 
     def window_of(self, slot: int) -> int:
-        """Give the window that a slot belongs to."""
+        """Return the window that a slot belongs to."""
         return int(np.searchsorted(self.slot_edges, slot, side="right")) - 1
 
     def first_slot(self, batch: int) -> int:
-        """Give the first slot of the window that a batch begins in: the device needs that window whole."""
+        """Return the first slot of the window that a batch begins in: the device needs that window whole."""
         if batch >= self.order.cut.batches:
             return self.batches
         return int(self.slot_edges[self.window_at(self.order.cut.start_of(batch))])
 
     def window_at(self, output: int) -> int:
-        """Give the window that fills an output place."""
+        """Return the window that fills an output place."""
         return int(np.searchsorted(self.order.window_edges, output + self.order.run[0], side="right")) - 1
 
     def batch_size_of(self, batch: int) -> int:
-        """Give the rows of a slot."""
+        """Return the rows of a slot."""
         window = self.window_of(batch)
         before = (batch - int(self.slot_edges[window])) * self.slot_rows
         return min(self.slot_rows, int(self.window_rows[window]) - before)
 
     def windows(self, first_batch: int = 0) -> Iterator[Window]:
-        """Give a few slots at a time, in file order within each window."""
+        """Return a few slots at a time, in file order within each window."""
         for number in range(len(self.window_rows)):
             if self.slot_edges[number + 1] <= first_batch:
                 continue
@@ -112,7 +103,7 @@ class TransferOrder:
         return self._sources(window) if known is None else known
 
     def rows_by_output(self, window: int) -> Places:
-        """Give the row of each output place of a window."""
+        """Return the row of each output place of a window."""
         rows, outputs = self.order.outputs(window)
         return self._by_output(window, rows, outputs)
 

@@ -53,23 +53,7 @@ class WindowLimit:
 
 
 class CheckedOrder(UsersOrder):
-    """An order of the user's, of which each window is checked as it comes, and put into the numbers of the files' rows.
-
-    Parameters
-    ----------
-    order : Order
-        What the function gave.
-    blocks : Blocks
-        The rows that it names, each by its place.
-    limit : WindowLimit
-        What it may ask for.
-
-    Raises
-    ------
-    OptionError
-        If it is no order. Its windows are checked when they come: the error is raised at the first batch that is not
-        right.
-    """
+    """An order of the user's, each window of which is checked as it comes and put into the files' row numbers."""
 
     def __init__(self, order: Any, blocks: Blocks, limit: WindowLimit) -> None:
         missing = [name for name in ("batches", "batch_size_of", "windows") if not hasattr(order, name)]
@@ -88,11 +72,11 @@ class CheckedOrder(UsersOrder):
         return int(self._order.batches)
 
     def of_places(self) -> CheckedOrder:
-        """Give the same order of the rows' places, whatever rows of the files these are."""
+        """Return the same order of the rows' places, whatever rows of the files these are."""
         return CheckedOrder(self._order, replace(self._blocks, rows=None), self._limit)
 
     def batch_size_of(self, batch: int) -> int:
-        """Give the rows of a batch."""
+        """Return the rows of a batch."""
         size = self._order.batch_size_of(batch)
         if not _is_count(size) or not 1 <= size <= self._limit.batch_rows:
             raise OptionError(
@@ -102,7 +86,7 @@ class CheckedOrder(UsersOrder):
         return int(size)
 
     def windows(self, first_batch: int = 0) -> Iterator[Window]:
-        """Give the windows as the engine wants them, without the rows of batches before `first_batch`."""
+        """Return the windows as the engine wants them, without the rows of batches before `first_batch`."""
         filling = _Filling(first_batch, self)
         for given in self._order.windows(first_batch):
             window = self._checked(given, first_batch)
@@ -112,7 +96,7 @@ class CheckedOrder(UsersOrder):
         filling.end()
 
     def _checked(self, window: Any, first_batch: int) -> Window | None:
-        """Give what of a window was not taken before; None where that is nothing."""
+        """Return what of a window was not taken before; None where that is nothing."""
         if not isinstance(window, Window):
             raise OptionError(f"order= gave {_short(window)} for a window; its windows are h5stream.Window")
         rows, batch, within = (_numbers(window, name) for name in ("rows", "batch", "within"))

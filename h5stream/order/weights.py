@@ -43,7 +43,7 @@ class EpochDraws(Protocol):
         ...
 
     def places(self, seed: int, epoch: int) -> Places:
-        """Give the places that an epoch takes, ascending; one that is taken twice comes twice."""
+        """Return the places that an epoch takes, ascending; one that is taken twice comes twice."""
         ...
 
 
@@ -70,15 +70,6 @@ class WeightedDraws:
     """Draws one after the other, each sample as likely as its weight says: counts are multinomial.
 
     Inverts the cumulated weights by a table of guesses (Chen and Asau 1974), so that it costs about as much as sorting.
-
-    Parameters
-    ----------
-    weights : ndarray of float64
-        Of each sample; none negative, not all 0.
-    count : int
-        Samples of an epoch.
-    at : ndarray of int, optional
-        The place of each sample; by default its number.
 
     Examples
     --------
@@ -114,7 +105,7 @@ class WeightedDraws:
         return _fingerprint(self, self._until)
 
     def places(self, seed: int, epoch: int) -> Places:
-        """Give the places that an epoch takes, ascending."""
+        """Return the places that an epoch takes, ascending."""
         words = random_words(self.count, seed, epoch, DRAWS)
         words >>= np.uint64(11)
         # Where their bits lie: there are many.
@@ -138,15 +129,6 @@ class DistinctDraws:
 
     The smallest of exponential variates divided by weights are just that (Efraimidis and Spirakis 2006).
 
-    Parameters
-    ----------
-    weights : ndarray of float64
-        Of each sample; none negative, at least `count` of them above 0.
-    count : int
-        Samples of an epoch.
-    at : ndarray of int, optional
-        The place of each sample; by default its number.
-
     Examples
     --------
     >>> DistinctDraws(np.array([1.0, 0.0, 3.0, 2.0]), 2).places(seed=0, epoch=0).tolist()
@@ -167,7 +149,7 @@ class DistinctDraws:
         return _fingerprint(self, self._weights)
 
     def places(self, seed: int, epoch: int) -> Places:
-        """Give the places that an epoch takes, ascending."""
+        """Return the places that an epoch takes, ascending."""
         words = random_words(len(self._weights), seed, epoch, DRAWS)
         words >>= np.uint64(11)
         keys = words.view(np.float64)
@@ -185,15 +167,6 @@ class DistinctDraws:
 
 class ClassDraws:
     """Draws a stated number of each class, of which each sample comes as often as any other, but for one.
-
-    Parameters
-    ----------
-    classes : ndarray of int
-        The class of each sample, as a number from 0 to 65,535.
-    counts : sequence of int
-        Samples of each class in an epoch.
-    at : ndarray of int, optional
-        The place of each sample; by default its number.
 
     Examples
     --------
@@ -220,7 +193,7 @@ class ClassDraws:
         return _fingerprint(self, self._counts, self._classes)
 
     def places(self, seed: int, epoch: int) -> Places:
-        """Give the places that an epoch takes, ascending."""
+        """Return the places that an epoch takes, ascending."""
         times: Ints = self._counts // np.maximum(1, self._sizes)
         left = self._counts - times * self._sizes
         total = len(self._classes)
@@ -249,13 +222,6 @@ class SourceDraws:
     Each source is an endless line of passes, in each of which its blocks come in another order; an epoch takes up
     where the last one stopped. So no sample is left behind, and a small part of a source is a few whole blocks.
 
-    Parameters
-    ----------
-    blocks : Blocks
-        Of all data, with the source of each block as its stratum.
-    counts : sequence of int
-        Samples of each source in an epoch.
-
     Examples
     --------
     >>> from h5stream.order.blocks import make_blocks
@@ -281,7 +247,7 @@ class SourceDraws:
         return _fingerprint(self, np.array(self._counts), self._edges)
 
     def places(self, seed: int, epoch: int) -> Places:
-        """Give the places that an epoch takes, ascending."""
+        """Return the places that an epoch takes, ascending."""
         sizes = np.diff(self._edges)
         whole, ends = np.zeros(len(sizes), dtype=np.int64), []
         for number, (ours, count) in enumerate(zip(self._blocks, self._counts, strict=True)):
@@ -330,7 +296,7 @@ class SourceShares:
     stop: str
 
     def counts(self, sizes: Ints, total: int | None = None) -> list[int]:
-        """Give the samples of each source in an epoch: of so many together, or as `stop` says."""
+        """Return the samples of each source in an epoch: of so many together, or as `stop` says."""
         shares = np.array(self.shares)
         if total is not None:
             return shared_out(total, shares)
@@ -339,7 +305,7 @@ class SourceShares:
         return counts
 
     def stratified(self, blocks: Blocks) -> Blocks:
-        """Give the same samples in blocks that are each of one source, and say of which."""
+        """Return the same samples in blocks that are each of one source, and say of which."""
         starts = np.array(self.starts)
         if blocks.rows is None:  # by parts already, of which a source has some
             return replace(blocks, strata=np.searchsorted(starts, blocks.edges[:-1], side="right") - 1)
@@ -379,7 +345,7 @@ def _fingerprint(draws: EpochDraws, *arrays: NDArray[Any]) -> str:
 
 
 def _placed(samples: Places, at: Places | None) -> Places:
-    """Give the places of samples, ascending: which were drawn does not depend on how they are stored."""
+    """Return the places of samples, ascending: which were drawn does not depend on how they are stored."""
     if at is not None:
         for piece in pieces(len(samples)):
             samples[piece] = at[samples[piece]]
@@ -398,18 +364,7 @@ def _repeated(times_of: Callable[[slice], Ints], total: int, count: int) -> Plac
 
 
 def drawn_blocks(blocks: Blocks, places: Places, *, shuffle: bool, window_rows: int) -> Blocks:
-    """Give the blocks of an epoch that takes some places of blocks.
-
-    Parameters
-    ----------
-    blocks : Blocks
-        Those of all data; with strata, where each source is to have its share of each window.
-    places : ndarray of int
-        The places, ascending.
-    shuffle : bool
-        Whether the epoch is shuffled; else a block has one turn.
-    window_rows : int
-        Rows of the smallest window.
+    """Return the blocks of an epoch that takes some places of blocks.
 
     Examples
     --------
@@ -446,13 +401,6 @@ class DrawnBlocks:
     """Blocks that are drawn when they are first looked at: where a reader plans, and not where batches are consumed.
 
     # Guarantees: any thread may look; two at a time draw the same.
-
-    Parameters
-    ----------
-    total_rows : int
-        Samples of them, which are known before.
-    draw : callable
-        Draws them.
     """
 
     def __init__(self, total_rows: int, draw: Callable[[], Blocks]) -> None:
@@ -472,13 +420,6 @@ class DrawnBlocks:
 
 def interleaved(blocks: NDArray[np.integer[Any]], sizes: Ints, strata: Ints) -> Ints:
     """Put the blocks of several strata in turn: each stratum evenly along the line, its own in the order given.
-
-    Parameters
-    ----------
-    blocks : ndarray of int
-        Numbers of all blocks, in some order.
-    sizes, strata : ndarray of int
-        Of each block, by its number.
 
     Examples
     --------

@@ -26,7 +26,7 @@ FIRST_ROWS = 1024 * 1024
 
 
 def wished_rows(window: int | str, *, rows: int, batch_size: int, block_rows: int, row_nbytes: int) -> int:
-    """Give the rows of a window as it was asked for, whatever memory there is.
+    """Return the rows of a window as it was asked for, whatever memory there is.
 
     Examples
     --------
@@ -34,11 +34,6 @@ def wished_rows(window: int | str, *, rows: int, batch_size: int, block_rows: in
     1048576
     >>> wished_rows("auto", rows=10**9, batch_size=8192, block_rows=32, row_nbytes=1024)
     262144
-
-    Raises
-    ------
-    OptionError
-        If `window` is neither a number of rows nor ``"auto"`` nor ``"all"``.
     """
     if window == "all":
         return rows
@@ -50,13 +45,7 @@ def wished_rows(window: int | str, *, rows: int, batch_size: int, block_rows: in
 
 
 def check_window(window: object) -> None:
-    """Refuse what is no size of a window.
-
-    Raises
-    ------
-    OptionError
-        If it is neither a number of rows nor ``"auto"`` nor ``"all"``.
-    """
+    """Refuse what is no size of a window."""
     number = isinstance(window, int) and not isinstance(window, bool) and window > 0
     if not number and window not in ("auto", "all"):
         raise OptionError(f"window= takes a positive number of rows, 'auto' or 'all', not {window!r}")
@@ -70,7 +59,7 @@ SEAM_SHARE = 4
 
 
 def file_order_rows(*, batch_size: int, block_rows: int, row_nbytes: int, seam_rows: int) -> int:
-    """Give the rows of a window of an epoch in file order: a few batches, since their size has no say in the order.
+    """Return the rows of a window of an epoch in file order: a few batches, since their size has no say in the order.
 
     Examples
     --------
@@ -82,13 +71,13 @@ def file_order_rows(*, batch_size: int, block_rows: int, row_nbytes: int, seam_r
 
 
 def first_rows(*, batch_size: int, block_rows: int, row_nbytes: int) -> int:
-    """Give the rows of an epoch's first window, where windows are not smaller anyway."""
+    """Return the rows of an epoch's first window, where windows are not smaller anyway."""
     in_bytes = min(FIRST_ROWS, FIRST_NBYTES // max(1, row_nbytes))
     return max(batch_size, FIRST_BLOCKS * block_rows, in_bytes)
 
 
 def rows_of_two(*, window_rows: int, first_window_rows: int, rows: int) -> int:
-    """Give the rows of two windows that follow one another, at most: of an epoch, and of its end and the next one.
+    """Return the rows of two windows that follow one another, at most: of an epoch, and of its end and the next one.
 
     Examples
     --------

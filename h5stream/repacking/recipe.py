@@ -45,13 +45,13 @@ class Recipe:
 
     @classmethod
     def of(cls, *, fields: str | Sequence[str] | None = None, **options: Any) -> Recipe:
-        """Give a recipe with one field or several."""
+        """Return a recipe with one field or several."""
         return cls(
             fields=(fields,) if isinstance(fields, str) else None if fields is None else tuple(fields), **options
         )
 
     def to_text(self) -> str:
-        """Give one line that is the same for the same recipe.
+        """Return one line that is the same for the same recipe.
 
         Examples
         --------

@@ -181,7 +181,7 @@ def explained(source: Path, target: Path, action: Callable[[], RepackResult]) ->
 
 @contextlib.contextmanager
 def _part_of(target: Path) -> Iterator[Path]:
-    """Give the unfinished file: locked while it is written, and gone afterwards."""
+    """Return the unfinished file: locked while it is written, and gone afterwards."""
     _sweep(target)
     part = target.with_name(f".{target.name[:200]}.{uuid.uuid4().hex[:8]}.part")
     try:

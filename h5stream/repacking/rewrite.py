@@ -310,7 +310,7 @@ _Encoded = tuple[NDArray[np.uint8], int] | None
 def _decoded(
     dataset: RawDataset, chunk_rows: int, order: Order | None, encoded: Callable[[NDArray[np.uint8], int], _Encoded]
 ) -> Iterator[tuple[int, int, Slot, _Encoded]]:
-    """Give the new chunks in their order: number, rows, the slot that holds them, and what to store."""
+    """Return the new chunks in their order: number, rows, the slot that holds them, and what to store."""
     assert dataset.layout is not None
     threads, together = allowance.cpus(), _chunks_together(dataset, chunk_rows, order)
     carrier, slot_format = RowReader(dataset.layout), SlotFormat.for_rows(dataset.layout.fields, chunk_rows)

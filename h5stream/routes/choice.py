@@ -37,15 +37,7 @@ DEFAULT_PREFETCH = 2
 
 
 def backend_of(settings: Settings, layout: SampleLayout, samples: int) -> DeviceBackend[Any, Any] | None:
-    """Give the backend of the device that batches go to; None for the host, where there is nothing to feed.
-
-    Raises
-    ------
-    OptionError
-        If there is no such device, batches are to go elsewhere than their window lies, or a field is no tensor there.
-    DeviceMemoryError
-        If so many samples are to stay there, and it has no room for them.
-    """
+    """Return the backend of the device that batches go to; None for the host, where there is nothing to feed."""
     backend = _backend_of(settings, layout)
     if settings.keep == "device":
         if backend is None:
@@ -79,7 +71,7 @@ def sizing_for(
     backend: DeviceBackend[Any, Any] | None,
     draws: PlannedDraws | None = None,
 ) -> tuple[Sizing, GivenOrder | None]:
-    """Give what the size of windows depends on, and the sampler's batches with the room that there is for each."""
+    """Return what the size of windows depends on, and the sampler's batches with the room that there is for each."""
     total = len(dataset) if draws is None else draws.count
     rows = given.said_rows if given is not None else min(settings.batch_rows or 1, total)
     budget, most_budget = settings.budget()
@@ -119,26 +111,7 @@ def route_for(
     batch_rows: int,
     backend: DeviceBackend[Any, Any] | None,
 ) -> Route:
-    """Make the route that a loader's arguments ask for.
-
-    Parameters
-    ----------
-    settings : Settings
-        The arguments.
-    layout : SampleLayout
-        The fields.
-    footprint : Footprint
-        How much is read together.
-    batch_rows : int
-        Rows of a batch, at most.
-    backend : DeviceBackend or None
-        Of the device that batches go to.
-
-    Raises
-    ------
-    OptionError
-        If a field cannot be cast as it asks for.
-    """
+    """Make the route that a loader's arguments ask for."""
     handover = Handover(
         takes_apart=settings.takes_apart,
         gives_samples=settings.gives_samples,

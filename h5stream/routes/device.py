@@ -49,7 +49,7 @@ class ToDevice:
         """Nothing: what functions of the user make is no slot, and goes by `h5stream.routes.moved`."""
 
     def new_slots(self) -> Slots:
-        """Give a ring of pinned memory."""
+        """Return a ring of pinned memory."""
         return PinnedRing(self.backend, self.slot_format.nbytes, most_slots=self.most_slots)
 
     def pin_in_place(self, memory: Memory) -> None:
@@ -73,7 +73,7 @@ class DeviceRoute(ToDevice):
     reuse_buffers: bool
 
     def stream(self, run: Running, first_batch: int) -> Stream:
-        """Give the stream of an epoch."""
+        """Return the stream of an epoch."""
         feed = DeviceFeed(
             self.backend,
             run,

@@ -28,7 +28,7 @@ class DeviceWindowRoute(ToDevice):
     feed: type[WindowFeed] = WindowFeed
 
     def stream(self, run: Running, first_batch: int) -> Stream:
-        """Give the stream of an epoch."""
+        """Return the stream of an epoch."""
         assert isinstance(run.order, TransferOrder)
         feed = self.feed(
             self.backend,

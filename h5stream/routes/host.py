@@ -68,14 +68,14 @@ class HostRoute:
     functions: SampleFunctions | None = None
 
     def new_slots(self) -> Slots:
-        """Give a ring of private memory."""
+        """Return a ring of private memory."""
         return SlotRing(self.slot_format.nbytes, most_slots=self.most_slots)
 
     def pin_in_place(self, memory: Memory) -> None:
         """Do nothing: nothing copies from it by itself."""
 
     def stream(self, run: Running, first_batch: int) -> Stream:
-        """Give the stream of an epoch."""
+        """Return the stream of an epoch."""
         return HostStream(run, self.to_tensors, self.handover)
 
 

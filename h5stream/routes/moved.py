@@ -31,7 +31,7 @@ class MovedRoute(HostRoute):
     device: torch.device
 
     def stream(self, run: Running, first_batch: int) -> Stream:
-        """Give the stream of an epoch."""
+        """Return the stream of an epoch."""
         return HostStream(run, self.to_tensors, self._moved)
 
     def _moved(self, value: Any, rows: int) -> Any:

@@ -30,7 +30,7 @@ class PinnedRoute(HostRoute):
         return PinnedSlots(backend_for("cuda"), self.slot_format.nbytes)
 
     def stream(self, run: Running, first_batch: int) -> Stream:
-        """Give the stream of an epoch."""
+        """Return the stream of an epoch."""
         return HostStream(run, self.to_tensors, self._pinned)
 
     def _pinned(self, value: Any, rows: int) -> Any:

@@ -47,13 +47,13 @@ class Route(Protocol):
         ...
 
     def new_slots(self) -> Slots:
-        """Give the slots that batches are read into, for an engine whose threads are this process's."""
+        """Return the slots that batches are read into, for an engine whose threads are this process's."""
 
     def pin_in_place(self, memory: Memory) -> None:
         """Make memory that another process fills ready to be copied from, where anything does by itself."""
 
     def stream(self, run: Running, first_batch: int) -> Stream:
-        """Give the stream of an epoch, from a batch on."""
+        """Return the stream of an epoch, from a batch on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +85,7 @@ class Handover:
         return value if self.transform is None else self.transform(value)
 
     def split(self) -> tuple[Function | None, Handover]:
-        """Give the transform, if nothing is done before it and it can be done elsewhere, and what is left to do."""
+        """Return the transform, if nothing is done before it and it can be done elsewhere, and what is left to do."""
         if self.takes_apart or self.collate_fn is not None:
             return None, self
         return self.transform, replace(self, transform=None)

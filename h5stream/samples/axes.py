@@ -110,20 +110,6 @@ class FieldSteps:
 def axis_space(samples: Sequences | Rows, volumes: Ints, steps_of_each: Sequence[Sequence[FieldSteps]]) -> BoxSpace:
     """Find all samples along an axis.
 
-    Parameters
-    ----------
-    samples : Sequences or Rows
-        As the user asked.
-    volumes : ndarray of int64, shape (volumes, axes)
-        Rows where each is a segment, and elements along the axis.
-    steps_of_each : sequence of sequence of FieldSteps
-        For each volume, those of its fields.
-
-    Raises
-    ------
-    OptionError
-        If nothing is long enough.
-
     Examples
     --------
     >>> reach = FieldSteps(elements=5, least=0, most=2)
@@ -162,7 +148,7 @@ def axis_space(samples: Sequences | Rows, volumes: Ints, steps_of_each: Sequence
 
 
 def _limits(sequences: Sequences, elements: int, steps_of_each: Sequence[FieldSteps]) -> tuple[int, int]:
-    """Give the first and the last place along an axis that a sample may begin at."""
+    """Return the first and the last place along an axis that a sample may begin at."""
     plain = [each for each in steps_of_each if each.scale == 1]
     least, most = min((e.least for e in plain), default=0), max((e.most for e in plain), default=0)
     before, after = room_for(sequences, least, most)
@@ -182,28 +168,7 @@ def table_axis_space(
     paths: Sequence[str],
     steps_of_each: Sequence[Sequence[FieldSteps]],
 ) -> BoxSpace:
-    """Find where the samples of a table begin along an axis.
-
-    Parameters
-    ----------
-    table : Table
-        As the user listed them.
-    kind : AlongAxis
-        What its columns are.
-    volumes : ndarray of int64, shape (volumes, axes)
-        Rows where samples are of one, and elements along the axis.
-    parts : mapping of (int, str) to int
-        The number of each volume, by the number of its file and the name of its group.
-    paths : sequence of str
-        The files.
-    steps_of_each : sequence of sequence of FieldSteps
-        For each volume, those of its fields.
-
-    Raises
-    ------
-    OptionError
-        If a place is not there, or nothing says in which file one is.
-    """
+    """Find where the samples of a table begin along an axis."""
     part = part_of_each(table, parts, paths)
     if part is None:
         if len(volumes) > 1:

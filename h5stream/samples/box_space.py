@@ -49,7 +49,7 @@ class Along:
         return max(self.offsets) - min(self.offsets) + 1
 
     def begins(self, origins: Ints) -> Any:
-        """Give where the offsets are counted from, for samples by their origins."""
+        """Return where the offsets are counted from, for samples by their origins."""
         if self.origin is None:
             return 0
         numbers = origins[:, self.origin]
@@ -103,12 +103,12 @@ class Grid:
         return self.first, self.last, self.counts
 
     def volumes_of(self, numbers: NDArray[Any]) -> Ints:
-        """Give the volume of each sample, by its number."""
+        """Return the volume of each sample, by its number."""
         found: Ints = np.searchsorted(np.cumsum(self._samples), numbers, side="right")
         return found
 
     def origins_of(self, numbers: NDArray[Any]) -> Ints:
-        """Give the origin of each sample, by its number."""
+        """Return the origin of each sample, by its number."""
         volume = self.volumes_of(numbers)
         left = numbers - (np.cumsum(self._samples) - self._samples)[volume]
         origins = np.empty((len(volume), self.counts.shape[1]), dtype=np.int64)
@@ -150,12 +150,12 @@ class Listed:
         return self.volume, self.origins
 
     def volumes_of(self, numbers: NDArray[Any]) -> Ints:
-        """Give the volume of each sample, by its number."""
+        """Return the volume of each sample, by its number."""
         volumes: Ints = self.volume[numbers]
         return volumes
 
     def origins_of(self, numbers: NDArray[Any]) -> Ints:
-        """Give the origin of each sample, by its number."""
+        """Return the origin of each sample, by its number."""
         origins: Ints = self.origins[numbers]
         return origins
 
@@ -222,15 +222,15 @@ class BoxSpace:
         return self.volumes.nbytes + sum(each.nbytes for each in self.starts.arrays)
 
     def anchors_of(self, numbers: NDArray[Any], at: str = "") -> Ints:
-        """Give the volume of each sample, by its number."""
+        """Return the volume of each sample, by its number."""
         return self.starts.volumes_of(numbers)
 
     def boxes_of(self, numbers: NDArray[Any]) -> tuple[Ints, Ints]:
-        """Give the volume and the origin of each sample, by its number."""
+        """Return the volume and the origin of each sample, by its number."""
         return self.starts.volumes_of(numbers), self.starts.origins_of(numbers)
 
     def drawn_again(self, numbers: Ints, trial: int) -> Ints:
-        """Give the boxes that are tried in place of some that were refused, as a function of their numbers alone.
+        """Return the boxes that are tried in place of some that were refused, as a function of their numbers alone.
 
         They are of the same volume, or of any, as the first were drawn.
         """
@@ -258,7 +258,7 @@ def _mixed(numbers: NDArray[np.uint64], trial: int) -> NDArray[np.uint64]:
 
 
 def number_outside(pad: str | float | None) -> float | None:
-    """Give the number that a padding puts outside; None where it repeats what is inside, or there is none.
+    """Return the number that a padding puts outside; None where it repeats what is inside, or there is none.
 
     Examples
     --------

@@ -126,23 +126,6 @@ class Boxes:
 def box_space(boxes: Boxes, volumes: Ints, names: Sequence[str], multiples: Sequence[int] = ()) -> BoxSpace:
     """Find the boxes of some volumes.
 
-    Parameters
-    ----------
-    boxes : Boxes
-        As the user asked.
-    volumes : ndarray of int64, shape (volumes, axes)
-        Elements of each along the axes of a box.
-    names : sequence of str
-        What each is called.
-    multiples : sequence of int, optional
-        What the first element of a box is a multiple of along each axis: it lies on an element of every field then,
-        also of one with fewer.
-
-    Raises
-    ------
-    OptionError
-        If a box is not inside its volume, and nothing is padded.
-
     Examples
     --------
     >>> space = box_space(Boxes((2, 3), at="grid"), np.array([[4, 5]]), ["a.h5"])

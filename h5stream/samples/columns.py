@@ -126,7 +126,7 @@ class Column(Protocol):
     """The values of a field that comes from no dataset. Any thread may ask."""
 
     def of(self, numbers: NDArray[np.int64], rows: NDArray[Any], drawn: tuple[int, int]) -> Any:
-        """Give the values of samples, by their numbers, and by the rows that they begin at: an array, or a list.
+        """Return the values of samples, by their numbers, and by the rows that they begin at: an array, or a list.
 
         `drawn` are seed and epoch, of which what is drawn for a sample is a function.
         """
@@ -146,7 +146,7 @@ class ValuesColumn:
     values: Any
 
     def of(self, numbers: NDArray[np.int64], rows: NDArray[Any], drawn: tuple[int, int]) -> Any:
-        """Give those of some samples."""
+        """Return those of some samples."""
         return _chosen(self.values, numbers)
 
 
@@ -155,7 +155,7 @@ class NumberColumn:
     """The numbers themselves."""
 
     def of(self, numbers: NDArray[np.int64], rows: NDArray[Any], drawn: tuple[int, int]) -> Any:
-        """Give those of some samples."""
+        """Return those of some samples."""
         return numbers
 
 
@@ -172,7 +172,7 @@ class SourceColumn:
     starts: tuple[int, ...] = (0,)
 
     def of(self, numbers: NDArray[np.int64], rows: NDArray[Any], drawn: tuple[int, int]) -> Any:
-        """Give those of some samples."""
+        """Return those of some samples."""
         return np.searchsorted(self.starts, numbers, side="right") - 1
 
 
@@ -192,7 +192,7 @@ class PaddingColumn:
     space: Space
 
     def of(self, numbers: NDArray[np.int64], rows: NDArray[Any], drawn: tuple[int, int]) -> Any:
-        """Give a row of flags for each of some samples."""
+        """Return a row of flags for each of some samples."""
         return self.space.outside(numbers, self.steps)
 
 
@@ -212,7 +212,7 @@ class PartColumn:
     values: Any
 
     def of(self, numbers: NDArray[np.int64], rows: NDArray[Any], drawn: tuple[int, int]) -> Any:
-        """Give that of each sample's part."""
+        """Return that of each sample's part."""
         return _chosen(self.values, np.searchsorted(self.starts, rows, side="right") - 1)
 
 

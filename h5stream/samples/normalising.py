@@ -57,13 +57,7 @@ class Normalisation:
 
 
 def normalisation(name: str, mean: Any, std: Any, factor: Any, nan: Any) -> Normalisation | None:
-    """Read what a user gave; None where nothing is to be done.
-
-    Raises
-    ------
-    OptionError
-        If something is no number, or a deviation is not above 0.
-    """
+    """Read what a user gave; None where nothing is to be done."""
     if mean is None and std is None and factor is None and nan is None:
         return None
     found = {key: _numbers(name, key, given) for key, given in (("mean", mean), ("std", std)) if given is not None}

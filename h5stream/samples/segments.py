@@ -94,21 +94,7 @@ Said = Ends | Ids | Lengths | Bounds
 
 
 def edges_of(said: Said, values: list[NDArray[Any]], rows: int) -> Edges:
-    """Give the edges of segments, from the values of what says where they end.
-
-    Parameters
-    ----------
-    said : Ends, Ids, Lengths or Bounds
-        What they are.
-    values : list of ndarray
-        The values of its fields, or of its dataset.
-    rows : int
-        Rows that there are.
-
-    Raises
-    ------
-    OptionError
-        If they do not say it: one value a row for `Ends` and `Ids`, lengths that add up to all rows, ascending bounds.
+    """Return the edges of segments, from the values of what says where they end.
 
     Examples
     --------

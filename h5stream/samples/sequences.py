@@ -164,11 +164,6 @@ class Sequences:
 def checked_steps(steps: Any) -> tuple[int, ...]:
     """Turn what a user gave as ``steps=`` into a tuple.
 
-    Raises
-    ------
-    OptionError
-        If it is empty, or holds something that is not an integer.
-
     Examples
     --------
     >>> checked_steps(range(-1, 3)), checked_steps([0, 4, 2])
@@ -183,16 +178,7 @@ def checked_steps(steps: Any) -> tuple[int, ...]:
 
 
 def anchors_of(edges: Edges, sequences: Sequences, first_step: int, last_step: int) -> NDArray[np.int64]:
-    """Give the anchors of all sequences, ascending.
-
-    Parameters
-    ----------
-    edges : ndarray of int64
-        Of the segments.
-    sequences : Sequences
-        Stride, padding and tail.
-    first_step, last_step : int
-        The least and the greatest step of any field.
+    """Return the anchors of all sequences, ascending.
 
     Examples
     --------
@@ -218,7 +204,7 @@ def anchors_of(edges: Edges, sequences: Sequences, first_step: int, last_step: i
 
 
 def room_for(sequences: Sequences, first_step: int, last_step: int) -> tuple[int, int]:
-    """Give how many rows may be padded at either end."""
+    """Return how many rows may be padded at either end."""
     if sequences.pad is None:
         return 0, 0
     most = max(0, -first_step), max(0, last_step)
@@ -246,15 +232,6 @@ class Taken:
 def taken_by(anchors: NDArray[Any], steps: tuple[int, ...], edges: Edges | None) -> Taken:
     """Work out the rows that samples take.
 
-    Parameters
-    ----------
-    anchors : ndarray of int
-        The samples.
-    steps : tuple of int
-        Of the field.
-    edges : ndarray of int64 or None
-        Of the segments; None where no step can lead out of one.
-
     Examples
     --------
     >>> taken = taken_by(np.array([0, 6]), (-1, 0, 1), np.array([0, 5, 7]))
@@ -270,7 +247,7 @@ def taken_by(anchors: NDArray[Any], steps: tuple[int, ...], edges: Edges | None)
 
 
 def checked_of(kind: str, of: Any) -> Of:
-    """Give what a user gave as ``of=``, names as a list; an `OptionError` says where it is none, or names one twice."""
+    """Return what a user gave as ``of=``, names as a list; refuse what is none, or names one twice."""
     if of is None or isinstance(of, (str, Ends, Ids, Lengths, Bounds)):
         return of
     try:
@@ -287,14 +264,14 @@ def checked_of(kind: str, of: Any) -> Of:
 
 
 def checked_pad(kind: str, pad: Any) -> Any:
-    """Give what a user gave as ``pad=``; an `OptionError` names the `kind` of samples where it is none."""
+    """Return what a user gave as ``pad=``; an `OptionError` names the `kind` of samples where it is none."""
     if pad is None or pad in ("edge", "zeros") or (isinstance(pad, (int, float)) and not isinstance(pad, bool)):
         return pad
     raise OptionError(f"{kind}: pad= is 'edge', 'zeros' or a number, not {pad!r}")
 
 
 def integer(value: Any, name: str) -> int:
-    """Give an integer of any type as an int; anything else is an `OptionError` that calls it by a name."""
+    """Return an integer of any type as an int; anything else is an `OptionError` that calls it by a name."""
     try:
         if isinstance(value, (bool, np.bool_)):
             raise TypeError("a truth value")

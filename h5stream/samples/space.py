@@ -62,7 +62,7 @@ class SequenceSpace:
         return self.anchors.nbytes + sum(rows.nbytes for rows in (self.others or {}).values())
 
     def anchors_of(self, numbers: NDArray[Any], at: str = "") -> NDArray[np.int64]:
-        """Give the rows that samples begin at, by their numbers, for fields that count from a column of a table."""
+        """Return the rows that samples begin at, by their numbers, for fields that count from a column of a table."""
         every = self.others[at] if at and self.others is not None else self.anchors
         anchors: NDArray[np.int64] = every[numbers]
         return anchors
@@ -85,20 +85,6 @@ Space = SequenceSpace | BoxSpace
 def sequence_space(sequences: Sequences, edges: Edges, steps: Sequence[Steps]) -> SequenceSpace:
     """Find all sequences of some segments.
 
-    Parameters
-    ----------
-    sequences : Sequences
-        As the user asked.
-    edges : ndarray of int64
-        Of the segments.
-    steps : sequence of tuple of int
-        Of each field.
-
-    Raises
-    ------
-    OptionError
-        If no segment is long enough.
-
     Examples
     --------
     >>> space = sequence_space(Sequences(3), np.array([0, 5, 7, 12]), [(0, 1, 2), (2,)])
@@ -120,7 +106,7 @@ def sequence_space(sequences: Sequences, edges: Edges, steps: Sequence[Steps]) -
 
 
 def joined_space(spaces: Sequence[SequenceSpace], starts: Sequence[int]) -> SequenceSpace:
-    """Give the space of several that follow one another, each beginning at a row of the whole."""
+    """Return the space of several that follow one another, each beginning at a row of the whole."""
     moved = list(zip(spaces, starts, strict=True))
     return SequenceSpace(
         anchors=np.concatenate([space.anchors + start for space, start in moved]),
@@ -140,13 +126,7 @@ class HasSteps(Protocol):
 
 
 def steps_of(given: Any, sequences: HasSteps | None, name: str) -> Steps | None:
-    """Give the steps of a field: its own, or those of all; None where a sample is a row.
-
-    Raises
-    ------
-    OptionError
-        If it has steps where samples are no sequences, or neither it nor `sequences` says any.
-    """
+    """Return the steps of a field: its own, or those of all; None where a sample is a row."""
     if sequences is None:
         if given is not None:
             raise OptionError(

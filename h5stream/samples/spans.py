@@ -56,16 +56,7 @@ def neighbours(steps: Steps) -> tuple[Ints, Ints, Ints]:
 
 
 def spans_of(anchors: NDArray[Any], steps: Steps, space: SequenceSpace) -> Spans:
-    """Give what a field with steps takes of some samples.
-
-    Parameters
-    ----------
-    anchors : ndarray of int
-        The row that each sample begins at.
-    steps : tuple of int
-        Of the field.
-    space : SequenceSpace
-        The segments, and what stands outside of them.
+    """Return what a field with steps takes of some samples.
 
     Examples
     --------

@@ -133,7 +133,7 @@ class Ragged:
 
 
 def names_of(said: Stretches) -> tuple[str, ...]:
-    """Give the datasets that say which rows samples have."""
+    """Return the datasets that say which rows samples have."""
     return said.names if isinstance(said, Between) else (said.name,)
 
 
@@ -146,26 +146,12 @@ def inside(said: Stretches, group: str) -> Stretches:
 
 
 def samples_said(said: Stretches, values: list[NDArray[Any]]) -> int:
-    """Give how many samples the values of such datasets are for, if nothing else says so."""
+    """Return how many samples the values of such datasets are for, if nothing else says so."""
     return len(values[0]) - isinstance(said, Bounds)
 
 
 def stretches_of(said: Stretches, values: list[NDArray[Any]], samples: int, rows: int) -> tuple[Ints, Ints]:
-    """Give the first row of each sample, and how many it has.
-
-    Parameters
-    ----------
-    said : Bounds, Lengths or Between
-        What says it.
-    values : list of ndarray
-        The values of its datasets.
-    samples, rows : int
-        Samples and rows that there are.
-
-    Raises
-    ------
-    OptionError
-        If there are not as many as samples, or they go backwards or beyond the rows.
+    """Return the first row of each sample, and how many it has.
 
     Examples
     --------

@@ -101,13 +101,7 @@ class Table:
 
 
 def file_numbers(table: Table, paths: Sequence[str]) -> NDArray[np.int64] | None:
-    """Give the number of each sample's file; None where no column says it.
-
-    Raises
-    ------
-    OptionError
-        If a file is not among those that are opened.
-    """
+    """Return the number of each sample's file; None where no column says it."""
     given = table.columns.get(FILE)
     if given is None:
         return None
@@ -129,13 +123,7 @@ def file_numbers(table: Table, paths: Sequence[str]) -> NDArray[np.int64] | None
 
 
 def groups_in(table: Table, number: int, paths: Sequence[str]) -> list[str] | None:
-    """Give the groups that a file's samples are of, in the order of their first; None where no column says it.
-
-    Raises
-    ------
-    OptionError
-        If there are several files, and nothing says in which of them a group is.
-    """
+    """Return the groups that a file's samples are of, in the order of their first; None where no column says it."""
     groups, files = table.columns.get(GROUP), file_numbers(table, paths)
     if groups is None:
         return None
@@ -182,24 +170,6 @@ def table_space(
 ) -> SequenceSpace:
     """Find the rows that the samples of a table begin at.
 
-    Parameters
-    ----------
-    table : Table
-        As the user listed them.
-    edges : ndarray of int64
-        Where the rows of each group or file begin, and where the last end.
-    parts : mapping of (int, str) to int
-        The number of each group's edge, by the number of its file and its name.
-    paths : sequence of str
-        The files.
-    fields : sequence of (str, tuple of int or None)
-        The column that each field counts its steps from, and the steps.
-
-    Raises
-    ------
-    OptionError
-        If a row, or a step from it, is not there.
-
     Examples
     --------
     >>> table, parts = Table(row=[1, 0], group=["b", "a"]), {(0, "a"): 0, (0, "b"): 1}
@@ -233,13 +203,13 @@ def table_space(
 
 
 def _bounds(rows: NDArray[np.int64], edges: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Give where the group or file that each row lies in begins and ends; of one that is not there, the nearest's."""
+    """Return where the group or file that each row lies in begins and ends; of one that is not there, the nearest's."""
     part = np.searchsorted(edges, np.clip(rows, 0, edges[-1] - 1), side="right") - 1
     return edges[part], edges[part + 1]
 
 
 def part_of_each(table: Table, parts: Mapping[tuple[int, str], int], paths: Sequence[str]) -> Any:
-    """Give the number of each sample's part; None where rows count through all."""
+    """Return the number of each sample's part; None where rows count through all."""
     files = file_numbers(table, paths)
     if GROUP in table.columns:
         numbers = [0] * len(table) if files is None else files.tolist()

@@ -37,7 +37,7 @@ class Checksum:
 
 
 def block_hash() -> xxhash.xxh3_128:
-    """Give a fresh hash for the bytes of one block."""
+    """Return a fresh hash for the bytes of one block."""
     return xxhash.xxh3_128()
 
 
@@ -52,7 +52,7 @@ def hash_block(descriptor: int, offset: int, length: int, told: Callable[[int], 
 
 
 def combine(digests: Sequence[bytes]) -> Checksum:
-    """Give the checksum of a file from the digests of its blocks, in file order.
+    """Return the checksum of a file from the digests of its blocks, in file order.
 
     Examples
     --------
@@ -63,7 +63,7 @@ def combine(digests: Sequence[bytes]) -> Checksum:
 
 
 def block_count(size_bytes: int, block_bytes: int = BLOCK_BYTES) -> int:
-    """Give the number of blocks of a file.
+    """Return the number of blocks of a file.
 
     Examples
     --------

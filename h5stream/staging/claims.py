@@ -91,7 +91,7 @@ def _is_free(folder: StagingFolder, name: str) -> bool:
 
 
 def _folders_above(folder: StagingFolder, path: Path) -> list[Path]:
-    """Give the folders between a copy and the staging folder, the innermost first."""
+    """Return the folders between a copy and the staging folder, the innermost first."""
     return list(path.parents)[: len(path.relative_to(folder.path).parts) - 1]
 
 
@@ -101,7 +101,7 @@ def _lead_nowhere_else(folders: Iterable[Path]) -> bool:
 
 
 def standing_in(folder: StagingFolder, files: Files, who: Claimant) -> Callable[[str, Member], Standing]:
-    """Give the function that says what a name is to a source."""
+    """Return the function that says what a name is to a source."""
 
     def standing(name: str, member: Member) -> Standing:
         entry = files.get(name)
@@ -211,7 +211,7 @@ def _copying_entry(member: Member, old: Entry | None, who: Claimant) -> Entry:
 
 
 def _users(old: Entry | None, who: Claimant) -> tuple[str, ...]:
-    """Give the users of a copy, with this session where it is to be one."""
+    """Return the users of a copy, with this session where it is to be one."""
     return tuple(dict.fromkeys([*(old.users if old else ()), *([who.session] if who.hold else [])]))
 
 
@@ -254,7 +254,7 @@ def _after_retiring(folder: StagingFolder, space: Space, names: Sequence[str]) -
 
 
 def copied_bytes(folder: StagingFolder, name: str, entry: Entry) -> int:
-    """Give how far an unfinished copy has come, in bytes, as the file system counts them."""
+    """Return how far an unfinished copy has come, in bytes, as the file system counts them."""
     try:
         return min(entry.bytes_of_copy, folder.part_path(name, entry).lstat().st_blocks * 512)
     except OSError:
@@ -300,12 +300,12 @@ def drop_unfinished(folder: StagingFolder, name: str, entry: Entry) -> None:
 
 
 def sessions_of(entry: Entry) -> set[str]:
-    """Give the sessions that need a copy: those that use it, and the one that makes it."""
+    """Return the sessions that need a copy: those that use it, and the one that makes it."""
     return {*entry.users, *([] if entry.whole else [entry.owner])}
 
 
 def alive_among(folder: StagingFolder, entries: Iterable[Entry]) -> set[str]:
-    """Give those sessions of some copies whose processes still run."""
+    """Return those sessions of some copies whose processes still run."""
     named = {session for entry in entries for session in sessions_of(entry)}
     return {session for session in named if is_alive(folder, session)}
 

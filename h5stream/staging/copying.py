@@ -90,7 +90,7 @@ class _StoppedError(Exception):
 
 
 def default_threads() -> int:
-    """Give the number of threads that copy: more than there are processors, to hide a disk's delay."""
+    """Return the number of threads that copy: more than there are processors, to hide a disk's delay."""
     return min(8, max(4, allowance.cpus()))
 
 
@@ -116,7 +116,7 @@ class ParallelCopy:
             self._pool.submit(self._copy, file, number).add_done_callback(self._done.put)
 
     def wait(self, timeout_s: float) -> list[CopiedFile]:
-        """Give the files finished since the last call, after `timeout_s` at most; raise a thread's error."""
+        """Return the files finished since the last call, after `timeout_s` at most; raise a thread's error."""
         found: list[CopiedFile | None] = []
         with contextlib.suppress(queue.Empty):
             found.append(self._done.get(timeout=timeout_s).result())
@@ -231,7 +231,7 @@ def check_unchanged(descriptor: int, job: CopyJob) -> None:
 
 
 def dress(job: CopyJob, facts: os.stat_result, target: int) -> os.stat_result:
-    """Give a copy its source's mode and time, flush it, and look at the source for the last time."""
+    """Return a copy its source's mode and time, flush it, and look at the source for the last time."""
     os.fchmod(target, stat.S_IMODE(facts.st_mode) & 0o777)
     os.utime(target, ns=(facts.st_atime_ns, job.version.mtime_ns))
     os.fsync(target)

@@ -70,17 +70,17 @@ class StagingFolder:
         return self.control / "manifest.json"
 
     def copy_path(self, name: str) -> Path:
-        """Give the path of a staged file."""
+        """Return the path of a staged file."""
         return self.path / name
 
     def part_path(self, name: str, entry: Entry) -> Path:
-        """Give the path under which a file is copied before it is whole."""
+        """Return the path under which a file is copied before it is whole."""
         # The name itself may hold folders, or be too long to take a suffix; its hash is not.
         digest = hashlib.blake2b(os.fsencode(name), digest_size=8).hexdigest()
         return self.control / f"{entry.owner}.{digest}.part"
 
     def session_path(self, session: str) -> Path:
-        """Give the path of the file whose lock says that a session is alive."""
+        """Return the path of the file whose lock says that a session is alive."""
         return self.control / f"{session}.session"
 
     @contextlib.contextmanager
@@ -220,7 +220,7 @@ def is_same(descriptor: int, path: Path) -> bool:
 
 
 def unusable(folder: StagingFolder, error: OSError) -> StagingError:
-    """Give the error for a folder in which the manifest cannot be kept."""
+    """Return the error for a folder in which the manifest cannot be kept."""
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
         return NotEnoughSpaceError(
             f"{folder.path} is full: not even the manifest of staged files could be written. Free space "
@@ -236,12 +236,12 @@ def unusable(folder: StagingFolder, error: OSError) -> StagingError:
 
 
 def new_session() -> str:
-    """Give the name of a session of this process: its id, as the process itself sees it, and what tells calls apart."""
+    """Return the name of a session of this process: its id, as the process sees it, and what tells calls apart."""
     return f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
 
 
 def pid_of(session: str) -> int:
-    """Give the process that a session belongs to, for people: in a container its id is another one from outside.
+    """Return the process that a session belongs to, for people: in a container its id is another one from outside.
 
     Examples
     --------
@@ -266,7 +266,7 @@ def is_held(session: str) -> bool:
 
 
 def end_session(folder: StagingFolder, session: str) -> None:
-    """Give the lock of a session back, if this process holds it."""
+    """Return the lock of a session back, if this process holds it."""
     if is_held(session):
         with contextlib.suppress(OSError):
             folder.session_path(session).unlink()

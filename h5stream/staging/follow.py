@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def gather(path: Path, *, follow: bool) -> tuple[Group, list[str]]:
-    """Give the group of a file: itself, and with `follow` every file that it needs, directly or not; and what to say.
+    """Return the group of a file: itself, and with `follow` every file that it needs, directly or not; and what to say.
 
     A needed file that is named by an absolute path, or would not be found beside the copy, is an error.
     """
@@ -65,7 +65,7 @@ def _what_stays_behind(main: Path) -> Iterator[str]:
 
 
 def _closure(main: Path) -> tuple[list[Path], list[Reference]]:
-    """Give the files reached from one, itself first, as places in the layout; and names that lead nowhere."""
+    """Return the files reached from one, itself first, as places in the layout; and names that lead nowhere."""
     found: dict[Path, None] = {main: None}
     missing: list[Reference] = []
     waiting = [main]
@@ -103,7 +103,7 @@ def _misplaced(item: Reference) -> bool:
 
 
 def _place_beside(item: Reference) -> Path:
-    """Give where the needed file stands beside the file that names it; refuse what a copy would not find."""
+    """Return where the needed file stands beside the file that names it; refuse what a copy would not find."""
     problem = ""
     place = Path(os.path.normpath(item.file.parent / item.target))
     if item.absolute:

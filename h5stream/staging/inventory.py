@@ -228,7 +228,7 @@ class _Reader:
         self._lock = threading.Lock()
 
     def digest(self, path: Path, offset: int, length: int) -> bytes | OSError:
-        """Give the hash of one block, or the error that reading it met."""
+        """Return the hash of one block, or the error that reading it met."""
         try:
             with path.open("rb", buffering=0) as file:
                 return hash_block(file.fileno(), offset, length, self._told)

@@ -70,12 +70,12 @@ _THERE = {Standing.FRESH, Standing.COPYING, Standing.OURS}
 
 
 def version_from(facts: os.stat_result) -> SourceVersion:
-    """Give the state that `os.stat` or `os.fstat` has found."""
+    """Return the state that `os.stat` or `os.fstat` has found."""
     return SourceVersion(size_bytes=facts.st_size, mtime_ns=facts.st_mtime_ns, inode=facts.st_ino, device=facts.st_dev)
 
 
 def prefixes(group: Group) -> Iterator[str]:
-    """Give the subfolders that a group may lie in, in the order in which they are tried.
+    """Return the subfolders that a group may lie in, in the order in which they are tried.
 
     Examples
     --------
@@ -94,7 +94,7 @@ def prefixes(group: Group) -> Iterator[str]:
 
 
 def known_prefixes(group: Group, names: Iterable[str]) -> list[str]:
-    """Give the subfolders in which the group's first file has the given copies.
+    """Return the subfolders in which the group's first file has the given copies.
 
     Examples
     --------
@@ -108,7 +108,7 @@ def known_prefixes(group: Group, names: Iterable[str]) -> list[str]:
 
 
 def choose_prefix(group: Group, known: Iterable[str], standing: Callable[[str, Member], Standing]) -> str | None:
-    """Give the subfolder for a group: where it lies already, else the first in which no name is taken; None if all are.
+    """Return the subfolder for a group: where it lies already, or the first in which no name is taken; None if all are.
 
     A prefix is empty or ends in a slash; `known` ones, from `known_prefixes`, may hold the group already.
     """

@@ -48,7 +48,7 @@ def stage_layout(layout: SampleLayout, to: PathLike) -> tuple[SampleLayout, Call
 
 
 def with_mapped_files(layout: SampleLayout) -> SampleLayout:
-    """Give the layout with a note of those files that are staged copies already, and may therefore be mapped."""
+    """Return the layout with a note of those files that are staged copies already, and may therefore be mapped."""
     manifest_of = functools.cache(_manifest)
     mapped = frozenset(
         n

@@ -75,7 +75,7 @@ _FIELDS = tuple(field.name for field in fields(Entry))
 
 
 def check_name(name: str, *, where: str) -> str:
-    """Give the name back if it stays inside the folder; else raise `ManifestError`.
+    """Return the name back if it stays inside the folder; else raise `ManifestError`.
 
     Examples
     --------
@@ -94,7 +94,7 @@ def check_name(name: str, *, where: str) -> str:
 
 
 def to_json(files: Files) -> str:
-    """Give the manifest's text, a line for each file."""
+    """Return the manifest's text, a line for each file."""
     # json's own `indent` is ten times as slow, and a manifest is written with every batch of finished copies.
     lines = [f"{json.dumps(name)}: {json.dumps(_entry_to_json(entry))}" for name, entry in sorted(files.items())]
     listing = ",\n".join(lines)
@@ -111,7 +111,7 @@ def _entry_to_json(entry: Entry) -> dict[str, Any]:
 
 
 def from_json(text: str, *, where: str) -> dict[str, Entry]:
-    """Give the files that a manifest lists, checked; `where` names the folder in messages.
+    """Return the files that a manifest lists, checked; `where` names the folder in messages.
 
     `ManifestError` is raised for what is no manifest, is of another version, or names something outside its folder.
     """
@@ -139,7 +139,7 @@ def from_json(text: str, *, where: str) -> dict[str, Entry]:
 
 
 def _check_session(name: str) -> str:
-    """Give the name of a session back; as it becomes part of paths, it must be one that was made here."""
+    """Return the name of a session back; as it becomes part of paths, it must be one that was made here."""
     if not re.fullmatch("[0-9]+-[0-9a-f]{12}", name):
         raise ValueError(f"session {name!r}")
     return name

@@ -374,7 +374,7 @@ class Place:
 
 
 def place_of(path: Path) -> Place:
-    """Give where a file or folder lies; for what does not exist yet, where it would."""
+    """Return where a file or folder lies; for what does not exist yet, where it would."""
     found = existing_parent(path)
     device = found.stat().st_dev
     return Place(device=device, mount=mount_of(found), rotates=rotates(device))

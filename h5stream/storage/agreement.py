@@ -51,13 +51,7 @@ class FileParts:
 def check_alike(
     files: list[FileParts], identities: tuple[SourceIdentity, ...], labels: Sequence[str] | None = None
 ) -> None:
-    """Refuse files whose rows differ in shape or type; `labels` says what each is called.
-
-    Raises
-    ------
-    FieldLengthError
-        With the field, the file and what it has instead.
-    """
+    """Refuse files whose rows differ in shape or type; `labels` says what each is called."""
     first = files[0]
     called = [repr(identity.path) for identity in identities] if labels is None else labels
     for other, identity, label in zip(files[1:], identities[1:], called[1:], strict=True):
@@ -123,13 +117,7 @@ def _words(field: FieldLayout) -> str:
 
 
 def with_room_for_all(files: list[FileParts], labels: Sequence[str]) -> list[FileParts]:
-    """Give fields of which each file's samples have a shape of their own room for the largest along each axis.
-
-    Raises
-    ------
-    FieldLengthError
-        If they have unlike numbers of axes.
-    """
+    """Give fields of which each file's samples have a shape of their own room for the largest along each axis."""
     for number, field in enumerate(files[0].fields):
         if field.shapes is None:
             continue

@@ -66,23 +66,7 @@ Once = tuple[int, str, bool, Any]
 
 
 class AlikeFiles:
-    """Files of which each is a sample.
-
-    Parameters
-    ----------
-    every : Files
-        All that were named.
-    shape : SampleShape
-        The fields, by their paths in a file.
-    group : str
-        The group that they are in.
-    samples : Objects
-        As the user asked.
-    guard : Guard
-        Says which files links may lead to.
-    words : sequence of str
-        What was asked for, as the catalogue has it.
-    """
+    """Files of which each is a sample."""
 
     def __init__(
         self, every: Files, shape: SampleShape, group: str, samples: Objects, guard: Guard, words: Sequence[str]
@@ -100,13 +84,7 @@ class AlikeFiles:
         self.left_out = 0
 
     def read(self, looked_up: dict[int, LookedUp]) -> FileParts | None:
-        """Give all files as rows; None where they have to be read one by one. `looked_up` gets ragged fields.
-
-        Raises
-        ------
-        FieldNotFoundError, FieldLengthError
-            If one lacks a field, or is unlike the first.
-        """
+        """Return all files as rows; None where they have to be read one by one. `looked_up` gets ragged fields."""
         if any(isinstance(f, Field) and (f.is_looked_up or f.decode) for f in self._shape.fields):
             return None
         try:
@@ -148,7 +126,7 @@ class AlikeFiles:
         return like.index(len(which), (numbers, offset + self.identity.starts[of], nbytes, mask))
 
     def _targets(self, part: DatasetPart, number: int, index: ChunkIndex, which: Ints) -> tuple[Target, ...]:
-        """Give what a part fills, with the value that stands for what was never written."""
+        """Return what a part fills, with the value that stands for what was never written."""
         lacking = np.bincount(index.numbers // index.columns, minlength=len(which)) < index.columns
         if not lacking.any():
             return part.targets
@@ -331,13 +309,7 @@ class AlikeFiles:
         return alike, found, places, ragged
 
     def _kept(self) -> tuple[Ints, list[Columns4], list[Any]]:
-        """Give what the catalogue has, some of it compared with what libhdf5 says.
-
-        Raises
-        ------
-        ValueError, LookupError
-            If that cannot be right.
-        """
+        """Return what the catalogue has, some of it compared with what libhdf5 says."""
         catalogue = self._catalogue
         which = catalogue.arrays["which"].astype(np.int64)
         if not len(which) or (np.diff(which) <= 0).any() or not 0 <= which[0] <= which[-1] < len(self._paths):
@@ -397,7 +369,7 @@ class AlikeFiles:
 
 
 def _owner(name: str) -> tuple[str, str]:
-    """Give the path of what has an attribute, and the attribute's name."""
+    """Return the path of what has an attribute, and the attribute's name."""
     owner, _, attribute = name.rpartition("@")
     return owner.strip("/."), attribute
 
@@ -453,24 +425,14 @@ def _words(heads: NDArray[np.uint8], old: int, new: int, are_new: NDArray[np.boo
 
 
 def _inside(givens: Ints, addresses: Ints, path: str) -> Ints:
-    """Give where the headers of objects lie that have one path in each file."""
+    """Return where the headers of objects lie that have one path in each file."""
     for step in filter(None, path.split("/")):
         addresses = find_in_each(givens, addresses, step)
     return addresses
 
 
 class RowsOfFiles:
-    """The rows that files have of a ragged field.
-
-    Parameters
-    ----------
-    first : LookedUp
-        What the first file gives.
-    file : h5py.File
-        That file, open.
-    count : int
-        How many files there are.
-    """
+    """The rows that files have of a ragged field."""
 
     def __init__(self, first: LookedUp, file: Any, count: int) -> None:
         if len(first.parts) != 1 or first.parts[0].access not in (DIRECT, DECODED) or first.parts[0].index is None:
@@ -512,13 +474,7 @@ class RowsOfFiles:
             raise UnlikeError(self.path)
 
     def add_to(self, known: LookedUp, files: FilesIdentity) -> None:
-        """Put the rows of all files one behind the other, as what is looked up.
-
-        Raises
-        ------
-        TruncatedFileError
-            If some are said to lie beyond a file's end.
-        """
+        """Put the rows of all files one behind the other, as what is looked up."""
         owner, number, offset, nbytes, mask = (np.concatenate(each) for each in zip(*self._chunks, strict=True))
         index, count = self.template.index, len(self._rows)
         assert index is not None
@@ -543,6 +499,6 @@ class RowsOfFiles:
         )
 
     def _columns(self, k: int) -> Ints:
-        """Give the chunks of one file."""
+        """Return the chunks of one file."""
         some = (np.stack(each[1:], axis=1)[each[0] == k] for each in self._chunks)
         return np.concatenate([np.zeros((0, 4), np.int64), *some])

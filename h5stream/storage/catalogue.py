@@ -74,13 +74,6 @@ class Kept:
 class Catalogue:
     """Arrays about the objects of one file, by names of ours: those that are kept, or an empty one to be filled.
 
-    Parameters
-    ----------
-    identity : SourceIdentity, optional
-        The file; without one nothing is kept.
-    of, fields, missing : str, optional
-        What was asked for: which objects, which fields, and what becomes of objects that lack one.
-
     Attributes
     ----------
     arrays : dict of str to ndarray
@@ -121,17 +114,11 @@ class Catalogue:
                 self._path.unlink()
 
     def names(self) -> Names:
-        """Give the names of the objects that are kept.
-
-        Raises
-        ------
-        ValueError
-            If they are none.
-        """
+        """Return the names of the objects that are kept."""
         return self._names("names")
 
     def texts(self, key: str) -> list[Any] | None:
-        """Give a list of texts, or of bytes; None if it is not there."""
+        """Return a list of texts, or of bytes; None if it is not there."""
         if f"{key} text" not in self.arrays:
             return None
         names = self._names(key)
@@ -159,7 +146,7 @@ class Catalogue:
             self.put_texts(key, values)
 
     def values(self, key: str, count: int, shape: tuple[int, ...]) -> Any:
-        """Give an array of so many values of a shape, or a list of texts, as it was noted; else raises ValueError."""
+        """Return an array of so many values of a shape, or a list of texts, as it was noted; else raises ValueError."""
         kept: Any = self.texts(key)
         if kept is None:
             kept = self.arrays[key].copy().reshape(count, *shape)
@@ -199,7 +186,7 @@ class Catalogue:
 
 
 def catalogue_folder() -> Path | None:
-    """Give the folder that catalogues are kept in; None where they are switched off, or there is no home."""
+    """Return the folder that catalogues are kept in; None where they are switched off, or there is no home."""
     if os.environ.get(SWITCH, "1").lower() in ("0", "off", "no", "false"):
         return None
     try:
@@ -270,7 +257,7 @@ def _make_room(folder: Path, nbytes: int) -> None:
 
 
 def _about(identity: FileIdentity | FilesIdentity) -> dict[str, Any]:
-    """Give what a file is, or the first of several."""
+    """Return what a file is, or the first of several."""
     identity = identity.at(0)[0]
     return {"size": identity.size, "mtime_ns": identity.mtime_ns, "inode": identity.inode}
 

@@ -36,13 +36,7 @@ _HEADER_NBYTES = 8 * 1024
 
 
 def read_raw_box(dataset: Any, start: tuple[int, ...], count: tuple[int, ...]) -> NDArray[np.void]:
-    """Read a box of elements through h5py in the file's own type, without any conversion.
-
-    Returns
-    -------
-    ndarray of void
-        Shape `count`, each item the stored element's bytes.
-    """
+    """Read a box of elements through h5py in the file's own type, without any conversion."""
     stored = dataset.id.get_type()
     box = np.zeros(count, dtype=f"V{stored.get_size()}")
     if box.size:
@@ -72,7 +66,7 @@ def fill_element(dataset: Any, index: ChunkIndex) -> NDArray[np.uint8] | None:
 
 
 def compact_offset(dataset: Any, identity: SourceIdentity) -> int | None:
-    """Give where the bytes of a compact dataset lie in its file; None if they are not found in its object header.
+    """Return where the bytes of a compact dataset lie in its file; None if they are not found in its object header.
 
     Libhdf5 does not tell where in the header they are. What is found there is byte for byte what it reads, so it does
     not matter what they are part of: a file that changes is refused.

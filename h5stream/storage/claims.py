@@ -28,29 +28,7 @@ class ClaimError(ValueError):
 
 
 def check_claims(filter_id: int, values: Sequence[int], stored: Bytes, most_nbytes: int) -> int:
-    """Hold what compressed bytes claim against what a chunk may be.
-
-    Parameters
-    ----------
-    filter_id : int
-        Registered filter number; a codec that is not known here passes.
-    values : sequence of int
-        Its parameters in the file.
-    stored : ndarray of uint8
-        The bytes.
-    most_nbytes : int
-        Bytes that they may decode to.
-
-    Returns
-    -------
-    int
-        Bytes that must be readable behind the input: how far the codec may look before it notices the end.
-
-    Raises
-    ------
-    ClaimError
-        If they claim more than that, or lengths that lead out of the input.
-    """
+    """Hold what compressed bytes claim against what a chunk may be."""
     check = _CHECKS.get(filter_id)
     return 0 if check is None else check(values, stored, most_nbytes)
 

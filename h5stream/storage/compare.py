@@ -24,22 +24,7 @@ _FIRST_WORDS = 1 << 16
 def difference(
     source: str, target: str, dataset: RawDataset, place: str, order: Order | None, progress: Callable[[int], None]
 ) -> str:
-    """Say where two datasets differ; empty where they hold the same rows.
-
-    Parameters
-    ----------
-    source, target : str
-        The files.
-    dataset : RawDataset
-        The dataset in the source.
-    place : str
-        Its path in the target.
-    order : ndarray of int64, optional
-        Row ``i`` of the target is row ``order[i]`` of the source. Rows are then compared by 64-bit sums of
-        their bytes, so that both files are read in file order.
-    progress : callable
-        Told the bytes of each slab.
-    """
+    """Say where two datasets differ; empty where they hold the same rows."""
     # Not through `open_hdf5`: an error in here is about one dataset, and the caller knows which.
     with open_file(source) as old, open_file(target) as new:
         a, b = old[dataset.path], new[place]

@@ -61,13 +61,7 @@ _DEEPEST = 1000
 
 @contextlib.contextmanager
 def open_hdf5(path: str) -> Iterator[Any]:
-    """Open an HDF5 file for reading, beside whatever has it open, and close it at the end.
-
-    Raises
-    ------
-    SourceNotFoundError, NotHDF5Error, TruncatedFileError, SourceError
-        If libhdf5 cannot open it, or fails while it is open; the message says which and why.
-    """
+    """Open an HDF5 file for reading, beside whatever has it open, and close it at the end."""
     try:
         file = open_file(path)
     except FileNotFoundError:
@@ -108,15 +102,6 @@ def datasets_of(
     """List all datasets of an open file that hard links lead to, by path without the leading slash.
 
     Names that are not UTF-8 cannot be asked for, and are left out.
-
-    Parameters
-    ----------
-    file : h5py.File
-        Open.
-    damaged : dict, optional
-        Gets what is there and cannot be opened: its path, and what libhdf5 said.
-    chosen : callable, optional
-        Gets the path of each group, the group and the names in it, and gives those that are looked at.
     """
     damaged = {} if damaged is None else damaged
     found: dict[str, Any] = {}
@@ -181,24 +166,6 @@ def default_fields(file: Any, path: str, guard: Guard) -> list[str]:
     """Return the names of a group's datasets, if they agree in length.
 
     What a link leads to counts as well, once: not under the name of a link where it has another name here.
-
-    Parameters
-    ----------
-    file : h5py.File or h5py.Group
-        The group, usually the file's root.
-    path : str
-        The file's path, for messages.
-    guard : Guard
-        Says which files external links may lead to; what others lead to is left out, with a warning.
-
-    Raises
-    ------
-    FieldLengthError
-        If they do not, or the root has none; the message lists what there is, by length.
-    UnsupportedFieldError
-        If one has a name that is not UTF-8, and so cannot be a field's.
-    ExternalDataError
-        If there is none but behind external links, and those are not allowed.
     """
     at_root, refused = _datasets_in(file, path, guard)
     if refused and not at_root:
@@ -273,13 +240,7 @@ def is_hard_link(group: Any, name: str | bytes) -> bool:
 
 
 def behind(group: Any, name: str | bytes, path: str, way_out: str = "name other fields: fields=[...]") -> Any:
-    """Return what a link of a group leads to; None where that is not there, or only the link's own program knows it.
-
-    Raises
-    ------
-    SourceError
-        If it is there, but damaged.
-    """
+    """Return what a link of a group leads to; None where that is not there, or only the link's own program knows it."""
     kind = _link_type(group, name)
     if kind not in (h5l.TYPE_HARD, h5l.TYPE_SOFT, h5l.TYPE_EXTERNAL):
         return None
@@ -298,13 +259,7 @@ def behind(group: Any, name: str | bytes, path: str, way_out: str = "name other 
 
 
 def is_there(file: Any, name: str, path: str) -> bool:
-    """Tell whether a name leads to an object.
-
-    Raises
-    ------
-    SourceError
-        If it is damaged, or a group on the way to it.
-    """
+    """Tell whether a name leads to an object."""
     with contextlib.suppress(*_DAMAGE):
         if h5py.h5o.exists_by_name(file.id, name.encode("utf-8", "surrogateescape")):
             return True
@@ -313,13 +268,7 @@ def is_there(file: Any, name: str, path: str) -> bool:
 
 
 def thing_at(file: Any, name: str, path: str) -> Any:
-    """Return the object that a name leads to; None if it is not there.
-
-    Raises
-    ------
-    SourceError
-        If it is damaged, or a group on the way to it.
-    """
+    """Return the object that a name leads to; None if it is not there."""
     try:
         return file[name]
     except _DAMAGE:
@@ -328,15 +277,7 @@ def thing_at(file: Any, name: str, path: str) -> Any:
 
 
 def dataset_at(file: Any, name: str, path: str) -> Any:
-    """Open a dataset, and return its `h5py.h5d.DatasetID`, which takes a third of the time that an `h5py.Dataset` does.
-
-    Raises
-    ------
-    FieldNotFoundError
-        If it is not there.
-    SourceError
-        If it is, but damaged.
-    """
+    """Open a dataset, and return its `h5py.h5d.DatasetID`, in a third of the time that an `h5py.Dataset` takes."""
     try:
         return h5py.h5d.open(file.id, name.encode("utf-8", "surrogateescape"))
     except _DAMAGE as error:
@@ -366,25 +307,7 @@ def _by_length(file: Any) -> str:
 
 
 def find_dataset(file: Any, name: str, path: str, guard: Guard) -> tuple[Any, str, tuple[str, ...]]:
-    """Find a field's dataset.
-
-    Returns
-    -------
-    dataset : h5py.Dataset
-    dataset_path : str
-        Without the leading slash.
-    member : tuple of str
-        The member path after the colon.
-
-    Raises
-    ------
-    FieldNotFoundError
-        With the nearest name there is.
-    SourceError
-        If it is there, but damaged.
-    ExternalDataError
-        If the way to it leads through an external link and that is not allowed.
-    """
+    """Find a field's dataset."""
 
     def leads_to_dataset(candidate: str) -> bool:
         guard.check_links(file, candidate, path)
@@ -425,13 +348,7 @@ def _not_found(file: Any, name: str, path: str) -> FieldNotFoundError:
 
 
 def why_not_opened(file: Any, name: str, path: str) -> str:
-    """Say why a name that is there leads to no dataset; empty if it is not there, or something else is.
-
-    Raises
-    ------
-    SourceError
-        If the object is damaged.
-    """
+    """Say why a name that is there leads to no dataset; empty if it is not there, or something else is."""
     group, way = file, ""
     for part in name.split("/"):
         if part in ("", "."):
@@ -516,24 +433,7 @@ def check_has_rows(dataset: Any, name: str, path: str) -> None:
 
 
 def once_of(file: Any, name: str, path: str, guard: Guard) -> Any:
-    """Read what a file or a group has once: an attribute (``"@name"``, ``"path@name"``), or the whole of a dataset.
-
-    Parameters
-    ----------
-    file : h5py.File
-        Open.
-    name : str
-        As the user wrote it, in its group.
-    path : str
-        The file's path, for messages.
-    guard : Guard
-        Says which files external links may lead to.
-
-    Raises
-    ------
-    FieldNotFoundError
-        If it is not there; names what is.
-    """
+    """Read what a file or a group has once: an attribute (``"@name"``, ``"path@name"``), or the whole of a dataset."""
     where, _, attribute = name.rpartition("@")
     if not is_attribute(file, name, path):
         dataset, _, member = find_dataset(file, name, path, guard)

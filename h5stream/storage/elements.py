@@ -83,15 +83,6 @@ class Leaf:
 def leaf_of(dtype: np.dtype[Any], member: tuple[str, ...], stacked: tuple[str, ...] = ()) -> Leaf | None:
     """Find a leaf by its member path; None if it is not of like scalars.
 
-    Parameters
-    ----------
-    dtype : numpy.dtype
-        The stored element's dtype, with the file's offsets and byte order.
-    member : tuple of str
-        Names of nested compound members, outermost first; empty for a plain element.
-    stacked : tuple of str
-        Names of members inside that one, scalars of one type, that are taken one after the other.
-
     Examples
     --------
     >>> pair = np.dtype([("a", "<i2"), ("b", ">f4", (3,))])
@@ -127,7 +118,7 @@ def leaf_of(dtype: np.dtype[Any], member: tuple[str, ...], stacked: tuple[str, .
 
 
 def held_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Give the type that a batch holds a scalar as: native, and the whole numbers that dates and times are.
+    """Return the type that a batch holds a scalar as: native, and the whole numbers that dates and times are.
 
     Examples
     --------
@@ -179,7 +170,7 @@ def plain_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def vlen_base(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
-    """Give the type of the items of values of variable length; None for strings and everything else.
+    """Return the type of the items of values of variable length; None for strings and everything else.
 
     Examples
     --------
@@ -197,7 +188,7 @@ def is_text(dtype: np.dtype[Any]) -> bool:
 
 
 def bytes_leaf(dtype: np.dtype[Any]) -> Leaf | None:
-    """Give the leaf of an element that is taken as so many bytes; None where it is not bytes.
+    """Return the leaf of an element that is taken as so many bytes; None where it is not bytes.
 
     Examples
     --------

@@ -57,7 +57,7 @@ class Volume:
             )
 
     def sizes(self, axes: int) -> tuple[int, ...]:
-        """Give the elements along each axis, once all fields are known."""
+        """Return the elements along each axis, once all fields are known."""
         for name, axis, elements, scale in self.scaled:
             if axis not in self.elements:
                 raise OptionError(f"field {name!r} has scale=, which counts against fields without; name one of these")
@@ -100,21 +100,13 @@ class Extents:
 
     @classmethod
     def of(cls, samples: SampleKind) -> Extents:
-        """Give those of a kind of samples that has them."""
+        """Return those of a kind of samples that has them."""
         if isinstance(samples, Boxes):
             return cls(samples=samples, kind=None)
         return cls(samples=samples, kind=along_axis(samples, is_scaled=True))
 
     def take(self, shape: tuple[int, ...], asked: Field, volume: Volume) -> Taken:
-        """Give what a sample takes of a dataset along each axis, and the shape that this has; note it in a volume.
-
-        Raises
-        ------
-        OptionError
-            If the dataset has no such axis, or options contradict each other.
-        FieldLengthError
-            If there is nothing in it, or fields disagree.
-        """
+        """Return what a sample takes of a dataset along each axis, and the shape that this has; note it in a volume."""
         if 0 in shape:
             raise FieldLengthError(
                 f"it has the shape {shape}: there is nothing in it; Field(..., ragged=) takes objects of unlike "
@@ -191,7 +183,7 @@ class Extents:
         return Along((0,), 0), False
 
     def _steps(self, elements: int, asked: Field, volume: Volume) -> tuple[Along, bool]:
-        """Give the steps of a field along the axis, and whether these make an axis."""
+        """Return the steps of a field along the axis, and whether these make an axis."""
         kind, samples = self.kind, self.samples
         assert kind is not None
         (scale,) = _scales(asked, 1)
@@ -261,7 +253,7 @@ def _whole(other: tuple[Any, bool]) -> tuple[Along, bool]:
 
 
 def _others(shape: tuple[int, ...], columns: Columns) -> list[tuple[Any, bool]]:
-    """Give what is taken of the axes that samples do not move along, and whether each stays."""
+    """Return what is taken of the axes that samples do not move along, and whether each stays."""
     if columns is None:
         return [(range(count), True) for count in shape]
     if not shape:
@@ -279,7 +271,7 @@ def _scales(asked: Field, axes: int) -> tuple[Fraction, ...]:
 
 
 def with_names(error: OptionError | FieldLengthError, path: str, name: str) -> Any:
-    """Give an error again that says which field of which file it is about."""
+    """Return an error again that says which field of which file it is about."""
     if isinstance(error, FieldLengthError):
         return FieldLengthError(f"{path!r}: field {name!r}: {error}", field=name, file=path)
     return OptionError(f"{path!r}: field {name!r}: {error}")

@@ -48,22 +48,7 @@ class Guard:
         return cls(opened=frozenset(os.path.abspath(p) for p in paths), allow_external=allow_external)
 
     def check_links(self, file: Any, name: str, path: str) -> None:
-        """Refuse a name that leads out of the opened files, however many links stand before the one that does.
-
-        Parameters
-        ----------
-        file : h5py.File
-            The open file.
-        name : str
-            Path of an object in it; need not exist.
-        path : str
-            The file's path, for the message.
-
-        Raises
-        ------
-        ExternalDataError
-            With the link and what it points to.
-        """
+        """Refuse a name that leads out of the opened files, however many links stand before the one that does."""
         if not self.allow_external:
             with _damage_ignored():
                 self._follow(file, name, path, _MOST_LINKS)
@@ -84,23 +69,12 @@ class Guard:
         """Refuse the file that libhdf5 found behind a link, if it is not one of the opened ones.
 
         `check_links` looks beside the file; libhdf5 also where the environment says.
-
-        Raises
-        ------
-        ExternalDataError
-            With the link and the file.
         """
         if not self.allow_external and not any(os.path.samefile(target, one) for one in self.opened):
             _refuse_link(path, link, target)
 
     def check_data(self, dataset: Any, name: str, path: str) -> None:
-        """Refuse a dataset whose bytes lie in files that were not opened.
-
-        Raises
-        ------
-        ExternalDataError
-            With the field and what it points to.
-        """
+        """Refuse a dataset whose bytes lie in files that were not opened."""
         if not self.allow_external:
             self._check_data(dataset, name, path, seen=set())
 
@@ -149,13 +123,6 @@ def without_soft_links(file: Any, name: str) -> str:
     """Return the path that a name leads to inside the file, or up to the first external link on the way.
 
     As it is where it leads nowhere.
-
-    Parameters
-    ----------
-    file : h5py.File
-        The open file.
-    name : str
-        Path of an object.
     """
     try:
         return _walked(file, "/", name, _MOST_LINKS, lambda step, _link, rest, _left: posixpath.join(step, *rest))
@@ -181,7 +148,7 @@ def _walked(file: Any, start: str, name: str, links_left: int, leave: Callable[[
 
 
 def _link(file: Any, step: str) -> Any:
-    """Give what stands under a name where that is a link to be followed; None for an object, or for nothing."""
+    """Return what stands under a name where that is a link to be followed; None for an object, or for nothing."""
     try:
         if file.id.links.get_info(step.encode("utf-8", "surrogateescape")).type == h5py.h5l.TYPE_HARD:
             return None

@@ -76,29 +76,13 @@ class H5pyReader:
             return self._datasets[key]
 
     def rows(self, part: DatasetPart, first: int, count: int) -> NDArray[Any]:
-        """Read `count` rows from row `first` of a dataset part, converted to its dtype, columns taken.
-
-        Raises
-        ------
-        CorruptChunkError
-            If libhdf5 fails.
-        SourceError
-            If the system reports an error twice, the second time with the file opened afresh.
-        SourceChangedError
-            If the file is not the one that was opened.
-        """
+        """Read `count` rows from row `first` of a dataset part, converted to its dtype, columns taken."""
         data = self._read(part, (first,), lambda dataset: in_stored_byte_order(dataset[first : first + count]))
         rows: NDArray[Any] = columns_of(data, part.columns)
         return rows
 
     def bytes_of(self, part: DatasetPart, row: int) -> NDArray[np.uint8]:
-        """Read the bytes of an object.
-
-        Raises
-        ------
-        CorruptChunkError, SourceError, SourceChangedError
-            As for `rows`, and if they are more than an image may have.
-        """
+        """Read the bytes of an object."""
         one = replace(part, path=part.objects[row])
 
         def read(dataset: Any) -> NDArray[np.uint8]:
@@ -110,25 +94,13 @@ class H5pyReader:
         return found
 
     def box(self, part: DatasetPart, start: tuple[int, ...], count: tuple[int, ...]) -> NDArray[Any]:
-        """Read a box of a dataset part, converted to its dtype.
-
-        Raises
-        ------
-        CorruptChunkError, SourceError, SourceChangedError
-            As for `rows`.
-        """
+        """Read a box of a dataset part, converted to its dtype."""
         where = tuple(slice(first, first + some) for first, some in zip(start, count, strict=True))
         box: NDArray[Any] = self._read(part, start, lambda dataset: in_stored_byte_order(dataset[where]))
         return box
 
     def chunk(self, part: DatasetPart, number: int) -> NDArray[np.uint8]:
-        """Read one chunk as its raw stored elements, padded with zeros beyond the data.
-
-        Raises
-        ------
-        CorruptChunkError, SourceError, SourceChangedError
-            As for `rows`.
-        """
+        """Read one chunk as its raw stored elements, padded with zeros beyond the data."""
         index = part.chunk_index
         if part.objects:
             own, inner = part.in_object(number)

@@ -142,7 +142,7 @@ class FieldReader:
         return isinstance(samples, Sequences) and samples.lengths == "shortest" and self._extents is None
 
     def _agreed(self, lengths: dict[str, int]) -> int:
-        """Give the rows that fields agree in, by the rows of each."""
+        """Return the rows that fields agree in, by the rows of each."""
         if len(set(lengths.values())) > 1 and not self._cuts:
             samples = self.sequences
             is_whole = isinstance(samples, Sequences) and samples.axis == 0 and not isinstance(samples.of, Said)
@@ -157,7 +157,7 @@ class FieldReader:
         return min(lengths.values())
 
     def _nothing(self) -> DatasetPart:
-        """Give a dataset of no field, for an object that has single values alone."""
+        """Return a dataset of no field, for an object that has single values alone."""
         return DatasetPart(
             file=self.number,
             path="",
@@ -170,7 +170,7 @@ class FieldReader:
         )
 
     def _with_lengths(self, part: DatasetPart) -> DatasetPart:
-        """Give the part of a field of images with how long each is, where a dataset says so."""
+        """Return the part of a field of images with how long each is, where a dataset says so."""
         layout = self.fields[part.targets[0].field] if part.targets else None
         if layout is None or layout.images is None:
             return part
@@ -195,7 +195,7 @@ class FieldReader:
         return replace(part, lengths=lengths.astype(np.int64))
 
     def _rows_alone(self, dataset: Any, path: str, lengths: dict[str, int]) -> DatasetPart:
-        """Give what says which rows samples have as a dataset of no field, where nothing else has a row a sample."""
+        """Return what says which rows samples have as a dataset of no field, where nothing else has a row a sample."""
         part = self._parts.part(self._opened.place(dataset, path), None, path, (), [])
         return replace(part, rows=next(iter(lengths.values())), pieces=(), heap=None)
 
@@ -273,7 +273,7 @@ class FieldReader:
         return entry
 
     def _rows_taken(self, dataset: Any, field: Field, member: tuple[str, ...]) -> _Taken:
-        """Give what a sample that is a row, or several, takes."""
+        """Return what a sample that is a row, or several, takes."""
         steps = None if field.rows is not None else steps_of(field.steps, self.sequences, field.name)
         if field.axis not in (None, 0) or field.scale:
             raise OptionError(
@@ -291,7 +291,7 @@ class FieldReader:
         return _Taken(shape=row_shape if steps is None else (len(steps), *row_shape), steps=steps)
 
     def _at(self, field: Field) -> str:
-        """Give the column of a table that a field's rows count from; empty for the one that samples begin at."""
+        """Return the column of a table that a field's rows count from; empty for the one that samples begin at."""
         columns = self.sequences.columns if isinstance(self.sequences, Table) else {}
         if field.at and not isinstance(columns.get(field.at), np.ndarray):
             numbers = [name for name, values in columns.items() if isinstance(values, np.ndarray)]
@@ -353,7 +353,7 @@ class FieldReader:
         return known.entry
 
     def _group_named(self, name: str) -> Any:
-        """Give the group that a name leads to in this file; None for anything else."""
+        """Return the group that a name leads to in this file; None for anything else."""
         name = name.strip("/")
         with contextlib.suppress(KeyError, RuntimeError, ValueError, OSError):
             # Asked for its kind alone (`get(getclass=True)`), a damaged object crashes libhdf5, which opening refuses.
@@ -546,7 +546,7 @@ class FieldReader:
         return self._added(name=given.name, kind=kind, dtype=dtype, row_shape=shape, cast=cast_to)
 
     def _once(self, name: str) -> NDArray[Any]:
-        """Give what the file, or the group, has once under a name, or a whole dataset of numbers."""
+        """Return what the file, or the group, has once under a name, or a whole dataset of numbers."""
         return np.asarray(once_of(self.file, name, self.identity.path, self.guard))
 
     def _is_attribute(self, name: str) -> bool:
@@ -569,7 +569,7 @@ class FieldReader:
         )
 
     def _refusal(self, name: str, why: str, part: DatasetPart | None = None) -> H5StreamError:
-        """Give the error for a field of this file that cannot be had, at all or because a chunk is damaged."""
+        """Return the error for a field of this file that cannot be had, at all or because a chunk is damaged."""
         path = self.identity.path
         if part is not None and part.damaged is not None:
             says = f"{path!r}: field {name!r}: {part.reason}"
@@ -712,7 +712,7 @@ def _unit(dtype: np.dtype[Any]) -> str:
 
 
 def _inner_dtype(dataset: Any, member: tuple[str, ...]) -> Any:
-    """Give the type of a member of a dataset's elements."""
+    """Return the type of a member of a dataset's elements."""
     dtype: Any = elements.plain_dtype(dataset.dtype)
     for part in member:
         dtype = dtype.fields[part][0]

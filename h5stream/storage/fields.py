@@ -276,7 +276,7 @@ class Field:
 
 
 def changed(field: Field, **values: Any) -> Field:
-    """Give the same field, of which some attributes have other values."""
+    """Return the same field, of which some attributes have other values."""
     other = copy.copy(field)
     for name, value in values.items():
         object.__setattr__(other, name, value)
@@ -284,13 +284,7 @@ def changed(field: Field, **values: Any) -> Field:
 
 
 def columns_wanted(field: Field, width: int) -> NDArray[np.int32]:
-    """Give the place of each column of a matrix among those that a field takes; -1 for the others.
-
-    Raises
-    ------
-    OptionError
-        If a column is not there, or wanted twice.
-    """
+    """Return the place of each column of a matrix among those that a field takes; -1 for the others."""
     every = np.arange(width)
     check_mask(_one_axis(field.columns), width)
     try:
@@ -331,11 +325,6 @@ def _object_names(name: str, names: Any) -> Any:
 
 def as_row_numbers(name: str, rows: Any) -> NDArray[np.int64]:
     """Turn what a user gave as ``rows=`` of a field into row numbers.
-
-    Raises
-    ------
-    OptionError
-        If they are no integers, one for each sample.
 
     Examples
     --------
@@ -389,7 +378,7 @@ def _decode(name: str, decode: str, length: str, ragged: str | None) -> str:
 
 
 def not_ragged(name: str) -> OptionError:
-    """Give the error for options of ragged fields that a field has which is none."""
+    """Return the error for options of ragged fields that a field has which is none."""
     return OptionError(
         f"Field({name!r}): ragged=, max_length=, crop= and pad_value= are for samples of unlike numbers of rows, "
         "which rows=Bounds(...), Lengths(...) or Between(...) say, for whole objects, samples=Objects(...), and for "
@@ -489,7 +478,7 @@ class SampleShape:
     fields: tuple[Field | Given, ...]
 
     def inside(self, group: str) -> SampleShape:
-        """Give the fields of a group under the same keys."""
+        """Return the fields of a group under the same keys."""
         inner = (field.inside(group) if isinstance(field, Field) else field for field in self.fields)
         return replace(self, fields=tuple(inner))
 
@@ -504,11 +493,6 @@ class SampleShape:
 
 def sample_shape(fields: FieldLike | Sequence[FieldLike] | Mapping[str, FieldLike]) -> SampleShape:
     """Read what the user gave as ``fields``.
-
-    Raises
-    ------
-    OptionError
-        If it is empty or holds something that is not a name.
 
     Examples
     --------
@@ -564,22 +548,7 @@ class Asked:
 
 
 def read_request(source: Source, fields: Fields) -> Asked:
-    """Read what the user gave as source and as fields.
-
-    Parameters
-    ----------
-    source : path, pattern, open h5py.File, Group or Dataset, or several of one kind
-        A group's datasets are the fields by default, and names are looked up in it. A dataset is a file and a field.
-    fields : name, h5py.Dataset, Field, sequence or mapping of them, optional
-        See `sample_shape`.
-
-    Raises
-    ------
-    SourceNotFoundError
-        If a pattern matches nothing, or nothing was named.
-    OptionError
-        If something is neither, or is of a file that is not the source.
-    """
+    """Read what the user gave as source and as fields."""
     given = several(source)
     named = [named_by(one) for one in given]
     paths = [path for one, known in zip(given, named, strict=True) for path in paths_of(one, known)]
@@ -620,13 +589,6 @@ def split_member(name: str, exists: Any) -> tuple[str, tuple[str, ...]]:
     """Split a field's name into the dataset's path and its member path.
 
     A dataset whose own name has a colon is found first.
-
-    Parameters
-    ----------
-    name : str
-        As the user wrote it.
-    exists : callable
-        Tells whether a path leads to a dataset.
 
     Examples
     --------

@@ -168,35 +168,7 @@ class Pipeline:
     def decode(
         self, stored: Bytes, *, filter_mask: int, raw_nbytes: int, scratch: DecodeScratch, out: Bytes | None = None
     ) -> tuple[Bytes, int]:
-        """Undo the filters of one chunk.
-
-        Parameters
-        ----------
-        stored : ndarray of uint8
-            The chunk as it lies in the file.
-        filter_mask : int
-            Bit ``i`` set: filter ``i`` was skipped.
-        raw_nbytes : int
-            Bytes of the decoded chunk.
-        scratch : DecodeScratch
-            The thread's buffers.
-        out : ndarray of uint8, optional
-            `raw_nbytes` bytes to put the chunk into; without it, it lies in scratch, or is `stored` itself.
-
-        Returns
-        -------
-        data : ndarray of uint8
-            `raw_nbytes` bytes, valid until the next call with this scratch.
-        shuffled : int
-            Element size in bytes of a byte shuffle that is still to be undone; 0 if none is.
-
-        Raises
-        ------
-        DecodeError
-            If the bytes do not decode, to the right length, or fail their checksum.
-        NotAskedError
-            If libhdf5 must not be asked about them: they decode to fewer bytes, or claim far more.
-        """
+        """Undo the filters of one chunk."""
         if stored.nbytes > most_nbytes(raw_nbytes):
             raise NotAskedError(f"it takes {stored.nbytes} bytes, where {raw_nbytes} are promised once decoded")
         steps, shuffled = self._compiled(filter_mask, raw_nbytes)

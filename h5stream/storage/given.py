@@ -42,13 +42,7 @@ class Named:
 
 
 def named_by(thing: Any) -> Named | None:
-    """Return what an open h5py file, group or dataset stands for; None for anything else.
-
-    Raises
-    ------
-    OptionError
-        If it is closed, has no name, or is not in a file on disk.
-    """
+    """Return what an open h5py file, group or dataset stands for; None for anything else."""
     if not isinstance(thing, (h5py.Group, h5py.Dataset)):
         return None
     if not thing:
@@ -94,11 +88,6 @@ def paths_of(given: Any, known: Named | None) -> list[str]:
 
 def checked_path(given: Any) -> str:
     """Return a path as text, a leading ``~`` expanded; refuse what is none and say what to do instead.
-
-    Raises
-    ------
-    OptionError
-        For addresses of the web and of object stores, arrays, open streams and everything else.
 
     Examples
     --------

@@ -68,7 +68,7 @@ class HeapValues:
         return self.address.nbytes + self.index.nbytes + self.length.nbytes
 
     def nbytes_of(self, chosen: Any) -> Ints:
-        """Give the bytes of some values."""
+        """Return the bytes of some values."""
         items: Ints = self.length[chosen].astype(np.int64)
         return items * self.base.itemsize
 
@@ -86,26 +86,7 @@ class HeapValues:
     def read(
         self, descriptor: int, chosen: Ints, targets: Ints, wanted: Ints, room: Bytes
     ) -> tuple[NDArray[np.bool_], tuple[int, int]]:
-        """Copy some values to memory, without the GIL.
-
-        Parameters
-        ----------
-        descriptor : int
-            Of the file.
-        chosen : ndarray of int64
-            Which.
-        targets, wanted : ndarray of int64
-            For each, where it goes, and how many bytes of it.
-        room : ndarray of uint8
-            `room_nbytes` to read into.
-
-        Returns
-        -------
-        failed : ndarray of bool
-            Which of them libhdf5 must be asked for.
-        read : (int, int)
-            Bytes and ranges that were read.
-        """
+        """Copy some values to memory, without the GIL."""
         order = np.argsort(self.address[chosen], kind="stable")
         ours, file = chosen[order], self.superblock
         failed = np.zeros(len(ours), dtype=bool)
@@ -118,7 +99,7 @@ class HeapValues:
         return found, counts
 
     def one(self, identity: SourceIdentity, number: int) -> Bytes:
-        """Give the bytes of one value, without asking h5py; none where it cannot be had."""
+        """Return the bytes of one value, without asking h5py; none where it cannot be had."""
         memory = np.zeros(int(self.nbytes_of(number)), dtype=np.uint8)
         source, chosen = identity.open(), np.array([number])
         try:
@@ -134,21 +115,7 @@ class HeapValues:
 
 
 def values_of(raw: Bytes, superblock: Superblock, base: Any, rows: int, *, is_text: bool) -> HeapValues:
-    """Take apart what a dataset stores of its values: items, address of a collection, number there.
-
-    Parameters
-    ----------
-    raw : ndarray of uint8
-        All of it.
-    superblock : Superblock
-        Of the file.
-    base : numpy.dtype
-        One item.
-    rows : int
-        Rows of the dataset.
-    is_text : bool
-        Whether values are strings.
-    """
+    """Take apart what a dataset stores of its values: items, address of a collection, number there."""
     wide = superblock.offset_nbytes
     each = raw.reshape(-1, 8 + wide)
     length, index = np.empty((2, len(each)), dtype=np.uint32)
@@ -177,7 +144,7 @@ def values_of(raw: Bytes, superblock: Superblock, base: Any, rows: int, *, is_te
 
 
 def base_of(dataset: Any) -> tuple[np.dtype[Any] | None, bool]:
-    """Give one item of the values of a dataset, and whether they are strings; None where libhdf5 must convert them."""
+    """Return one item of the values of a dataset, and whether they are strings; None if libhdf5 must convert them."""
     text = h5py.check_string_dtype(dataset.dtype)
     if text is not None:
         return (np.dtype(np.uint8) if text.length is None else None), True

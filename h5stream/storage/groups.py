@@ -45,38 +45,7 @@ def groups_of(
     said: str = "of= names",
     raw: RawFile | None = None,
 ) -> Sequence[str]:
-    """Find the groups of an open file that hold rows, or the datasets that have them themselves.
-
-    Parameters
-    ----------
-    file : h5py.File
-        Open.
-    root : str
-        The group to look in; empty for the file's root.
-    of : str, sequence of str, or what else says what a segment is
-        A pattern with ``*`` and ``?`` at any level, whose groups come in the order in which h5py lists them; or names,
-        whose groups come in the order given. For all else it is `root` alone.
-    path : str
-        The file's path, for messages.
-    guard : Guard
-        Says which files external links may lead to.
-    kind : type
-        `h5py.Group`, or `h5py.Dataset` where a field is ``"."``.
-    said : str
-        What names them, for messages.
-    raw : RawFile, optional
-        The file's bytes, if they are at hand.
-
-    Returns
-    -------
-    sequence of str
-        Paths without slashes around them; an empty one is the file's root.
-
-    Raises
-    ------
-    FieldNotFoundError
-        If a pattern matches no group, or a name is not one.
-    """
+    """Find the groups of an open file that hold rows, or the datasets that have them themselves."""
     if of is None or of == FILES or isinstance(of, (Ends, Ids, Lengths, Bounds)):
         return [root]
     above = f"{root}/" if root else ""
@@ -120,13 +89,7 @@ def groups_of(
 
 
 def edges_in(file: Any, group: str, of: Of, rows: int, path: str, guard: Guard) -> Edges:
-    """Give the edges of the segments of a group's rows, counted from its first row.
-
-    Raises
-    ------
-    FieldNotFoundError, OptionError
-        If what is to say where segments end is not there, or does not say it.
-    """
+    """Return the edges of the segments of a group's rows, counted from its first row."""
     if not isinstance(of, (Ends, Ids, Lengths, Bounds)):
         return np.array([0, rows], dtype=np.int64)
     above = f"{group}/" if group else ""
@@ -202,7 +165,7 @@ def _many_matching(
     kind: type[h5py.Group] | type[h5py.Dataset],
     raw: RawFile,
 ) -> Names:
-    """Give what a pattern matches in a group of many: libhdf5 opens none whose header says what it is."""
+    """Return what a pattern matches in a group of many: libhdf5 opens none whose header says what it is."""
     links = raw.links(group)
     which = _matches(links, pattern)
     addresses = links.addresses[which]
@@ -223,7 +186,7 @@ def _many_matching(
 
 
 def _matches(links: Links, pattern: str) -> NDArray[np.int64]:
-    """Give the places of links whose names match a pattern; names that are no UTF-8 are none of h5py's."""
+    """Return the places of links whose names match a pattern; names that are no UTF-8 are none of h5py's."""
     if pattern == "*" and not (links.names > 127).any():
         return np.arange(len(links))
     match = re.compile(fnmatch.translate(pattern)).match

@@ -42,21 +42,7 @@ _pid = os.getpid()
 
 
 def open_file(path: str, *, marked: bool = True) -> Any:
-    """Open a file for reading, without file locks, whatever else this process has open.
-
-    Parameters
-    ----------
-    path : str
-        The file.
-    marked : bool
-        Whether to open a file of the newer formats that this process has open for writing. It is marked meanwhile,
-        and refused to all who do not share the writer's handle, so we do; a copy of it would be refused as well.
-
-    Raises
-    ------
-    OSError
-        As h5py gives it.
-    """
+    """Open a file for reading, without file locks, whatever else this process has open."""
     access = h5p.create(h5p.FILE_ACCESS)
     access.set_fclose_degree(h5f.CLOSE_WEAK)
     access.set_fapl_log(b"", 0, 0)
@@ -77,16 +63,7 @@ def open_file(path: str, *, marked: bool = True) -> Any:
 
 
 def flush_written(path: str, *, opening: bool) -> None:
-    """Bring to the file what handles of this process that write to it hold back.
-
-    Parameters
-    ----------
-    path : str
-        The file; need not exist.
-    opening : bool
-        Whether it is opened here. If not, only a handle that wrote when it was needs a look: one that was opened
-        later has moved the file's modification time.
-    """
+    """Bring to the file what handles of this process that write to it hold back."""
     if os.getpid() != _pid:
         return  # a forked child has its parent's handles, and what they hold back is the parent's to write
     if not (opening or _written):
@@ -114,15 +91,7 @@ def _close_outdated(path: str) -> tuple[int, ...]:
 
 
 def watch(file: Any, behind: Iterable[str]) -> None:
-    """Note that a file opened here reads others, which libhdf5 keeps open with it.
-
-    Parameters
-    ----------
-    file : h5py.File
-        What `open_file` gave.
-    behind : iterable of str
-        The paths of the others.
-    """
+    """Note that a file opened here reads others, which libhdf5 keeps open with it."""
     stamps = {path: _stamp(path) for path in behind}
     with _ours_lock:
         for ref, known in _ours:

@@ -294,22 +294,7 @@ def _take_value(
 
 
 def chunks_of(givens: Ints, headers: Headers, which: Ints | None = None) -> StoredChunks:
-    """Read the chunk indexes of some objects: trees of one leaf, arrays of one page, chunks one behind the other.
-
-    Parameters
-    ----------
-    givens
-        As for `read_headers`.
-    headers : Headers
-        What that function gave.
-    which : ndarray of int64, optional
-        Places of the wanted objects among them; by default all. What is not chunked has no index to be understood.
-
-    Returns
-    -------
-    StoredChunks
-        Of the objects whose index is of a known kind.
-    """
+    """Read the chunk indexes of some objects: trees of one leaf, arrays of one page, chunks one behind the other."""
     wanted = np.arange(len(headers.kind)) if which is None else np.asarray(which, dtype=np.int64)
     givens, understood = np.atleast_2d(givens), np.zeros(len(wanted), dtype=bool)
     parts = [np.zeros((0, 5), dtype=np.int64)]

@@ -17,13 +17,7 @@ from h5stream.storage.layout import DatasetPart, FieldLayout, SampleLayout
 
 
 def with_image_sizes(layout: SampleLayout) -> SampleLayout:
-    """Give a layout whose fields of images are tensors if some images, spread over all, are of one size.
-
-    Raises
-    ------
-    UnsupportedFieldError
-        If none of those is an image.
-    """
+    """Return a layout whose fields of images are tensors if some images, spread over all, are of one size."""
     if all(field.images is None for field in layout.fields):
         return layout
     fields, reader = list(layout.fields), H5pyReader(layout)
@@ -61,7 +55,7 @@ def _sized(field: FieldLayout, parts: tuple[DatasetPart, ...], layout: SampleLay
 
 
 def _some(parts: tuple[DatasetPart, ...], layout: SampleLayout, reader: H5pyReader) -> Iterator[NDArray[np.uint8]]:
-    """Give the bytes of some rows, spread over all; what cannot be read is left to the batch that needs it."""
+    """Return the bytes of some rows, spread over all; what cannot be read is left to the batch that needs it."""
     starts = np.array([part.row_start for part in parts])
     rows = int(starts[-1]) + parts[-1].rows
     for row in np.unique(np.linspace(0, rows - 1, LOOKED_AT).astype(np.int64)).tolist() if rows else ():

@@ -52,24 +52,7 @@ class OtherShapeError(Exception):
 
 
 def decode_image(data: Bytes, wanted: str, out: Any = None) -> NDArray[Any]:
-    """Decode an image.
-
-    Parameters
-    ----------
-    data : ndarray of uint8
-        Its bytes; what stands behind its end is left alone.
-    wanted : str
-        Its format.
-    out : ndarray, optional
-        Where it goes.
-
-    Raises
-    ------
-    DecodeError
-        If its bytes are no such image, or not all of it.
-    OtherShapeError
-        If it is not of the shape and type of `out`.
-    """
+    """Decode an image."""
     head = bytes(data[:16])
     found = format_of(head)
     if not found or wanted not in ("auto", found):
@@ -107,7 +90,7 @@ def format_of(head: bytes) -> str:
 
 
 def _size_of(data: Bytes, kind: str) -> tuple[int, int]:
-    """Give the rows and columns that the header of an image says.
+    """Return the rows and columns that the header of an image says.
 
     Sources: ITU-T T.81 (SOF markers), the PNG specification (IHDR), RFC 9649 (VP8, VP8L and VP8X chunks).
     """

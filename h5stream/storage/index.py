@@ -117,20 +117,6 @@ def one_extent(shape: tuple[int, ...], *, offset: int, nbytes: int) -> ChunkInde
 def build_index(dataset: Any, *, file_size: int, element_nbytes: int | None = None) -> ChunkIndex:
     """Read the chunk index of an h5py dataset that is chunked or contiguous.
 
-    Parameters
-    ----------
-    dataset : h5py.Dataset
-        Chunked with any of HDF5's index types, or contiguous.
-    file_size : int
-        Bytes of the file; every address must lie inside.
-    element_nbytes : int, optional
-        Of a stored element, where they are not those that libhdf5 says: of strings of variable length.
-
-    Raises
-    ------
-    TruncatedFileError
-        If a chunk lies beyond the end of the file.
-
     Notes
     -----
     Source: HDF5's ``H5Dchunk_iter``; addresses are file offsets with the user block included.
@@ -238,29 +224,7 @@ def _with_unlimited_axis_slowest(dataset: Any, reported: NDArray[np.int64]) -> N
 
 
 def read_stored_chunk(dataset: Any, start: tuple[int, ...], nbytes: int) -> tuple[int, bytearray] | None:
-    """Read a chunk as it is stored, by the way in which libhdf5 looks chunks up; None if it finds none.
-
-    Parameters
-    ----------
-    dataset : h5py.Dataset
-        Chunked, with at least one chunk stored.
-    start : tuple of int
-        The chunk's first element.
-    nbytes : int
-        Its stored size.
-
-    Returns
-    -------
-    filter_mask : int
-    stored : bytearray
-
-    Raises
-    ------
-    RuntimeError, OSError
-        If libhdf5 cannot read it.
-    ValueError
-        If it is larger.
-    """
+    """Read a chunk as it is stored, by the way in which libhdf5 looks chunks up; None if it finds none."""
     stored = bytearray(nbytes)
     try:
         filter_mask, _ = dataset.id.read_direct_chunk(start, out=stored)
@@ -272,7 +236,7 @@ def read_stored_chunk(dataset: Any, start: tuple[int, ...], nbytes: int) -> tupl
 
 
 def offset_of(dataset: Any) -> int | None:
-    """Give where contiguous data of a `h5py.h5d.DatasetID` begin; None where they were never written."""
+    """Return where contiguous data of a `h5py.h5d.DatasetID` begin; None where they were never written."""
     where: int | None = dataset.get_offset()
     if where is not None and where > _MOST_OFFSET:  # damaged: beyond the end of every file
         return _MOST_OFFSET
@@ -332,7 +296,7 @@ def _refuse(dataset: Any, why: str) -> NoReturn:
 
 
 def beyond_end(offset: NDArray[np.int64], nbytes: NDArray[np.int64], file_size: Any) -> NDArray[np.int64]:
-    """Give the places of chunks that do not lie inside of their file, of one size or each of its own."""
+    """Return the places of chunks that do not lie inside of their file, of one size or each of its own."""
     return np.flatnonzero((offset < 0) | (nbytes < 0) | (offset > file_size - nbytes))
 
 

@@ -23,13 +23,6 @@ def joined_layout(layouts: Sequence[SampleLayout]) -> SampleLayout:
     """Return the layout of the rows of all layouts, in turn; they must give samples of one form.
 
     A field keeps the name that it has in the first: in groups of one file its path differs from group to group.
-
-    Raises
-    ------
-    OptionError
-        If their samples differ in structure, or only some of them may follow data out of their files.
-    FieldLengthError
-        If a field differs in shape, type or members.
     """
     first = layouts[0]
     for number, other in enumerate(layouts[1:], 1):

@@ -157,7 +157,7 @@ class Target:
     stacked: tuple[str, ...] = ()
 
     def taken(self, elements: NDArray[Any]) -> NDArray[Any]:
-        """Give the field's values of stored elements, as NumPy has them."""
+        """Return the field's values of stored elements, as NumPy has them."""
         for name in self.member:
             elements = elements[name]
         return np.stack([elements[name] for name in self.stacked], axis=-1) if self.stacked else elements
@@ -281,12 +281,12 @@ class DatasetPart:
         return max(1, -(-self.chunk_rows // parts))
 
     def with_fields(self, place: Mapping[int | None, int]) -> DatasetPart:
-        """Give the part with the targets of some fields alone, whose new numbers are given by the old ones."""
+        """Return the part with the targets of some fields alone, whose new numbers are given by the old ones."""
         targets = (replace(target, field=place[target.field]) for target in self.targets if target.field in place)
         return replace(self, targets=tuple(targets))
 
     def in_object(self, number: int) -> tuple[DatasetPart, int]:
-        """Give the part of the one object that a chunk belongs to, and the number that it has there."""
+        """Return the part of the one object that a chunk belongs to, and the number that it has there."""
         index = self.chunk_index
         row, inner = divmod(number, index.columns)
         if self.object_edges is None:
@@ -409,14 +409,14 @@ class SampleLayout:
         }
 
     def field_named(self, name: str) -> int | None:
-        """Give the number of the field that a sample has under a name, or that was asked for by it; None for none."""
+        """Return the number of the field that a sample has under a name, or that was asked for by it; None for none."""
         keys = dict(zip(self.shape.keys, self.entries, strict=True))
         named = {field.name: number for number, field in enumerate(self.fields)}
         found = keys.get(name, named.get(name))
         return found if isinstance(found, int) else None
 
     def only(self, numbers: Sequence[int]) -> SampleLayout:
-        """Give the layout of some of the fields, by number, as a dict of them.
+        """Return the layout of some of the fields, by number, as a dict of them.
 
         Where all of these are looked up, or come from no dataset, the smallest of the others is there too, behind them.
         """
@@ -451,7 +451,7 @@ class SampleLayout:
         return self.datasets[: len(self.datasets) - len(self.lookups)]
 
     def rows_of(self, dataset: int) -> int:
-        """Give the rows of a dataset: those of all, but where it is looked up."""
+        """Return the rows of a dataset: those of all, but where it is looked up."""
         return sum(part.rows for part in self.datasets[dataset])
 
     @property
@@ -470,7 +470,7 @@ class SampleLayout:
         return None if self.space is None else self.space.draws
 
     def anchors_of(self, numbers: NDArray[Any]) -> NDArray[Any]:
-        """Give the rows that samples begin at, by their numbers: a sample that is a row has that row's number."""
+        """Return the rows that samples begin at, by their numbers: a sample that is a row has that row's number."""
         return numbers if self.space is None else self.space.anchors_of(numbers)
 
     @property
@@ -496,12 +496,12 @@ class SampleLayout:
         return tuple(sorted(found))
 
     def steps_of(self, dataset: int) -> tuple[tuple[int, ...] | None, str, str | float | None]:
-        """Give the steps of the fields that a dataset fills, the column they count from, and their padding."""
+        """Return the steps of the fields that a dataset fills, the column they count from, and their padding."""
         field = self.fields[self.datasets[dataset][0].targets[0].field]
         return field.steps, field.at, self.pad_of(field)
 
     def pad_of(self, field: FieldLayout) -> str | float | None:
-        """Give what stands outside of segments and volumes in a field."""
+        """Return what stands outside of segments and volumes in a field."""
         return self.space.pad if self.space is not None and field.pad is None else field.pad
 
     @property
@@ -540,7 +540,7 @@ class SampleLayout:
         return part.stored_row_nbytes * (one.mean_rows if part.heap is None else 1.0)
 
     def looked_up_chunks(self) -> NDArray[np.int64] | None:
-        """Give the chunk of the `leading_lookup` that each sample looks up; None where nothing leads so."""
+        """Return the chunk of the `leading_lookup` that each sample looks up; None where nothing leads so."""
         lead = self.leading_lookup
         if lead is None:
             return None
@@ -563,7 +563,7 @@ class SampleLayout:
         return found
 
     def chunks_of_boxes(self, boxes: NDArray[Any]) -> NDArray[np.int64]:
-        """Give a number for the chunk that each of some boxes begins in, ascending with its volume and its place."""
+        """Return a number for the chunk that each of some boxes begins in, ascending with its volume and its place."""
         assert isinstance(self.space, BoxSpace)
         volume, origins = self.space.boxes_of(boxes)
         key = volume.copy()
@@ -601,7 +601,7 @@ class SampleLayout:
         return tuple(sizes)
 
     def _chunks_of_sequences(self, number: int) -> int:
-        """Give how many chunks a block of sequences has: chunks at its edges are decoded for its neighbours too.
+        """Return how many chunks a block of sequences has: chunks at its edges are decoded for its neighbours too.
 
         As many as hold the rows that a sequence spans, so that a chunk is decoded twice an epoch and not as often as
         sequences are longer than it; fewer where sequences are large, since a window holds many blocks.
@@ -628,7 +628,7 @@ class SampleLayout:
 def _blocks_of_objects(
     parts: tuple[DatasetPart, ...], part: NDArray[np.int64], rows: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Give the stretch of its file that each object begins in, as a number, by its part and its first row there."""
+    """Return the stretch of its file that each object begins in, as a number, by its part and its first row there."""
     place = np.zeros(len(rows), dtype=np.int64)
     for number, one in enumerate(parts):
         ours = np.flatnonzero(part == number)
@@ -643,7 +643,7 @@ def _blocks_of_objects(
 
 
 def _block_size(part: DatasetPart, axis: int, span: int) -> int:
-    """Give the elements along an axis that boxes of one block begin in: a chunk's, or fewer where none is decoded."""
+    """Return the elements along an axis that boxes of one block begin in: a chunk's, or fewer where none is decoded."""
     size = part.grid_shape[axis]
     return size if part.access != DIRECT else min(size, BOXES_IN_BLOCK * span)
 

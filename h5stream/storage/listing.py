@@ -212,27 +212,6 @@ def list_datasets(
 ) -> tuple[tuple[DatasetEntry, ...], int]:
     """List the datasets that hard links lead to, in the file's order.
 
-    Parameters
-    ----------
-    path : str
-        The file.
-    most : int, optional
-        Look at so many of them; each takes about a millisecond.
-    allow_external : bool
-        Whether external storage and virtual sources may lead out of it.
-
-    Returns
-    -------
-    entries : tuple of DatasetEntry
-        In the file's order.
-    left_out : int
-        Datasets that were not looked at.
-
-    Raises
-    ------
-    SourceError
-        If the file cannot be opened. What cannot be opened or read in it is listed as refused instead.
-
     Examples
     --------
     >>> import os, tempfile
@@ -254,13 +233,7 @@ def list_file(
     allow_external: bool = False,
     some: Callable[[Sequence[str]], Sequence[str]] = some_of,
 ) -> Listing:
-    """List the datasets and groups that hard links lead to: of very many that are named alike, some.
-
-    Raises
-    ------
-    SourceError
-        If the file cannot be opened.
-    """
+    """List the datasets and groups that hard links lead to: of very many that are named alike, some."""
     FileIdentity.of(path)
     groups: dict[str, GroupEntry] = {}
 
@@ -290,25 +263,13 @@ def list_files(paths: Sequence[str], *, allow_external: bool = False) -> dict[st
 
 
 def describe_dataset(path: str, name: str, *, allow_external: bool = False) -> DatasetEntry:
-    """Describe one dataset, also one that only a soft link leads to.
-
-    Raises
-    ------
-    SourceError
-        If the file cannot be opened.
-    """
+    """Describe one dataset, also one that only a soft link leads to."""
     with open_hdf5(path) as file:
         return _entry(path, name, file[name], allow_external)
 
 
 def root_fields(path: str, *, allow_external: bool = False) -> list[str]:
-    """Return the names of the root's datasets, also of those that links lead to, if they agree in length; else nothing.
-
-    Raises
-    ------
-    SourceError
-        If the file cannot be opened.
-    """
+    """Return the names of the root's datasets, links followed, if they agree in length; else nothing."""
     with open_hdf5(path) as file, contextlib.suppress(FieldLengthError, *_UNREADABLE):
         return default_fields(file, path, Guard.for_paths((path,), allow_external=allow_external))
     return []
@@ -448,25 +409,7 @@ def _object_text(dtype: np.dtype[Any]) -> str:
 
 
 def decode_rate(part: DatasetPart, identity: SourceIdentity, *, chunks: int = 8, seconds: float = 0.05) -> float | None:
-    """Time how fast one thread undoes the filters of a dataset, on some of its own chunks.
-
-    Parameters
-    ----------
-    part : DatasetPart
-        Read as `DECODED`; for others there is nothing to time.
-    identity : SourceIdentity
-        Its file.
-    chunks : int
-        Chunks to take, spread over the dataset.
-    seconds : float
-        Stop after the chunk with which this time is over.
-
-    Returns
-    -------
-    float or None
-        Decoded bytes a second, reading from the page cache included. A low value means that decoding, and not
-        the disk, decides how fast batches come. None where nothing is stored or it does not decode.
-    """
+    """Time how fast one thread undoes the filters of a dataset, on some of its own chunks."""
     index = part.index
     if part.access != DECODED or index is None or len(index.numbers) == 0:
         return None

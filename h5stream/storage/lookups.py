@@ -132,13 +132,7 @@ class LookedUp:
         return self.parts[-1].row_start + self.parts[-1].rows if self.parts else 0
 
     def check_alike(self, layouts: list[FieldLayout], path: str) -> None:
-        """Take what a file gives to a batch, which all give alike.
-
-        Raises
-        ------
-        FieldLengthError
-            If it differs from what the files before it give.
-        """
+        """Take what a file gives to a batch, which all give alike."""
         if not self.layouts:
             self.layouts = list(layouts)
         if [replace(one, name="") for one in layouts] != [replace(one, name="") for one in self.layouts]:
@@ -150,13 +144,7 @@ class LookedUp:
             )
 
     def add_table(self, values: NDArray[Any], first: int, path: str) -> None:
-        """Take the rows that a dataset names for those of a part, counted from row `first` of what is looked up.
-
-        Raises
-        ------
-        OptionError
-            If they are no row numbers.
-        """
+        """Take the rows that a dataset names for those of a part, counted from row `first` of what is looked up."""
         flat = np.asarray(values)
         flat = flat.reshape(len(flat), -1)[:, 0] if flat.ndim > 1 and flat.size == len(flat) else flat
         if flat.ndim != 1 or flat.dtype.kind not in "iu":
@@ -167,13 +155,7 @@ class LookedUp:
         self.tables.append(flat.astype(np.int64) + first)
 
     def add_stretches(self, values: list[NDArray[Any]], samples: int, first: int, path: str) -> None:
-        """Take which rows each sample of a part has, counted from row `first` of what is looked up.
-
-        Raises
-        ------
-        OptionError
-            If they are not as many, or lead elsewhere.
-        """
+        """Take which rows each sample of a part has, counted from row `first` of what is looked up."""
         assert self.said is not None
         try:
             begins, counts = stretches_of(self.said, values, samples, self.rows - first)
@@ -207,13 +189,7 @@ class LookedUp:
         self.counts.append(counts)
 
     def lookup(self, dataset: int, rows: int, space: Space | None) -> Lookup:
-        """Give which rows samples have of a dataset.
-
-        Raises
-        ------
-        OptionError
-            As for `table`.
-        """
+        """Give which rows samples have of a dataset."""
         if not self.counts:
             return Lookup(dataset=dataset, rows=self.table(rows, space))
         self._check_stacked(rows if space is None or not self.is_given else space.samples)
@@ -241,13 +217,7 @@ class LookedUp:
             )
 
     def table(self, rows: int, space: Space | None) -> NDArray[np.int64]:
-        """Give the row that each sample looks up.
-
-        Raises
-        ------
-        OptionError
-            If a row is not there, or there are not as many as rows, or as samples where an array was given.
-        """
+        """Return the row that each sample looks up."""
         used = np.concatenate(self.tables) if self.given is None else self.given
         of_samples = self.given is not None or self.is_given
         count = rows if not of_samples or space is None else space.samples

@@ -77,25 +77,25 @@ class FilesIdentity:
         return digest.hexdigest()
 
     def at(self, offset: int) -> tuple[FileIdentity, int]:
-        """Give the file that a byte lies in, and where it lies there."""
+        """Return the file that a byte lies in, and where it lies there."""
         k = int(np.searchsorted(self.starts, offset, side="right")) - 1
         size, mtime_ns, inode = (int(each[k]) for each in (self.sizes, self.mtimes, self.inodes))
         inode &= (1 << 64) - 1
         return FileIdentity(path=self.paths[k], size=size, mtime_ns=mtime_ns, inode=inode), offset - int(self.starts[k])
 
     def each(self) -> list[FileIdentity]:
-        """Give every file."""
+        """Return every file."""
         return [self.at(start)[0] for start in self.starts.tolist()]
 
     def over(self, copies: Sequence[FileIdentity]) -> FilesIdentity:
-        """Give the same of copies."""
+        """Return the same of copies."""
         return FilesIdentity.of(copies)
 
     def check_unchanged(self) -> None:
         """Do nothing: each read looks at its file."""
 
     def open(self) -> FilesBytes:
-        """Give the bytes."""
+        """Return the bytes."""
         return FilesBytes(self)
 
 
@@ -103,11 +103,6 @@ class FilesBytes:
     """Positional reads of many files.
 
     # Guarantees: any thread may read at any time; nothing is open between two reads. Pickling carries the identity.
-
-    Parameters
-    ----------
-    identity : FilesIdentity
-        The files.
     """
 
     gap_nbytes = LOCAL_GAP_NBYTES
@@ -137,18 +132,7 @@ class FilesBytes:
         self.read_each(np.array(offsets, np.int64), np.array([array.size for array in arrays], np.int64), places)
 
     def read_each(self, offsets: Ints, nbytes: Ints, places: Ints) -> None:
-        """Read to addresses.
-
-        Parameters
-        ----------
-        offsets, nbytes, places : ndarray of int64
-            Of each read where it begins, its bytes, and the address that they go to.
-
-        Raises
-        ------
-        TruncatedFileError, SourceChangedError, SourceError
-            As `FileBytes.read_into` does.
-        """
+        """Read to addresses."""
         files, done = self.identity, 0
         known = self._paths, self._path_at, files.sizes, files.mtimes, files.inodes
         which = np.searchsorted(files.starts, offsets, side="right") - 1

@@ -17,19 +17,7 @@ _TOGETHER = 1 << 14
 
 
 class Names(Sequence[str]):
-    """Paths of objects, in an order; a text is made when it is asked for.
-
-    Parameters
-    ----------
-    text : ndarray of uint8
-        The paths, UTF-8, one behind the other.
-    edges : ndarray of int64
-        Where each begins, and at last where they end.
-    addresses : ndarray of int64, optional
-        Where the headers of the objects lie, -1 for what is not known; pickled names come without.
-    order : ndarray of int64, optional
-        The place of each name among these, where they come in another order.
-    """
+    """Paths of objects, in an order; a text is made when it is asked for."""
 
     def __init__(
         self, text: NDArray[np.uint8], edges: Ints, addresses: Ints | None = None, *, order: Ints | None = None
@@ -64,7 +52,7 @@ class Names(Sequence[str]):
         )
 
     def taken(self, order: Ints) -> Names:
-        """Give the names in another order, over the same bytes."""
+        """Return the names in another order, over the same bytes."""
         return Names(self.text, self.edges, order=order)
 
     def __len__(self) -> int:

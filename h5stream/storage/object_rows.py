@@ -69,26 +69,7 @@ class Stored:
 def object_rows(
     raw: RawFile, names: Sequence[str], addresses: Ints, suffix: str, describe: Callable[[str], DatasetPart]
 ) -> ObjectRows:
-    """Read where objects lie that differ in their first axis alone.
-
-    Parameters
-    ----------
-    raw : RawFile
-        The file.
-    names : sequence of str
-        The paths of the datasets.
-    addresses : ndarray of int64
-        Where their headers lie.
-    suffix : str
-        What their paths end with behind those of the objects.
-    describe : callable
-        Opens one dataset, with every check, and says how it is read.
-
-    Raises
-    ------
-    FieldNotFoundError, FieldLengthError
-        If one is not there, or its rows are unlike those of the others.
-    """
+    """Read where objects lie that differ in their first axis alone."""
     first, counts = np.zeros(len(names), np.int64), np.zeros(len(names), np.int64)
     parts: list[DatasetPart] = []
     kept = raw.catalogue.is_kept
@@ -122,7 +103,7 @@ def _is_chunked(raw: RawFile, template: DatasetPart) -> bool:
 
 
 def _first_lacking(raw: RawFile, template: DatasetPart, stored: Stored) -> int | None:
-    """Give the place of the first object of which something was never written."""
+    """Return the place of the first object of which something was never written."""
     assert template.index is not None
     chunk_rows = template.index.chunk_shape[0] if _is_chunked(raw, template) else max(1, int(stored.rows.max()))
     wanted = -(-stored.rows // chunk_rows) * template.index.columns
@@ -188,13 +169,7 @@ def _check_inside(raw: RawFile, part: DatasetPart) -> None:
 
 
 def _kept(raw: RawFile, names: Sequence[str], suffix: str) -> list[Stored]:
-    """Give what the catalogue has, some of it compared with what libhdf5 says.
-
-    Raises
-    ------
-    ValueError, LookupError
-        If that cannot be right.
-    """
+    """Return what the catalogue has, some of it compared with what libhdf5 says."""
     arrays, found = raw.catalogue.arrays, list[Stored]()
     for number in range(int(arrays[f"{suffix} kinds"][0])):
         columns = {one.name: arrays[f"{suffix} {number} {one.name}"].astype(np.int64) for one in fields(Stored)}

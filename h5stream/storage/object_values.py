@@ -55,26 +55,7 @@ class ObjectValues(HeapValues):
 def part_of_bytes(
     raw: RawFile, file: int, row_start: int, names: Sequence[str], targets: list[Target], addresses: Ints | None = None
 ) -> DatasetPart:
-    """Describe objects that are bytes as rows.
-
-    Parameters
-    ----------
-    raw : RawFile
-        Their file.
-    file, row_start : int
-        The number of the file, and of the first row.
-    names : sequence of str
-        Their paths.
-    targets : list of Target
-        The field that they fill.
-    addresses : ndarray of int64, optional
-        Where their headers lie, of many.
-
-    Raises
-    ------
-    UnsupportedFieldError
-        If one is something else than bytes.
-    """
+    """Describe objects that are bytes as rows."""
     key, arrays = f"bytes of {names[0].rpartition('/')[2]}", raw.catalogue.arrays
     if raw.catalogue.is_kept:
         where, nbytes = arrays[f"{key} where"].astype(np.int64), arrays[f"{key} nbytes"].astype(np.int64)
@@ -115,7 +96,7 @@ def part_of_bytes(
 
 
 def _places(raw: RawFile, names: Sequence[str], addresses: Ints | None) -> tuple[Ints, Ints]:
-    """Give where objects begin, and their bytes; those whose headers are not understood are asked of libhdf5."""
+    """Return where objects begin, and their bytes; those whose headers are not understood are asked of libhdf5."""
     where, nbytes = np.full((2, len(names)), DOUBTFUL)
     left = np.ones(len(names), dtype=bool)
     if addresses is not None and len(names) >= whereabouts.MANY:

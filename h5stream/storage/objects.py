@@ -70,31 +70,7 @@ def merged(
     addresses: dict[str, Ints],
     describe: Callable[[str], FileParts],
 ) -> FileParts:
-    """Give the parts of objects of one file that are like the first of them.
-
-    Parameters
-    ----------
-    raw : RawFile
-        The file.
-    first : FileParts
-        What the first object gives.
-    names : sequence of str
-        The paths of all of them.
-    row_start : int
-        The number of the first.
-    addresses : dict of str to ndarray of int64
-        For the path of each dataset inside of an object, where the headers lie; `NOWHERE` for one that is to be
-        filled.
-    describe : callable
-        Gives what an object gives, by its path.
-
-    Raises
-    ------
-    FieldNotFoundError
-        If one lacks a dataset.
-    FieldLengthError
-        If one is unlike the first.
-    """
+    """Return the parts of objects of one file that are like the first of them."""
     parts, paths = [], Names(names.text, names.edges) if isinstance(names, Names) else Names.of(names)
     for number, part in enumerate(first.parts):
         if not part.pieces:  # nothing is read of it
@@ -124,7 +100,7 @@ def _targets(
     addresses: Ints,
     describe: Callable[[str], FileParts],
 ) -> tuple[Target, ...]:
-    """Give what a part fills, with the value that stands for what was never written.
+    """Return what a part fills, with the value that stands for what was never written.
 
     Libhdf5 is asked for it, of an object of which something was not; of one that is not there its kind has to do.
     """
@@ -139,7 +115,7 @@ def _targets(
 
 
 def targets_like(part: DatasetPart, lacking: DatasetPart) -> tuple[Target, ...]:
-    """Give what a part fills, from a dataset of which something was never written; refuse one that h5py has to read."""
+    """Return what a part fills, from a dataset with something never written; refuse one that h5py has to read."""
     if lacking.access != part.access:
         raise UnlikeError(lacking.path)
     return lacking.targets
@@ -188,7 +164,7 @@ def _with_rows(part: DatasetPart, row: Ints, by_row: Ints, names: Names) -> Data
 
 
 def as_rows(part: DatasetPart, index: ChunkIndex, targets: tuple[Target, ...]) -> DatasetPart:
-    """Give the part whose rows are datasets like that of the first object, of which the same is wanted of each."""
+    """Return the part whose rows are datasets like that of the first object, of which the same is wanted of each."""
     wanted = tuple(list(along.offsets) for along in part.along)
     columns = None if wanted == tuple(list(range(count)) for count in part.shape) else wanted
     pieces, rows = column_pieces(part.shape, index.chunk_shape[1:], columns), index.shape[0]
@@ -240,13 +216,7 @@ KEPT = ("numbers", "offset", "nbytes", "filter_mask")
 
 
 def kept_chunks(catalogue: Catalogue, part: DatasetPart, suffix: str, like: Like, count: int) -> Columns4 | None:
-    """Give the chunks that the catalogue has, if they may be those of so many objects; None where it has none.
-
-    Raises
-    ------
-    ValueError
-        If it has what cannot be right.
-    """
+    """Return the chunks that the catalogue has, if they may be those of so many objects; None where it has none."""
     if not catalogue.is_kept:
         return None
     numbers, offset, nbytes, mask = (catalogue.arrays[f"{suffix} {name}"].astype(np.int64) for name in KEPT)
@@ -260,7 +230,7 @@ def kept_chunks(catalogue: Catalogue, part: DatasetPart, suffix: str, like: Like
 
 
 def chunked(givens: Ints, headers: Headers, alike: NDArray[np.bool_]) -> Columns4:
-    """Give the chunks of objects whose index is understood; the others are alike no more."""
+    """Return the chunks of objects whose index is understood; the others are alike no more."""
     which = np.flatnonzero(alike)
     if not len(which):
         return NO_CHUNKS
@@ -289,7 +259,7 @@ class Like:
             raise UnlikeError(self.first)
 
     def index(self, count: int, chunks: Columns4) -> ChunkIndex:
-        """Give the index of the chunks of so many."""
+        """Return the index of the chunks of so many."""
         first, (numbers, offset, nbytes, mask) = self._index, chunks
         return ChunkIndex(
             shape=(count, *first.shape),
@@ -325,7 +295,7 @@ class Like:
         return np.asarray(alike)
 
     def stored(self, headers: Headers, alike: NDArray[np.bool_]) -> Columns4:
-        """Give where contiguous objects lie, cut as the first is."""
+        """Return where contiguous objects lie, cut as the first is."""
         which = np.flatnonzero(alike & (headers.address != NOWHERE))
         return self._cut(which, headers.address[which])
 
@@ -336,11 +306,11 @@ class Like:
         return tuple(each.reshape(-1) for each in found)  # type: ignore[return-value]
 
     def asked(self, raw: RawFile, k: int, name: str) -> Columns4:
-        """Give the chunks of one object, as libhdf5 has them."""
+        """Return the chunks of one object, as libhdf5 has them."""
         return self.of(dataset_at(raw.file, name, raw.file.filename), k, name, raw.file.filename)
 
     def of(self, opened: Any, k: int, name: str, path: str) -> Columns4:
-        """Give the chunks of an opened object, as libhdf5 has them."""
+        """Return the chunks of an opened object, as libhdf5 has them."""
         self.check(opened, name, self.first, path)
         if self.chunks is None:
             where = offset_of(opened)
@@ -383,7 +353,7 @@ def _stored_as(creation: Any) -> tuple[int, Any, tuple[Any, ...]]:
 
 
 def attributes_of(shape: SampleShape) -> tuple[str, ...]:
-    """Give the attributes of the objects themselves that are fields."""
+    """Return the attributes of the objects themselves that are fields."""
     named = (f.name.rpartition("@") for f in shape.fields if isinstance(f, Field))
     return tuple(attribute for inner, at, attribute in named if at and not inner.strip("/."))
 
@@ -397,30 +367,7 @@ def objects_of(
     row_start: int,
     looked_up: dict[int, LookedUp],
 ) -> FileParts | None:
-    """Give the objects of a file as rows; None where they have to be looked at one by one.
-
-    Parameters
-    ----------
-    opened : OpenFile
-        The file.
-    raw : RawFile
-        Its bytes.
-    shape : SampleShape
-        The fields.
-    names : sequence of str
-        The paths of the objects.
-    samples : Objects
-        As the user asked.
-    row_start : int
-        The number of the first.
-    looked_up : dict
-        See `FieldReader`.
-
-    Raises
-    ------
-    FieldNotFoundError, FieldLengthError
-        If an object lacks a field, or is unlike the first.
-    """
+    """Return the objects of a file as rows; None where they have to be looked at one by one."""
     try:
         return _objects_of(opened, raw, shape, names, samples, row_start, looked_up)
     except FieldNotFoundError:
@@ -539,7 +486,7 @@ def _in_their_order(found: FileParts, place: Ints) -> FileParts:
 
 
 def _values_kept(raw: RawFile, names: Sequence[str], given: Any, known: dict[str, Ints], value: Any) -> Any:
-    """Give what each object has once, from the catalogue if it is there; some are compared with what libhdf5 gives."""
+    """Return what each object has once, kept in the catalogue or not; some are compared with what libhdf5 gives."""
     catalogue, key = raw.catalogue, f"value {given.name}"
     if not catalogue.is_kept:
         values = _values(raw, names, given, known, value)
@@ -554,7 +501,7 @@ def _values_kept(raw: RawFile, names: Sequence[str], given: Any, known: dict[str
 
 
 def _values(raw: RawFile, names: Sequence[str], given: Any, known: dict[str, Ints], value: Any) -> Any:
-    """Give what each object has once, an attribute or a dataset that is a value: an array, or a list."""
+    """Return what each object has once, an attribute or a dataset that is a value: an array, or a list."""
     file = raw.file
     is_named = is_attribute(file, given.inside(names[0]).name, file.filename)
     inner, _, attribute = given.name.rpartition("@") if is_named else (given.name, "", "")
@@ -596,7 +543,7 @@ def check_like_first(one: Any, value: Any, name: str, path: str) -> Any:
 
 
 def values_in(headers: Headers, attribute: str, stored: np.dtype[Any], value: Any) -> tuple[Ints, NDArray[np.bool_]]:
-    """Give where values lie that are like the first one's, an attribute's or a dataset's, and which are."""
+    """Return where values lie that are like the first one's, an attribute's or a dataset's, and which are."""
     found = headers.attributes[attribute] if attribute else headers
     there = (found.kind == found.kind[0]) & (found.kind >= 0) & (found.address >= 0)
     if not attribute:

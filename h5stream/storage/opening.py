@@ -58,24 +58,7 @@ from h5stream.storage.whereabouts import RawFile
 def open_layout(
     source: Source | Asked, fields: Fields = None, *, samples: SampleKind | None = None, allow_external: bool = False
 ) -> SampleLayout:
-    """Open files, find the fields in each, and give the layout of a sample.
-
-    Parameters
-    ----------
-    source : path, pattern, or several, or Asked
-        Several files follow one another in the order given, patterns by name; or what was read of such a request.
-    fields : name, Field, sequence or mapping of them, optional
-        By default the datasets at the root of the first file, if they agree in length.
-    samples : Sequences, Rows, Table or Boxes, optional
-        What a sample is; a row by default.
-    allow_external : bool
-        Whether external links, external storage and virtual sources may lead out of the opened files.
-
-    Raises
-    ------
-    H5StreamError
-        One of its kinds for each rule; see `h5stream.errors`.
-    """
+    """Open files, find the fields in each, and give the layout of a sample."""
     _check_samples(samples)
     asked = source if isinstance(source, Asked) else read_request(source, fields)
     every = Files(asked.paths)
@@ -133,7 +116,7 @@ def _normalised(layout: SampleLayout) -> SampleLayout:
 
 
 def _numbers_in(entry: Any) -> list[int]:
-    """Give the numbers of the fields of an entry."""
+    """Return the numbers of the fields of an entry."""
     if isinstance(entry, dict):
         return [number for inner in entry.values() for number in _numbers_in(inner)]
     return [entry.values if isinstance(entry, SparseEntry) else entry]
@@ -350,7 +333,7 @@ def _of_each_group(error: FieldNotFoundError, samples: SampleKind | None) -> Fie
 def _groups(
     file: Any, asked: Asked, samples: SampleKind | None, number: int, guard: Guard
 ) -> Iterator[tuple[str, str]]:
-    """Give the groups of a file that hold rows: their paths, and the names that a table has for them."""
+    """Return the groups of a file that hold rows: their paths, and the names that a table has for them."""
     path, root = asked.paths[number], asked.group
     kind = _kind_of(asked)
     named = groups_in(samples, number, asked.paths) if isinstance(samples, Table) else None
@@ -364,7 +347,7 @@ def _groups(
 
 
 def _kind_of(asked: Asked) -> Any:
-    """Give what holds the rows: groups, or datasets themselves."""
+    """Return what holds the rows: groups, or datasets themselves."""
     given = () if asked.shape is None else asked.shape.fields
     return h5py.Dataset if any(isinstance(one, Field) and one.is_itself for one in given) else h5py.Group
 
@@ -372,7 +355,7 @@ def _kind_of(asked: Asked) -> Any:
 def _columns(
     layout: SampleLayout, shape: SampleShape, files: list[FileParts], samples: SampleKind | None
 ) -> Iterator[tuple[int, Column]]:
-    """Give the fields that come from no dataset, by their numbers."""
+    """Return the fields that come from no dataset, by their numbers."""
     for number, given in zip(layout.entries, shape.fields, strict=True):
         if isinstance(given, SampleNumber):
             yield number, NumberColumn()

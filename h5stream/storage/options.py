@@ -57,13 +57,7 @@ def given_to(field: Field) -> dict[str, bool]:
 
 
 def check_options(kind: str, field: Field, samples: Any, path: str) -> None:
-    """Refuse options that a kind of field does not take, and samples of several rows of what is one row.
-
-    Raises
-    ------
-    OptionError
-        With what it does take.
-    """
+    """Refuse options that a kind of field does not take, and samples of several rows of what is one row."""
     wrong = [name for name, is_given in given_to(field).items() if is_given and name not in TAKEN[kind]]
     if wrong:
         raise OptionError(

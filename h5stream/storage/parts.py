@@ -36,17 +36,7 @@ Small enough that a window holds many blocks, large enough that a read costs mor
 
 
 class PartReader:
-    """Describes datasets.
-
-    Parameters
-    ----------
-    files : Files
-        All files.
-    guard : Guard
-        Says which files data may lie in.
-    row_start : int
-        The number of the first row.
-    """
+    """Describes datasets."""
 
     def __init__(self, files: Files, guard: Guard, row_start: int) -> None:
         self._files, self._guard, self.row_start = files, guard, row_start
@@ -54,26 +44,7 @@ class PartReader:
     def part(
         self, place: Place, columns: Columns, name: str, along: tuple[Along, ...], targets: list[Target]
     ) -> DatasetPart:
-        """Describe a dataset, for the fields that it fills.
-
-        Parameters
-        ----------
-        place : Place
-            Where it is.
-        columns : slice, list of int or tuple, optional
-            What is taken of a row.
-        name : str
-            What the user calls it.
-        along : tuple of Along
-            What is taken along each axis, where samples are parts of volumes.
-        targets : list of Target
-            The fields.
-
-        Raises
-        ------
-        MissingFilterError, UnsupportedFieldError, SourceError
-            If it cannot be read.
-        """
+        """Describe a dataset, for the fields that it fills."""
         part = self._found_part(place, columns, name, targets)
         if not along:
             return part
@@ -208,7 +179,7 @@ class PartReader:
         )
 
     def _files_behind(self, place: Place, reason: str) -> tuple[int, ...]:
-        """Give the numbers of the files that libhdf5 puts a dataset together from: they may change as well."""
+        """Return the numbers of the files that libhdf5 puts a dataset together from: they may change as well."""
         if reason not in (IS_VIRTUAL, IN_EXTERNAL_FILES):
             return ()
         found = files_behind(place.dataset, place.identity.path)

@@ -55,21 +55,7 @@ class Place:
 
 
 class OpenFile:
-    """One of the files that were named, open, and those that its links lead to.
-
-    Parameters
-    ----------
-    file : h5py.File
-        Open.
-    number : int
-        Its number among all files.
-    files : Files
-        Those.
-    guard : Guard
-        Says which files external links may lead to.
-    linked : contextlib.ExitStack
-        Closes what links lead to.
-    """
+    """One of the files that were named, open, and those that its links lead to."""
 
     def __init__(self, file: Any, number: int, files: Files, guard: Guard, linked: contextlib.ExitStack) -> None:
         self.file, self.number, self.files, self.guard = file, number, files, guard
@@ -82,7 +68,7 @@ class OpenFile:
         return self._linked.enter_context(open_hdf5(path))
 
     def beside(self, path: str, dataset: Any, dataset_path: str) -> Place:
-        """Give the place of a dataset in another file that was named."""
+        """Return the place of a dataset in another file that was named."""
         number = self.files.number_of(path)
         return Place(number=number, identity=self.files.identities[number], dataset=dataset, path=dataset_path)
 

@@ -83,18 +83,6 @@ class PluginBuffer:
         """Run a filter backwards over a copy of `source` and give a view of what it produced.
 
         What the bytes claim is to be checked before; see `h5stream.storage.claims`.
-
-        Parameters
-        ----------
-        most_nbytes : int
-            Bytes that it may produce.
-        behind_nbytes : int
-            Bytes behind the input that are readable, and begin with zeros, for a filter that may look there.
-
-        Raises
-        ------
-        ValueError
-            If the filter refuses the bytes.
         """
         self.release()
         # The filter may free or reallocate its input, so it gets memory of the C allocator's own.

@@ -90,25 +90,13 @@ def address_of_object(thing: Any) -> int:
 
 
 def survey(path: str) -> tuple[RawDataset, ...]:
-    """List every dataset of a file that hard links lead to, each once.
-
-    Raises
-    ------
-    SourceError
-        If the file cannot be opened.
-    """
+    """List every dataset of a file that hard links lead to, each once."""
     with open_hdf5(path) as file:
         return tuple(_raw(path, name, dataset) for name, dataset in datasets_of(file).items())
 
 
 def resolve_datasets(path: str, fields: tuple[str, ...] | None) -> tuple[int, ...]:
-    """Return the addresses of the datasets that fields name; without names, those of the default fields.
-
-    Raises
-    ------
-    FieldNotFoundError, FieldLengthError
-        As when a loader opens them.
-    """
+    """Return the addresses of the datasets that fields name; without names, those of the default fields."""
     with open_hdf5(path) as file:
         guard = Guard.for_paths((path,), allow_external=False)
         names = tuple(default_fields(file, path, guard)) if fields is None else fields

@@ -66,20 +66,6 @@ class Reference:
 def references(path: str | os.PathLike[str]) -> tuple[Reference, ...]:
     """Return the files that an HDF5 file needs, each name once for each kind, in the order of its objects.
 
-    Parameters
-    ----------
-    path : str or path-like
-        The file. Files that it needs are not looked into.
-
-    Raises
-    ------
-    SourceNotFoundError
-        If there is no such file.
-    NotHDF5Error
-        If libhdf5 does not take it for an HDF5 file.
-    TruncatedFileError
-        If it begins like one but cannot be opened or walked through.
-
     Examples
     --------
     >>> import tempfile
@@ -103,15 +89,7 @@ def references(path: str | os.PathLike[str]) -> tuple[Reference, ...]:
 
 
 def files_behind(dataset: h5py.Dataset, path: str) -> list[str]:
-    """Return the files that libhdf5 reads the elements of a dataset from, other than its own, as far as they are there.
-
-    Parameters
-    ----------
-    dataset : h5py.Dataset
-        Virtual, or with external storage.
-    path : str
-        The file that it is in.
-    """
+    """Return the files that libhdf5 reads the elements of a dataset from, other than its own, if they are there."""
     seen: dict[str, None] = {}
     _add_files_behind(dataset, Path(os.path.abspath(path)), seen)
     return list(seen)

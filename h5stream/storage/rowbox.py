@@ -67,11 +67,6 @@ class ColumnPiece:
 def selected_shape(row_shape: tuple[int, ...], columns: Columns) -> tuple[int, ...]:
     """Return the shape of a row once `columns` of it are taken.
 
-    Raises
-    ------
-    OptionError
-        If the rows have no such axis, or a column is not there.
-
     Examples
     --------
     >>> selected_shape((10, 3), slice(0, 10, 2)), selected_shape((10, 3), [7, 1]), selected_shape((10, 3), (..., 1))
@@ -99,7 +94,7 @@ def columns_of(rows: NDArray[Any], columns: Columns) -> NDArray[Any]:
 
 
 def axes_taken(row_shape: tuple[int, ...], columns: Columns) -> list[tuple[NDArray[np.int64], bool]]:
-    """Give for each axis of a row which of it is taken, and whether the axis stays."""
+    """Return for each axis of a row which of it is taken, and whether the axis stays."""
     parts: list[Any] = list(columns) if isinstance(columns, tuple) else [columns]
     if not row_shape:
         raise OptionError("columns= needs rows with columns, but this field has one number a row; leave it out")
@@ -139,20 +134,6 @@ def column_pieces(
     row_shape: tuple[int, ...], chunk_row_shape: tuple[int, ...], columns: Columns = None
 ) -> tuple[ColumnPiece, ...]:
     """Cut a row along the chunks that cross it.
-
-    Parameters
-    ----------
-    row_shape : tuple of int
-        Shape of a stored row: the dataset's shape without axis 0.
-    chunk_row_shape : tuple of int
-        The chunk's shape without axis 0.
-    columns : slice, list of int, or a tuple of them for each axis, optional
-        What is taken of a row, in that order.
-
-    Returns
-    -------
-    tuple of ColumnPiece
-        One for each place across the row that holds something asked for.
 
     Examples
     --------

@@ -56,22 +56,22 @@ class SourceIdentity(Protocol):
         ...
 
     def at(self, offset: int) -> tuple[SourceIdentity, int]:
-        """Give the file that a byte lies in, and where it lies there."""
+        """Return the file that a byte lies in, and where it lies there."""
         ...
 
     def each(self) -> Sequence[SourceIdentity]:
-        """Give every file that it stands for."""
+        """Return every file that it stands for."""
         ...
 
     def over(self, copies: Sequence[FileIdentity]) -> SourceIdentity:
-        """Give the same of copies of all of them."""
+        """Return the same of copies of all of them."""
         ...
 
     def check_unchanged(self) -> None:
         """Raise `SourceChangedError` if the path no longer leads to the same bytes."""
 
     def open(self) -> ByteSource:
-        """Give the bytes; they may be opened only when they are first read."""
+        """Return the bytes; they may be opened only when they are first read."""
         ...
 
 
@@ -104,35 +104,17 @@ class ByteSource(Protocol):
         ...
 
     def read_many(self, offsets: Sequence[int], targets: Sequence[memoryview]) -> None:
-        """Fill each target with the bytes that start at its offset.
-
-        Raises
-        ------
-        TruncatedFileError
-            If the file ends before a target is full.
-        SourceChangedError
-            If that is because the file is no longer the one that was opened.
-        SourceError
-            If the bytes cannot be had.
-        """
+        """Fill each target with the bytes that start at its offset."""
 
     def descriptor(self) -> Descriptor | None:
-        """Give an open descriptor of a local file, for reads of the caller's own; it is open as long as it is held."""
+        """Return an open descriptor of a local file, for the caller's own reads; it is open as long as it is held."""
 
     def close(self) -> None:
         """Let go of what is open; a later read opens it again."""
 
 
 def identity_of(path: str) -> SourceIdentity:
-    """Give the identity of a path, which says what kind of source its bytes come from.
-
-    Raises
-    ------
-    SourceNotFoundError
-        If there is no such file.
-    SourceError
-        If it is none, or cannot be examined.
-    """
+    """Return the identity of a path, which says what kind of source its bytes come from."""
     return FileIdentity.of(path)
 
 
@@ -166,15 +148,7 @@ class FileIdentity:
 
     @classmethod
     def of(cls, path: str) -> FileIdentity:
-        """Read the identity of a path, once what this process has written to it is in it.
-
-        Raises
-        ------
-        SourceNotFoundError
-            If there is no such file.
-        SourceError
-            If the path is a folder, a pipe or a device, or cannot be examined.
-        """
+        """Read the identity of a path, once what this process has written to it is in it."""
         flush_written(path, opening=True)
         return cls._now(path)
 
@@ -198,19 +172,19 @@ class FileIdentity:
         return (self.size,)
 
     def at(self, offset: int) -> tuple[FileIdentity, int]:
-        """Give the file that a byte lies in, and where it lies there."""
+        """Return the file that a byte lies in, and where it lies there."""
         return self, offset
 
     def each(self) -> list[FileIdentity]:
-        """Give every file: this one."""
+        """Return every file: this one."""
         return [self]
 
     def over(self, copies: Sequence[FileIdentity]) -> FileIdentity:
-        """Give the same of a copy."""
+        """Return the same of a copy."""
         return copies[0]
 
     def open(self) -> FileBytes:
-        """Give the file's bytes; it is opened when they are first read."""
+        """Return the file's bytes; it is opened when they are first read."""
         return FileBytes(self)
 
     def check_unchanged(self) -> None:
@@ -281,11 +255,6 @@ class FileBytes:
     # Guarantees: `pread` has no shared position, so readers need no lock; the descriptor is opened once
     # under `_lock` and stays open until `close`. A forked child may go on using the inherited descriptor
     # for the same reason. Pickling carries the identity only, and the copy opens the file itself.
-
-    Parameters
-    ----------
-    identity : FileIdentity
-        The file.
     """
 
     gap_nbytes = LOCAL_GAP_NBYTES
@@ -308,7 +277,7 @@ class FileBytes:
         self._held = None
 
     def descriptor(self) -> Descriptor:
-        """Give the open descriptor, for reads of the caller's own; it stays open as long as it is held."""
+        """Return the open descriptor, for reads of the caller's own; it stays open as long as it is held."""
         return self._held or self._open()
 
     def _open(self) -> Descriptor:
@@ -343,17 +312,7 @@ class FileBytes:
             self.read_into(offset, target)
 
     def read_into(self, offset: int, target: memoryview) -> None:
-        """Fill `target` with the bytes that start at `offset`.
-
-        Raises
-        ------
-        TruncatedFileError
-            If the file ends before the target is full.
-        SourceChangedError
-            If that is because the file is no longer the one that was opened.
-        SourceError
-            If the system reports an error twice, the second time on a fresh descriptor.
-        """
+        """Fill `target` with the bytes that start at `offset`."""
         held = self.descriptor()  # held until the read is over, also if `close` is called meanwhile
         try:
             self._fill(held.number, offset, target)

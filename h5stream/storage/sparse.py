@@ -44,13 +44,7 @@ def is_matrix(thing: Any) -> bool:
 
 
 def shape_of(group: Any, name: str, path: str) -> tuple[int, int]:
-    """Give the samples and columns of a sparse matrix whose rows lie one behind the other.
-
-    Raises
-    ------
-    UnsupportedFieldError
-        If its columns do, or nothing says how many there are.
-    """
+    """Return the samples and columns of a sparse matrix whose rows lie one behind the other."""
     said = next((group.attrs[key] for key in _ENCODED if key in group.attrs), "")
     said = said.decode() if isinstance(said, bytes) else str(said)
     samples = len(group["indptr"]) - 1
@@ -78,7 +72,7 @@ def shape_of(group: Any, name: str, path: str) -> tuple[int, int]:
 
 
 def categories_of(thing: Any) -> tuple[str, ...] | None:
-    """Give the categories that a column of AnnData has, which are kept beside their codes; None for anything else."""
+    """Return the categories that a column of AnnData has, which are kept beside their codes; None for anything else."""
     if not isinstance(thing, h5py.Group) or not all(name in thing for name in ("codes", "categories")):
         return None
     listed = thing["categories"][()]

@@ -301,7 +301,7 @@ class _Walk:
             self._found.links[name] = self._address(block, at + width + nbytes)[0]
 
     def _extent(self, block: int, at: int, nbytes: int) -> tuple[int, int, int, bool]:
-        """Give a dataspace's rank, where its lengths begin, its elements, and whether largest lengths follow."""
+        """Return a dataspace's rank, where its lengths begin, its elements, and whether largest lengths follow."""
         version, rank, flags = (self._number(block, at + k, 1) for k in range(3))
         head = 8 if version == 1 else 4
         self._check(holds=version in (1, 2) and flags < 2 and head + rank * self._long * (1 + flags) <= nbytes)

@@ -30,13 +30,6 @@ class TreeCopy:
 
     # Guarantees: used by one thread.
 
-    Parameters
-    ----------
-    source, target : h5py.File
-        Open files; the target is empty.
-    create : callable
-        See `Create`; what it declines is copied as it is.
-
     Attributes
     ----------
     notices : list of str

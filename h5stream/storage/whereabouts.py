@@ -37,19 +37,7 @@ def checked(count: int, *, is_kept: bool = False) -> range:
 
 
 class RawFile:
-    """An open file, and its bytes beside it.
-
-    Parameters
-    ----------
-    file : h5py.File
-        Open for reading.
-    guard : Guard, optional
-        Says where links may lead; without one only hard links are followed.
-    attributes : sequence of str, optional
-        Those of the objects themselves that will be asked for, so that headers are read once.
-    catalogue : Catalogue, optional
-        What is kept of its objects.
-    """
+    """An open file, and its bytes beside it."""
 
     def __init__(
         self, file: Any, guard: Guard | None = None, attributes: Sequence[str] = (), catalogue: Catalogue | None = None
@@ -73,13 +61,7 @@ class RawFile:
         self.close()
 
     def read_each(self, addresses: Ints, nbytes: int) -> NDArray[np.uint8]:
-        """Read so many bytes at each of some places of the file; gives a row for each.
-
-        Raises
-        ------
-        TruncatedFileError
-            If the file ends before.
-        """
+        """Read so many bytes at each of some places of the file; gives a row for each."""
         data, is_there = read_blocks(self.given[None], addresses, nbytes)
         if not is_there.all():
             first = int(addresses[~is_there][0])
@@ -99,13 +81,13 @@ class RawFile:
         return headers
 
     def links(self, group: Any) -> Links:
-        """Give the links of a group; those that were asked for last are kept."""
+        """Return the links of a group; those that were asked for last are kept."""
         if self._links is None or self._links[0] != group.name:
             self._links = group.name, links_of(group.id)
         return self._links[1]
 
     def addresses(self, names: Sequence[str]) -> Ints:
-        """Give where the headers of some objects lie, by their paths; `NOWHERE` for what does not lie in this file."""
+        """Return where the headers of some objects lie, by their paths; `NOWHERE` for what is not in this file."""
         found = np.full(len(names), NOWHERE, dtype=np.int64)
         by_group: dict[str, array[int]] = {}
         for k, name in enumerate(names):
@@ -117,7 +99,7 @@ class RawFile:
         return found
 
     def inside(self, names: Sequence[str], path: str) -> Ints:
-        """Give where the headers of objects lie that have one path inside of others, as for `addresses`."""
+        """Return where the headers of objects lie that have one path inside of others, as for `addresses`."""
         found, steps = np.full(len(names), NOWHERE, dtype=np.int64), path.strip("/").split("/")
         for k, name in enumerate(names):
             group = self._opened_group(name)
@@ -131,13 +113,7 @@ class RawFile:
         return found
 
     def behind(self, path: str) -> int:
-        """Give where the header of an object lies, whatever links lead to it; `NOWHERE` if not in this file.
-
-        Raises
-        ------
-        ExternalDataError
-            If a link leads to a file that may not be opened.
-        """
+        """Return where the header of an object lies, whatever links lead to it; `NOWHERE` if not in this file."""
         if self.guard is None:
             return NOWHERE
         self.guard.check_links(self.file, path, self.file.filename)

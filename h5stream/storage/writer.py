@@ -93,20 +93,7 @@ class Rebuild:
 
 @contextlib.contextmanager
 def rebuilding(source: str, target: str, shapes: Mapping[int, NewShape]) -> Iterator[Rebuild]:
-    """Make a new file with the tree of another; the datasets in `shapes` are there, and empty.
-
-    Parameters
-    ----------
-    source, target : str
-        Paths; the target exists, and is emptied.
-    shapes : mapping
-        By address of the dataset in the source.
-
-    Raises
-    ------
-    OSError, RuntimeError
-        As libhdf5 gives them, for instance when the disk is full.
-    """
+    """Make a new file with the tree of another; the datasets in `shapes` are there, and empty."""
     with open_file(source) as old, _created(old, target) as new:
 
         def create(dataset: Any, group: Any, name: bytes) -> bool:

@@ -9,7 +9,7 @@ from h5stream.advice.suggestion import Suggestion
 
 
 def accumulation_for(target_batch_size: int, batch_size: int, *, rows: int | None = None) -> Suggestion:
-    """Give the number of batches to accumulate for a target batch, and the weight of each one's loss.
+    """Return the number of batches to accumulate for a target batch, and the weight of each one's loss.
 
     Dividing each mean loss by the number of steps is right only if all batches have the same number of rows.
     Where the target is no multiple, the last batch is smaller and weighs less: a mean loss counts with its

@@ -34,7 +34,7 @@ class Stateful(Protocol):
     """A model, an optimizer, a scheduler or a scaler."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Give the state."""
+        """Return the state."""
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> Any:
         """Take a state."""
@@ -210,7 +210,7 @@ class _Search:
         return message is None
 
     def bracket(self, start: int, most: int) -> tuple[int, int | None]:
-        """Give a size that fits and one that does not; None where nothing failed up to the limit."""
+        """Return a size that fits and one that does not; None where nothing failed up to the limit."""
         rows = start
         if not self.fits(rows):
             while rows > 1:

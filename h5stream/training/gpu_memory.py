@@ -30,7 +30,7 @@ def gpu_memory(
     activation_bytes_per_row: float = 0,
     row_bytes: int = 0,
 ) -> Suggestion:
-    """Give what a training step takes of a GPU's memory, part by part, and the batch that would fit.
+    """Return what a training step takes of a GPU's memory, part by part, and the batch that would fit.
 
     The parameters, all of them trained, stand for one square matrix, which matters to factored optimizers alone (and
     flatters them). Activations and the optimizer's temporaries are not there at the same time, so the peak takes the

@@ -98,7 +98,7 @@ _BY_NUMBER = {key.lstrip("rgtx"): card for key, card in _BY_KEY.items() if key.s
 
 
 def nearest_names(name: str, count: int = 3) -> tuple[str, ...]:
-    """Give the known names that look most like the one asked for, best first.
+    """Return the known names that look most like the one asked for, best first.
 
     Examples
     --------
@@ -110,7 +110,7 @@ def nearest_names(name: str, count: int = 3) -> tuple[str, ...]:
 
 
 def find_card(name: str) -> Card:
-    """Give the card that a name means, whether a driver, a shop or a person wrote it.
+    """Return the card that a name means, whether a driver, a shop or a person wrote it.
 
     Makers' words, form factors, case, spaces and memory sizes do not matter; the model's letters and
     digits do, since a guess between ``4080`` and ``4090`` is worse than a question. The error gives the nearest names.
@@ -138,7 +138,7 @@ def find_card(name: str) -> Card:
 
 
 def memory_of(card: Card, name: str, memory_gib: float | None = None) -> tuple[float, str]:
-    """Give the memory of the card that a name means, in GiB, and a phrase that says how that is known.
+    """Return the memory of the card that a name means, in GiB, and a phrase that says how that is known.
 
     A size given by hand counts first, then one in the name if the card is sold with it (the 480 in
     ``GH200 480GB`` is the processor's memory, not the GPU's), then the usual one.

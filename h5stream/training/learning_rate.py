@@ -24,7 +24,7 @@ _SOURCES = (
 def learning_rate_for(
     new_batch_size: int, *, old_batch_size: int, old_lr: float, optimizer: str = "adamw", rows: int | None = None
 ) -> Suggestion:
-    """Give the learning rate for a new batch by both rules, which of them fits, and the warm-up.
+    """Return the learning rate for a new batch by both rules, which of them fits, and the warm-up.
 
     Linear for plain and momentum SGD: k times the rows make one step for k. Square root for optimizers that
     divide by the gradient's own size (Adam and its kin). Both are starting points: no rule holds for every

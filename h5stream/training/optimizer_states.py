@@ -57,7 +57,7 @@ _ALIASES = {"sgdmomentum": "momentum", "sgdm": "momentum", "nesterov": "momentum
 
 
 def find_optimizer(name: str) -> OptimizerKind:
-    """Give the optimizer of a name; case, dashes and where "8bit" stands do not matter.
+    """Return the optimizer of a name; case, dashes and where "8bit" stands do not matter.
 
     The error for an unknown one lists all names, the nearest first.
 
@@ -78,7 +78,7 @@ def find_optimizer(name: str) -> OptimizerKind:
 
 
 def optimizer_state_bytes(optimizer: str, shapes: Sequence[Shape]) -> int:
-    """Give the bytes of state that an optimizer keeps for float32 parameters of these shapes.
+    """Return the bytes of state that an optimizer keeps for float32 parameters of these shapes.
 
     The step counters (4 bytes a tensor, by default on the host) are left out.
 

@@ -79,7 +79,7 @@ class CollectedLog(logging.Handler):
         self._records.append((record.levelno, record.name, record.getMessage()))
 
     def taken(self) -> list[tuple[int, str, str]]:
-        """Give the records since the last call."""
+        """Return the records since the last call."""
         taken: list[tuple[int, str, str]] = []
         with contextlib.suppress(IndexError):  # all were taken, by another thread perhaps
             while True:
@@ -123,7 +123,7 @@ _INHERITED: dict[int, Callable[[Parent], Work]] = {}
 
 @contextlib.contextmanager
 def inherited(make: Callable[[Parent], Work]) -> Iterator[Callable[[Parent], Work]]:
-    """Give what stands for a function, and is that function in a process that is forked meanwhile."""
+    """Return what stands for a function, and is that function in a process that is forked meanwhile."""
     _INHERITED[id(make)] = make
     try:
         yield functools.partial(_made_by_inherited, id(make))

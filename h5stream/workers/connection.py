@@ -14,7 +14,7 @@ _READ_NBYTES = 1 << 16
 
 
 def frame(message: Any) -> bytes:
-    """Give a message as it goes over the socket."""
+    """Return a message as it goes over the socket."""
     data = pickle.dumps(message, protocol=5)
     return _HEAD.pack(len(data)) + data
 

@@ -33,22 +33,6 @@ class ProcessEngine:
 
     # Guarantees: used by the thread that iterates. The child ends with this object, with `close`, and with the
     # process.
-
-    Parameters
-    ----------
-    engine, slot_nbytes, finish, blocks
-        What the child is told; see `LoaderWork`.
-    threads, row_nbytes : int
-        Reader threads there, and the bytes of a row in a slot, for statistics.
-    on_thread_start : callable or None
-        What the child's engine calls in each of them.
-    pin : callable, optional
-        Called with each piece of shared memory that batches lie in.
-
-    Raises
-    ------
-    OptionError
-        If the child could not call a function.
     """
 
     def __init__(
@@ -185,13 +169,7 @@ class ProcessRun:
             self._empty()
 
     def next_batch(self, timeout_s: float = 0.0) -> ReadyBatch | None:
-        """Wait for the next batch; None at the end. What it raises is that of `Run.next_batch`.
-
-        Raises
-        ------
-        IsolatedProcessError
-            If the child is gone, and what it sent before is used up.
-        """
+        """Wait for the next batch; None at the end. What it raises is that of `Run.next_batch`."""
         self._check()
         asked = self.counters.asked(self.ready)
         try:
@@ -204,7 +182,7 @@ class ProcessRun:
         return batch
 
     def next_if_ready(self) -> ReadyBatch | None:
-        """Give the next batch if that needs no waiting; None at the end as well."""
+        """Return the next batch if that needs no waiting; None at the end as well."""
         self._check()
         return None if self._inbox.empty() else self._taken(self._inbox.get())
 
@@ -221,7 +199,7 @@ class ProcessRun:
             raise closed()
 
     def _taken(self, message: Filled | Ended | BaseException) -> ReadyBatch | None:
-        """Give the batch of a message; None at the end."""
+        """Return the batch of a message; None at the end."""
         if self._stopped:
             self.hear(message)  # gives it back
             raise closed()
@@ -272,7 +250,7 @@ class ProcessRun:
                 self._child.post(window)
 
     def left_to_hand_over(self) -> int | None:
-        """Give the batches that are open once nothing is left to read; None before that, as far as is known here."""
+        """Return the batches that are open once nothing is left to read; None before that, as far as is known here."""
         if self._report is None or self._report.left is None:
             return None
         return self._report.left + self._heard - self._room.taken

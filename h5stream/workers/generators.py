@@ -46,7 +46,7 @@ def warn_of_own_generators(
 
 
 def _own(function: Any) -> dict[int, str]:
-    """Give the generators that a function reaches, by their `id`, with where; none if it says that it seeds some."""
+    """Return the generators that a function reaches, by their `id`, with where; none if it says that it seeds some."""
     found: dict[int, str] = {}
     seen: set[int] = set()
     waiting = [("", function, 0)]
@@ -66,7 +66,7 @@ def _own(function: Any) -> dict[int, str]:
 
 
 def _functions(value: Any, depth: int) -> Iterator[types.FunctionType]:
-    """Give a function, or the methods of an object that is called as one."""
+    """Return a function, or the methods of an object that is called as one."""
     if isinstance(value, types.FunctionType):
         yield value
     elif depth == 0:
@@ -82,7 +82,7 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def _inside(value: Any) -> Iterator[tuple[str, Any]]:
-    """Give what a value reaches, with its name: of a function its globals, defaults and closure."""
+    """Return what a value reaches, with its name: of a function its globals, defaults and closure."""
     if isinstance(value, functools.partial):
         yield from (("", one) for one in (value.func, *value.args, *value.keywords.values()))
     elif isinstance(value, types.FunctionType):

@@ -32,15 +32,6 @@ class InChild(Generic[_T]):
 
     # Guarantees: used by one thread.
 
-    Parameters
-    ----------
-    what : str
-        What it does, for the error: ``"listing 'a.h5'"``.
-    function : callable
-        Of a module, so that the child can import it; what it takes and gives can be pickled.
-    *args, **kwargs
-        For the function.
-
     Examples
     --------
     >>> with InChild("counting", sum, [1, 2]) as call:
@@ -67,15 +58,7 @@ class InChild(Generic[_T]):
         self._child.wait()
 
     def result(self) -> _T:
-        """Wait for the child and give what the function gave there.
-
-        Raises
-        ------
-        IsolatedProcessError
-            If the child did not live to tell.
-        Exception
-            What the function raised.
-        """
+        """Wait for the child and give what the function gave there."""
         assert self._child.stdout is not None
         data, status = self._child.stdout.read(), self._child.wait()
         if status != 0 or not data:
@@ -111,18 +94,6 @@ def opened_by_child(source: Any, fields: Any, samples: Any, allow_external: bool
     """Let a child open the files that are named, so that one at which libhdf5 crashes is an error.
 
     What is not named, but a dataset or an open file, was opened before.
-
-    Returns
-    -------
-    source, fields
-        As they were given; what can be gone through only once, as a list.
-
-    Raises
-    ------
-    IsolatedProcessError
-        If the child crashed.
-    H5StreamError
-        What opening raised.
     """
     if isinstance(fields, Iterator):
         fields = list(fields)

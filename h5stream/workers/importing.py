@@ -14,13 +14,7 @@ from h5stream.errors import OptionError
 
 
 def checked_isolation(isolation: Any) -> bool:
-    """Tell whether a child is to read.
-
-    Raises
-    ------
-    OptionError
-        If it is neither of the two, or there are no files without a name here.
-    """
+    """Tell whether a child is to read."""
     if isolation not in ("thread", "process"):
         raise OptionError(f"isolation= takes 'thread' or 'process', not {isolation!r}")
     if isolation == "process" and not hasattr(os, "memfd_create"):
@@ -29,14 +23,9 @@ def checked_isolation(isolation: Any) -> bool:
 
 
 def checked_method(context: Any) -> str:
-    """Give the name of a way to start processes, of that or of a context of multiprocessing; "spawn" for None.
+    """Return the name of a way to start processes, of that or of a context of multiprocessing; "spawn" for None.
 
     Not a fork by default: reader threads are alive, and what they hold locked would stay so in the child.
-
-    Raises
-    ------
-    OptionError
-        If there is no such way.
     """
     method = context.get_start_method() if hasattr(context, "get_start_method") else context or "spawn"
     if method not in multiprocessing.get_all_start_methods():
@@ -51,13 +40,7 @@ ISOLATION = "the child process of isolation='process'"
 
 
 def check_function(name: str, function: Callable[..., Any] | None, where: str = ISOLATION, way_out: str = "") -> None:
-    """Refuse a function that a child could not call.
-
-    Raises
-    ------
-    OptionError
-        If it cannot be pickled, or the child could not import where it comes from.
-    """
+    """Refuse a function that a child could not call."""
     try:
         data = pickle.dumps(function)
     except Exception as error:

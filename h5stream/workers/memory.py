@@ -63,7 +63,7 @@ class Loan(NamedTuple):
 
 
 def create_file() -> int:
-    """Give the descriptor of an empty file without a name; it is not inherited by other programs."""
+    """Return the descriptor of an empty file without a name; it is not inherited by other programs."""
     return os.memfd_create("h5stream", os.MFD_CLOEXEC)
 
 
@@ -109,7 +109,7 @@ class SharedMemory:
         self._lent: dict[int, Memory] = {}
 
     def allocate(self, nbytes: int) -> Memory:
-        """Give an arena of so many bytes, which stays until the last array over it is dropped."""
+        """Return an arena of so many bytes, which stays until the last array over it is dropped."""
         with self._lock:
             self._forget_ended()
             try:
@@ -126,7 +126,7 @@ class SharedMemory:
             return memory
 
     def find(self, address: int, nbytes: int) -> tuple[Arena, int] | None:
-        """Give the arena that bytes lie in, and where; None if they lie elsewhere."""
+        """Return the arena that bytes lie in, and where; None if they lie elsewhere."""
         with self._lock:
             self._forget_ended()
             place = bisect.bisect(self._addresses, address) - 1
@@ -154,7 +154,7 @@ class SharedMemory:
         return Loan(number, *found, memory.nbytes)
 
     def take(self, nbytes: int) -> torch.Tensor:
-        """Give so many bytes for a while: they are used again once the last tensor over them is dropped."""
+        """Return so many bytes for a while: they are used again once the last tensor over them is dropped."""
         size = max(PAGE_NBYTES, 1 << (nbytes - 1).bit_length())
         with self._lock:
             ring = self._rings.get(size)
@@ -183,13 +183,6 @@ class BorrowedMemory:
 
     # Guarantees: any thread may call; `_lock` maps each arena once. A loan ends by one append, since that may happen
     # inside the garbage collector.
-
-    Parameters
-    ----------
-    descriptor : int
-        The file, which is closed with this object.
-    pin : callable, optional
-        Called with each arena once it is mapped.
     """
 
     def __init__(self, descriptor: int, pin: Callable[[Memory], object] | None = None) -> None:
@@ -200,7 +193,7 @@ class BorrowedMemory:
         self._loans: Lent[int] = Lent()
 
     def borrow(self, loan: Loan) -> memoryview:
-        """Give what was lent; it goes back when the last array or tensor over it is dropped."""
+        """Return what was lent; it goes back when the last array or tensor over it is dropped."""
         with self._lock:
             memory = self._mapped.get(loan.arena.start)
             if memory is None:
@@ -218,7 +211,7 @@ class BorrowedMemory:
         self._returned.extend(loan.number for loan in loans)
 
     def returned(self) -> list[int]:
-        """Give the numbers of the loans that ended since the last call."""
+        """Return the numbers of the loans that ended since the last call."""
         numbers = self._loans.returned()
         with contextlib.suppress(IndexError):  # all were taken, by another thread perhaps
             while True:

@@ -34,14 +34,14 @@ class _Unpickler(pickle.Unpickler):
 
 
 def pickled(order: Order, blocks: Blocks) -> bytes:
-    """Give an order as bytes, without its blocks."""
+    """Return an order as bytes, without its blocks."""
     stream = io.BytesIO()
     _Pickler(stream, blocks).dump(order)
     return stream.getvalue()
 
 
 def unpickled(data: bytes, blocks: Blocks) -> Order:
-    """Give the order that `pickled` made bytes of."""
+    """Return the order that `pickled` made bytes of."""
     order: Order = _Unpickler(io.BytesIO(data), blocks).load()
     return order
 
@@ -64,7 +64,7 @@ class ReceivedOrder:
         self._coming.put(window)
 
     def batch_size_of(self, batch: int) -> int:
-        """Give the rows of a batch that a window has named."""
+        """Return the rows of a batch that a window has named."""
         return self._sizes.pop(batch)
 
     def windows(self, first_batch: int = 0) -> Iterator[Window]:
@@ -76,13 +76,6 @@ class WindowSender:
     """In the parent: asks an order of the user's for its windows, a little ahead of the reading.
 
     # Guarantees: used by the consumer's thread alone, which is where a stock DataLoader asks its sampler.
-
-    Parameters
-    ----------
-    order : Order
-        The order.
-    run, first_batch : int
-        The number of the pass, and the batch that it begins with.
     """
 
     def __init__(self, order: Order, run: int, first_batch: int) -> None:
@@ -92,7 +85,7 @@ class WindowSender:
         """What the sampler raised; it belongs to the batch after the last that was sent."""
 
     def due(self, until: int) -> Iterator[NextWindow]:
-        """Give the windows of the batches up to `until`, as far as they were not given; at the end, the end."""
+        """Return the windows of the batches up to `until`, as far as they were not given; at the end, the end."""
         while self._windows is not None and self._next <= until:
             try:
                 window = next(self._windows, None)

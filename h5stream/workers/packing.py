@@ -37,13 +37,7 @@ class Packed(NamedTuple):
 
 
 def pack(value: Any, memory: SharedMemory) -> Packed:
-    """Pack a structure for the other side.
-
-    Raises
-    ------
-    Exception
-        What pickle raises for what cannot be pickled.
-    """
+    """Pack a structure for the other side."""
     buffers: list[Memory] = []
     stream = io.BytesIO()
     _Pickler(stream, memory, buffers).dump(value)
@@ -51,7 +45,7 @@ def pack(value: Any, memory: SharedMemory) -> Packed:
 
 
 def unpack(packed: Packed, memory: BorrowedMemory) -> Any:
-    """Give the structure; what its tensors and arrays view is lent until the last of them is dropped."""
+    """Return the structure; what its tensors and arrays view is lent until the last of them is dropped."""
     return pickle.loads(packed.stream, buffers=[memory.borrow(loan) for loan in packed.loans])
 
 

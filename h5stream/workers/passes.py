@@ -46,22 +46,7 @@ class Finish:
 
 
 class LoaderWork:
-    """Runs passes for the parent; see `h5stream.workers.child.Work`.
-
-    Parameters
-    ----------
-    engine : callable
-        Makes the engine, of what makes its slots.
-    slot_nbytes : int
-        Bytes of a slot.
-    finish : Finish or None
-        Makes the batches that leave. None where a filled slot is all that there is to a batch: tensors over it cost as
-        little on the other side, lists of objects less, and a device copies slots.
-    blocks : Blocks
-        What orders are made of; they are sent without.
-    parent : Parent
-        Who asks.
-    """
+    """Runs passes for the parent; see `h5stream.workers.child.Work`."""
 
     def __init__(
         self,

@@ -66,18 +66,6 @@ class Pool:
     # Guarantees: `start`, `renew` and `close` are called by the thread that iterates. `deal` and `post` by the threads
     that feed, under `_dealing`; what workers say comes in a thread for each. It ends with this object, with `close`,
     and with the process.
-
-    Parameters
-    ----------
-    functions : SampleFunctions
-        What they do.
-    asked : WorkersAsked
-        How many, and how they are started.
-
-    Raises
-    ------
-    OptionError
-        If a worker could not call a function.
     """
 
     def __init__(self, functions: SampleFunctions, asked: WorkersAsked) -> None:
@@ -112,7 +100,7 @@ class Pool:
         return memory, memory.allocate(PAGE_NBYTES).view(np.int64), descriptor
 
     def new_slots(self, nbytes: int) -> Slots:
-        """Give the slots that readers fill: in memory that workers map."""
+        """Return the slots that readers fill: in memory that workers map."""
         return SlotRing(nbytes, self.memory.allocate)
 
     @property
@@ -214,17 +202,7 @@ def _hear(pool_ref: weakref.ref[Pool], worker: Worker, message: Done | BaseExcep
 
 
 class SampleEngine:
-    """An engine, and workers that its batches go through; see `h5stream.engine.running.Engine`.
-
-    Parameters
-    ----------
-    engine : Engine
-        Fills slots.
-    pool : Pool
-        The workers.
-    spare_nbytes : int
-        Bytes that the results of batches may take beside the rest, as far as that can be kept.
-    """
+    """An engine, and workers that its batches go through; see `h5stream.engine.running.Engine`."""
 
     def __init__(self, engine: Engine, pool: Pool, spare_nbytes: int) -> None:
         self._engine, self._pool, self._spare_nbytes = engine, pool, spare_nbytes
@@ -298,15 +276,7 @@ class SampleRun:
     # --- the consumer's side ------------------------------------------------------------------------------
 
     def next_batch(self, timeout_s: float = 0.0) -> ReadyBatch | None:
-        """Wait for the next batch; None at the end. What it raises is that of `Run.next_batch`.
-
-        Raises
-        ------
-        IsolatedProcessError
-            If the worker that had it is gone.
-        Exception
-            What the user's functions raised.
-        """
+        """Wait for the next batch; None at the end. What it raises is that of `Run.next_batch`."""
         check_process(self._pid)
         deadline = time.monotonic() + timeout_s if timeout_s else None
         since = clock()
@@ -324,7 +294,7 @@ class SampleRun:
         raise timed_out(due, timeout_s, is_read=is_read)
 
     def next_if_ready(self) -> ReadyBatch | None:
-        """Give the next batch if that needs no waiting; None at the end as well."""
+        """Return the next batch if that needs no waiting; None at the end as well."""
         with self._changed:
             return self._next() if self._is_decided() else None
 
@@ -430,7 +400,7 @@ class SampleRun:
             self._changed.notify_all()
 
     def left_to_hand_over(self) -> int | None:
-        """Give the batches that are open once nothing is left to read; None before that."""
+        """Return the batches that are open once nothing is left to read; None before that."""
         left = self._run.left_to_hand_over()
         with self._changed:
             return None if left is None else left + len(self._due)

@@ -84,24 +84,7 @@ class SampleFunctions:
             torch.set_rng_state(states[2])
 
     def made(self, batch: ReadyBatch, collating: Collating, is_called_off: Callable[[], bool]) -> Any:
-        """Make the user's batch.
-
-        Parameters
-        ----------
-        batch : ReadyBatch
-            A filled slot, and what does not live in one.
-        collating : Collating
-            What collates unless the user says otherwise.
-        is_called_off : callable
-            Asked before each sample.
-
-        Raises
-        ------
-        CalledOffError
-            If it says so.
-        Exception
-            What the user's functions raise.
-        """
+        """Make the user's batch."""
         packed = batch.slot.lease()
         numbers, seeds = self._seeds(packed, batch)
         value = self.assembler.batch(packed, self.slot_format, batch.rows, batch.objects)
@@ -131,7 +114,7 @@ class SampleFunctions:
         return value if self.transform is None else self.transform(value)
 
     def _seeds(self, packed: torch.Tensor, batch: ReadyBatch) -> tuple[list[int], list[int]]:
-        """Give the number and the seed of each sample."""
+        """Return the number and the seed of each sample."""
         begin = self.slot_format.offsets[-1]
         pairs = packed.numpy()[begin : begin + SEED_NBYTES * batch.rows].view(np.int64).reshape(-1, 2)
         seeds: NDArray[np.uint64] = pairs[:, 1].view(np.uint64)
@@ -213,22 +196,12 @@ class Told:
 
 
 def noted(board: NDArray[np.int64], run: int) -> NDArray[np.int64]:
-    """Give the place where a pass is noted that is over; its number stands there. All are, if the first is not 0."""
+    """Return the place where a pass is noted that is over; its number stands there. All are, if the first is not 0."""
     return board[1 + run % (len(board) - 1) :][:1]
 
 
 class SampleWork:
-    """Applies the user's functions to batches, one after the other; see `h5stream.workers.child.Work`.
-
-    Parameters
-    ----------
-    functions : SampleFunctions
-        What is done.
-    told : Told
-        What the process is told.
-    parent : Parent
-        Who asks. Its only file is the memory that batches come in.
-    """
+    """Applies the user's functions to batches, one after the other; see `h5stream.workers.child.Work`."""
 
     def __init__(self, functions: SampleFunctions, told: Told, parent: Parent) -> None:
         self._functions, self._whose, self._parent = functions, told.whose, parent
@@ -300,13 +273,6 @@ class Collating:
 
     Large ones are copied there as soon as a sample has come: they are in the processor's cache then, and the next
     sample's can have their memory. Past the cache, where they lie as they are to: it keeps what the function works on.
-
-    Parameters
-    ----------
-    count : int
-        Samples of the batch.
-    take : callable
-        Gives so many bytes, as a tensor.
     """
 
     def __init__(self, count: int, take: Callable[[int], torch.Tensor]) -> None:
@@ -316,7 +282,7 @@ class Collating:
         self._next = 0
 
     def kept(self, result: Any) -> Any:
-        """Give the next sample's result with its large tensors at their places in the batch."""
+        """Return the next sample's result with its large tensors at their places in the batch."""
         self._come += 1
         self._next = 0
         return self._moved(result)

@@ -38,28 +38,6 @@ class Worker:
     # Guarantees: two threads, which end with the process, read and write, so that Ctrl-C finds no half message. `post`
     # may be called by any thread, inside the garbage collector too, and `end` as well, twice, and in a forked child,
     # where it lets go of descriptors and leaves the process alone. What was borrowed of `memory` outlives the process.
-
-    Parameters
-    ----------
-    make : callable
-        Called there with the `Parent`; gives the `Work` that is done.
-    hear : callable
-        Takes what the process says, in one thread; at last the error that tells of its end.
-    whose, way_out : str
-        For errors: whose process it is, and what to do without it.
-    functions : bytes
-        The user's functions that it will call, pickled: the parent's script is imported there if they come from it.
-    method : str
-        How it is started: ``"spawn"``, ``"forkserver"`` or ``"fork"``.
-    pin : callable, optional
-        Called with each arena of its memory.
-    files : sequence of int
-        Descriptors that it gets too, as `Parent.files`.
-
-    Raises
-    ------
-    OptionError
-        In a script that is only imported, by a worker.
     """
 
     def __init__(

@@ -222,19 +222,7 @@ class OutsideTask(LandingTask):
 def boxes_of(
     parts: Sequence[DatasetPart], layout_fields: tuple[FieldLayout, ...], space: BoxSpace, gaps_nbytes: Sequence[int]
 ) -> list[tuple[Ints, BoxesOfParts]]:
-    """Give what plans the boxes of a dataset, for the parts of it that are alike, by their numbers.
-
-    Parameters
-    ----------
-    parts : sequence of DatasetPart
-        The dataset, of each volume.
-    layout_fields : tuple of FieldLayout
-        All fields of a batch.
-    space : BoxSpace
-        All boxes.
-    gaps_nbytes : sequence of int
-        For each file, the bytes between two chunks that are read along rather than skipped.
-    """
+    """Return what plans the boxes of a dataset, for the parts of it that are alike, by their numbers."""
     alike: dict[Any, list[int]] = {}
     for number, part in enumerate(parts):
         targets = tuple((target.leaf, target.fill.tobytes()) for target in part.targets)
@@ -249,13 +237,6 @@ class BoxesOfParts:
     """The boxes of one dataset of some volumes, of which samples take the same.
 
     # Guarantees: immutable, but for what is worked out twice with the same result; any thread may plan.
-
-    Parameters
-    ----------
-    parts : sequence of DatasetPart
-        The dataset, of each volume.
-    layout_fields, space, gaps_nbytes :
-        As for `boxes_of`.
     """
 
     def __init__(
@@ -288,19 +269,7 @@ class BoxesOfParts:
             self._owner = np.array(owner, dtype=np.int64)
 
     def plan(self, placement: Placement, of: Ints, origins: Ints, task_nbytes: int) -> Iterator[Any]:
-        """Cut boxes into tasks.
-
-        Parameters
-        ----------
-        placement : Placement
-            The samples, and where they go.
-        of : ndarray of int64
-            The place of each one's volume among the parts.
-        origins : ndarray of int64
-            The origin of each of them.
-        task_nbytes : int
-            Decoded bytes of one task, about.
-        """
+        """Cut boxes into tasks."""
         begins = np.zeros((len(origins), len(self._sizes)), dtype=np.int64)
         for axis, along in enumerate(self._parts[0].along):
             begins[:, axis] = along.begins(origins)
@@ -379,7 +348,7 @@ class BoxesOfParts:
                 yield slice(begin + cut.start, begin + cut.stop)
 
     def _programs_of(self, number: int) -> tuple[Program, ...]:
-        """Give the programs of a part; where nothing is decoded all parts have the same."""
+        """Return the programs of a part; where nothing is decoded all parts have the same."""
         number = 0 if self._parts[0].access == DIRECT else number
         if number not in self._programs:
             # A box is no row of the dataset, of which programs would keep one of fill values for each part.
@@ -415,7 +384,7 @@ class BoxesOfParts:
 
 
 def _spans(boxed: Boxed, shape: Ints) -> tuple[Ints, Ints]:
-    """Give the first element inside of a volume that each box needs along each axis, and the one behind the last."""
+    """Return the first element inside of a volume that each box needs along each axis, and the one behind the last."""
     first, last = boxed.ends
     low, high = np.clip(first, 0, shape - 1), np.clip(last, 0, shape - 1)
     if boxed.mode == REFLECT:
@@ -427,7 +396,7 @@ def _spans(boxed: Boxed, shape: Ints) -> tuple[Ints, Ints]:
 
 
 def _touched(low: Ints, high: Ints, chunk_shape: Ints) -> tuple[Ints, Ints]:
-    """Give the place in its dataset's grid of each chunk that each box touches, and that box."""
+    """Return the place in its dataset's grid of each chunk that each box touches, and that box."""
     first, counts = low // chunk_shape, (high - 1) // chunk_shape - low // chunk_shape + 1
     touches = counts.prod(axis=1)
     box = np.repeat(np.arange(len(low)), touches)
@@ -439,7 +408,7 @@ def _touched(low: Ints, high: Ints, chunk_shape: Ints) -> tuple[Ints, Ints]:
 
 
 def _numbers(where: Ints, grid: Ints) -> Ints:
-    """Give the numbers of chunks by their places in the grids of their datasets."""
+    """Return the numbers of chunks by their places in the grids of their datasets."""
     numbers = where[:, 0].copy()
     for axis in range(1, where.shape[1]):
         numbers = numbers * grid[:, axis] + where[:, axis]
@@ -447,7 +416,7 @@ def _numbers(where: Ints, grid: Ints) -> Ints:
 
 
 def _strides(shapes: Ints, element_nbytes: int) -> Ints:
-    """Give the bytes from one element to the next along each axis of some arrays."""
+    """Return the bytes from one element to the next along each axis of some arrays."""
     strides = np.full(shapes.shape, element_nbytes, dtype=np.int64)
     strides[:, :-1] *= np.cumprod(shapes[:, :0:-1], axis=1)[:, ::-1]
     return strides

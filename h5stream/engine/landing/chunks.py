@@ -78,18 +78,18 @@ class ChunkTask:
         return self.shared[np.concatenate([np.arange(low, high) for low, high in ranges])]
 
     def rows_of(self, k: int) -> Placement:
-        """Give the rows of one chunk."""
+        """Return the rows of one chunk."""
         return self.shared[int(self.low[k]) : int(self.high[k])]
 
     def ranges(self) -> Ranges:
-        """Give a range for each group of chunks, from the first byte of the first to the last of the last."""
+        """Return a range for each group of chunks, from the first byte of the first to the last of the last."""
         begins, ends = self.edges[:-1], self.edges[1:] - 1
         offsets = self.offset[begins]
         spans = self.offset[ends] + self.nbytes[ends] - offsets
         return Ranges(file=self.part.file, offsets=offsets.tolist(), nbytes=spans.tolist())
 
     def split(self) -> Iterator[ChunkTask]:
-        """Give one task for each chunk."""
+        """Return one task for each chunk."""
         values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "edges"}
         of_each = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
         for k in range(len(self.number)):
@@ -112,23 +112,17 @@ class ChunkTask:
                 yield k, data, shuffled, tools.tally.decoded(since, data.nbytes)
 
     def groups(self, stored: Iterator[Bytes]) -> Iterator[tuple[int, int, Bytes]]:
-        """Give what was read together: first chunk, last (exclusive), and their bytes with the gaps between them."""
+        """Return what was read together: first chunk, last (exclusive), and their bytes with the gaps between them."""
         for (start, stop), group in zip(itertools.pairwise(self.edges.tolist()), stored, strict=False):
             yield start, stop, group
 
     def bytes_of(self, k: int, start: int, group: Bytes) -> Bytes:
-        """Give the stored bytes of chunk `k` of a group that begins with chunk `start`."""
+        """Return the stored bytes of chunk `k` of a group that begins with chunk `start`."""
         at = int(self.offset[k]) - int(self.offset[start])
         return group[at : at + int(self.nbytes[k])]
 
     def decode(self, k: int, stored: Bytes, tools: Tools) -> tuple[Bytes, int]:
-        """Decode chunk `k`; gives its bytes, and the element size of a byte shuffle that is still to be undone, or 0.
-
-        Raises
-        ------
-        CorruptChunkError, SourceChangedError, SourceError
-            If neither this nor libhdf5 can.
-        """
+        """Decode chunk `k`; return its bytes, and the element size of a byte shuffle still to be undone, or 0."""
         part, index = self.part, self.part.chunk_index
         mask = int(index.filter_mask[self.entry[k]])
         if stored.nbytes == part.chunk_nbytes and part.may_be_unfiltered(self.entry[k : k + 1])[0]:
@@ -192,19 +186,7 @@ class ChunkTask:
 
 
 class Chunks:
-    """The chunks of a dataset part.
-
-    Parameters
-    ----------
-    part : DatasetPart
-        The part.
-    programs : tuple of Program
-        Its fields.
-    kind : type of ChunkTask
-        How its chunks are scattered.
-    gap_nbytes : int
-        Bytes between two chunks that are read along rather than skipped.
-    """
+    """The chunks of a dataset part."""
 
     def __init__(
         self, part: DatasetPart, programs: tuple[Program, ...], kind: type[ChunkTask], gap_nbytes: int
@@ -258,5 +240,5 @@ def group_edges(offset: Ints, nbytes: Ints, most_gap: int) -> Ints:
 
 
 def _gaps(offset: Ints, nbytes: Ints) -> Ints:
-    """Give the bytes between each chunk and the next, -1 after one that has none in the file."""
+    """Return the bytes between each chunk and the next, -1 after one that has none in the file."""
     return np.where(offset[:-1] == MISSING, -1, offset[1:] - (offset[:-1] + nbytes[:-1]))

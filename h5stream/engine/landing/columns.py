@@ -45,11 +45,6 @@ class Columns:
     """The fields of a layout that come from no dataset.
 
     # Guarantees: immutable; any thread may plan and copy.
-
-    Parameters
-    ----------
-    layout : SampleLayout
-        The layout.
     """
 
     def __init__(self, layout: SampleLayout) -> None:

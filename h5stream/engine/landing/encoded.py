@@ -35,7 +35,7 @@ class BytesOfRows(Protocol):
     """What brings the bytes of rows of a part."""
 
     def of(self, placement: Placement, tools: Tools) -> Iterator[Bytes]:
-        """Give the bytes of one row after the other, each good until the next."""
+        """Return the bytes of one row after the other, each good until the next."""
         ...
 
 
@@ -112,17 +112,7 @@ class EncodedTask(RowwiseTask):
 
 
 class EncodedRows:
-    """The images of a dataset part.
-
-    Parameters
-    ----------
-    part : DatasetPart
-        The part.
-    layout : FieldLayout
-        The field that it fills.
-    rows : BytesOfRows
-        Brings their bytes.
-    """
+    """The images of a dataset part."""
 
     def __init__(self, part: DatasetPart, layout: FieldLayout, rows: BytesOfRows) -> None:
         self._part, self._layout, self._rows = part, layout, rows
@@ -141,17 +131,7 @@ class EncodedRows:
 
 
 class PaddedBytes:
-    """Rows of one length, of which each image takes the first bytes.
-
-    Parameters
-    ----------
-    part : DatasetPart
-        The part.
-    fields : int
-        Fields of a batch.
-    way : Way
-        Brings rows as they are.
-    """
+    """Rows of one length, of which each image takes the first bytes."""
 
     def __init__(self, part: DatasetPart, fields: int, way: Any) -> None:
         self._part, self._fields, self._way = part, fields, way
@@ -159,7 +139,7 @@ class PaddedBytes:
         self._nbytes = int(np.prod(part.shape[1:], dtype=np.int64)) * (leaf.nbytes if leaf is not None else 1)
 
     def of(self, placement: Placement, tools: Tools) -> Iterator[Bytes]:
-        """Give the bytes of one row after the other."""
+        """Return the bytes of one row after the other."""
         count, nbytes = len(placement), self._nbytes
         memory = np.empty(count * nbytes, dtype=np.uint8)
         destination = Destination(

@@ -90,7 +90,7 @@ class HeapTask(RowwiseTask):
         tools.tally.scattered(since)
 
     def _values(self, chosen: Ints, rows: Ints, tools: Tools) -> Any:
-        """Give the values of rows as h5py would."""
+        """Return the values of rows as h5py would."""
         flat, base = chosen.reshape(-1), self._heap.base
         wanted = self._heap.nbytes_of(flat)
         edges = np.append(0, np.cumsum(wanted))
@@ -110,7 +110,7 @@ class HeapTask(RowwiseTask):
         return values
 
     def values_of(self, tools: Tools) -> Iterator[Bytes]:
-        """Give the bytes of one value after the other."""
+        """Return the bytes of one value after the other."""
         rows = self._rows
         edges = np.append(0, np.cumsum(self._heap.nbytes_of(rows)))
         memory = np.empty(int(edges[-1]), dtype=np.uint8)
@@ -154,15 +154,7 @@ class HeapTask(RowwiseTask):
 
 
 class HeapRows:
-    """The rows of a dataset part of values of variable length.
-
-    Parameters
-    ----------
-    part : DatasetPart
-        The part.
-    fields : tuple of FieldLayout
-        All fields of a batch.
-    """
+    """The rows of a dataset part of values of variable length."""
 
     def __init__(self, part: DatasetPart, fields: tuple[FieldLayout, ...]) -> None:
         self._part, self._layout = part, fields[part.targets[0].field]
@@ -184,5 +176,5 @@ class HeapRows:
         return HeapTask(part=self._part, layout=self._layout, placement=placement)
 
     def of(self, placement: Placement, tools: Tools) -> Iterator[Bytes]:
-        """Give the bytes of one value after the other, each good until the next."""
+        """Return the bytes of one value after the other, each good until the next."""
         return self._task(placement).values_of(tools)

@@ -32,15 +32,7 @@ def must_be_read(layout: SampleLayout, parts: tuple[DatasetPart, ...]) -> bool:
 
 
 class RowsInMemory:
-    """Rows of some datasets in memory, each field's one behind the other as batches hold them.
-
-    Parameters
-    ----------
-    layout : SampleLayout
-        The fields.
-    rows : dict of int to int
-        For each of the datasets, how many of its rows there is room for.
-    """
+    """Rows of some datasets in memory, each field's one behind the other as batches hold them."""
 
     def __init__(self, layout: SampleLayout, rows: dict[int, int]) -> None:
         self._row_nbytes = _row_nbytes(layout, tuple(rows))
@@ -69,7 +61,7 @@ class RowsInMemory:
         return Destination(slots=slots, format=self._format, row_nbytes=self._row_nbytes)
 
     def nbytes_of(self, fields: Sequence[int]) -> int:
-        """Give the bytes of a row of some fields."""
+        """Return the bytes of a row of some fields."""
         return max(1, sum(self._row_nbytes[field] for field in fields))
 
     def _is_far(self, placement: Placement) -> bool:
@@ -119,7 +111,7 @@ class GatherTask(LandingTask):
 
 
 def fields_of(layout: SampleLayout, numbers: Sequence[int]) -> tuple[int, ...]:
-    """Give the fields that some datasets fill."""
+    """Return the fields that some datasets fill."""
     return tuple(target.field for number in numbers for target in layout.datasets[number][0].targets)
 
 
@@ -129,7 +121,7 @@ def _row_nbytes(layout: SampleLayout, numbers: tuple[int, ...]) -> tuple[int, ..
 
 
 def format_of(layout: SampleLayout, rows: Mapping[int, int]) -> SlotFormat:
-    """Give how so many rows of some datasets are packed."""
+    """Return how so many rows of some datasets are packed."""
     of_field = {target.field: rows[n] for n in rows for target in layout.datasets[n][0].targets}
     offsets, end = [], 0
     for field, nbytes in enumerate(_row_nbytes(layout, tuple(rows))):

@@ -32,17 +32,7 @@ LEAST_SHARE = 8
 
 
 def rows_to_keep(layout: SampleLayout, numbers: tuple[int, ...], nbytes: int) -> dict[int, int]:
-    """Choose how many rows of which datasets stay in memory once they are decoded, smallest first while they fit.
-
-    Parameters
-    ----------
-    layout : SampleLayout
-        The fields.
-    numbers : tuple of int
-        The datasets that stay in memory anyway.
-    nbytes : int
-        Bytes that nothing else needs.
-    """
+    """Choose how many rows of which datasets stay in memory once they are decoded, smallest first while they fit."""
     if isinstance(layout.space, BoxSpace):
         return {}
     sizes = []
@@ -64,16 +54,9 @@ def rows_to_keep(layout: SampleLayout, numbers: tuple[int, ...], nbytes: int) ->
 
 
 def keeping_of(layout: SampleLayout, rows: Mapping[int, int]) -> Keeping | None:
-    """Give what stays in memory of some datasets: what another loader of this process has, or memory of its own.
+    """Return what stays in memory of some datasets: what another loader of this process has, or memory of its own.
 
     # Guarantees: called by any thread; two that begin at once may keep the same rows each.
-
-    Parameters
-    ----------
-    layout : SampleLayout
-        The fields.
-    rows : dict of int to int
-        For each dataset, how many of its rows there is room for; empty where only what another keeps is wanted.
     """
     key = os.getpid(), _named(layout)
     known = _SHARED.get(key)
@@ -116,13 +99,6 @@ class Keeping(RowsInMemory):
 
     # Guarantees: any thread may fill, ask and copy. Who fills a chunk writes the bytes that any other would write, and
     says so when all of it is there. Memory is touched as it is filled.
-
-    Parameters
-    ----------
-    layout : SampleLayout
-        The fields.
-    rows : dict of int to int
-        For each dataset that is kept, how many of its rows.
     """
 
     def __init__(self, layout: SampleLayout, rows: Mapping[int, int]) -> None:
@@ -201,7 +177,7 @@ class _Chunks:
 
 
 def _whole_chunks(part: DatasetPart, rows: int) -> int:
-    """Give how many of a part's chunks lie within the first rows of a dataset."""
+    """Return how many of a part's chunks lie within the first rows of a dataset."""
     inside = min(part.rows, rows - part.row_start)
     return -(-inside // part.chunk_rows) if inside == part.rows else inside // part.chunk_rows
 
@@ -231,7 +207,7 @@ class FillTask:
     placement: Placement
 
     def ranges(self) -> Ranges:
-        """Give what is read, where that is known for all of it at once."""
+        """Return what is read, where that is known for all of it at once."""
         return self.tasks[0].ranges() if len(self.tasks) == 1 else NOTHING
 
     def split(self) -> Iterator[Task]:
@@ -254,19 +230,7 @@ class FillTask:
 
 
 class KeptRows:
-    """The rows of a dataset part, of which those of chunks that were decoded before are in memory.
-
-    Parameters
-    ----------
-    way : Way
-        How its rows land else.
-    part : DatasetPart
-        The part.
-    key : tuple of int
-        Number of the dataset, and of the part in it.
-    keeping : Keeping
-        What stays in memory.
-    """
+    """The rows of a dataset part, of which those of chunks that were decoded before are in memory."""
 
     def __init__(self, way: Way, part: DatasetPart, key: tuple[int, int], keeping: Keeping) -> None:
         self.way, self.part, self.key, self._keeping = way, part, key, keeping

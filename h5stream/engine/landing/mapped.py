@@ -104,7 +104,7 @@ class MappedPart:
         )
 
     def _offsets_of(self, piece: int, mapping: _Mapping) -> Ints:
-        """Give where each chunk that holds a piece of the row begins in the file, `MISSING` where there is none."""
+        """Return where each chunk that holds a piece of the row begins in the file, `MISSING` where there is none."""
         offsets = self._offsets.get(piece)
         if offsets is None:
             part, index = self.part, self.part.chunk_index
@@ -128,15 +128,7 @@ class MappedPart:
 
 
 class MappedRows:
-    """The rows of a dataset whose files are all mapped.
-
-    Parameters
-    ----------
-    parts : sequence of DatasetPart
-        Its parts.
-    files : MappedFiles
-        The mappings.
-    """
+    """The rows of a dataset whose files are all mapped."""
 
     def __init__(self, parts: Sequence[DatasetPart], files: MappedFiles) -> None:
         self._parts = [MappedPart(part, files) for part in parts]
@@ -159,11 +151,6 @@ class MappedFiles:
 
     # Guarantees: any thread may ask. Each file is mapped once, under `_lock`, and stays mapped until the last task that
     refers to it is done and the object is dropped.
-
-    Parameters
-    ----------
-    identities : sequence of SourceIdentity
-        The files.
     """
 
     def __init__(self, identities: Sequence[SourceIdentity]) -> None:
@@ -177,13 +164,7 @@ class MappedFiles:
             self._files = {}
 
     def mapping(self, number: int) -> _Mapping:
-        """Give the mapping of a file.
-
-        Raises
-        ------
-        TruncatedFileError, SourceChangedError
-            If the file is not what it was.
-        """
+        """Return the mapping of a file."""
         with self._lock:
             if number not in self._files:
                 self._files[number] = _Mapping(self._identities[number])

@@ -64,7 +64,7 @@ class Padding:
         ]
 
     def plan(self, placement: Placement, fields: Sequence[int]) -> Iterator[PaddingTask]:
-        """Give the task that fills places of some fields."""
+        """Return the task that fills places of some fields."""
         yield PaddingTask(padding=self, fields=tuple(fields), placement=placement)
 
 

@@ -64,7 +64,7 @@ class Program:
 
 
 def programs_of(part: DatasetPart) -> tuple[Program, ...]:
-    """Give the programs of a part's targets."""
+    """Return the programs of a part's targets."""
     return tuple(_program(part, target) for target in part.targets)
 
 
@@ -100,21 +100,7 @@ def _goes_on(before: Ints, after: Ints) -> bool:
 
 
 def dense_leaf(program: Program, data: Bytes, shuffled: int, scratch: DecodeScratch, out: Bytes | None = None) -> Bytes:
-    """Give a leaf's bytes of every element of a chunk, one after the other, in native byte order.
-
-    Parameters
-    ----------
-    program : Program
-        The field.
-    data : ndarray of uint8
-        The decoded chunk.
-    shuffled : int
-        Element size of a byte shuffle that is still to be undone, or 0.
-    scratch : DecodeScratch
-        The calling thread's buffers.
-    out : ndarray of uint8, optional
-        Where to put them; without it they may be `data` itself, or lie in scratch.
-    """
+    """Return a leaf's bytes of every element of a chunk, one after the other, in native byte order."""
     leaf = program.leaf
     if shuffled and shuffled != leaf.stored_nbytes:  # its elements are not the dataset's own
         data, shuffled = _unshuffled(data, shuffled, scratch), 0

@@ -62,13 +62,6 @@ class ResidentDatasets(RowsInMemory):
     """The rows of small datasets, in memory, as the batches hold them.
 
     # Guarantees: `load` reads once, under `_lock`, by whichever thread calls first; afterwards everything is read-only.
-
-    Parameters
-    ----------
-    reader : RowReader
-        Reads them.
-    numbers : tuple of int
-        Which datasets of its layout.
     """
 
     def __init__(self, reader: RowReader, numbers: tuple[int, ...]) -> None:
@@ -130,5 +123,5 @@ class ResidentDatasets(RowsInMemory):
 
 
 def resident_format(layout: SampleLayout, numbers: tuple[int, ...]) -> SlotFormat:
-    """Give how all rows of some datasets are packed."""
+    """Return how all rows of some datasets are packed."""
     return format_of(layout, {number: layout.rows_of(number) for number in numbers})

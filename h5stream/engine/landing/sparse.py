@@ -103,17 +103,6 @@ class DenseRows:
     """A sparse matrix whose rows are laid dense where they are read.
 
     # Guarantees: immutable; any thread may plan.
-
-    Parameters
-    ----------
-    layout : SampleLayout
-        The fields.
-    lookup : Lookup
-        Which values each row has.
-    datasets : tuple of int
-        That of the values, and that of their columns.
-    parts : tuple of DensePart
-        The files.
     """
 
     def __init__(
@@ -182,7 +171,7 @@ def _is_few(ragged: Ragged | None, layout: SampleLayout, lookup: Lookup, field: 
 
 
 def _dense_part(values: DatasetPart, columns: DatasetPart, sources: Sequence[ByteSource]) -> DensePart | None:
-    """Give a file's part; None where a kernel cannot read it as it lies."""
+    """Return a file's part; None where a kernel cannot read it as it lies."""
     are_alike = (values.file, values.row_start) == (columns.file, columns.row_start)
     if not are_alike or not sources[values.file].has_descriptor:
         return None

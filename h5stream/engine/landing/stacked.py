@@ -81,7 +81,7 @@ def land_stacked(
 
 
 def _read(task: ChunkTask, stored: Iterator[Bytes], tools: Tools) -> Iterator[tuple[int, int, Bytes, Ints]]:
-    """Give what was read of a task: the first of some chunks, the last (exclusive), and where each begins in it.
+    """Return what was read of a task: the first of some chunks, the last (exclusive), and where each begins in it.
 
     Of a local file nothing was read yet, and many ranges are read by one call.
     """
@@ -177,7 +177,7 @@ class Stack:
         return () if self._all_easy else [k for k in all_of_them if not easy[k]]
 
     def _top(self) -> Bytes:
-        """Give the memory that the next chunk is decoded into."""
+        """Return the memory that the next chunk is decoded into."""
         at = len(self._held) * self._chunk_nbytes
         return self._region[at : at + self._chunk_nbytes]
 

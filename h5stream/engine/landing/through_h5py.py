@@ -45,7 +45,7 @@ class H5pyTask(LandingTask):
     edges: Ints
 
     def split(self) -> Iterator[H5pyTask]:
-        """Give one task for each chunk."""
+        """Return one task for each chunk."""
         for k in range(len(self.number)):
             low, high = self.edges[k : k + 2].tolist()
             rows = self.placement[low:high]
@@ -80,15 +80,7 @@ class H5pyTask(LandingTask):
 
 
 class RowsThroughH5py:
-    """The rows of a dataset part that h5py reads.
-
-    Parameters
-    ----------
-    part : DatasetPart
-        The part.
-    fields : tuple of FieldLayout
-        All fields of a batch.
-    """
+    """The rows of a dataset part that h5py reads."""
 
     def __init__(self, part: DatasetPart, fields: tuple[FieldLayout, ...]) -> None:
         self._part, self._fields = part, fields

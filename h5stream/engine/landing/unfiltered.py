@@ -99,7 +99,7 @@ class Reach:
     whole_rows: int
 
     def nbytes_of(self, rows: int, stretches: int) -> int:
-        """Give the bytes that are read for so many rows, which lie in so many stretches without gaps."""
+        """Return the bytes that are read for so many rows, which lie in so many stretches without gaps."""
         nbytes = self.extents[:, 2]
         along = self.stride - nbytes <= self.gap_nbytes
         return int(np.where(along, (rows - stretches) * self.stride + stretches * nbytes, rows * nbytes).sum())
@@ -155,7 +155,7 @@ def reach_of(part: DatasetPart, gap_nbytes: int = LOCAL_GAP_NBYTES) -> Reach:
 
 
 def _runs(part: DatasetPart, number: int, target: Target) -> Ints:
-    """Give what a target wants of a row: piece, and the columns of `kernels.read_rows`' runs."""
+    """Return what a target wants of a row: piece, and the columns of `kernels.read_rows`' runs."""
     leaf = target.leaf
     assert leaf is not None
     stored, unit = leaf.stored_nbytes, leaf.unit_nbytes if leaf.swapped else 1
@@ -182,24 +182,7 @@ def _cut(segments: Ints, most: int) -> Iterator[tuple[Ints, Ints, Ints]]:
 
 
 def read_until_sound(read: Callable[[], bool], source: ByteSource, tools: Tools, counts: Ints) -> None:
-    """Let a kernel read until nothing fails.
-
-    Parameters
-    ----------
-    read : callable
-        Tells whether all of its reads came.
-    source : ByteSource
-        What it reads from.
-    tools : Tools
-        The calling thread's.
-    counts : ndarray of int64
-        What the kernel counts; the last two are offset and length of a read that failed.
-
-    Raises
-    ------
-    SourceError
-        What is wrong; also if reads fail and succeed in turns.
-    """
+    """Let a kernel read until nothing fails."""
     for _ in range(ATTEMPTS):
         if read():
             return
@@ -234,7 +217,7 @@ class RowsTask(LandingTask):
     placement: Placement
 
     def split(self) -> Iterator[RowsTask]:
-        """Give one task for each chunk."""
+        """Return one task for each chunk."""
         _, edges, _ = self.placement.in_chunks(self.part)
         for low, high in itertools.pairwise(edges.tolist()):
             yield RowsTask(part=self.part, reach=self.reach, placement=self.placement[low:high])
@@ -294,12 +277,12 @@ class StretchesTask(RowsTask):
     nbytes: Ints
 
     def ranges(self) -> Ranges:
-        """Give what is read, stretch by stretch."""
+        """Return what is read, stretch by stretch."""
         there = self.offset != MISSING
         return Ranges(file=self.part.file, offsets=self.offset[there].tolist(), nbytes=self.nbytes[there].tolist())
 
     def split(self) -> Iterator[RowsTask]:
-        """Give one task for each chunk."""
+        """Return one task for each chunk."""
         for one in RowsTask.split(self):
             yield stretches_task(self.part, self.reach, one.placement)
 
@@ -324,7 +307,7 @@ class FilesTask(RowsTask):
     """Some rows of one dataset part, ascending, each in a file of its own."""
 
     def split(self) -> Iterator[RowsTask]:
-        """Give one task for each row."""
+        """Return one task for each row."""
         for one in self.placement.in_steps(1):
             yield replace(self, placement=one)
 
@@ -382,15 +365,7 @@ def stretches_task(part: DatasetPart, reach: Reach, placement: Placement) -> Str
 
 
 class UnfilteredRows:
-    """The rows of a dataset part that nothing has to be decoded of.
-
-    Parameters
-    ----------
-    part : DatasetPart
-        The part.
-    source : ByteSource
-        Its file's bytes.
-    """
+    """The rows of a dataset part that nothing has to be decoded of."""
 
     def __init__(self, part: DatasetPart, source: ByteSource) -> None:
         self.part, self.reach = part, reach_of(part, source.gap_nbytes)
@@ -406,7 +381,7 @@ class UnfilteredRows:
             yield self._task(some)
 
     def task(self, placement: Placement) -> RowsTask:
-        """Give one task for some rows of the part, ascending."""
+        """Return one task for some rows of the part, ascending."""
         return self._task(self._cut(placement))
 
     def _cut(self, placement: Placement) -> Placement:
