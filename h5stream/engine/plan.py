@@ -174,7 +174,7 @@ class Placement:
         )
 
     def laid_dense(self, lookup: Lookup, field: int, width: int) -> Placement:
-        """Return the values of a sparse matrix that samples have, each with the dense row of so many elements it goes to.
+        """Return the values of a sparse matrix that samples have, each with the dense row that it goes to.
 
         The places are the first elements of these rows, one behind the other in each batch's share.
         """
