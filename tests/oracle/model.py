@@ -99,7 +99,7 @@ class Model:
         if options.get("members"):
             values = np.stack([values[name] for name in options["members"]], axis=-1)
         if sample.index is not None and options.get("axis") is None:
-            if values.ndim <= abs(self.axis) or values.ndim == 1 or lacks_axis:
+            if axes <= abs(self.axis) or axes == 1 or lacks_axis:
                 return values[sample.index]
             values, axis = values[sample.index], axis - 1
         others = [one for one in range(values.ndim) if one != axis]

@@ -270,6 +270,8 @@ class BoxesOfParts:
 
     def plan(self, placement: Placement, of: Ints, origins: Ints, task_nbytes: int) -> Iterator[Any]:
         """Cut boxes into tasks."""
+        if not self._sizes.all():  # the columns chosen are none
+            return
         begins = np.zeros((len(origins), len(self._sizes)), dtype=np.int64)
         for axis, along in enumerate(self._parts[0].along):
             begins[:, axis] = along.begins(origins)
