@@ -212,7 +212,7 @@ def has_lists(value: Any) -> bool:
 
 def transformed(reading: Reading, options: dict[str, Any]) -> None:
     """Samples that pass through a function, in this thread or in a process."""
-    model = reading.model
+    model, dataset = reading.model, reading.dataset()
     ragged = any(isinstance(tree, dict) and "ragged" in tree["options"] for tree in reading.trees.values())
     samples = [plain(model.sample(number)) for number in range(len(model.samples))]
     ragged |= len({str(shape_of(sample)) for sample in samples}) > 1 or any(map(has_lists, samples))
@@ -220,7 +220,7 @@ def transformed(reading: Reading, options: dict[str, Any]) -> None:
         {"collate_fn": list} if ragged else {}
     )
     found = []
-    with reading.loader(shuffle=True, **how) as loader:
+    with reading.loader(dataset, shuffle=True, **how) as loader:
         for batch in loader:
             for one in batch if ragged else ():
                 found.append(reading.number_of(reading.named(one)))
