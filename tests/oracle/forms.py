@@ -212,6 +212,7 @@ def has_lists(value: Any) -> bool:
 
 def transformed(reading: Reading, options: dict[str, Any]) -> None:
     """Samples that pass through a function, in this thread or in a process."""
+    reading.dataset()  # what is refused is refused here, and the model need not know it
     every = [plain(reading.model.sample(number)) for number in range(len(reading.model.samples))]
     ragged = any(isinstance(tree, dict) and "ragged" in tree["options"] for tree in reading.trees.values())
     ragged |= len({str(shape_of(one)) for one in every}) > 1 or any(map(has_lists, every))
