@@ -464,15 +464,15 @@ def _objects_of(
     must_be = [""] if samples.missing == "fill" else [*addresses]
     if any((addresses[suffix] == NOWHERE).any() for suffix in must_be):
         return None
+    try:
+        together = merged(raw, first, names, row_start, addresses, describe)
+    except UnlikeError:
+        return None
     pairs = zip(first.entries, shape.fields, strict=True)
     by_number = {entry: field for entry, field in pairs if isinstance(entry, int)}
     once = tuple(
         (number, _values_kept(raw, names, by_number[number], addresses, value)) for number, value in first.once
     )
-    try:
-        together = merged(raw, first, names, row_start, addresses, describe)
-    except UnlikeError:
-        return None
     for key, suffix in ragged.items():
         known = looked_up.setdefault(key, LookedUp(name=own[key].name, crop=own[key].crop))
         known.entry, known.is_given = own[key].entry, True
