@@ -55,10 +55,7 @@ class Fuzzing:
 
     def one(self, worker: Worker, case: dict[str, Any]) -> None:
         """Run a case, count how it went, and keep what failed."""
-        results = worker.run(case)
-        if any("signal" in result["said"] for result in results):
-            results = worker.run(case)  # a new process: the first case may compile
-        for result in results:
+        for result in worker.run(case):
             with self.lock:
                 self.counts[case["kind"], result["form"], result["status"]] += 1
             if result["status"] in FAILURES and not any(one in result["said"] for one in self.options.ignore):
