@@ -187,6 +187,20 @@ def test_columns_choose_of_the_axes_that_samples_do_not_lie_along(tmp_path, stor
         assert (dataset[number].numpy() == wanted).all()
 
 
+@pytest.mark.parametrize("stored", STORED, ids=str)
+@pytest.mark.parametrize("columns", [[], slice(9, None), (slice(None), slice(2, 2))], ids=str)
+@pytest.mark.parametrize("samples", [Rows(axis=1), Sequences(2, axis=1), Sequences(2, axis=1, pad=5)], ids=str)
+def test_a_choice_of_no_columns_gives_samples_without_elements(tmp_path, stored, columns, samples):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", data=np.zeros((3, 6, 4)), **stored)
+    dataset = H5Dataset(tmp_path / "a.h5", Field("x", columns=columns), samples=samples)
+    first, last = (3, 0) if isinstance(columns, tuple) else (0, 4)
+    shape = (first, last) if isinstance(samples, Rows) else (first, 2, last)
+    assert dataset[0].shape == shape
+    with H5StreamLoader(dataset, len(dataset), shuffle=True) as loader:
+        assert [batch.shape for batch in loader] == [(len(dataset), *shape)]
+
+
 @pytest.mark.parametrize("stored", [{}, {"chunks": (7,), "compression": "gzip"}], ids=["contiguous", "gzip"])
 def test_fields_of_unlike_rates_are_taken_at_the_same_time(tmp_path, stored):
     rng = np.random.default_rng(0)

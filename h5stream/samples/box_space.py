@@ -46,7 +46,7 @@ class Along:
     @property
     def span(self) -> int:
         """Elements from the first to the last."""
-        return max(self.offsets) - min(self.offsets) + 1
+        return max(self.offsets, default=-1) - min(self.offsets, default=0) + 1
 
     def begins(self, origins: Ints) -> Any:
         """Give where the offsets are counted from, for samples by their origins."""

@@ -301,6 +301,8 @@ class BoxesOfParts:
         task_nbytes : int
             Decoded bytes of one task, about.
         """
+        if not self._sizes.all():  # the columns chosen are none
+            return
         begins = np.zeros((len(origins), len(self._sizes)), dtype=np.int64)
         for axis, along in enumerate(self._parts[0].along):
             begins[:, axis] = along.begins(origins)
