@@ -212,15 +212,15 @@ def has_lists(value: Any) -> bool:
 
 def transformed(reading: Reading, options: dict[str, Any]) -> None:
     """Samples that pass through a function, in this thread or in a process."""
-    reading.dataset()  # what is refused is refused here, and the model need not know it
-    every = [plain(reading.model.sample(number)) for number in range(len(reading.model.samples))]
+    model, dataset = reading.model, reading.dataset()
     ragged = any(isinstance(tree, dict) and "ragged" in tree["options"] for tree in reading.trees.values())
-    ragged |= len({str(shape_of(one)) for one in every}) > 1 or any(map(has_lists, every))
+    samples = [plain(model.sample(number)) for number in range(len(model.samples))]
+    ragged |= len({str(shape_of(sample)) for sample in samples}) > 1 or any(map(has_lists, samples))
     how = {"sample_transform": same_samples, "sample_workers": options["workers"]} | (
         {"collate_fn": list} if ragged else {}
     )
     found = []
-    with reading.loader(shuffle=True, **how) as loader:
+    with reading.loader(dataset, shuffle=True, **how) as loader:
         for batch in loader:
             for one in batch if ragged else ():
                 found.append(reading.number_of(reading.named(one)))

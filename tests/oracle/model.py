@@ -92,9 +92,9 @@ class Model:
         return self._taken(part.read(name), part.at(name.partition(":")[0]).ndim, steps, sample, options)
 
     def _taken(self, values: np.ndarray, axes: int, steps: Any, sample: Sample, options: dict[str, Any]) -> Any:
-        """Take rows along the field's axis, those outside of the segment as padding says; elements may have axes."""
+        """Take rows along the field's axis, those outside of the segment as padding says."""
         axis = self.axis if options.get("axis") is None else options["axis"]
-        axis %= axes
+        axis %= axes  # of the dataset: those of its elements come behind
         lacks_axis = axis == 0 and self.axis != 0 and options.get("axis") is None
         if options.get("members"):
             values = np.stack([values[name] for name in options["members"]], axis=-1)
