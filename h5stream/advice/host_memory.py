@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
 
 from h5stream.advice.rules import above_zero, at_least
 from h5stream.advice.suggestion import Suggestion
-from h5stream.engine.footprint import DEFAULT_BUDGET, TASK_NBYTES, Shape, least_that_fits, size_window
+from h5stream.engine.footprint import DEFAULT_BUDGET, TASK_NBYTES, Footprint, Shape, least_that_fits, size_window
 from h5stream.order.windows import AUTO_BATCHES, AUTO_BLOCKS, AUTO_NBYTES, AUTO_ROWS, wished_rows
 from h5stream.units import text_of_bytes
 
@@ -102,16 +101,11 @@ def loader_memory(
     shape = shape_of_numbers(
         row_bytes=row_bytes, chunk_bytes=chunk_bytes, rows=rows or _MANY_ROWS, block_rows=block_rows
     )
-    given: dict[str, Any] = {"batch_size": min(batch_size, shape.rows), "threads": threads, "window": "auto"}
-    budget = memory_budget or DEFAULT_BUDGET
-    sized = functools.partial(size_window, shape, **given)
-    asked = least_that_fits(lambda nbytes: sized(memory_budget=nbytes), DEFAULT_BUDGET).window_rows
-    size, least = (
-        least_that_fits(lambda nbytes: sized(memory_budget=nbytes, most_rows=asked), nbytes) for nbytes in (budget, 1)
-    )
-    smallest, fits = least.memory_budget, size.memory_budget <= budget
+    batch_rows, budget = min(batch_size, shape.rows), memory_budget or DEFAULT_BUDGET
+    asked, size, smallest = _sizes(shape, batch_rows, threads, budget)
+    fits = smallest <= budget
     slots = size.max_open_batches * size.batch_nbytes
-    held = shape.held_nbytes(given["batch_size"], size.window_rows)
+    held = shape.held_nbytes(batch_rows, size.window_rows)
     return Suggestion(
         title="Host memory, h5stream",
         answer=f"{text_of_bytes(size.needed_nbytes)}, window of {size.window_rows} rows"
@@ -158,6 +152,19 @@ def shape_of_numbers(*, row_bytes: int, chunk_bytes: int, rows: int, block_rows:
         scratch_nbytes=min(TASK_NBYTES, rows * row_bytes + chunk) + 4 * chunk,
         chunks_a_row=max(1.0, block_rows * row_bytes / max(1, chunk)) / block_rows,
     )
+
+
+def _sizes(shape: Shape, batch_rows: int, threads: int, budget: int) -> tuple[int, Footprint, int]:
+    """Return the rows of a window by the default budget, what this budget has room for or is least, and the least."""
+
+    def sized(nbytes: int, most_rows: int | None = None) -> Footprint:
+        return size_window(
+            shape, batch_size=batch_rows, window="auto", memory_budget=nbytes, threads=threads, most_rows=most_rows
+        )
+
+    asked = least_that_fits(sized, DEFAULT_BUDGET).window_rows
+    known = functools.partial(sized, most_rows=asked)
+    return asked, least_that_fits(known, budget), least_that_fits(known, 1).memory_budget
 
 
 def _window_line(asked: int, rows: int, batch_size: int, shape: Shape) -> str:
