@@ -207,7 +207,7 @@ def main() -> None:
         ):
             found[name] = round(measured(work, count), 3)
             print(f"{name:55s} {found[name]:12.3f} ns")
-    OUT.write_text(json.dumps({**describe(), "ns": found}, indent=1) + "\n")
+    OUT.write_text(json.dumps({**describe(), "results": found}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

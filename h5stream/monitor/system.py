@@ -49,7 +49,13 @@ class Sink(Protocol):
     """
 
     def write(self, sample: SystemSample) -> None:
-        """Take one sample."""
+        """Take one sample.
+
+        Parameters
+        ----------
+        sample : SystemSample
+            What was measured.
+        """
 
     def close(self) -> None:
         """Take no more; what was written is complete after that."""
