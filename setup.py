@@ -3,9 +3,11 @@
 After a change of a .c or .h file: ``python setup.py build_ext --inplace``.
 """
 
+import contextlib
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
 FOLDER = Path("h5stream/compiled")
 NATIVE = Extension(
@@ -27,4 +29,16 @@ NATIVE = Extension(
     ],
 )
 
-setup(ext_modules=[NATIVE], options={"bdist_wheel": {"py_limited_api": "cp311"}})
+
+class BuildHereToo(build_ext):
+    """Put what was built beside its sources as well: Python that is started in this folder finds these first."""
+
+    def run(self) -> None:
+        """Build, and copy."""
+        super().run()
+        if not self.inplace:
+            with contextlib.suppress(OSError):  # a folder that may not be written to
+                self.copy_extensions_to_source()
+
+
+setup(ext_modules=[NATIVE], cmdclass={"build_ext": BuildHereToo}, options={"bdist_wheel": {"py_limited_api": "cp311"}})
