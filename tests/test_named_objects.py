@@ -7,7 +7,7 @@ from amounts import examples
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from h5stream import Field, H5Dataset, H5StreamLoader, SampleNumber, Values, errors
+from h5stream import Field, H5Dataset, H5StreamLoader, SampleNumber, Sequences, Table, Values, errors
 from h5stream.storage import whereabouts
 
 
@@ -77,6 +77,19 @@ def test_a_dataset_names_the_image_of_each_question(tmp_path):
     assert sorted(seen) == list(range(16))
     one = H5Dataset(questions, fields)[9]
     assert one["image"].tolist() == [[int(one["id"])] * 6] * 4
+
+
+@pytest.mark.usefixtures("opened_both_ways")
+@pytest.mark.parametrize("samples", [Sequences(3, stride=4), Table(row=[0, 4, 8], length=3)], ids=repr)
+def test_a_sequence_has_the_object_that_its_first_row_names(tmp_path, samples):
+    write(tmp_path / "emb.h5", [2, 5, 1], {})
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["x"], file["key"] = np.arange(12), [f"p{k % 3}" for k in range(12)]
+    fields = {"x": "x", "e": Field("{}", file=tmp_path / "emb.h5", names="key", ragged="list")}
+    batch = H5Dataset(tmp_path / "x.h5", fields, samples=samples)[:]
+    assert batch["x"].tolist() == [[0, 1, 2], [4, 5, 6], [8, 9, 10]]
+    with h5py.File(tmp_path / "emb.h5") as file:
+        assert [one.tolist() for one in batch["e"]] == [file[f"p{k % 3}"][()].tolist() for k in (0, 4, 8)]
 
 
 def test_what_cannot_be_is_named(tmp_path):

@@ -274,7 +274,8 @@ class FieldReader:
 
     def _rows_taken(self, dataset: Any, field: Field, member: tuple[str, ...]) -> _Taken:
         """Return what a sample that is a row, or several, takes."""
-        steps = None if field.rows is not None else steps_of(field.steps, self.sequences, field.name)
+        is_one = field.rows is not None or field.names is not None
+        steps = None if is_one else steps_of(field.steps, self.sequences, field.name)
         if field.axis not in (None, 0) or field.scale:
             raise OptionError(
                 f"Field({field.name!r}): a sample is a row of axis 0 here, or several. Along another axis samples= "

@@ -235,7 +235,7 @@ def table_samples(model: Any, tree: Any) -> list[Sample]:
         elif "file" in columns:
             part, base = files[columns["file"][k]], 0
         else:
-            number = int(np.searchsorted(edges, values[start], side="right")) - 1
+            number = min(int(np.searchsorted(edges, values[start], side="right")), len(files)) - 1
             part, base = files[number], int(edges[number])
         if axis == 0:
             values = {name: value - base for name, value in values.items()}
