@@ -826,7 +826,7 @@ def collate(samples: list[Any]) -> Any:
     tensor([1, 2])
     """
     if isinstance(samples, Samples):
-        return list(samples.batch) if isinstance(samples.batch, tuple) else samples.batch
+        return list(samples.batch) if type(samples.batch) is tuple else samples.batch  # a ragged one is a NamedTuple
     return torch.utils.data.default_collate(samples)
 
 

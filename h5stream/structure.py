@@ -153,9 +153,12 @@ def in_form(values: torch.Tensor, lengths: NDArray[np.int64], offsets: NDArray[n
     return torch.nested.nested_tensor_from_jagged(values, bounds) if form == "nested" else Packed(values, bounds)
 
 
+RAGGED = (Packed, Padded, SparseRows)
+
+
 def sample_of(batch: Any, i: int) -> Any:
     """Take one sample out of a batch."""
-    if isinstance(batch, (Packed, Padded, SparseRows)):
+    if isinstance(batch, RAGGED):
         return batch.sample(i)
     if isinstance(batch, dict):
         return {key: sample_of(value, i) for key, value in batch.items()}
@@ -166,7 +169,7 @@ def sample_of(batch: Any, i: int) -> Any:
 
 def samples_of(batch: Any, count: int) -> list[Any]:
     """Take a batch apart into samples that view it."""
-    if isinstance(batch, (Packed, Padded, SparseRows)):
+    if isinstance(batch, RAGGED):
         return [batch.sample(k) for k in range(count)]
     if isinstance(batch, dict):
         columns = [samples_of(value, count) for value in batch.values()]
@@ -239,8 +242,8 @@ def tensors_of(batch: Any) -> list[torch.Tensor]:
 
 
 def leaves(batch: Any) -> list[Any]:
-    """List what a batch of ours holds for each field: a tensor, or a list of strings or ragged rows."""
-    if isinstance(batch, (dict, tuple)):
+    """List what a batch of ours holds for each field: a tensor, a list of strings, or ragged rows of any form."""
+    if isinstance(batch, (dict, tuple)) and not isinstance(batch, RAGGED):
         return [leaf for value in (batch.values() if isinstance(batch, dict) else batch) for leaf in leaves(value)]
     return [batch]
 
@@ -254,6 +257,8 @@ def rows_of(batch: Any) -> int | None:
     >>> rows_of({"x": torch.zeros(3, 2), "y": torch.zeros(3)}), rows_of((["a", "b"], 1)), rows_of(5)
     (3, 2, None)
     """
+    if isinstance(batch, RAGGED):
+        return len(batch.lengths) if isinstance(batch, Padded) else len(batch.offsets) - 1
     if isinstance(batch, dict):
         batch = tuple(batch.values())
     if isinstance(batch, tuple):
@@ -278,6 +283,10 @@ def first_rows(batch: Any, count: int) -> Any:
     """
     if isinstance(batch, dict):
         return {key: first_rows(value, count) for key, value in batch.items()}
+    if isinstance(batch, (Packed, SparseRows)):
+        offsets = batch.offsets[: count + 1]
+        rows = batch._replace(values=batch.values[: offsets[-1]], offsets=offsets)
+        return rows._replace(columns=rows.columns[: offsets[-1]]) if isinstance(rows, SparseRows) else rows
     if isinstance(batch, tuple) or (isinstance(batch, list) and any(map(_has_parts, batch))):
         return _rebuilt(batch, [first_rows(value, count) for value in batch])
     return batch[:count] if rows_of(batch) is not None else batch

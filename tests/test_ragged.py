@@ -22,7 +22,9 @@ from h5stream import (
     SampleNumber,
     collate,
     errors,
+    structure,
 )
+from h5stream.baseline import measure
 from h5stream.engine.assemble import Assembler
 from h5stream.engine.ragged import RaggedCounts, RaggedRows
 from h5stream.engine.slots import SlotFormat
@@ -148,6 +150,20 @@ def test_a_stock_data_loader_and_subsets_give_the_same(path):
     assert sorted(check(loader, expected)) == list(range(90))
     with H5StreamLoader(dataset.subset(slice(3, 60, 2)), 7, shuffle=True) as some:
         assert sorted(check(some, expected)) == list(range(3, 60, 2))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_ragged_field_alone_is_a_batch_for_whatever_takes_batches(tmp_path, form):
+    expected = write(tmp_path / "a.h5", [2, 0, 3, 1])
+    dataset = H5Dataset(tmp_path / "a.h5", Field("hit", rows=Bounds("bounds"), ragged=form))
+    batch = next(iter(torch.utils.data.DataLoader(dataset, 4, collate_fn=collate)))
+    some = structure.first_rows(batch, 3) if form in ("packed", "pad") else batch
+    for rows in (batch, some):
+        count = 4 if rows is batch else 3
+        assert form == "list" or structure.rows_of(rows) == count  # tensors in a list may also be fields
+        assert [rows_of(rows, k, form).tolist() for k in range(count)] == [hits.tolist() for hits in expected[:count]]
+    assert measure.row_sums(batch).tolist() == measure.row_sums(expected).tolist()
+    assert measure.batch_nbytes(batch) >= sum(hits.nbytes for hits in expected)
 
 
 def test_several_files_and_groups_follow_one_another(tmp_path):

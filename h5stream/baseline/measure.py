@@ -22,7 +22,7 @@ from h5stream.loader import H5StreamLoader
 from h5stream.storage.handles import open_file
 from h5stream.storage.layout import DatasetPart, SampleLayout
 from h5stream.storage.rowbox import columns_of
-from h5stream.structure import leaves, rows_of
+from h5stream.structure import RAGGED, leaves, rows_of, tensors_of
 
 Progress = Callable[[int], None]
 """Takes the rows done so far."""
@@ -70,9 +70,12 @@ def batches_of(loader: Any) -> Iterator[Any]:
 
 def batch_nbytes(batch: Any) -> int:
     """Return the bytes of a batch's tensors and strings."""
-    return sum(
-        leaf.nbytes if isinstance(leaf, torch.Tensor) else sum(len(value) for value in leaf) for leaf in leaves(batch)
-    )
+    texts = sum(sum(map(len, leaf)) for leaf in leaves(batch) if isinstance(leaf, list) and _is_text(leaf))
+    return texts + sum(tensor.nbytes for tensor in tensors_of(batch))
+
+
+def _is_text(values: list[Any]) -> bool:
+    return bool(values) and isinstance(values[0], (str, bytes))
 
 
 def measure_epoch(
@@ -255,6 +258,10 @@ def row_sums(values: Any) -> NDArray[np.uint64]:
     >>> bool((row_sums(torch.arange(4)) == row_sums(np.arange(4))).all())
     True
     """
+    if isinstance(values, RAGGED):
+        values = [values.sample(k) for k in range(rows_of(values) or 0)]
+    elif isinstance(values, torch.Tensor) and values.is_nested:
+        values = list(values.unbind())
     if isinstance(values, list) or getattr(values, "dtype", None) == np.dtype(object):
         return np.array([_object_sum(value) for value in values], dtype=np.uint64)
     array = values.numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
@@ -314,7 +321,7 @@ def _rate(path: str, fields: Sequence[str], seconds: float, options: dict[str, A
     start, rows = time.perf_counter(), 0
     with H5StreamLoader(path, fields=list(fields), **options) as loader:
         for batch in batches_of(loader):
-            rows += len(leaves(batch)[0])
+            rows += rows_of(batch) or 0
             if time.perf_counter() - start >= seconds:
                 break
         return rows / (time.perf_counter() - start)

@@ -112,15 +112,15 @@ def count_of(batch: Any) -> int:
     return len(batch.lengths) if isinstance(batch, Padded) else len(batch)
 
 
-def part_of(batch: Any, place: int) -> Any:
-    """Take one sample out of a batch's field."""
+def parts_of(batch: Any) -> list[Any]:
+    """Take the samples out of a batch's field."""
+    count = count_of(batch)
     if isinstance(batch, dict):
-        return {name: part_of(one, place) for name, one in batch.items()}
+        members = {name: parts_of(one) for name, one in batch.items()}
+        return [{name: parts[k] for name, parts in members.items()} for k in range(count)]
     if isinstance(batch, (Packed, Padded, SparseRows)):
-        return batch.sample(place)
-    if isinstance(batch, torch.Tensor) and batch.is_nested:
-        return batch.unbind()[place]
-    return batch[place]
+        return [batch.sample(k) for k in range(count)]
+    return list(batch.unbind()) if isinstance(batch, torch.Tensor) and batch.is_nested else list(batch)
 
 
 CONTAINERS = {"packed": (Packed, SparseRows), "pad": (Padded,), "nested": (torch.Tensor,), "list": (list,)}
