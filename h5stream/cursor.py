@@ -36,18 +36,10 @@ _LISTED_AT_ONCE = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """Where an iteration begins; equal starts give equal batches.
+    """Where an iteration begins; equal starts give equal batches."""
 
-    Attributes
-    ----------
-    place : Place
-        The epoch, and what was taken of it before.
-    ranks : Ranks
-        Which part is ours.
-    """
-
-    place: Place
-    ranks: Ranks
+    place: Place  # the epoch, and what was taken of it before
+    ranks: Ranks  # which part is ours
 
 
 @dataclass(slots=True)

@@ -30,21 +30,11 @@ from h5stream.workers.sample_engine import AHEAD, Pool, SampleEngine, WorkersAsk
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Iteration:
-    """An iteration that was begun.
+    """An iteration that was begun."""
 
-    Attributes
-    ----------
-    run : Running
-        What reads.
-    progress : Progress
-        Where it began, in which order, and how far it is.
-    unwatch : callable
-        Forgets that it ends with `Iterations`, if it was begun ahead.
-    """
-
-    run: Running
-    progress: Progress
-    unwatch: Callable[[], object] = lambda: None
+    run: Running  # what reads
+    progress: Progress  # where it began, in which order, and how far it is
+    unwatch: Callable[[], object] = lambda: None  # forgets that it ends with `Iterations`, if it was begun ahead
 
 
 class Owner(Protocol):

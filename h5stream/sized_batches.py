@@ -23,27 +23,13 @@ from h5stream.storage.sparse import SparseEntry
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SizedBatches:
-    """Batches that are cut by the rows of a ragged field.
+    """Batches that are cut by the rows of a ragged field."""
 
-    Attributes
-    ----------
-    field : int
-        Its number.
-    limit : BatchLimit
-        What a batch may hold.
-    lengths : ndarray of int64
-        The rows of each sample that there is.
-    chosen : ndarray of int64 or None
-        The samples that an epoch may take, if not all.
-    is_drawn : bool
-        Whether an epoch may take one several times.
-    """
-
-    field: int
-    limit: BatchLimit
-    lengths: NDArray[np.int64]
-    chosen: NDArray[np.int64] | None
-    is_drawn: bool
+    field: int  # its number
+    limit: BatchLimit  # what a batch may hold
+    lengths: NDArray[np.int64]  # the rows of each sample that there is
+    chosen: NDArray[np.int64] | None  # the samples that an epoch may take, if not all
+    is_drawn: bool  # whether an epoch may take one several times
 
     def measured(self, blocks: Blocks) -> Blocks:
         """Give blocks with the lengths of their samples."""

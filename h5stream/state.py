@@ -27,21 +27,11 @@ _MOST_RANKS = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a loader is.
+    """Where a loader is."""
 
-    Attributes
-    ----------
-    epoch : int
-        The epoch.
-    taken : Taken
-        What was taken of it; empty at its beginning.
-    checksum : int
-        Checksum of the indices that a sampler gave for the batches taken; 0 where no sampler decides.
-    """
-
-    epoch: int
-    taken: Taken = ()
-    checksum: int = 0
+    epoch: int  # the epoch
+    taken: Taken = ()  # what was taken of it; empty at its beginning
+    checksum: int = 0  # checksum of the indices that a sampler gave for the batches taken; 0 where no sampler decides
 
 
 def state_of(place: Place, rank: int, fingerprint: dict[str, int | str]) -> dict[str, Any]:

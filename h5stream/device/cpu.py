@@ -26,18 +26,12 @@ class CpuStream:
 
 
 class CpuEvent:
-    """An event that is always done.
-
-    Attributes
-    ----------
-    at_ns : int
-        When it was recorded, if it was to be timed; else 0.
-    """
+    """An event that is always done."""
 
     __slots__ = ("at_ns",)
 
     def __init__(self, at_ns: int = 0) -> None:
-        self.at_ns = at_ns
+        self.at_ns = at_ns  # when it was recorded, if it was to be timed; else 0
 
 
 class CpuBackend:

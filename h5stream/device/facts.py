@@ -8,28 +8,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CudaFacts:
-    """Torch's view of CUDA.
+    """Torch's view of CUDA."""
 
-    Attributes
-    ----------
-    torch_version : str
-        Version of torch.
-    built_for : str or None
-        CUDA version that torch was built for, None in a CPU build.
-    available : bool
-        Whether torch can use a GPU here and now.
-    initialized : bool
-        Whether CUDA had started in this process before the question was asked: after that, forked children
-        cannot use it.
-    devices : tuple of str
-        Names of the devices in CUDA's order.
-    """
-
-    torch_version: str
-    built_for: str | None
-    available: bool
+    torch_version: str  # version of torch
+    built_for: str | None  # CUDA version that torch was built for, None in a CPU build
+    available: bool  # whether torch can use a GPU here and now
+    # whether CUDA had started in this process before the question was asked: after that, forked children cannot use it
     initialized: bool
-    devices: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()  # names of the devices in CUDA's order
 
 
 def cuda_facts() -> CudaFacts:

@@ -46,15 +46,9 @@ class BatchSource(Protocol):
 
 @dataclass(slots=True)
 class FeedTotals:
-    """What a feed has done.
+    """What a feed has done."""
 
-    Attributes
-    ----------
-    copies, nbytes : int
-        Copies to the device, and their bytes. One copy a batch.
-    """
-
-    copies: int = 0
+    copies: int = 0  # copies, nbytes: copies to the device, and their bytes. One copy a batch
     nbytes: int = 0
 
 

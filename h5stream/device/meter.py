@@ -9,21 +9,11 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceMemory:
-    """Memory of the current CUDA device, as torch's allocator counts it.
+    """Memory of the current CUDA device, as torch's allocator counts it."""
 
-    Attributes
-    ----------
-    device : int
-        Number of the device in CUDA's order.
-    allocated_bytes : int
-        Bytes in tensors now. Low beside the device's memory: room for a larger batch.
-    peak_bytes : int
-        The most bytes in tensors since the process began, or since somebody reset torch's peak.
-    """
-
-    device: int
-    allocated_bytes: int
-    peak_bytes: int
+    device: int  # number of the device in CUDA's order
+    allocated_bytes: int  # bytes in tensors now. Low beside the device's memory: room for a larger batch
+    peak_bytes: int  # the most bytes in tensors since the process began, or since somebody reset torch's peak
 
 
 def device_memory() -> DeviceMemory | None:

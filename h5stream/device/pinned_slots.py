@@ -15,17 +15,11 @@ slots fill it better."""
 
 
 class PinnedRing(SlotRing):
-    """A ring whose arenas are pinned, once; for slots that only the feed copies from.
-
-    Attributes
-    ----------
-    really_held_nbytes : int
-        What pinning takes of the host's memory, with torch's rounding.
-    """
+    """A ring whose arenas are pinned, once; for slots that only the feed copies from."""
 
     def __init__(self, backend: DeviceBackend[Any, Any], slot_nbytes: int, *, most_slots: int | None = None) -> None:
         self._backend = backend
-        self.really_held_nbytes = 0
+        self.really_held_nbytes = 0  # what pinning takes of the host's memory, with torch's rounding
         super().__init__(slot_nbytes, self._pin, arena_nbytes=PINNED_ARENA_NBYTES, most_slots=most_slots)
 
     def _pin(self, nbytes: int) -> Memory:

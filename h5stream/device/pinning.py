@@ -19,21 +19,11 @@ class PinningWarning(UserWarning):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostBuffer:
-    """A host buffer that copies to a device start from.
+    """A host buffer that copies to a device start from."""
 
-    Attributes
-    ----------
-    tensor : torch.Tensor
-        The bytes: one-dimensional, uint8, contiguous. Whoever holds it (or a view) keeps the memory.
-    pinned : bool
-        True if the device copies from it by itself; False for pageable memory.
-    held_bytes : int
-        What is really taken from the host: torch's pinned allocator rounds up to a power of two.
-    """
-
-    tensor: torch.Tensor
-    pinned: bool
-    held_bytes: int
+    tensor: torch.Tensor  # the bytes: one-dimensional, uint8, contiguous. Whoever holds it (or a view) keeps the memory
+    pinned: bool  # true if the device copies from it by itself; False for pageable memory
+    held_bytes: int  # what is really taken from the host: torch's pinned allocator rounds up to a power of two
 
 
 def held_by_pinning(nbytes: int) -> int:

@@ -175,16 +175,10 @@ def _plus(total: Sequence[int], limbs: NDArray[Any], place: int) -> list[int]:
 
 
 class ValueCounts:
-    """How often each value comes, as long as there are few.
-
-    Attributes
-    ----------
-    counts : Counter or None
-        By value; None once there were too many.
-    """
+    """How often each value comes, as long as there are few."""
 
     def __init__(self) -> None:
-        self.counts: Counter[Any] | None = Counter()
+        self.counts: Counter[Any] | None = Counter()  # by value; None once there were too many
 
     def add(self, values: Any) -> None:
         """Add an array of numbers, or a list of strings."""

@@ -28,31 +28,16 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Some rows, and where each goes; 32-bit numbers where these are enough.
+    """Some rows, and where each goes; 32-bit numbers where these are enough."""
 
-    Attributes
-    ----------
-    rows : ndarray of int32 or int64
-        Row numbers of the whole sequence of rows, or of a chunk where one is cut into those.
-    batch, within : ndarray of int32 or int64
-        The batch of each, counted from the window's first, and its place there.
-    counts : ndarray of int32 or int64, or None
-        Where they are spans: how many consecutive rows each is, which go to consecutive places. None for single rows.
-    of_sample : int
-        Places that a sample has; 1 where a place is a sample.
-    share : Share or None
-        Of a ragged dataset, what says to which sample a place belongs.
-    drawn : tuple of int
-        Seed and epoch, of which random crops are a function.
-    """
-
-    rows: Places
-    batch: Places
+    rows: Places  # row numbers of the whole sequence of rows, or of a chunk where one is cut into those
+    batch: Places  # batch, within: the batch of each, counted from the window's first, and its place there
     within: Places
+    # where they are spans: how many consecutive rows each is, which go to consecutive places. None for single rows
     counts: Places | None = None
-    of_sample: int = 1
-    share: Share | None = None
-    drawn: tuple[int, int] = (0, 0)
+    of_sample: int = 1  # places that a sample has; 1 where a place is a sample
+    share: Share | None = None  # of a ragged dataset, what says to which sample a place belongs
+    drawn: tuple[int, int] = (0, 0)  # seed and epoch, of which random crops are a function
 
     @classmethod
     def of(cls, window: Window, first_batch: int = 0) -> Placement:

@@ -37,36 +37,19 @@ POOLED_NBYTES = 256 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Share:
-    """What a window brings of a ragged dataset: samples by batch and place, each with its rows.
+    """What a window brings of a ragged dataset: samples by batch and place, each with its rows."""
 
-    Attributes
-    ----------
-    fields : tuple of int
-        The fields that the dataset fills.
-    edges : ndarray of int64, shape (batches + 1,)
-        Where the samples of each batch begin, and where the last end.
-    within : ndarray
-        The place of each sample in its batch, ascending in each.
-    counts : ndarray of int64
-        Its rows.
-    starts : ndarray of int64
-        Where they begin among all that the window brings, and where the last end: one behind the other, or, where
-        little of that is padding, as far apart as the longest of their batch is long.
-    offsets : ndarray of int64
-        For each batch where its samples begin one behind the other, and where the last ends; one batch after the other.
-    numbers : ndarray or None
-        The samples' numbers in the files, where what is known of them is noted.
-    sound : ndarray of bool or None
-        By number, whether the columns of a sparse matrix's row were found to be ones that it has.
-    """
-
-    fields: tuple[int, ...]
-    edges: Ints
-    within: Places
-    counts: Ints
+    fields: tuple[int, ...]  # the fields that the dataset fills
+    edges: Ints  # (batches + 1,): where the samples of each batch begin, and where the last end
+    within: Places  # the place of each sample in its batch, ascending in each
+    counts: Ints  # its rows
+    # where they begin among all that the window brings, and where the last end: one behind the other, or, where little
+    # of that is padding, as far apart as the longest of their batch is long
     starts: Ints
+    # for each batch where its samples begin one behind the other, and where the last ends; one batch after the other
     offsets: Ints
-    numbers: Places | None = None
+    numbers: Places | None = None  # the samples' numbers in the files, where what is known of them is noted
+    # by number, whether the columns of a sparse matrix's row were found to be ones that it has
     sound: NDArray[np.bool_] | None = None
 
     @classmethod
@@ -143,18 +126,11 @@ def _plainly(nbytes: int) -> Memory:
 
 @dataclass(slots=True)
 class RaggedCounts:
-    """How many rows each sample of a batch has: share by share while they come, then one behind the other.
+    """How many rows each sample of a batch has: share by share while they come, then one behind the other."""
 
-    Attributes
-    ----------
-    samples : int
-        Samples of the batch.
-    shares : tuple of (ndarray, ndarray)
-        Places of samples, ascending, and the rows of each. Tuples of arrays, which a garbage collection leaves out:
-        one that looks at all that a window brings, and then at all of torch, takes a tenth of a second.
-    """
-
-    samples: int
+    samples: int  # samples of the batch
+    # places of samples, ascending, and the rows of each. Tuples of arrays, which a garbage collection leaves out: one
+    # that looks at all that a window brings, and then at all of torch, takes a tenth of a second
     shares: tuple[tuple[Places, Ints], ...] = ()
     _lengths: Ints | None = None
     _offsets: Ints | None = None
@@ -208,47 +184,22 @@ class RaggedRows:
     """The rows of a ragged field in a batch: share by share while they come, then as the batch has them.
 
     # Guarantees: one thread at a time, also of those of the same samples.
-
-    Attributes
-    ----------
-    of : RaggedCounts
-        How many rows each sample has; fields of which samples have the same rows share it.
-    row_nbytes : int
-        Bytes of a row.
-    filler : ndarray of uint8 or None
-        Where samples are filled up to as many rows as the longest has: elements of what they are filled with.
-    matrix : Matrix or None
-        Where they are values of a sparse matrix that come dense.
-    columns : RaggedRows or None
-        Then, the column of each value.
-    width : int
-        Where they are columns of a sparse matrix, how many that has; 0 for anything else.
-    sound : ndarray of bool or None
-        Of a field of columns, by sample, whether they were found to be ones that the matrix has.
-    numbers : tuple of ndarray
-        The samples of each share.
-    name : str
-        What the field is called, for messages.
-    take : callable
-        Gives memory of so many bytes.
-    shares : tuple of ndarray of uint8
-        The rows of each share, one sample behind the other.
-    memory : ndarray of uint8 or None
-        The rows, once they are arranged.
     """
 
-    of: RaggedCounts
-    row_nbytes: int
+    of: RaggedCounts  # how many rows each sample has; fields of which samples have the same rows share it
+    row_nbytes: int  # bytes of a row
+    # where samples are filled up to as many rows as the longest has: elements of what they are filled with
     filler: Memory | None = None
-    matrix: Matrix | None = None
-    columns: RaggedRows | None = None
-    width: int = 0
+    matrix: Matrix | None = None  # where they are values of a sparse matrix that come dense
+    columns: RaggedRows | None = None  # then, the column of each value
+    width: int = 0  # where they are columns of a sparse matrix, how many that has; 0 for anything else
+    # of a field of columns, by sample, whether they were found to be ones that the matrix has
     sound: NDArray[np.bool_] | None = None
-    numbers: tuple[Places, ...] = ()
-    name: str = ""
-    take: Callable[[int], Memory] = _plainly
-    shares: tuple[Memory, ...] = ()
-    memory: Memory | None = None
+    numbers: tuple[Places, ...] = ()  # the samples of each share
+    name: str = ""  # what the field is called, for messages
+    take: Callable[[int], Memory] = _plainly  # gives memory of so many bytes
+    shares: tuple[Memory, ...] = ()  # the rows of each share, one sample behind the other
+    memory: Memory | None = None  # the rows, once they are arranged
 
     @property
     def takes_copying(self) -> bool:

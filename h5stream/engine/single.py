@@ -27,28 +27,17 @@ MOST_READS = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reads:
-    """What is read of a row of a part, for the one field that it fills.
+    """What is read of a row of a part, for the one field that it fills."""
 
-    Attributes
-    ----------
-    file, field, row_start, chunk_rows, stride, gap_nbytes : int
-        As in the part and its `Reach`.
-    offsets : memoryview of int64
-        Where each chunk begins; quicker to look into than an array.
-    across : int
-        Chunks that a row crosses.
-    pieces : tuple of (int, int, int, int)
-        The chunk across the row, first byte in the chunk's row, first in the field's row, bytes.
-    """
-
-    file: int
+    file: int  # file, field, row_start, chunk_rows, stride, gap_nbytes: as in the part and its `Reach`
     field: int
     row_start: int
     chunk_rows: int
     stride: int
     gap_nbytes: int
-    offsets: Any
-    across: int
+    offsets: Any  # where each chunk begins; quicker to look into than an array
+    across: int  # chunks that a row crosses
+    # the chunk across the row, first byte in the chunk's row, first in the field's row, bytes
     pieces: tuple[tuple[int, int, int, int], ...]
 
 

@@ -25,26 +25,14 @@ Bytes = NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Destination:
-    """Where a window's rows go.
+    """Where a window's rows go."""
 
-    Attributes
-    ----------
-    slots : ndarray of int64
-        Address of each batch's slot, counted from the window's first batch.
-    format : SlotFormat
-        Where the fields begin in a slot.
-    row_nbytes : tuple of int
-        Bytes of what goes to one place, for each field: of a row, also where a sample has several.
-    objects : sequence of dict
-        For each batch, by field number, the list that its objects go into.
-    ragged : dict of int to ndarray of int64
-        By field number, the address of what each batch has of a ragged field.
-    """
-
-    slots: NDArray[np.int64]
-    format: SlotFormat
+    slots: NDArray[np.int64]  # address of each batch's slot, counted from the window's first batch
+    format: SlotFormat  # where the fields begin in a slot
+    # bytes of what goes to one place, for each field: of a row, also where a sample has several
     row_nbytes: tuple[int, ...]
-    objects: Sequence[dict[int, Any]] = ()
+    objects: Sequence[dict[int, Any]] = ()  # for each batch, by field number, the list that its objects go into
+    # by field number, the address of what each batch has of a ragged field
     ragged: Mapping[int, NDArray[np.int64]] = field(default_factory=dict)
 
     def of(self, field: int, placement: Placement) -> tuple[Any, ...]:
@@ -91,18 +79,10 @@ NOWHERE = Destination(slots=np.zeros(0, dtype=np.int64), format=SlotFormat(rows=
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranges:
-    """Bytes of a file that are read, one range after the other.
+    """Bytes of a file that are read, one range after the other."""
 
-    Attributes
-    ----------
-    file : int
-        Its number in the layout.
-    offsets, nbytes : sequence of int
-        Where each range begins, and how many bytes it has.
-    """
-
-    file: int
-    offsets: Sequence[int] = ()
+    file: int  # its number in the layout
+    offsets: Sequence[int] = ()  # offsets, nbytes: where each range begins, and how many bytes it has
     nbytes: Sequence[int] = ()
 
 

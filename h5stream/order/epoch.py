@@ -156,15 +156,9 @@ class UsersOrder:
 
 
 class CutOrder(Order, Protocol):
-    """An order that is a line of output places, filled window by window and cut into batches.
+    """An order that is a line of output places, filled window by window and cut into batches."""
 
-    Attributes
-    ----------
-    run : tuple of int
-        Where on the line this rank's places begin and end.
-    """
-
-    run: tuple[int, int]
+    run: tuple[int, int]  # where on the line this rank's places begin and end
 
     @property
     def cut(self) -> Cut:
@@ -260,57 +254,27 @@ class BatchCut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLimit:
-    """How batches of samples of unlike lengths are cut; see `h5stream.order.sized`.
+    """How batches of samples of unlike lengths are cut; see `h5stream.order.sized`."""
 
-    Attributes
-    ----------
-    rows : int or None
-        Rows that a batch may have; None for any number.
-    padded : bool
-        Whether each sample counts as many rows as the longest of its batch.
-    bucketed : bool
-        Whether samples of like lengths come together.
-    """
-
-    rows: int | None = None
-    padded: bool = False
-    bucketed: bool = False
+    rows: int | None = None  # rows that a batch may have; None for any number
+    padded: bool = False  # whether each sample counts as many rows as the longest of its batch
+    bucketed: bool = False  # whether samples of like lengths come together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderSettings:
-    """What an epoch's order depends on, besides the blocks.
+    """What an epoch's order depends on, besides the blocks."""
 
-    Attributes
-    ----------
-    batch_size : int
-        Rows of a batch.
-    window_rows : int
-        Rows of a window; rounded up to whole blocks.
-    first_window_rows : int
-        Rows of the epoch's first window; the next ones double until they reach `window_rows`.
-    shuffle : bool
-        False gives the rows in file order.
-    drop_last : bool
-        Leave out what does not fill a batch on every rank.
-    seed, epoch : int
-        Non-negative.
-    rank, world_size : int
-        Which run of the line is ours.
-    limit : BatchLimit or None
-        How batches are cut by the blocks' lengths; None where each has `batch_size` rows.
-    """
-
-    batch_size: int
-    window_rows: int
-    first_window_rows: int
-    shuffle: bool = True
-    drop_last: bool = False
-    seed: int = 0
+    batch_size: int  # rows of a batch
+    window_rows: int  # rows of a window; rounded up to whole blocks
+    first_window_rows: int  # rows of the epoch's first window; the next ones double until they reach `window_rows`
+    shuffle: bool = True  # false gives the rows in file order
+    drop_last: bool = False  # leave out what does not fill a batch on every rank
+    seed: int = 0  # seed, epoch: non-negative
     epoch: int = 0
-    rank: int = 0
+    rank: int = 0  # rank, world_size: which run of the line is ours
     world_size: int = 1
-    limit: BatchLimit | None = None
+    limit: BatchLimit | None = None  # how batches are cut by the blocks' lengths; None where each has `batch_size` rows
 
     def __post_init__(self) -> None:
         for name, least in (

@@ -18,28 +18,14 @@ from h5stream.order.epoch import UsersOrder, Window
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenOrder:
-    """The batches that a sampler decides.
+    """The batches that a sampler decides."""
 
-    Attributes
-    ----------
-    sampler, batch_sampler : iterable
-        As for DataLoader; one of them is None.
-    batch_size : int or None
-        Rows of a batch that a sampler's indices are gathered into; None takes them as they come.
-    drop_last : bool
-        Leave out the last batch if it is not full.
-    rows : ndarray of int64 or None
-        The file's row for each index, where that is not the index itself.
-    room : int
-        Rows that a slot holds where the sampler does not say; as many as the memory budget has room for.
-    """
-
-    sampler: Any
+    sampler: Any  # sampler, batch_sampler: as for DataLoader; one of them is None
     batch_sampler: Any
-    batch_size: int | None
-    drop_last: bool
-    rows: Any = None
-    room: int = 0
+    batch_size: int | None  # rows of a batch that a sampler's indices are gathered into; None takes them as they come
+    drop_last: bool  # leave out the last batch if it is not full
+    rows: Any = None  # the file's row for each index, where that is not the index itself
+    room: int = 0  # rows that a slot holds where the sampler does not say; as many as the memory budget has room for
 
     @property
     def gives_samples(self) -> bool:

@@ -19,45 +19,25 @@ _NEARLY_ALL = 0.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quality:
-    """How well an order mixes.
+    """How well an order mixes."""
 
-    Attributes
-    ----------
-    blocks_per_batch : float
-        Distinct blocks in a batch, the mean over batches. High is good; it cannot exceed the rows of a batch.
-    blocks_per_batch_full : float
-        What a full shuffle would give on average.
-    blocks_per_window : float
-        Distinct blocks in a window, the mean over windows: the number that matters for learning.
-    score : float
-        1 if batch means of the row number scatter no more than under a full shuffle, towards 0 if each batch
-        sees one stretch of the file only. A low score harms where neighbouring rows resemble each other.
-    """
-
+    # distinct blocks in a batch, the mean over batches. High is good; it cannot exceed the rows of a batch
     blocks_per_batch: float
-    blocks_per_batch_full: float
-    blocks_per_window: float
+    blocks_per_batch_full: float  # what a full shuffle would give on average
+    blocks_per_window: float  # distinct blocks in a window, the mean over windows: the number that matters for learning
+    # 1 if batch means of the row number scatter no more than under a full shuffle, towards 0 if each batch sees one
+    # stretch of the file only. A low score harms where neighbouring rows resemble each other
     score: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeakMixing:
-    """A window that mixes too few blocks.
+    """A window that mixes too few blocks."""
 
-    Attributes
-    ----------
-    window_blocks, blocks : int
-        Blocks in a window, and of the data.
-    block_rows : int
-        Rows of a block, the mean.
-    batch_blocks, batch_blocks_full : float
-        Distinct blocks in a batch, and in a batch of a full shuffle.
-    """
-
-    window_blocks: int
+    window_blocks: int  # window_blocks, blocks: blocks in a window, and of the data
     blocks: int
-    block_rows: int
-    batch_blocks: float
+    block_rows: int  # rows of a block, the mean
+    batch_blocks: float  # batch_blocks, batch_blocks_full: distinct blocks in a batch, and in a batch of a full shuffle
     batch_blocks_full: float
 
 

@@ -82,15 +82,9 @@ def most_samples(lengths: Ints, batch_size: int, limit: BatchLimit) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ListedCut:
-    """Output places cut into batches at edges that are listed.
+    """Output places cut into batches at edges that are listed."""
 
-    Attributes
-    ----------
-    edges : ndarray of int64
-        Where each batch begins, and where the last ends.
-    """
-
-    edges: Ints
+    edges: Ints  # where each batch begins, and where the last ends
 
     @property
     def rows(self) -> int:
@@ -235,15 +229,9 @@ class _Line(EpochOrder):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Batches:
-    """Batches of output places of the ranks that began an epoch.
+    """Batches of output places of the ranks that began an epoch."""
 
-    Attributes
-    ----------
-    rank, start, stop : ndarray of int64
-        Of each batch.
-    """
-
-    rank: Ints
+    rank: Ints  # rank, start, stop: of each batch
     start: Ints
     stop: Ints
 

@@ -37,18 +37,10 @@ OrderFactory = Callable[[Blocks, int, Ranks], Order]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowLimit:
-    """What an order may ask to be in memory together.
+    """What an order may ask to be in memory together."""
 
-    Attributes
-    ----------
-    batch_rows : int
-        Rows of a batch, at most.
-    window_rows, window_batches : int
-        Rows of a window, and batches that these belong to, at most.
-    """
-
-    batch_rows: int
-    window_rows: int
+    batch_rows: int  # rows of a batch, at most
+    window_rows: int  # window_rows, window_batches: rows of a window, and batches that these belong to, at most
     window_batches: int
 
 

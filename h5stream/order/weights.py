@@ -49,21 +49,11 @@ class EpochDraws(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedDraws:
-    """What will draw an epoch's samples, before it takes any memory.
+    """What will draw an epoch's samples, before it takes any memory."""
 
-    Attributes
-    ----------
-    count : int
-        Samples of an epoch.
-    nbytes : int
-        Bytes that it takes, and for a moment while it is made or draws, beside what it draws.
-    make : callable
-        Makes it.
-    """
-
-    count: int
-    nbytes: int
-    make: Callable[[], EpochDraws]
+    count: int  # samples of an epoch
+    nbytes: int  # bytes that it takes, and for a moment while it is made or draws, beside what it draws
+    make: Callable[[], EpochDraws]  # makes it
 
 
 class WeightedDraws:
@@ -276,24 +266,12 @@ class SourceDraws:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceShares:
-    """Which samples come from which of several sources, and what share of each epoch.
+    """Which samples come from which of several sources, and what share of each epoch."""
 
-    Attributes
-    ----------
-    names : tuple of str
-        Of the sources.
-    starts : tuple of int
-        The number of each source's first sample.
-    shares : tuple of float
-        Of each; together 1.
-    stop : str
-        ``"first"``: an epoch ends when the first source has given all its samples; ``"all"``: when each has.
-    """
-
-    names: tuple[str, ...]
-    starts: tuple[int, ...]
-    shares: tuple[float, ...]
-    stop: str
+    names: tuple[str, ...]  # of the sources
+    starts: tuple[int, ...]  # the number of each source's first sample
+    shares: tuple[float, ...]  # of each; together 1
+    stop: str  # `"first"`: an epoch ends when the first source has given all its samples; `"all"`: when each has
 
     def counts(self, sizes: Ints, total: int | None = None) -> list[int]:
         """Return the samples of each source in an epoch: of so many together, or as `stop` says."""

@@ -17,28 +17,14 @@ from h5stream.routes.route import END, Function, Handover, Stream
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToDevice:
-    """What the ways onto a device have in common.
+    """What the ways onto a device have in common."""
 
-    Attributes
-    ----------
-    backend : DeviceBackend
-        The device.
-    assembler, slot_format : Assembler, SlotFormat
-        How packed bytes become a batch, and how a slot is packed.
-    most_slots : int
-        Slots that are filled or waiting at a time, at most.
-    on_side_stream : callable or None
-        What is done to each batch beside the consumer's work.
-    handover : Handover
-        What is done to it then.
-    """
-
-    backend: DeviceBackend[Any, Any]
-    assembler: Assembler
+    backend: DeviceBackend[Any, Any]  # the device
+    assembler: Assembler  # assembler, slot_format: how packed bytes become a batch, and how a slot is packed
     slot_format: SlotFormat
-    most_slots: int
-    on_side_stream: Function | None
-    handover: Handover
+    most_slots: int  # slots that are filled or waiting at a time, at most
+    on_side_stream: Function | None  # what is done to each batch beside the consumer's work
+    handover: Handover  # what is done to it then
 
     @property
     def finish(self) -> None:
@@ -59,18 +45,10 @@ class ToDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRoute(ToDevice):
-    """Gives batches on a device, `depth` of them ahead; see `h5stream.routes.route.Route`.
+    """Gives batches on a device, `depth` of them ahead; see `h5stream.routes.route.Route`."""
 
-    Attributes
-    ----------
-    depth : int
-        Batches ahead.
-    reuse_buffers : bool
-        Write into the same device buffers in turn.
-    """
-
-    depth: int
-    reuse_buffers: bool
+    depth: int  # batches ahead
+    reuse_buffers: bool  # write into the same device buffers in turn
 
     def stream(self, run: Running, first_batch: int) -> Stream:
         """Return the stream of an epoch."""

@@ -14,18 +14,10 @@ from h5stream.routes.route import Stream
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceWindowRoute(ToDevice):
-    """Gives batches that a device gathers; see `h5stream.routes.route.Route`. Slots hold rows as the file has them.
+    """Gives batches that a device gathers; see `h5stream.routes.route.Route`. Slots hold rows as the file has them."""
 
-    Attributes
-    ----------
-    batch_format : SlotFormat
-        How a batch is packed.
-    feed : type
-        What gathers them.
-    """
-
-    batch_format: SlotFormat
-    feed: type[WindowFeed] = WindowFeed
+    batch_format: SlotFormat  # how a batch is packed
+    feed: type[WindowFeed] = WindowFeed  # what gathers them
 
     def stream(self, run: Running, first_batch: int) -> Stream:
         """Return the stream of an epoch."""

@@ -20,19 +20,11 @@ ToTensors = Callable[[ReadyBatch], Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeasedTensors:
-    """Makes tensors over a batch's slot, which goes back when the last of them is dropped.
+    """Makes tensors over a batch's slot, which goes back when the last of them is dropped."""
 
-    Attributes
-    ----------
-    assembler, slot_format : Assembler, SlotFormat
-        How a slot becomes a batch.
-    apart : bool
-        See `Assembler.batch`.
-    """
-
-    assembler: Assembler
+    assembler: Assembler  # assembler, slot_format: how a slot becomes a batch
     slot_format: SlotFormat
-    apart: bool = True
+    apart: bool = True  # see `Assembler.batch`
 
     def __call__(self, batch: ReadyBatch) -> Any:
         """Make them."""
@@ -42,30 +34,14 @@ class LeasedTensors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostRoute:
-    """Gives batches in ordinary memory; see `h5stream.routes.route.Route`.
+    """Gives batches in ordinary memory; see `h5stream.routes.route.Route`."""
 
-    Attributes
-    ----------
-    slot_format : SlotFormat
-        How a slot is packed.
-    most_slots : int
-        Slots that are filled or waiting at a time, at most.
-    to_tensors : callable
-        Makes tensors of a filled slot.
-    handover : Handover
-        What is done to each batch.
-    finish : Finish or None
-        What another process, if it fills the slots, makes of them before.
-    functions : SampleFunctions or None
-        What is done to each batch, where functions of the user make it.
-    """
-
-    slot_format: SlotFormat
-    most_slots: int
-    to_tensors: ToTensors
-    handover: Handover
-    finish: Finish | None = None
-    functions: SampleFunctions | None = None
+    slot_format: SlotFormat  # how a slot is packed
+    most_slots: int  # slots that are filled or waiting at a time, at most
+    to_tensors: ToTensors  # makes tensors of a filled slot
+    handover: Handover  # what is done to each batch
+    finish: Finish | None = None  # what another process, if it fills the slots, makes of them before
+    functions: SampleFunctions | None = None  # what is done to each batch, where functions of the user make it
 
     def new_slots(self) -> Slots:
         """Return a ring of private memory."""

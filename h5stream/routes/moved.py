@@ -21,14 +21,9 @@ class MovedRoute(HostRoute):
 
     They are no slots, whose bytes could cross together: each tensor is pinned, and its copy queued on the consumer's
     stream, which the thread does not wait for.
-
-    Attributes
-    ----------
-    device : torch.device
-        Where they are moved.
     """
 
-    device: torch.device
+    device: torch.device  # where they are moved
 
     def stream(self, run: Running, first_batch: int) -> Stream:
         """Return the stream of an epoch."""

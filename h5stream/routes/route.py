@@ -58,21 +58,11 @@ class Route(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handover:
-    """What is done to a batch once its tensors are there.
+    """What is done to a batch once its tensors are there."""
 
-    Attributes
-    ----------
-    takes_apart : bool
-        Make a list of samples of it, for `collate_fn` or because samples were asked for.
-    gives_samples : bool
-        Give the one sample of a batch of one.
-    collate_fn, transform : callable or None
-        The user's functions.
-    """
-
-    takes_apart: bool = False
-    gives_samples: bool = False
-    collate_fn: Function | None = None
+    takes_apart: bool = False  # make a list of samples of it, for `collate_fn` or because samples were asked for
+    gives_samples: bool = False  # give the one sample of a batch of one
+    collate_fn: Function | None = None  # collate_fn, transform: the user's functions
     transform: Function | None = None
 
     def __call__(self, value: Any, rows: int) -> Any:

@@ -25,24 +25,12 @@ ROWS = "rows"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlongAxis:
-    """What says how samples lie along an axis.
+    """What says how samples lie along an axis."""
 
-    Attributes
-    ----------
-    axis : int
-        The axis; a negative one counts from the last.
-    has_rows : bool
-        Whether a sample is of one index of axis 0, which then is no axis of its own.
-    is_point : bool
-        Whether a sample is one index of the axis, which then is no axis of its own either.
-    origins : tuple of str
-        What each number of a sample's origin is called.
-    """
-
-    axis: int
-    has_rows: bool
-    is_point: bool
-    origins: tuple[str, ...]
+    axis: int  # the axis; a negative one counts from the last
+    has_rows: bool  # whether a sample is of one index of axis 0, which then is no axis of its own
+    is_point: bool  # whether a sample is one index of the axis, which then is no axis of its own either
+    origins: tuple[str, ...]  # what each number of a sample's origin is called
 
     @property
     def along(self) -> int:
@@ -86,25 +74,13 @@ def along_axis(samples: Any, is_scaled: bool = False) -> AlongAxis | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldSteps:
-    """How far a field's steps lead along the axis of a volume.
+    """How far a field's steps lead along the axis of a volume."""
 
-    Attributes
-    ----------
-    elements : int
-        Elements of the field along it.
-    least, most : int
-        Its first and its last step.
-    scale : Fraction
-        Its elements for each of those that samples count in.
-    origin : int
-        Which number of an origin they are counted from.
-    """
-
-    elements: int
-    least: int
+    elements: int  # elements of the field along it
+    least: int  # least, most: its first and its last step
     most: int
-    scale: Fraction = Fraction(1)
-    origin: int = 0
+    scale: Fraction = Fraction(1)  # its elements for each of those that samples count in
+    origin: int = 0  # which number of an origin they are counted from
 
 
 def axis_space(samples: Sequences | Rows, volumes: Ints, steps_of_each: Sequence[Sequence[FieldSteps]]) -> BoxSpace:

@@ -22,21 +22,11 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Along:
-    """What a sample takes of a dataset along one axis.
+    """What a sample takes of a dataset along one axis."""
 
-    Attributes
-    ----------
-    offsets : range or tuple of int
-        The elements.
-    origin : int or None
-        Which number of the sample's origin they are counted from; None counts from 0.
-    scale : Fraction
-        Elements of this dataset for each of those that origins count in.
-    """
-
-    offsets: range | tuple[int, ...]
-    origin: int | None = None
-    scale: Fraction = Fraction(1)
+    offsets: range | tuple[int, ...]  # the elements
+    origin: int | None = None  # which number of the sample's origin they are counted from; None counts from 0
+    scale: Fraction = Fraction(1)  # elements of this dataset for each of those that origins count in
 
     @property
     def is_whole(self) -> bool:
@@ -58,25 +48,13 @@ class Along:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Grid:
-    """Origins that follow one another by strides along each axis, the last at most a place of its own.
+    """Origins that follow one another by strides along each axis, the last at most a place of its own."""
 
-    Attributes
-    ----------
-    first, last : ndarray of int64, shape (volumes, axes)
-        The first and the last origin along each axis of each volume.
-    counts : ndarray of int64, shape (volumes, axes)
-        How many there are.
-    stride : tuple of int
-        From one to the next along each axis.
-    segment_axes : int
-        Axes of which each number is a segment of its own: 0 where a volume is one.
-    """
-
-    first: Ints
+    first: Ints  # first, last: (volumes, axes): the first and the last origin along each axis of each volume
     last: Ints
-    counts: Ints
-    stride: tuple[int, ...]
-    segment_axes: int = 0
+    counts: Ints  # (volumes, axes): how many there are
+    stride: tuple[int, ...]  # from one to the next along each axis
+    segment_axes: int = 0  # axes of which each number is a segment of its own: 0 where a volume is one
 
     @property
     def _samples(self) -> Ints:
@@ -121,18 +99,10 @@ class Grid:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Listed:
-    """Origins one by one.
+    """Origins one by one."""
 
-    Attributes
-    ----------
-    volume : ndarray of int64, shape (samples,)
-        The volume of each.
-    origins : ndarray of int64, shape (samples, numbers)
-        The numbers of each.
-    """
-
-    volume: Ints
-    origins: Ints
+    volume: Ints  # (samples,): the volume of each
+    origins: Ints  # (samples, numbers): the numbers of each
 
     @property
     def samples(self) -> int:
@@ -162,49 +132,23 @@ class Listed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accept:
-    """Which boxes will do.
+    """Which boxes will do."""
 
-    Attributes
-    ----------
-    function : callable
-        Tells it of a box.
-    on : str, int or None
-        The field that it is asked about, by its name or place; None asks about whole samples.
-    tries : int
-        Boxes that are tried for each sample, at most.
-    """
-
-    function: Callable[[Any], Any]
-    on: str | int | None
-    tries: int
+    function: Callable[[Any], Any]  # tells it of a box
+    on: str | int | None  # the field that it is asked about, by its name or place; None asks about whole samples
+    tries: int  # boxes that are tried for each sample, at most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BoxSpace:
-    """All samples that are parts of some volumes.
+    """All samples that are parts of some volumes."""
 
-    Attributes
-    ----------
-    volumes : ndarray of int64, shape (volumes, axes)
-        Elements of each along the axes that samples begin at.
-    starts : Grid or Listed
-        Where samples begin.
-    pad : str or float or None
-        What stands outside of volumes; None where no sample leads out.
-    draws : Draws or None
-        How an epoch's samples are drawn from all; None where it takes all.
-    left_out : int
-        Volumes, or rows of them, that no sample is of: they are shorter than one, or lack a field.
-    accept : Accept or None
-        Which boxes will do; None accepts all.
-    """
-
-    volumes: Ints
-    starts: Grid | Listed
-    pad: str | float | None = None
-    draws: Draws | None = None
-    left_out: int = 0
-    accept: Accept | None = None
+    volumes: Ints  # (volumes, axes): elements of each along the axes that samples begin at
+    starts: Grid | Listed  # where samples begin
+    pad: str | float | None = None  # what stands outside of volumes; None where no sample leads out
+    draws: Draws | None = None  # how an epoch's samples are drawn from all; None where it takes all
+    left_out: int = 0  # volumes, or rows of them, that no sample is of: they are shorter than one, or lack a field
+    accept: Accept | None = None  # which boxes will do; None accepts all
 
     @property
     def segments(self) -> tuple[Ints, Ints]:

@@ -135,15 +135,9 @@ class Column(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ValuesColumn:
-    """Values by the numbers of samples.
+    """Values by the numbers of samples."""
 
-    Attributes
-    ----------
-    values : ndarray or list
-        One for each.
-    """
-
-    values: Any
+    values: Any  # one for each
 
     def of(self, numbers: NDArray[np.int64], rows: NDArray[Any], drawn: tuple[int, int]) -> Any:
         """Return those of some samples."""
@@ -161,15 +155,9 @@ class NumberColumn:
 
 @dataclass(frozen=True, slots=True)
 class SourceColumn:
-    """Which of several sources each sample is of.
+    """Which of several sources each sample is of."""
 
-    Attributes
-    ----------
-    starts : tuple of int
-        The number of each source's first sample.
-    """
-
-    starts: tuple[int, ...] = (0,)
+    starts: tuple[int, ...] = (0,)  # the number of each source's first sample
 
     def of(self, numbers: NDArray[np.int64], rows: NDArray[Any], drawn: tuple[int, int]) -> Any:
         """Return those of some samples."""
@@ -178,18 +166,10 @@ class SourceColumn:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PaddingColumn:
-    """Which steps lie outside of segments.
+    """Which steps lie outside of segments."""
 
-    Attributes
-    ----------
-    steps : tuple of int
-        The steps.
-    space : SequenceSpace or BoxSpace
-        The samples.
-    """
-
-    steps: Steps
-    space: Space
+    steps: Steps  # the steps
+    space: Space  # the samples
 
     def of(self, numbers: NDArray[np.int64], rows: NDArray[Any], drawn: tuple[int, int]) -> Any:
         """Return a row of flags for each of some samples."""
@@ -198,18 +178,10 @@ class PaddingColumn:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartColumn:
-    """What each part of the data, a file or a group, has once.
+    """What each part of the data, a file or a group, has once."""
 
-    Attributes
-    ----------
-    starts : tuple of int
-        The number of each part's first row.
-    values : ndarray or list
-        One for each part.
-    """
-
-    starts: tuple[int, ...]
-    values: Any
+    starts: tuple[int, ...]  # the number of each part's first row
+    values: Any  # one for each part
 
     def of(self, numbers: NDArray[np.int64], rows: NDArray[Any], drawn: tuple[int, int]) -> Any:
         """Return that of each sample's part."""

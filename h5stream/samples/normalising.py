@@ -14,22 +14,12 @@ from h5stream.errors import OptionError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Normalisation:
-    """Numbers become ``(x * factor - mean) / std``, and what is NaN then becomes `nan`.
+    """Numbers become ``(x * factor - mean) / std``, and what is NaN then becomes `nan`."""
 
-    Attributes
-    ----------
-    factor : float
-        What they are multiplied by first.
-    mean, std : float or nested tuples of float
-        One for all, or arrays that fit a sample.
-    nan : float or None
-        What stands for NaN; None leaves it.
-    """
-
-    factor: float = 1.0
-    mean: Any = 0.0
+    factor: float = 1.0  # what they are multiplied by first
+    mean: Any = 0.0  # mean, std: one for all, or arrays that fit a sample
     std: Any = 1.0
-    nan: float | None = None
+    nan: float | None = None  # what stands for NaN; None leaves it
 
     @property
     def arrays(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

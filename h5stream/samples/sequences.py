@@ -30,18 +30,10 @@ Pad = Literal["edge", "zeros"] | float | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draws:
-    """How samples are drawn for an epoch from all possible ones.
+    """How samples are drawn for an epoch from all possible ones."""
 
-    Attributes
-    ----------
-    per_epoch : int or None
-        How many; None takes one of each segment.
-    by : str
-        ``"segments"`` (each as often as any other) or ``"rows"`` (each start as likely as any other).
-    """
-
-    per_epoch: int | None = None
-    by: str = "segments"
+    per_epoch: int | None = None  # how many; None takes one of each segment
+    by: str = "segments"  # `"segments"` (each as often as any other) or `"rows"` (each start as likely as any other)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,18 +207,11 @@ def room_for(sequences: Sequences, first_step: int, last_step: int) -> tuple[int
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
-    """The rows of a field that some samples take, sample after sample, step after step.
+    """The rows of a field that some samples take, sample after sample, step after step."""
 
-    Attributes
-    ----------
-    rows : ndarray of int64, shape (samples * steps,)
-        Row numbers; where a step leads out of its segment, those of the segment's first or last row.
-    outside : ndarray of bool or None
-        Which of them lead out; None where none can.
-    """
-
+    # (samples * steps,): row numbers; where a step leads out of its segment, those of the segment's first or last row
     rows: NDArray[np.int64]
-    outside: NDArray[np.bool_] | None
+    outside: NDArray[np.bool_] | None  # which of them lead out; None where none can
 
 
 def taken_by(anchors: NDArray[Any], steps: tuple[int, ...], edges: Edges | None) -> Taken:

@@ -19,29 +19,14 @@ Steps = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceSpace:
-    """All sequences of some segments.
+    """All sequences of some segments."""
 
-    Attributes
-    ----------
-    anchors : ndarray of int64
-        The row that each sample begins at.
-    edges : ndarray of int64
-        Of the segments; see `h5stream.samples.segments`.
-    pad : str or float or None
-        What stands where a step leads out of its segment; None where none does.
-    left_out : int
-        Segments that no sample is of, since they are shorter than one.
-    draws : Draws or None
-        How an epoch's samples are drawn from these; None where it takes all.
-    others : dict of str to ndarray of int64, or None
-        For samples that a `Table` lists: the rows that fields count from which name another column of it.
-    """
-
-    anchors: NDArray[np.int64]
-    edges: Edges
-    pad: str | float | None
-    left_out: int
-    draws: Draws | None = None
+    anchors: NDArray[np.int64]  # the row that each sample begins at
+    edges: Edges  # of the segments; see `h5stream.samples.segments`
+    pad: str | float | None  # what stands where a step leads out of its segment; None where none does
+    left_out: int  # segments that no sample is of, since they are shorter than one
+    draws: Draws | None = None  # how an epoch's samples are drawn from these; None where it takes all
+    # for samples that a `Table` lists: the rows that fields count from which name another column of it
     others: dict[str, NDArray[np.int64]] | None = None
 
     @property

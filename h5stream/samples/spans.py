@@ -20,24 +20,14 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spans:
-    """What some samples take of a field, by ascending first row.
+    """What some samples take of a field, by ascending first row."""
 
-    Attributes
-    ----------
-    first, rows : ndarray of int64, shape (n,)
-        The number of each span's first row, and how many rows it has.
-    sample : ndarray of int64, shape (n,)
-        The sample that takes it, as its place among those that were asked about.
-    at : ndarray of int64, shape (n,)
-        Where its first row lands in the sample, counted in rows.
-    outside_sample, outside_at : ndarray of int64, shape (m,)
-        Rows of samples for which nothing is stored, since their steps lead out of the segment: a number stands there.
-    """
-
-    first: Ints
+    first: Ints  # first, rows: (n,): the number of each span's first row, and how many rows it has
     rows: Ints
-    sample: Ints
-    at: Ints
+    sample: Ints  # (n,): the sample that takes it, as its place among those that were asked about
+    at: Ints  # (n,): where its first row lands in the sample, counted in rows
+    # outside_sample, outside_at: (m,): rows of samples for which nothing is stored, since their steps lead out of the
+    # segment: a number stands there
     outside_sample: Ints
     outside_at: Ints
 

@@ -104,26 +104,14 @@ class Crop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ragged:
-    """How a field that has another number of rows in each sample comes in a batch.
+    """How a field that has another number of rows in each sample comes in a batch."""
 
-    Attributes
-    ----------
-    form : str
-        ``"packed"``, ``"nested"``, ``"pad"`` or ``"list"``; `STACKED` where each sample has as many rows; `DENSE`.
-    crop : Crop or None
-        The part of a sample that is read; None for all.
-    pad_value : float
-        What stands behind the rows of a sample, where they are padded.
-    width : int
-        Where they are columns of a sparse matrix, how many it has; 0 for anything else.
-    places : ndarray of int32 or None
-        Of a dense field the place that each of these has in a row of the batch; -1 for those that are not wanted.
-    """
-
+    # `"packed"`, `"nested"`, `"pad"` or `"list"`; `STACKED` where each sample has as many rows; `DENSE`
     form: str = "packed"
-    crop: Crop | None = None
-    pad_value: float = 0
-    width: int = 0
+    crop: Crop | None = None  # the part of a sample that is read; None for all
+    pad_value: float = 0  # what stands behind the rows of a sample, where they are padded
+    width: int = 0  # where they are columns of a sparse matrix, how many it has; 0 for anything else
+    # of a dense field the place that each of these has in a row of the batch; -1 for those that are not wanted
     places: NDArray[np.int32] | None = field(default=None, compare=False)
 
     @property

@@ -19,32 +19,15 @@ from h5stream.storage.source import SourceIdentity
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileParts:
-    """What one file holds of a sample.
+    """What one file holds of a sample."""
 
-    Attributes
-    ----------
-    rows : int
-        Its rows.
-    fields : tuple of FieldLayout
-        The entries of a batch, as this file would give them.
-    parts : tuple of DatasetPart
-        The datasets that they are read from.
-    entries : tuple
-        As in `SampleLayout.entries`.
-    once : tuple of (int, value)
-        By field number, what all of its rows have.
-    are_objects : bool
-        Whether its rows are objects; `once` then has an array or a list of a value for each.
-    anchors : ndarray of int64 or None
-        The row of each object, where these do not follow one another as they are asked for.
-    """
-
-    rows: int
-    fields: tuple[FieldLayout, ...]
-    parts: tuple[DatasetPart, ...]
-    entries: tuple[Any, ...]
-    once: tuple[tuple[int, Any], ...] = ()
-    are_objects: bool = False
+    rows: int  # its rows
+    fields: tuple[FieldLayout, ...]  # the entries of a batch, as this file would give them
+    parts: tuple[DatasetPart, ...]  # the datasets that they are read from
+    entries: tuple[Any, ...]  # as in `SampleLayout.entries`
+    once: tuple[tuple[int, Any], ...] = ()  # by field number, what all of its rows have
+    are_objects: bool = False  # whether its rows are objects; `once` then has an array or a list of a value for each
+    # the row of each object, where these do not follow one another as they are asked for
     anchors: NDArray[np.int64] | None = None
 
 

@@ -41,52 +41,26 @@ _DAMAGE = (OSError, ValueError, KeyError, TypeError, EOFError, MemoryError, zipf
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """One catalogue in the folder.
+    """One catalogue in the folder."""
 
-    Attributes
-    ----------
-    path : str
-        Of its archive.
-    of, fields : str
-        Which objects, and which fields of theirs.
-    objects : int
-        How many there are.
-    asked : int
-        How many of them were asked of libhdf5, because their headers were not understood.
-    nbytes : int
-        Bytes of the archive.
-    made : float
-        When, in seconds since 1970.
-    is_current : bool
-        Whether the file is what it was then.
-    """
-
-    path: str
-    of: str
+    path: str  # of its archive
+    of: str  # of, fields: which objects, and which fields of theirs
     fields: str
-    objects: int
-    asked: int
-    nbytes: int
-    made: float
-    is_current: bool
+    objects: int  # how many there are
+    asked: int  # how many of them were asked of libhdf5, because their headers were not understood
+    nbytes: int  # bytes of the archive
+    made: float  # when, in seconds since 1970
+    is_current: bool  # whether the file is what it was then
 
 
 class Catalogue:
-    """Arrays about the objects of one file, by names of ours: those that are kept, or an empty one to be filled.
-
-    Attributes
-    ----------
-    arrays : dict of str to ndarray
-        Of one axis each.
-    is_kept : bool
-        Whether they come from the folder.
-    """
+    """Arrays about the objects of one file, by names of ours: those that are kept, or an empty one to be filled."""
 
     def __init__(
         self, identity: SourceIdentity | None = None, of: str = "", fields: str = "", missing: str = ""
     ) -> None:
-        self.arrays: dict[str, NDArray[Any]] = {}
-        self.is_kept = False
+        self.arrays: dict[str, NDArray[Any]] = {}  # of one axis each
+        self.is_kept = False  # whether they come from the folder
         self._path: Path | None = None
         self._about: dict[str, Any] = {}
         self._changed_ns = 0

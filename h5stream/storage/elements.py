@@ -21,33 +21,15 @@ MOST_NBYTES = 1 << 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaf:
-    """Where a field's bytes lie inside one stored element.
+    """Where a field's bytes lie inside one stored element."""
 
-    Attributes
-    ----------
-    stored_nbytes : int
-        Bytes of the whole stored element.
-    offsets : tuple of int
-        First byte of each of its runs inside it.
-    unit_nbytes : int
-        Bytes that are swapped together: the scalar, or half of a complex number.
-    units : int
-        How many of them a run has.
-    swapped : bool
-        Whether the file's byte order is not this machine's.
-    dtype : numpy.dtype
-        The scalar in native byte order, as a batch holds it.
-    shape : tuple of int
-        Shape of an array member, or of stacked members; else ``()``.
-    """
-
-    stored_nbytes: int
-    offsets: tuple[int, ...]
-    unit_nbytes: int
-    units: int
-    swapped: bool
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
+    stored_nbytes: int  # bytes of the whole stored element
+    offsets: tuple[int, ...]  # first byte of each of its runs inside it
+    unit_nbytes: int  # bytes that are swapped together: the scalar, or half of a complex number
+    units: int  # how many of them a run has
+    swapped: bool  # whether the file's byte order is not this machine's
+    dtype: np.dtype[Any]  # the scalar in native byte order, as a batch holds it
+    shape: tuple[int, ...]  # shape of an array member, or of stacked members; else `()`
 
     @property
     def nbytes(self) -> int:

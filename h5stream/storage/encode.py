@@ -48,14 +48,9 @@ class Encoder:
     """Compresses the chunks of one dataset.
 
     # Guarantees: immutable; any thread may call, and the GIL is not held while it compresses.
-
-    Attributes
-    ----------
-    filters : tuple of Filter
-        The pipeline, in the order in which it is applied; empty where nothing is compressed.
     """
 
-    filters: tuple[Filter, ...]
+    filters: tuple[Filter, ...]  # the pipeline, in the order in which it is applied; empty where nothing is compressed
 
     def encode(self, chunk: Bytes) -> tuple[Bytes, int]:
         """Return the bytes to store and the filter mask that goes with them.

@@ -85,18 +85,10 @@ def has_extents(samples: SampleKind | None, fields: tuple[Any, ...]) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extents:
-    """Works out what each field of a sample takes of its dataset.
+    """Works out what each field of a sample takes of its dataset."""
 
-    Attributes
-    ----------
-    samples : Sequences, Rows, Table or Boxes
-        What a sample is.
-    kind : AlongAxis or None
-        How it lies along an axis; None for boxes.
-    """
-
-    samples: SampleKind
-    kind: AlongAxis | None
+    samples: SampleKind  # what a sample is
+    kind: AlongAxis | None  # how it lies along an axis; None for boxes
 
     @classmethod
     def of(cls, samples: SampleKind) -> Extents:

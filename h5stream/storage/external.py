@@ -29,18 +29,10 @@ _DAMAGE = (KeyError, OSError, RuntimeError, ValueError, TypeError)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guard:
-    """Refuses what leads outside.
+    """Refuses what leads outside."""
 
-    Attributes
-    ----------
-    opened : frozenset of str
-        Absolute paths of the files that the user named.
-    allow_external : bool
-        Whether anything is allowed.
-    """
-
-    opened: frozenset[str]
-    allow_external: bool = False
+    opened: frozenset[str]  # absolute paths of the files that the user named
+    allow_external: bool = False  # whether anything is allowed
 
     @classmethod
     def for_paths(cls, paths: tuple[str, ...], *, allow_external: bool) -> Guard:

@@ -461,21 +461,11 @@ Source = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleShape:
-    """How the fields of a sample are put together.
+    """How the fields of a sample are put together."""
 
-    Attributes
-    ----------
-    kind : str
-        ``"one"``, ``"tuple"`` or ``"dict"``.
-    keys : tuple of str
-        A key for each entry: the dict's key, or the field's name.
-    fields : tuple of Field, Values, SampleNumber or Padding
-        The entries, in the user's order.
-    """
-
-    kind: str
-    keys: tuple[str, ...]
-    fields: tuple[Field | Given, ...]
+    kind: str  # `"one"`, `"tuple"` or `"dict"`
+    keys: tuple[str, ...]  # a key for each entry: the dict's key, or the field's name
+    fields: tuple[Field | Given, ...]  # the entries, in the user's order
 
     def inside(self, group: str) -> SampleShape:
         """Return the fields of a group under the same keys."""
@@ -530,21 +520,11 @@ def _as_field(given: Any) -> Field | Given:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What a user asked for.
+    """What a user asked for."""
 
-    Attributes
-    ----------
-    paths : tuple of str
-        The files, in order.
-    group : str
-        The group in which fields are looked up, and whose datasets they are by default; empty for the root.
-    shape : SampleShape or None
-        The fields; None for those by default.
-    """
-
-    paths: tuple[str, ...]
-    group: str
-    shape: SampleShape | None
+    paths: tuple[str, ...]  # the files, in order
+    group: str  # the group in which fields are looked up, and whose datasets they are by default; empty for the root
+    shape: SampleShape | None  # the fields; None for those by default
 
 
 def read_request(source: Source, fields: Fields) -> Asked:

@@ -67,21 +67,11 @@ KNOWN_NAMES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """One filter of a pipeline.
+    """One filter of a pipeline."""
 
-    Attributes
-    ----------
-    id : int
-        Registered filter number.
-    values : tuple of int
-        Its client data, as stored in the file.
-    name : str
-        The field's word for it (``gzip``, ``zstd`` ...), or the name in the file.
-    """
-
-    id: int
-    values: tuple[int, ...] = ()
-    name: str = ""
+    id: int  # registered filter number
+    values: tuple[int, ...] = ()  # its client data, as stored in the file
+    name: str = ""  # the field's word for it (`gzip`, `zstd` ...), or the name in the file
 
     @property
     def decodable(self) -> bool:
@@ -123,15 +113,9 @@ class DecodeScratch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """The filters of a dataset, in the order in which they were applied when writing.
+    """The filters of a dataset, in the order in which they were applied when writing."""
 
-    Attributes
-    ----------
-    filters : tuple of Filter
-        Empty for unfiltered data.
-    """
-
-    filters: tuple[Filter, ...] = ()
+    filters: tuple[Filter, ...] = ()  # empty for unfiltered data
     _cache: dict[tuple[int, int], Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __reduce__(self) -> tuple[Any, ...]:

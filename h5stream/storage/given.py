@@ -24,21 +24,11 @@ _WRITE_THEM = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Named:
-    """What an open h5py object stands for.
+    """What an open h5py object stands for."""
 
-    Attributes
-    ----------
-    path : str
-        The file that it is in.
-    name : str
-        Its path in that file, without the leading slash; empty for the file itself.
-    is_dataset : bool
-        Whether it is a dataset, and not a group.
-    """
-
-    path: str
-    name: str
-    is_dataset: bool
+    path: str  # the file that it is in
+    name: str  # its path in that file, without the leading slash; empty for the file itself
+    is_dataset: bool  # whether it is a dataset, and not a group
 
 
 def named_by(thing: Any) -> Named | None:

@@ -36,31 +36,15 @@ ROOM_NBYTES = 512 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class HeapValues:
-    """Where the values of a dataset lie, one after the other, whatever shape its rows have.
+    """Where the values of a dataset lie, one after the other, whatever shape its rows have."""
 
-    Attributes
-    ----------
-    superblock : Superblock
-        Of the file.
-    base : numpy.dtype
-        One item of a value, as it is stored; a byte of text.
-    is_text : bool
-        Whether values are strings.
-    address : ndarray of int64
-        Of each value's collection, as an offset into the file; `NOWHERE` for an empty one, or `DOUBTFUL`.
-    index, length : ndarray of uint32
-        Its number there, and its items; 1 where that is in doubt.
-    row_nbytes : float
-        Bytes of a row, on average.
-    """
-
-    superblock: Superblock
-    base: np.dtype[Any]
-    is_text: bool
-    address: Ints
-    index: NDArray[np.uint32]
+    superblock: Superblock  # of the file
+    base: np.dtype[Any]  # one item of a value, as it is stored; a byte of text
+    is_text: bool  # whether values are strings
+    address: Ints  # of each value's collection, as an offset into the file; `NOWHERE` for an empty one, or `DOUBTFUL`
+    index: NDArray[np.uint32]  # index, length: its number there, and its items; 1 where that is in doubt
     length: NDArray[np.uint32]
-    row_nbytes: float
+    row_nbytes: float  # bytes of a row, on average
 
     @property
     def nbytes(self) -> int:

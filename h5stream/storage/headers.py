@@ -51,80 +51,42 @@ _MOST_UNKNOWN = 64
 
 
 class Superblock(NamedTuple):
-    """What must be known of a file to read its headers.
+    """What must be known of a file to read its headers."""
 
-    Attributes
-    ----------
-    file_nbytes : int
-        Bytes of the file; every address must lie inside.
-    offset_nbytes, length_nbytes : int
-        Bytes of an address, and of a count, in this file: 2, 4 or 8.
-    base_address : int
-        Where addresses count from: the bytes of the user block.
-    """
-
-    file_nbytes: int
-    offset_nbytes: int
+    file_nbytes: int  # bytes of the file; every address must lie inside
+    offset_nbytes: int  # offset_nbytes, length_nbytes: bytes of an address, and of a count, in this file: 2, 4 or 8
     length_nbytes: int
-    base_address: int
+    base_address: int  # where addresses count from: the bytes of the user block
 
 
 class AttributeValues(NamedTuple):
-    """Where the values of one attribute lie; every array has one place an object.
+    """Where the values of one attribute lie; every array has one place an object."""
 
-    Attributes
-    ----------
-    address : ndarray of int64
-        Offset in the file of the value's bytes; `ABSENT` where the object has no such attribute, `ASK` where libhdf5
-        must be asked, and for every object that is not understood.
-    nbytes : ndarray of int64
-        Bytes of the value; 0 where there is no address, or nothing in it.
-    kind : ndarray of int32
-        Numbers the distinct (datatype, dataspace), byte by byte, in no order that means anything; -1 where there is
-        no address.
-    """
-
+    # offset in the file of the value's bytes; `ABSENT` where the object has no such attribute, `ASK` where libhdf5 must
+    # be asked, and for every object that is not understood
     address: Ints
-    nbytes: Ints
+    nbytes: Ints  # bytes of the value; 0 where there is no address, or nothing in it
+    # numbers the distinct (datatype, dataspace), byte by byte, in no order that means anything; -1 where there is no
+    # address
     kind: NDArray[np.int32]
 
 
 class Headers(NamedTuple):
-    """What the headers of some objects say; every array has one place an object, in the order they were asked for.
+    """What the headers of some objects say; every array has one place an object, in the order they were asked for."""
 
-    Attributes
-    ----------
-    kind : ndarray of int32
-        Numbers the distinct ways of being stored: layout, rank, shape of the chunks, and the bytes of the messages
-        that say datatype, fill value and filters. -1 where the header is not understood.
-    rank : ndarray of int8
-        Axes; 0 for a single value, -1 for none at all (a null dataspace) and for groups.
-    layout : ndarray of int8
-        `CONTIGUOUS`, `COMPACT`, `CHUNKED`, or `GROUP` for what is no dataset.
-    address : ndarray of int64
-        Offset in the file of contiguous or compact data, of a chunk index, of a single chunk; `NOWHERE` where nothing
-        was stored.
-    nbytes : ndarray of int64
-        Bytes stored there: of contiguous and compact data, and of a single chunk.
-    filter_mask : ndarray of uint32
-        Of a single chunk.
-    dims : ndarray of int64, shape (objects, axes)
-        The shape, 0 beyond the rank. As many axes as the highest rank.
-    attributes : dict of str to AttributeValues
-        The attributes that were wanted.
-    kinds : list of Template
-        Of each kind, the first object that was met.
-    """
-
+    # numbers the distinct ways of being stored: layout, rank, shape of the chunks, and the bytes of the messages that
+    # say datatype, fill value and filters. -1 where the header is not understood
     kind: NDArray[np.int32]
-    rank: NDArray[np.int8]
-    layout: NDArray[np.int8]
+    rank: NDArray[np.int8]  # axes; 0 for a single value, -1 for none at all (a null dataspace) and for groups
+    layout: NDArray[np.int8]  # `CONTIGUOUS`, `COMPACT`, `CHUNKED`, or `GROUP` for what is no dataset
+    # offset in the file of contiguous or compact data, of a chunk index, of a single chunk; `NOWHERE` where nothing was
+    # stored
     address: Ints
-    nbytes: Ints
-    filter_mask: NDArray[np.uint32]
-    dims: Ints
-    attributes: dict[str, AttributeValues]
-    kinds: list[Template]
+    nbytes: Ints  # bytes stored there: of contiguous and compact data, and of a single chunk
+    filter_mask: NDArray[np.uint32]  # of a single chunk
+    dims: Ints  # (objects, axes): the shape, 0 beyond the rank. As many axes as the highest rank
+    attributes: dict[str, AttributeValues]  # the attributes that were wanted
+    kinds: list[Template]  # of each kind, the first object that was met
 
     @property
     def understood(self) -> Bools:
@@ -133,30 +95,17 @@ class Headers(NamedTuple):
 
 
 class StoredChunks(NamedTuple):
-    """Where the chunks of some objects lie; the arrays have one place a chunk, but `understood`.
+    """Where the chunks of some objects lie; the arrays have one place a chunk, but `understood`."""
 
-    Attributes
-    ----------
-    understood : ndarray of bool
-        For each object that was asked for, in that order; libhdf5 must be asked for the others, of which no chunk is
-        listed.
-    owner : ndarray of int64
-        The object, by its place among the headers; in the order in which objects were asked for.
-    number : ndarray of int64
-        The chunk's place in its object's grid, last axis fastest; ascending. Chunks that were never written are
-        missing.
-    offset, nbytes : ndarray of int64
-        File offset and stored size in bytes.
-    filter_mask : ndarray of uint32
-        Bit ``i`` set: filter ``i`` of the pipeline was skipped.
-    """
-
+    # for each object that was asked for, in that order; libhdf5 must be asked for the others, of which no chunk is
+    # listed
     understood: Bools
-    owner: Ints
+    owner: Ints  # the object, by its place among the headers; in the order in which objects were asked for
+    # the chunk's place in its object's grid, last axis fastest; ascending. Chunks that were never written are missing
     number: Ints
-    offset: Ints
+    offset: Ints  # offset, nbytes: file offset and stored size in bytes
     nbytes: Ints
-    filter_mask: NDArray[np.uint32]
+    filter_mask: NDArray[np.uint32]  # bit `i` set: filter `i` of the pipeline was skipped
 
 
 def superblock_of(file: Any, file_nbytes: int) -> Superblock:

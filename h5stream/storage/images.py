@@ -32,18 +32,10 @@ _END, _SCAN = b"\xff\xd9", b"\xff\xda"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Images:
-    """How a field's bytes are images.
+    """How a field's bytes are images."""
 
-    Attributes
-    ----------
-    format : str
-        ``"jpeg"``, ``"png"``, ``"webp"``, or ``"auto"`` for whatever each begins like.
-    mean_nbytes, most_nbytes : float
-        Of those that were looked at, decoded.
-    """
-
-    format: str
-    mean_nbytes: float = 0.0
+    format: str  # `"jpeg"`, `"png"`, `"webp"`, or `"auto"` for whatever each begins like
+    mean_nbytes: float = 0.0  # mean_nbytes, most_nbytes: of those that were looked at, decoded
     most_nbytes: float = 0.0
 
 

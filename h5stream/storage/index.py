@@ -35,29 +35,18 @@ class ChunkIndex:
 
     A chunk's number is its place in the grid of chunks, last axis fastest. Contiguous and compact data are
     one chunk of the whole shape.
-
-    Attributes
-    ----------
-    shape, chunk_shape, grid : tuple of int
-        Elements along each axis, of the data and of a chunk; chunks along each axis.
-    numbers : ndarray of int64
-        Numbers of the chunks that are stored, ascending.
-    offset, nbytes : ndarray of int64
-        File offset and stored size of each of them, in bytes.
-    filter_mask : ndarray of uint32
-        Bit ``i`` set: filter ``i`` of the pipeline was skipped for this chunk.
-    has_gaps : bool
-        Whether any chunk may reach beyond the data, because it is the last of several datasets that lie one behind the
-        other.
     """
 
+    # shape, chunk_shape, grid: elements along each axis, of the data and of a chunk; chunks along each axis
     shape: tuple[int, ...]
     chunk_shape: tuple[int, ...]
     grid: tuple[int, ...]
-    numbers: NDArray[np.int64]
-    offset: NDArray[np.int64]
+    numbers: NDArray[np.int64]  # numbers of the chunks that are stored, ascending
+    offset: NDArray[np.int64]  # offset, nbytes: file offset and stored size of each of them, in bytes
     nbytes: NDArray[np.int64]
-    filter_mask: NDArray[np.uint32]
+    filter_mask: NDArray[np.uint32]  # bit `i` set: filter `i` of the pipeline was skipped for this chunk
+    # whether any chunk may reach beyond the data, because it is the last of several datasets that lie one behind the
+    # other
     has_gaps: bool = False
 
     @property

@@ -66,57 +66,27 @@ read for both neighbours."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldLayout:
-    """One entry of a batch: a tensor, a list of bytes, or a list of objects.
+    """One entry of a batch: a tensor, a list of bytes, or a list of objects."""
 
-    Attributes
-    ----------
-    name : str
-        As the user wrote it, with the member after a colon.
-    kind : str
-        ``"array"`` (a tensor), ``"bytes"`` (a list of bytes), ``"object"`` (a list) or ``"ragged"`` (rows of which each
-        sample has another number).
-    dtype : numpy.dtype
-        Scalar dtype in native byte order; ``object`` for kind ``"object"``.
-    row_shape : tuple of int
-        Shape of what a sample takes: of one row, or of one for each step, with these as first axis.
-    cast : torch.dtype or None
-        What the user wants the batch cast to.
-    cut_at_nul : bool
-        For bytes: whether a string ends at its first NUL.
-    steps : tuple of int or None
-        The rows that a sample takes, counted from its anchor; None where it takes one row, which is its own.
-    at : str
-        The column of a `Table` that says which row they count from; empty for the one that samples begin at.
-    pad : str or float or None
-        What stands outside; None for what stands there in all fields.
-    ragged : Ragged or None
-        Of a ragged field, how it comes in a batch.
-    categories : tuple of str or None
-        Where its numbers are codes, what they stand for.
-    unit : str
-        Of dates and times, which come as whole numbers, the NumPy type that says since when and of what.
-    images : Images or None
-        Where its bytes are encoded images, what is known of these.
-    normalise : Normalisation or None
-        What is done to its numbers in a batch.
-    shapes : int or None
-        Where each sample has a shape of its own, the number of the field that says which; `row_shape` holds any then.
-    """
-
-    name: str
+    name: str  # as the user wrote it, with the member after a colon
+    # `"array"` (a tensor), `"bytes"` (a list of bytes), `"object"` (a list) or `"ragged"` (rows of which each sample
+    # has another number)
     kind: str
-    dtype: np.dtype[Any]
+    dtype: np.dtype[Any]  # scalar dtype in native byte order; `object` for kind `"object"`
+    # shape of what a sample takes: of one row, or of one for each step, with these as first axis
     row_shape: tuple[int, ...]
-    cast: Any = None
-    cut_at_nul: bool = False
+    cast: Any = None  # what the user wants the batch cast to
+    cut_at_nul: bool = False  # for bytes: whether a string ends at its first NUL
+    # the rows that a sample takes, counted from its anchor; None where it takes one row, which is its own
     steps: tuple[int, ...] | None = None
-    at: str = ""
-    pad: str | float | None = None
-    ragged: Ragged | None = None
-    categories: tuple[str, ...] | None = None
-    unit: str = ""
-    images: Images | None = None
-    normalise: Normalisation | None = None
+    at: str = ""  # the column of a `Table` that says which row they count from; empty for the one that samples begin at
+    pad: str | float | None = None  # what stands outside; None for what stands there in all fields
+    ragged: Ragged | None = None  # of a ragged field, how it comes in a batch
+    categories: tuple[str, ...] | None = None  # where its numbers are codes, what they stand for
+    unit: str = ""  # of dates and times, which come as whole numbers, the NumPy type that says since when and of what
+    images: Images | None = None  # where its bytes are encoded images, what is known of these
+    normalise: Normalisation | None = None  # what is done to its numbers in a batch
+    # where each sample has a shape of its own, the number of the field that says which; `row_shape` holds any then
     shapes: int | None = None
 
     @property
@@ -134,26 +104,13 @@ class FieldLayout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A field that is filled from a dataset.
+    """A field that is filled from a dataset."""
 
-    Attributes
-    ----------
-    field : int
-        Its place in `SampleLayout.fields`.
-    member : tuple of str
-        The member path inside the dataset's elements.
-    stacked : tuple of str
-        The members inside of it that make one row of numbers; empty where it is taken as it is.
-    leaf : Leaf or None
-        Where its bytes lie inside a stored element; None where h5py converts them.
-    fill : ndarray of uint8
-        One element of the fill value, as the batch holds it.
-    """
-
-    field: int
-    member: tuple[str, ...]
-    leaf: Leaf | None
-    fill: NDArray[np.uint8]
+    field: int  # its place in `SampleLayout.fields`
+    member: tuple[str, ...]  # the member path inside the dataset's elements
+    leaf: Leaf | None  # where its bytes lie inside a stored element; None where h5py converts them
+    fill: NDArray[np.uint8]  # one element of the fill value, as the batch holds it
+    # the members inside of it that make one row of numbers; empty where it is taken as it is
     stacked: tuple[str, ...] = ()
 
     def taken(self, elements: NDArray[Any]) -> NDArray[Any]:
@@ -165,77 +122,36 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetPart:
-    """One dataset of one file, with the fields that are filled from it.
+    """One dataset of one file, with the fields that are filled from it."""
 
-    Attributes
-    ----------
-    file : int
-        Its file's place in `SampleLayout.files`.
-    path : str
-        Path inside the file.
-    rows, row_start : int
-        Its rows, and the number of its first row in the whole sample sequence.
-    access : str
-        `DIRECT`, `DECODED`, `HEAP` or `VIA_H5PY`.
-    reason : str
-        Why it is read that way.
-    chunk_rows : int
-        Rows that are read together.
-    index : ChunkIndex or None
-        None where h5py reads, and for values of variable length.
-    pipeline : Pipeline
-        Its filters.
-    columns : slice, list of int or None
-        The user's selection.
-    pieces : tuple of ColumnPiece
-        The chunks across a row that hold something asked for.
-    targets : tuple of Target
-        The fields.
-    shape : tuple of int
-        Of the whole dataset.
-    along : tuple of Along
-        What a sample takes along each axis, where it is a part of a volume.
-    objects : sequence of str
-        Where its rows are objects: their paths; below each of them the dataset's is as below the first. Where they
-        are rows of objects: the paths of these datasets.
-    asked : int
-        How many of these libhdf5 was asked for, because their headers were not understood.
-    object_edges, object_rows : ndarray of int64 or None
-        Where they are rows of objects: the first row of each and at last where they end, and how many rows each has.
-        Between an object's last row and the next one's first there may be some that no sample has.
-    behind : tuple of int
-        Other files that libhdf5 reads it from, as far as they are watched.
-    heap : HeapValues or None
-        Where its values lie, if they are of variable length.
-    lengths : ndarray of int64 or None
-        Of rows that are images filled up to one length, the bytes of each.
-    damaged : tuple of int or None
-        The first element of a chunk that does not decode, which was to say where values of variable length lie.
-    """
-
-    file: int
-    path: str
-    rows: int
+    file: int  # its file's place in `SampleLayout.files`
+    path: str  # path inside the file
+    rows: int  # rows, row_start: its rows, and the number of its first row in the whole sample sequence
     row_start: int
-    access: str
-    reason: str
-    chunk_rows: int
-    index: ChunkIndex | None = None
-    pipeline: Pipeline = dataclasses.field(default_factory=Pipeline)
-    columns: Columns = None
-    pieces: tuple[ColumnPiece, ...] = ()
-    targets: tuple[Target, ...] = ()
+    access: str  # `DIRECT`, `DECODED`, `HEAP` or `VIA_H5PY`
+    reason: str  # why it is read that way
+    chunk_rows: int  # rows that are read together
+    index: ChunkIndex | None = None  # none where h5py reads, and for values of variable length
+    pipeline: Pipeline = dataclasses.field(default_factory=Pipeline)  # its filters
+    columns: Columns = None  # the user's selection
+    pieces: tuple[ColumnPiece, ...] = ()  # the chunks across a row that hold something asked for
+    targets: tuple[Target, ...] = ()  # the fields
     stored_element_nbytes: int = 0
     dtype_text: str = ""
-    shape: tuple[int, ...] = ()
-    along: tuple[Along, ...] = ()
+    shape: tuple[int, ...] = ()  # of the whole dataset
+    along: tuple[Along, ...] = ()  # what a sample takes along each axis, where it is a part of a volume
+    # where its rows are objects: their paths; below each of them the dataset's is as below the first. Where they are
+    # rows of objects: the paths of these datasets
     objects: Sequence[str] = ()
-    asked: int = 0
+    asked: int = 0  # how many of these libhdf5 was asked for, because their headers were not understood
+    # object_edges, object_rows: where they are rows of objects: the first row of each and at last where they end, and
+    # how many rows each has. Between an object's last row and the next one's first there may be some that no sample has
     object_edges: NDArray[np.int64] | None = None
     object_rows: NDArray[np.int64] | None = None
-    behind: tuple[int, ...] = ()
-    heap: HeapValues | None = None
-    lengths: NDArray[np.int64] | None = None
+    behind: tuple[int, ...] = ()  # other files that libhdf5 reads it from, as far as they are watched
+    heap: HeapValues | None = None  # where its values lie, if they are of variable length
+    lengths: NDArray[np.int64] | None = None  # of rows that are images filled up to one length, the bytes of each
+    # the first element of a chunk that does not decode, which was to say where values of variable length lie
     damaged: tuple[int, ...] | None = None
 
     @property
@@ -317,31 +233,17 @@ class DatasetPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lookup:
-    """Which rows of a dataset samples have, where these are not their own.
+    """Which rows of a dataset samples have, where these are not their own."""
 
-    Attributes
-    ----------
-    dataset : int
-        Its number.
-    rows : ndarray of int64
-        The row of each sample, or its first.
-    counts : ndarray of int64 or None
-        How many consecutive rows each sample has; None where each has one.
-    spare : ndarray of int64 or None
-        How many more rows there are that a random crop may begin behind, counted in rows of the crop that leads; None
-        where all are taken, or always the same.
-    paces : ndarray of int64 or None
-        The length of the crop that leads each sample's, where any other than its own does.
-    length : int
-        That of its own.
-    """
-
-    dataset: int
-    rows: NDArray[np.int64]
-    counts: NDArray[np.int64] | None = None
+    dataset: int  # its number
+    rows: NDArray[np.int64]  # the row of each sample, or its first
+    counts: NDArray[np.int64] | None = None  # how many consecutive rows each sample has; None where each has one
+    # how many more rows there are that a random crop may begin behind, counted in rows of the crop that leads; None
+    # where all are taken, or always the same
     spare: NDArray[np.int64] | None = None
+    # the length of the crop that leads each sample's, where any other than its own does
     paces: NDArray[np.int64] | None = None
-    length: int = 0
+    length: int = 0  # that of its own
 
     @property
     def nbytes(self) -> int:
@@ -356,47 +258,26 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleLayout:
-    """Everything that must be known to read rows.
+    """Everything that must be known to read rows."""
 
-    Attributes
-    ----------
-    files : tuple of SourceIdentity
-        In the order in which their first rows follow one another; behind them those that only links lead to.
-    file_starts : tuple of int
-        Number of each part's first row, and at the end the number of all rows. A part is a file, or one of several
-        groups of a file that were joined.
-    fields : tuple of FieldLayout
-        The flat list of entries.
-    datasets : tuple of tuple of DatasetPart
-        For each dataset its parts, in turn; part ``k`` of all of them has the same rows.
-    shape : SampleShape
-        The user's structure.
-    entries : tuple
-        For each entry of the structure: the number of its field, or, for a whole compound, a dict of them.
-    allow_external : bool
-        Whether h5py may follow data out of the opened files.
-    mapped : frozenset of int
-        Files that may be mapped into memory, because they are never truncated: a mapping of a file that is
-        truncated ends the process. Copies that `h5stream stage` made are of that kind.
-    space : SequenceSpace, BoxSpace or None
-        Which samples there are, where these are not the rows.
-    columns : tuple of (int, Column)
-        By field number, the fields that come from no dataset.
-    lookups : tuple of Lookup
-        The datasets that are looked up; all behind the others.
-    """
-
+    # in the order in which their first rows follow one another; behind them those that only links lead to
     files: tuple[SourceIdentity, ...]
+    # number of each part's first row, and at the end the number of all rows. A part is a file, or one of several groups
+    # of a file that were joined
     file_starts: tuple[int, ...]
-    fields: tuple[FieldLayout, ...]
+    fields: tuple[FieldLayout, ...]  # the flat list of entries
+    # for each dataset its parts, in turn; part `k` of all of them has the same rows
     datasets: tuple[tuple[DatasetPart, ...], ...]
-    shape: SampleShape
+    shape: SampleShape  # the user's structure
+    # for each entry of the structure: the number of its field, or, for a whole compound, a dict of them
     entries: tuple[Any, ...]
-    allow_external: bool
+    allow_external: bool  # whether h5py may follow data out of the opened files
+    # files that may be mapped into memory, because they are never truncated: a mapping of a file that is truncated ends
+    # the process. Copies that `h5stream stage` made are of that kind
     mapped: frozenset[int] = frozenset()
-    space: Space | None = None
-    columns: tuple[tuple[int, Column], ...] = ()
-    lookups: tuple[Lookup, ...] = ()
+    space: Space | None = None  # which samples there are, where these are not the rows
+    columns: tuple[tuple[int, Column], ...] = ()  # by field number, the fields that come from no dataset
+    lookups: tuple[Lookup, ...] = ()  # the datasets that are looked up; all behind the others
 
     @property
     def ragged(self) -> dict[int, Lookup]:

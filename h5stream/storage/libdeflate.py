@@ -39,19 +39,13 @@ class Decompressor:
     """A libdeflate decompressor, and the function that takes it.
 
     # Guarantees: belongs to one thread; its memory is freed when it is dropped.
-
-    Attributes
-    ----------
-    address : int
-        The decompressor.
-    function : int
-        ``int (*)(decompressor, in, in_nbytes, out, out_nbytes, NULL)``; 0 says that `out_nbytes` bytes were written.
     """
 
     def __init__(self, functions: _Functions) -> None:
-        self.address = int(functions.allocate() or 0)
+        self.address = int(functions.allocate() or 0)  # the decompressor
         if not self.address:
             raise MemoryError("libdeflate has no memory for a decompressor")
+        # `int (*)(decompressor, in, in_nbytes, out, out_nbytes, NULL)`; 0 says that `out_nbytes` bytes were written
         self.function = functions.inflate_address
         weakref.finalize(self, functions.free, self.address).atexit = False
 

@@ -24,21 +24,11 @@ MOST_ADDRESS = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Links:
-    """The links of one group, in the order in which h5py lists them.
+    """The links of one group, in the order in which h5py lists them."""
 
-    Attributes
-    ----------
-    names : ndarray of uint8
-        The names, UTF-8, one behind the other.
-    edges : ndarray of int64
-        Where each begins, and at last where they end.
-    addresses : ndarray of int64
-        Of the object headers, counted from the file's base address; `NOT_HARD` for links of other kinds.
-    """
-
-    names: NDArray[np.uint8]
-    edges: Ints
-    addresses: Ints
+    names: NDArray[np.uint8]  # the names, UTF-8, one behind the other
+    edges: Ints  # where each begins, and at last where they end
+    addresses: Ints  # of the object headers, counted from the file's base address; `NOT_HARD` for links of other kinds
 
     def __len__(self) -> int:
         """Links, of all kinds."""

@@ -85,46 +85,24 @@ def aligned(lookups: Sequence[Lookup], crops: Sequence[Crop | None]) -> list[Loo
 
 @dataclass(slots=True)
 class LookedUp:
-    """What is known so far of a field that is looked up, while files are opened.
+    """What is known so far of a field that is looked up, while files are opened."""
 
-    Attributes
-    ----------
-    name : str
-        The field's, for messages.
-    given : ndarray of int64 or None
-        The rows that the user gave, one for each sample; None where a dataset of the files has them.
-    said : Bounds, Lengths, Between or None
-        What says which rows a sample has, where it has any number of them.
-    crop : Crop or None
-        The part of a sample that is read; None for all.
-    parts : list of DatasetPart
-        The dataset, in turn.
-    tables : list of ndarray of int64
-        The rows that each part of the data looks up, counted from the first part of the dataset.
-    counts, spare : list of ndarray of int64
-        How many rows each sample of a part has, and how many more there are that a crop leaves out.
-    layouts : list of FieldLayout
-        What it gives to a batch.
-    entry : int or dict
-        The numbers of these.
-    objects : dict
-        Of objects that samples name: the first row of each, and how many it has.
-    is_given : bool
-        Whether the user said what each sample has, and not a dataset what each row has.
-    """
-
-    name: str
+    name: str  # the field's, for messages
+    # the rows that the user gave, one for each sample; None where a dataset of the files has them
     given: NDArray[np.int64] | None = None
-    said: Stretches | None = None
-    crop: Crop | None = None
-    parts: list[DatasetPart] = field(default_factory=list)
+    said: Stretches | None = None  # what says which rows a sample has, where it has any number of them
+    crop: Crop | None = None  # the part of a sample that is read; None for all
+    parts: list[DatasetPart] = field(default_factory=list)  # the dataset, in turn
+    # the rows that each part of the data looks up, counted from the first part of the dataset
     tables: list[NDArray[np.int64]] = field(default_factory=list)
+    # counts, spare: how many rows each sample of a part has, and how many more there are that a crop leaves out
     counts: list[NDArray[np.int64]] = field(default_factory=list)
     spare: list[NDArray[np.int64]] = field(default_factory=list)
-    layouts: list[FieldLayout] = field(default_factory=list)
-    entry: Any = None
+    layouts: list[FieldLayout] = field(default_factory=list)  # what it gives to a batch
+    entry: Any = None  # the numbers of these
+    # of objects that samples name: the first row of each, and how many it has
     objects: dict[str, tuple[int, int]] = field(default_factory=dict)
-    is_given: bool = False
+    is_given: bool = False  # whether the user said what each sample has, and not a dataset what each row has
 
     @property
     def rows(self) -> int:

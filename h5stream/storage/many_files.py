@@ -27,23 +27,13 @@ BETWEEN_NBYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FilesIdentity:
-    """What many files were when they were opened.
+    """What many files were when they were opened."""
 
-    Attributes
-    ----------
-    paths : Names
-        As they were given.
-    sizes, mtimes, inodes : ndarray of int64
-        As in `FileIdentity`.
-    starts : ndarray of int64
-        Where the bytes of each begin.
-    """
-
-    paths: Names
-    sizes: Ints
+    paths: Names  # as they were given
+    sizes: Ints  # sizes, mtimes, inodes: as in `FileIdentity`
     mtimes: Ints
     inodes: Ints
-    starts: Ints
+    starts: Ints  # where the bytes of each begin
 
     @classmethod
     def of(cls, files: Sequence[FileIdentity]) -> FilesIdentity:

@@ -35,18 +35,10 @@ Owned = tuple[Ints, Ints, Ints, Ints, Ints]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectRows:
-    """Rows of objects of one file.
+    """Rows of objects of one file."""
 
-    Attributes
-    ----------
-    parts : list of DatasetPart
-        The datasets that they are rows of, their first rows counted from 0.
-    first, counts : ndarray of int64
-        Of each object, its first row and how many it has.
-    """
-
-    parts: list[DatasetPart]
-    first: Ints
+    parts: list[DatasetPart]  # the datasets that they are rows of, their first rows counted from 0
+    first: Ints  # first, counts: of each object, its first row and how many it has
     counts: Ints
 
 

@@ -31,36 +31,18 @@ MOST_ROW_NBYTES = 1 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawDataset:
-    """One dataset of a file, and how its stored bytes are reached.
+    """One dataset of a file, and how its stored bytes are reached."""
 
-    Attributes
-    ----------
-    path : str
-        Path inside the file, without the leading slash; the first one where hard links give it several.
-    address : int
-        Of its object in the file: what tells two datasets apart.
-    shape : tuple of int
-        Its shape; ``()`` for a single value or none.
-    stored_nbytes : int
-        What it takes in the file.
-    element_nbytes : int
-        Bytes of one stored element.
-    layout : SampleLayout or None
-        One field whose rows are the dataset's stored rows; None where only libhdf5 can read it.
-    fill : ndarray of uint8
-        One element, as stored: what unwritten chunks read as, or what stands beyond the data in the last chunk.
-    reason : str
-        Why there is no layout.
-    """
-
-    path: str
-    address: int
-    shape: tuple[int, ...]
-    stored_nbytes: int
-    element_nbytes: int
+    path: str  # path inside the file, without the leading slash; the first one where hard links give it several
+    address: int  # of its object in the file: what tells two datasets apart
+    shape: tuple[int, ...]  # its shape; `()` for a single value or none
+    stored_nbytes: int  # what it takes in the file
+    element_nbytes: int  # bytes of one stored element
+    # one field whose rows are the dataset's stored rows; None where only libhdf5 can read it
     layout: SampleLayout | None
+    # one element, as stored: what unwritten chunks read as, or what stands beyond the data in the last chunk
     fill: NDArray[np.uint8]
-    reason: str
+    reason: str  # why there is no layout
 
     @property
     def rows(self) -> int:

@@ -47,20 +47,11 @@ _MAX_CUT_ELEMENTS = 1 << 28
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnPiece:
-    """What the chunks at one place across the row contribute.
+    """What the chunks at one place across the row contribute."""
 
-    Attributes
-    ----------
-    number : int
-        The chunk's number within its row of chunks.
-    row_elements : int
-        Elements that one row takes inside the chunk.
-    segments : ndarray of int64, shape (n, 3)
-        For each run: first element inside the chunk's row, first element inside the batch's row, elements.
-    """
-
-    number: int
-    row_elements: int
+    number: int  # the chunk's number within its row of chunks
+    row_elements: int  # elements that one row takes inside the chunk
+    # (n, 3): for each run: first element inside the chunk's row, first element inside the batch's row, elements
     segments: NDArray[np.int64]
 
 

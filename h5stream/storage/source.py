@@ -31,13 +31,6 @@ class SourceIdentity(Protocol):
     """What a file was when it was opened, wherever it lies.
 
     # Guarantees: immutable, hashable and pickled: it travels to other processes and opens its source there.
-
-    Attributes
-    ----------
-    path : str
-        The path as it was given.
-    size : int
-        Bytes.
     """
 
     @property
@@ -80,23 +73,13 @@ class ByteSource(Protocol):
 
     # Guarantees: any thread may read, at any time, also after `close`, which lets go of what is open until then. Memory
     to be filled belongs to the caller; the source keeps nothing of it.
-
-    Attributes
-    ----------
-    identity : SourceIdentity
-        What the file was when it was opened.
-    gap_nbytes : int
-        Bytes between two reads that are better read along than skipped.
-    concurrency : int
-        Calls of `read_many` that may wait at a time, beside the threads that decode. 0 where a read takes less than
-        decoding what it brings: the threads that decode then read as well.
-    has_descriptor : bool
-        Whether `descriptor` gives one.
     """
 
-    gap_nbytes: int
+    gap_nbytes: int  # bytes between two reads that are better read along than skipped
+    # calls of `read_many` that may wait at a time, beside the threads that decode. 0 where a read takes less than
+    # decoding what it brings: the threads that decode then read as well
     concurrency: int
-    has_descriptor: bool
+    has_descriptor: bool  # whether `descriptor` gives one
 
     @property
     def identity(self) -> SourceIdentity:
@@ -127,24 +110,12 @@ def not_permitted(path: str) -> SourceError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileIdentity:
-    """What a file was when it was opened.
+    """What a file was when it was opened."""
 
-    Attributes
-    ----------
-    path : str
-        The path as it was given.
-    size : int
-        Bytes.
-    mtime_ns : int
-        Modification time in nanoseconds.
-    inode : int
-        Inode number; another one means that the file was replaced.
-    """
-
-    path: str
-    size: int
-    mtime_ns: int
-    inode: int
+    path: str  # the path as it was given
+    size: int  # bytes
+    mtime_ns: int  # modification time in nanoseconds
+    inode: int  # inode number; another one means that the file was replaced
 
     @classmethod
     def of(cls, path: str) -> FileIdentity:

@@ -20,22 +20,12 @@ _ENCODED = ("encoding-type", "h5sparse_format")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparseEntry:
-    """What a sparse field gives to a batch.
+    """What a sparse field gives to a batch."""
 
-    Attributes
-    ----------
-    values, columns : int
-        The numbers of the fields that its values and their columns are.
-    width : int
-        Columns of the matrix.
-    is_dense : bool
-        Whether the values come as rows of a dense matrix.
-    """
-
-    values: int
+    values: int  # values, columns: the numbers of the fields that its values and their columns are
     columns: int
-    width: int
-    is_dense: bool
+    width: int  # columns of the matrix
+    is_dense: bool  # whether the values come as rows of a dense matrix
 
 
 def is_matrix(thing: Any) -> bool:

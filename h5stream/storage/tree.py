@@ -29,18 +29,12 @@ class TreeCopy:
     """Copies the tree of one open file into another, new one.
 
     # Guarantees: used by one thread.
-
-    Attributes
-    ----------
-    notices : list of str
-        What could not be kept, for people.
-    places : dict
-        Address of each object in the source -> its path in the target, if it has one there.
     """
 
     def __init__(self, source: Any, target: Any, create: Create) -> None:
         self._source, self._target, self._create = source, target, create
-        self.notices: list[str] = []
+        self.notices: list[str] = []  # what could not be kept, for people
+        # address of each object in the source -> its path in the target, if it has one there
         self.places: dict[int, bytes] = {}
         self._attributes: list[tuple[Any, bytes, bytes]] = []
         self._with_references: list[tuple[Any, bytes]] = []

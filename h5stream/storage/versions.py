@@ -13,39 +13,21 @@ _BUILT_IN = {1: "deflate", 2: "shuffle", 3: "fletcher32", 4: "szip", 5: "nbit", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterFact:
-    """A registered filter.
+    """A registered filter."""
 
-    Attributes
-    ----------
-    filter_id : int
-        HDF5's number for it.
-    name : str
-        Short name.
-    available : bool
-        Whether this libhdf5 can decode it.
-    """
-
-    filter_id: int
-    name: str
-    available: bool
+    filter_id: int  # HDF5's number for it
+    name: str  # short name
+    available: bool  # whether this libhdf5 can decode it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageVersions:
-    """Versions of what reads HDF5 here.
+    """Versions of what reads HDF5 here."""
 
-    Attributes
-    ----------
-    hdf5, h5py, hdf5plugin : str
-        Versions of the C library and of the two packages.
-    filters : tuple of FilterFact
-        The filters of libhdf5, h5py and hdf5plugin, by number.
-    """
-
-    hdf5: str
+    hdf5: str  # hdf5, h5py, hdf5plugin: versions of the C library and of the two packages
     h5py: str
     hdf5plugin: str
-    filters: tuple[FilterFact, ...]
+    filters: tuple[FilterFact, ...]  # the filters of libhdf5, h5py and hdf5plugin, by number
 
 
 def storage_versions() -> StorageVersions:

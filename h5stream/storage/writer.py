@@ -29,31 +29,17 @@ Bytes = NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewShape:
-    """How a dataset is stored in the new file.
+    """How a dataset is stored in the new file."""
 
-    Attributes
-    ----------
-    chunk_rows : int or None
-        Rows of a chunk, which holds whole rows; None for one extent without chunks.
-    filters : tuple of Filter
-        Of its chunks.
-    """
-
-    chunk_rows: int | None
-    filters: tuple[Filter, ...] = ()
+    chunk_rows: int | None  # rows of a chunk, which holds whole rows; None for one extent without chunks
+    filters: tuple[Filter, ...] = ()  # of its chunks
 
 
 class Rebuild:
-    """The open new file; made by `rebuilding`.
-
-    Attributes
-    ----------
-    notices : list of str
-        What could not be kept, for people.
-    """
+    """The open new file; made by `rebuilding`."""
 
     def __init__(self, target: Any, places: Mapping[int, bytes], notices: list[str]) -> None:
-        self._target, self._places, self.notices = target, places, notices
+        self._target, self._places, self.notices = target, places, notices  # what could not be kept, for people
         self._open: tuple[int, Any] | None = None
 
     def _dataset(self, address: int) -> Any:

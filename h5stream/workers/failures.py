@@ -26,21 +26,11 @@ class ChildTraceback(Exception):  # noqa: N818  it is the cause of an error, and
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """An error, in a form that always travels.
+    """An error, in a form that always travels."""
 
-    Attributes
-    ----------
-    error : bytes or None
-        It, pickled; None if it does not survive that.
-    said : str
-        Its type and message.
-    where : str
-        Its traceback, with those of its causes.
-    """
-
-    error: bytes | None
-    said: str
-    where: str
+    error: bytes | None  # it, pickled; None if it does not survive that
+    said: str  # its type and message
+    where: str  # its traceback, with those of its causes
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:

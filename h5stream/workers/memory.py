@@ -44,21 +44,11 @@ class Arena(NamedTuple):
 
 
 class Loan(NamedTuple):
-    """Bytes that one process lends to the other.
+    """Bytes that one process lends to the other."""
 
-    Attributes
-    ----------
-    number : int
-        By which it is given back.
-    arena : Arena
-        Where it lies.
-    start, nbytes : int
-        Which bytes of that.
-    """
-
-    number: int
-    arena: Arena
-    start: int
+    number: int  # by which it is given back
+    arena: Arena  # where it lies
+    start: int  # start, nbytes: which bytes of that
     nbytes: int
 
 

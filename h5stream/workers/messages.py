@@ -15,21 +15,11 @@ from h5stream.workers.packing import Packed
 
 
 class Begin(NamedTuple):
-    """Begin a pass.
+    """Begin a pass."""
 
-    Attributes
-    ----------
-    run : int
-        Its number.
-    order : bytes or None
-        The order, pickled; None if its windows are sent one by one.
-    first_batch, max_open_batches, world_size : int
-        As for `Engine.begin`.
-    """
-
-    run: int
-    order: bytes | None
-    first_batch: int
+    run: int  # its number
+    order: bytes | None  # the order, pickled; None if its windows are sent one by one
+    first_batch: int  # first_batch, max_open_batches, world_size: as for `Engine.begin`
     max_open_batches: int
     world_size: int
 
@@ -57,53 +47,26 @@ class Stop(NamedTuple):
 
 
 class Report(NamedTuple):
-    """How a pass stands when a message about it is sent.
+    """How a pass stands when a message about it is sent."""
 
-    Attributes
-    ----------
-    left : int or None
-        Batches that are open once nothing is left to read; None before that.
-    ready : int
-        Batches that are filled and wait in the child.
-    totals : tuple of int
-        What the child's readers counted, as `h5stream.engine.counters.RunCounters.totals` gives it.
-    skipped_rows : int
-        Rows left out so far.
-    skipped_chunks : list of str
-        Corrupt chunks met since the last report.
-    """
-
-    left: int | None
-    ready: int
+    left: int | None  # batches that are open once nothing is left to read; None before that
+    ready: int  # batches that are filled and wait in the child
+    # what the child's readers counted, as `h5stream.engine.counters.RunCounters.totals` gives it
     totals: tuple[int, ...]
-    skipped_rows: int
-    skipped_chunks: list[str]
+    skipped_rows: int  # rows left out so far
+    skipped_chunks: list[str]  # corrupt chunks met since the last report
 
 
 class Filled(NamedTuple):
-    """A batch of a pass.
+    """A batch of a pass."""
 
-    Attributes
-    ----------
-    run, number, rows : int
-        Which, and how many rows it has.
-    slot : Loan or None
-        Its slot; None if it was finished there.
-    objects : dict
-        By field number, lists of what does not live in a slot.
-    made : Packed or None
-        The finished batch.
-    report : Report
-        How the pass stands.
-    """
-
-    run: int
+    run: int  # run, number, rows: which, and how many rows it has
     number: int
     rows: int
-    slot: Loan | None
-    objects: dict[int, list[Any]]
-    made: Packed | None
-    report: Report
+    slot: Loan | None  # its slot; None if it was finished there
+    objects: dict[int, list[Any]]  # by field number, lists of what does not live in a slot
+    made: Packed | None  # the finished batch
+    report: Report  # how the pass stands
 
     @property
     def loans(self) -> list[Loan]:

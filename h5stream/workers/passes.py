@@ -27,18 +27,10 @@ SENT_AHEAD = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
-    """Makes the user's batch of a filled slot, in the process that filled it.
+    """Makes the user's batch of a filled slot, in the process that filled it."""
 
-    Attributes
-    ----------
-    to_tensors : callable
-        Makes its tensors.
-    transform : callable
-        The user's function.
-    """
-
-    to_tensors: Callable[[ReadyBatch], Any]
-    transform: Callable[[Any], Any]
+    to_tensors: Callable[[ReadyBatch], Any]  # makes its tensors
+    transform: Callable[[Any], Any]  # the user's function
 
     def __call__(self, batch: ReadyBatch) -> Any:
         """Make it."""

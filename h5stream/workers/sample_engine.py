@@ -34,30 +34,14 @@ AHEAD = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkersAsked:
-    """What a loader's arguments say of its workers.
+    """What a loader's arguments say of its workers."""
 
-    Attributes
-    ----------
-    count : int
-        How many.
-    method : str
-        How they are started; see `h5stream.workers.importing.checked_method`.
-    ahead : int
-        Batches that each has at a time, at most.
-    on_start : callable or None
-        Called with its number in each of them.
-    seed : int
-        Of the loader.
-    whose : str
-        The arguments that ask for them, for errors.
-    """
-
-    count: int
-    method: str
-    ahead: int
-    on_start: Callable[[int], None] | None
-    seed: int
-    whose: str
+    count: int  # how many
+    method: str  # how they are started; see `h5stream.workers.importing.checked_method`
+    ahead: int  # batches that each has at a time, at most
+    on_start: Callable[[int], None] | None  # called with its number in each of them
+    seed: int  # of the loader
+    whose: str  # the arguments that ask for them, for errors
 
 
 class Pool:

@@ -47,31 +47,16 @@ class CalledOffError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleFunctions:
-    """The user's functions, in the order in which a batch goes through them.
+    """The user's functions, in the order in which a batch goes through them."""
 
-    Attributes
-    ----------
-    assembler, slot_format : Assembler, SlotFormat
-        How a slot becomes a batch.
-    sample_transform : callable or None
-        Gets each sample.
-    collate_fn : callable or None
-        Gets the list of what came of them; by default torch's ``default_collate``, where there is a `sample_transform`.
-    transform : callable or None
-        Gets the batch.
-    gives_samples : bool
-        Whether each sample comes singly.
-    repeats : bool
-        Whether a sample may come twice in an epoch; its place then has a part in its seed.
-    """
-
-    assembler: Assembler
+    assembler: Assembler  # assembler, slot_format: how a slot becomes a batch
     slot_format: SlotFormat
-    sample_transform: Function | None
+    sample_transform: Function | None  # gets each sample
+    # gets the list of what came of them; by default torch's `default_collate`, where there is a `sample_transform`
     collate_fn: Function | None
-    transform: Function | None
-    gives_samples: bool
-    repeats: bool
+    transform: Function | None  # gets the batch
+    gives_samples: bool  # whether each sample comes singly
+    repeats: bool  # whether a sample may come twice in an epoch; its place then has a part in its seed
 
     def here(self, batch: ReadyBatch) -> Any:
         """Make the user's batch in this process, whose own random numbers stay as they are."""
@@ -173,26 +158,16 @@ class Done(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """What a worker is told at its start.
+    """What a worker is told at its start."""
 
-    Attributes
-    ----------
-    number, count, seed : int
-        Which it is, of how many, and its own seed: what ``torch.utils.data.get_worker_info()`` gives there.
-    called_off : Loan
-        Where the parent notes the passes that are over; see `noted`.
-    on_start : callable or None
-        The user's ``worker_init_fn``.
-    whose : str
-        For errors: whose process it is.
-    """
-
+    # number, count, seed: which it is, of how many, and its own seed: what `torch.utils.data.get_worker_info()` gives
+    # there
     number: int
     count: int
     seed: int
-    called_off: Loan
-    on_start: Callable[[int], None] | None
-    whose: str
+    called_off: Loan  # where the parent notes the passes that are over; see `noted`
+    on_start: Callable[[int], None] | None  # the user's `worker_init_fn`
+    whose: str  # for errors: whose process it is
 
 
 def noted(board: NDArray[np.int64], run: int) -> NDArray[np.int64]:

@@ -36,25 +36,14 @@ PLAIN, EDGE, REFLECT = 0, 1, 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Boxed:
-    """Boxes of one dataset.
+    """Boxes of one dataset."""
 
-    Attributes
-    ----------
-    offsets : ndarray of int64, shape (axes, most elements)
-        The elements that a box takes along each axis of the dataset, counted from its origin.
-    sizes, follow : ndarray of int64, shape (axes,)
-        How many these are, and whether each is the next of the one before.
-    mode : int
-        What stands outside: `PLAIN`, `EDGE` or `REFLECT`.
-    origins : ndarray of int64, shape (n, axes)
-        The origin of each box; may lie outside.
-    """
-
+    # (axes, most elements): the elements that a box takes along each axis of the dataset, counted from its origin
     offsets: Ints
-    sizes: Ints
+    sizes: Ints  # sizes, follow: (axes,): how many these are, and whether each is the next of the one before
     follow: Ints
-    mode: int
-    origins: Ints
+    mode: int  # what stands outside: `PLAIN`, `EDGE` or `REFLECT`
+    origins: Ints  # (n, axes): the origin of each box; may lie outside
 
     def place(self, sources: Ints, strides: Ints, regions: Regions, element: int, *where: Any) -> None:
         """Copy what lies in boxes of regions that are in memory; see `kernels.place_boxes`."""
@@ -76,19 +65,12 @@ class BoxTask(ChunkTask):
     """Some chunks of one dataset; the rows of `shared` are boxes, each as often as chunks touch it.
 
     Where nothing is decoded they may be of several datasets of one file, of which `part` is one.
-
-    Attributes
-    ----------
-    boxed : Boxed
-        Which boxes those are.
-    skipped : ndarray of int64, shape (n,)
-        For each chunk, the bytes at its beginning that are not read, since no box needs them.
-    begin, chunk_shape, shape : ndarray of int64, shape (n, axes)
-        Its first element in its dataset, its elements along each axis, and those of the dataset.
     """
 
-    boxed: Boxed
-    skipped: Ints
+    boxed: Boxed  # which boxes those are
+    skipped: Ints  # (n,): for each chunk, the bytes at its beginning that are not read, since no box needs them
+    # begin, chunk_shape, shape: (n, axes): its first element in its dataset, its elements along each axis, and those of
+    # the dataset
     begin: Ints
     chunk_shape: Ints
     shape: Ints
@@ -150,24 +132,12 @@ class BoxTask(ChunkTask):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class H5pyBoxTask(LandingTask):
-    """One box of a dataset, which h5py reads.
+    """One box of a dataset, which h5py reads."""
 
-    Attributes
-    ----------
-    part : DatasetPart
-        The dataset.
-    fields : tuple of FieldLayout
-        All fields of a batch.
-    placement : Placement
-        The box's sample, and where it goes.
-    boxed : Boxed
-        The box.
-    """
-
-    part: DatasetPart
-    fields: tuple[FieldLayout, ...]
-    placement: Placement
-    boxed: Boxed
+    part: DatasetPart  # the dataset
+    fields: tuple[FieldLayout, ...]  # all fields of a batch
+    placement: Placement  # the box's sample, and where it goes
+    boxed: Boxed  # the box
 
     def land(self, stored: Iterator[Any], destination: Destination, tools: Tools) -> None:
         """Read the box, and copy it to its place."""
@@ -188,24 +158,12 @@ class H5pyBoxTask(LandingTask):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutsideTask(LandingTask):
-    """What stands outside of volumes, in boxes that lead out of them, where that is a number.
+    """What stands outside of volumes, in boxes that lead out of them, where that is a number."""
 
-    Attributes
-    ----------
-    shapes : ndarray of int64, shape (n, axes)
-        Elements along each axis of each box's volume.
-    rows : tuple of (int, ndarray of uint8)
-        For each field, some elements of that number.
-    placement : Placement
-        The boxes' samples, and where they go.
-    boxed : Boxed
-        The boxes.
-    """
-
-    shapes: Ints
-    rows: tuple[tuple[int, Bytes], ...]
-    placement: Placement
-    boxed: Boxed
+    shapes: Ints  # (n, axes): elements along each axis of each box's volume
+    rows: tuple[tuple[int, Bytes], ...]  # for each field, some elements of that number
+    placement: Placement  # the boxes' samples, and where they go
+    boxed: Boxed  # the boxes
 
     def land(self, stored: Iterator[Any], destination: Destination, tools: Tools) -> None:
         """Write the number wherever a box leads out."""

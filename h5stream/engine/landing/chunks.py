@@ -38,38 +38,21 @@ measured: shorter rows are cheaper to copy in runs."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkTask:
-    """Some chunks of one dataset part, neighbours in the file; those that were never written come first.
+    """Some chunks of one dataset part, neighbours in the file; those that were never written come first."""
 
-    Attributes
-    ----------
-    part : DatasetPart
-        The dataset.
-    programs : tuple of Program
-        Its fields.
-    shared : Placement
-        Where the part's rows go, each with its number inside its chunk; one for all tasks of a window.
-    number, piece, entry : ndarray of int64, shape (n,)
-        For each chunk: its number, the piece of the row that it holds (in ``part.pieces``), its entry in the index
-        (`MISSING` for the fill value).
-    low, high : ndarray of int64, shape (n,)
-        Its rows, as a range of `shared`.
-    offset, nbytes : ndarray of int64, shape (n,)
-        What to read for it.
-    edges : ndarray of int64
-        Where the groups of chunks begin that one read brings, and where the last ends.
-    """
-
-    part: DatasetPart
-    programs: tuple[Program, ...]
-    shared: Placement
+    part: DatasetPart  # the dataset
+    programs: tuple[Program, ...]  # its fields
+    shared: Placement  # where the part's rows go, each with its number inside its chunk; one for all tasks of a window
+    # number, piece, entry: (n,): for each chunk: its number, the piece of the row that it holds (in `part.pieces`), its
+    # entry in the index (`MISSING` for the fill value)
     number: Ints
     piece: Ints
     entry: Ints
-    low: Ints
+    low: Ints  # low, high: (n,): its rows, as a range of `shared`
     high: Ints
-    offset: Ints
+    offset: Ints  # offset, nbytes: (n,): what to read for it
     nbytes: Ints
-    edges: Ints
+    edges: Ints  # where the groups of chunks begin that one read brings, and where the last ends
 
     @property
     def placement(self) -> Placement:

@@ -21,18 +21,10 @@ TASK_SAMPLES = 65_536
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnsTask(LandingTask):
-    """Some samples of the fields that come from no dataset.
+    """Some samples of the fields that come from no dataset."""
 
-    Attributes
-    ----------
-    columns : Columns
-        The fields.
-    placement : Placement
-        The samples, and where they go.
-    """
-
-    columns: Columns
-    placement: Placement
+    columns: Columns  # the fields
+    placement: Placement  # the samples, and where they go
 
     def land(self, stored: Iterator[Any], destination: Destination, tools: Tools) -> None:
         """Work the values out, and copy them to their places."""

@@ -41,24 +41,12 @@ class BytesOfRows(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedTask(RowwiseTask):
-    """Some rows of one dataset part, ascending, each of which is an image.
+    """Some rows of one dataset part, ascending, each of which is an image."""
 
-    Attributes
-    ----------
-    part : DatasetPart
-        The dataset.
-    layout : FieldLayout
-        The field that it fills.
-    rows : BytesOfRows
-        Brings their bytes.
-    placement : Placement
-        The rows, and where they go.
-    """
-
-    part: DatasetPart
-    layout: FieldLayout
-    rows: BytesOfRows
-    placement: Placement
+    part: DatasetPart  # the dataset
+    layout: FieldLayout  # the field that it fills
+    rows: BytesOfRows  # brings their bytes
+    placement: Placement  # the rows, and where they go
 
     def land(self, stored: Iterator[Any], destination: Destination, tools: Tools) -> None:
         """Decode one image after the other."""

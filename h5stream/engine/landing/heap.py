@@ -32,21 +32,11 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeapTask(RowwiseTask):
-    """Some rows of one dataset part of values of variable length, ascending.
+    """Some rows of one dataset part of values of variable length, ascending."""
 
-    Attributes
-    ----------
-    part : DatasetPart
-        The dataset.
-    layout : FieldLayout
-        The field that it fills.
-    placement : Placement
-        The rows, and where they go.
-    """
-
-    part: DatasetPart
-    layout: FieldLayout
-    placement: Placement
+    part: DatasetPart  # the dataset
+    layout: FieldLayout  # the field that it fills
+    placement: Placement  # the rows, and where they go
 
     def land(self, stored: Iterator[Any], destination: Destination, tools: Tools) -> None:
         """Read the values, and put them in their places."""

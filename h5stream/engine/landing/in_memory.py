@@ -85,21 +85,11 @@ class RowsInMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatherTask(LandingTask):
-    """Rows that are in memory, in any order.
+    """Rows that are in memory, in any order."""
 
-    Attributes
-    ----------
-    memory : RowsInMemory
-        Where they are.
-    fields : tuple of int
-        The fields that are brought.
-    placement : Placement
-        The rows, and where they go.
-    """
-
-    memory: RowsInMemory
-    fields: tuple[int, ...]
-    placement: Placement
+    memory: RowsInMemory  # where they are
+    fields: tuple[int, ...]  # the fields that are brought
+    placement: Placement  # the rows, and where they go
 
     def land(self, stored: Iterator[Any], destination: Destination, tools: Tools) -> None:
         """Copy the rows to their places."""

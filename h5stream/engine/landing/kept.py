@@ -145,26 +145,14 @@ class Keeping(RowsInMemory):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Chunks:
-    """Which chunks of a dataset are there, those of one part behind those of the other.
+    """Which chunks of a dataset are there, those of one part behind those of the other."""
 
-    Attributes
-    ----------
-    filled : ndarray of bool
-        Whether each is.
-    first, count : ndarray of int
-        For each part, its first chunk in `filled`, and how many there is room for.
-    chunk_rows, row_start : ndarray of int
-        For each part, the rows of a chunk, and its first row.
-    is_all : bool
-        Whether there is room for all rows.
-    """
-
-    filled: NDArray[np.bool_]
-    first: NDArray[np.int64]
+    filled: NDArray[np.bool_]  # whether each is
+    first: NDArray[np.int64]  # first, count: for each part, its first chunk in `filled`, and how many there is room for
     count: NDArray[np.int64]
-    chunk_rows: NDArray[np.int64]
+    chunk_rows: NDArray[np.int64]  # chunk_rows, row_start: for each part, the rows of a chunk, and its first row
     row_start: NDArray[np.int64]
-    is_all: bool
+    is_all: bool  # whether there is room for all rows
 
     def have(self, rows: Places) -> bool:
         """Tell whether the chunks of all these rows are there."""
@@ -184,27 +172,13 @@ def _whole_chunks(part: DatasetPart, rows: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FillTask:
-    """Rows of chunks that are decoded into memory first, whole.
+    """Rows of chunks that are decoded into memory first, whole."""
 
-    Attributes
-    ----------
-    kept : KeptRows
-        The part.
-    keeping : Keeping
-        The memory.
-    tasks : tuple of Task
-        What brings the chunks there.
-    chunks : ndarray of int64
-        Their numbers.
-    placement : Placement
-        The rows that the window wants of them, and where they go.
-    """
-
-    kept: KeptRows
-    keeping: Keeping
-    tasks: tuple[Task, ...]
-    chunks: NDArray[np.int64]
-    placement: Placement
+    kept: KeptRows  # the part
+    keeping: Keeping  # the memory
+    tasks: tuple[Task, ...]  # what brings the chunks there
+    chunks: NDArray[np.int64]  # their numbers
+    placement: Placement  # the rows that the window wants of them, and where they go
 
     def ranges(self) -> Ranges:
         """Return what is read, where that is known for all of it at once."""

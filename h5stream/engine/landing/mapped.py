@@ -47,18 +47,10 @@ def can_be_mapped(layout: SampleLayout, number: int) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MappedTask(LandingTask):
-    """Some rows of one dataset part, in any order.
+    """Some rows of one dataset part, in any order."""
 
-    Attributes
-    ----------
-    rows_of_part : MappedPart
-        The dataset part.
-    placement : Placement
-        The rows, and where they go.
-    """
-
-    rows_of_part: MappedPart
-    placement: Placement
+    rows_of_part: MappedPart  # the dataset part
+    placement: Placement  # the rows, and where they go
 
     def land(self, stored: Iterator[Any], destination: Destination, tools: Tools) -> None:
         """Copy the rows to their places; whether the file is what it was is looked at before it is touched."""

@@ -19,21 +19,11 @@ from h5stream.storage.layout import FieldLayout
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaddingTask(LandingTask):
-    """Places of some fields that no stored row goes to.
+    """Places of some fields that no stored row goes to."""
 
-    Attributes
-    ----------
-    padding : Padding
-        What stands there.
-    fields : tuple of int
-        The fields.
-    placement : Placement
-        The places.
-    """
-
-    padding: Padding
-    fields: tuple[int, ...]
-    placement: Placement
+    padding: Padding  # what stands there
+    fields: tuple[int, ...]  # the fields
+    placement: Placement  # the places
 
     def land(self, stored: Iterator[Any], destination: Destination, tools: Tools) -> None:
         """Write the number to the places."""

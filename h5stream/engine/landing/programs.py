@@ -23,44 +23,24 @@ loop is mostly overhead, and the chunk is unshuffled into cache first."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """What is worked out once for a target of a dataset part.
+    """What is worked out once for a target of a dataset part."""
 
-    Attributes
-    ----------
-    field : int
-        The number of the field.
-    leaf : Leaf
-        Where its bytes lie in a stored element.
-    bytes_in_element : ndarray of int64
-        Bytes of the leaf inside a stored element, least significant first for a number.
-    planes : ndarray of int64
-        Where the plane of each of those bytes begins in a shuffled chunk.
-    segments, segments_nbytes : tuple of ndarray
-        For each piece, its stretches in elements, and in bytes of the leaf.
-    fused : tuple of bool
-        For each piece, whether unshuffle and scatter are done as one.
-    all_segments, segment_edges : ndarray of int64
-        The stretches of all pieces in bytes, one after the other, and where each piece's begin.
-    strides : ndarray of int64
-        For each piece, bytes of one row of a chunk, once it holds this leaf alone.
-    continues : tuple of bool
-        For each piece, whether it goes on where the piece before it ends, with a stretch of the same length.
-    fill_rows : tuple of ndarray of uint8
-        For each piece, one row of the fill value.
-    """
-
-    field: int
-    leaf: Leaf
-    bytes_in_element: Ints
-    planes: Ints
+    field: int  # the number of the field
+    leaf: Leaf  # where its bytes lie in a stored element
+    bytes_in_element: Ints  # bytes of the leaf inside a stored element, least significant first for a number
+    planes: Ints  # where the plane of each of those bytes begins in a shuffled chunk
+    # segments, segments_nbytes: for each piece, its stretches in elements, and in bytes of the leaf
     segments: tuple[Ints, ...]
     segments_nbytes: tuple[Ints, ...]
+    # all_segments, segment_edges: the stretches of all pieces in bytes, one after the other, and where each piece's
+    # begin
     all_segments: Ints
     segment_edges: Ints
-    strides: Ints
-    fused: tuple[bool, ...]
+    strides: Ints  # for each piece, bytes of one row of a chunk, once it holds this leaf alone
+    fused: tuple[bool, ...]  # for each piece, whether unshuffle and scatter are done as one
+    # for each piece, whether it goes on where the piece before it ends, with a stretch of the same length
     continues: tuple[bool, ...]
-    fill_rows: tuple[Bytes, ...]
+    fill_rows: tuple[Bytes, ...]  # for each piece, one row of the fill value
 
 
 def programs_of(part: DatasetPart) -> tuple[Program, ...]:

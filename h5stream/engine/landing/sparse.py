@@ -28,39 +28,21 @@ from h5stream.storage.source import ByteSource
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DensePart:
-    """The values and columns of one file.
+    """The values and columns of one file."""
 
-    Attributes
-    ----------
-    file, row_start : int
-        The file, and the number of its first value.
-    values, columns : Reach
-        Where they are.
-    """
-
-    file: int
+    file: int  # file, row_start: the file, and the number of its first value
     row_start: int
-    values: Reach
+    values: Reach  # values, columns: where they are
     columns: Reach
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DenseTask(RowwiseTask):
-    """Some rows of a sparse matrix, ascending, that a kernel reads and lays dense.
+    """Some rows of a sparse matrix, ascending, that a kernel reads and lays dense."""
 
-    Attributes
-    ----------
-    of : DenseRows
-        The matrix.
-    part : DensePart
-        The file.
-    placement : Placement
-        Where the values of each row lie, and where the row goes.
-    """
-
-    of: DenseRows
-    part: DensePart
-    placement: Placement
+    of: DenseRows  # the matrix
+    part: DensePart  # the file
+    placement: Placement  # where the values of each row lie, and where the row goes
 
     def land(self, stored: Iterator[Any], destination: Destination, tools: Tools) -> None:
         """Read the rows and lay them in their places."""

@@ -22,27 +22,13 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class H5pyTask(LandingTask):
-    """Rows of some chunks of one dataset part, ascending.
+    """Rows of some chunks of one dataset part, ascending."""
 
-    Attributes
-    ----------
-    part : DatasetPart
-        The dataset.
-    fields : tuple of FieldLayout
-        All fields of a batch.
-    placement : Placement
-        The rows, each with its number inside its chunk, and where they go.
-    number : ndarray of int64, shape (n,)
-        The chunks that they lie in.
-    edges : ndarray of int64, shape (n + 1,)
-        Where the rows of each chunk begin in the placement, and where the last end.
-    """
-
-    part: DatasetPart
-    fields: tuple[FieldLayout, ...]
-    placement: Placement
-    number: Ints
-    edges: Ints
+    part: DatasetPart  # the dataset
+    fields: tuple[FieldLayout, ...]  # all fields of a batch
+    placement: Placement  # the rows, each with its number inside its chunk, and where they go
+    number: Ints  # (n,): the chunks that they lie in
+    edges: Ints  # (n + 1,): where the rows of each chunk begin in the placement, and where the last end
 
     def split(self) -> Iterator[H5pyTask]:
         """Return one task for each chunk."""

@@ -49,53 +49,25 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """What is read of each row of a part; see `kernels.read_rows`.
+    """What is read of each row of a part; see `kernels.read_rows`."""
 
-    Attributes
-    ----------
-    stride : int
-        Bytes of a row in a chunk.
-    gap_nbytes : int
-        Bytes that are read along rather than skipped.
-    extents, runs : ndarray of int64
-        What is read at once, and what is wanted of it.
-    fields : tuple of int
-        The field number of each target.
-    fills : tuple of ndarray of uint8
-        For each target, its fill value, laid out often.
-    fill_places, fill_nbytes : ndarray of int64
-        Their addresses and lengths.
-    numbers, offsets : ndarray of int64
-        The chunks.
-    across : int
-        Chunks that a row crosses.
-    row_nbytes : int
-        Bytes that are read of a row, if each is read by itself.
-    scratch_nbytes : int
-        Bytes to read into.
-    most_rows : int
-        Consecutive rows that fit in there.
-    chunk_rows : int
-        Rows from one of those chunks to the next: all of them where chunks lie one behind the other in the file.
-    whole_rows : int
-        So many consecutive rows are read to their places without a copy; 0 where not all of each is wanted as it is.
-    """
-
-    stride: int
-    gap_nbytes: int
-    extents: Ints
+    stride: int  # bytes of a row in a chunk
+    gap_nbytes: int  # bytes that are read along rather than skipped
+    extents: Ints  # extents, runs: what is read at once, and what is wanted of it
     runs: Ints
-    fields: tuple[int, ...]
-    fills: tuple[NDArray[np.uint8], ...]
-    fill_places: Ints
+    fields: tuple[int, ...]  # the field number of each target
+    fills: tuple[NDArray[np.uint8], ...]  # for each target, its fill value, laid out often
+    fill_places: Ints  # fill_places, fill_nbytes: their addresses and lengths
     fill_nbytes: Ints
-    numbers: Ints
+    numbers: Ints  # numbers, offsets: the chunks
     offsets: Ints
-    across: int
-    row_nbytes: int
-    scratch_nbytes: int
-    most_rows: int
+    across: int  # chunks that a row crosses
+    row_nbytes: int  # bytes that are read of a row, if each is read by itself
+    scratch_nbytes: int  # bytes to read into
+    most_rows: int  # consecutive rows that fit in there
+    # rows from one of those chunks to the next: all of them where chunks lie one behind the other in the file
     chunk_rows: int
+    # so many consecutive rows are read to their places without a copy; 0 where not all of each is wanted as it is
     whole_rows: int
 
     def nbytes_of(self, rows: int, stretches: int) -> int:
@@ -200,21 +172,11 @@ def read_until_sound(read: Callable[[], bool], source: ByteSource, tools: Tools,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsTask(LandingTask):
-    """Some rows of one dataset part, ascending, that a kernel reads and places.
+    """Some rows of one dataset part, ascending, that a kernel reads and places."""
 
-    Attributes
-    ----------
-    part : DatasetPart
-        The dataset.
-    reach : Reach
-        What is read of each row.
-    placement : Placement
-        The rows, and where they go.
-    """
-
-    part: DatasetPart
-    reach: Reach
-    placement: Placement
+    part: DatasetPart  # the dataset
+    reach: Reach  # what is read of each row
+    placement: Placement  # the rows, and where they go
 
     def split(self) -> Iterator[RowsTask]:
         """Return one task for each chunk."""
@@ -258,21 +220,12 @@ class RowsTask(LandingTask):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StretchesTask(RowsTask):
-    """Some rows of one dataset part, ascending, each stretch of which was read before it is placed.
+    """Some rows of one dataset part, ascending, each stretch of which was read before it is placed."""
 
-    Attributes
-    ----------
-    low, high : ndarray of int64, shape (n,)
-        For each read, its rows, as a range of the placement.
-    extent : ndarray of int64, shape (n,)
-        What it reads of each row: a number of ``reach.extents``.
-    offset, nbytes : ndarray of int64, shape (n,)
-        Where it begins in the file (`MISSING` for the fill value), and how many bytes it has.
-    """
-
-    low: Ints
+    low: Ints  # low, high: (n,): for each read, its rows, as a range of the placement
     high: Ints
-    extent: Ints
+    extent: Ints  # (n,): what it reads of each row: a number of `reach.extents`
+    # offset, nbytes: (n,): where it begins in the file (`MISSING` for the fill value), and how many bytes it has
     offset: Ints
     nbytes: Ints
 
