@@ -35,6 +35,13 @@ def with_new_names(given: Mapping[str, Any], stacklevel: int) -> dict[str, Any]:
             raise OptionError(f"{old}= is the old name of {new}=, and both were given; leave out {old}=")
         warnings.warn(f"{old}= is called {new}= now", DeprecationWarning, stacklevel=stacklevel + 1)
         found[new] = value
+    if found.pop("isolation", None) is not None:
+        warnings.warn(
+            "isolation= has no effect any more and goes in 0.4: threads read, and transform_workers=1 has "
+            "batch_transform= applied in another process",
+            DeprecationWarning,
+            stacklevel=stacklevel + 1,
+        )
     return found
 
 

@@ -26,7 +26,7 @@
     │   └── UnfollowableReferenceError      a needed file that cannot come along
     ├── LoaderTimeoutError (TimeoutError)   no batch within ``timeout``
     ├── LoaderClosedError (RuntimeError)    used after ``close()``
-    ├── IsolatedProcessError (RuntimeError) the child of ``isolation="process"`` is gone
+    ├── IsolatedProcessError (RuntimeError) a process that works for this one is gone
     ├── DeviceMemoryError (MemoryError)     the device has no room for the batches held ready on it
     └── MissingExtraError (ImportError)     an optional dependency is absent
 
@@ -302,7 +302,7 @@ class LoaderClosedError(H5StreamError, RuntimeError):
 
 
 class IsolatedProcessError(H5StreamError, RuntimeError):
-    """The child process of ``isolation="process"`` is gone, or what went wrong in it cannot be pickled.
+    """A process that works for this one is gone, or what went wrong in it cannot be pickled.
 
     Attributes
     ----------

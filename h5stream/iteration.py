@@ -23,7 +23,6 @@ from h5stream.routes.route import END, Route, Stream
 from h5stream.settings import Settings
 from h5stream.state import Place
 from h5stream.storage.layout import SampleLayout
-from h5stream.workers.engine import ProcessEngine
 from h5stream.workers.importing import checked_method
 from h5stream.workers.sample_engine import AHEAD, Pool, SampleEngine, WorkersAsked
 
@@ -243,7 +242,7 @@ def _stop(stop: Callable[[], object], cut_short: Callable[[], object]) -> None:
 
 
 def engine_for(settings: Settings, layout: SampleLayout, footprint: Footprint, route: Route, cursor: Cursor) -> Engine:
-    """Make what fills a loader's slots, threads of this process or of a child; and workers behind it, if asked for."""
+    """Make what fills a loader's slots, threads of this process; and workers behind it, if asked for."""
     if not settings.workers:
         engine = _filling_engine(settings, layout, footprint, route, cursor, route.new_slots, settings.worker_init_fn)
         return _keeping_engine(engine, layout, footprint, cursor) if settings.keep == "device" else engine
@@ -271,29 +270,15 @@ def _filling_engine(
     new_slots: Callable[[], Slots],
     on_thread_start: Callable[[int], None] | None,
 ) -> Engine:
-    # A child's first thread has other things to do than to read.
-    threads = max(1, footprint.threads) if settings.is_isolated else footprint.threads
-    engine = functools.partial(
-        ThreadEngine,
+    return ThreadEngine(
         layout,
         footprint.kept,
         None if settings.keep == "never" else dict(footprint.kept_rows),
         route.slot_format,
-        threads=threads,
+        new_slots,
+        threads=footprint.threads,
         on_thread_start=on_thread_start,
         skip_corrupt=settings.on_error == "skip",
-    )
-    if not settings.is_isolated:
-        return engine(new_slots)
-    return ProcessEngine(
-        engine,
-        route.slot_format.nbytes,
-        route.finish,
-        cursor.blocks,
-        threads=threads,
-        row_nbytes=sum(f.row_nbytes for f in layout.fields),
-        on_thread_start=on_thread_start,
-        pin=route.pin_in_place,
     )
 
 

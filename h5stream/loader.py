@@ -116,10 +116,6 @@ class H5StreamLoader:
     on_error : "raise" or "skip"
         What a corrupt chunk does: fail the batch that needs it, or leave its rows out, with one warning an epoch and
         a count in `stats`. A batch of which nothing is left is left out too; with several ranks, it fails.
-    isolation : "thread" or "process"
-        Where is read: here, or in one spawned process that fills memory both map, for transforms that hold the GIL.
-        Batches and order are the same. `batch_transform` runs there too, unless `device`, `collate_fn` or single
-        samples need it here; functions that run there must be picklable. Needs Linux.
     order : callable, optional
         An order of your own: called as ``order(blocks, epoch, ranks)`` for each epoch, it returns an `h5stream.Order`,
         which names rows by their places in the dataset. No batch may have more than `batch_size` rows, nor a window
@@ -161,6 +157,10 @@ class H5StreamLoader:
         same ones as `sample_workers`. Default None: applied in the thread that asks for batches.
     transform : callable, optional
         The old name of `batch_transform`.
+
+        .. deprecated:: 0.3
+    isolation : optional
+        Has no effect. `transform_workers` has `batch_transform` applied in another process.
 
         .. deprecated:: 0.3
 
@@ -232,7 +232,6 @@ class H5StreamLoader:
         allow_external: bool = False,
         stage_to: str | os.PathLike[str] | None = None,
         on_error: Literal["raise", "skip"] = "raise",
-        isolation: Literal["thread", "process"] = "thread",
         order: OrderFactory | None = None,
         max_batch_rows: int | Mapping[str, int] | None = None,
         bucket: bool | str = False,
@@ -245,6 +244,7 @@ class H5StreamLoader:
         sample_workers: int | None = None,
         transform_workers: int | None = None,
         transform: Callable[[Any], Any] | None = None,
+        isolation: Any = None,
     ) -> None:
         asked = Settings.of(locals())
         settings, followed = recognised(asked.opened())

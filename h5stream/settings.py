@@ -27,8 +27,7 @@ from h5stream.order.windows import check_window
 from h5stream.ranks import DrawnSeed, checked_ranks, current_ranks, drawn_seed
 from h5stream.staging.loading import stage_layout, with_mapped_files
 from h5stream.storage.layout import FieldLayout, SampleLayout
-from h5stream.workers.guard import opened_by_child
-from h5stream.workers.importing import checked_isolation, checked_method
+from h5stream.workers.importing import checked_method
 
 DEFAULT_BATCH_ROWS = 8192
 """Large enough that nothing is done per row that could be done per batch."""
@@ -72,7 +71,6 @@ class Settings:
     allow_external: bool
     stage_to: str | os.PathLike[str] | None
     on_error: str
-    isolation: str
     order: OrderFactory | None
     max_batch_rows: int | Mapping[str, int] | None
     bucket: bool | str
@@ -101,7 +99,6 @@ class Settings:
         checked_ranks(settings.rank, settings.world_size, listed=settings.is_listed)
         if settings.memory_budget is not None:
             check_budget(settings.memory_budget)
-        checked_isolation(settings.isolation)
         if settings.keep not in ("auto", "device", "never"):
             raise OptionError(
                 "keep= takes 'auto' (rows stay in memory once they are decoded, within memory_budget), 'device' (all "
@@ -229,11 +226,6 @@ class Settings:
         return "keep='device'" if self.window_device is None else "window_device="
 
     @property
-    def is_isolated(self) -> bool:
-        """Whether a process of its own reads."""
-        return self.isolation == "process"
-
-    @property
     def applies_functions(self) -> bool:
         """Whether functions of the user are applied with random numbers that samples decide, wherever that is."""
         given = (self.sample_transform, self.sample_workers, self.transform_workers)
@@ -348,8 +340,6 @@ class Settings:
     def opened(self) -> Settings:
         """Return the settings with the dataset open: of files, or `H5Dataset`, chosen from and joined as torch does."""
         given, asked = self.dataset, self.fields
-        if self.is_isolated:
-            given, asked = opened_by_child(given, asked, self.samples, self.allow_external)
         known = opened(given, asked)
         if known is None:
             known = H5Dataset(given, asked, samples=self.samples, allow_external=self.allow_external)

@@ -136,41 +136,6 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
 
-class ForkedChild:
-    """Stands for ``subprocess.Popen`` of ``[sys.executable, ..., "-c", code]`` with `pass_fds`, and no pipes."""
-
-    def __init__(self, command, *, pass_fds, **_):
-        ended, theirs = os.pipe()
-        with open(os.devnull, "rb") as nothing, open(theirs, "w"):
-            self.pid = _ask(
-                [nothing.fileno(), 1, 2, *pass_fds, theirs],
-                code=command[command.index("-c") + 1],
-                arguments=["-c"],
-                environment=dict(os.environ),
-                descriptors=pass_fds,
-                parent=os.getpid(),
-            )
-        self._ended, self.returncode = open(ended), None
-
-    def poll(self):
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.wait(0)
-        return self.returncode
-
-    def wait(self, timeout=None):
-        if self.returncode is None:
-            if not select.select([self._ended], [], [], timeout)[0]:
-                raise subprocess.TimeoutExpired("child", timeout)
-            self.returncode = int(self._ended.read())
-            self._ended.close()
-        return self.returncode
-
-    def kill(self):
-        if self.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)
-
-
 def run(code, *arguments, **options):
     """Run some code to its end, like ``subprocess.run``."""
     process = Forked(code, *arguments, **options)
@@ -183,14 +148,6 @@ def guards_are_forks(monkeypatch):
     from h5stream.workers import guard
 
     monkeypatch.setattr(guard, "interpreter", lambda program, **_: Forked(program, binary=True))
-
-
-def children_are_forks(monkeypatch):
-    """Let the processes that loaders read in be forks; tests/workers/test_isolated_process.py has real ones too."""
-    from h5stream.workers import starting
-
-    guards_are_forks(monkeypatch)
-    monkeypatch.setattr(starting, "interpreter", lambda program, **given: ForkedChild(["-c", program], **given))
 
 
 def in_forked_child(work, limit_s=PATIENCE_S):

@@ -176,6 +176,13 @@ def test_the_old_name_of_an_argument_still_works_and_says_so_where_it_was_used(p
         H5StreamLoader(path, transform=torch.neg, batch_transform=torch.neg)
 
 
+def test_an_argument_that_is_gone_is_told_with_what_takes_its_place(path):
+    with pytest.warns(DeprecationWarning, match="isolation= has no effect any more.*transform_workers=1") as caught:
+        loader = H5StreamLoader(path, 5, fields="y", isolation="process")
+    assert caught[0].filename == __file__
+    assert next(iter(loader)).tolist() == list(range(5))
+
+
 def made_by(module, name, *bases, **members):
     return type(name, bases, {"__module__": module, "__call__": lambda self, x: x, **members})
 

@@ -324,7 +324,6 @@ def has_enough(label):
         {},
         {"num_workers": 0},
         {"window_device": "cpu"},
-        pytest.param({"isolation": "process"}, marks=pytest.mark.slow),  # the child imports all that this file does
         {"rank": 1, "world_size": 2},
     ],
 )

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from amounts import examples
-from forking import children_are_forks
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -102,20 +101,17 @@ def test_every_place_is_as_likely_and_each_epoch_and_seed_has_others(path):
 @pytest.mark.parametrize(
     "options",
     [
-        {"isolation": "process"},
         {"device": "cpu"},
         {"shuffle": False},
         {"window": 5},
         {"num_workers": 0},
         {"sampler": list(range(60)), "shuffle": False},
-        {"sampler": list(range(60)), "shuffle": False, "isolation": "process"},
         {"max_batch_rows": 300},
         {"batch_size": 3, "bucket": "mel"},
     ],
     ids=str,
 )
-def test_they_are_the_same_however_they_are_read(path, options, monkeypatch):
-    children_are_forks(monkeypatch)
+def test_they_are_the_same_however_they_are_read(path, options):
     with H5StreamLoader(path, 16, fields=fields(), seed=5, shuffle=True) as loader:
         expected = [starts_of(loader) for _ in range(2)]
     with H5StreamLoader(path, **{"batch_size": 8, "fields": fields(), "seed": 5, "shuffle": True, **options}) as loader:
@@ -308,9 +304,8 @@ def test_files_that_are_joined_keep_crops_of_two_rates_aligned(tmp_path):
     assert all(heard[k] == 10 * mel[k] for k in mel.keys() & heard.keys())
 
 
-@pytest.mark.parametrize("options", [{"isolation": "process"}, {"num_workers": 0}, {"device": "cpu"}], ids=str)
-def test_crops_of_two_rates_are_the_same_however_they_are_read(tmp_path, options, monkeypatch):
-    children_are_forks(monkeypatch)
+@pytest.mark.parametrize("options", [{"num_workers": 0}, {"device": "cpu"}], ids=str)
+def test_crops_of_two_rates_are_the_same_however_they_are_read(tmp_path, options):
     written(tmp_path / "a.h5")
     fields = {
         "mel": Field("mel", rows=Bounds("mel_bounds"), crop=Crop(8)),

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from amounts import examples
-from forking import children_are_forks
 from hypothesis import given
 from hypothesis import strategies as st
 from inner import stream_all
@@ -119,8 +118,7 @@ def test_a_joined_dataset_is_a_dataset(folder):
     assert joined.blocks.count > len(joined.layout.leading)
 
 
-def test_what_a_loader_does_it_does_over_joined_datasets(folder, tmp_path, monkeypatch):
-    children_are_forks(monkeypatch)
+def test_what_a_loader_does_it_does_over_joined_datasets(folder, tmp_path):
 
     def made(**options):
         return H5StreamLoader(groups(folder), 4, shuffle=True, seed=5, **options)
@@ -135,8 +133,6 @@ def test_what_a_loader_does_it_does_over_joined_datasets(folder, tmp_path, monke
     assert sorted(itertools.chain(*ranks)) == list(range(TOTAL))
     assert labels_of(made(window=12, stage_to=tmp_path)) == whole
     assert labels_of(made(window=12, num_workers=0)) == whole
-    with made(window=12, isolation="process") as isolated:
-        assert labels_of(isolated) == whole
     assert labels_of(made(window=12, window_device="cpu")) == whole
     joined = H5Dataset(groups(folder))
     for options in ({"sampler": [40, 2, 2, 17], "batch_size": 3}, {"batch_sampler": [[9], [44, 0]]}):
@@ -240,8 +236,7 @@ def test_ranks_and_resume_keep_the_order_of_a_subset(folder):
 # --- the form of a batch ------------------------------------------------------------------------------------
 
 
-def test_batches_have_the_form_that_dataloader_gives(folder, monkeypatch):
-    children_are_forks(monkeypatch)
+def test_batches_have_the_form_that_dataloader_gives(folder):
     part = groups(folder)[0]
     forms = {
         tuple: part,
@@ -252,7 +247,7 @@ def test_batches_have_the_form_that_dataloader_gives(folder, monkeypatch):
         assert isinstance(dataset[0], sample)
         theirs = next(iter(DataLoader(dataset, 4)))
         seen = []
-        for options in ({}, {"num_workers": 0}, {"isolation": "process"}, {"device": "cpu"}, {"window_device": "cpu"}):
+        for options in ({}, {"num_workers": 0}, {"device": "cpu"}, {"window_device": "cpu"}):
             with H5StreamLoader(dataset, 4, batch_transform=_as_it_is, **options) as loader:
                 seen.append(next(iter(loader)))
         seen.append(next(iter(H5StreamLoader(dataset, 4, collate_fn=torch.utils.data.default_collate))))

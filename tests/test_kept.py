@@ -93,7 +93,6 @@ KINDS = {
         "seed": None,
         "window": "auto",
     },
-    "in a process": {"fields": ["x", "y"], "isolation": "process"},
     "in this thread": {"fields": ["x", "y"], "num_workers": 0},
 }
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from amounts import crossed
-from forking import children_are_forks
 
 from h5stream import (
     Boxes,
@@ -175,7 +174,6 @@ WAYS = {
     "all in one window": plain(shuffle=True, window="all"),
     "on a device": plain(shuffle=True, device="cpu"),
     "windows on a device": plain(shuffle=True, window_device="cpu", window=9),
-    "in another process": plain(shuffle=True, isolation="process"),
     "skipping errors": plain(shuffle=True, on_error="skip", memory_budget=32 << 20),
     "ranks": ranks,
     "resumed": resumed,
@@ -184,13 +182,6 @@ WAYS = {
 }
 
 
-@pytest.fixture
-def forks(monkeypatch):
-    """Let "another process" be a fork; tests/workers/test_isolated_process.py has new interpreters."""
-    children_are_forks(monkeypatch)
-
-
-@pytest.mark.usefixtures("forks")
 @pytest.mark.parametrize(("kind", "way"), crossed(tuple(KINDS), tuple(WAYS)))
 def test_samples_of_every_kind_are_read_in_every_way(path, kind, way):
     fields, samples = numbered(kind)

@@ -6,7 +6,6 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from forking import children_are_forks
 
 from h5stream import Field, H5Dataset, H5StreamLoader, Lengths, Sequences, errors
 
@@ -58,14 +57,12 @@ def test_a_dataset_looks_rows_up(data, kind):
         {"shuffle": True},
         {"shuffle": True, "window": 40},
         {"shuffle": True, "window": "all", "num_workers": 0},
-        {"shuffle": True, "isolation": "process"},
         {"shuffle": True, "memory_budget": "20MiB"},
         {"shuffle": True, "rank": 1, "world_size": 3},
     ],
     ids=str,
 )
-def test_a_loader_looks_rows_up(data, options, monkeypatch):
-    children_are_forks(monkeypatch)
+def test_a_loader_looks_rows_up(data, options):
     folder, features, named = data
     seen = []
     with H5StreamLoader(folder / "questions.h5", 16, fields=fields_of(folder, "image"), **options) as loader:

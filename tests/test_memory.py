@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from forking import children_are_forks, run
+from forking import run
 from inner import default_budget, iterations_of
 from sample_files import reader_threads
 
@@ -323,17 +323,14 @@ def saved_nbytes(tensor):
     return to.tell()
 
 
-@pytest.mark.parametrize("isolation", ["thread", "process"])
-def test_kept_labels_do_not_keep_their_batch(wide, isolation, monkeypatch):
-    children_are_forks(monkeypatch)
-    with loader_of(wide, 500, shuffle=True, isolation=isolation) as loader:
+def test_kept_labels_do_not_keep_their_batch(wide):
+    with loader_of(wide, 500, shuffle=True) as loader:
         kept = [y for _, y in loader]
         assert all(y.untyped_storage().nbytes() == 4000 for y in kept)
         assert saved_nbytes(kept[0]) < 4000 + 2000
-        if isolation == "thread":
-            slots = iterations_of(loader).engine.slots
-            gc.collect()
-            assert slots.free_slots * slots.slot_nbytes >= slots.held_nbytes - 3 * slots.slot_nbytes
+        slots = iterations_of(loader).engine.slots
+        gc.collect()
+        assert slots.free_slots * slots.slot_nbytes >= slots.held_nbytes - 3 * slots.slot_nbytes
     assert sorted(torch.cat(kept).tolist()) == list(range(20_000))
 
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from amounts import examples
-from forking import children_are_forks
 from hypothesis import given
 from hypothesis import strategies as st
 from inner import order_of, stream_all
@@ -66,11 +65,8 @@ def count(values):
     return np.bincount(np.array(values) // 10_000, minlength=3).tolist()
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"window": 100}, {"num_workers": 0}, {"isolation": "process"}, {"window_device": "cpu"}], ids=str
-)
-def test_an_epoch_has_its_share_of_each_source(paths, options, monkeypatch):
-    children_are_forks(monkeypatch)
+@pytest.mark.parametrize("options", [{}, {"window": 100}, {"num_workers": 0}, {"window_device": "cpu"}], ids=str)
+def test_an_epoch_has_its_share_of_each_source(paths, options):
     for stop, wanted in (("first", [60, 30, 210]), ("all", [600, 300, 2100])):
         mixture = Mixture(paths, weights={"b": 1, "c": 7, "a": 2}, stop=stop, fields=FIELDS)
         with H5StreamLoader(mixture, 25, **options) as loader:

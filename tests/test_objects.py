@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from amounts import examples
-from forking import children_are_forks
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from inner import around
@@ -104,9 +103,8 @@ FIELDS = {"x": ".", "p": "@p_arrival_sample", "name": "@trace_name"}
 
 
 @pytest.mark.usefixtures("opened_both_ways")
-def test_datasets_by_name_with_attributes(paths, monkeypatch):
+def test_datasets_by_name_with_attributes(paths):
     """EQTransformer reads so: a dataset of a group, and what its attributes say."""
-    children_are_forks(monkeypatch)
     expected = {}
     for path in paths:
         with h5py.File(path) as file:
@@ -116,7 +114,6 @@ def test_datasets_by_name_with_attributes(paths, monkeypatch):
     for loader in (
         H5StreamLoader(paths, 8, shuffle=True, seed=1, fields=FIELDS, samples=Objects("data/*")),
         torch.utils.data.DataLoader(H5Dataset(paths, FIELDS, samples=Objects("data/*")), 5),
-        H5StreamLoader(paths, 8, shuffle=True, fields=FIELDS, samples=Objects("data/*"), isolation="process"),
     ):
         seen = []
         for batch in loader:

@@ -37,7 +37,7 @@ def read(paths):
     return whole, rows
 
 
-@pytest.mark.parametrize("options", [{}, {"isolation": "process"}, {"stage": True}], ids=["", "isolated", "staged"])
+@pytest.mark.parametrize("options", [{}, {"stage": True}], ids=["", "staged"])
 def test_objects_come_in_their_own_shapes(paths, tmp_path, options):
     options = {"stage_to": tmp_path / "staged"} if options.get("stage") else options
     whole, _ = read(paths)

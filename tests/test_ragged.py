@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from amounts import examples
-from forking import children_are_forks
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
@@ -104,7 +103,6 @@ FIELDS = {"hit": Field("hit", rows=Bounds("bounds")), "label": "label", "time": 
 @pytest.mark.parametrize(
     "options",
     [
-        {"isolation": "process"},
         {"device": "cpu"},
         {"window": "all"},
         {"on_error": "skip"},
@@ -113,8 +111,7 @@ FIELDS = {"hit": Field("hit", rows=Bounds("bounds")), "label": "label", "time": 
     ],
     ids=str,
 )
-def test_whatever_takes_rows_takes_ragged_ones(path, options, monkeypatch):
-    children_are_forks(monkeypatch)
+def test_whatever_takes_rows_takes_ragged_ones(path, options):
     path, expected = path
     with H5StreamLoader(path, 8, fields=FIELDS, shuffle=True, seed=3, **options) as loader:
         for _ in range(2):

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from amounts import crossed
-from forking import children_are_forks
 
 from h5stream import (
     Ends,
@@ -104,15 +103,13 @@ LOADERS = (
     {"window": 16},
     {"window": "all"},
     {"shuffle": False},
-    {"isolation": "process"},
     {"memory_budget": "24MiB", "num_workers": 1},
     {"drop_last": True},
 )
 
 
 @pytest.mark.parametrize(("options", "pad"), crossed(LOADERS, (None, "edge", 7)), ids=str)
-def test_a_loader_gives_each_sample_once(path, options, pad, monkeypatch):
-    children_are_forks(monkeypatch)
+def test_a_loader_gives_each_sample_once(path, options, pad):
     expected = by_hand(path, 4, pad)
     given = {"shuffle": True, "seed": 1} | options
     with H5StreamLoader(path, 8, fields=FIELDS, samples=Sequences(4, of="data/*", pad=pad), **given) as loader:

@@ -167,12 +167,6 @@ def test_copies_have_the_seed_of_their_loader(path, how):
         assert epoch(loader) == epoch(near) == epoch(far)
 
 
-def test_an_isolated_process_draws_none_of_its_own(path):
-    options = {"how": "a function for samples", "shuffle": True}
-    with made(path, **options, isolation="process") as one, made(path, **options, seed=one.seed) as other:
-        assert epoch(one) == epoch(other)
-
-
 def test_a_batch_sampler_draws_and_goes_on_as_a_loader_does(path):
     dataset = H5Dataset(path, "x")
     seed = drawn_after(7)

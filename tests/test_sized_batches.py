@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from amounts import examples
-from forking import children_are_forks
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
@@ -92,7 +91,6 @@ def test_batches_have_as_many_samples_as_fit_and_each_sample_comes_once(
 @pytest.mark.parametrize(
     "options",
     [
-        {"isolation": "process"},
         {"device": "cpu"},
         {"pin_memory": True},
         {"on_error": "skip"},
@@ -104,8 +102,7 @@ def test_batches_have_as_many_samples_as_fit_and_each_sample_comes_once(
     ],
     ids="-".join,
 )
-def test_whatever_a_loader_does_it_does_with_such_batches(path, options, monkeypatch):
-    children_are_forks(monkeypatch)
+def test_whatever_a_loader_does_it_does_with_such_batches(path, options):
     with H5StreamLoader(path, 16, fields=fields(), **{"max_batch_rows": 90, "shuffle": True, **options}) as loader:
         for _ in range(2):
             if loader.collate_fn is not None:

@@ -30,7 +30,6 @@ ARGUMENTS = {
     "H5StreamLoader('a.h5', 8, window={!r})": "all",
     "H5StreamLoader('a.h5', 8, keep={!r})": "never",
     "H5StreamLoader('a.h5', 8, on_error={!r})": "skip",
-    "H5StreamLoader('a.h5', 8, isolation={!r})": "process",
     "ChunkBatchSampler(h5stream.H5Dataset('a.h5'), 8, window={!r})": "all",
     "repack('a.h5', 'b.h5', compress={!r})": "lz4",
 }

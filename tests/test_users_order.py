@@ -7,7 +7,6 @@ import functools
 import numpy as np
 import pytest
 import torch
-from forking import children_are_forks
 from sample_files import write_sample
 from torch.utils.data import DataLoader
 
@@ -97,10 +96,9 @@ def rows_of(sample, batches):
     return found
 
 
-@pytest.mark.parametrize("options", [{}, {"num_workers": 0}, {"isolation": "process"}, {"memory_budget": "2MiB"}])
+@pytest.mark.parametrize("options", [{}, {"num_workers": 0}, {"memory_budget": "2MiB"}])
 @pytest.mark.parametrize("name", ORDERS)
-def test_batches_are_those_of_the_order_epoch_after_epoch(sample, name, options, monkeypatch):
-    children_are_forks(monkeypatch)
+def test_batches_are_those_of_the_order_epoch_after_epoch(sample, name, options):
     order = ORDERS[name]
     with loader_of(sample, order, **options) as loader:
         for epoch in range(2):
@@ -251,13 +249,6 @@ def test_a_window_that_is_wrong_is_refused_at_its_batch(sample, wrong, message):
 def test_the_size_of_a_batch_is_a_number_that_fits(sample, size):
     loader = loader_of(sample, lambda *_: Says(FIRST, SECOND, sizes=(size, 2)))
     with loader, pytest.raises(OptionError, match=rf"batch 0 has {size!r} rows; a batch has 1 to batch_size=50"):
-        list(loader)
-
-
-def test_what_is_wrong_is_told_where_another_process_reads(sample, monkeypatch):
-    children_are_forks(monkeypatch)
-    loader = loader_of(sample, lambda *_: Says(FIRST, FIRST), isolation="process")
-    with loader, pytest.raises(OptionError, match="two rows for one place of batch 0"):
         list(loader)
 
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from amounts import examples
-from forking import children_are_forks
 from hypothesis import given
 from hypothesis import strategies as st
 from inner import order_of, stream_all
@@ -110,11 +109,8 @@ def numbers_of(batches, whole=None):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    "options", [{}, {"window": 40}, {"num_workers": 0}, {"isolation": "process"}, {"shuffle": False}], ids=str
-)
-def test_samples_of_every_kind_come_as_often_as_they_were_drawn(path, kind, options, monkeypatch):
-    children_are_forks(monkeypatch)
+@pytest.mark.parametrize("options", [{}, {"window": 40}, {"num_workers": 0}, {"shuffle": False}], ids=str)
+def test_samples_of_every_kind_come_as_often_as_they_were_drawn(path, kind, options):
     asked, whole = KINDS[kind](path)
     weights = np.random.default_rng(3).random(len(whole)) ** 4
     weights[::3] = 0

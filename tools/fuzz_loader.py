@@ -46,10 +46,7 @@ from h5stream.order import places, windows
 from h5stream.storage import layout
 
 HANG_S = 90
-"""Seconds that a round may take; one with a child process takes ten on a busy machine."""
-
-CHILD_SHARE = 0.02
-"""Of the rounds, read in a child process, which takes seconds to start."""
+"""Seconds that a round may take."""
 
 STORAGE: tuple[dict[str, Any], ...] = (
     {},
@@ -248,8 +245,6 @@ class Round:
             options["on_error"] = "skip"
         if rng.random() < 0.05:
             options["stage_to"] = folder / "staged"
-        if rng.random() < CHILD_SHARE:
-            options["isolation"] = "process"
         kind = rng.choice(["own", "own", "own", "sampler", "batches", "sizeless"])
         drawn = [rng.choices(range(count), k=rng.randint(1, 20)) for _ in range(rng.randint(1, 12))]
         if kind == "sizeless":
@@ -289,7 +284,7 @@ class Round:
 
     def reference(self, epoch: int, rank: int = 0) -> Batches:
         """Give the rows of an epoch, read by the thread that asks, in this process."""
-        with self.loader(0, rank, isolation="thread") as loader:
+        with self.loader(0, rank) as loader:
             loader.set_epoch(epoch)
             batches = self.epoch(loader)
             assert len(batches) == len(loader), f"{len(batches)} batches, and len() is {len(loader)}"

@@ -403,9 +403,7 @@ class Round:
             **self.kind.options,
         }
         self.processes: dict[str, Any] = {}
-        if (chance := rng.random()) < PROCESS_SHARE:
-            self.processes = {"isolation": "process"}
-        elif chance < 2 * PROCESS_SHARE:
+        if rng.random() < 2 * PROCESS_SHARE:
             self.processes = {"sample_transform": doubled, "collate_fn": list, "sample_workers": 2}
 
     def loader(self, **options: Any) -> H5StreamLoader:

@@ -16,9 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from h5stream.device.cpu import CpuBackend, CpuEvent, CpuStream
 from h5stream.device.cuda import CudaBackend, release_cached_memory
@@ -73,12 +71,6 @@ class DeviceBackend(Protocol[StreamT, EventT]):
         Where it does not (locked-memory limits, containers), pageable memory is given, with one
         `PinningWarning` for each backend that names the limit. Copies from it are slower, and as correct.
         Contents are undefined. Not a cheap call: about 1.7 GiB/s when pinning.
-        """
-
-    def pin_in_place(self, memory: NDArray[np.uint8]) -> None:
-        """Pin host memory that somebody else mapped, until its last view is dropped.
-
-        Where the system does not allow it, it stays pageable, with the warning of `allocate_pinned`.
         """
 
     def allocate_device(self, nbytes: int, stream: StreamT) -> torch.Tensor:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from h5stream import allowance
 from h5stream.device.pinning import HostBuffer, check_size, pageable
@@ -64,9 +63,6 @@ class CpuBackend:
     def allocate_pinned(self, nbytes: int) -> HostBuffer:
         """Give pageable memory, without a warning: nothing here would gain from pinning."""
         return pageable(nbytes)
-
-    def pin_in_place(self, memory: NDArray[np.uint8]) -> None:
-        """Leave it as it is: nothing here would gain from pinning."""
 
     def allocate_device(self, nbytes: int, stream: CpuStream) -> torch.Tensor:
         """Give host memory, on huge pages where there is much of it: a window is written once from end to end."""

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import cuda
 
 from h5stream.device.pinning import HostBuffer, check_size, held_by_pinning, pageable, warn_not_pinned
@@ -74,24 +71,6 @@ class CudaBackend:
             self._note_failure(nbytes, error)
             return buffer
         return HostBuffer(tensor=tensor, pinned=True, held_bytes=held_by_pinning(nbytes))
-
-    def pin_in_place(self, memory: NDArray[np.uint8]) -> None:
-        """Register the memory with ``cudaHostRegister``, and take that back when its last view is dropped."""
-        if memory.nbytes == 0 or self._pinning_fails:
-            return
-        address = int(memory.__array_interface__["data"][0])
-        with cuda.device(self._device):
-            runtime = cuda.cudart()  # type: ignore[no-untyped-call]
-            status = int(runtime.cudaHostRegister(address, memory.nbytes, 0))
-            if status != 0:
-                # The runtime shows the error to the next who launches a kernel; let that be us.
-                with contextlib.suppress(RuntimeError):
-                    torch.zeros(1, device=self._device)
-        if status != 0:
-            self._note_failure(memory.nbytes, RuntimeError(f"cudaHostRegister failed with CUDA error {status}"))
-            return
-        # Before the memory is unmapped: its own finalizer was made earlier, and the newest runs first.
-        weakref.finalize(memory, runtime.cudaHostUnregister, address).atexit = False
 
     def _note_failure(self, nbytes: int, error: BaseException) -> None:
         with self._lock:

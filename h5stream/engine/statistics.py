@@ -34,7 +34,7 @@ class LoaderStatistics(ShownAsText):
         itself is in them.
     transform_s : float
         Seconds in which the asking thread made tensors, collated and transformed, in all. High beside
-        `wait_s`: Python is the limit, not the files. What ``isolation="process"`` transforms elsewhere is not in it.
+        `wait_s`: Python is the limit, not the files.
     delivered_bytes : int
         Bytes of the rows handed over; values of variable length are not in it.
     read_bytes, reads : int

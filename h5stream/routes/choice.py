@@ -29,7 +29,6 @@ from h5stream.routes.route import Handover, Route
 from h5stream.settings import DEFAULT_BATCH_ROWS, Settings
 from h5stream.sized_batches import SizedBatches
 from h5stream.storage.layout import SampleLayout
-from h5stream.workers.passes import Finish
 from h5stream.workers.samples import SampleFunctions
 
 DEFAULT_PREFETCH = 2
@@ -132,14 +131,8 @@ def route_for(
         depth = DEFAULT_PREFETCH if settings.prefetch_factor is None else settings.prefetch_factor
         return DeviceRoute(depth=depth, reuse_buffers=settings.reuse_device_buffers, **ways)
     is_pinned = settings.pin_memory and is_cuda_available()
-    kind = PinnedRoute if is_pinned else HostRoute
-    if settings.is_isolated and elsewhere is not None:
-        # With the slot for their memory, so that what the transform returns of its tensors is not copied.
-        there = LeasedTensors(assembler=assembler, slot_format=slot_format, apart=False)
-        finish = Finish(to_tensors=there, transform=elsewhere)
-        return kind(to_tensors=operator.attrgetter("value"), handover=rest, finish=finish, **ways)
     to_tensors = LeasedTensors(assembler=assembler, slot_format=slot_format, apart=not is_pinned)
-    return kind(to_tensors=to_tensors, handover=handover, **ways)
+    return (PinnedRoute if is_pinned else HostRoute)(to_tensors=to_tensors, handover=handover, **ways)
 
 
 def _route_of_functions(

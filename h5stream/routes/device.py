@@ -11,7 +11,7 @@ from h5stream.device.pinned_slots import PinnedRing
 from h5stream.engine.assemble import Assembler
 from h5stream.engine.counters import clock
 from h5stream.engine.running import Running
-from h5stream.engine.slots import Memory, SlotFormat, Slots
+from h5stream.engine.slots import SlotFormat, Slots
 from h5stream.routes.route import END, Function, Handover, Stream
 
 
@@ -27,20 +27,12 @@ class ToDevice:
     handover: Handover  # what is done to it then
 
     @property
-    def finish(self) -> None:
-        """Nothing: it is slots that are copied, and a transform gets batches on the device."""
-
-    @property
     def functions(self) -> None:
         """Nothing: what functions of the user make is no slot, and goes by `h5stream.routes.moved`."""
 
     def new_slots(self) -> Slots:
         """Return a ring of pinned memory."""
         return PinnedRing(self.backend, self.slot_format.nbytes, most_slots=self.most_slots)
-
-    def pin_in_place(self, memory: Memory) -> None:
-        """Pin it, as the device wants it."""
-        self.backend.pin_in_place(memory)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

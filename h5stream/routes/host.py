@@ -10,9 +10,8 @@ from h5stream.engine.assemble import Assembler
 from h5stream.engine.batches import ReadyBatch
 from h5stream.engine.counters import clock
 from h5stream.engine.running import Running
-from h5stream.engine.slots import Memory, SlotFormat, SlotRing, Slots
+from h5stream.engine.slots import SlotFormat, SlotRing, Slots
 from h5stream.routes.route import END, Handover, Stream
-from h5stream.workers.passes import Finish
 from h5stream.workers.samples import SampleFunctions
 
 ToTensors = Callable[[ReadyBatch], Any]
@@ -40,15 +39,11 @@ class HostRoute:
     most_slots: int  # slots that are filled or waiting at a time, at most
     to_tensors: ToTensors  # makes tensors of a filled slot
     handover: Handover  # what is done to each batch
-    finish: Finish | None = None  # what another process, if it fills the slots, makes of them before
     functions: SampleFunctions | None = None  # what is done to each batch, where functions of the user make it
 
     def new_slots(self) -> Slots:
         """Return a ring of private memory."""
         return SlotRing(self.slot_format.nbytes, most_slots=self.most_slots)
-
-    def pin_in_place(self, memory: Memory) -> None:
-        """Do nothing: nothing copies from it by itself."""
 
     def stream(self, run: Running, first_batch: int) -> Stream:
         """Return the stream of an epoch."""

@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from h5stream.engine.running import Running
-from h5stream.engine.slots import Memory, SlotFormat, Slots
+from h5stream.engine.slots import SlotFormat, Slots
 from h5stream.structure import samples_of
-from h5stream.workers.passes import Finish
 from h5stream.workers.samples import SampleFunctions
 
 Function = Callable[[Any], Any]
@@ -37,20 +36,12 @@ class Route(Protocol):
         ...
 
     @property
-    def finish(self) -> Finish | None:
-        """What another process, if it fills the slots, is to make of them before they come here."""
-        ...
-
-    @property
     def functions(self) -> SampleFunctions | None:
         """What workers are to make of filled slots, if there are any, before they come here."""
         ...
 
     def new_slots(self) -> Slots:
         """Return the slots that batches are read into, for an engine whose threads are this process's."""
-
-    def pin_in_place(self, memory: Memory) -> None:
-        """Make memory that another process fills ready to be copied from, where anything does by itself."""
 
     def stream(self, run: Running, first_batch: int) -> Stream:
         """Return the stream of an epoch, from a batch on."""

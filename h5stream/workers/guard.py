@@ -12,12 +12,10 @@ import pickle
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from h5stream.errors import IsolatedProcessError
-from h5stream.storage.fields import read_request
-from h5stream.storage.opening import open_layout
 from h5stream.workers.failures import Failure, signal_name
 from h5stream.workers.starting import interpreter
 
@@ -88,32 +86,3 @@ def answer() -> None:
         except Exception as error:
             came = (Failure.of(error), None)
         pickle.dump(came, told, protocol=5)
-
-
-def opened_by_child(source: Any, fields: Any, samples: Any, allow_external: bool) -> tuple[Any, Any]:
-    """Let a child open the files that are named, so that one at which libhdf5 crashes is an error.
-
-    What is not named, but a dataset or an open file, was opened before.
-    """
-    if isinstance(fields, Iterator):
-        fields = list(fields)
-    if not _is_name(source):
-        if not isinstance(source, Iterable) or isinstance(source, Mapping) or hasattr(source, "layout"):
-            return source, fields
-        source = list(source)
-    if not _is_name(source) and not all(map(_is_name, source)):
-        return source, fields
-    asked = read_request(source, fields)
-    names, wanted = asked.paths, None if asked.shape is None else list(asked.shape.fields)
-    shown = repr(names[0]) if len(names) == 1 else f"{names[0]!r} and {len(names) - 1} more"
-    with InChild(f"opening {shown}", _open, names, wanted, samples, allow_external) as call:
-        call.result()
-    return source, fields
-
-
-def _is_name(source: Any) -> bool:
-    return isinstance(source, (str, bytes, os.PathLike))
-
-
-def _open(source: Any, fields: Any, samples: Any, allow_external: bool) -> None:
-    open_layout(source, fields, samples=samples, allow_external=allow_external)

@@ -6,20 +6,10 @@ import multiprocessing
 import multiprocessing.spawn
 import os
 import pickle
-import sys
 from collections.abc import Callable
 from typing import Any
 
 from h5stream.errors import OptionError
-
-
-def checked_isolation(isolation: Any) -> bool:
-    """Tell whether a child is to read."""
-    if isolation not in ("thread", "process"):
-        raise OptionError(f"isolation= takes 'thread' or 'process', not {isolation!r}")
-    if isolation == "process" and not hasattr(os, "memfd_create"):
-        raise OptionError(f"isolation='process' needs memfd_create, which {sys.platform} does not have; use 'thread'")
-    return bool(isolation == "process")
 
 
 def checked_method(context: Any) -> str:
@@ -36,10 +26,7 @@ def checked_method(context: Any) -> str:
     return str(method)
 
 
-ISOLATION = "the child process of isolation='process'"
-
-
-def check_function(name: str, function: Callable[..., Any] | None, where: str = ISOLATION, way_out: str = "") -> None:
+def check_function(name: str, function: Callable[..., Any] | None, where: str, way_out: str = "") -> None:
     """Refuse a function that a child could not call."""
     try:
         data = pickle.dumps(function)

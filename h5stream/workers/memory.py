@@ -175,8 +175,8 @@ class BorrowedMemory:
     # inside the garbage collector.
     """
 
-    def __init__(self, descriptor: int, pin: Callable[[Memory], object] | None = None) -> None:
-        self._descriptor, self._pin, self._lock = descriptor, pin, threading.Lock()
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor, self._lock = descriptor, threading.Lock()
         weakref.finalize(self, os.close, descriptor)
         self._mapped: dict[int, Memory] = {}
         self._returned: collections.deque[int] = collections.deque()
@@ -187,10 +187,7 @@ class BorrowedMemory:
         with self._lock:
             memory = self._mapped.get(loan.arena.start)
             if memory is None:
-                memory = map_shared(self._descriptor, loan.arena)
-                if self._pin is not None:
-                    self._pin(memory)
-                self._mapped[loan.arena.start] = memory
+                memory = self._mapped[loan.arena.start] = map_shared(self._descriptor, loan.arena)
         view = memory[loan.start : loan.start + loan.nbytes]
         self._loans.lend(loan.number, until_dropped=view)
         # Not the array, of which NumPy would make arrays that refer to the arena instead: the loan would end at once.

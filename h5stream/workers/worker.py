@@ -16,7 +16,6 @@ from typing import Any
 import torch
 
 from h5stream.engine.running import closed
-from h5stream.engine.slots import Memory
 from h5stream.workers.child import Parent, Work, inherited, prepare
 from h5stream.workers.connection import frame, received
 from h5stream.workers.failures import Failure, death
@@ -49,13 +48,12 @@ class Worker:
         way_out: str,
         functions: bytes = b"",
         method: str = "spawn",
-        pin: Callable[[Memory], object] | None = None,
         files: Sequence[int] = (),
     ) -> None:
         check_main_guard(whose)
         self._owner_pid, self._hear, self._whose, self._way_out = os.getpid(), hear, whose, way_out
         file = create_file()
-        self.memory = BorrowedMemory(file, pin)
+        self.memory = BorrowedMemory(file)
         self._socket, theirs = socket.socketpair()
         with theirs:
             try:

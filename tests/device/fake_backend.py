@@ -136,10 +136,6 @@ class FakeBackend:
         self._force(self.record_event(stream))
         return function(argument)
 
-    def pin_in_place(self, memory):
-        self._tick("pin_in_place")
-        self.pinned_in_place.append(memory.nbytes)
-
     def total_nbytes(self):
         return 1 << 40
 

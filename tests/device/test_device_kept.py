@@ -71,7 +71,6 @@ ORDERS = {
     "by weights": {"weights": np.arange(ROWS)},
     "balanced": {"balance": np.arange(ROWS) % 3, "window": 300},
     "in this thread": {"num_workers": 0},
-    "in a process": {"isolation": "process"},
     "one sample at a time": {"batch_size": None},
     "one field": {"fields": "y"},
 }

@@ -3,22 +3,18 @@
 import os
 import signal
 import struct
-import subprocess
 
 import forking
 import h5py
 import numpy as np
 import psutil
 import pytest
-import torch
-from forking import children_are_forks, end_now, guards_are_forks
-from torch.utils.data import Subset
+from forking import end_now
 from typer.testing import CliRunner
 
-from h5stream import Field, H5Dataset, H5StreamLoader
 from h5stream.cli.app import app
-from h5stream.errors import FieldNotFoundError, IsolatedProcessError, OptionError, SourceError
-from h5stream.workers.guard import InChild, opened_by_child
+from h5stream.errors import IsolatedProcessError
+from h5stream.workers.guard import InChild
 
 
 @pytest.fixture
@@ -58,61 +54,10 @@ def test_inspect_says_that_a_file_makes_libhdf5_crash_and_fails(crashing):
     assert "makes libhdf5 crash" in ended.stderr
 
 
-@pytest.mark.parametrize("fields", ["x", ["y", "x"], None])
-def test_a_loader_with_a_process_of_its_own_refuses_such_a_file(crashing, fields):
-    with pytest.raises(IsolatedProcessError, match="ended by SIGSEGV") as error:
-        H5StreamLoader(crashing, 2, fields=fields, isolation="process")
-    assert error.value.exitcode == -signal.SIGSEGV
-
-
-def test_what_does_not_crash_in_it_can_be_read(crashing, monkeypatch):
-    children_are_forks(monkeypatch)
-    assert [batch.tolist() for batch in H5StreamLoader(crashing, 5, fields="y", isolation="process")] == [
-        [0, 1, 2, 3, 4]
-    ]
-
-
 def test_inspect_shows_of_a_whole_file_what_it_would_without_a_child(whole):
     shown = CliRunner().invoke(app, ["inspect", str(whole)])
     assert shown.exit_code == 0, shown.output
     assert "20 rows" in shown.output
-
-
-def test_errors_of_opening_are_the_same_in_a_child(whole, tmp_path):
-    with pytest.raises(FieldNotFoundError, match="has no dataset 'z'") as error:
-        opened_by_child(str(whole), "z", None, False)
-    assert error.value.field == "z"
-    with pytest.raises(SourceError, match="no such file"):
-        opened_by_child([tmp_path / "absent.h5"], None, None, False)
-
-
-def test_what_is_open_already_is_not_opened_by_a_child(whole, monkeypatch):
-    dataset = H5Dataset(whole)
-    monkeypatch.setattr(subprocess, "Popen", None)
-    for source in (dataset, Subset(dataset, [1, 2])):
-        assert opened_by_child(source, None, None, False) == (source, None)
-    with h5py.File(whole, locking=False) as file:
-        assert opened_by_child(file, None, None, False) == (file, None)
-
-
-FIELDS = {
-    "an iterator": lambda: iter(["y"]),
-    "keys": lambda: {"y": 0}.keys(),
-    "a mapping": lambda: {"a": "y"},
-    "a field": lambda: Field("y", dtype=torch.float64),
-}
-
-
-@pytest.mark.parametrize(("kind", "fields"), list(zip([list, tuple, iter, np.array], FIELDS, strict=True)))
-def test_files_and_fields_may_be_given_as_anything_that_names_them(crashing, kind, fields, monkeypatch):
-    guards_are_forks(monkeypatch)  # one of these would import torch
-    loader = H5StreamLoader(kind([str(crashing)]), 5, fields=FIELDS[fields](), isolation="process")
-    assert len(loader) == 1
-
-
-def test_what_names_no_field_is_refused_as_ever(whole):
-    with pytest.raises(OptionError, match="fields= takes a name"):
-        H5StreamLoader(whole, fields=lambda: "x", isolation="process")
 
 
 def test_a_child_that_is_not_waited_for_is_ended():

@@ -20,9 +20,9 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from alike import assert_same, eventually, same
 from applied import KINDS, write_kinds
 from inner import device_is, iterations_of, pinned_copies
-from isolated import assert_same, eventually, same
 from sample_files import write_sample
 from seeded import SeededLoader as H5StreamLoader
 from torch.utils.data import DataLoader
@@ -256,13 +256,6 @@ def test_rows_of_corrupt_chunks_are_left_out(sample):
         assert loader.stats().skipped_rows == 32
     assert torch.cat([y for _, y in batches]).tolist() == [k for k in range(200) if not 64 <= k < 96]
     assert all(sample.matches(x, y) for x, y in batches)
-
-
-def test_a_process_of_their_own_may_read_for_workers(sample):
-    with rows(sample.path, applied.changed, 2, isolation="process", batch_transform=None) as loader:
-        found = list(loader)
-    with rows(sample.path, applied.changed, 0) as loader:
-        assert_same(found, list(loader))
 
 
 def test_what_is_read_ahead_and_trimmed_comes_again(sample):
@@ -584,8 +577,7 @@ if __name__ == "__main__":
 SLOW = pytest.mark.slow
 EXITS = [  # how functions are called, whether the script's own exit is guarded, what is said
     ("sample_transform=same, sample_workers=1", False, "ended by SystemExit: 0; "),
-    pytest.param("transform=same, transform_workers=1", False, "ended by SystemExit: 0; ", marks=SLOW),
-    pytest.param("transform=same, isolation='process'", False, "ended by SystemExit: 0; ", marks=SLOW),
+    pytest.param("batch_transform=same, transform_workers=1", False, "ended by SystemExit: 0; ", marks=SLOW),
     pytest.param(
         "sample_transform=same, sample_workers=1, multiprocessing_context='forkserver'",
         False,
@@ -595,7 +587,7 @@ EXITS = [  # how functions are called, whether the script's own exit is guarded,
     pytest.param(
         "sample_transform=same, sample_workers=1, worker_init_fn=exiting", True, "ended by SystemExit: 0; ", marks=SLOW
     ),
-    ("transform=exiting, isolation='process'", True, "ended by SystemExit: 0; "),
+    ("batch_transform=exiting, transform_workers=1", True, "ended with status 0; "),
     pytest.param("sample_transform=exiting, sample_workers=1", True, "ended with status 0; ", marks=SLOW),
 ]
 

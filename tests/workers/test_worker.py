@@ -16,7 +16,7 @@ from h5stream.errors import IsolatedProcessError, LoaderClosedError
 from h5stream.workers.packing import pack, unpack
 from h5stream.workers.worker import Worker
 
-# Those that import torch anew are slow; test_isolated_process.py has one by default.
+# Those that import torch anew are slow; test_sample_workers.py has one by default.
 METHODS = ["fork", *(pytest.param(method, marks=pytest.mark.slow) for method in ("spawn", "forkserver"))]
 
 
