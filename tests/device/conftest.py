@@ -13,8 +13,6 @@ class RecordedCuda:
         self.current = 0
         self.touched = []
         self.calls = []
-        self.registered = {}
-        self.register_status = 0
 
     def is_available(self):
         return True
@@ -40,17 +38,6 @@ class RecordedCuda:
     def Event(self, **options):
         self.touch("Event", self.current)
         return _Event(self, options)
-
-    def cudart(self):
-        return SimpleNamespace(cudaHostRegister=self._register, cudaHostUnregister=self._unregister)
-
-    def _register(self, address, nbytes, flags):
-        self.touch("cudaHostRegister", self.current)
-        self.registered[address] = nbytes
-        return self.register_status
-
-    def _unregister(self, address):
-        del self.registered[address]
 
     def touch(self, call, index):
         self.calls.append(call)

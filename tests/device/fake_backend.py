@@ -98,7 +98,6 @@ class FakeBackend:
         self._consumer = self.new_stream("consumer")
         self._side = self.new_stream("side")
         self.counts = Counter()
-        self.pinned_in_place = []
 
     # What the protocol asks for.
 

@@ -3,17 +3,15 @@
 import ast
 import subprocess
 import sys
-import weakref
 from pathlib import Path
 
 import forking
-import numpy as np
 import pytest
 import torch
 from toy_feed import feed_in_place, feed_owned, is_right
 
 import h5stream
-from h5stream.device.backend import CudaBackend, DeviceBackend, PinningWarning, backend_for
+from h5stream.device.backend import CudaBackend, DeviceBackend, backend_for
 from h5stream.errors import OptionError
 
 gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")]
@@ -56,32 +54,6 @@ def test_pinned_memory_says_what_is_really_held(recorded_cuda):
     buffer = CudaBackend("cuda:0").allocate_pinned(1000)
     assert (buffer.pinned, buffer.held_bytes, buffer.tensor.shape[0]) == (True, 1024, 1000)
     assert recorded_cuda.calls == ["pin"]
-
-
-def test_memory_of_others_is_pinned_in_place_until_its_last_view_is_dropped(recorded_cuda):
-    memory = np.zeros(4096, np.uint8)
-    still_pinned = []
-    weakref.finalize(memory, lambda: still_pinned.append(dict(recorded_cuda.registered)))  # as unmapping would
-    CudaBackend("cuda:1").pin_in_place(memory)
-    view = memory[100:200]
-    del memory
-    assert list(recorded_cuda.registered.values()) == [4096]
-    del view
-    assert still_pinned == [{}], "unpinned before it was unmapped"
-    assert set(recorded_cuda.touched) == {1}
-
-
-@pytest.mark.usefixtures("host_only_empty")
-def test_memory_that_cannot_be_pinned_in_place_stays_pageable_with_one_warning(recorded_cuda, monkeypatch):
-    recorded_cuda.register_status = 2
-    cleared = []
-    monkeypatch.setattr(torch, "zeros", lambda *shape, device: cleared.append(device))
-    backend = CudaBackend("cuda:1")
-    with pytest.warns(PinningWarning, match="cudaHostRegister failed with CUDA error 2"):
-        backend.pin_in_place(np.zeros(8, np.uint8))
-    backend.pin_in_place(np.zeros(8, np.uint8))
-    assert recorded_cuda.calls == ["cudaHostRegister"]
-    assert cleared == [torch.device("cuda:1")], "the runtime's error is not left to whoever comes next"
 
 
 def test_cuda_without_an_index_is_the_current_device_at_that_moment(recorded_cuda):

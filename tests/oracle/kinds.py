@@ -197,7 +197,7 @@ def objects(draft: Draft) -> None:
             _object_field(draft, f"x{k}", f"x{k}", many)
         if rng.random() < 0.4:
             fields.attribute(draft)
-    if rng.random() < 0.7:
+    if rng.random() < 0.7 or many:  # of so many none is found by its values
         draft.fields["number"] = call("SampleNumber")
     missing = draft.samples["options"].get("missing")
     if missing and how != "datasets":
