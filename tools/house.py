@@ -78,9 +78,9 @@ FLOORS = {
 
 # Foreign library -> the rooms (or files) that may import it.
 HOMES = {
-    "h5py": {"storage", "baseline"},
-    "hdf5plugin": {"storage", "baseline"},
-    "imagecodecs": {"storage", "baseline"},
+    "h5py": {"storage", "repacking", "baseline"},
+    "hdf5plugin": {"storage", "repacking", "baseline"},
+    "imagecodecs": {"storage", "repacking", "baseline"},
     "pynvml": {"monitor"},
     "psutil": {"monitor"},
     "prometheus_client": {"monitor"},

@@ -29,8 +29,8 @@ from h5stream.repacking.rewrite import (
     plan_rewrite,
     rewrite,
 )
+from h5stream.repacking.tree import is_full
 from h5stream.space import measure, refusal
-from h5stream.storage.tree import is_full
 
 PathLike = str | os.PathLike[str]
 

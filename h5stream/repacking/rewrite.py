@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,12 +27,13 @@ from h5stream.engine.slots import Slot, SlotFormat, SlotRing
 from h5stream.errors import FieldLengthError, H5StreamError, StagedFileDamagedError
 from h5stream.order.listed import ListedOrder
 from h5stream.order.permutation import permutation
+from h5stream.repacking.compare import difference
+from h5stream.repacking.encode import Compression, Encoder, encoder_for
+from h5stream.repacking.raw import RawDataset, resolve_datasets, survey
 from h5stream.repacking.recipe import Recipe
-from h5stream.storage.compare import difference
-from h5stream.storage.encode import Compression, Encoder, encoder_for
-from h5stream.storage.raw import RawDataset, resolve_datasets, survey
+from h5stream.repacking.writer import NewShape, Rebuild, rebuilding
+from h5stream.storage.handles import open_file
 from h5stream.storage.source import FileIdentity
-from h5stream.storage.writer import NewShape, Rebuild, rebuilding
 from h5stream.units import text_of_bytes
 
 TOGETHER_NBYTES = 16 * 1024 * 1024
@@ -216,11 +218,12 @@ def rewrite(plan: RewritePlan, target: Path, progress: RepackProgressCallback | 
             elif moved is not None:
                 rebuild.permute_rows(dataset, moved)
         places = {each.address: rebuild.place_of(each) for each in plan.datasets}
-    for dataset in plan.datasets:
-        if not places[dataset.address]:
-            continue  # what could not be kept is among the notices
-        moved = order if dataset.address in plan.shuffled else None
-        rebuild.notices += _verify(plan, str(target), dataset, places[dataset.address], moved, tell)
+    # Not through `open_hdf5`: an error in here is about one dataset, and `_verify` says which.
+    with open_file(plan.source) as old, open_file(str(target)) as new:
+        for dataset in plan.datasets:
+            if place := places[dataset.address]:  # what could not be kept is among the notices
+                moved = order if dataset.address in plan.shuffled else None
+                rebuild.notices += _verify(plan, target, dataset, (old, new), place, moved, tell)
     identity.check_unchanged()
     return _result(plan, target, rebuild, time.monotonic() - begin)
 
@@ -373,12 +376,17 @@ def _chunks_together(dataset: RawDataset, chunk_rows: int, order: Order | None) 
 
 
 def _verify(
-    plan: RewritePlan, target: str, dataset: RawDataset, place: str, order: Order | None, tell: _Teller
+    plan: RewritePlan,
+    target: Path,
+    dataset: RawDataset,
+    files: tuple[Any, Any],
+    place: str,
+    order: Order | None,
+    tell: _Teller,
 ) -> list[str]:
     try:
-        problem = difference(
-            plan.source, target, dataset, place, order, lambda nbytes: tell("verifying", dataset, nbytes)
-        )
+        both = files[0][dataset.path], files[1][place]
+        problem = difference(*both, dataset, order, lambda nbytes: tell("verifying", dataset, nbytes))
     except (OSError, RuntimeError, ValueError, TypeError, KeyError) as error:
         if dataset.address in plan.rewritten or isinstance(error, H5StreamError):
             raise

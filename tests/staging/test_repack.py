@@ -25,7 +25,7 @@ from h5stream.errors import (
     StagingError,
 )
 from h5stream.order.permutation import permutation
-from h5stream.storage import compare
+from h5stream.repacking import compare
 from tests.staging.same_file import assert_same_tree
 
 FILTERS = {

@@ -15,7 +15,7 @@ import h5py
 import numpy as np
 from h5py import h5a, h5d, h5g, h5l, h5o, h5p, h5r, h5s
 
-from h5stream.storage.raw import address_of_object
+from h5stream.repacking.raw import address_of_object
 from h5stream.storage.values import holds_reference, in_stored_byte_order, is_fixed, same
 
 Create = Callable[[Any, Any, bytes], bool]

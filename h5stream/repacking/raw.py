@@ -21,9 +21,10 @@ from h5stream.storage.check import fill_element
 from h5stream.storage.discovery import datasets_of, default_fields, find_dataset, open_hdf5
 from h5stream.storage.elements import Leaf
 from h5stream.storage.external import Guard
+from h5stream.storage.field_reader import FieldReader
 from h5stream.storage.fields import SampleShape, sample_shape
 from h5stream.storage.layout import FieldLayout, SampleLayout, Target
-from h5stream.storage.opening import open_layout
+from h5stream.storage.places import Files, OpenFile
 
 MOST_ROW_NBYTES = 1 << 30
 """HDF5's chunks end at 4 GiB, and a row must fit into one."""
@@ -73,8 +74,10 @@ def address_of_object(thing: Any) -> int:
 
 def survey(path: str) -> tuple[RawDataset, ...]:
     """List every dataset of a file that hard links lead to, each once."""
-    with open_hdf5(path) as file:
-        return tuple(_raw(path, name, dataset) for name, dataset in datasets_of(file).items())
+    every, guard = Files((path,)), Guard.for_paths((path,), allow_external=False)
+    with open_hdf5(path) as file, contextlib.ExitStack() as linked:
+        opened = OpenFile(file, 0, every, guard, linked)
+        return tuple(_raw(opened, name, dataset) for name, dataset in datasets_of(file).items())
 
 
 def resolve_datasets(path: str, fields: tuple[str, ...] | None) -> tuple[int, ...]:
@@ -86,8 +89,8 @@ def resolve_datasets(path: str, fields: tuple[str, ...] | None) -> tuple[int, ..
         return tuple(dict.fromkeys(address_of_object(dataset.id) for dataset in found))
 
 
-def _raw(path: str, name: str, dataset: Any) -> RawDataset:
-    layout, reason = _layout(path, name, dataset)
+def _raw(opened: OpenFile, name: str, dataset: Any) -> RawDataset:
+    layout, reason = _layout(opened, name, dataset)
     fill = np.zeros(0, dtype=np.uint8)
     if layout is not None:
         fill = _fill(dataset, layout)
@@ -104,18 +107,28 @@ def _raw(path: str, name: str, dataset: Any) -> RawDataset:
     )
 
 
-def _layout(path: str, name: str, dataset: Any) -> tuple[SampleLayout | None, str]:
+def _layout(opened: OpenFile, name: str, dataset: Any) -> tuple[SampleLayout | None, str]:
     if not dataset.shape or 0 in dataset.shape:
         return None, "it has no rows"
+    shape = sample_shape(name)
     try:
-        layout = open_layout(path, [name])
+        found = FieldReader(opened, 0, None, None, {}).read(shape)
     except H5StreamError as error:
         return None, str(error).split(": ", 1)[-1]
-    part = layout.datasets[0][0]
+    part = found.parts[0]
     if part.index is None:
         return None, part.reason
     if part.stored_row_nbytes > MOST_ROW_NBYTES:
         return None, f"a row of {part.stored_row_nbytes:,} bytes is more than a chunk should hold"
+    layout = SampleLayout(
+        files=tuple(opened.files.identities),
+        file_starts=(0, found.rows),
+        fields=found.fields,
+        datasets=((part,),),
+        shape=shape,
+        entries=found.entries,
+        allow_external=False,
+    )
     return layout, ""
 
 

@@ -18,10 +18,10 @@ import numpy as np
 from h5py import h5d, h5f, h5p, h5s, h5z
 from numpy.typing import NDArray
 
+from h5stream.repacking.raw import RawDataset, address_of_object
+from h5stream.repacking.tree import TreeCopy
 from h5stream.storage.filters import Filter
 from h5stream.storage.handles import open_file
-from h5stream.storage.raw import RawDataset, address_of_object
-from h5stream.storage.tree import TreeCopy
 from h5stream.storage.values import is_fixed
 
 Bytes = NDArray[np.uint8]

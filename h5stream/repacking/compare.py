@@ -9,9 +9,8 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from h5stream.repacking.raw import RawDataset
 from h5stream.storage.check import read_raw_box
-from h5stream.storage.handles import open_file
-from h5stream.storage.raw import RawDataset
 from h5stream.storage.values import holds_reference, is_fixed, same
 
 SLAB_NBYTES = 32 * 1024 * 1024
@@ -22,21 +21,18 @@ _FIRST_WORDS = 1 << 16
 
 
 def difference(
-    source: str, target: str, dataset: RawDataset, place: str, order: Order | None, progress: Callable[[int], None]
+    a: h5py.Dataset, b: h5py.Dataset, dataset: RawDataset, order: Order | None, progress: Callable[[int], None]
 ) -> str:
     """Say where two datasets differ; empty where they hold the same rows."""
-    # Not through `open_hdf5`: an error in here is about one dataset, and the caller knows which.
-    with open_file(source) as old, open_file(target) as new:
-        a, b = old[dataset.path], new[place]
-        if (a.shape, a.id.get_type() == b.id.get_type()) != (b.shape, True):
-            return f"{dataset.path}: its shape or type changed"
-        if a.shape is None:
-            return ""
-        if not is_fixed(a.id.get_type()):
-            return _objects(a, b, dataset, order, progress)
-        if not a.shape:
-            return "" if _scalar(a) == _scalar(b) else f"{dataset.path}: its value differs"
-        return _rows(a, b, dataset, progress) if order is None else _permuted(a, b, dataset, order, progress)
+    if (a.shape, a.id.get_type() == b.id.get_type()) != (b.shape, True):
+        return f"{dataset.path}: its shape or type changed"
+    if a.shape is None:
+        return ""
+    if not is_fixed(a.id.get_type()):
+        return _objects(a, b, dataset, order, progress)
+    if not a.shape:
+        return "" if _scalar(a) == _scalar(b) else f"{dataset.path}: its value differs"
+    return _rows(a, b, dataset, progress) if order is None else _permuted(a, b, dataset, order, progress)
 
 
 def _scalar(dataset: Any) -> bytes:
