@@ -92,6 +92,13 @@ def test_a_sequence_has_the_object_that_its_first_row_names(tmp_path, samples):
         assert [one.tolist() for one in batch["e"]] == [file[f"p{k % 3}"][()].tolist() for k in (0, 4, 8)]
 
 
+def test_a_file_without_any_names_is_refused_where_nothing_says_what_the_field_holds(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["o/p0"], file["key"] = np.arange(3), np.array([], dtype="S5")
+    with pytest.raises(errors.FieldLengthError, match="names no object, so that nothing says"):
+        H5Dataset(tmp_path / "a.h5", {"x": Field("o/{}", names="key")})
+
+
 def test_what_cannot_be_is_named(tmp_path):
     write(tmp_path / "a.h5", [2, 3], {})
     for options, kind, words in [

@@ -468,6 +468,13 @@ class FieldReader:
                 field=field.name,
                 file=path,
             )
+        if not known.parts:
+            raise FieldLengthError(
+                f"{self.identity.path!r}: names= of field {field.name!r} names no object, so that nothing says what "
+                "the field holds; leave out this file, or begin with one that has samples",
+                field=field.name,
+                file=self.identity.path,
+            )
         del self.fields[before:]
         self.fields += known.layouts
         self.whole.append(replace(known.parts[0], row_start=self._parts.row_start, heap=None))
