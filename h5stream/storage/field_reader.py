@@ -456,18 +456,7 @@ class FieldReader:
             file = self._opened.opened(path) if field.file else self.file
             unknown = self._add_objects(known, field, file, path, unknown)
         if unknown:
-            missing = field.name.replace("{}", unknown[0])
-            why_not_opened(file, missing.strip("/"), path)  # says so if it is there, and damaged
-            above, _, below = field.name.rpartition("{}")
-            beside = file.get(above.rpartition("/")[0] or "/") if not below else None
-            hint = did_you_mean(unknown[0].strip(), beside) if isinstance(beside, h5py.Group) else ""
-            raise FieldNotFoundError(
-                f"{path!r}: there is no {missing!r}, which names= has.{hint} {len(unknown):,} of "
-                f"{len(set(names)):,} names are of nothing that is there. Leave out samples without an object: "
-                "Subset, or rows= of the loader",
-                field=field.name,
-                file=path,
-            )
+            raise self._unknown(field, unknown, len(set(names)), file, path)
         if not known.parts:
             raise FieldLengthError(
                 f"{self.identity.path!r}: names= of field {field.name!r} names no object, so that nothing says what "
@@ -485,6 +474,21 @@ class FieldReader:
             known.add_rows(*rows.T)
         self._named.append(known)
         return known.entry
+
+    def _unknown(self, field: Field, unknown: list[str], count: int, file: Any, path: str) -> FieldNotFoundError:
+        """Return the error for names of which there is no object; one that is damaged is told here."""
+        missing = field.name.replace("{}", unknown[0])
+        why_not_opened(file, missing.strip("/"), path)  # says so if it is there, and damaged
+        above, _, below = field.name.rpartition("{}")
+        beside = file.get(above.rpartition("/")[0] or "/") if not below else None
+        hint = did_you_mean(unknown[0].strip(), beside) if isinstance(beside, h5py.Group) else ""
+        return FieldNotFoundError(
+            f"{path!r}: there is no {missing!r}, which names= has.{hint} {len(unknown):,} of "
+            f"{count:,} names are of nothing that is there. Leave out samples without an object: "
+            "Subset, or rows= of the loader",
+            field=field.name,
+            file=path,
+        )
 
     def _add_objects(self, known: LookedUp, field: Field, file: Any, path: str, names: list[str]) -> list[str]:
         """Add the rows of objects that a file has; gives the names of those that it has not."""
