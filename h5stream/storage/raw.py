@@ -92,7 +92,8 @@ def address_of_object(thing: Any) -> int:
 def survey(path: str) -> tuple[RawDataset, ...]:
     """List every dataset of a file that hard links lead to, each once."""
     with open_hdf5(path) as file:
-        return tuple(_raw(path, name, dataset) for name, dataset in datasets_of(file).items())
+        names = list(datasets_of(file))  # each is opened anew: of many that are open, all are asked who writes to them
+        return tuple(_raw(path, name, file[name]) for name in names)
 
 
 def resolve_datasets(path: str, fields: tuple[str, ...] | None) -> tuple[int, ...]:
