@@ -112,15 +112,14 @@ def count_of(batch: Any) -> int:
     return len(batch.lengths) if isinstance(batch, Padded) else len(batch)
 
 
-def part_of(batch: Any, place: int) -> Any:
-    """Take one sample out of a batch's field."""
+def parts_of(batch: Any, count: int) -> Any:
+    """Take a batch's field apart, sample by sample."""
     if isinstance(batch, dict):
-        return {name: part_of(one, place) for name, one in batch.items()}
+        parts = {name: parts_of(one, count) for name, one in batch.items()}
+        return [{name: some[k] for name, some in parts.items()} for k in range(count)]
     if isinstance(batch, (Packed, Padded, SparseRows)):
-        return batch.sample(place)
-    if isinstance(batch, torch.Tensor) and batch.is_nested:
-        return batch.unbind()[place]
-    return batch[place]
+        return [batch.sample(place) for place in range(count)]
+    return batch.unbind() if isinstance(batch, torch.Tensor) and batch.is_nested else batch
 
 
 CONTAINERS = {"packed": (Packed, SparseRows), "pad": (Padded,), "nested": (torch.Tensor,), "list": (list,)}

@@ -100,7 +100,8 @@ class Reading:
                 raise WrongError(f"field {name!r} has {compare.count_of(value)} samples, another {count}")
         if numbers is not None and len(numbers) != count:
             raise WrongError(f"{count} samples instead of {len(numbers)}")
-        samples = [{name: compare.part_of(value, k) for name, value in fields.items()} for k in range(count)]
+        parts = {name: compare.parts_of(value, count) for name, value in fields.items()}
+        samples = [{name: some[k] for name, some in parts.items()} for k in range(count)]
         if numbers is None or self.model.is_drawn:
             numbers = [self.number_of(sample) for sample in samples]
         for sample, number in zip(samples, numbers, strict=True):
