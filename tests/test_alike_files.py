@@ -101,6 +101,20 @@ def test_files_of_unlike_forms_are_read_all_the_same(folder):
 
 
 @pytest.mark.usefixtures("_many")
+def test_values_that_are_arrays_by_their_type(folder):
+    kind, theirs = np.dtype(("<f4", (2, 3))), np.arange(6 * COUNT, dtype="f4").reshape(COUNT, 2, 3)
+    for number in range(COUNT):
+        write(folder, number)
+        with h5py.File(folder / f"{number:04d}.h5", "a") as file:
+            file.create_dataset("one", (), kind)[()] = theirs[number]
+            file.attrs.create("b", theirs[number], dtype=kind)
+    samples = H5Dataset(f"{folder}/*.h5", {"x": "x", "one": "one", "b": "@b"}, samples=Objects("files"))[:]
+    for name in ("one", "b"):
+        assert samples[name].numpy().tobytes() == theirs.tobytes()
+        assert samples[name].shape == theirs.shape
+
+
+@pytest.mark.usefixtures("_many")
 def test_a_file_of_another_shape_is_named(folder):
     for number in range(COUNT):
         write(folder, number, values=np.zeros((7, 5 + (number == 17)), "f4"))

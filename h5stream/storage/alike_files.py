@@ -266,11 +266,11 @@ class AlikeFiles:
                 every.append((numbers[ours], offset[ours], nbytes[ours], mask[ours]))
         which, source = np.flatnonzero(known), self.identity.open()
         for values, at, stored in zip(once, places, types, strict=True):
-            nbytes = stored.itemsize * math.prod(values.shape[1:])
+            nbytes = stored.base.itemsize * math.prod(values.shape[1:])
             room = np.empty((len(which), nbytes), dtype=np.uint8)
             begins = room.ctypes.data + np.arange(len(which)) * nbytes
             source.read_each(self.identity.starts[which] + at[which], np.full(len(which), nbytes), begins)
-            values[which] = room.view(stored).reshape(len(which), *values.shape[1:])
+            values[which] = room.view(stored.base).reshape(len(which), *values.shape[1:])
         return known, chunks
 
     def _lot(

@@ -67,10 +67,11 @@ class Draft:
         shape_of: Callable[[Place], list[int]],
         kind: Any,
         data: Callable[[Place], Any] | None = None,
+        alike: bool | None = None,
         **fixed: Any,
     ) -> None:
         """Add a dataset to each place; each lies as the first one does, or each in its own way."""
-        alike = self.rng.random() < 0.6
+        alike = self.rng.random() < 0.6 if alike is None else alike
         state = self.rng.getrandbits(40)
         for place in self.places:
             self.seeds += 1

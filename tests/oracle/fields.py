@@ -73,7 +73,7 @@ def member(draft: Draft) -> None:
 
 def attribute(draft: Draft) -> None:
     """An attribute of the group or file, which every sample gets."""
-    name, kind = draft.unique("note"), draft.rng.choice(["<i4", "<f8", "str", ">i2", storage.ODD[1], "S5", "?"])
+    name, kind = draft.unique("note"), draft.rng.choice(["<i4", "<f8", "str", ">i2", storage.OFFSET[0], "S5", "?"])
     shape = [] if draft.rng.random() < 0.7 or kind in ("str", "S5") else [3]
     draft.attribute(name, kind, shape)
     draft.fields[name] = f"@{name}"

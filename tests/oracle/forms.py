@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 from torch.utils.data import DataLoader, Subset
 
-from h5stream import ChunkBatchSampler, H5Dataset, collate, repack
+from h5stream import ChunkBatchSampler, H5Dataset, H5StreamError, collate, repack
 
+from . import writing
 from .compare import WrongError, plain
 from .reading import Reading
 
@@ -229,6 +230,22 @@ def transformed(reading: Reading, options: dict[str, Any]) -> None:
     reading.check_once(found, dropped=reading.case["loader"].get("drop_last", False))
 
 
+def damaged(reading: Reading, options: dict[str, Any]) -> None:
+    """An object that h5py cannot open: an error that names it, as soon as the dataset is opened."""
+    name, sound = options["path"].rpartition("/")[2], reading.folder / "sound"
+    files = [{**file, "damaged": None} for file in reading.case["files"]]
+    for file in files:
+        writing.write_file(str(sound), file)
+    Reading({**reading.case, "files": files}, sound).dataset()
+    try:
+        found = H5Dataset(reading.source, **reading.asked)
+    except H5StreamError as error:
+        if f"{name}'" not in str(error):
+            raise WrongError(f"{options['path']!r} is damaged, and no word of it: {error}") from error
+        return
+    raise WrongError(f"{options['path']!r} is damaged, and there are {len(found)} samples")
+
+
 FORMS: dict[str, Form] = {
     "items": items,
     "sliced": sliced,
@@ -244,4 +261,5 @@ FORMS: dict[str, Form] = {
     "repacked": repacked,
     "drawn": drawn,
     "transformed": transformed,
+    "damaged": damaged,
 }

@@ -175,7 +175,7 @@ def table(draft: Draft) -> None:
 def objects(draft: Draft) -> None:
     """A dataset, a group or a file a sample."""
     rng = draft.rng
-    how, many = rng.choice(["datasets", "groups", "files"]), rng.random() < 0.04
+    how, many, alike = rng.choice(["datasets", "groups", "files"]), rng.random() < 0.03, rng.random() < 0.6 or None
     count = 2050 if many else rng.choice([1, rng.randint(2, 12), rng.randint(2, 12)])
     if how == "files" and not many:
         draft.use_files([rng.randint(1, 6) for _ in range(count)])
@@ -189,12 +189,12 @@ def objects(draft: Draft) -> None:
     if rng.random() < 0.15:
         draft.samples["options"]["missing"] = rng.choice(["skip", "fill"])
     if how == "datasets":
-        _object_field(draft, ".", "x", many)
+        _object_field(draft, ".", "x", alike)
         if rng.random() < 0.5:
             fields.attribute(draft)
     else:
         for k in range(rng.randint(1, 3)):
-            _object_field(draft, f"x{k}", f"x{k}", many)
+            _object_field(draft, f"x{k}", f"x{k}", alike)
         if rng.random() < 0.4:
             fields.attribute(draft)
     if rng.random() < 0.7 or many:  # of so many none is found by its values
@@ -215,11 +215,16 @@ def _object_places(draft: Draft, how: str, count: int) -> None:
         draft.places.append(Place(file, path, rng.randint(0, 6) if rng.random() < 0.1 else rng.randint(1, 6)))
 
 
-def _object_field(draft: Draft, path: str, name: str, many: bool) -> None:
-    """Add a dataset of every object: of one shape, of unlike lengths, of unlike shapes, or one value."""
+def _object_field(draft: Draft, path: str, name: str, alike: bool | None) -> None:
+    """Add a dataset of every object: of one shape, of unlike lengths, of unlike shapes, or one value.
+
+    Objects that are alike in all their datasets are read as rows of one.
+    """
     rng, tail = draft.rng, draft.tail(1)
-    how = rng.choice(["same", "same", "ragged", "ragged", "arrays", "value"])
+    how = rng.choice(["same", "same", "ragged", "ragged", "value" if alike else "arrays", "value"])
     kind = storage.drawn_type(rng, 0.15 if how == "same" else 0.4 if how == "value" else 0)
+    if how == "value" and rng.random() < 0.25:
+        kind = rng.choice(storage.OFFSET)
     options: dict[str, Any] = {}
     fixed = rng.randint(1, 6)
     shapes = {
@@ -238,7 +243,7 @@ def _object_field(draft: Draft, path: str, name: str, many: bool) -> None:
         options["columns"] = draft.columns([fixed, *tail])
     if how == "ragged" and tail and rng.random() < 0.2:
         options["columns"] = draft.columns(tail)
-    draft.add(path, shapes[how], kind)
+    draft.add(path, shapes[how], kind, alike=alike)
     draft.fields[name] = call("Field", path, **options) if options else path
 
 
@@ -335,7 +340,7 @@ def case_of(seed: int, kind: str | None = None) -> dict[str, Any]:
     if style == "one":
         trees = {"first": trees["first"]} if "first" in trees and draft.axis == 0 else trees
         style = "one" if len(trees) == 1 else "list"
-    return {
+    found = {
         "seed": seed,
         "kind": kind,
         "files": draft.files,
@@ -346,6 +351,20 @@ def case_of(seed: int, kind: str | None = None) -> dict[str, Any]:
         "loader": loader_of(rng),
         "forms": forms_of(rng),
     }
+    if rng.random() < (0.5 if kind == "objects" else 0.2):
+        found["many"] = 1  # objects from which on headers are read as bytes: 2,000 are seldom drawn
+    if rng.random() < 0.05 and (some := matched(draft)):
+        place = rng.choice(some)
+        place.file["damaged"] = place.path
+        found["forms"] = [{"form": "damaged", "path": place.path}]
+    return found
+
+
+def matched(draft: Draft) -> list[Place]:
+    """Return the groups and datasets of a file that samples are of, by a pattern or by their names."""
+    tree = draft.samples or {"call": "", "args": [], "options": {}}
+    of = tree["options"].get("of") or (tree["args"][0] if tree["call"] == "Objects" else None)
+    return [place for place in draft.places if place.path and (isinstance(of, str) or place.path in (of or ()))]
 
 
 def loader_of(rng: random.Random) -> dict[str, Any]:

@@ -23,7 +23,8 @@ class Reading:
 
     def __init__(self, case: dict[str, Any], folder: Path) -> None:
         self.case, self.folder = case, folder
-        self.model = Model(case, folder)
+        if not any(file.get("damaged") for file in case["files"]):  # of these h5py has nothing to say
+            self.model = Model(case, folder)
         self.trees: dict[str, Any] = case["fields"]
         self.style: str = case.get("style", "dict")
         self.known: dict[Any, list[int]] | None = None

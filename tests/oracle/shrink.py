@@ -51,6 +51,8 @@ def smaller(case: Case) -> Iterator[Case]:
     for key in ("window", "keep", "memory_budget", "drop_last"):
         if key in case["loader"]:
             yield changed(case, lambda one, key=key: one["loader"].pop(key))
+    if "many" in case:
+        yield changed(case, lambda one: one.pop("many"))
     if case["loader"]["num_workers"]:
         yield changed(case, lambda one: one["loader"].update(num_workers=0))
 
@@ -105,6 +107,8 @@ def script(case: Case, result: dict[str, Any], right: str) -> str:
     for file in case["files"]:
         rest = {key: value for key, value in file.items() if key != "nodes"}
         lines += [f"nodes = {file['nodes']!r}", f"write_file(folder, {{**{rest!r}, 'nodes': nodes}})"]
+    if "many" in case:
+        lines += ["from h5stream.storage import whereabouts", f"whereabouts.MANY = {case['many']}"]
     source = [f'f"{{folder}}/{name}"' for name in names]
     fields = text(case["fields"])
     if case["style"] != "dict":

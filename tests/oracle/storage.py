@@ -14,10 +14,11 @@ NESTED = {
     "members": [["a", ">i2"], ["b", {"array": "<f4", "shape": [2]}], ["c", {"members": [["d", "S3"], ["e", "<u4"]]}]],
     "gap": 3,
 }
+OFFSET = [{"bits": "<u2", "precision": 11, "offset": 2}, {"bits": ">i4", "precision": 20, "offset": 7}]
+"""Integers that take some bits of their bytes, and not the lowest."""
 ODD = [
     {"enum": "<i2"},
-    {"bits": "<u2", "precision": 11, "offset": 2},
-    {"bits": ">i4", "precision": 20, "offset": 7},
+    *OFFSET,
     {"array": "<f4", "shape": [2, 3]},
     COMPOUND,
     NESTED,

@@ -231,4 +231,17 @@ def write_file(folder, described):
     with h5py.File(h5f.create(path.encode(), h5f.ACC_TRUNC, creation, access)) as file:
         for node in described["nodes"]:
             add_node(file, node, folder)
+        damaged = described.get("damaged")
+        where = h5py.h5o.get_info(file[damaged].id).addr + file.userblock_size if damaged else None
+    if where is not None:
+        damage(path, where)
     return path
+
+
+def damage(path, where):
+    """Change a byte of an object header, so that h5py raises: inside of the checksum, or the version of an old one."""
+    with open(path, "r+b") as file:
+        data = bytearray(file.read())
+        data[where + (20 if data[where : where + 4] == b"OHDR" else 0)] ^= 0x40
+        file.seek(0)
+        file.write(data)
