@@ -8,6 +8,7 @@ are theirs.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -423,18 +424,25 @@ def _objects_of(
     for key, suffix in ragged.items():
         known = looked_up.setdefault(key, LookedUp(name=own[key].name, crop=own[key].crop))
         known.entry, known.is_given = own[key].entry, True
-        found = _rows_of(raw, known, key, own, describe, names, suffix, addresses[suffix])
+        described = functools.partial(_one_field, opened, samples, row_start, shape.fields[key])
+        found = _rows_of(raw, known, described, names, suffix, addresses[suffix])
         known.add_rows(*(each if place is None else each[place] for each in found))
     together = replace(together, once=once, are_objects=True)
     return together if place is None else _in_their_order(together, place)
 
 
+def _one_field(opened: OpenFile, samples: Objects, row_start: int, field: Any, name: str) -> LookedUp:
+    """Describe a ragged field of one object: of many that are unlike, the other fields' need not be read again."""
+    found: dict[int, LookedUp] = {}
+    alone = SampleShape(kind="dict", keys=(field.name,), fields=(field,)).inside(name)
+    FieldReader(opened, row_start, samples, Extents.of(samples), found).read(alone, name)
+    return found[0]
+
+
 def _rows_of(
     raw: RawFile,
     known: LookedUp,
-    key: int,
-    own: dict[int, LookedUp],
-    describe: Callable[[str], FileParts],
+    read: Callable[[str], LookedUp],
     names: Sequence[str],
     suffix: str,
     addresses: Ints,
@@ -442,9 +450,9 @@ def _rows_of(
     """Find the rows that objects have of a ragged field: the first of each, and how many."""
 
     def described(path: str) -> DatasetPart:
-        describe(path.removesuffix(suffix))
-        known.check_alike(own[key].layouts, f"{raw.file.filename}:{path}")
-        return own[key].parts[0]
+        one = read(path.removesuffix(suffix))
+        known.check_alike(one.layouts, f"{raw.file.filename}:{path}")
+        return one.parts[0].with_fields({one.entry: known.entry})
 
     paths = [f"{name}{suffix}" for name in names] if suffix else names
     return known.add_objects(object_rows(raw, paths, addresses, suffix, described))
