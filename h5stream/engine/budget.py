@@ -27,7 +27,6 @@ from h5stream.engine.footprint import (
 )
 from h5stream.engine.landing.in_memory import format_of
 from h5stream.engine.landing.kept import is_decoded, rows_to_keep
-from h5stream.engine.landing.mapped import can_be_mapped
 from h5stream.engine.landing.resident import GATHERED_NBYTES, datasets_to_keep, resident_format
 from h5stream.engine.landing.unfiltered import reach_of
 from h5stream.errors import BudgetError, OptionError
@@ -136,11 +135,7 @@ def shape_of(
 ) -> Shape:
     """Return what of a layout decides how much memory an epoch takes, beside datasets that are kept in memory."""
     rows = _epoch_rows(layout, selected, draws)
-    read = [
-        parts
-        for number, parts in enumerate(layout.datasets)
-        if parts[0].targets and number not in kept and not can_be_mapped(layout, number)
-    ]
+    read = [parts for number, parts in enumerate(layout.datasets) if parts[0].targets and number not in kept]
     drawn = DRAWN_EPOCHS + (selected is not None)  # whose rows are looked up by what was drawn
     is_boxed = isinstance(layout.space, BoxSpace)
     planned = [parts for parts in read if is_boxed or any(part.access != DIRECT for part in parts)]

@@ -19,10 +19,8 @@ from h5stream.engine.landing.columns import Columns
 from h5stream.engine.landing.encoded import EncodedRows, PaddedBytes
 from h5stream.engine.landing.heap import HeapRows
 from h5stream.engine.landing.kept import FillTask, Keeping, KeptRows, keeping_of
-from h5stream.engine.landing.mapped import MappedFiles, MappedRows, can_be_mapped
 from h5stream.engine.landing.padding import Padding
-from h5stream.engine.landing.programs import Program, programs_of
-from h5stream.engine.landing.side_by_side import SideBySideTask, lie_side_by_side
+from h5stream.engine.landing.programs import programs_of
 from h5stream.engine.landing.sparse import dense_rows
 from h5stream.engine.landing.stacked import StackedTask, is_small
 from h5stream.engine.landing.through_h5py import RowsThroughH5py
@@ -68,13 +66,7 @@ def way_of(part: DatasetPart, fields: tuple[FieldLayout, ...], source: ByteSourc
     if part.access == DIRECT:
         return UnfilteredRows(part, source)
     programs = programs_of(part)
-    return Chunks(part, programs, _kind_of(part, programs), source.gap_nbytes)
-
-
-def _kind_of(part: DatasetPart, programs: tuple[Program, ...]) -> type[ChunkTask]:
-    if is_small(part):
-        return StackedTask
-    return SideBySideTask if lie_side_by_side(programs) else ChunkTask
+    return Chunks(part, programs, StackedTask if is_small(part) else ChunkTask, source.gap_nbytes)
 
 
 def _by_their_rows(layout: SampleLayout, lookups: Iterable[Lookup]) -> dict[tuple[int, bool, bool], list[Lookup]]:
@@ -103,14 +95,10 @@ class RowReader:
         self.layout, self.kept_rows = layout, kept_rows
         self._keeping: Keeping | None = None
         self.sources: tuple[ByteSource, ...] = tuple(identity.open() for identity in layout.files)
-        self.mapped_files = MappedFiles(layout.files)
         self._h5py = H5pyReader(layout)
         self._padding = Padding(layout.fields, [number_outside(layout.pad_of(field)) for field in layout.fields])
         # Rows without elements need no task.
         self._datasets = [n for n, parts in enumerate(layout.datasets) if any(part.pieces for part in parts)]
-        self._mapped = {
-            n: MappedRows(layout.datasets[n], self.mapped_files) for n in self._datasets if can_be_mapped(layout, n)
-        }
         self._columns = Columns(layout)
         # Datasets of which samples take rows in one way are planned together.
         self._by_steps: dict[tuple[Steps | None, str, str | float | None], list[int]] = {}
@@ -153,13 +141,7 @@ class RowReader:
         """Close the files; a later task opens them again."""
         for source in self.sources:
             source.close()
-        self.mapped_files.close()
         self._h5py.close()
-
-    @property
-    def mapped(self) -> tuple[int, ...]:
-        """The datasets whose rows are gathered from mappings."""
-        return tuple(self._mapped)
 
     @property
     def concurrency(self) -> int:
@@ -238,13 +220,10 @@ class RowReader:
     def plan_rows(self, placement: Placement, task_nbytes: int, datasets: Sequence[int]) -> Iterator[Task]:
         """Plan the reads of rows of some datasets, where each row or span has its own place."""
         datasets = [n for n in datasets if n in self._datasets]
-        for dataset in datasets:
-            if dataset in self._mapped:
-                yield from self._mapped[dataset].plan(placement, task_nbytes)
         there = [n for n in datasets if self._keeping is not None and self._keeping.has(n, placement)]
         if self._keeping is not None and there:
             yield from self._keeping.gathered(there, placement, task_nbytes)
-        others = [n for n in datasets if n not in self._mapped and n not in there]
+        others = [n for n in datasets if n not in there]
         if others:
             placement = placement.ascending()
         for dataset in others:
@@ -319,8 +298,9 @@ class RowReader:
     def read(self, window: Window, destination: Destination) -> None:
         """Plan the reads of one window, its rows ascending, and carry them out in the calling thread."""
         placement = self.accepted(Placement.of(window))
-        plain = self._unfiltered and not self._mapped
-        self._carry_out(self._in_turn(placement) if plain else self.plan(placement, TASK_NBYTES), destination)
+        self._carry_out(
+            self._in_turn(placement) if self._unfiltered else self.plan(placement, TASK_NBYTES), destination
+        )
 
     def _carry_out(self, tasks: Iterable[Task], destination: Destination) -> None:
         tools = self.tools()

@@ -1,7 +1,6 @@
 """Chunks that are read, decoded and scattered one after the other.
 
-Small ones and such as lie side by side differ only in how they are scattered: see `h5stream.engine.landing.stacked`
-and `h5stream.engine.landing.side_by_side`.
+Small ones differ only in how they are scattered: see `h5stream.engine.landing.stacked`.
 """
 
 from __future__ import annotations

@@ -38,8 +38,6 @@ class Program:
     segment_edges: Ints
     strides: Ints  # for each piece, bytes of one row of a chunk, once it holds this leaf alone
     fused: tuple[bool, ...]  # for each piece, whether unshuffle and scatter are done as one
-    # for each piece, whether it goes on where the piece before it ends, with a stretch of the same length
-    continues: tuple[bool, ...]
     fill_rows: tuple[Bytes, ...]  # for each piece, one row of the fill value
 
 
@@ -67,16 +65,8 @@ def _program(part: DatasetPart, target: Target) -> Program:
         segment_edges=np.cumsum([0] + [len(each) for each in segments], dtype=np.int64),
         strides=np.array([piece.row_elements * leaf.nbytes for piece in part.pieces], dtype=np.int64),
         fused=tuple(may_fuse and int(each[:, 2].min()) >= FUSE_ELEMENTS for each in segments),
-        continues=tuple(k > 0 and _goes_on(segments[k - 1], segments[k]) for k in range(len(segments))),
         fill_rows=tuple(np.tile(target.fill, piece.row_elements) for piece in part.pieces),
     )
-
-
-def _goes_on(before: Ints, after: Ints) -> bool:
-    if len(before) != 1 or len(after) != 1:
-        return False
-    (from_a, into_a, count_a), (from_b, into_b, count_b) = before[0].tolist(), after[0].tolist()
-    return bool(from_a == from_b and count_a == count_b and into_b == into_a + count_a)
 
 
 def dense_leaf(program: Program, data: Bytes, shuffled: int, scratch: DecodeScratch, out: Bytes | None = None) -> Bytes:
