@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from h5stream.engine.footprint import TASK_NBYTES
 from h5stream.engine.landing.chunks import Chunks, ChunkTask
-from h5stream.engine.landing.resident import datasets_to_keep
+from h5stream.engine.landing.kept import datasets_to_keep
 from h5stream.engine.landing.unfiltered import reach_of
 from h5stream.engine.plan import Placement
 from h5stream.order.epoch import EpochOrder

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +18,7 @@ from h5stream.engine.landing.chunks import Chunks, ChunkTask
 from h5stream.engine.landing.columns import Columns
 from h5stream.engine.landing.encoded import EncodedRows, PaddedBytes
 from h5stream.engine.landing.heap import HeapRows
-from h5stream.engine.landing.kept import FillTask, Keeping, KeptRows, keeping_of
-from h5stream.engine.landing.padding import Padding
+from h5stream.engine.landing.kept import Kept, KeptRows, keeping_of, whole_datasets
 from h5stream.engine.landing.programs import programs_of
 from h5stream.engine.landing.sparse import dense_rows
 from h5stream.engine.landing.stacked import StackedTask, is_small
@@ -28,26 +27,17 @@ from h5stream.engine.landing.unfiltered import UnfilteredRows
 from h5stream.engine.plan import Placement, placed_spans
 from h5stream.engine.ragged import RaggedMemory, lend
 from h5stream.engine.single import SingleRows
-from h5stream.engine.tasks import Destination, Task, Tools, Way
+from h5stream.engine.tasks import Destination, LandingTask, Task, Tools, Way
+from h5stream.errors import H5StreamError
 from h5stream.order.epoch import Order, Window
 from h5stream.order.places import Places, narrowed
 from h5stream.order.regrouped import RegroupedOrder
-from h5stream.samples.box_space import BoxSpace, number_outside
+from h5stream.samples.box_space import BoxSpace
 from h5stream.samples.space import SequenceSpace, Steps
 from h5stream.storage.fallback import H5pyReader
 from h5stream.storage.filters import DecodeScratch
 from h5stream.storage.layout import DIRECT, VIA_H5PY, DatasetPart, FieldLayout, Lookup, SampleLayout
 from h5stream.storage.source import ByteSource
-
-
-class Resident(Protocol):
-    """Datasets that are in memory, by their numbers. Any thread may plan."""
-
-    numbers: tuple[int, ...]
-
-    def plan(self, placement: Placement, numbers: Sequence[int]) -> Iterable[Task]:
-        """Cut rows of some of them into tasks."""
-        ...
 
 
 def way_of(part: DatasetPart, fields: tuple[FieldLayout, ...], source: ByteSource) -> Way:
@@ -87,16 +77,19 @@ class RowReader:
     # Guarantees: any number of threads may plan and carry tasks out. The layout is immutable; how a part lands may be
     worked out twice, with the same result; scratch belongs to the calling thread. Pickling carries the layout only.
 
-    `kept_rows` says how many rows of which datasets stay in memory once they are decoded; none where a dataset takes
-    what another loader keeps, None where not even that.
+    The datasets `small` are read once, by `load`. `kept_rows` says how many rows of which others stay in memory once
+    they are decoded; none where a dataset takes what another loader keeps, None where not even that.
     """
 
-    def __init__(self, layout: SampleLayout, kept_rows: Mapping[int, int] | None = None) -> None:
-        self.layout, self.kept_rows = layout, kept_rows
-        self._keeping: Keeping | None = None
+    def __init__(
+        self, layout: SampleLayout, kept_rows: Mapping[int, int] | None = None, small: tuple[int, ...] = ()
+    ) -> None:
+        self.layout, self.kept_rows, self.small = layout, kept_rows, small
+        self._keeping: Kept | None = None
+        self._small: Kept | None = None
+        self._loading = threading.Lock()
         self.sources: tuple[ByteSource, ...] = tuple(identity.open() for identity in layout.files)
         self._h5py = H5pyReader(layout)
-        self._padding = Padding(layout.fields, [number_outside(layout.pad_of(field)) for field in layout.fields])
         # Rows without elements need no task.
         self._datasets = [n for n, parts in enumerate(layout.datasets) if any(part.pieces for part in parts)]
         self._columns = Columns(layout)
@@ -132,7 +125,7 @@ class RowReader:
         self._thread = threading.local()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"layout": self.layout, "kept_rows": self.kept_rows}
+        return {"layout": self.layout, "kept_rows": self.kept_rows, "small": self.small}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
@@ -157,7 +150,7 @@ class RowReader:
         ascending = np.argsort(numbers, kind="stable")
         return replace(placement[ascending], rows=narrowed(numbers[ascending]))
 
-    def plan(self, placement: Placement, task_nbytes: int, resident: Resident | None = None) -> Iterator[Task]:
+    def plan(self, placement: Placement, task_nbytes: int) -> Iterator[Task]:
         """Plan what brings a window's samples."""
         layout = self.layout
         if isinstance(layout.space, BoxSpace):
@@ -169,13 +162,12 @@ class RowReader:
                 space = layout.space if pad == layout.space.pad else replace(layout.space, pad=pad)
                 rows, outside = placed_spans(placement.each_row(), steps, at, space, layout.rows)
             if len(rows):
-                yield from self._plan_some(rows, task_nbytes, datasets, resident)
+                yield from self.plan_rows(rows, task_nbytes, datasets)
             if outside is not None:
                 fields = [target.field for n in datasets for target in layout.datasets[n][0].targets]
-                yield from self._padding.plan(outside, fields)
+                yield self._columns.padding(outside, fields)
         for dataset, table in self._lookups.items():
-            looked_up = placement.each_row().looked_up(table)
-            yield from self._plan_some(looked_up, task_nbytes, [dataset], resident)
+            yield from self.plan_rows(placement.each_row().looked_up(table), task_nbytes, [dataset])
         for (_, are_values, is_padded), lookups in self._ragged.items():
             datasets = [one.dataset for one in lookups]
             filled = (target.field for dataset in datasets for target in layout.datasets[dataset][0].targets)
@@ -184,7 +176,7 @@ class RowReader:
             if len(rows) and any(n in self._datasets for n in datasets):
                 yield from self.plan_rows(rows, task_nbytes, datasets)
             elif len(rows):  # rows without elements are counted all the same
-                yield from self._padding.plan(rows, ())
+                yield self._columns.padding(rows, ())
         for matrix in self._dense:
             yield from matrix.plan(placement, task_nbytes)
         yield from self._columns.plan(placement)
@@ -208,25 +200,17 @@ class RowReader:
                 if len(ours):
                     yield from boxes.plan(placement[ours], place[ours], origins[ours], task_nbytes)
 
-    def _plan_some(
-        self, placement: Placement, task_nbytes: int, datasets: Sequence[int], resident: Resident | None
-    ) -> Iterator[Task]:
-        """Plan rows of some datasets, of which some are in memory."""
-        kept = () if resident is None else resident.numbers
-        yield from self.plan_rows(placement, task_nbytes, [n for n in datasets if n not in kept])
-        if resident is not None:
-            yield from resident.plan(placement, [n for n in datasets if n in kept])
-
     def plan_rows(self, placement: Placement, task_nbytes: int, datasets: Sequence[int]) -> Iterator[Task]:
         """Plan the reads of rows of some datasets, where each row or span has its own place."""
         datasets = [n for n in datasets if n in self._datasets]
-        there = [n for n in datasets if self._keeping is not None and self._keeping.has(n, placement)]
-        if self._keeping is not None and there:
-            yield from self._keeping.gathered(there, placement, task_nbytes)
-        others = [n for n in datasets if n not in there]
-        if others:
+        for kept in (self._small, self._keeping):
+            there = [n for n in datasets if kept is not None and kept.has(n, placement)]
+            if kept is not None and there:
+                yield from kept.gathered(there, placement, task_nbytes)
+                datasets = [n for n in datasets if n not in there]
+        if datasets:
             placement = placement.ascending()
-        for dataset in others:
+        for dataset in datasets:
             for part, ours in placement.of_parts(self.layout.datasets[dataset]):
                 yield from self._way(dataset, part).plan(ours, task_nbytes)
 
@@ -255,8 +239,33 @@ class RowReader:
             zeros = np.zeros(len(rows), dtype=rows.dtype)  # which take no memory as long as nobody writes to them
             nowhere = Placement(rows=rows, batch=zeros, within=zeros)
             for task in self.plan(nowhere, TASK_NBYTES):
-                if isinstance(task, FillTask):
+                if isinstance(task, LandingTask) and task.keeps:
                     yield replace(task, placement=nowhere[:0])
+
+    def load(self) -> Tally | None:
+        """Read the small datasets, once; gives what that took, and None once they are there.
+
+        What cannot be read in whole is streamed instead, so that an error finds the batches it concerns.
+
+        # Guarantees: under `_loading`, by whichever thread calls first.
+        """
+        with self._loading:
+            if self._small is not None or not self.small:
+                return None
+            tally, kept = Tally(), Kept(self.layout, whole_datasets(self.layout, self.small))
+            try:
+                kept.read(self.plan_rows, self.tools(tally))
+            except H5StreamError:
+                self.small = ()
+            else:
+                self._small = kept
+            return tally
+
+    @property
+    def needs_no_thread(self) -> bool:
+        """Whether all is in memory already, and is so little that a batch is gathered faster than a thread is woken."""
+        is_whole = len(self.small) == len(self.layout.datasets)
+        return self._small is not None and is_whole and self._small.is_soon_gathered
 
     @property
     def kept_nbytes(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -19,7 +20,7 @@ from h5stream.engine.landing.programs import Program, dense_leaf, programs_of
 from h5stream.engine.landing.stacked import is_small, land_stacked
 from h5stream.engine.plan import Placement, cut_by
 from h5stream.engine.slots import address_of
-from h5stream.engine.tasks import Destination, LandingTask, Tools
+from h5stream.engine.tasks import Destination, LandingTask, Tools, copying
 from h5stream.samples.box_space import BoxSpace, number_outside
 from h5stream.storage.index import MISSING
 from h5stream.storage.layout import DIRECT, VIA_H5PY, DatasetPart, FieldLayout
@@ -130,53 +131,6 @@ class BoxTask(ChunkTask):
         self.boxed.place(sources, strides, (begin, end, shape, self.low[some], self.high[some]), element, *where)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class H5pyBoxTask(LandingTask):
-    """One box of a dataset, which h5py reads."""
-
-    part: DatasetPart  # the dataset
-    fields: tuple[FieldLayout, ...]  # all fields of a batch
-    placement: Placement  # the box's sample, and where it goes
-    boxed: Boxed  # the box
-
-    def land(self, stored: Iterator[Any], destination: Destination, tools: Tools) -> None:
-        """Read the box, and copy it to its place."""
-        shape = np.array([self.part.shape])
-        low, high = _spans(self.boxed, shape)
-        since = clock()
-        values = tools.h5py.box(self.part, tuple(low[0].tolist()), tuple((high - low)[0].tolist()))
-        since = tools.tally.via_h5py(since, values.nbytes)
-        for target in self.part.targets:
-            dense = np.ascontiguousarray(target.taken(values), dtype=self.fields[target.field].dtype)
-            element = dense.nbytes // max(1, math.prod(values.shape))
-            strides, (zero, one) = _strides(np.array([values.shape]), element), np.array([[0], [1]])
-            _, *where = destination.of(target.field, self.placement)
-            sources = np.array([address_of(dense.reshape(-1).view(np.uint8))])
-            self.boxed.place(sources, strides, (low, high, shape, zero, one), element, *where)
-        tools.tally.scattered(since)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutsideTask(LandingTask):
-    """What stands outside of volumes, in boxes that lead out of them, where that is a number."""
-
-    shapes: Ints  # (n, axes): elements along each axis of each box's volume
-    rows: tuple[tuple[int, Bytes], ...]  # for each field, some elements of that number
-    placement: Placement  # the boxes' samples, and where they go
-    boxed: Boxed  # the boxes
-
-    def land(self, stored: Iterator[Any], destination: Destination, tools: Tools) -> None:
-        """Write the number wherever a box leads out."""
-        since = clock()
-        for field, row in self.rows:
-            _, *where = destination.of(field, self.placement)
-            boxed, element = self.boxed, row.nbytes // int(self.boxed.sizes[-1])
-            kernels.fill_outside(
-                address_of(row), self.shapes, boxed.offsets, boxed.sizes, element, boxed.origins, *where
-            )
-        tools.tally.scattered(since)
-
-
 def boxes_of(
     parts: Sequence[DatasetPart], layout_fields: tuple[FieldLayout, ...], space: BoxSpace, gaps_nbytes: Sequence[int]
 ) -> list[tuple[Ints, BoxesOfParts]]:
@@ -234,30 +188,54 @@ class BoxesOfParts:
         for axis, along in enumerate(self._parts[0].along):
             begins[:, axis] = along.begins(origins)
         boxed = Boxed(offsets=self._offsets, sizes=self._sizes, follow=self._follow, mode=self._mode, origins=begins)
-        targets = self._parts[0].targets
         if self._outside is not None:
             (first, last), shapes = boxed.ends, self._shapes[of]
             out = np.flatnonzero(((first < 0) | (last >= shapes)).any(axis=1))
             if len(out):
-                rows = tuple((target.field, self._row_of(target.field)) for target in targets)
                 some = replace(boxed, origins=boxed.origins[out])
-                yield OutsideTask(shapes=shapes[out], rows=rows, placement=placement[out], boxed=some)
+                yield copying(placement[out], functools.partial(self._fill_outside, some, shapes[out]))
         if self._parts[0].access == VIA_H5PY:
             for k, part in enumerate(of.tolist()):
-                yield H5pyBoxTask(
-                    part=self._parts[part],
-                    fields=self._fields,
-                    placement=placement[k : k + 1],
-                    boxed=replace(boxed, origins=boxed.origins[k : k + 1]),
-                )
+                one = replace(boxed, origins=boxed.origins[k : k + 1])
+                bring = functools.partial(self._through_h5py, self._parts[part], one)
+                yield LandingTask(placement=placement[k : k + 1], bring=bring)
             return
         yield from self._plan_chunks(placement, boxed, of, task_nbytes)
 
-    def _row_of(self, field: int) -> Bytes:
-        layout = self._fields[field]
-        inner = math.prod(layout.row_shape) // math.prod(self._sizes.tolist())
-        assert self._outside is not None
-        return np.full(int(self._sizes[-1]) * inner, self._outside, dtype=layout.dtype).view(np.uint8)
+    def _fill_outside(self, boxed: Boxed, shapes: Ints, placement: Placement, destination: Destination) -> None:
+        """Write the number that stands outside of volumes wherever boxes lead out of those."""
+        for target in self._parts[0].targets:
+            layout = self._fields[target.field]
+            inner = math.prod(layout.row_shape) // math.prod(self._sizes.tolist())
+            assert self._outside is not None
+            row = np.full(int(self._sizes[-1]) * inner, self._outside, dtype=layout.dtype).view(np.uint8)
+            _, *where = destination.of(target.field, placement)
+            element = row.nbytes // int(boxed.sizes[-1])
+            kernels.fill_outside(address_of(row), shapes, boxed.offsets, boxed.sizes, element, boxed.origins, *where)
+
+    def _through_h5py(
+        self,
+        part: DatasetPart,
+        boxed: Boxed,
+        placement: Placement,
+        stored: Iterator[Bytes],
+        destination: Destination,
+        tools: Tools,
+    ) -> None:
+        """Read one box through h5py, and copy it to its place."""
+        shape = np.array([part.shape])
+        low, high = _spans(boxed, shape)
+        since = clock()
+        values = tools.h5py.box(part, tuple(low[0].tolist()), tuple((high - low)[0].tolist()))
+        since = tools.tally.via_h5py(since, values.nbytes)
+        for target in part.targets:
+            dense = np.ascontiguousarray(target.taken(values), dtype=self._fields[target.field].dtype)
+            element = dense.nbytes // max(1, math.prod(values.shape))
+            strides, (zero, one) = _strides(np.array([values.shape]), element), np.array([[0], [1]])
+            _, *where = destination.of(target.field, placement)
+            sources = np.array([address_of(dense.reshape(-1).view(np.uint8))])
+            boxed.place(sources, strides, (low, high, shape, zero, one), element, *where)
+        tools.tally.scattered(since)
 
     def _plan_chunks(self, placement: Placement, boxed: Boxed, of: Ints, task_nbytes: int) -> Iterator[BoxTask]:
         shapes, chunk_shapes, grids = self._shapes[of], self._chunk_shapes[of], self._grids[of]

@@ -53,6 +53,8 @@ class ChunkTask:
     nbytes: Ints
     edges: Ints  # where the groups of chunks begin that one read brings, and where the last ends
 
+    keeps = False
+
     @property
     def placement(self) -> Placement:
         """Its rows, each with its number inside its chunk, and where they go."""
