@@ -12,7 +12,7 @@ from h5stream.advice import trials
 from h5stream.baseline import stopped
 from h5stream.engine import budget
 from h5stream.engine import run as engine_run
-from h5stream.engine.landing import kept, stacked
+from h5stream.engine.landing import chunks, kept
 from h5stream.engine.run import Run
 from h5stream.routes import choice, pinned
 from h5stream.staging import blocks
@@ -130,7 +130,7 @@ def pinned_copies(monkeypatch):
 
 def read_in_python(monkeypatch):
     """Read each range of a file by a call of its own, not several in a kernel."""
-    monkeypatch.setattr(stacked, "STACK_READ_NBYTES", 1)
+    monkeypatch.setattr(chunks, "STACK_READ_NBYTES", 1)
 
 
 def around_reads(monkeypatch, before):

@@ -14,14 +14,13 @@ from h5stream.engine.acceptance import Acceptance
 from h5stream.engine.counters import Tally
 from h5stream.engine.footprint import TASK_NBYTES
 from h5stream.engine.landing.boxes import BoxesOfParts, boxes_of
-from h5stream.engine.landing.chunks import Chunks, ChunkTask
+from h5stream.engine.landing.chunks import Chunks
 from h5stream.engine.landing.columns import Columns
 from h5stream.engine.landing.encoded import EncodedRows, PaddedBytes
 from h5stream.engine.landing.heap import HeapRows
 from h5stream.engine.landing.kept import Kept, KeptRows, keeping_of, whole_datasets
 from h5stream.engine.landing.programs import programs_of
 from h5stream.engine.landing.sparse import dense_rows
-from h5stream.engine.landing.stacked import StackedTask, is_small
 from h5stream.engine.landing.through_h5py import RowsThroughH5py
 from h5stream.engine.landing.unfiltered import UnfilteredRows
 from h5stream.engine.plan import Placement, placed_spans
@@ -55,8 +54,7 @@ def way_of(part: DatasetPart, fields: tuple[FieldLayout, ...], source: ByteSourc
         return HeapRows(part, fields)
     if part.access == DIRECT:
         return UnfilteredRows(part, source)
-    programs = programs_of(part)
-    return Chunks(part, programs, StackedTask if is_small(part) else ChunkTask, source.gap_nbytes)
+    return Chunks(part, programs_of(part), source.gap_nbytes)
 
 
 def _by_their_rows(layout: SampleLayout, lookups: Iterable[Lookup]) -> dict[tuple[int, bool, bool], list[Lookup]]:

@@ -16,8 +16,7 @@ from h5stream.engine import kernels
 from h5stream.engine.counters import clock
 from h5stream.engine.footprint import TASK_NBYTES
 from h5stream.engine.landing.chunks import ChunkTask, group_edges, looked_up
-from h5stream.engine.landing.programs import Program, dense_leaf, programs_of
-from h5stream.engine.landing.stacked import is_small, land_stacked
+from h5stream.engine.landing.programs import Program, programs_of
 from h5stream.engine.plan import Placement, cut_by
 from h5stream.engine.slots import address_of
 from h5stream.engine.tasks import Destination, LandingTask, Tools, copying
@@ -79,10 +78,7 @@ class BoxTask(ChunkTask):
     def land(self, stored: Iterator[Bytes], destination: Destination, tools: Tools) -> None:
         """Copy what boxes take; of chunks that have no filter, all of those at once that were read together."""
         if self.part.access != DIRECT:
-            if is_small(self.part):
-                land_stacked(self, self._scatter_stack, stored, destination, tools)
-            else:
-                ChunkTask.land(self, stored, destination, tools)
+            ChunkTask.land(self, stored, destination, tools)
             return
         self.fill_missing(destination, tools)
         for start, stop, group in self.groups(stored):
@@ -97,19 +93,11 @@ class BoxTask(ChunkTask):
             since = tools.tally.decoded(since, int(self.nbytes[start:stop].sum()))
             tools.tally.scattered(since)
 
-    def scatter(self, k: int, data: Bytes, shuffled: int, destination: Destination, tools: Tools) -> None:
-        """Copy what boxes take of a chunk to all fields."""
-        for program in self.programs:
-            leaf = program.leaf
-            whole = data[: data.nbytes // leaf.stored_nbytes * leaf.stored_nbytes]
-            source = address_of(dense_leaf(program, whole, shuffled, tools.scratch))
-            source -= int(self.skipped[k]) // leaf.stored_nbytes * leaf.nbytes
-            self._place(slice(k, k + 1), program, np.array([source]), destination)
-
-    def _scatter_stack(
-        self, program: Program, source: int, stride: int, chosen: Ints, destination: Destination
-    ) -> None:
-        self._place(chosen, program, source + stride * np.arange(len(chosen)), destination)
+    def place(self, program: Program, source: int, stride: int, chosen: Ints, destination: Destination) -> None:
+        """Copy what boxes take of some chunks to a field."""
+        leaf = program.leaf
+        sources = source + stride * np.arange(len(chosen)) - self.skipped[chosen] // leaf.stored_nbytes * leaf.nbytes
+        self._place(chosen, program, sources, destination)
 
     def fill_missing(self, destination: Destination, tools: Tools) -> None:
         """Copy the fill value where chunks were never written."""
