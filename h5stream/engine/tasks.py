@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.engine import kernels
+from h5stream.compiled import _native as kernels
 from h5stream.engine.counters import Tally, clock
 from h5stream.engine.plan import Placement
 from h5stream.engine.slots import SlotFormat, address_of

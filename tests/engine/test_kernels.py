@@ -6,7 +6,7 @@ from amounts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from h5stream.engine import kernels
+from h5stream.compiled import _native as kernels
 from h5stream.engine.slots import address_of
 
 GUARD = 64

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.engine import kernels
+from h5stream.compiled import _native as kernels
 from h5stream.engine.counters import clock
 from h5stream.engine.footprint import TASK_NBYTES
 from h5stream.engine.landing.chunks import ChunkTask, group_edges, looked_up

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.engine import kernels
+from h5stream.compiled import _native as kernels
 from h5stream.engine.counters import clock
 from h5stream.engine.footprint import TASK_NBYTES
 from h5stream.engine.landing.programs import Program, dense_leaf
@@ -195,7 +195,7 @@ class ChunkTask:
             piece, rows = int(self.piece[k]), self.rows_of(k)
             for program in self.programs:
                 fill = address_of(program.fill_rows[piece])
-                destination.scatter(program.field, rows, fill, 0, program.segments_nbytes[piece])
+                destination.scatter(program.field, rows, fill, 0, program.segments[piece] * program.leaf.nbytes)
         tools.tally.scattered(since)
 
 

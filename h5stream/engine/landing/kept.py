@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.engine import kernels
+from h5stream.compiled import _native as kernels
 from h5stream.engine.counters import clock
 from h5stream.engine.footprint import FIELD_ALIGNMENT, TASK_NBYTES
 from h5stream.engine.plan import Placement

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from h5stream.engine import kernels
+from h5stream.compiled import _native as kernels
 from h5stream.engine.counters import clock
 from h5stream.engine.landing.unfiltered import EXTENT_NBYTES, Reach, reach_of, read_until_sound
 from h5stream.engine.plan import Placement
