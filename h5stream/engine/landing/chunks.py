@@ -104,7 +104,7 @@ class ChunkTask:
     def _land_stacked(self, stored: Iterator[Bytes], destination: Destination, tools: Tools) -> None:
         stack, tally = Stack(self, destination, tools), tools.tally
         began, before_ns, chunks = clock(), tally.read_ns, 0
-        for start, stop, data, at in _read_ahead(self, stored, tools):
+        for start, stop, data, at in _read_together(self, stored, tools):
             chunks += stop - start
             stack.take(start, stop, data, at)
         # What was not reading was decoding: the clock is not read for every small chunk.
@@ -199,7 +199,7 @@ class ChunkTask:
         tools.tally.scattered(since)
 
 
-def _read_ahead(task: ChunkTask, stored: Iterator[Bytes], tools: Tools) -> Iterator[tuple[int, int, Bytes, Ints]]:
+def _read_together(task: ChunkTask, stored: Iterator[Bytes], tools: Tools) -> Iterator[tuple[int, int, Bytes, Ints]]:
     """Return what was read of a task: the first of some chunks, the last (exclusive), and where each begins in it.
 
     Of a local file nothing was read yet, and many ranges are read by one call.
