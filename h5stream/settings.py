@@ -25,7 +25,7 @@ from h5stream.order.listed import GivenOrder
 from h5stream.order.users import OrderFactory, Ranks
 from h5stream.order.windows import check_window
 from h5stream.ranks import DrawnSeed, checked_ranks, current_ranks, drawn_seed
-from h5stream.staging.loading import stage_layout, with_mapped_files
+from h5stream.staging.loading import stage_layout
 from h5stream.storage.layout import FieldLayout, SampleLayout
 from h5stream.workers.importing import checked_method
 
@@ -350,12 +350,11 @@ class Settings:
     def staged(self, owner: object) -> tuple[H5Dataset, Callable[[], Any]]:
         """Return the dataset over staged copies, and what gives their lease back: when called, or with `owner`'s end.
 
-        Without `stage_to` it stays where it is; copies that were staged before are recognised in any case.
+        Without `stage_to` it stays where it is.
         """
         dataset: H5Dataset = self.dataset
         if self.stage_to is None:
-            layout = with_mapped_files(dataset.layout)
-            return (dataset if layout is dataset.layout else dataset.over(layout)), _nothing
+            return dataset, _nothing
         if not isinstance(self.stage_to, str | os.PathLike):
             raise OptionError(f"stage_to= takes a folder, not {self.stage_to!r}")
         layout, release = stage_layout(dataset.layout, self.stage_to)

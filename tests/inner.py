@@ -12,7 +12,7 @@ from h5stream.advice import trials
 from h5stream.baseline import stopped
 from h5stream.engine import budget
 from h5stream.engine import run as engine_run
-from h5stream.engine.landing import resident, stacked
+from h5stream.engine.landing import chunks, kept
 from h5stream.engine.run import Run
 from h5stream.routes import choice, pinned
 from h5stream.staging import blocks
@@ -93,7 +93,7 @@ def around(monkeypatch, owner, name, *, before=None, after=None):
 
 def stream_all(monkeypatch):
     """Keep no dataset in memory: small test files would otherwise never be streamed."""
-    monkeypatch.setattr(resident, "KEEP_NBYTES", -1)
+    monkeypatch.setattr(kept, "KEEP_NBYTES", -1)
 
 
 def default_budget(monkeypatch, nbytes):
@@ -130,7 +130,7 @@ def pinned_copies(monkeypatch):
 
 def read_in_python(monkeypatch):
     """Read each range of a file by a call of its own, not several in a kernel."""
-    monkeypatch.setattr(stacked, "STACK_READ_NBYTES", 1)
+    monkeypatch.setattr(chunks, "STACK_READ_NBYTES", 1)
 
 
 def around_reads(monkeypatch, before):

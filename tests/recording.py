@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from h5stream.engine import kernels
+from h5stream.compiled import _native as kernels
 from h5stream.storage.source import FileBytes
 
 

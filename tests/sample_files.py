@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import h5py
 import numpy as np
 
-from h5stream.engine import kernels
+from h5stream.compiled import _native as kernels
 from h5stream.iteration import Iterations
 from h5stream.storage.source import FileBytes
 

@@ -203,8 +203,8 @@ def test_the_state_is_numbers_and_text_and_needs_no_pickle(sample):
 TRAINING = """
 import json, os, signal, sys
 from h5stream import H5StreamLoader
-from h5stream.engine.landing import resident
-resident.KEEP_NBYTES = -1
+from h5stream.engine.landing import kept
+kept.KEEP_NBYTES = -1
 path, log, kill_at = sys.argv[1:]
 loader = H5StreamLoader(path, 48, shuffle=True, seed=5, window=200, fields=["x", "y"], persistent_workers=True)
 seen = []

@@ -40,7 +40,7 @@ import torch
 from torch.utils.data import ConcatDataset, DataLoader, Subset
 
 from h5stream import Field, H5Dataset, H5StreamLoader
-from h5stream.engine.landing import resident
+from h5stream.engine.landing import kept
 from h5stream.errors import BudgetError, LoaderClosedError, OptionError
 from h5stream.order import places, windows
 from h5stream.storage import layout
@@ -59,8 +59,8 @@ STORAGE: tuple[dict[str, Any], ...] = (
 )
 
 SMALL: tuple[tuple[Any, str, Sequence[int]], ...] = (
-    (resident, "KEEP_NBYTES", (-1, 400)),
-    (resident, "ASKING_ROWS", (0, 50)),
+    (kept, "KEEP_NBYTES", (-1, 400)),
+    (kept, "ASKING_ROWS", (0, 50)),
     (layout, "WHOLE_NBYTES", (0, 64)),
     (layout, "BLOCK_NBYTES", (16, 64, 300)),
     (layout, "SMALL_NBYTES", (-1, 500)),

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.engine.footprint import TASK_NBYTES
-from h5stream.engine.landing.chunks import Chunks, ChunkTask
-from h5stream.engine.landing.resident import datasets_to_keep
+from h5stream.engine.landing.chunks import Chunks
+from h5stream.engine.landing.kept import datasets_to_keep
 from h5stream.engine.landing.unfiltered import reach_of
 from h5stream.engine.plan import Placement
 from h5stream.order.epoch import EpochOrder
@@ -198,7 +198,7 @@ def planned(part: DatasetPart, windows: Sequence[Ranges], entry: DatasetEntry) -
         if part.index is None:
             total += _through_h5py(placement, part, entry)
             continue
-        for task in Chunks(part, (), ChunkTask, LOCAL_GAP_NBYTES).plan(placement, TASK_NBYTES):
+        for task in Chunks(part, (), LOCAL_GAP_NBYTES).plan(placement, TASK_NBYTES):
             chunks, fetched = int((task.entry != MISSING).sum()), sum(task.ranges().nbytes)
             total += chunks, fetched, chunks * part.chunk_nbytes, fetched - int(task.nbytes.sum())
     return total

@@ -81,52 +81,10 @@ def scatter_stack(
     segments ``edges[piece[c]]`` to ``edges[piece[c] + 1]``. The rows are spans where `lengths` are given.
     """
 
-def scatter_side_by_side(
-    source: int,
-    chunk_nbytes: int,
-    pieces: int,
-    source_stride: int,
-    first_into: int,
-    count: int,
-    rows: _Places,
-    batch: _Places,
-    within: _Places,
-    slots: _Longs,
-    field_offset: int,
-    row_nbytes: int,
-    /,
-) -> None:
-    """Copy the rows of chunks that lie side by side across the row, all at once.
-
-    Each of `pieces` decoded chunks, `chunk_nbytes` apart, gives `count` bytes of every row, from byte `first_into` on.
-    """
-
 def gather_any(
     base: int, rows: _Places, batch: _Places, within: _Places, slots: _Longs, field_offset: int, row_nbytes: int, /
 ) -> None:
     """Copy rows that lie anywhere in memory, one behind the other as batches hold them, to their places."""
-
-def gather(
-    base: int,
-    chunk_offset: _Longs,
-    chunk_rows: int,
-    first_row: int,
-    stride: int,
-    fill_row: int,
-    segments: _Longs,
-    rows: _Places,
-    batch: _Places,
-    within: _Places,
-    slots: _Longs,
-    field_offset: int,
-    row_nbytes: int,
-    /,
-) -> None:
-    """Copy rows that lie anywhere in a mapped file to their places.
-
-    Row ``r`` is row ``(r - first_row) % chunk_rows`` of the chunk at ``base + chunk_offset[...]``; where that is
-    negative, the chunk was never written, and `fill_row` stands for each of its rows.
-    """
 
 def spread(
     rows: _Places,

@@ -218,26 +218,10 @@ FUNCTION(scatter_stack, NUMBER("source"), NUMBER("chunk_nbytes"), LONGS("source_
                 fence());
 END_WITH_STATUS(status, Py_NewRef(Py_None))
 
-FUNCTION(scatter_side_by_side, NUMBER("source"), NUMBER("chunk_nbytes"), NUMBER("pieces"), NUMBER("source_stride"),
-         NUMBER("first_into"), NUMBER("count"), WHERE(6))
-    const Where to = where(v + 6);
-    MUST(v[5].number >= 0, "count is negative")
-    WITHOUT_GIL(scatter_side_by_side(&to, address(v), v[1].number, v[2].number, v[3].number, v[4].number, v[5].number));
-END
-
 FUNCTION(gather_any, NUMBER("base"), WHERE(1))
     const Where to = where(v + 1);
     WITHOUT_GIL(gather_any(&to, address(v)));
 END
-
-FUNCTION(gather, NUMBER("base"), LONGS("chunk_offset", 0), NUMBER("chunk_rows"), NUMBER("first_row"), NUMBER("stride"),
-         NUMBER("fill_row"), TABLE("segments", 3), WHERE(7))
-    const Where to = where(v + 7);
-    int status;
-    MUST(v[2].number > 0, "chunk_rows must be positive")
-    WITHOUT_GIL(status = gather(&to, address(v), longs(v + 1), v[2].number, v[3].number, v[4].number, address(v + 5), v[6].at,
-                                v[6].count));
-END_WITH_STATUS(status, Py_NewRef(Py_None))
 
 FUNCTION(spread, PLACES("rows", 0), PLACES("batch", 1), PLACES("within", 1), PLACES("lengths", 1),
          WRITTEN("every_row", "iq", 1, 0), WRITTEN("every_batch", "iq", 1, 5), WRITTEN("every_within", "iq", 1, 5))
@@ -572,9 +556,9 @@ END
 PyMethodDef FUNCTIONS[] = {
     METHOD(add_integers), METHOD(add_moments), METHOD(add_short_integers), METHOD(add_sparse), METHOD(begins_of_stretches),
     METHOD(copy_past_cache), METHOD(count_bytes), METHOD(count_reads), METHOD(deal_groups), METHOD(fill_behind),
-    METHOD(fill_outside), METHOD(gather), METHOD(gather_any), METHOD(gather_leaf), METHOD(gather_planes),
+    METHOD(fill_outside), METHOD(gather_any), METHOD(gather_leaf), METHOD(gather_planes),
     METHOD(gather_planes_stack), METHOD(inflate_each), METHOD(lay_stretches), METHOD(least_and_most), METHOD(order_by_place),
     METHOD(place_boxes), METHOD(place_rows), METHOD(read_dense), METHOD(read_each), METHOD(read_files),
     METHOD(read_objects), METHOD(read_rows), METHOD(room_of_each),
-    METHOD(scatter), METHOD(scatter_planes), METHOD(scatter_side_by_side), METHOD(scatter_spans), METHOD(scatter_stack),
+    METHOD(scatter), METHOD(scatter_planes), METHOD(scatter_spans), METHOD(scatter_stack),
     METHOD(shuffled_into), METHOD(spread), {0}};

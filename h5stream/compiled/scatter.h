@@ -10,9 +10,6 @@ enum {
     rows of 4 KiB: 60, 34 with 4 or 8 lines, 41 with all 64. */
     PREFETCHED_LINES = 16,
 
-    /* Runs of up to so many bytes are copied 16 at a time, which takes less than a call of the C library's memcpy. */
-    SHORT_NBYTES = 128,
-
     MOST_AHEAD = 32,
 };
 
@@ -114,37 +111,6 @@ static int scatter_stack(const Where *to, const char *source, int64_t chunk_nbyt
     return DONE;
 }
 
-/* Copy one row of chunks that lie side by side. */
-ALWAYS_INLINE void copy_side_by_side(char *place, const char *row, int64_t chunk_nbytes, int64_t pieces, int64_t count)
-{
-    if (count == 16 && to_line(place) == 0 && pieces % 4 == 0) {
-        for (int64_t p = 0; p < pieces; p += 4)
-            stream_line_of_16(place + p * 16, row + p * chunk_nbytes, chunk_nbytes);
-        return;
-    }
-    for (int64_t p = 0; p < pieces; p++) {
-        const int64_t to_end = (pieces - p) * count;
-        int64_t done = 0;
-        if (count <= SHORT_NBYTES)
-            /* What is copied too much lies in the next chunk's memory, and is overwritten with its bytes. */
-            for (; done < count && done + 16 <= to_end; done += 16)
-                memcpy(place + p * count + done, row + p * chunk_nbytes + done, 16);
-        if (done < count)
-            memcpy(place + p * count + done, row + p * chunk_nbytes + done, (size_t)(count - done));
-    }
-}
-
-/* Copy the rows of chunks that lie side by side across the row, all at once.
-
-Together they are one run in the batch's row, so that every cache line of it is visited once and not once a chunk. */
-static void scatter_side_by_side(const Where *given, const char *source, int64_t chunk_nbytes, int64_t pieces, int64_t stride,
-                          int64_t first_into, int64_t count)
-{
-    FOR_EACH_WIDTH(given, to, for (int64_t i = 0; i < to.rows.count; i++)
-        copy_side_by_side(place_of(&to, i) + first_into, source + row_at(&to, i) * stride, chunk_nbytes, pieces, count));
-    fence();
-}
-
 /* Return how many rows ahead a row of so many lines is asked for. */
 static int64_t rows_ahead(int64_t lines) { return most(4, least(MOST_AHEAD, 4 * PREFETCHED_LINES / most(1, lines))); }
 
@@ -167,41 +133,11 @@ ALWAYS_INLINE void gather_any_as(const Where *to, const char *base)
 
 /* Copy rows that lie anywhere in memory, one behind the other as batches hold them, to their places.
 
-As `gather` does, without its division and its ring: 59 in place of 82 ns for a row of 1 KiB. */
+Random rows come from memory that no cache holds, so they are asked for a few rows ahead. */
 static void gather_any(const Where *given, const char *base)
 {
     FOR_EACH_WIDTH(given, to, gather_any_as(&to, base));
     fence();
-}
-
-/* Copy rows that lie anywhere in a mapped file to their places; a negative offset of a chunk stands for the fill value.
-
-Random rows come from memory that no cache holds, so they are asked for a few rows ahead. */
-static int gather(const Where *to, const char *base, Longs chunk_offset, int64_t chunk_rows, int64_t first_row, int64_t stride,
-           const char *fill_row, Segments segments, int64_t segment_count)
-{
-    const int64_t count = to->rows.count, lines = lines_of(stride), ahead = rows_ahead(lines);
-    const char *coming[MOST_AHEAD]; /* addresses of the next rows, in a ring */
-    for (int64_t i = 0; i < count + ahead; i++) {
-        if (i >= ahead) {
-            const char *row = coming[i % ahead];
-            char *place = place_of(to, i - ahead);
-            for (int64_t s = 0; s < segment_count; s++)
-                copy_run(place + segments[s][1], row + segments[s][0], segments[s][2]);
-        }
-        if (i < count) {
-            const int64_t local = row_at(to, i) - first_row, chunk = local / chunk_rows;
-            if (local < 0 || chunk >= chunk_offset.count)
-                return WRONG;
-            const int64_t at = chunk_offset.at[chunk];
-            const char *row = at < 0 ? fill_row : base + at + (local - chunk * chunk_rows) * stride;
-            for (int64_t line = 0; line < lines; line++)
-                prefetch(row + line * LINE);
-            coming[i % ahead] = row;
-        }
-    }
-    fence();
-    return DONE;
 }
 
 static void put(Numbers out, int64_t at, int64_t value)

@@ -25,10 +25,14 @@ from h5stream.engine.footprint import (
     size_window,
     threads_in,
 )
-from h5stream.engine.landing.in_memory import format_of
-from h5stream.engine.landing.kept import is_decoded, rows_to_keep
-from h5stream.engine.landing.mapped import can_be_mapped
-from h5stream.engine.landing.resident import GATHERED_NBYTES, datasets_to_keep, resident_format
+from h5stream.engine.landing.kept import (
+    GATHERED_NBYTES,
+    datasets_to_keep,
+    format_of,
+    is_decoded,
+    rows_to_keep,
+    whole_datasets,
+)
 from h5stream.engine.landing.unfiltered import reach_of
 from h5stream.errors import BudgetError, OptionError
 from h5stream.order.epoch import OrderSettings
@@ -136,11 +140,7 @@ def shape_of(
 ) -> Shape:
     """Return what of a layout decides how much memory an epoch takes, beside datasets that are kept in memory."""
     rows = _epoch_rows(layout, selected, draws)
-    read = [
-        parts
-        for number, parts in enumerate(layout.datasets)
-        if parts[0].targets and number not in kept and not can_be_mapped(layout, number)
-    ]
+    read = [parts for number, parts in enumerate(layout.datasets) if parts[0].targets and number not in kept]
     drawn = DRAWN_EPOCHS + (selected is not None)  # whose rows are looked up by what was drawn
     is_boxed = isinstance(layout.space, BoxSpace)
     planned = [parts for parts in read if is_boxed or any(part.access != DIRECT for part in parts)]
@@ -151,7 +151,7 @@ def shape_of(
         scratch_nbytes=scratch_nbytes(layout),
         planned=len(planned),
         chunks_a_row=sum(_chunks_a_row(layout, parts, rows) for parts in planned),
-        kept_nbytes=resident_format(layout, kept).nbytes if kept else 0,
+        kept_nbytes=format_of(layout, whole_datasets(layout, kept)).nbytes if kept else 0,
         data_nbytes=_data_nbytes(layout, selected)
         + (0 if limited is None else rows * CUT_NBYTES)
         + (0 if draws is None else draws.nbytes + rows * drawn * place_nbytes(max(layout.rows, layout.samples))),

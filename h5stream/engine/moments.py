@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.engine.kernels import add_integers, add_moments, add_short_integers, count_bytes
+from h5stream.compiled._native import add_integers, add_moments, add_short_integers, count_bytes
 
 LANES = 1024
 """Columns of numbers that are summed side by side, about: as many as keep vector units busy."""

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.engine import kernels
+from h5stream.compiled import _native as kernels
 from h5stream.engine.ragged import Share
 from h5stream.order.epoch import Window
 from h5stream.order.permutation import CROPS, fractions_of

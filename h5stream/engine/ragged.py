@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from h5stream.compiled import _native as kernels
 from h5stream.compiled._native import begins_of_stretches, lay_stretches, order_by_place
 from h5stream.dropped import Lent
-from h5stream.engine import kernels
 from h5stream.engine.footprint import FIELD_ALIGNMENT, PADDING_SHARE, SHARES_NBYTES
 from h5stream.engine.slots import Memory, address_of, map_memory
 from h5stream.errors import SourceError

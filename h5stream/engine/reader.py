@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,42 +14,29 @@ from h5stream.engine.acceptance import Acceptance
 from h5stream.engine.counters import Tally
 from h5stream.engine.footprint import TASK_NBYTES
 from h5stream.engine.landing.boxes import BoxesOfParts, boxes_of
-from h5stream.engine.landing.chunks import Chunks, ChunkTask
+from h5stream.engine.landing.chunks import Chunks
 from h5stream.engine.landing.columns import Columns
 from h5stream.engine.landing.encoded import EncodedRows, PaddedBytes
 from h5stream.engine.landing.heap import HeapRows
-from h5stream.engine.landing.kept import FillTask, Keeping, KeptRows, keeping_of
-from h5stream.engine.landing.mapped import MappedFiles, MappedRows, can_be_mapped
-from h5stream.engine.landing.padding import Padding
-from h5stream.engine.landing.programs import Program, programs_of
-from h5stream.engine.landing.side_by_side import SideBySideTask, lie_side_by_side
+from h5stream.engine.landing.kept import Kept, KeptRows, keeping_of, whole_datasets
+from h5stream.engine.landing.programs import programs_of
 from h5stream.engine.landing.sparse import dense_rows
-from h5stream.engine.landing.stacked import StackedTask, is_small
 from h5stream.engine.landing.through_h5py import RowsThroughH5py
 from h5stream.engine.landing.unfiltered import UnfilteredRows
 from h5stream.engine.plan import Placement, placed_spans
 from h5stream.engine.ragged import RaggedMemory, lend
 from h5stream.engine.single import SingleRows
-from h5stream.engine.tasks import Destination, Task, Tools, Way
+from h5stream.engine.tasks import Destination, LandingTask, Task, Tools, Way
+from h5stream.errors import H5StreamError
 from h5stream.order.epoch import Order, Window
 from h5stream.order.places import Places, narrowed
 from h5stream.order.regrouped import RegroupedOrder
-from h5stream.samples.box_space import BoxSpace, number_outside
+from h5stream.samples.box_space import BoxSpace
 from h5stream.samples.space import SequenceSpace, Steps
 from h5stream.storage.fallback import H5pyReader
 from h5stream.storage.filters import DecodeScratch
 from h5stream.storage.layout import DIRECT, VIA_H5PY, DatasetPart, FieldLayout, Lookup, SampleLayout
 from h5stream.storage.source import ByteSource
-
-
-class Resident(Protocol):
-    """Datasets that are in memory, by their numbers. Any thread may plan."""
-
-    numbers: tuple[int, ...]
-
-    def plan(self, placement: Placement, numbers: Sequence[int]) -> Iterable[Task]:
-        """Cut rows of some of them into tasks."""
-        ...
 
 
 def way_of(part: DatasetPart, fields: tuple[FieldLayout, ...], source: ByteSource) -> Way:
@@ -67,14 +54,7 @@ def way_of(part: DatasetPart, fields: tuple[FieldLayout, ...], source: ByteSourc
         return HeapRows(part, fields)
     if part.access == DIRECT:
         return UnfilteredRows(part, source)
-    programs = programs_of(part)
-    return Chunks(part, programs, _kind_of(part, programs), source.gap_nbytes)
-
-
-def _kind_of(part: DatasetPart, programs: tuple[Program, ...]) -> type[ChunkTask]:
-    if is_small(part):
-        return StackedTask
-    return SideBySideTask if lie_side_by_side(programs) else ChunkTask
+    return Chunks(part, programs_of(part), source.gap_nbytes)
 
 
 def _by_their_rows(layout: SampleLayout, lookups: Iterable[Lookup]) -> dict[tuple[int, bool, bool], list[Lookup]]:
@@ -95,22 +75,21 @@ class RowReader:
     # Guarantees: any number of threads may plan and carry tasks out. The layout is immutable; how a part lands may be
     worked out twice, with the same result; scratch belongs to the calling thread. Pickling carries the layout only.
 
-    `kept_rows` says how many rows of which datasets stay in memory once they are decoded; none where a dataset takes
-    what another loader keeps, None where not even that.
+    The datasets `small` are read once, by `load`. `kept_rows` says how many rows of which others stay in memory once
+    they are decoded; none where a dataset takes what another loader keeps, None where not even that.
     """
 
-    def __init__(self, layout: SampleLayout, kept_rows: Mapping[int, int] | None = None) -> None:
-        self.layout, self.kept_rows = layout, kept_rows
-        self._keeping: Keeping | None = None
+    def __init__(
+        self, layout: SampleLayout, kept_rows: Mapping[int, int] | None = None, small: tuple[int, ...] = ()
+    ) -> None:
+        self.layout, self.kept_rows, self.small = layout, kept_rows, small
+        self._keeping: Kept | None = None
+        self._small: Kept | None = None
+        self._loading = threading.Lock()
         self.sources: tuple[ByteSource, ...] = tuple(identity.open() for identity in layout.files)
-        self.mapped_files = MappedFiles(layout.files)
         self._h5py = H5pyReader(layout)
-        self._padding = Padding(layout.fields, [number_outside(layout.pad_of(field)) for field in layout.fields])
         # Rows without elements need no task.
         self._datasets = [n for n, parts in enumerate(layout.datasets) if any(part.pieces for part in parts)]
-        self._mapped = {
-            n: MappedRows(layout.datasets[n], self.mapped_files) for n in self._datasets if can_be_mapped(layout, n)
-        }
         self._columns = Columns(layout)
         # Datasets of which samples take rows in one way are planned together.
         self._by_steps: dict[tuple[Steps | None, str, str | float | None], list[int]] = {}
@@ -144,7 +123,7 @@ class RowReader:
         self._thread = threading.local()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"layout": self.layout, "kept_rows": self.kept_rows}
+        return {"layout": self.layout, "kept_rows": self.kept_rows, "small": self.small}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
@@ -153,13 +132,7 @@ class RowReader:
         """Close the files; a later task opens them again."""
         for source in self.sources:
             source.close()
-        self.mapped_files.close()
         self._h5py.close()
-
-    @property
-    def mapped(self) -> tuple[int, ...]:
-        """The datasets whose rows are gathered from mappings."""
-        return tuple(self._mapped)
 
     @property
     def concurrency(self) -> int:
@@ -175,7 +148,7 @@ class RowReader:
         ascending = np.argsort(numbers, kind="stable")
         return replace(placement[ascending], rows=narrowed(numbers[ascending]))
 
-    def plan(self, placement: Placement, task_nbytes: int, resident: Resident | None = None) -> Iterator[Task]:
+    def plan(self, placement: Placement, task_nbytes: int) -> Iterator[Task]:
         """Plan what brings a window's samples."""
         layout = self.layout
         if isinstance(layout.space, BoxSpace):
@@ -187,13 +160,12 @@ class RowReader:
                 space = layout.space if pad == layout.space.pad else replace(layout.space, pad=pad)
                 rows, outside = placed_spans(placement.each_row(), steps, at, space, layout.rows)
             if len(rows):
-                yield from self._plan_some(rows, task_nbytes, datasets, resident)
+                yield from self.plan_rows(rows, task_nbytes, datasets)
             if outside is not None:
                 fields = [target.field for n in datasets for target in layout.datasets[n][0].targets]
-                yield from self._padding.plan(outside, fields)
+                yield self._columns.padding(outside, fields)
         for dataset, table in self._lookups.items():
-            looked_up = placement.each_row().looked_up(table)
-            yield from self._plan_some(looked_up, task_nbytes, [dataset], resident)
+            yield from self.plan_rows(placement.each_row().looked_up(table), task_nbytes, [dataset])
         for (_, are_values, is_padded), lookups in self._ragged.items():
             datasets = [one.dataset for one in lookups]
             filled = (target.field for dataset in datasets for target in layout.datasets[dataset][0].targets)
@@ -202,7 +174,7 @@ class RowReader:
             if len(rows) and any(n in self._datasets for n in datasets):
                 yield from self.plan_rows(rows, task_nbytes, datasets)
             elif len(rows):  # rows without elements are counted all the same
-                yield from self._padding.plan(rows, ())
+                yield self._columns.padding(rows, ())
         for matrix in self._dense:
             yield from matrix.plan(placement, task_nbytes)
         yield from self._columns.plan(placement)
@@ -226,28 +198,17 @@ class RowReader:
                 if len(ours):
                     yield from boxes.plan(placement[ours], place[ours], origins[ours], task_nbytes)
 
-    def _plan_some(
-        self, placement: Placement, task_nbytes: int, datasets: Sequence[int], resident: Resident | None
-    ) -> Iterator[Task]:
-        """Plan rows of some datasets, of which some are in memory."""
-        kept = () if resident is None else resident.numbers
-        yield from self.plan_rows(placement, task_nbytes, [n for n in datasets if n not in kept])
-        if resident is not None:
-            yield from resident.plan(placement, [n for n in datasets if n in kept])
-
     def plan_rows(self, placement: Placement, task_nbytes: int, datasets: Sequence[int]) -> Iterator[Task]:
         """Plan the reads of rows of some datasets, where each row or span has its own place."""
         datasets = [n for n in datasets if n in self._datasets]
-        for dataset in datasets:
-            if dataset in self._mapped:
-                yield from self._mapped[dataset].plan(placement, task_nbytes)
-        there = [n for n in datasets if self._keeping is not None and self._keeping.has(n, placement)]
-        if self._keeping is not None and there:
-            yield from self._keeping.gathered(there, placement, task_nbytes)
-        others = [n for n in datasets if n not in self._mapped and n not in there]
-        if others:
+        for kept in (self._small, self._keeping):
+            there = [n for n in datasets if kept is not None and kept.has(n, placement)]
+            if kept is not None and there:
+                yield from kept.gathered(there, placement, task_nbytes)
+                datasets = [n for n in datasets if n not in there]
+        if datasets:
             placement = placement.ascending()
-        for dataset in others:
+        for dataset in datasets:
             for part, ours in placement.of_parts(self.layout.datasets[dataset]):
                 yield from self._way(dataset, part).plan(ours, task_nbytes)
 
@@ -276,8 +237,33 @@ class RowReader:
             zeros = np.zeros(len(rows), dtype=rows.dtype)  # which take no memory as long as nobody writes to them
             nowhere = Placement(rows=rows, batch=zeros, within=zeros)
             for task in self.plan(nowhere, TASK_NBYTES):
-                if isinstance(task, FillTask):
+                if isinstance(task, LandingTask) and task.keeps:
                     yield replace(task, placement=nowhere[:0])
+
+    def load(self) -> Tally | None:
+        """Read the small datasets, once; gives what that took, and None once they are there.
+
+        What cannot be read in whole is streamed instead, so that an error finds the batches it concerns.
+
+        # Guarantees: under `_loading`, by whichever thread calls first.
+        """
+        with self._loading:
+            if self._small is not None or not self.small:
+                return None
+            tally, kept = Tally(), Kept(self.layout, whole_datasets(self.layout, self.small))
+            try:
+                kept.read(self.plan_rows, self.tools(tally))
+            except H5StreamError:
+                self.small = ()
+            else:
+                self._small = kept
+            return tally
+
+    @property
+    def needs_no_thread(self) -> bool:
+        """Whether all is in memory already, and is so little that a batch is gathered faster than a thread is woken."""
+        is_whole = len(self.small) == len(self.layout.datasets)
+        return self._small is not None and is_whole and self._small.is_soon_gathered
 
     @property
     def kept_nbytes(self) -> int:
@@ -319,8 +305,9 @@ class RowReader:
     def read(self, window: Window, destination: Destination) -> None:
         """Plan the reads of one window, its rows ascending, and carry them out in the calling thread."""
         placement = self.accepted(Placement.of(window))
-        plain = self._unfiltered and not self._mapped
-        self._carry_out(self._in_turn(placement) if plain else self.plan(placement, TASK_NBYTES), destination)
+        self._carry_out(
+            self._in_turn(placement) if self._unfiltered else self.plan(placement, TASK_NBYTES), destination
+        )
 
     def _carry_out(self, tasks: Iterable[Task], destination: Destination) -> None:
         tools = self.tools()

@@ -17,8 +17,6 @@ from h5stream.dropped import Living
 from h5stream.engine.batches import OpenBatches, PlannedWindow, ReadyBatch
 from h5stream.engine.counters import RunCounters, Tally, clock
 from h5stream.engine.footprint import COPIED_TASK_NBYTES, TASK_NBYTES
-from h5stream.engine.landing.kept import FillTask
-from h5stream.engine.landing.resident import ResidentDatasets
 from h5stream.engine.plan import Placement
 from h5stream.engine.reader import RowReader
 from h5stream.engine.running import STOP_S, check_process, closed, timed_out
@@ -71,7 +69,6 @@ class Run:
     def __init__(
         self,
         reader: RowReader,
-        resident: ResidentDatasets,
         order: Order,
         ring: Slots,
         slot_format: SlotFormat,
@@ -84,7 +81,7 @@ class Run:
         world_size: int = 1,
     ) -> None:
         fields = reader.layout.fields
-        self._reader, self._resident, self.order, self._ring = reader, resident, order, ring
+        self._reader, self.order, self._ring = reader, order, ring
         self._row_nbytes = reader.layout.row_nbytes
         self._max_open, self._passed_on = max_open_batches, 0
         self._on_thread_start, self._skip_corrupt, self._world_size = on_thread_start, skip_corrupt, world_size
@@ -339,7 +336,7 @@ class Run:
 
     def _plan_next(self, tally: Tally) -> None:
         try:
-            self.counters.add(self._resident.load())
+            self.counters.add(self._reader.load())
             began = clock()
             planned = self._plan()
             tally.plan_ns += clock() - began
@@ -366,9 +363,9 @@ class Run:
         # Small windows are cut finely enough that every thread gets a share.
         share = placement.total_rows * self._row_nbytes // (4 * max(1, len(self._threads)))
         task_nbytes = max(64 * 1024, min(COPIED_TASK_NBYTES, share)) if self._threads else TASK_NBYTES
-        tasks: list[Task] = [*self._reader.plan(placement, task_nbytes, self._resident)]
+        tasks: list[Task] = [*self._reader.plan(placement, task_nbytes)]
         files = placement.files_of(self._reader.layout)
-        fills = any(isinstance(task, FillTask) for task in tasks)
+        fills = any(task.keeps for task in tasks)
         return PlannedWindow(first, placement.rows_of_batches(), tasks, files, fills)
 
     def _is_stopped(self) -> bool:

@@ -59,19 +59,26 @@ class SingleRows:
             in_turn = enumerate(zip(*layout.datasets, strict=True))
             self._reads = [_reads_of(parts, number, rows_of) for number, parts in in_turn]
 
-    def read(self, row: int) -> list[torch.Tensor] | None:
-        """Read a row, a tensor for each field; None where it is not that simple, or does not succeed."""
-        place = bisect.bisect_right(self._layout.file_starts, row) - 1
+    def read(self, first: int, count: int = 0, scratch: DecodeScratch | None = None) -> list[torch.Tensor] | None:
+        """Read a row, or `count` of them, a tensor for each field; None where it is not that simple, or fails."""
+        place = bisect.bisect_right(self._layout.file_starts, first) - 1
         reads = self._reads[place] if self._reads else None
-        if reads is None:
+        if reads is None or (count and first + count > self._layout.file_starts[place + 1]):
             return None
         values: list[Any] = [None] * len(self._forms)
         for each in reads:
-            value: Any = np.empty(*self._forms[each.field])
-            if not self._read_row(value, each, row):
+            shape, dtype = self._forms[each.field]
+            if scratch is None:
+                value: Any = np.empty(shape, dtype)
+                is_read = self._read_row(value, each, first)
+            else:
+                value = np.empty((count, *shape), dtype)
+                is_read = self._read_rows(value, each, first, scratch)
+            if not is_read:
                 return None  # the ordinary way says why, or gets over it
             values[each.field] = torch.from_numpy(value)
-        self._check_unchanged(reads)
+        for file in {each.file for each in reads}:
+            self._layout.files[file].check_unchanged()
         return values
 
     def _read_row(self, value: Any, each: _Reads, row: int) -> bool:
@@ -85,26 +92,11 @@ class SingleRows:
                 return False
         return True
 
-    def read_stretch(self, first: int, count: int, scratch: DecodeScratch) -> list[torch.Tensor] | None:
-        """Read consecutive rows, a tensor for each field; None where it is not that simple, or does not succeed."""
-        place = bisect.bisect_right(self._layout.file_starts, first) - 1
-        reads = self._reads[place] if self._reads else None
-        if reads is None or first + count > self._layout.file_starts[place + 1]:
-            return None
-        values: list[Any] = [None] * len(self._forms)
-        for each in reads:
-            shape, dtype = self._forms[each.field]
-            value = np.empty((count, *shape), dtype)
-            if len(each.pieces) > 1 or each.stride - each.pieces[0][3] > each.gap_nbytes:
-                if count * len(each.pieces) > MOST_READS:
-                    return None
-                if not all(self._read_row(value[k : k + 1], each, first + k) for k in range(count)):
-                    return None
-            elif not self._read_to(value, each, first, scratch):
-                return None
-            values[each.field] = torch.from_numpy(value)
-        self._check_unchanged(reads)
-        return values
+    def _read_rows(self, value: Any, each: _Reads, first: int, scratch: DecodeScratch) -> bool:
+        if len(each.pieces) > 1 or each.stride - each.pieces[0][3] > each.gap_nbytes:
+            few = len(value) * len(each.pieces) <= MOST_READS
+            return few and all(self._read_row(value[k : k + 1], each, first + k) for k in range(len(value)))
+        return self._read_to(value, each, first, scratch)
 
     def _read_to(self, value: Any, each: _Reads, first: int, scratch: DecodeScratch) -> bool:
         descriptor = self._descriptor(each)
@@ -132,10 +124,6 @@ class SingleRows:
         assert descriptor is not None  # else there were no reads to choose from
         return descriptor
 
-    def _check_unchanged(self, reads: list[_Reads]) -> None:
-        for file in {each.file for each in reads}:
-            self._layout.files[file].check_unchanged()
-
 
 _WIDTHS = {1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "c16"}
 
@@ -156,7 +144,8 @@ def _reads_of(
         reach = rows_of(dataset, number).reach if part.pieces else None
         if reach is None or not _is_plain(reach):
             return None
-        _, begins, spans, first, _ = reach.extents.T
+        numbers, begins, spans, run, _ = reach.extents.T
+        pieces = zip(*(each.tolist() for each in (numbers, begins, reach.runs[run, 1], spans)), strict=True)
         found.append(
             _Reads(
                 file=part.file,
@@ -167,12 +156,7 @@ def _reads_of(
                 gap_nbytes=reach.gap_nbytes,
                 offsets=memoryview(reach.offsets),  # type: ignore[arg-type]
                 across=reach.across,
-                pieces=tuple(
-                    zip(
-                        *(each.tolist() for each in (reach.extents[:, 0], begins, reach.runs[first, 1], spans)),
-                        strict=True,
-                    )
-                ),
+                pieces=tuple(pieces),
             )
         )
     return found

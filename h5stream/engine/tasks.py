@@ -1,23 +1,25 @@
 """What a reader thread carries out: a task, what it is given for that, and where its rows go.
 
-The ways in which rows land are files of `h5stream.engine.landing`, each with its plan and its task.
+The ways in which rows land are files of `h5stream.engine.landing`.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.engine import kernels
+from h5stream.compiled import _native as kernels
 from h5stream.engine.counters import Tally, clock
 from h5stream.engine.plan import Placement
-from h5stream.engine.slots import SlotFormat
+from h5stream.engine.slots import SlotFormat, address_of
 from h5stream.storage.fallback import H5pyReader
 from h5stream.storage.filters import DecodeScratch
+from h5stream.storage.layout import DatasetPart
 from h5stream.storage.source import ByteSource
 
 Bytes = NDArray[np.uint8]
@@ -58,6 +60,12 @@ class Destination:
             kernels.scatter(source, stride, segments, *self.of(field, placement.each_row()))
         else:
             kernels.scatter_spans(source, stride, segments, *self.of_spans(field, placement))
+
+    def scatter_whole(self, field: int, placement: Placement, source: Bytes, stride: int) -> None:
+        """Copy rows that lie in memory as batches hold them; of a `stride` of 0 there is one, for all places."""
+        nbytes = stride or source.nbytes
+        if nbytes:
+            self.scatter(field, placement, address_of(source), stride, np.array([[0, 0, nbytes]], dtype=np.int64))
 
     def put(self, field: int, placement: Placement, values: Iterable[Any]) -> None:
         """Put objects, one a row, to their places in a field's lists."""
@@ -133,7 +141,7 @@ class Tools:
 class Task(Protocol):
     """Some rows of a window that one thread brings: first their bytes are read, then what was read lands in slots.
 
-    What it does was decided when it was planned; it differs by its class alone.
+    What it does was decided when it was planned.
 
     # Guarantees: immutable, and rows are written to the places that they were meant for: any thread may carry it out,
     and more than once.
@@ -144,6 +152,11 @@ class Task(Protocol):
         """Its rows, and where they go."""
         ...
 
+    @property
+    def keeps(self) -> bool:
+        """Whether what it decodes stays in memory."""
+        ...
+
     def ranges(self) -> Ranges:
         """Return what is read for it; nothing where it does not read from a source, or reads while it lands."""
         ...
@@ -151,36 +164,56 @@ class Task(Protocol):
     def land(self, stored: Iterator[Bytes], destination: Destination, tools: Tools) -> None:
         """Bring the rows to their places."""
 
-    def split(self) -> Iterator[Task]:
+    def split(self) -> Iterable[Task]:
         """Return the smallest tasks that it can be cut into, each of which may fail alone."""
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LandingTask:
-    """A task of which nothing is read before it lands, and nothing can fail alone unless it says how it is cut."""
+    """A task as data: what is read for some rows, and the function that brings them to their places."""
 
-    __slots__ = ()
+    placement: Placement  # its rows, and where they go
+    bring: Callable[[Placement, Iterator[Bytes], Destination, Tools], None]
+    reads: Ranges = NOTHING  # what it needs is in memory, or is read while it lands, unless that is given
+    apart: Callable[[LandingTask], Iterable[Task]] = lambda task: (task,)  # what it is cut into where it fails
+    keeps: bool = False
 
     def ranges(self) -> Ranges:
-        """Return nothing: what it needs is in memory, or is read while it lands."""
-        return NOTHING
+        """Return what is read for it."""
+        return self.reads
 
-    def split(self) -> Iterator[Any]:
-        """Give itself."""
-        yield self
+    def land(self, stored: Iterator[Bytes], destination: Destination, tools: Tools) -> None:
+        """Bring the rows to their places."""
+        self.bring(self.placement, stored, destination, tools)
+
+    def split(self) -> Iterable[Task]:
+        """Return what it is cut into where it fails."""
+        return self.apart(self)
 
 
-class RowwiseTask(LandingTask):
-    """A landing task, each of whose rows may fail alone."""
+def copying(placement: Placement, copy: Callable[[Placement, Destination], None]) -> LandingTask:
+    """Return the task that copies rows from memory."""
 
-    __slots__ = ()
+    def bring(placement: Placement, stored: Iterator[Bytes], destination: Destination, tools: Tools) -> None:
+        since = clock()
+        copy(placement, destination)
+        tools.tally.scattered(since)
 
-    placement: Placement
+    return LandingTask(placement=placement, bring=bring)
 
-    def split(self) -> Iterator[Any]:
-        """Return one task for each row."""
-        for placement in self.placement.in_steps(1):
-            yield replace(cast(Any, self), placement=placement)
+
+def row_by_row(task: LandingTask) -> Iterator[LandingTask]:
+    """Return one task for each row, or span."""
+    for placement in task.placement.in_steps(1):
+        yield replace(task, placement=placement)
+
+
+def chunk_by_chunk(task: LandingTask, part: DatasetPart) -> Iterator[LandingTask]:
+    """Return one task for each chunk that rows of a part, ascending, lie in."""
+    _, edges, _ = task.placement.in_chunks(part)
+    for low, high in itertools.pairwise(edges.tolist()):
+        yield replace(task, placement=task.placement[low:high])
 
 
 class Way(Protocol):

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 
 from h5stream.dropped import Living
-from h5stream.engine.landing.resident import ResidentDatasets
 from h5stream.engine.reader import RowReader
 from h5stream.engine.run import Run
 from h5stream.engine.slots import SlotFormat, Slots
@@ -40,8 +39,7 @@ class ThreadEngine:
         self._renew(layout, kept, kept_rows)
 
     def _renew(self, layout: SampleLayout, kept: tuple[int, ...], kept_rows: Mapping[int, int] | None) -> None:
-        self.reader, self.slots = RowReader(layout, kept_rows), self._new_slots()
-        self._kept = ResidentDatasets(self.reader, kept)
+        self.reader, self.slots = RowReader(layout, kept_rows, kept), self._new_slots()
         self._runs, self._pid = Living[Run](), os.getpid()
 
     @property
@@ -52,7 +50,7 @@ class ThreadEngine:
     @property
     def _readers(self) -> int:
         # What the user wants called in reader threads needs them.
-        return 0 if self._kept.needs_no_reader and self._on_thread_start is None else self._threads
+        return 0 if self.reader.needs_no_thread and self._on_thread_start is None else self._threads
 
     @property
     def held_nbytes(self) -> int:
@@ -64,7 +62,6 @@ class ThreadEngine:
         self.reader.keep()
         run = Run(
             self.reader,
-            self._kept,
             order,
             self.slots,
             self._format,
@@ -88,7 +85,7 @@ class ThreadEngine:
 
     def renew(self) -> None:
         """Make anew what the parent's threads may have held locked or be writing to."""
-        self._renew(self.reader.layout, self._kept.numbers, self.reader.kept_rows)
+        self._renew(self.reader.layout, self.reader.small, self.reader.kept_rows)
 
     def close(self) -> None:
         """Let go of free slots, and close the files."""

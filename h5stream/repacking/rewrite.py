@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream import allowance
-from h5stream.engine.landing.resident import ResidentDatasets
 from h5stream.engine.reader import RowReader
 from h5stream.engine.run import Run
 from h5stream.engine.slots import Slot, SlotFormat, SlotRing
@@ -322,7 +321,6 @@ def _decoded(
     rows_of = (_rows(dataset, start, chunk_rows, order) for start in starts)
     run = Run(
         carrier,
-        ResidentDatasets(carrier, ()),
         ListedOrder(rows_of, together=together, total_rows=dataset.rows, count=len(starts)),
         ring,
         slot_format,

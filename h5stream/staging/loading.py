@@ -1,19 +1,13 @@
-"""What a loader asks of staging: copies of a layout's files, a lease while it lives, and what may be mapped."""
+"""What a loader asks of staging: copies of a layout's files, and a lease while it lives."""
 
 from __future__ import annotations
 
-import functools
 import logging
 import os
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
-from h5stream.errors import H5StreamError
-from h5stream.staging.claims import is_intact
-from h5stream.staging.folder import StagingFolder
 from h5stream.staging.front import stage
-from h5stream.staging.manifest import CONTROL
 from h5stream.storage.layout import SampleLayout
 from h5stream.storage.source import FileIdentity
 
@@ -43,33 +37,4 @@ def stage_layout(layout: SampleLayout, to: PathLike) -> tuple[SampleLayout, Call
     except BaseException:
         staged.release()
         raise
-    # Not simply all of them: what lay in the folder before need not be a copy of ours.
-    return with_mapped_files(replace(layout, files=copies)), staged.release
-
-
-def with_mapped_files(layout: SampleLayout) -> SampleLayout:
-    """Return the layout with a note of those files that are staged copies already, and may therefore be mapped."""
-    manifest_of = functools.cache(_manifest)
-    mapped = frozenset(
-        n
-        for n, identity in enumerate(layout.files)
-        if isinstance(identity, FileIdentity) and _is_staged(identity.path, manifest_of)
-    )
-    return replace(layout, mapped=mapped) if mapped else layout
-
-
-def _is_staged(path: str, manifest_of: Callable[[Path], dict[str, object]]) -> bool:
-    real = Path(os.path.realpath(path))
-    for folder in real.parents:
-        if (folder / CONTROL).is_dir():
-            return manifest_of(folder).get(str(real.relative_to(folder))) is True
-    return False
-
-
-def _manifest(folder: Path) -> dict[str, object]:
-    """Tell of each file that a manifest names whether it is whole and as it was made."""
-    place = StagingFolder(path=folder)
-    try:
-        return {name: entry.whole and is_intact(place, name, entry) for name, entry in place.load().items()}
-    except (H5StreamError, OSError):  # a folder of another user's, or one that may not be looked into
-        return {}
+    return replace(layout, files=copies), staged.release

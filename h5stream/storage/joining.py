@@ -58,7 +58,6 @@ def joined_layout(layouts: Sequence[SampleLayout]) -> SampleLayout:
         lookups=shared([one for _, one in looked_up]),
         columns=tuple(_joined_column(layouts, k, tuple(starts), space) for k in range(len(first.columns))),
         space=space,
-        mapped=frozenset(files[layout.files[n]] for layout in layouts for n in layout.mapped),
     )
 
 

@@ -272,9 +272,6 @@ class SampleLayout:
     # for each entry of the structure: the number of its field, or, for a whole compound, a dict of them
     entries: tuple[Any, ...]
     allow_external: bool  # whether h5py may follow data out of the opened files
-    # files that may be mapped into memory, because they are never truncated: a mapping of a file that is truncated ends
-    # the process. Copies that `h5stream stage` made are of that kind
-    mapped: frozenset[int] = frozenset()
     space: Space | None = None  # which samples there are, where these are not the rows
     columns: tuple[tuple[int, Column], ...] = ()  # by field number, the fields that come from no dataset
     lookups: tuple[Lookup, ...] = ()  # the datasets that are looked up; all behind the others

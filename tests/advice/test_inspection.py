@@ -16,7 +16,7 @@ from h5stream.advice.batch_cost import Ranges, planned
 from h5stream.advice.inspection import inspect_file
 from h5stream.advice.layout_advice import layout_advice
 from h5stream.engine.footprint import TASK_NBYTES
-from h5stream.engine.landing.chunks import Chunks, ChunkTask
+from h5stream.engine.landing.chunks import Chunks
 from h5stream.engine.plan import Placement
 from h5stream.errors import FieldNotFoundError, OptionError, SourceNotFoundError
 from h5stream.storage.index import MISSING
@@ -212,7 +212,7 @@ def test_first_and_last_rows_of_chunks_plan_what_all_rows_plan(tmp_path_factory,
     ranges = Ranges(begins=np.array(edges[::2]), ends=np.array(edges[1::2]))
     rows = np.concatenate([np.arange(a, b) for a, b in zip(ranges.begins, ranges.ends, strict=True)])
     nothing = np.zeros_like(rows)
-    chunks = Chunks(part, (), ChunkTask, LOCAL_GAP_NBYTES)
+    chunks = Chunks(part, (), LOCAL_GAP_NBYTES)
     tasks = list(chunks.plan(Placement(rows=rows, batch=nothing, within=nothing), TASK_NBYTES))
     chunks, _, _, _ = planned(part, [ranges], entry)
     assert chunks == sum(int((task.entry != MISSING).sum()) for task in tasks)

@@ -19,7 +19,7 @@ from h5stream.device.pinned_slots import PinnedRing
 from h5stream.device.window import AHEAD, WindowFeed
 from h5stream.engine.assemble import Assembler
 from h5stream.engine.batches import ReadyBatch
-from h5stream.engine.landing import stacked
+from h5stream.engine.landing import chunks
 from h5stream.engine.slots import SlotFormat
 from h5stream.errors import CorruptChunkError
 from h5stream.order import transfer
@@ -40,7 +40,7 @@ PAIR = np.dtype([("a", "<f4"), ("b", "<i4")])
 def small_data_like_large(monkeypatch):
     """Let small files go the way of large ones: nothing kept or stacked, slots of few blocks."""
     stream_all(monkeypatch)
-    monkeypatch.setattr(stacked, "SMALL_CHUNK_NBYTES", 0)
+    monkeypatch.setattr(chunks, "SMALL_CHUNK_NBYTES", 0)
     monkeypatch.setattr(transfer, "TRANSFER_NBYTES", 1)
 
 

@@ -38,6 +38,8 @@ class Reader:
     carried: list = field(default_factory=list)
     file: FileStub = field(default_factory=FileStub)
     concurrency: int = 0
+    load_error: BaseException | None = None
+    tasks_of_a_window: int = 1
 
     ragged_memory = RaggedMemory()
 
@@ -51,8 +53,13 @@ class Reader:
     def accepted(self, placement, stopped):
         return placement
 
-    def plan(self, placement, task_nbytes, resident):
-        return resident.plan(placement)
+    def load(self):
+        if self.load_error is not None:
+            raise self.load_error
+
+    def plan(self, placement, task_nbytes):
+        for cut in np.array_split(np.arange(len(placement)), min(self.tasks_of_a_window, len(placement))):
+            yield Task(self, placement[cut])
 
     def tools(self, tally=None, stopped=None):
         return SimpleNamespace(read=iter, tally=tally)
@@ -64,6 +71,7 @@ class Task:
 
     reader: Reader
     placement: Placement
+    keeps: bool = False
 
     @property
     def rows(self):
@@ -79,24 +87,6 @@ class Task:
         if self.reader.hook is not None:
             self.reader.hook(self)
         self.reader.carried.append(self)
-
-
-@dataclass
-class Resident:
-    """Makes all tasks: the executor's business ends where one is carried out."""
-
-    reader: Reader
-    numbers: tuple = ()
-    load_error: BaseException | None = None
-    tasks_of_a_window: int = 1
-
-    def load(self):
-        if self.load_error is not None:
-            raise self.load_error
-
-    def plan(self, placement):
-        for cut in np.array_split(np.arange(len(placement)), min(self.tasks_of_a_window, len(placement))):
-            yield Task(self.reader, placement[cut])
 
 
 class Windows:
@@ -170,9 +160,9 @@ def starting():
     """Give a function that starts runs; they are stopped at the end, and no thread may be left."""
     runs = []
 
-    def start(order, *, hook=None, threads=2, max_open=4, ring=None, resident_options=None, **options):
-        reader = Reader(hook)
-        given = (reader, Resident(reader, **(resident_options or {})), order, ring or Ring())
+    def start(order, *, hook=None, threads=2, max_open=4, ring=None, reader_options=None, **options):
+        reader = Reader(hook, **(reader_options or {}))
+        given = (reader, order, ring or Ring())
         slot_format = SlotFormat(rows=BATCH, offsets=(), nbytes=128)
         run = Run(*given, slot_format, threads=threads, max_open_batches=max_open, **options)
         run.test_reader = reader

@@ -42,7 +42,7 @@ def test_of_several_errors_the_earliest_batch_has_its_own(start, threads):
 
 
 def test_inside_a_window_the_batches_before_the_error_come(start):
-    run = start(Windows(24), hook=failing_at(13), resident_options={"tasks_of_a_window": 6})
+    run = start(Windows(24), hook=failing_at(13), reader_options={"tasks_of_a_window": 6})
     assert until_error(run, ZeroDivisionError)[0] == [0, 1, 2]
 
 
@@ -70,7 +70,7 @@ def test_a_window_is_not_handed_over_before_its_errors_are_known(start, monkeypa
 
     monkeypatch.setattr(Placement, "first_batch", property(slow_to_say))
     around(monkeypatch, RunCounters, "gave", before=lambda *_: handed_over.set())
-    run = start(Windows(8), hook=hook, resident_options={"tasks_of_a_window": 2})
+    run = start(Windows(8), hook=hook, reader_options={"tasks_of_a_window": 2})
     assert until_error(run, ZeroDivisionError)[0] == []
 
 
@@ -82,7 +82,7 @@ def test_a_planning_error_arrives_after_the_batches_planned_before(start, thread
 
 @THREADS
 def test_an_error_of_the_first_plan_arrives_at_once(start, threads):
-    run = start(Windows(4), threads=threads, resident_options={"load_error": MemoryError()})
+    run = start(Windows(4), threads=threads, reader_options={"load_error": MemoryError()})
     assert until_error(run, MemoryError)[0] == []
 
 
@@ -155,7 +155,7 @@ def test_a_file_that_changed_meanwhile_spoils_the_window_that_was_read(start, th
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
 def test_in_the_callers_thread_ctrl_c_is_not_kept_for_a_later_batch(start, error):
-    run = start(Windows(40), threads=0, hook=failing_at(39, error=error), resident_options={"tasks_of_a_window": 10})
+    run = start(Windows(40), threads=0, hook=failing_at(39, error=error), reader_options={"tasks_of_a_window": 10})
     with pytest.raises(error):
         run.next_batch()
 

@@ -6,7 +6,7 @@ from amounts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from h5stream.engine import kernels
+from h5stream.compiled import _native as kernels
 from h5stream.engine.slots import address_of
 
 GUARD = 64
@@ -178,40 +178,6 @@ def test_a_stack_of_chunks_is_scattered_as_one_after_the_other_would_be(pieces, 
         in_rows, in_rows[:0], slots.batch[:total], slots.within[:total], slots.addresses, 128, row_nbytes,
     )  # fmt: skip
     slots.check()
-
-
-@pytest.mark.parametrize("count", [1, 4, 15, 16, 17, 80])
-@pytest.mark.parametrize("pieces", [1, 2, 7])
-def test_chunks_side_by_side_become_one_run_of_each_row(count, pieces):
-    generator = np.random.default_rng(count * pieces)
-    chunk_rows, stride = 6, count + 3
-    region = generator.integers(0, 256, (pieces, chunk_rows, stride), dtype=np.uint8)
-    in_rows = generator.integers(0, chunk_rows, 11)
-    slots = Slots(generator, 11, 2, count * pieces + 9, 128)
-    for i, row in enumerate(in_rows):
-        slots.expect(i, 5, region[:, row, :count].reshape(-1))
-    kernels.scatter_side_by_side(
-        address_of(region.reshape(-1)), chunk_rows * stride, pieces, stride, 5, count, in_rows, slots.batch,
-        slots.within, slots.addresses, 128, count * pieces + 9,
-    )  # fmt: skip
-    slots.check()
-
-
-@pytest.mark.parametrize("pieces", [4, 6, 8])
-def test_chunks_side_by_side_fill_whole_cache_lines(pieces):
-    region = np.random.default_rng(pieces).integers(0, 256, (pieces, 6, 16), dtype=np.uint8)
-    memory = np.full(4096, 0xA5, np.uint8)
-    begin = -address_of(memory) % 64
-    in_rows, batch, within = np.array([5, 0, 3]), np.zeros(3, np.int64), np.array([2, 0, 4])
-    expected = memory.copy()
-    for row, place in zip(in_rows, within, strict=True):
-        at = begin + 64 + place * 192
-        expected[at : at + pieces * 16] = region[:, row].reshape(-1)
-    slots = np.array([address_of(memory) + begin])
-    kernels.scatter_side_by_side(
-        address_of(region.reshape(-1)), 96, pieces, 16, 64, 16, in_rows, batch, within, slots, 0, 192
-    )
-    np.testing.assert_array_equal(memory, expected)
 
 
 @pytest.mark.parametrize("width", [2, 3, 4, 8, 12])

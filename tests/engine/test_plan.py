@@ -11,7 +11,7 @@ from making import make_file, numbers
 
 from h5stream import H5Dataset
 from h5stream.engine.footprint import TASK_NBYTES
-from h5stream.engine.landing.chunks import Chunks, ChunkTask
+from h5stream.engine.landing.chunks import Chunks
 from h5stream.engine.plan import Placement
 from h5stream.engine.reader import RowReader
 from h5stream.order.epoch import Window
@@ -61,7 +61,7 @@ def window_of(rows, batch=None):
 
 
 def plan(part, rows, *, task_nbytes=TASK_NBYTES):
-    chunks = Chunks(part, (), ChunkTask, GAP_NBYTES)
+    chunks = Chunks(part, (), GAP_NBYTES)
     return list(chunks.plan(Placement.of(window_of(rows)), task_nbytes))
 
 
@@ -151,7 +151,7 @@ def test_missing_chunks_come_without_a_read():
 def test_batches_count_from_the_windows_first():
     window = window_of([0, 8, 16], batch=[7, 5, 6])
     first, placement = Placement.from_first(window)
-    tasks = Chunks(make_part(24, 8), (), ChunkTask, GAP_NBYTES).plan(placement, 1)
+    tasks = Chunks(make_part(24, 8), (), GAP_NBYTES).plan(placement, 1)
     assert (first, [task.placement.first_batch for task in tasks]) == (5, [2, 0, 1])
 
 

@@ -31,7 +31,7 @@ from forking import Standing, end_now
 from oracle import expected, same
 
 from h5stream import H5Dataset, H5StreamLoader
-from h5stream.engine.landing import resident
+from h5stream.engine.landing import kept
 from h5stream.errors import H5StreamError
 from h5stream.storage.listing import list_datasets
 from h5stream.storage.plugins import PluginBuffer
@@ -319,7 +319,7 @@ def answer(line: str) -> str:
 
 
 def main() -> None:
-    resident.KEEP_NBYTES = -1  # small files would otherwise be read once and kept
+    kept.KEEP_NBYTES = -1  # small files would otherwise be read once and kept
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # some codecs print to standard output
     gc.collect()

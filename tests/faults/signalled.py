@@ -14,7 +14,7 @@ import threading
 from forking import end_now
 
 from h5stream import H5StreamLoader
-from h5stream.engine.landing import stacked
+from h5stream.engine.landing import chunks
 
 READ, WRITE = os.pipe()
 woken = READ
@@ -35,7 +35,7 @@ def block_reads() -> None:
         block()
 
     os.preadv = blocked
-    stacked.STACK_READ_NBYTES = 1  # each range by a call of its own, not several in a kernel
+    chunks.STACK_READ_NBYTES = 1  # each range by a call of its own, not several in a kernel
 
 
 def transform_that_blocks(batch):

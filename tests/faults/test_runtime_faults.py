@@ -27,7 +27,7 @@ from sample_files import gate, one_epoch_at_a_time, reader_threads, write_sample
 from h5stream import H5StreamLoader
 from h5stream.engine import batches, slots
 from h5stream.engine.assemble import Assembler
-from h5stream.engine.landing import in_memory, stacked
+from h5stream.engine.landing import chunks, kept
 from h5stream.engine.plan import Placement
 from h5stream.errors import LoaderClosedError, SourceError
 from h5stream.storage.filters import DecodeScratch
@@ -103,8 +103,8 @@ ALLOCATIONS = {
     "scratch": (DecodeScratch, "buffer"),
     "plan": (Placement, "in_chunks"),
     "destination": (batches, "Destination"),
-    "kept": (in_memory, "map_memory"),
-    "small chunks": (stacked.Stack, "scatter"),
+    "kept": (kept, "map_memory"),
+    "small chunks": (chunks.Stack, "scatter"),
     "batch": (Assembler, "batch"),
 }
 

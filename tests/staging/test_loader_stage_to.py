@@ -23,7 +23,6 @@ from h5stream.errors import (
     StagingError,
 )
 from h5stream.staging import list_staged, remove_staged
-from h5stream.staging.loading import with_mapped_files
 
 ROWS = 2000
 
@@ -139,20 +138,6 @@ def test_an_exact_global_shuffle_of_a_staged_file_needs_little_memory(source, ra
     budget = 5_000_000
     with H5StreamLoader(source, 16, stage_to=ram, memory_budget=budget, **options) as loader:
         assert [batch.numpy().tobytes() for batch in loader] == expected
-
-
-def test_a_staged_copy_is_recognised_by_its_path(source, ram):
-    result = stage(source, to=ram)
-    dataset = H5Dataset(result.paths[0], "x")
-    assert with_mapped_files(dataset.layout).mapped == {0}
-    assert with_mapped_files(H5Dataset(source, "x").layout).mapped == frozenset()
-    other = ram / "mine.h5"
-    other.write_bytes(source.read_bytes())  # lies in the folder, but is nobody's copy
-    assert with_mapped_files(H5Dataset(other, "x").layout).mapped == frozenset()
-    with h5py.File(result.paths[0], "a") as file:
-        file["x"][0] = 1
-    assert with_mapped_files(H5Dataset(result.paths[0], "x").layout).mapped == frozenset()
-    result.release()
 
 
 def test_a_file_that_is_staged_already_is_not_staged_again(source, ram):

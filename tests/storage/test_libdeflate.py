@@ -9,7 +9,7 @@ import pytest
 from inner import around, no_decompressor
 
 from h5stream import H5StreamLoader
-from h5stream.engine import kernels
+from h5stream.compiled import _native as kernels
 from h5stream.engine.slots import address_of
 from h5stream.errors import CorruptChunkError
 from h5stream.storage import libdeflate

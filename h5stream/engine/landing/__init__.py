@@ -1,5 +1,4 @@
-"""The ways in which rows land in slots, each in a file of its own with its plan and its task.
+"""The ways in which rows land in slots, each in a file of its own with what plans its tasks.
 
-Each has a class whose `plan` cuts rows of a dataset, or of a part of one, into tasks, and those tasks
-(`h5stream.engine.tasks.Task`). `h5stream.engine.reader.way_of` chooses between them, once for each part.
+`h5stream.engine.reader.way_of` chooses between them, once for each part.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -11,15 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.engine import kernels
+from h5stream.compiled import _native as kernels
 from h5stream.engine.counters import clock
 from h5stream.engine.footprint import TASK_NBYTES
 from h5stream.engine.landing.chunks import ChunkTask, group_edges, looked_up
-from h5stream.engine.landing.programs import Program, dense_leaf, programs_of
-from h5stream.engine.landing.stacked import is_small, land_stacked
+from h5stream.engine.landing.programs import Program, programs_of
 from h5stream.engine.plan import Placement, cut_by
 from h5stream.engine.slots import address_of
-from h5stream.engine.tasks import Destination, LandingTask, Tools
+from h5stream.engine.tasks import Destination, LandingTask, Tools, copying
 from h5stream.samples.box_space import BoxSpace, number_outside
 from h5stream.storage.index import MISSING
 from h5stream.storage.layout import DIRECT, VIA_H5PY, DatasetPart, FieldLayout
@@ -78,10 +78,7 @@ class BoxTask(ChunkTask):
     def land(self, stored: Iterator[Bytes], destination: Destination, tools: Tools) -> None:
         """Copy what boxes take; of chunks that have no filter, all of those at once that were read together."""
         if self.part.access != DIRECT:
-            if is_small(self.part):
-                land_stacked(self, self._scatter_stack, stored, destination, tools)
-            else:
-                ChunkTask.land(self, stored, destination, tools)
+            ChunkTask.land(self, stored, destination, tools)
             return
         self.fill_missing(destination, tools)
         for start, stop, group in self.groups(stored):
@@ -96,19 +93,11 @@ class BoxTask(ChunkTask):
             since = tools.tally.decoded(since, int(self.nbytes[start:stop].sum()))
             tools.tally.scattered(since)
 
-    def scatter(self, k: int, data: Bytes, shuffled: int, destination: Destination, tools: Tools) -> None:
-        """Copy what boxes take of a chunk to all fields."""
-        for program in self.programs:
-            leaf = program.leaf
-            whole = data[: data.nbytes // leaf.stored_nbytes * leaf.stored_nbytes]
-            source = address_of(dense_leaf(program, whole, shuffled, tools.scratch))
-            source -= int(self.skipped[k]) // leaf.stored_nbytes * leaf.nbytes
-            self._place(slice(k, k + 1), program, np.array([source]), destination)
-
-    def _scatter_stack(
-        self, program: Program, source: int, stride: int, chosen: Ints, destination: Destination
-    ) -> None:
-        self._place(chosen, program, source + stride * np.arange(len(chosen)), destination)
+    def place(self, program: Program, source: int, stride: int, chosen: Ints, destination: Destination) -> None:
+        """Copy what boxes take of some chunks to a field."""
+        leaf = program.leaf
+        sources = source + stride * np.arange(len(chosen)) - self.skipped[chosen] // leaf.stored_nbytes * leaf.nbytes
+        self._place(chosen, program, sources, destination)
 
     def fill_missing(self, destination: Destination, tools: Tools) -> None:
         """Copy the fill value where chunks were never written."""
@@ -128,53 +117,6 @@ class BoxTask(ChunkTask):
         end = np.minimum(begin + self.chunk_shape[some], shape)
         _, *where = destination.of(program.field, self.shared)
         self.boxed.place(sources, strides, (begin, end, shape, self.low[some], self.high[some]), element, *where)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class H5pyBoxTask(LandingTask):
-    """One box of a dataset, which h5py reads."""
-
-    part: DatasetPart  # the dataset
-    fields: tuple[FieldLayout, ...]  # all fields of a batch
-    placement: Placement  # the box's sample, and where it goes
-    boxed: Boxed  # the box
-
-    def land(self, stored: Iterator[Any], destination: Destination, tools: Tools) -> None:
-        """Read the box, and copy it to its place."""
-        shape = np.array([self.part.shape])
-        low, high = _spans(self.boxed, shape)
-        since = clock()
-        values = tools.h5py.box(self.part, tuple(low[0].tolist()), tuple((high - low)[0].tolist()))
-        since = tools.tally.via_h5py(since, values.nbytes)
-        for target in self.part.targets:
-            dense = np.ascontiguousarray(target.taken(values), dtype=self.fields[target.field].dtype)
-            element = dense.nbytes // max(1, math.prod(values.shape))
-            strides, (zero, one) = _strides(np.array([values.shape]), element), np.array([[0], [1]])
-            _, *where = destination.of(target.field, self.placement)
-            sources = np.array([address_of(dense.reshape(-1).view(np.uint8))])
-            self.boxed.place(sources, strides, (low, high, shape, zero, one), element, *where)
-        tools.tally.scattered(since)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutsideTask(LandingTask):
-    """What stands outside of volumes, in boxes that lead out of them, where that is a number."""
-
-    shapes: Ints  # (n, axes): elements along each axis of each box's volume
-    rows: tuple[tuple[int, Bytes], ...]  # for each field, some elements of that number
-    placement: Placement  # the boxes' samples, and where they go
-    boxed: Boxed  # the boxes
-
-    def land(self, stored: Iterator[Any], destination: Destination, tools: Tools) -> None:
-        """Write the number wherever a box leads out."""
-        since = clock()
-        for field, row in self.rows:
-            _, *where = destination.of(field, self.placement)
-            boxed, element = self.boxed, row.nbytes // int(self.boxed.sizes[-1])
-            kernels.fill_outside(
-                address_of(row), self.shapes, boxed.offsets, boxed.sizes, element, boxed.origins, *where
-            )
-        tools.tally.scattered(since)
 
 
 def boxes_of(
@@ -234,30 +176,54 @@ class BoxesOfParts:
         for axis, along in enumerate(self._parts[0].along):
             begins[:, axis] = along.begins(origins)
         boxed = Boxed(offsets=self._offsets, sizes=self._sizes, follow=self._follow, mode=self._mode, origins=begins)
-        targets = self._parts[0].targets
         if self._outside is not None:
             (first, last), shapes = boxed.ends, self._shapes[of]
             out = np.flatnonzero(((first < 0) | (last >= shapes)).any(axis=1))
             if len(out):
-                rows = tuple((target.field, self._row_of(target.field)) for target in targets)
                 some = replace(boxed, origins=boxed.origins[out])
-                yield OutsideTask(shapes=shapes[out], rows=rows, placement=placement[out], boxed=some)
+                yield copying(placement[out], functools.partial(self._fill_outside, some, shapes[out]))
         if self._parts[0].access == VIA_H5PY:
             for k, part in enumerate(of.tolist()):
-                yield H5pyBoxTask(
-                    part=self._parts[part],
-                    fields=self._fields,
-                    placement=placement[k : k + 1],
-                    boxed=replace(boxed, origins=boxed.origins[k : k + 1]),
-                )
+                one = replace(boxed, origins=boxed.origins[k : k + 1])
+                bring = functools.partial(self._through_h5py, self._parts[part], one)
+                yield LandingTask(placement=placement[k : k + 1], bring=bring)
             return
         yield from self._plan_chunks(placement, boxed, of, task_nbytes)
 
-    def _row_of(self, field: int) -> Bytes:
-        layout = self._fields[field]
-        inner = math.prod(layout.row_shape) // math.prod(self._sizes.tolist())
-        assert self._outside is not None
-        return np.full(int(self._sizes[-1]) * inner, self._outside, dtype=layout.dtype).view(np.uint8)
+    def _fill_outside(self, boxed: Boxed, shapes: Ints, placement: Placement, destination: Destination) -> None:
+        """Write the number that stands outside of volumes wherever boxes lead out of those."""
+        for target in self._parts[0].targets:
+            layout = self._fields[target.field]
+            inner = math.prod(layout.row_shape) // math.prod(self._sizes.tolist())
+            assert self._outside is not None
+            row = np.full(int(self._sizes[-1]) * inner, self._outside, dtype=layout.dtype).view(np.uint8)
+            _, *where = destination.of(target.field, placement)
+            element = row.nbytes // int(boxed.sizes[-1])
+            kernels.fill_outside(address_of(row), shapes, boxed.offsets, boxed.sizes, element, boxed.origins, *where)
+
+    def _through_h5py(
+        self,
+        part: DatasetPart,
+        boxed: Boxed,
+        placement: Placement,
+        stored: Iterator[Bytes],
+        destination: Destination,
+        tools: Tools,
+    ) -> None:
+        """Read one box through h5py, and copy it to its place."""
+        shape = np.array([part.shape])
+        low, high = _spans(boxed, shape)
+        since = clock()
+        values = tools.h5py.box(part, tuple(low[0].tolist()), tuple((high - low)[0].tolist()))
+        since = tools.tally.via_h5py(since, values.nbytes)
+        for target in part.targets:
+            dense = np.ascontiguousarray(target.taken(values), dtype=self._fields[target.field].dtype)
+            element = dense.nbytes // max(1, math.prod(values.shape))
+            strides, (zero, one) = _strides(np.array([values.shape]), element), np.array([[0], [1]])
+            _, *where = destination.of(target.field, placement)
+            sources = np.array([address_of(dense.reshape(-1).view(np.uint8))])
+            boxed.place(sources, strides, (low, high, shape, zero, one), element, *where)
+        tools.tally.scattered(since)
 
     def _plan_chunks(self, placement: Placement, boxed: Boxed, of: Ints, task_nbytes: int) -> Iterator[BoxTask]:
         shapes, chunk_shapes, grids = self._shapes[of], self._chunk_shapes[of], self._grids[of]

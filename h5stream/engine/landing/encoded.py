@@ -8,7 +8,7 @@ Decoded straight into the batch they drive the decoder's own tables out of the c
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,7 +19,7 @@ from h5stream.compiled._native import copy_past_cache
 from h5stream.engine.counters import clock
 from h5stream.engine.plan import Placement, cut_by
 from h5stream.engine.slots import SlotFormat, address_of
-from h5stream.engine.tasks import Destination, RowwiseTask, Task, Tools
+from h5stream.engine.tasks import Destination, LandingTask, Task, Tools, row_by_row
 from h5stream.errors import CorruptChunkError, FieldLengthError, H5StreamError
 from h5stream.storage.codecs import DecodeError
 from h5stream.storage.images import OtherShapeError, decode_image
@@ -39,54 +39,63 @@ class BytesOfRows(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EncodedTask(RowwiseTask):
-    """Some rows of one dataset part, ascending, each of which is an image."""
+class EncodedRows:
+    """The images of a dataset part."""
 
-    part: DatasetPart  # the dataset
-    layout: FieldLayout  # the field that it fills
-    rows: BytesOfRows  # brings their bytes
-    placement: Placement  # the rows, and where they go
+    def __init__(self, part: DatasetPart, layout: FieldLayout, rows: BytesOfRows) -> None:
+        self._part, self._layout, self._rows = part, layout, rows
+        assert layout.images is not None
+        self._image_nbytes = max(1, int(layout.images.mean_nbytes))
 
-    def land(self, stored: Iterator[Any], destination: Destination, tools: Tools) -> None:
+    def plan(self, placement: Placement, task_nbytes: int) -> Iterator[LandingTask]:
+        """Cut rows of the part, ascending, into tasks of about as many decoded bytes, of whole chunks if decoded."""
+        placement = placement.each_row()
+        edges = np.arange(len(placement) + 1)
+        if self._part.index is not None and self._part.pipeline.filters:
+            edges = placement.in_chunks(self._part)[1]
+        for cut in cut_by(np.diff(edges) * self._image_nbytes, min(task_nbytes, DECODED_NBYTES)):
+            rows = placement[int(edges[cut.start]) : int(edges[cut.stop])]
+            yield LandingTask(placement=rows, bring=self._decode, apart=row_by_row)
+
+    def _decode(self, placement: Placement, stored: Iterator[Bytes], destination: Destination, tools: Tools) -> None:
         """Decode one image after the other."""
-        field, placement = self.part.targets[0].field, self.placement
+        field = self._part.targets[0].field
         where = zip(placement.rows.tolist(), placement.batch.tolist(), placement.within.tolist(), strict=True)
-        for (row, batch, within), data in zip(where, self.rows.of(placement, tools), strict=False):
+        for (row, batch, within), data in zip(where, self._rows.of(placement, tools), strict=False):
             if tools.stopped():
                 return
             since = clock()
-            if self.layout.kind == "object":
+            if self._layout.kind == "object":
                 image = self._decoded(row, data, None, tools)
                 destination.objects[batch][field][within] = torch.from_numpy(image)
             else:
                 nbytes = destination.row_nbytes[field]
                 at = int(destination.slots[batch]) + destination.format.offsets[field] + within * nbytes
                 memory = tools.scratch.buffer("image", nbytes)
-                image = self._decoded(row, data, memory.view(self.layout.dtype).reshape(self.layout.row_shape), tools)
+                image = self._decoded(row, data, memory.view(self._layout.dtype).reshape(self._layout.row_shape), tools)
                 copy_past_cache(at, address_of(memory), nbytes)
             tools.tally.decoded(since, image.nbytes)
 
     def _decoded(self, row: int, data: Bytes, out: Any, tools: Tools) -> NDArray[Any]:
-        assert self.layout.images is not None
+        assert self._layout.images is not None
         try:
-            return decode_image(data, self.layout.images.format, out)
+            return decode_image(data, self._layout.images.format, out)
         except (OtherShapeError, DecodeError) as error:
             raise self._named(error, row, data, tools) from error
 
     def _named(self, error: Exception, row: int, data: Bytes, tools: Tools) -> H5StreamError:
         """Say which image cannot be had, and why."""
-        identity = tools.sources[self.part.file].identity
-        number = row - self.part.row_start
-        path = self.part.objects[number] if self.part.objects else self.part.path
+        identity = tools.sources[self._part.file].identity
+        number = row - self._part.row_start
+        path = self._part.objects[number] if self._part.objects else self._part.path
         named = f"{identity.path!r}, dataset {path!r}: the image of row {number:,}"
-        named += f" (row {row:,} of all files)" if self.part.row_start else ""
+        named += f" (row {row:,} of all files)" if self._part.row_start else ""
         if isinstance(error, OtherShapeError):
-            first = f"{' x '.join(map(str, self.layout.row_shape))} {self.layout.dtype}"
+            first = f"{' x '.join(map(str, self._layout.row_shape))} {self._layout.dtype}"
             return FieldLengthError(
                 f"{named} is {error}, and those that were looked at when the file was opened are {first}, so a batch "
-                f"is one tensor; Field({self.layout.name!r}, decode=..., ragged='list') takes images of any size",
-                field=self.layout.name,
+                f"is one tensor; Field({self._layout.name!r}, decode=..., ragged='list') takes images of any size",
+                field=self._layout.name,
                 file=identity.path,
             )
         identity.check_unchanged()
@@ -97,25 +106,6 @@ class EncodedTask(RowwiseTask):
             field=path,
             chunk=(number,),
         )
-
-
-class EncodedRows:
-    """The images of a dataset part."""
-
-    def __init__(self, part: DatasetPart, layout: FieldLayout, rows: BytesOfRows) -> None:
-        self._part, self._layout, self._rows = part, layout, rows
-        assert layout.images is not None
-        self._image_nbytes = max(1, int(layout.images.mean_nbytes))
-
-    def plan(self, placement: Placement, task_nbytes: int) -> Iterator[EncodedTask]:
-        """Cut rows of the part, ascending, into tasks of about as many decoded bytes, of whole chunks if decoded."""
-        placement = placement.each_row()
-        edges = np.arange(len(placement) + 1)
-        if self._part.index is not None and self._part.pipeline.filters:
-            edges = placement.in_chunks(self._part)[1]
-        for cut in cut_by(np.diff(edges) * self._image_nbytes, min(task_nbytes, DECODED_NBYTES)):
-            rows = placement[int(edges[cut.start]) : int(edges[cut.stop])]
-            yield EncodedTask(part=self._part, layout=self._layout, rows=self._rows, placement=rows)
 
 
 class PaddedBytes:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,9 +19,8 @@ from h5stream.engine.footprint import TASK_NBYTES
 from h5stream.engine.landing.unfiltered import READ_COST_NBYTES
 from h5stream.engine.plan import Placement, cut_by
 from h5stream.engine.slots import address_of
-from h5stream.engine.tasks import Destination, RowwiseTask, Tools
+from h5stream.engine.tasks import Destination, LandingTask, Tools, row_by_row
 from h5stream.errors import CorruptChunkError
-from h5stream.storage.global_heap import HeapValues
 from h5stream.storage.layout import DatasetPart, FieldLayout
 from h5stream.storage.rowbox import columns_of
 
@@ -30,53 +28,55 @@ Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeapTask(RowwiseTask):
-    """Some rows of one dataset part of values of variable length, ascending."""
+class HeapRows:
+    """The rows of a dataset part of values of variable length."""
 
-    part: DatasetPart  # the dataset
-    layout: FieldLayout  # the field that it fills
-    placement: Placement  # the rows, and where they go
+    def __init__(self, part: DatasetPart, fields: tuple[FieldLayout, ...]) -> None:
+        self._part, self._layout = part, fields[part.targets[0].field]
+        assert part.heap is not None
+        self._heap, self._values_a_row = part.heap, max(1, part.heap.address.size // max(1, part.rows))
 
-    def land(self, stored: Iterator[Any], destination: Destination, tools: Tools) -> None:
-        """Read the values, and put them in their places."""
-        if self.layout.kind == "ragged":
-            self._land_ragged(destination, tools)
+    def plan(self, placement: Placement, task_nbytes: int) -> Iterator[LandingTask]:
+        """Cut rows of the part, ascending, into tasks of about as many bytes."""
+        placement = placement.each_row()
+        rows = self._rows_of(placement)
+        if self._values_a_row == 1:
+            work = self._heap.nbytes_of(rows)
         else:
-            self._land_lists(destination, tools)
+            work = self._heap.nbytes_of_rows(self._part.rows)[rows]
+        for cut in cut_by(work + READ_COST_NBYTES // 64, min(task_nbytes, TASK_NBYTES)):
+            yield LandingTask(placement=placement[cut], bring=self._bring, apart=row_by_row)
 
-    @property
-    def _heap(self) -> HeapValues:
-        assert self.part.heap is not None
-        return self.part.heap
+    def _bring(self, placement: Placement, stored: Iterator[Bytes], destination: Destination, tools: Tools) -> None:
+        """Read the values, and put them in their places."""
+        (self._land_ragged if self._layout.kind == "ragged" else self._land_lists)(placement, destination, tools)
 
-    @property
-    def _rows(self) -> Ints:
-        return self.placement.rows.astype(np.int64) - self.part.row_start
+    def _rows_of(self, placement: Placement) -> Ints:
+        return placement.rows.astype(np.int64) - self._part.row_start
 
-    def _land_ragged(self, destination: Destination, tools: Tools) -> None:
-        rows, field, item = self._rows, self.part.targets[0].field, self._heap.base.itemsize
-        assert self.layout.ragged is not None
+    def _land_ragged(self, placement: Placement, destination: Destination, tools: Tools) -> None:
+        rows, field, item = self._rows_of(placement), self._part.targets[0].field, self._heap.base.itemsize
+        assert self._layout.ragged is not None
         wanted = self._heap.nbytes_of(rows)
-        if self.layout.ragged.crop is not None:
-            wanted = np.minimum(wanted, self.layout.ragged.crop.length * item)
-        targets = destination.ragged[field][self.placement.batch] + self.placement.within.astype(np.int64) * item
+        if self._layout.ragged.crop is not None:
+            wanted = np.minimum(wanted, self._layout.ragged.crop.length * item)
+        targets = destination.ragged[field][placement.batch] + placement.within.astype(np.int64) * item
         for k in self._read(rows, targets, wanted, tools):
             value = self._ask(int(rows[k]), tools)
             said = int(self._heap.length[rows[k]])
             if len(value) != said:
                 raise self._damaged(int(rows[k]), f"it has {len(value):,} items, and {said:,} are promised", tools)
-            native = np.ascontiguousarray(value, dtype=self.layout.dtype).view(np.uint8)
+            native = np.ascontiguousarray(value, dtype=self._layout.dtype).view(np.uint8)
             ctypes.memmove(int(targets[k]), address_of(native), int(wanted[k]))
 
-    def _land_lists(self, destination: Destination, tools: Tools) -> None:
-        shape = self.part.shape
+    def _land_lists(self, placement: Placement, destination: Destination, tools: Tools) -> None:
+        shape = self._part.shape
         every = np.arange(self._heap.address.size).reshape(shape) if len(shape) > 1 else None
-        rows, field = self._rows, self.part.targets[0].field
-        chosen = rows if every is None else columns_of(every[rows], self.part.columns)
+        rows, field = self._rows_of(placement), self._part.targets[0].field
+        chosen = rows if every is None else columns_of(every[rows], self._part.columns)
         values = self._values(chosen, rows, tools)
         since = clock()
-        destination.put(field, self.placement, map(object_value, values))
+        destination.put(field, placement, map(object_value, values))
         tools.tally.scattered(since)
 
     def _values(self, chosen: Ints, rows: Ints, tools: Tools) -> Any:
@@ -99,9 +99,9 @@ class HeapTask(RowwiseTask):
             values[row] = self._ask(int(rows[row]), tools)
         return values
 
-    def values_of(self, tools: Tools) -> Iterator[Bytes]:
-        """Return the bytes of one value after the other."""
-        rows = self._rows
+    def of(self, placement: Placement, tools: Tools) -> Iterator[Bytes]:
+        """Return the bytes of one value after the other, each good until the next."""
+        rows = self._rows_of(placement)
         edges = np.append(0, np.cumsum(self._heap.nbytes_of(rows)))
         memory = np.empty(int(edges[-1]), dtype=np.uint8)
         failed = set(self._read(rows, address_of(memory) + edges[:-1], np.diff(edges), tools).tolist())
@@ -114,57 +114,30 @@ class HeapTask(RowwiseTask):
     def _read(self, chosen: Ints, targets: Ints, wanted: Ints, tools: Tools) -> Ints:
         """Copy values to memory; gives those that h5py must be asked for."""
         began, heap = clock(), self._heap
-        descriptor = tools.sources[self.part.file].descriptor()
+        descriptor = tools.sources[self._part.file].descriptor()
         if descriptor is None:
             return np.arange(len(chosen))
         room = tools.scratch.buffer("read", heap.room_nbytes)
         failed, (nbytes, ranges) = heap.read(descriptor.number, chosen, targets, wanted, room)
         tools.tally.read(began, nbytes, ranges)
-        if self.layout.images is None:  # else it is counted as decoded
+        if self._layout.images is None:  # else it is counted as decoded
             tools.tally.used(nbytes, ranges)
         return np.flatnonzero(failed)
 
     def _ask(self, row: int, tools: Tools) -> Any:
         """Ask h5py for a row."""
-        tools.sources[self.part.file].identity.check_unchanged()
+        tools.sources[self._part.file].identity.check_unchanged()
         since = clock()
-        value = tools.h5py.bytes_of(self.part, row) if self.part.objects else tools.h5py.rows(self.part, row, 1)[0]
+        value = tools.h5py.bytes_of(self._part, row) if self._part.objects else tools.h5py.rows(self._part, row, 1)[0]
         tools.tally.via_h5py(since, int(self._heap.row_nbytes))
         return value
 
     def _damaged(self, row: int, why: str, tools: Tools) -> CorruptChunkError:
-        path = tools.sources[self.part.file].identity.path
+        path = tools.sources[self._part.file].identity.path
         return CorruptChunkError(
-            f"{path!r}, dataset {self.part.path!r}: the value of row {row:,} is damaged: {why}. "
+            f"{path!r}, dataset {self._part.path!r}: the value of row {row:,} is damaged: {why}. "
             "Copy the file again from its source.",
             file=path,
-            field=self.part.path,
+            field=self._part.path,
             chunk=(row,),
         )
-
-
-class HeapRows:
-    """The rows of a dataset part of values of variable length."""
-
-    def __init__(self, part: DatasetPart, fields: tuple[FieldLayout, ...]) -> None:
-        self._part, self._layout = part, fields[part.targets[0].field]
-        assert part.heap is not None
-        self._heap, self._values = part.heap, max(1, part.heap.address.size // max(1, part.rows))
-
-    def plan(self, placement: Placement, task_nbytes: int) -> Iterator[HeapTask]:
-        """Cut rows of the part, ascending, into tasks of about as many bytes."""
-        placement = placement.each_row()
-        rows = placement.rows.astype(np.int64) - self._part.row_start
-        if self._values == 1:
-            work = self._heap.nbytes_of(rows)
-        else:
-            work = self._heap.nbytes_of_rows(self._part.rows)[rows]
-        for cut in cut_by(work + READ_COST_NBYTES // 64, min(task_nbytes, TASK_NBYTES)):
-            yield self._task(placement[cut])
-
-    def _task(self, placement: Placement) -> HeapTask:
-        return HeapTask(part=self._part, layout=self._layout, placement=placement)
-
-    def of(self, placement: Placement, tools: Tools) -> Iterator[Bytes]:
-        """Return the bytes of one value after the other, each good until the next."""
-        return self._task(placement).values_of(tools)

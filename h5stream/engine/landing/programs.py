@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.engine import kernels
+from h5stream.compiled import _native as kernels
 from h5stream.storage.elements import Leaf
 from h5stream.storage.filters import DecodeScratch
 from h5stream.storage.layout import DatasetPart, Target
@@ -21,6 +21,10 @@ FUSE_ELEMENTS = 16
 loop is mostly overhead, and the chunk is unshuffled into cache first."""
 
 
+FUSED_NBYTES = (2, 4, 8)
+"""Bytes of the elements whose shuffle `kernels.scatter_planes` undoes."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
     """What is worked out once for a target of a dataset part."""
@@ -29,17 +33,13 @@ class Program:
     leaf: Leaf  # where its bytes lie in a stored element
     bytes_in_element: Ints  # bytes of the leaf inside a stored element, least significant first for a number
     planes: Ints  # where the plane of each of those bytes begins in a shuffled chunk
-    # segments, segments_nbytes: for each piece, its stretches in elements, and in bytes of the leaf
-    segments: tuple[Ints, ...]
-    segments_nbytes: tuple[Ints, ...]
+    segments: tuple[Ints, ...]  # for each piece, its stretches in elements
     # all_segments, segment_edges: the stretches of all pieces in bytes, one after the other, and where each piece's
     # begin
     all_segments: Ints
     segment_edges: Ints
     strides: Ints  # for each piece, bytes of one row of a chunk, once it holds this leaf alone
     fused: tuple[bool, ...]  # for each piece, whether unshuffle and scatter are done as one
-    # for each piece, whether it goes on where the piece before it ends, with a stretch of the same length
-    continues: tuple[bool, ...]
     fill_rows: tuple[Bytes, ...]  # for each piece, one row of the fill value
 
 
@@ -53,7 +53,7 @@ def _program(part: DatasetPart, target: Target) -> Program:
     assert leaf is not None
     assert part.index is not None
     bytes_in_element = leaf.places
-    may_fuse = leaf.units == 1 and leaf.unit_nbytes in kernels.FUSED_NBYTES
+    may_fuse = leaf.units == 1 and leaf.unit_nbytes in FUSED_NBYTES
     segments = tuple(piece.segments for piece in part.pieces)
     in_bytes = tuple(np.ascontiguousarray(each * leaf.nbytes) for each in segments)
     return Program(
@@ -62,21 +62,12 @@ def _program(part: DatasetPart, target: Target) -> Program:
         bytes_in_element=bytes_in_element,
         planes=bytes_in_element * math.prod(part.index.chunk_shape),
         segments=segments,
-        segments_nbytes=in_bytes,
         all_segments=np.concatenate(in_bytes),
         segment_edges=np.cumsum([0] + [len(each) for each in segments], dtype=np.int64),
         strides=np.array([piece.row_elements * leaf.nbytes for piece in part.pieces], dtype=np.int64),
         fused=tuple(may_fuse and int(each[:, 2].min()) >= FUSE_ELEMENTS for each in segments),
-        continues=tuple(k > 0 and _goes_on(segments[k - 1], segments[k]) for k in range(len(segments))),
         fill_rows=tuple(np.tile(target.fill, piece.row_elements) for piece in part.pieces),
     )
-
-
-def _goes_on(before: Ints, after: Ints) -> bool:
-    if len(before) != 1 or len(after) != 1:
-        return False
-    (from_a, into_a, count_a), (from_b, into_b, count_b) = before[0].tolist(), after[0].tolist()
-    return bool(from_a == from_b and count_a == count_b and into_b == into_a + count_a)
 
 
 def dense_leaf(program: Program, data: Bytes, shuffled: int, scratch: DecodeScratch, out: Bytes | None = None) -> Bytes:

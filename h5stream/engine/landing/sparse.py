@@ -8,19 +8,19 @@ than what is stored of it is made late.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from h5stream.engine import kernels
+from h5stream.compiled import _native as kernels
 from h5stream.engine.counters import clock
 from h5stream.engine.landing.unfiltered import EXTENT_NBYTES, Reach, reach_of, read_until_sound
 from h5stream.engine.plan import Placement
 from h5stream.engine.ragged import refuse_column
-from h5stream.engine.tasks import Destination, RowwiseTask, Tools
+from h5stream.engine.tasks import Bytes, Destination, LandingTask, Tools, row_by_row
 from h5stream.samples.stretches import DENSE, Ragged
 from h5stream.storage.layout import DIRECT, DatasetPart, Lookup, SampleLayout
 from h5stream.storage.source import ByteSource
@@ -34,51 +34,6 @@ class DensePart:
     row_start: int
     values: Reach  # values, columns: where they are
     columns: Reach
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DenseTask(RowwiseTask):
-    """Some rows of a sparse matrix, ascending, that a kernel reads and lays dense."""
-
-    of: DenseRows  # the matrix
-    part: DensePart  # the file
-    placement: Placement  # where the values of each row lie, and where the row goes
-
-    def land(self, stored: Iterator[Any], destination: Destination, tools: Tools) -> None:
-        """Read the rows and lay them in their places."""
-        began, counts = clock(), np.zeros(5, dtype=np.int64)
-        source = tools.sources[self.part.file]
-        read_until_sound(lambda: self._read(destination, source, tools, counts), source, tools, counts)
-        tools.tally.read_in_part(began, *counts[:3].tolist())
-
-    def _read(self, destination: Destination, source: ByteSource, tools: Tools, counts: NDArray[np.int64]) -> bool:
-        of, part, placement = self.of, self.part, self.placement
-        descriptor = source.descriptor()
-        assert descriptor is not None  # else the rows were planned otherwise
-        room = tools.scratch.buffer("read", of.room * (of.dtype.itemsize + of.index.itemsize) + of.row_nbytes)
-        values, columns, row = np.split(room, np.cumsum([of.room * of.dtype.itemsize, of.room * of.index.itemsize]))
-        wrong = kernels.read_dense(
-            descriptor.number,
-            part.values.offsets,
-            part.values.chunk_rows,
-            part.columns.offsets,
-            part.columns.chunk_rows,
-            part.row_start,
-            placement.rows,
-            placement.lengths,
-            placement.batch,
-            placement.within,
-            destination.ragged[of.field],
-            values.view(of.dtype),
-            columns.view(of.index),
-            of.places,
-            of.is_wanted,
-            row.view(of.dtype),
-            counts,
-        )
-        if wrong != kernels.NONE_WRONG:
-            refuse_column(wrong, len(of.places), f"{source.identity.path!r}, {of.columns_name!r}")
-        return bool(counts[4] == 0)
 
 
 class DenseRows:
@@ -105,7 +60,7 @@ class DenseRows:
         self._wanted, self._parts = ragged.wanted, parts
         self._starts = [part.row_start for part in parts]
 
-    def plan(self, samples: Placement, task_nbytes: int) -> Iterator[DenseTask]:
+    def plan(self, samples: Placement, task_nbytes: int) -> Iterator[LandingTask]:
         """Cut samples into tasks that read about as many bytes."""
         placement = samples.laid_dense(self.lookup, self.field, self._wanted).ascending()
         value_nbytes = self.dtype.itemsize + self.index.itemsize
@@ -113,7 +68,51 @@ class DenseRows:
         for number, part in enumerate(self._parts):
             ours = placement[of == number]
             for some in ours.in_steps(max(1, task_nbytes // value_nbytes)) if len(ours) else ():
-                yield DenseTask(of=self, part=part, placement=some)
+                yield LandingTask(placement=some, bring=functools.partial(self._read, part), apart=row_by_row)
+
+    def _read(
+        self,
+        part: DensePart,
+        placement: Placement,
+        stored: Iterator[Bytes],
+        destination: Destination,
+        tools: Tools,
+    ) -> None:
+        """Read rows and lay them in their places."""
+        began, counts = clock(), np.zeros(5, dtype=np.int64)
+        source = tools.sources[part.file]
+
+        def read() -> bool:
+            descriptor = source.descriptor()
+            assert descriptor is not None  # else the rows were planned otherwise
+            item, column = self.dtype.itemsize, self.index.itemsize
+            room = tools.scratch.buffer("read", self.room * (item + column) + self.row_nbytes)
+            values, columns, row = np.split(room, np.cumsum([self.room * item, self.room * column]))
+            wrong = kernels.read_dense(
+                descriptor.number,
+                part.values.offsets,
+                part.values.chunk_rows,
+                part.columns.offsets,
+                part.columns.chunk_rows,
+                part.row_start,
+                placement.rows,
+                placement.lengths,
+                placement.batch,
+                placement.within,
+                destination.ragged[self.field],
+                values.view(self.dtype),
+                columns.view(self.index),
+                self.places,
+                self.is_wanted,
+                row.view(self.dtype),
+                counts,
+            )
+            if wrong != kernels.NONE_WRONG:
+                refuse_column(wrong, len(self.places), f"{source.identity.path!r}, {self.columns_name!r}")
+            return bool(counts[4] == 0)
+
+        read_until_sound(read, source, tools, counts)
+        tools.tally.read_in_part(began, *counts[:3].tolist())
 
 
 def _native(layout: SampleLayout, field: int) -> np.dtype[Any]:

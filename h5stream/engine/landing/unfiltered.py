@@ -11,21 +11,19 @@ have no descriptor that a kernel could read from; for them each read is planned,
 
 from __future__ import annotations
 
-import itertools
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.engine import kernels
+from h5stream.compiled import _native as kernels
 from h5stream.engine.counters import clock
 from h5stream.engine.plan import Placement
 from h5stream.engine.slots import address_of
-from h5stream.engine.tasks import Destination, LandingTask, Ranges, Tools
+from h5stream.engine.tasks import Bytes, Destination, LandingTask, Ranges, Tools, chunk_by_chunk, row_by_row
 from h5stream.errors import SourceError
-from h5stream.storage.filters import DecodeScratch
 from h5stream.storage.index import MISSING
 from h5stream.storage.layout import DatasetPart, Target
 from h5stream.storage.many_files import FilesBytes
@@ -170,106 +168,85 @@ def read_until_sound(read: Callable[[], bool], source: ByteSource, tools: Tools,
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowsTask(LandingTask):
-    """Some rows of one dataset part, ascending, that a kernel reads and places."""
+class UnfilteredRows:
+    """The rows of a dataset part that nothing has to be decoded of."""
 
-    part: DatasetPart  # the dataset
-    reach: Reach  # what is read of each row
-    placement: Placement  # the rows, and where they go
+    def __init__(self, part: DatasetPart, source: ByteSource) -> None:
+        self.part, self.reach = part, reach_of(part, source.gap_nbytes)
+        self._has_descriptor, self._are_many = source.has_descriptor, isinstance(source, FilesBytes)
 
-    def split(self) -> Iterator[RowsTask]:
-        """Return one task for each chunk."""
-        _, edges, _ = self.placement.in_chunks(self.part)
-        for low, high in itertools.pairwise(edges.tolist()):
-            yield RowsTask(part=self.part, reach=self.reach, placement=self.placement[low:high])
+    def plan(self, placement: Placement, task_nbytes: int) -> Iterator[LandingTask]:
+        """Cut rows of the part, ascending, into tasks of about as many bytes."""
+        reach, placement = self.reach, self._cut(placement)
+        reads, skipped = kernels.count_reads(placement.rows, placement.lengths, reach.gap_nbytes // reach.stride)
+        more = skipped * reach.stride + reads * len(reach.extents) * READ_COST_NBYTES
+        cost = reach.row_nbytes + more // placement.total_rows
+        for some in placement.in_steps(max(1, task_nbytes // max(1, cost))):
+            yield self._task(some)
 
-    def land(self, stored: Iterator[Any], destination: Destination, tools: Tools) -> None:
-        """Read the rows and put them in their places."""
+    def task(self, placement: Placement) -> LandingTask:
+        """Return one task for some rows of the part, ascending."""
+        return self._task(self._cut(placement))
+
+    def _cut(self, placement: Placement) -> Placement:
+        """Cut spans so that each lies in one chunk, and fits where it is read to unless that is its place."""
+        reach, first = self.reach, self.part.row_start
+        # Where so few bytes of each row are wanted that rows are read one by one, there is nothing to keep together.
+        reads_along = reach.gap_nbytes + int(reach.extents[:, 2].min()) >= reach.stride
+        if not self._has_descriptor or not reads_along:
+            return placement.each_row().ascending()
+        cut = placement.cut_every(reach.chunk_rows, first)
+        return cut if reach.whole_rows else cut.cut_every(reach.most_rows, first)
+
+    def _task(self, placement: Placement) -> LandingTask:
+        if self._are_many and self.part.chunk_rows == 1:
+            return LandingTask(placement=placement, bring=self._read_files, apart=row_by_row)
+        if not self._has_descriptor:
+            return self._stretches(placement)
+        apart = functools.partial(chunk_by_chunk, part=self.part)
+        return LandingTask(placement=placement, bring=self._read, apart=apart)
+
+    def _read(self, placement: Placement, stored: Iterator[Bytes], destination: Destination, tools: Tools) -> None:
+        """Let a kernel read rows and put them in their places."""
         began, counts = clock(), np.zeros(5, dtype=np.int64)
-        source = tools.sources[self.part.file]
-        read_until_sound(lambda: self._read(destination, source, tools.scratch, counts), source, tools, counts)
+        part, reach, room = self.part, self.reach, self.reach.scratch_nbytes
+        source, to = tools.sources[part.file], destination.of_each(reach.fields, placement)
+
+        def read() -> bool:
+            descriptor = source.descriptor()
+            assert descriptor is not None  # else the rows were planned otherwise
+            return bool(
+                kernels.read_rows(
+                    descriptor.number,
+                    reach.numbers,
+                    reach.offsets,
+                    reach.across,
+                    reach.chunk_rows,
+                    part.row_start,
+                    reach.stride,
+                    reach.extents,
+                    reach.runs,
+                    reach.fill_places,
+                    reach.fill_nbytes,
+                    address_of(tools.scratch.buffer("read", room)),
+                    room,
+                    reach.gap_nbytes,
+                    reach.whole_rows,
+                    counts,
+                    *to,
+                )
+            )
+
+        read_until_sound(read, source, tools, counts)
         tools.tally.read_in_part(began, *counts[:3].tolist())
 
-    def _read(self, destination: Destination, source: ByteSource, scratch: DecodeScratch, counts: Ints) -> bool:
-        part, reach, room = self.part, self.reach, self.reach.scratch_nbytes
-        descriptor = source.descriptor()
-        assert descriptor is not None  # else the rows were planned otherwise
-        return bool(
-            kernels.read_rows(
-                descriptor.number,
-                reach.numbers,
-                reach.offsets,
-                reach.across,
-                reach.chunk_rows,
-                part.row_start,
-                reach.stride,
-                reach.extents,
-                reach.runs,
-                reach.fill_places,
-                reach.fill_nbytes,
-                address_of(scratch.buffer("read", room)),
-                room,
-                reach.gap_nbytes,
-                reach.whole_rows,
-                counts,
-                *destination.of_each(reach.fields, self.placement),
-            )
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StretchesTask(RowsTask):
-    """Some rows of one dataset part, ascending, each stretch of which was read before it is placed."""
-
-    low: Ints  # low, high: (n,): for each read, its rows, as a range of the placement
-    high: Ints
-    extent: Ints  # (n,): what it reads of each row: a number of `reach.extents`
-    # offset, nbytes: (n,): where it begins in the file (`MISSING` for the fill value), and how many bytes it has
-    offset: Ints
-    nbytes: Ints
-
-    def ranges(self) -> Ranges:
-        """Return what is read, stretch by stretch."""
-        there = self.offset != MISSING
-        return Ranges(file=self.part.file, offsets=self.offset[there].tolist(), nbytes=self.nbytes[there].tolist())
-
-    def split(self) -> Iterator[RowsTask]:
-        """Return one task for each chunk."""
-        for one in RowsTask.split(self):
-            yield stretches_task(self.part, self.reach, one.placement)
-
-    def land(self, stored: Iterator[Any], destination: Destination, tools: Tools) -> None:
-        """Put the rows of one stretch after the other in their places."""
-        reach, columns = self.reach, (self.low, self.high, self.extent, self.offset)
-        for low, high, extent, offset in zip(*(each.tolist() for each in columns), strict=True):
-            rows, source = self.placement[low:high], 0
-            if offset != MISSING:
-                data = next(stored, None)
-                if data is None:  # it is to stop
-                    return
-                source = address_of(data) - int(reach.extents[extent, 1]) - int(rows.rows[0]) * reach.stride
-                tools.tally.used(data.nbytes)
-            since = clock()
-            reach.place(source, reach.stride, reach.extents[extent : extent + 1], rows, destination)
-            tools.tally.scattered(since)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FilesTask(RowsTask):
-    """Some rows of one dataset part, ascending, each in a file of its own."""
-
-    def split(self) -> Iterator[RowsTask]:
-        """Return one task for each row."""
-        for one in self.placement.in_steps(1):
-            yield replace(self, placement=one)
-
-    def land(self, stored: Iterator[Any], destination: Destination, tools: Tools) -> None:
-        """Read of each file what is wanted at once, and put all of that in its places."""
-        reach, index, source = self.reach, self.part.index, tools.sources[self.part.file]
-        assert index is not None
+    def _read_files(
+        self, placement: Placement, stored: Iterator[Bytes], destination: Destination, tools: Tools
+    ) -> None:
+        """Read of each row's own file what is wanted at once, and put all of that in its places."""
+        reach, index, source = self.reach, self.part.chunk_index, tools.sources[self.part.file]
         assert isinstance(source, FilesBytes)
-        chunks = (self.placement.rows.astype(np.int64) - self.part.row_start) * index.columns
+        chunks = (placement.rows.astype(np.int64) - self.part.row_start) * index.columns
         for extent in reach.extents:
             entry, nbytes = index.find(chunks + extent[0]), int(extent[2])
             there = np.flatnonzero(entry != MISSING)
@@ -284,72 +261,44 @@ class FilesTask(RowsTask):
             began = clock()
             for some, begin in ((there, address_of(room) - int(extent[1])), (np.flatnonzero(entry == MISSING), 0)):
                 if len(some):
-                    rows = replace(self.placement[some], rows=np.arange(len(some), dtype=self.placement.rows.dtype))
+                    rows = replace(placement[some], rows=np.arange(len(some), dtype=placement.rows.dtype))
                     reach.place(begin, nbytes, extent[None], rows, destination)
             tools.tally.scattered(began)
 
+    def _stretches(self, placement: Placement) -> LandingTask:
+        """Plan each read of some rows, ascending: of neighbours in a chunk together, extent by extent."""
+        part, reach, index, extents = self.part, self.reach, self.part.chunk_index, self.reach.extents
+        rows = placement.rows.astype(np.int64) - part.row_start
+        chunk = rows // part.chunk_rows
+        farthest = (reach.gap_nbytes + int(extents[:, 2].min())) // reach.stride
+        edges = np.flatnonzero((np.diff(chunk) != 0) | (np.diff(rows) > farthest)) + 1
+        low, high = np.concatenate([[0], edges]), np.concatenate([edges, [len(rows)]])
+        extent = np.tile(np.arange(len(extents)), len(low))
+        low, high = np.repeat(low, len(extents)), np.repeat(high, len(extents))
+        entry = index.find(chunk[low] * index.columns + extents[extent, 0])
+        there, offset = entry != MISSING, np.full(len(entry), MISSING)
+        skipped = (rows[low] - chunk[low] * part.chunk_rows) * reach.stride + extents[extent, 1]
+        offset[there] = index.offset[entry[there]] + skipped[there]
+        nbytes = (rows[high - 1] - rows[low]) * reach.stride + extents[extent, 2]
 
-def stretches_task(part: DatasetPart, reach: Reach, placement: Placement) -> StretchesTask:
-    """Plan each read of some rows of a part, ascending: of neighbours in a chunk together, extent by extent."""
-    index, extents = part.index, reach.extents
-    assert index is not None
-    rows = placement.rows.astype(np.int64) - part.row_start
-    chunk = rows // part.chunk_rows
-    farthest = (reach.gap_nbytes + int(extents[:, 2].min())) // reach.stride
-    edges = np.flatnonzero((np.diff(chunk) != 0) | (np.diff(rows) > farthest)) + 1
-    low, high = np.concatenate([[0], edges]), np.concatenate([edges, [len(rows)]])
-    count = len(extents)
-    extent = np.tile(np.arange(count), len(low))
-    low, high = np.repeat(low, count), np.repeat(high, count)
-    entry = index.find(chunk[low] * index.columns + extents[extent, 0])
-    skipped = (rows[low] - chunk[low] * part.chunk_rows) * reach.stride + extents[extent, 1]
-    return StretchesTask(
-        part=part,
-        reach=reach,
-        placement=placement,
-        low=low,
-        high=high,
-        extent=extent,
-        offset=np.where(entry == MISSING, MISSING, index.offset[np.maximum(entry, 0)] + skipped)
-        if len(index.offset)
-        else np.full(len(entry), MISSING),
-        nbytes=(rows[high - 1] - rows[low]) * reach.stride + extents[extent, 2],
-    )
+        def place(placement: Placement, stored: Iterator[Bytes], destination: Destination, tools: Tools) -> None:
+            """Put the rows of one stretch after the other in their places."""
+            columns = (low, high, extent, there)
+            for begin, end, number, is_there in zip(*(each.tolist() for each in columns), strict=True):
+                rows, source = placement[begin:end], 0
+                if is_there:
+                    data = next(stored, None)
+                    if data is None:  # it is to stop
+                        return
+                    source = address_of(data) - int(extents[number, 1]) - int(rows.rows[0]) * reach.stride
+                    tools.tally.used(data.nbytes)
+                since = clock()
+                reach.place(source, reach.stride, extents[number : number + 1], rows, destination)
+                tools.tally.scattered(since)
 
+        def apart(task: LandingTask) -> Iterator[LandingTask]:
+            for one in chunk_by_chunk(task, part):
+                yield self._stretches(one.placement)
 
-class UnfilteredRows:
-    """The rows of a dataset part that nothing has to be decoded of."""
-
-    def __init__(self, part: DatasetPart, source: ByteSource) -> None:
-        self.part, self.reach = part, reach_of(part, source.gap_nbytes)
-        self._has_descriptor, self._are_many = source.has_descriptor, isinstance(source, FilesBytes)
-
-    def plan(self, placement: Placement, task_nbytes: int) -> Iterator[RowsTask]:
-        """Cut rows of the part, ascending, into tasks of about as many bytes."""
-        reach, placement = self.reach, self._cut(placement)
-        reads, skipped = kernels.count_reads(placement.rows, placement.lengths, reach.gap_nbytes // reach.stride)
-        more = skipped * reach.stride + reads * len(reach.extents) * READ_COST_NBYTES
-        cost = reach.row_nbytes + more // placement.total_rows
-        for some in placement.in_steps(max(1, task_nbytes // max(1, cost))):
-            yield self._task(some)
-
-    def task(self, placement: Placement) -> RowsTask:
-        """Return one task for some rows of the part, ascending."""
-        return self._task(self._cut(placement))
-
-    def _cut(self, placement: Placement) -> Placement:
-        """Cut spans so that each lies in one chunk, and fits where it is read to unless that is its place."""
-        reach, first = self.reach, self.part.row_start
-        # Where so few bytes of each row are wanted that rows are read one by one, there is nothing to keep together.
-        reads_along = reach.gap_nbytes + int(reach.extents[:, 2].min()) >= reach.stride
-        if not self._has_descriptor or not reads_along:
-            return placement.each_row().ascending()
-        cut = placement.cut_every(reach.chunk_rows, first)
-        return cut if reach.whole_rows else cut.cut_every(reach.most_rows, first)
-
-    def _task(self, placement: Placement) -> RowsTask:
-        if self._are_many and self.part.chunk_rows == 1:
-            return FilesTask(part=self.part, reach=self.reach, placement=placement)
-        if not self._has_descriptor:
-            return stretches_task(self.part, self.reach, placement)
-        return RowsTask(part=self.part, reach=self.reach, placement=placement)
+        reads = Ranges(file=part.file, offsets=offset[there].tolist(), nbytes=nbytes[there].tolist())
+        return LandingTask(placement=placement, bring=place, reads=reads, apart=apart)
