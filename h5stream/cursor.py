@@ -257,7 +257,7 @@ class Cursor:
         return drawn(order, self.seed, start.place.epoch) if needed else order
 
     def _users_order(self, epoch: int, ranks: Ranks) -> CheckedOrder:
-        """Return what ``order=`` makes; the newest is kept, since it is asked for its length as well."""
+        """Return what the user's function makes; the newest is kept, since it is asked for its length as well."""
         if self._users is None or self._users[0] != (epoch, ranks):
             assert self._asked.order is not None
             blocks, size = self._blocks_of(epoch), self._footprint
@@ -403,8 +403,8 @@ class Cursor:
         if len(place.taken) > 1 or (place.taken and place.taken[0][0] != ranks.world_size):
             raise StateError(
                 f"the state is of {place.taken[0][0]} ranks and there are {ranks.world_size}: what a sampler has left "
-                "cannot be cut anew, nor what an order= has. Resume with as many ranks, or without sampler=, "
-                "batch_sampler= and order="
+                "cannot be cut anew, nor what a function as draw= has. Resume with as many ranks, or without sampler=, "
+                "batch_sampler= and such a function"
             )
         # Another rank's sampler gives other indices, so its checksum says nothing here.
         return place if rank == ranks.rank else dataclasses.replace(place, checksum=0)

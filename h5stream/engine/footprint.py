@@ -72,7 +72,7 @@ them: they are not copied then, but take more as long as the batch waits."""
 
 RAGGED_WAYS_OUT = (
     ". A few long samples make all batches large: Field(..., max_length=) or crop=Crop(...) cuts them, "
-    "max_batch_rows= or bucket= puts fewer of them in a batch"
+    "draw=Sized(rows) puts fewer of them in a batch"
 )
 """What else helps where samples are of unlike lengths."""
 

@@ -78,7 +78,7 @@ class Window:
 
 
 class Order(Protocol):
-    """Which rows come when: windows of rows, batch by batch; what ``order=`` gives, and what the engine reads by.
+    """Which rows come when: windows of rows, batch by batch; what a function as ``draw=`` returns.
 
     Implementations are immutable or used by one thread at a time, any thread; `windows` may be called again at any
     time, and gives the same. An order that depends on nothing but the epoch and the ranks can be resumed, and gives
@@ -89,7 +89,8 @@ class Order(Protocol):
     A curriculum, hardest samples last, each rank with a share of the easy and the hard ones:
 
     >>> import h5py, tempfile, os
-    >>> from h5stream import H5StreamLoader, Window
+    >>> from h5stream import H5StreamLoader
+    >>> from h5stream.order import Window
     >>> path = os.path.join(tempfile.mkdtemp(), "a.h5")
     >>> with h5py.File(path, "w") as f:
     ...     f["x"] = np.arange(12)
@@ -111,7 +112,7 @@ class Order(Protocol):
     ...     order.rows = order.rows[ranks.rank :: ranks.world_size]
     ...     order.batches = blocks.total_rows // ranks.world_size // 4
     ...     return order
-    >>> [batch.tolist() for batch in H5StreamLoader(path, 4, order=hardest_last)]
+    >>> [batch.tolist() for batch in H5StreamLoader(path, 4, draw=hardest_last)]
     [[7, 1, 5, 3], [9, 0, 8, 4], [6, 2, 11, 10]]
     """
 
