@@ -17,11 +17,10 @@ from h5stream.engine.footprint import Footprint
 from h5stream.errors import OptionError, StateError
 from h5stream.mixing import warn_of_weak_shuffle
 from h5stream.order.blocks import Blocks
-from h5stream.order.drawn import drawn
-from h5stream.order.epoch import EpochOrder, Order, OrderSettings
+from h5stream.order.epoch import EpochOrder, Order, order_after
+from h5stream.order.line import OrderSettings
 from h5stream.order.listed import GivenOrder, ListedOrder
-from h5stream.order.rest import RestOrder, Taken, order_after, whole_or_rest
-from h5stream.order.sized import SizedOrder
+from h5stream.order.shares import Taken
 from h5stream.order.users import CheckedOrder, Ranks, WindowLimit
 from h5stream.order.weights import DrawnBlocks, EpochDraws, drawn_blocks
 from h5stream.ranks import DrawnSeed, current_ranks
@@ -122,7 +121,7 @@ class Cursor:
             seed=int(settings.seed or 0),
             limit=None if sized is None else sized.limit,
         )
-        self._cut: dict[tuple[OrderSettings, Taken], SizedOrder] = {}
+        self._cut: dict[tuple[OrderSettings, Taken], EpochOrder] = {}
         self._drawn: dict[tuple[int, int, int], Blocks] = {}
         self._seed_is_drawn = isinstance(settings.seed, DrawnSeed)
         self._next = Place(epoch=0)
@@ -214,23 +213,23 @@ class Cursor:
 
     # --- orders -------------------------------------------------------------------------------------------
 
-    def order(self, epoch: int) -> EpochOrder | RestOrder | CheckedOrder:
+    def order(self, epoch: int) -> EpochOrder | CheckedOrder:
         """Return the order of a whole epoch that no sampler decides."""
         ranks = self.ranks
         if self._asked.order is not None:
             return self._users_order(epoch, ranks)
         return self._own_order(self._blocks_of(epoch), self._settings_of(epoch, ranks), ())
 
-    def _own_order(self, blocks: Blocks, settings: OrderSettings, taken: Taken) -> EpochOrder | RestOrder:
+    def _own_order(self, blocks: Blocks, settings: OrderSettings, taken: Taken) -> EpochOrder:
         """Return an order of the loader's own; those that have to be cut are kept, this epoch's and the next."""
         if self._sized is None:
-            return whole_or_rest(blocks, settings, taken)
+            return EpochOrder(blocks, settings, taken)
         if (settings, taken) not in self._cut:
-            order = SizedOrder(blocks, settings, taken)
+            order = EpochOrder(blocks, settings, taken)
             self._cut = dict([*self._cut.items()][-1:]) | {(settings, taken): order}
         return self._cut[settings, taken]
 
-    def order_of(self, start: Start) -> tuple[EpochOrder | RestOrder | CheckedOrder | ListedOrder, int]:
+    def order_of(self, start: Start) -> tuple[EpochOrder | CheckedOrder | ListedOrder, int]:
         """Return the order of an iteration, and the batch to begin with."""
         place = start.place
         if self._asked.order is None and self._given is None:
@@ -247,14 +246,9 @@ class Cursor:
             most_rows=self._given.most_rows,
             rows=self._given.rows,
             checksum=place.checksum,
+            drawn=(self.seed, place.epoch),
         )
         return order, first_batch
-
-    def drawn(self, order: Order, start: Start) -> Order:
-        """Return an order whose windows say what is drawn for their samples, where anything is."""
-        crops = any(one.spare is not None for one in self._dataset.layout.lookups)
-        needed = crops or self._asked.applies_functions
-        return drawn(order, self.seed, start.place.epoch) if needed else order
 
     def _users_order(self, epoch: int, ranks: Ranks) -> CheckedOrder:
         """Return what the user's function makes; the newest is kept, since it is asked for its length as well."""
@@ -265,7 +259,7 @@ class Cursor:
             rows = self._settings.batch_size
             most = -(-size.window_rows // rows) + 1
             limit = WindowLimit(batch_rows=rows, window_rows=size.window_rows, window_batches=most)
-            self._users = (epoch, ranks), CheckedOrder(given, blocks, limit)
+            self._users = (epoch, ranks), CheckedOrder(given, blocks, limit, (self.seed, epoch))
         return self._users[1]
 
     def _settings_of(self, epoch: int, ranks: Ranks) -> OrderSettings:
@@ -310,10 +304,9 @@ class Cursor:
             blocks = self._blocks_of(ours.epoch)
             blocks = blocks.drawn if isinstance(blocks, DrawnBlocks) else blocks
             blocks = dataclasses.replace(blocks, rows=self._draws.places(ours.seed, ours.epoch))
-            order = whole_or_rest(blocks, ours, ()) if self._sized is None else SizedOrder(blocks, ours)
-            return OrderSampler(order, ours.batch_size, places_of(self.blocks, self._dataset))
+            return OrderSampler(EpochOrder(blocks, ours), ours.batch_size, places_of(self.blocks, self._dataset))
         if self._sized is not None:
-            sized = SizedOrder(dataclasses.replace(self._blocks_of(ours.epoch), rows=None), ours)
+            sized = EpochOrder(dataclasses.replace(self._blocks_of(ours.epoch), rows=None), ours)
             return OrderSampler(sized, ours.batch_size)
         sampler = ChunkBatchSampler(self._dataset, ours.batch_size, shuffle=ours.shuffle, seed=ours.seed)
         sampler.take_over(ours)

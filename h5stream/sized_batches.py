@@ -12,7 +12,7 @@ from h5stream.dataset import H5Dataset
 from h5stream.errors import OptionError
 from h5stream.order.blocks import Blocks
 from h5stream.order.draw import Sized
-from h5stream.order.epoch import BatchLimit
+from h5stream.order.line import BatchLimit
 from h5stream.order.permutation import permutation
 from h5stream.order.sized import cut_by_rows, most_samples
 from h5stream.storage.layout import SampleLayout

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
 from h5stream.order.blocks import Blocks
-from h5stream.order.epoch import Order, UsersOrder, Window
+from h5stream.order.epoch import Order, Window
 from h5stream.order.places import is_ascending, narrowed
 
 
@@ -44,10 +44,10 @@ class WindowLimit:
     window_batches: int
 
 
-class CheckedOrder(UsersOrder):
+class CheckedOrder:
     """An order of the user's, each window of which is checked as it comes and put into the files' row numbers."""
 
-    def __init__(self, order: Any, blocks: Blocks, limit: WindowLimit) -> None:
+    def __init__(self, order: Any, blocks: Blocks, limit: WindowLimit, drawn: tuple[int, int] = (0, 0)) -> None:
         missing = [name for name in ("batches", "batch_size_of", "windows") if not hasattr(order, name)]
         if missing:
             raise OptionError(
@@ -56,7 +56,7 @@ class CheckedOrder(UsersOrder):
             )
         if not _is_count(order.batches):
             raise OptionError(f"draw= gave an order with batches={order.batches!r}: it says how many, 0 or more")
-        self._order, self._blocks, self._limit = order, blocks, limit
+        self._order, self._blocks, self._limit, self._drawn = order, blocks, limit, drawn
 
     @property
     def batches(self) -> int:
@@ -117,10 +117,11 @@ class CheckedOrder(UsersOrder):
 
     def _of_files(self, window: Window) -> Window:
         rows = narrowed(self._blocks.rows_at(window.rows))
-        if is_ascending(rows):
-            return Window(rows=rows, batch=window.batch, within=window.within)
-        by_row = np.argsort(rows, kind="stable")
-        return Window(rows=rows[by_row], batch=window.batch[by_row], within=window.within[by_row])
+        batch, within = window.batch, window.within
+        if not is_ascending(rows):
+            by_row = np.argsort(rows, kind="stable")
+            rows, batch, within = rows[by_row], batch[by_row], within[by_row]
+        return Window(rows=rows, batch=batch, within=within, drawn=self._drawn)
 
 
 class _Filling:
