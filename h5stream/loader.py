@@ -142,41 +142,23 @@ class H5StreamLoader:
         Processes that apply `batch_transform`, with random numbers that are a function of seed, epoch and batch; the
         same ones as `sample_workers`. Default None: applied in the thread that asks for batches.
     transform : callable, optional
-        Is `batch_transform`.
-
-        .. deprecated:: 0.3
+        .. deprecated:: 0.3 Write ``batch_transform=``.
     order : callable, optional
-        Is ``draw=order``.
-
-        .. deprecated:: 0.3
+        .. deprecated:: 0.3 Write ``draw=order``.
     max_batch_rows : int or mapping of str to int, optional
-        Is ``draw=Sized(rows, field)``.
-
-        .. deprecated:: 0.3
+        .. deprecated:: 0.3 Write ``draw=Sized(rows, field)``.
     bucket : bool or str, optional
-        Is ``draw=Sized(rows, field, bucket=True)``.
-
-        .. deprecated:: 0.3
+        .. deprecated:: 0.3 Write ``draw=Sized(rows, field, bucket=True)``.
     weights : array-like or str, optional
-        Is ``draw=Weighted(weights)``.
-
-        .. deprecated:: 0.3
+        .. deprecated:: 0.3 Write ``draw=Weighted(weights)``.
     balance : str, mapping or array-like, optional
-        Is ``draw=Balanced(field, shares)``.
-
-        .. deprecated:: 0.3
+        .. deprecated:: 0.3 Write ``draw=Balanced(field, shares)``.
     samples_per_epoch : int, optional
-        Is ``draw=number``, or `count` of `Weighted` and `Balanced`.
-
-        .. deprecated:: 0.3
+        .. deprecated:: 0.3 Write ``draw=number``, or `count` in `Weighted` or `Balanced`.
     replacement : bool, optional
-        Is `replacement` of `Weighted` and `Balanced`.
-
-        .. deprecated:: 0.3
+        .. deprecated:: 0.3 Write it in `Weighted` or `Balanced`.
     isolation : optional
-        Has no effect. `transform_workers` has `batch_transform` applied in another process.
-
-        .. deprecated:: 0.3
+        .. deprecated:: 0.3 Has no effect; `transform_workers` applies `batch_transform` in another process.
 
     Raises
     ------
@@ -267,7 +249,7 @@ class H5StreamLoader:
         self.dataset, self._give_back = settings.staged(self)
         layout = settings.seeded(self.dataset.layout)
         blocks = self.dataset.blocks_for(settings.shuffle)
-        draws = epoch_draws(asked, settings, self.dataset, blocks)
+        draws = epoch_draws(settings, self.dataset, blocks)
         backend = backend_of(settings, layout, len(self.dataset))
         sized = sized_batches(self.dataset, settings.sized)
         listed = settings.given_order(self.dataset)

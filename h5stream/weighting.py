@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import DistributedSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
-from h5stream.dataset import H5Dataset
+from h5stream.dataset import H5Dataset, values_of
 from h5stream.errors import OptionError, SlowSamplerWarning
 from h5stream.order.blocks import Blocks
 from h5stream.order.draw import Balanced, Weighted
@@ -31,15 +31,15 @@ from h5stream.order.weights import (
 from h5stream.ranks import drawn_seed
 from h5stream.sampler import places_of
 from h5stream.settings import Settings
-from h5stream.storage.fields import Field, SampleShape
-from h5stream.storage.layout import DECODED, SampleLayout
+from h5stream.storage.fields import Field
+from h5stream.storage.layout import DECODED
 
 _READ_ROWS = 1 << 20
 _MOST_CLASSES = 1 << 16
 _CERTAINLY_CLASSES = 16
 
 
-def epoch_draws(asked: Settings, settings: Settings, dataset: H5Dataset, blocks: Blocks) -> PlannedDraws | None:
+def epoch_draws(settings: Settings, dataset: H5Dataset, blocks: Blocks) -> PlannedDraws | None:
     """Return what will draw the samples of an epoch; None where it takes each once.
 
     Nothing is made yet that grows with the samples, so that a budget which has no room for it is refused first.
@@ -51,9 +51,9 @@ def epoch_draws(asked: Settings, settings: Settings, dataset: H5Dataset, blocks:
     if shares is not None:
         return _of_sources(shares, blocks, settings)
     if isinstance(draw, Weighted):
-        return _weighted(draw, _Values(asked, dataset, "Weighted"), _Places(blocks, dataset))
+        return _weighted(draw, _Values(dataset, "Weighted"), _Places(blocks, dataset))
     if isinstance(draw, Balanced):
-        return _balanced(draw, _Values(asked, dataset, "Balanced"), _Places(blocks, dataset))
+        return _balanced(draw, _Values(dataset, "Balanced"), _Places(blocks, dataset))
     assert draw is not None
     return _of_passes(replace(blocks, strata=np.zeros(blocks.count, dtype=np.int64)), [draw])
 
@@ -309,82 +309,31 @@ def _class_counts(
 
 
 class _Values:
-    """Reads one value a sample: as it was given, or of a field."""
+    """Reads one value a sample of a field, for what `draw=` was given."""
 
-    def __init__(self, asked: Settings, dataset: H5Dataset, option: str) -> None:
-        self._asked, self.dataset, self._option = asked, dataset, option
+    def __init__(self, dataset: H5Dataset, kind: str) -> None:
+        self.dataset, self._kind = dataset, kind
 
     def pieces(self, given: str) -> Iterator[tuple[int, Any]]:
-        """Read the values of some samples of a field at a time, each with the number of its first sample."""
-        dataset, number = self.dataset, self.dataset.layout.field_named(given)
-        if number is None:
-            dataset, number = self._reopened(given)
-        alone = dataset.over(_field_alone(dataset.layout, number))
-        for first in range(0, len(alone), _READ_ROWS):
-            yield first, self._values(given, alone.read(np.arange(first, min(first + _READ_ROWS, len(alone)))))
+        """Read the values of some samples at a time, each with the number of its first sample."""
+        is_delivered, what = self.dataset.layout.field_named(given) is not None, f"{self._kind}({given!r})"
+        for first, found in values_of(self.dataset, given if is_delivered else Field(given), what)[1]:
+            yield first, found if isinstance(found, list) else self._one_a_sample(found, what)
 
-    def _values(self, given: str, found: Any) -> Any:
-        """Return one value a sample."""
-        if isinstance(found, list):
-            return found
+    def _one_a_sample(self, found: Any, what: str) -> Any:
         if not isinstance(found, torch.Tensor):
-            raise OptionError(f"{self._option}({given!r}) takes a field with one value a sample")
+            raise OptionError(f"{what} takes a field with one value a sample")
         values = found.numpy().reshape(len(found), -1)
         if values.shape[1] == 0 or (values.shape[1] > 1 and (values != values[:, :1]).any()):
             raise OptionError(
-                f"{self._option}({given!r}) takes a field with one value a sample, and this has "
-                f"{values.shape[1]} that differ; pass an array with one for each of {len(self.dataset):,} samples"
+                f"{what} takes a field with one value a sample, and this has {values.shape[1]} that differ; pass an "
+                f"array with one for each of {len(self.dataset):,} samples"
             )
         return values[:, 0]
-
-    def _reopened(self, name: str) -> tuple[H5Dataset, int]:
-        """Open a field that is none of the batch's."""
-        if isinstance(self._asked.dataset, torch.utils.data.Dataset | list | tuple):
-            layout = self.dataset.with_field(Field(name))
-            number = layout.entries[-1]
-            if not isinstance(number, int):
-                raise OptionError(
-                    f"{self._option}({name!r}) takes a field with one value a sample, and not its members"
-                )
-            return self.dataset.over(layout), number
-        found = replace(self._asked, fields=Field(name)).opened().dataset
-        if len(found) != len(self.dataset):
-            raise OptionError(
-                f"{self._option}({name!r}) has {len(found):,} values, and there are {len(self.dataset):,} samples"
-            )
-        return found, 0
 
 
 def _as_array(given: Any) -> NDArray[Any]:
     return given.detach().cpu().numpy() if isinstance(given, torch.Tensor) else np.asarray(given)
-
-
-def _field_alone(layout: SampleLayout, number: int) -> SampleLayout:
-    """Return a layout of the same samples, of one field."""
-    own = [
-        tuple(
-            replace(part, targets=tuple(replace(t, field=0) for t in part.targets if t.field == number))
-            for part in parts
-        )
-        for parts in layout.datasets
-    ]
-    # Of the others' rows it stays known how many there are.
-    aligned = [parts if parts[0].targets else tuple(replace(part, pieces=()) for part in parts) for parts in own]
-    kept, datasets = [], aligned[: len(layout.aligned)]
-    for one in layout.lookups:
-        if own[one.dataset][0].targets:
-            kept.append(replace(one, dataset=len(datasets)))
-            datasets.append(own[one.dataset])
-    field = layout.fields[number]
-    return replace(
-        layout,
-        fields=(field,),
-        datasets=tuple(datasets),
-        lookups=tuple(kept),
-        shape=SampleShape(kind="one", keys=(field.name,), fields=()),
-        entries=(0,),
-        columns=tuple((0, column) for of, column in layout.columns if of == number),
-    )
 
 
 # --- samplers of torch ----------------------------------------------------------------------------------------
