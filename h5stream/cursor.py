@@ -121,14 +121,13 @@ class Cursor:
             seed=int(settings.seed or 0),
             limit=None if sized is None else sized.limit,
         )
-        self._cut: dict[tuple[OrderSettings, Taken], EpochOrder] = {}
+        self._orders: dict[tuple[OrderSettings, Taken], Any] = {}
         self._drawn: dict[tuple[int, int, int], Blocks] = {}
         self._seed_is_drawn = isinstance(settings.seed, DrawnSeed)
         self._next = Place(epoch=0)
         self._newest: Progress | None = None
         self._iterator: Callable[[], object] = lambda: None
         self._data: dict[str, int | str] | None = None
-        self._users: tuple[tuple[int, Ranks], CheckedOrder] | None = None
 
     @property
     def ranks(self) -> Ranks:
@@ -221,13 +220,16 @@ class Cursor:
         return self._own_order(self._blocks_of(epoch), self._settings_of(epoch, ranks), ())
 
     def _own_order(self, blocks: Blocks, settings: OrderSettings, taken: Taken) -> EpochOrder:
-        """Return an order of the loader's own; those that have to be cut are kept, this epoch's and the next."""
+        """Return an order of the loader's own; those that have to be cut are kept."""
         if self._sized is None:
             return EpochOrder(blocks, settings, taken)
-        if (settings, taken) not in self._cut:
-            order = EpochOrder(blocks, settings, taken)
-            self._cut = dict([*self._cut.items()][-1:]) | {(settings, taken): order}
-        return self._cut[settings, taken]
+        return self._kept((settings, taken), lambda: EpochOrder(blocks, settings, taken))
+
+    def _kept(self, key: tuple[OrderSettings, Taken], make: Callable[[], Any]) -> Any:
+        """Return what was made for the same before, this epoch and the next, or make it."""
+        if key not in self._orders:
+            self._orders = dict([*self._orders.items()][-1:]) | {key: make()}
+        return self._orders[key]
 
     def order_of(self, start: Start) -> tuple[EpochOrder | CheckedOrder | ListedOrder, int]:
         """Return the order of an iteration, and the batch to begin with."""
@@ -251,16 +253,18 @@ class Cursor:
         return order, first_batch
 
     def _users_order(self, epoch: int, ranks: Ranks) -> CheckedOrder:
-        """Return what the user's function makes; the newest is kept, since it is asked for its length as well."""
-        if self._users is None or self._users[0] != (epoch, ranks):
+        """Return what the user's function makes, checked; it is kept, since it is asked for its length as well."""
+        settings, size = self._settings_of(epoch, ranks), self._footprint
+
+        def make() -> CheckedOrder:
             assert self._asked.order is not None
-            blocks, size = self._blocks_of(epoch), self._footprint
-            given = self._asked.order(blocks, epoch, ranks)
-            rows = self._settings.batch_size
+            blocks, rows = self._blocks_of(epoch), settings.batch_size
             most = -(-size.window_rows // rows) + 1
             limit = WindowLimit(batch_rows=rows, window_rows=size.window_rows, window_batches=most)
-            self._users = (epoch, ranks), CheckedOrder(given, blocks, limit, (self.seed, epoch))
-        return self._users[1]
+            return CheckedOrder(self._asked.order(blocks, epoch, ranks), blocks, limit, (settings.seed, epoch))
+
+        made: CheckedOrder = self._kept((settings, ()), make)
+        return made
 
     def _settings_of(self, epoch: int, ranks: Ranks) -> OrderSettings:
         if (
