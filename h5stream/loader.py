@@ -523,21 +523,7 @@ def _say_names_of_fields(names: str) -> None:
         )
 
 
-_AS_GIVEN = (
-    "shuffle",
-    "collate_fn",
-    "pin_memory",
-    "drop_last",
-    "timeout",
-    "worker_init_fn",
-    "multiprocessing_context",
-    "generator",
-    "prefetch_factor",
-    "persistent_workers",
-    "pin_memory_device",
-    "in_order",
-    "batch_transform",
-)
+_AS_GIVEN = tuple(H5StreamLoader.__annotations__)
 """Arguments that are attributes as they were given."""
 
 _FIXED = frozenset(inspect.signature(H5StreamLoader.__init__).parameters) - {"self", "timeout"}

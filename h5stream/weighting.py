@@ -200,7 +200,7 @@ def _balanced(draw: Balanced, read: _Values, at: _Places) -> PlannedDraws:
             "Balanced: shares= takes the share of each of a field's values, such as {0: 0.9, 1: 0.1}, not "
             f"{draw.shares!r:.80}"
         )
-    name = repr(asked) if isinstance(asked, str) else "(an array)"
+    name = repr(asked) if isinstance(asked, str) else "an array"
     # Fields are read twice, the first time for the sizes alone: by them the samples of an epoch are known.
     pieces = _pieces_of(read, asked, name)
     distinct, sizes = _classes(pieces(), name, len(read.dataset))
