@@ -430,7 +430,7 @@ def _count(name: str, value: Any, least: int, rule: str) -> int | None:
 
 
 def _checked_draw(draw: Any) -> Any:
-    if isinstance(draw, Sized) or callable(draw):
+    if isinstance(draw, Sized) or (callable(draw) and draw not in (Weighted, Balanced, Sized)):
         return draw
     return checked_drawn(draw, "draw= takes Weighted(...), Balanced(...), Sized(...), a function that makes orders")
 
