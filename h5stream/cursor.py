@@ -8,7 +8,7 @@ import sys
 import weakref
 from collections.abc import Callable, Container
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from torch.utils.data import BatchSampler
 
@@ -28,6 +28,8 @@ from h5stream.sampler import ChunkBatchSampler, OrderSampler, places_of
 from h5stream.settings import Settings
 from h5stream.sized_batches import SizedBatches
 from h5stream.state import Place, brought_up_to_date, check_fingerprint, data_fingerprint, place_of, state_of
+
+_Made = TypeVar("_Made")
 
 _LISTED_AT_ONCE = 4
 """Batches of a sampler that are read as one window; chunks that they share are decoded once."""
@@ -225,11 +227,12 @@ class Cursor:
             return EpochOrder(blocks, settings, taken)
         return self._kept((settings, taken), lambda: EpochOrder(blocks, settings, taken))
 
-    def _kept(self, key: tuple[OrderSettings, Taken], make: Callable[[], Any]) -> Any:
+    def _kept(self, key: tuple[OrderSettings, Taken], make: Callable[[], _Made]) -> _Made:
         """Return what was made for the same before, this epoch and the next, or make it."""
         if key not in self._orders:
             self._orders = dict([*self._orders.items()][-1:]) | {key: make()}
-        return self._orders[key]
+        found: _Made = self._orders[key]
+        return found
 
     def order_of(self, start: Start) -> tuple[EpochOrder | CheckedOrder | ListedOrder, int]:
         """Return the order of an iteration, and the batch to begin with."""
@@ -263,8 +266,7 @@ class Cursor:
             limit = WindowLimit(batch_rows=rows, window_rows=size.window_rows, window_batches=most)
             return CheckedOrder(self._asked.order(blocks, epoch, ranks), blocks, limit, (settings.seed, epoch))
 
-        made: CheckedOrder = self._kept((settings, ()), make)
-        return made
+        return self._kept((settings, ()), make)
 
     def _settings_of(self, epoch: int, ranks: Ranks) -> OrderSettings:
         if (
