@@ -171,6 +171,8 @@ class EpochOrder:
         share_of = even_share if settings.limit is None else sized_share
         self._runs, self._stretches, self.cut = share_of(Line(blocks, settings), settings, taken)
         self._is_plain = settings.limit is None and not taken
+        self.drawn = settings.seed, settings.epoch
+        """Of which what is drawn for each sample is a function."""
 
     @property
     def batches(self) -> int:
@@ -182,12 +184,7 @@ class EpochOrder:
         """Rows of this rank."""
         return self.cut.rows
 
-    @property
-    def drawn(self) -> tuple[int, int]:
-        """Seed and epoch, of which what is drawn for each sample is a function."""
-        return self.settings.seed, self.settings.epoch
-
-    @property
+    @functools.cached_property
     def first_row(self) -> int | None:
         """The first row, where all rows come as the files have them."""
         is_in_file_order = self._is_plain and not self.settings.shuffle and self.blocks.rows is None
@@ -206,13 +203,14 @@ class EpochOrder:
             first = int(np.searchsorted(edges, stretch.start, side="right")) - 1
             after = int(np.searchsorted(edges, stretch.stop, side="left"))
             ours = np.clip(edges[first : after + 1], stretch.start, stretch.stop)
-            found.append([np.full(after - first, stretch.rank), np.arange(first, after), ours[:-1], ours[1:]])
-        return np.concatenate([np.zeros((4, 0), dtype=np.int64), *map(np.array, found)], axis=1)
+            ranks, numbers = np.full(after - first, stretch.rank), np.arange(first, after)
+            found.append(np.stack([ranks, numbers, ours[:-1], ours[1:]], axis=1))
+        return np.concatenate([np.zeros((0, 4), dtype=np.int64), *found])
 
     @functools.cached_property
     def window_edges(self) -> NDArray[np.int64]:
         """Output places where windows begin and end."""
-        return np.append(0, np.cumsum(self._windows[3] - self._windows[2]))
+        return np.append(0, np.cumsum(self._windows[:, 3] - self._windows[:, 2]))
 
     def window_ranges(self, window: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the blocks of a window of a whole epoch, as begins and ends of runs of rows in file order."""
@@ -220,13 +218,13 @@ class EpochOrder:
 
     def rows_of_window(self, window: int) -> Places:
         """Return a window's rows, ascending."""
-        rank, number, begin, end = self._windows[:, window].tolist()
+        rank, number, begin, end = self._windows[window].tolist()
         rows = self._runs[rank].rows_of_window(number)
         return rows if len(rows) == end - begin else self.outputs(window)[0]
 
     def outputs_of_window(self, window: int) -> Places:
         """Return the output place of each of a window's rows."""
-        rank, number, begin, end = self._windows[:, window].tolist()
+        rank, number, begin, end = self._windows[window].tolist()
         outputs = self._runs[rank].outputs_of_window(number)
         if len(outputs) > end - begin:
             outputs = outputs[(outputs >= begin) & (outputs < end)]
@@ -235,7 +233,7 @@ class EpochOrder:
 
     def outputs(self, window: int) -> tuple[Places, Places]:
         """Return a window's rows, ascending, and the output place of each."""
-        rank, number, begin, end = self._windows[:, window].tolist()
+        rank, number, begin, end = self._windows[window].tolist()
         outputs = self._runs[rank].outputs_of_window(number)  # first, because more is needed on the way to it
         rows = self._runs[rank].rows_of_window(number)
         if len(outputs) > end - begin:

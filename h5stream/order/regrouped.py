@@ -103,8 +103,7 @@ class FileOrder(_View):
 
     def _window(self, start: int, stop: int) -> Window:
         """Give output places `start` to `stop`: as many rows that follow one another, since nothing is shuffled."""
-        order, cut, blocks = self._order, self._order.cut, self._order.blocks.edges
-        base = order.first_row or 0
+        order, cut, blocks, base = self._order, self._order.cut, self._order.blocks.edges, self._order.first_row or 0
         first, last = cut.batch_of(start), cut.batch_of(stop - 1)
         batches = [cut.start_of(batch) for batch in range(first + 1, last + 1)]
         low, high = np.searchsorted(blocks, [start + base, stop + base])
