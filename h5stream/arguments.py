@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypedDict
 
 from torch import nn
 
 from h5stream.errors import OptionError
 from h5stream.order.draw import Balanced, Sized, Weighted
+from h5stream.storage.nearest import did_you_mean
+
+
+class OldNames(TypedDict, total=False):
+    """The arguments of old names, and their types."""
+
+    transform: Callable[[Any], Any] | None
+    order: Any
+    max_batch_rows: int | Mapping[str, int] | None
+    bucket: bool | str | None
+    weights: Any
+    balance: Any
+    samples_per_epoch: int | None
+    replacement: bool | None
+    isolation: Any
+
 
 OLD: dict[str, tuple[str | None, str]] = {
     "transform": ("batch_transform", "write batch_transform=FUNCTION"),
@@ -22,7 +38,7 @@ OLD: dict[str, tuple[str | None, str]] = {
     "replacement": ("draw", "write draw=Weighted(..., replacement=...) or Balanced(..., replacement=...)"),
     "isolation": (None, "it has no effect any more; transform_workers=1 has batch_transform= applied elsewhere"),
 }
-"""Each argument of an old name, the one that took its place, and what to write. Signatures keep the old one."""
+"""Each argument of an old name, the one that took its place, and what to write."""
 
 _OF_SAMPLES = ("torchvision.transforms", "albumentations")
 _OF_BATCHES = ("MixUp", "CutMix")
@@ -32,13 +48,18 @@ _OF_BATCHES = ("MixUp", "CutMix")
 def with_new_names(given: Mapping[str, Any], stacklevel: int) -> dict[str, Any]:
     """Return arguments under their new names, with a warning for each old one that was used.
 
+    What a signature has no name for, ``**old``, may be among them as ``"old"``.
+
     Examples
     --------
-    >>> with_new_names({"transform": None, "batch_transform": len, "seed": 1}, stacklevel=2)
+    >>> with_new_names({"old": {"transform": len}, "batch_transform": None, "seed": 1}, stacklevel=2)
     {'batch_transform': <built-in function len>, 'seed': 1}
     """
-    found = {name: value for name, value in given.items() if name not in OLD}
-    used = {old: given[old] for old in OLD if given.get(old) is not None}
+    others = given.get("old", {})
+    for name in others.keys() - OLD.keys():
+        raise TypeError(f"there is no argument {name}=.{did_you_mean(name, given)}")
+    found = {name: value for name, value in given.items() if name not in (*OLD, "old")}
+    used = {old: value for old, value in {**given, **others}.items() if old in OLD and value is not None}
     for old in used:
         new, written = OLD[old]
         if new is not None and found.get(new) is not None:

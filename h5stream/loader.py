@@ -5,15 +5,15 @@ from __future__ import annotations
 import inspect
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import torch
 from torch.utils.data import Dataset
 
 from h5stream import sharing
-from h5stream.arguments import with_new_names
+from h5stream.arguments import OLD, OldNames, with_new_names
 from h5stream.cursor import Cursor
 from h5stream.dropped import Living
 from h5stream.engine.counters import RunCounters
@@ -141,24 +141,10 @@ class H5StreamLoader:
     transform_workers : int, optional
         Processes that apply `batch_transform`, with random numbers that are a function of seed, epoch and batch; the
         same ones as `sample_workers`. Default None: applied in the thread that asks for batches.
-    transform : callable, optional
-        .. deprecated:: 0.3 Write ``batch_transform=``.
-    order : callable, optional
-        .. deprecated:: 0.3 Write ``draw=order``.
-    max_batch_rows : int or mapping of str to int, optional
-        .. deprecated:: 0.3 Write ``draw=Sized(rows, field)``.
-    bucket : bool or str, optional
-        .. deprecated:: 0.3 Write ``draw=Sized(rows, field, bucket=True)``.
-    weights : array-like or str, optional
-        .. deprecated:: 0.3 Write ``draw=Weighted(weights)``.
-    balance : str, mapping or array-like, optional
-        .. deprecated:: 0.3 Write ``draw=Balanced(field, shares)``.
-    samples_per_epoch : int, optional
-        .. deprecated:: 0.3 Write ``draw=number``, or `count` in `Weighted` or `Balanced`.
-    replacement : bool, optional
-        .. deprecated:: 0.3 Write it in `Weighted` or `Balanced`.
-    isolation : optional
-        .. deprecated:: 0.3 Has no effect; `transform_workers` applies `batch_transform` in another process.
+    **old
+        Names of 0.2, which go in 0.4, each with a `DeprecationWarning` that says what to write: `transform` is
+        ``batch_transform=``; `order`, `max_batch_rows`, `bucket`, `weights`, `balance`, `samples_per_epoch` and
+        `replacement` are ``draw=``; `isolation` has no effect.
 
     Raises
     ------
@@ -233,15 +219,7 @@ class H5StreamLoader:
         sample_transform: Callable[[Any], Any] | None = None,
         sample_workers: int | None = None,
         transform_workers: int | None = None,
-        transform: Callable[[Any], Any] | None = None,
-        order: OrderFactory | None = None,
-        max_batch_rows: int | Mapping[str, int] | None = None,
-        bucket: bool | str | None = None,
-        weights: str | Any = None,
-        balance: str | Mapping[str, Mapping[Any, float]] | Any = None,
-        samples_per_epoch: int | None = None,
-        replacement: bool | None = None,
-        isolation: Any = None,
+        **old: Unpack[OldNames],
     ) -> None:
         asked = Settings.of(locals())
         settings, followed = recognised(asked.opened())
@@ -526,5 +504,5 @@ def _say_names_of_fields(names: str) -> None:
 _AS_GIVEN = tuple(H5StreamLoader.__annotations__)
 """Arguments that are attributes as they were given."""
 
-_FIXED = frozenset(inspect.signature(H5StreamLoader.__init__).parameters) - {"self", "timeout"}
+_FIXED = (frozenset(inspect.signature(H5StreamLoader.__init__).parameters) | OLD.keys()) - {"self", "timeout", "old"}
 """What cannot be changed once a loader is made: all arguments but `timeout`, which is looked at for each batch."""

@@ -279,7 +279,6 @@ def test_what_has_been_merged_into_draw_still_means_the_same_and_reads_the_same_
         ({"max_batch_rows": {"token": 9}, "bucket": "y"}, "name one field in both"),
         ({"bucket": 3}, "Sized: bucket= takes True or False"),
     ],
-    ids=str,
 )
 def test_what_contradicts_itself_under_old_names_is_refused(ragged, old, says):
     with pytest.raises(OptionError, match=says):
@@ -290,6 +289,11 @@ def test_what_contradicts_itself_under_old_names_is_refused(ragged, old, says):
 def test_names_that_moved_are_found_where_they_were_with_a_warning(name):
     with pytest.warns(DeprecationWarning, match=f"h5stream.{name} is h5stream.order.{name} now"):
         assert getattr(h5stream, name) is getattr(h5stream.order, name)
+
+
+def test_an_argument_that_is_misspelt_is_told_with_what_it_may_have_meant(path):
+    with pytest.raises(TypeError, match=r"there is no argument suffle=\. Did you mean 'shuffle'\?"):
+        H5StreamLoader(path, suffle=True)
 
 
 def made_by(module, name, *bases, **members):
