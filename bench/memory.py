@@ -43,8 +43,8 @@ CASES = {
     "in file order": {"shuffle": False},
     "short batches": {"batch_size": 256},
     "short batches, gzip": {"batch_size": 256, "compression": True},
-    "weights": {"weights": "y", "budget_of": "needed"},
-    "balance": {"balance": "y", "budget_of": "needed"},
+    "weights": {"draw": "Weighted", "budget_of": "needed"},
+    "balance": {"draw": "Balanced", "budget_of": "needed"},
 }
 """Name -> what is unlike a plain shuffled epoch."""
 
@@ -103,11 +103,13 @@ def warmed(folder: Path) -> int:
 def _loader_of(path: Path, case: dict, batch_size: int, budget: int):
     import numpy as np
 
-    from h5stream import H5Dataset, H5StreamLoader
+    from h5stream import Balanced, H5Dataset, H5StreamLoader, Weighted
     from h5stream.errors import BudgetError
 
-    given = ("window", "rank", "world_size", "persistent_workers", "weights", "balance")
+    given = ("window", "rank", "world_size", "persistent_workers")
     options = {name: case[name] for name in given if name in case}
+    if "draw" in case:
+        options["draw"] = (Weighted if case["draw"] == "Weighted" else Balanced)("y")
     dataset = H5Dataset(path)
     if case.get("subset"):
         dataset = dataset.subset(np.arange(0, len(dataset), 2))

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from bench import cases
-from h5stream import H5Dataset, H5StreamLoader, Mixture
+from h5stream import Balanced, H5Dataset, H5StreamLoader, Mixture, Weighted
 from h5stream.errors import WeakShuffleWarning
 
 ROUNDS = 5
@@ -35,11 +35,11 @@ def mixture(path: str) -> Mixture:
 
 
 CASES = {
-    "weights": {"weights": np.random.default_rng(0).random(cases.ROWS)},
-    "uneven weights": {"weights": np.random.default_rng(0).random(cases.ROWS) ** 10},
-    "balance, scattered": {"balance": PLACES % 100 == 0},
-    "balance, sorted": {"balance": RARE},
-    "mixture": {},
+    "weights": Weighted(np.random.default_rng(0).random(cases.ROWS)),
+    "uneven weights": Weighted(np.random.default_rng(0).random(cases.ROWS) ** 10),
+    "balance, scattered": Balanced(PLACES % 100 == 0),
+    "balance, sorted": Balanced(RARE),
+    "mixture": None,
 }
 
 
@@ -51,7 +51,7 @@ def test_an_epoch_of_what_was_drawn(benchmark, bench_file, case, kind):
     source = mixture(path) if case == "mixture" else H5Dataset(path, ["x", "y"])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", WeakShuffleWarning)
-        ours = H5StreamLoader(source, 8192, keep="never", **CASES[case], **given)
+        ours = H5StreamLoader(source, 8192, keep="never", draw=CASES[case], **given)
         plain = H5StreamLoader(H5Dataset(path, ["x", "y"]), 8192, keep="never", **given)
     samples: dict[H5StreamLoader, int] = {}
 

@@ -10,7 +10,7 @@ import collections
 
 import torch
 
-from h5stream import H5StreamLoader
+from h5stream import Balanced, H5StreamLoader, Weighted
 
 
 def classes_of(loader):
@@ -21,12 +21,12 @@ def classes_of(loader):
 
 
 def main(path, field, weights=None):
-    asked = {"a plain epoch": {"shuffle": True}, "an even one": {"balance": field}}
-    asked["one without repeats"] = {"balance": field, "replacement": False}
+    asked = {"a plain epoch": None, "an even one": Balanced(field)}
+    asked["one without repeats"] = Balanced(field, replacement=False)
     if weights is not None:
-        asked["one by weights"] = {"weights": weights}
-    for name, options in asked.items():
-        with H5StreamLoader(path, 256, fields=field, **options) as loader:
+        asked["one by weights"] = Weighted(weights)
+    for name, draw in asked.items():
+        with H5StreamLoader(path, 256, shuffle=True, fields=field, draw=draw) as loader:
             print(f"{name}: {classes_of(loader)}")
 
 

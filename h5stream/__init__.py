@@ -7,6 +7,7 @@ names are looked up when they are first used, so that `h5stream monitor` need no
 from __future__ import annotations
 
 import importlib
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from h5stream._version import __version__
@@ -24,9 +25,7 @@ if TYPE_CHECKING:
     from h5stream.loader import H5StreamLoader
     from h5stream.mixture import Mixture
     from h5stream.monitor import SystemMonitor
-    from h5stream.order.blocks import Blocks
-    from h5stream.order.epoch import Order, Window
-    from h5stream.order.users import Ranks
+    from h5stream.order.draw import Balanced, Sized, Weighted
     from h5stream.repacking.repack import repack
     from h5stream.repacking.rewrite import RepackResult
     from h5stream.sampler import ChunkBatchSampler
@@ -45,11 +44,14 @@ if TYPE_CHECKING:
     from h5stream.training.batch_search import BatchSearch, find_batch_size
     from h5stream.training.presets import GpuPreset, preset_for
 
+_MOVED = {"Blocks", "Order", "Ranks", "Window"}
+"""Names that were here, and are in `h5stream.order` since 0.3."""
+
 _HOMES = {
     "ActivationMemory": "h5stream.training.activations",
+    "Balanced": "h5stream.order.draw",
     "BatchSearch": "h5stream.training.batch_search",
     "Between": "h5stream.samples.stretches",
-    "Blocks": "h5stream.order.blocks",
     "Bounds": "h5stream.samples.segments",
     "Boxes": "h5stream.samples.boxes",
     "ChunkBatchSampler": "h5stream.sampler",
@@ -68,15 +70,14 @@ _HOMES = {
     "LoaderStatistics": "h5stream.engine.statistics",
     "Mixture": "h5stream.mixture",
     "Objects": "h5stream.samples.objects",
-    "Order": "h5stream.order.epoch",
     "Packed": "h5stream.structure",
     "Padded": "h5stream.structure",
     "Padding": "h5stream.samples.columns",
-    "Ranks": "h5stream.order.users",
     "RepackResult": "h5stream.repacking.rewrite",
     "Rows": "h5stream.samples.rows",
     "SampleNumber": "h5stream.samples.columns",
     "Sequences": "h5stream.samples.sequences",
+    "Sized": "h5stream.order.draw",
     "SourceNumber": "h5stream.samples.columns",
     "SparseRows": "h5stream.structure",
     "StagedFiles": "h5stream.staging",
@@ -84,7 +85,7 @@ _HOMES = {
     "Table": "h5stream.samples.table",
     "Tuning": "h5stream.advice.tune",
     "Values": "h5stream.samples.columns",
-    "Window": "h5stream.order.epoch",
+    "Weighted": "h5stream.order.draw",
     "collate": "h5stream.dataset",
     "diagnose": "h5stream.advice.diagnose",
     "find_batch_size": "h5stream.training.batch_search",
@@ -99,9 +100,9 @@ _HOMES = {
 
 __all__ = [
     "ActivationMemory",
+    "Balanced",
     "BatchSearch",
     "Between",
-    "Blocks",
     "Bounds",
     "Boxes",
     "ChunkBatchSampler",
@@ -120,15 +121,14 @@ __all__ = [
     "LoaderStatistics",
     "Mixture",
     "Objects",
-    "Order",
     "Packed",
     "Padded",
     "Padding",
-    "Ranks",
     "RepackResult",
     "Rows",
     "SampleNumber",
     "Sequences",
+    "Sized",
     "SourceNumber",
     "SparseRows",
     "StagedFiles",
@@ -136,7 +136,7 @@ __all__ = [
     "Table",
     "Tuning",
     "Values",
-    "Window",
+    "Weighted",
     "__version__",
     "collate",
     "diagnose",
@@ -155,6 +155,11 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name == "errors":
         return importlib.import_module("h5stream.errors")
+    if name in _MOVED:
+        warnings.warn(
+            f"h5stream.{name} is h5stream.order.{name} now, and goes in 0.4", DeprecationWarning, stacklevel=2
+        )
+        return getattr(importlib.import_module("h5stream.order"), name)
     if name not in _HOMES:
         raise AttributeError(f"module 'h5stream' has no attribute {name!r}")
     value = getattr(importlib.import_module(_HOMES[name]), name)

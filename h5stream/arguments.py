@@ -3,15 +3,42 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypedDict
 
 from torch import nn
 
 from h5stream.errors import OptionError
+from h5stream.order.draw import Balanced, Sized, Weighted
+from h5stream.storage.nearest import did_you_mean
 
-RENAMED = {"transform": "batch_transform"}
-"""The old name of each argument that was renamed, and its new one. Signatures keep the old one, None by default."""
+
+class OldNames(TypedDict, total=False):
+    """The arguments of old names, and their types."""
+
+    transform: Callable[[Any], Any] | None
+    order: Any
+    max_batch_rows: int | Mapping[str, int] | None
+    bucket: bool | str | None
+    weights: Any
+    balance: Any
+    samples_per_epoch: int | None
+    replacement: bool | None
+    isolation: Any
+
+
+OLD: dict[str, tuple[str | None, str]] = {
+    "transform": ("batch_transform", "write batch_transform=FUNCTION"),
+    "order": ("draw", "write draw=FUNCTION"),
+    "max_batch_rows": ("draw", "write draw=Sized(rows, field)"),
+    "bucket": ("draw", "write draw=Sized(rows, field, bucket=True)"),
+    "weights": ("draw", "write draw=Weighted(weights)"),
+    "balance": ("draw", "write draw=Balanced(field, shares)"),
+    "samples_per_epoch": ("draw", "write draw=NUMBER, or count=NUMBER in Weighted(...) or Balanced(...)"),
+    "replacement": ("draw", "write draw=Weighted(..., replacement=...) or Balanced(..., replacement=...)"),
+    "isolation": (None, "it has no effect any more; transform_workers=1 has batch_transform= applied elsewhere"),
+}
+"""Each argument of an old name, the one that took its place, and what to write."""
 
 _OF_SAMPLES = ("torchvision.transforms", "albumentations")
 _OF_BATCHES = ("MixUp", "CutMix")
@@ -21,28 +48,71 @@ _OF_BATCHES = ("MixUp", "CutMix")
 def with_new_names(given: Mapping[str, Any], stacklevel: int) -> dict[str, Any]:
     """Return arguments under their new names, with a warning for each old one that was used.
 
+    What a signature has no name for, ``**old``, may be among them as ``"old"``.
+
     Examples
     --------
-    >>> with_new_names({"transform": None, "batch_transform": len, "seed": 1}, stacklevel=2)
+    >>> with_new_names({"old": {"transform": len}, "batch_transform": None, "seed": 1}, stacklevel=2)
     {'batch_transform': <built-in function len>, 'seed': 1}
     """
-    found = {name: value for name, value in given.items() if name not in RENAMED}
-    for old in RENAMED.keys() & given.keys():
-        new, value = RENAMED[old], given[old]
-        if value is None:
-            continue
-        if found.get(new) is not None:
-            raise OptionError(f"{old}= is the old name of {new}=, and both were given; leave out {old}=")
-        warnings.warn(f"{old}= is called {new}= now", DeprecationWarning, stacklevel=stacklevel + 1)
-        found[new] = value
-    if found.pop("isolation", None) is not None:
-        warnings.warn(
-            "isolation= has no effect any more and goes in 0.4: threads read, and transform_workers=1 has "
-            "batch_transform= applied in another process",
-            DeprecationWarning,
-            stacklevel=stacklevel + 1,
-        )
+    others = given.get("old", {})
+    for name in others.keys() - OLD.keys():
+        raise TypeError(f"there is no argument {name}=.{did_you_mean(name, given)}")
+    found = {name: value for name, value in given.items() if name not in (*OLD, "old")}
+    used = {old: value for old, value in {**given, **others}.items() if old in OLD and value is not None}
+    for old in used:
+        new, written = OLD[old]
+        if new is not None and found.get(new) is not None:
+            raise OptionError(f"{old}= is an old name of {new}=, and both were given; leave out {old}=")
+        warnings.warn(f"{old}= goes in 0.4: {written}", DeprecationWarning, stacklevel=stacklevel + 1)
+    if "transform" in used:
+        found["batch_transform"] = used["transform"]
+    if (draw := _draw_of(used)) is not None:
+        found["draw"] = draw
     return found
+
+
+def _draw_of(old: Mapping[str, Any]) -> Any:
+    """Return what ``draw=`` takes for its old names."""
+    order = old.get("order")
+    drawn = _sized_of(old, _drawn_of(old))
+    if order is None:
+        return drawn
+    if not callable(order) or drawn is not None:
+        raise OptionError(
+            f"order= takes a function, which decides alone how often samples come and in which batches, not {order!r}"
+            + (" with other arguments that say so" if callable(order) else "")
+        )
+    return order
+
+
+def _drawn_of(old: Mapping[str, Any]) -> Weighted | Balanced | int | None:
+    weights, balance, count = (old.get(name) for name in ("weights", "balance", "samples_per_epoch"))
+    if weights is not None and balance is not None:
+        raise OptionError("weights= and balance= both say how often each sample comes; leave out one of them")
+    how = {"count": count, "replacement": old.get("replacement", True)}
+    if isinstance(balance, Mapping):
+        if len(balance) != 1:
+            raise OptionError(
+                f"balance= takes the shares of one field, such as {{'y': {{0: 1, 1: 2}}}}, not {balance!r}"
+            )
+        return Balanced(*next(iter(balance.items())), **how)
+    if balance is not None:
+        return Balanced(balance, **how)
+    return count if weights is None and "replacement" not in old else Weighted(weights, **how)
+
+
+def _sized_of(old: Mapping[str, Any], drawn: Any) -> Any:
+    rows, bucket = old.get("max_batch_rows"), old.get("bucket", False)
+    if rows is None and bucket is False:
+        return drawn
+    field = bucket if isinstance(bucket, str) else None
+    if isinstance(rows, Mapping) and len(rows) == 1:
+        named, rows = next(iter(rows.items()))
+        if field not in (None, named):
+            raise OptionError(f"max_batch_rows= names {named!r} and bucket= names {field!r}; name one field in both")
+        field = named
+    return Sized(rows, field, True if isinstance(bucket, str) else bucket, drawn)
 
 
 def check_batch_transform(function: Any) -> None:

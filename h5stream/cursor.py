@@ -8,7 +8,7 @@ import sys
 import weakref
 from collections.abc import Callable, Container
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from torch.utils.data import BatchSampler
 
@@ -17,11 +17,10 @@ from h5stream.engine.footprint import Footprint
 from h5stream.errors import OptionError, StateError
 from h5stream.mixing import warn_of_weak_shuffle
 from h5stream.order.blocks import Blocks
-from h5stream.order.drawn import drawn
-from h5stream.order.epoch import EpochOrder, Order, OrderSettings
+from h5stream.order.epoch import EpochOrder, Order, order_after
+from h5stream.order.line import OrderSettings
 from h5stream.order.listed import GivenOrder, ListedOrder
-from h5stream.order.rest import RestOrder, Taken, order_after, whole_or_rest
-from h5stream.order.sized import SizedOrder
+from h5stream.order.shares import Taken
 from h5stream.order.users import CheckedOrder, Ranks, WindowLimit
 from h5stream.order.weights import DrawnBlocks, EpochDraws, drawn_blocks
 from h5stream.ranks import DrawnSeed, current_ranks
@@ -29,6 +28,8 @@ from h5stream.sampler import ChunkBatchSampler, OrderSampler, places_of
 from h5stream.settings import Settings
 from h5stream.sized_batches import SizedBatches
 from h5stream.state import Place, brought_up_to_date, check_fingerprint, data_fingerprint, place_of, state_of
+
+_Made = TypeVar("_Made")
 
 _LISTED_AT_ONCE = 4
 """Batches of a sampler that are read as one window; chunks that they share are decoded once."""
@@ -122,14 +123,13 @@ class Cursor:
             seed=int(settings.seed or 0),
             limit=None if sized is None else sized.limit,
         )
-        self._cut: dict[tuple[OrderSettings, Taken], SizedOrder] = {}
+        self._orders: dict[tuple[OrderSettings, Taken], Any] = {}
         self._drawn: dict[tuple[int, int, int], Blocks] = {}
         self._seed_is_drawn = isinstance(settings.seed, DrawnSeed)
         self._next = Place(epoch=0)
         self._newest: Progress | None = None
         self._iterator: Callable[[], object] = lambda: None
         self._data: dict[str, int | str] | None = None
-        self._users: tuple[tuple[int, Ranks], CheckedOrder] | None = None
 
     @property
     def ranks(self) -> Ranks:
@@ -214,23 +214,27 @@ class Cursor:
 
     # --- orders -------------------------------------------------------------------------------------------
 
-    def order(self, epoch: int) -> EpochOrder | RestOrder | CheckedOrder:
+    def order(self, epoch: int) -> EpochOrder | CheckedOrder:
         """Return the order of a whole epoch that no sampler decides."""
         ranks = self.ranks
         if self._asked.order is not None:
             return self._users_order(epoch, ranks)
         return self._own_order(self._blocks_of(epoch), self._settings_of(epoch, ranks), ())
 
-    def _own_order(self, blocks: Blocks, settings: OrderSettings, taken: Taken) -> EpochOrder | RestOrder:
-        """Return an order of the loader's own; those that have to be cut are kept, this epoch's and the next."""
+    def _own_order(self, blocks: Blocks, settings: OrderSettings, taken: Taken) -> EpochOrder:
+        """Return an order of the loader's own; those that have to be cut are kept."""
         if self._sized is None:
-            return whole_or_rest(blocks, settings, taken)
-        if (settings, taken) not in self._cut:
-            order = SizedOrder(blocks, settings, taken)
-            self._cut = dict([*self._cut.items()][-1:]) | {(settings, taken): order}
-        return self._cut[settings, taken]
+            return EpochOrder(blocks, settings, taken)
+        return self._kept((settings, taken), lambda: EpochOrder(blocks, settings, taken))
 
-    def order_of(self, start: Start) -> tuple[EpochOrder | RestOrder | CheckedOrder | ListedOrder, int]:
+    def _kept(self, key: tuple[OrderSettings, Taken], make: Callable[[], _Made]) -> _Made:
+        """Return what was made for the same before, this epoch and the next, or make it."""
+        if key not in self._orders:
+            self._orders = dict([*self._orders.items()][-1:]) | {key: make()}
+        found: _Made = self._orders[key]
+        return found
+
+    def order_of(self, start: Start) -> tuple[EpochOrder | CheckedOrder | ListedOrder, int]:
         """Return the order of an iteration, and the batch to begin with."""
         place = start.place
         if self._asked.order is None and self._given is None:
@@ -247,26 +251,22 @@ class Cursor:
             most_rows=self._given.most_rows,
             rows=self._given.rows,
             checksum=place.checksum,
+            drawn=(self.seed, place.epoch),
         )
         return order, first_batch
 
-    def drawn(self, order: Order, start: Start) -> Order:
-        """Return an order whose windows say what is drawn for their samples, where anything is."""
-        crops = any(one.spare is not None for one in self._dataset.layout.lookups)
-        needed = crops or self._asked.applies_functions
-        return drawn(order, self.seed, start.place.epoch) if needed else order
-
     def _users_order(self, epoch: int, ranks: Ranks) -> CheckedOrder:
-        """Return what ``order=`` makes; the newest is kept, since it is asked for its length as well."""
-        if self._users is None or self._users[0] != (epoch, ranks):
+        """Return what the user's function makes, checked; it is kept, since it is asked for its length as well."""
+        settings, size = self._settings_of(epoch, ranks), self._footprint
+
+        def make() -> CheckedOrder:
             assert self._asked.order is not None
-            blocks, size = self._blocks_of(epoch), self._footprint
-            given = self._asked.order(blocks, epoch, ranks)
-            rows = self._settings.batch_size
+            blocks, rows = self._blocks_of(epoch), settings.batch_size
             most = -(-size.window_rows // rows) + 1
             limit = WindowLimit(batch_rows=rows, window_rows=size.window_rows, window_batches=most)
-            self._users = (epoch, ranks), CheckedOrder(given, blocks, limit)
-        return self._users[1]
+            return CheckedOrder(self._asked.order(blocks, epoch, ranks), blocks, limit, (settings.seed, epoch))
+
+        return self._kept((settings, ()), make)
 
     def _settings_of(self, epoch: int, ranks: Ranks) -> OrderSettings:
         if (
@@ -310,10 +310,9 @@ class Cursor:
             blocks = self._blocks_of(ours.epoch)
             blocks = blocks.drawn if isinstance(blocks, DrawnBlocks) else blocks
             blocks = dataclasses.replace(blocks, rows=self._draws.places(ours.seed, ours.epoch))
-            order = whole_or_rest(blocks, ours, ()) if self._sized is None else SizedOrder(blocks, ours)
-            return OrderSampler(order, ours.batch_size, places_of(self.blocks, self._dataset))
+            return OrderSampler(EpochOrder(blocks, ours), ours.batch_size, places_of(self.blocks, self._dataset))
         if self._sized is not None:
-            sized = SizedOrder(dataclasses.replace(self._blocks_of(ours.epoch), rows=None), ours)
+            sized = EpochOrder(dataclasses.replace(self._blocks_of(ours.epoch), rows=None), ours)
             return OrderSampler(sized, ours.batch_size)
         sampler = ChunkBatchSampler(self._dataset, ours.batch_size, shuffle=ours.shuffle, seed=ours.seed)
         sampler.take_over(ours)
@@ -403,8 +402,8 @@ class Cursor:
         if len(place.taken) > 1 or (place.taken and place.taken[0][0] != ranks.world_size):
             raise StateError(
                 f"the state is of {place.taken[0][0]} ranks and there are {ranks.world_size}: what a sampler has left "
-                "cannot be cut anew, nor what an order= has. Resume with as many ranks, or without sampler=, "
-                "batch_sampler= and order="
+                "cannot be cut anew, nor what a function as draw= has. Resume with as many ranks, or without sampler=, "
+                "batch_sampler= and such a function"
             )
         # Another rank's sampler gives other indices, so its checksum says nothing here.
         return place if rank == ranks.rank else dataclasses.replace(place, checksum=0)

@@ -36,7 +36,7 @@ from h5stream.storage.extents import SampleKind
 from h5stream.storage.fields import Asked, Field, Fields, SampleShape, Source, read_request, sample_shape
 from h5stream.storage.groups import FILES
 from h5stream.storage.joining import joined_layout
-from h5stream.storage.layout import DIRECT, HEAP, SampleLayout
+from h5stream.storage.layout import DIRECT, HEAP, FieldLayout, SampleLayout
 from h5stream.storage.opening import open_layout
 from h5stream.structure import as_numpy, sample_of, samples_of, with_tensors
 
@@ -44,7 +44,7 @@ REUSED_NBYTES = 32 * 1024 * 1024
 """The C library gives memory of fewer bytes again once it is freed; mapping it afresh costs more than reading into it.
 Source: ``mallopt(3)``, M_MMAP_THRESHOLD, whose limit this is."""
 
-_VALUES_NBYTES = 64 * 1024 * 1024
+_VALUES_NBYTES, _VALUES_ROWS = 64 * 1024 * 1024, 1 << 20
 """What is read together of a field that a split goes by."""
 _CACHED_BLOCK_NBYTES = 8 * 1024 * 1024
 
@@ -370,40 +370,17 @@ class H5Dataset(Dataset[Any]):
         """Return the value that each sample has of a field, or of a dataset beside the fields; arrays as they are."""
         if not isinstance(name, (str, Field)):
             return name
-        number = self.layout.field_named(name) if isinstance(name, str) else None
-        layout = self.layout if number is not None else self.with_field(name)
-        last = layout.entries[-1] if number is None else number
-        if not isinstance(last, int):
-            raise OptionError(f"split: {what} takes a field of one value a sample, and {name!r} has several members")
-        layout = layout.only([last])
-        alone = _dataset(_Known(layout, self._rows, False, BlockCache()))
-        places, step = np.arange(len(self)), max(1, _VALUES_NBYTES // max(1, layout.row_nbytes))
-        pieces = [alone.read(places[k : k + step])[layout.shape.keys[0]] for k in range(0, len(places), step)]
+        field, every = values_of(self, name, f"split: {what}")
+        pieces = [piece for _, piece in every]
         if not isinstance(pieces[0], torch.Tensor):
             return np.array([value for piece in pieces for value in piece], dtype=object)
         values = np.concatenate([piece.numpy() for piece in pieces])
-        if isinstance(layout.space, SequenceSpace) and layout.fields[0].steps is not None:
+        if isinstance(self.layout.space, SequenceSpace) and field.steps is not None:
             values = values[:, 0]
         return values.reshape(len(values)) if values.size == len(values) else values
 
-    def with_field(self, name: str | Field) -> SampleLayout:
-        """Open the files again, with a field besides.
-
-        Parameters
-        ----------
-        name : str or Field
-            The field.
-
-        Returns
-        -------
-        SampleLayout
-            The fields there are, and that one behind them.
-
-        Raises
-        ------
-        OptionError
-            If it is not there for each sample.
-        """
+    def _with_field(self, name: str | Field) -> SampleLayout:
+        """Open the files again, with a field behind the others."""
         shapes = []
         for asked, samples in self._asked:
             assert asked.shape is not None
@@ -708,6 +685,24 @@ class H5Dataset(Dataset[Any]):
         else:
             self._check_unchanged(np.array([row]))
         return with_tensors(sample_of(block, row - first), _copied)
+
+
+def values_of(dataset: H5Dataset, name: str | Field, what: str) -> tuple[FieldLayout, Iterator[tuple[int, Any]]]:
+    """Return a field, or a dataset beside the fields, and the values of some samples at a time, by number."""
+    number = dataset.layout.field_named(name) if isinstance(name, str) else None
+    layout = dataset.layout if number is not None else dataset._with_field(name)
+    last = layout.entries[-1] if number is None else number
+    if not isinstance(last, int):
+        raise OptionError(f"{what} takes a field of one value a sample, and {name!r} has several members")
+    layout = layout.only([last])
+    alone = _dataset(_Known(layout, dataset._rows, False, BlockCache()))
+    step = max(1, min(_VALUES_ROWS, _VALUES_NBYTES // max(1, layout.row_nbytes)))
+
+    def pieces() -> Iterator[tuple[int, Any]]:
+        for first in range(0, len(alone), step):
+            yield first, alone.read(np.arange(first, min(first + step, len(alone))))[layout.shape.keys[0]]
+
+    return layout.fields[0], pieces()
 
 
 def _checked_seed(seed: Any) -> int:

@@ -25,7 +25,8 @@ from h5stream.engine.slots import SlotFormat, SlotRing
 from h5stream.engine.threads import ThreadEngine
 from h5stream.errors import FieldNotFoundError, OptionError
 from h5stream.order.blocks import Blocks
-from h5stream.order.epoch import EpochOrder, OrderSettings
+from h5stream.order.epoch import EpochOrder
+from h5stream.order.line import OrderSettings
 from h5stream.samples.stretches import DENSE
 from h5stream.storage.catalogue import Catalogue
 from h5stream.storage.layout import FieldLayout, SampleLayout

@@ -18,7 +18,8 @@ from h5stream.engine.running import STOP_S, Engine, Running, check_process
 from h5stream.engine.slots import Slots
 from h5stream.engine.threads import ThreadEngine
 from h5stream.errors import LoaderClosedError
-from h5stream.order.epoch import EpochOrder, OrderSettings, UsersOrder
+from h5stream.order.epoch import EpochOrder, Order
+from h5stream.order.line import OrderSettings
 from h5stream.routes.route import END, Route, Stream
 from h5stream.settings import Settings
 from h5stream.state import Place
@@ -84,11 +85,10 @@ class Iterations:
 
     def _begun(self, start: Start, max_open_batches: int) -> Iteration:
         order, first_batch = self.cursor.order_of(start)
-        # What the user's code decides is read as it comes.
-        filled, first_slot = (
-            (order, first_batch) if isinstance(order, UsersOrder) else self.footprint.engine_order(order, first_batch)
-        )
-        filled = self.cursor.drawn(filled, start)
+        filled: Order = order
+        first_slot = first_batch
+        if isinstance(order, EpochOrder):  # what the user's code decides is read as it comes
+            filled, first_slot = self.footprint.engine_order(order, first_batch)
         run = self.engine.begin(
             filled, first_slot, max_open_batches=max_open_batches, world_size=start.ranks.world_size
         )

@@ -5,21 +5,22 @@ from __future__ import annotations
 import inspect
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import torch
 from torch.utils.data import Dataset
 
 from h5stream import sharing
-from h5stream.arguments import RENAMED, with_new_names
+from h5stream.arguments import OLD, OldNames, with_new_names
 from h5stream.cursor import Cursor
 from h5stream.dropped import Living
 from h5stream.engine.counters import RunCounters
 from h5stream.engine.footprint import Footprint, WindowRows
 from h5stream.engine.statistics import LoaderStatistics
 from h5stream.iteration import Iterations, LoaderIterator, engine_for
+from h5stream.order.draw import Balanced, Sized, Weighted
 from h5stream.order.users import OrderFactory
 from h5stream.profiles import arguments_from
 from h5stream.routes.choice import backend_of, route_for, sizing_for
@@ -46,7 +47,7 @@ class H5StreamLoader:
         True for the two-level shuffle, another one each epoch. Default False.
     sampler, batch_sampler : iterable, optional
         An order of your own, as in DataLoader. Rows that lie apart cost a chunk each; the loader's own
-        shuffle does not. torch's own random samplers are read as what they mean, such as `weights`, in that shuffle.
+        shuffle does not. torch's own random samplers are read as what they mean, such as `Weighted`, in that shuffle.
     num_workers : int, optional
         Reader threads. By default as many as the machine allows and scratch fits; 0 reads in the asking thread.
     collate_fn : callable, optional
@@ -116,36 +117,21 @@ class H5StreamLoader:
     on_error : "raise" or "skip"
         What a corrupt chunk does: fail the batch that needs it, or leave its rows out, with one warning an epoch and
         a count in `stats`. A batch of which nothing is left is left out too; with several ranks, it fails.
-    order : callable, optional
-        An order of your own: called as ``order(blocks, epoch, ranks)`` for each epoch, it returns an `h5stream.Order`,
-        which names rows by their places in the dataset. No batch may have more than `batch_size` rows, nor a window
-        more than `window`. It takes no `shuffle` or sampler, nor `window_device`. See `h5stream.Order`.
-    max_batch_rows : int or mapping of str to int, optional
-        Rows of a ragged field that a batch may have, such as tokens: it takes as many samples as fit, `batch_size` at
-        most. Where the field is padded, each sample counts as long as the longest of its batch. ``{"tokens": 4096}``
-        names the field; a number is of the one that has most rows. Each epoch has its own number of batches.
-    bucket : bool or str
-        Batches of samples of like lengths of that field, or of the one named, so that little is padded; needs
-        ``shuffle=True``.
+    draw : Weighted, Balanced, Sized, int or callable, optional
+        Which samples an epoch takes, how often, and in which batches; by default each once, `batch_size` at a time.
+        `Weighted` draws each by its weight, `Balanced` as many of each class, and a number takes the next so many
+        samples of an endless line of shuffled epochs. With these, ``shuffle`` is True unless False is given, and
+        samples come in the loader's own windows, whose chunks are decoded once however often samples come. `Sized` cuts
+        batches by the rows of a ragged field, of samples of like lengths if asked for, of whatever another draw takes.
+        A function makes orders of your own: called as ``draw(blocks, epoch, ranks)`` for each epoch, it returns an
+        `h5stream.order.Order`, which names rows by their places in the dataset. No batch may have more than
+        `batch_size` rows, nor a window more than `window`. It takes no `shuffle` or sampler, nor `window_device`.
     keep : "auto", "device" or "never"
         Whether rows stay in memory once they are decoded, as many as `memory_budget` has room for beside all else:
         later epochs gather them instead of decoding them again, in the same order. Loaders of this process with the
         same fields of the same files share them. They go with the last of these or its `close`, and while others that
         were given no budget need the room. ``"device"`` has all samples on `device` before the first batch comes, and
         until `close`; they may take half of its free memory. Epochs then cost the processor next to nothing.
-    weights : array-like or str, optional
-        How likely each sample is, as numbers in any unit or the name of a field that has them: each draw of an epoch
-        takes any sample by its weight. With this and the next three, ``shuffle`` is True unless False is given, and
-        samples come in the loader's own windows, whose chunks are decoded once however often samples come.
-    balance : str, mapping or array-like, optional
-        A field of few values, or a value for each sample: an epoch has as many of each. ``{"label": {0: 0.9, 1: 0.1}}``
-        says other shares. In a class each sample comes as often as any other, but for one.
-    samples_per_epoch : int, optional
-        Samples of an epoch, of all ranks together; by default as many as there are. Alone it takes the next so many of
-        an endless line of shuffled epochs.
-    replacement : bool, optional
-        Whether an epoch may have a sample more than once. Default True, with `weights` and `balance`; False takes of
-        those that are left by their weights, or as many of each class as the rarest has.
     sample_transform : callable, optional
         Applied to each sample, as ``H5Dataset[i]`` gives it, before samples are collated. What it draws with Python's,
         NumPy's or torch's global generators is a function of seed, epoch and sample, however many workers there are.
@@ -155,14 +141,10 @@ class H5StreamLoader:
     transform_workers : int, optional
         Processes that apply `batch_transform`, with random numbers that are a function of seed, epoch and batch; the
         same ones as `sample_workers`. Default None: applied in the thread that asks for batches.
-    transform : callable, optional
-        The old name of `batch_transform`.
-
-        .. deprecated:: 0.3
-    isolation : optional
-        Has no effect. `transform_workers` has `batch_transform` applied in another process.
-
-        .. deprecated:: 0.3
+    **old
+        Names of 0.2, which go in 0.4, each with a `DeprecationWarning` that says what to write: `transform` is
+        ``batch_transform=``; `order`, `max_batch_rows`, `bucket`, `weights`, `balance`, `samples_per_epoch` and
+        `replacement` are ``draw=``; `isolation` has no effect.
 
     Raises
     ------
@@ -232,19 +214,12 @@ class H5StreamLoader:
         allow_external: bool = False,
         stage_to: str | os.PathLike[str] | None = None,
         on_error: Literal["raise", "skip"] = "raise",
-        order: OrderFactory | None = None,
-        max_batch_rows: int | Mapping[str, int] | None = None,
-        bucket: bool | str = False,
+        draw: Weighted | Balanced | Sized | int | OrderFactory | None = None,
         keep: Literal["auto", "device", "never"] = "auto",
-        weights: str | Any = None,
-        balance: str | Mapping[str, Mapping[Any, float]] | Any = None,
-        samples_per_epoch: int | None = None,
-        replacement: bool | None = None,
         sample_transform: Callable[[Any], Any] | None = None,
         sample_workers: int | None = None,
         transform_workers: int | None = None,
-        transform: Callable[[Any], Any] | None = None,
-        isolation: Any = None,
+        **old: Unpack[OldNames],
     ) -> None:
         asked = Settings.of(locals())
         settings, followed = recognised(asked.opened())
@@ -252,9 +227,9 @@ class H5StreamLoader:
         self.dataset, self._give_back = settings.staged(self)
         layout = settings.seeded(self.dataset.layout)
         blocks = self.dataset.blocks_for(settings.shuffle)
-        draws = epoch_draws(asked, settings, self.dataset, blocks)
+        draws = epoch_draws(settings, self.dataset, blocks)
         backend = backend_of(settings, layout, len(self.dataset))
-        sized = sized_batches(self.dataset, settings.max_batch_rows, settings.bucket)
+        sized = sized_batches(self.dataset, settings.sized)
         listed = settings.given_order(self.dataset)
         self._sizing, given = sizing_for(settings, self.dataset, listed, sized, backend, draws)
         footprint = self._sizing.choose(settings.window)
@@ -291,9 +266,8 @@ class H5StreamLoader:
         super().__setattr__(name, value)
 
     def __getattr__(self, name: str) -> Any:
-        # Attributes that arguments of an old name were.
-        if name in RENAMED:
-            return with_new_names({name: getattr(self, RENAMED[name])}, stacklevel=2).get(RENAMED[name])
+        if name == "transform":  # the old name of an attribute
+            return with_new_names({name: self.batch_transform}, stacklevel=2).get("batch_transform")
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -527,22 +501,8 @@ def _say_names_of_fields(names: str) -> None:
         )
 
 
-_AS_GIVEN = (
-    "shuffle",
-    "collate_fn",
-    "pin_memory",
-    "drop_last",
-    "timeout",
-    "worker_init_fn",
-    "multiprocessing_context",
-    "generator",
-    "prefetch_factor",
-    "persistent_workers",
-    "pin_memory_device",
-    "in_order",
-    "batch_transform",
-)
+_AS_GIVEN = tuple(H5StreamLoader.__annotations__)
 """Arguments that are attributes as they were given."""
 
-_FIXED = frozenset(inspect.signature(H5StreamLoader.__init__).parameters) - {"self", "timeout"}
+_FIXED = (frozenset(inspect.signature(H5StreamLoader.__init__).parameters) | OLD.keys()) - {"self", "timeout", "old"}
 """What cannot be changed once a loader is made: all arguments but `timeout`, which is looked at for each batch."""

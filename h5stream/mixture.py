@@ -31,7 +31,7 @@ class Mixture(H5Dataset):
         Of each source: its share of an epoch, of their sum.
     stop : str
         What an epoch is: ``"first"`` ends when the first source has given as many samples as it has, ``"all"`` when
-        each has; the others go on in their next pass meanwhile. With the loader's ``samples_per_epoch=`` that decides.
+        each has; the others go on in their next pass meanwhile. With the loader's ``draw=NUMBER`` that decides.
     fields, samples, allow_external : optional
         As for `H5Dataset`, for sources that are paths. `SourceNumber` as a field tells which source a sample is of.
 
@@ -109,8 +109,8 @@ def _opened(name: str, source: Any, fields: Fields, **kind: Any) -> H5Dataset:
     if isinstance(dataset, H5Dataset) and hasattr(source, "window_size"):
         if source.is_drawn and dataset.shares is None:
             raise OptionError(
-                f"Mixture: source {name!r} is a loader with weights=, balance= or samples_per_epoch=, which say how "
-                "often its samples come, as the mixture's own weights= do; give its dataset instead"
+                f"Mixture: source {name!r} is a loader whose draw= says how often its samples come, as the mixture's "
+                "own weights= do; give its dataset instead"
             )
         source = dataset
     known = opened(source, None)

@@ -17,7 +17,8 @@ from h5stream.engine.footprint import WindowRows, size_order
 from h5stream.errors import OptionError, StateError
 from h5stream.mixing import warn_of_weak_shuffle
 from h5stream.order.blocks import Blocks
-from h5stream.order.epoch import EpochOrder, Order, OrderSettings
+from h5stream.order.epoch import EpochOrder, Order
+from h5stream.order.line import OrderSettings
 from h5stream.order.permutation import VERSION
 from h5stream.order.quality import Quality, forecast
 from h5stream.ranks import current_ranks, drawn_seed

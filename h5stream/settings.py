@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import math
-import operator
 import os
 import weakref
 from collections.abc import Callable, Iterable, Mapping
@@ -20,13 +19,15 @@ from h5stream.arguments import check_batch_transform, with_new_names
 from h5stream.dataset import H5Dataset, opened
 from h5stream.engine.budget import check_budget, default_budget
 from h5stream.errors import OptionError
-from h5stream.order.drawn import SeedsColumn
+from h5stream.order.draw import Balanced, Sized, Weighted, checked_drawn
+from h5stream.order.draws import SeedsColumn
 from h5stream.order.listed import GivenOrder
 from h5stream.order.users import OrderFactory, Ranks
 from h5stream.order.windows import check_window
 from h5stream.ranks import DrawnSeed, checked_ranks, current_ranks, drawn_seed
 from h5stream.staging.loading import stage_layout
 from h5stream.storage.layout import FieldLayout, SampleLayout
+from h5stream.units import whole_number
 from h5stream.workers.importing import checked_method
 
 DEFAULT_BATCH_ROWS = 8192
@@ -71,14 +72,8 @@ class Settings:
     allow_external: bool
     stage_to: str | os.PathLike[str] | None
     on_error: str
-    order: OrderFactory | None
-    max_batch_rows: int | Mapping[str, int] | None
-    bucket: bool | str
+    draw: Weighted | Balanced | Sized | int | OrderFactory | None
     keep: str
-    weights: Any
-    balance: Any
-    samples_per_epoch: int | None
-    replacement: bool | None
     sample_transform: Callable[[Any], Any] | None
     sample_workers: int | None
     transform_workers: int | None
@@ -88,7 +83,7 @@ class Settings:
         """Check arguments, of which none may be missing; what is no argument is passed over."""
         given = with_new_names(given, stacklevel=3)
         settings = cls(**{field.name: given[field.name] for field in fields(cls)})
-        for name in ("collate_fn", "worker_init_fn", "batch_transform", "order", "sample_transform"):
+        for name in ("collate_fn", "worker_init_fn", "batch_transform", "sample_transform"):
             _check_callable(name, given[name])
         check_batch_transform(settings.batch_transform)
         settings._check_order_is_decided_once()
@@ -115,9 +110,7 @@ class Settings:
             transform_workers=_count("transform_workers", settings.transform_workers, 0, "a number of processes"),
             seed=_count("seed", settings.seed, 0, "a non-negative integer"),
             timeout=_checked_timeout(settings.timeout),
-            samples_per_epoch=_count(
-                "samples_per_epoch", settings.samples_per_epoch, 1, "a positive number of samples"
-            ),
+            draw=_checked_draw(settings.draw),
             shuffle=settings.is_drawn if settings.shuffle is None else bool(settings.shuffle),
         )
 
@@ -130,8 +123,8 @@ class Settings:
         others = self.shuffle or self.sampler is not None or self.drop_last
         if self.order is not None and (others or self.batch_sampler is not None):
             raise OptionError(
-                "order= decides which samples come when and in which batches, so shuffle=, sampler=, batch_sampler= "
-                "and drop_last= must be left out"
+                "the function that draw= was given decides which samples come when and in which batches, so shuffle=, "
+                "sampler=, batch_sampler= and drop_last= must be left out"
             )
         if self.sampler is not None and self.shuffle:
             raise OptionError("sampler= decides the order, so shuffle= must be left out")
@@ -144,17 +137,18 @@ class Settings:
 
     def _check_batches_are_sized_once(self) -> None:
         """Refuse what decides twice how batches are cut."""
-        if self.max_batch_rows is None and not self.bucket:
+        if self.sized is None:
             return
-        name = "max_batch_rows" if self.max_batch_rows is not None else "bucket"
-        if self.is_listed or self.order is not None:
-            raise OptionError(f"{name}= cuts batches itself, so sampler=, batch_sampler= and order= must be left out")
+        if self.is_listed:
+            raise OptionError("draw=Sized(...) cuts batches itself, so sampler= and batch_sampler= must be left out")
         if self.batch_size is None:
-            raise OptionError(f"{name}= cuts batches, and batch_size=None gives single samples; leave out one of them")
-        if self.bucket and not self.shuffle:
             raise OptionError(
-                "bucket= puts samples of like lengths together, in another order than the file's: pass shuffle=True "
-                "with it"
+                "draw=Sized(...) cuts batches, and batch_size=None gives single samples; leave out one of them"
+            )
+        if self.sized.bucket and not (self.is_drawn if self.shuffle is None else self.shuffle):
+            raise OptionError(
+                "draw=Sized(..., bucket=True) puts samples of like lengths together, in another order than the file's: "
+                "pass shuffle=True with it"
             )
 
     def _check_device_window(self) -> None:
@@ -167,8 +161,8 @@ class Settings:
             raise OptionError(f"{asked} shuffles on the device, so sampler= and batch_sampler= must be left out")
         if self.order is not None:
             raise OptionError(
-                f"{asked} shuffles on the device by the loader's own order, so order= must be left out; device= "
-                "takes batches of any order there"
+                f"{asked} shuffles on the device by the loader's own order, so draw= takes no function; device= takes "
+                "batches of any order there"
             )
         if self.on_error == "skip":
             raise OptionError(f"{asked} gathers whole windows, so on_error='skip' cannot leave rows out; drop one")
@@ -204,11 +198,26 @@ class Settings:
     # --- what follows from them -------------------------------------------------------------------------
 
     @property
+    def order(self) -> OrderFactory | None:
+        """What makes the orders of epochs, where that is a function of the user's."""
+        return self.draw if callable(self.draw) else None
+
+    @property
+    def sized(self) -> Sized | None:
+        """How batches are cut by the lengths of samples, if they are."""
+        return self.draw if isinstance(self.draw, Sized) else None
+
+    @property
+    def drawn(self) -> Weighted | Balanced | int | None:
+        """Which samples an epoch takes; None where it takes each once, or in an order of the user's."""
+        draw = self.draw.draw if isinstance(self.draw, Sized) else self.draw
+        return None if callable(draw) else draw
+
+    @property
     def is_drawn(self) -> bool:
         """Whether samples come as often as they are drawn: shuffled, unless that is refused."""
-        asked = (self.weights, self.balance, self.samples_per_epoch, self.replacement)
         sources = (self.dataset, getattr(self.dataset, "dataset", None))  # a Mixture, or a Subset of one
-        return any(one is not None for one in (*asked, *(getattr(source, "shares", None) for source in sources)))
+        return self.drawn is not None or any(getattr(source, "shares", None) is not None for source in sources)
 
     @property
     def is_listed(self) -> bool:
@@ -234,7 +243,8 @@ class Settings:
     @property
     def may_repeat(self) -> bool:
         """Whether a sample may come more than once in an epoch."""
-        return self.is_listed or self.order is not None or (self.is_drawn and self.replacement is not False)
+        once = isinstance(self.drawn, Weighted | Balanced) and not self.drawn.replacement
+        return self.is_listed or self.order is not None or (self.is_drawn and not once)
 
     @property
     def workers(self) -> int:
@@ -418,17 +428,15 @@ def _count(name: str, value: Any, least: int, rule: str) -> int | None:
     return number
 
 
+def _checked_draw(draw: Any) -> Any:
+    if isinstance(draw, Sized) or (callable(draw) and draw not in (Weighted, Balanced, Sized)):
+        return draw
+    return checked_drawn(draw, "draw= takes Weighted(...), Balanced(...), Sized(...), a function that makes orders")
+
+
 def _checked_timeout(timeout: Any) -> float:
     number = isinstance(timeout, (int, float, np.integer, np.floating)) and not isinstance(timeout, bool)
     if not number or not 0 <= timeout < math.inf:
         raise OptionError(f"timeout= takes seconds, 0 or more, not {timeout!r}")
     # A plain number: a lock takes no other, and a clock added to a float32 loses its seconds.
     return int(timeout) if isinstance(timeout, np.integer) else timeout if isinstance(timeout, int) else float(timeout)
-
-
-def whole_number(value: Any) -> int | None:
-    """Return a whole number of whatever type, NumPy's as well; None for what is none, and for a bool."""
-    try:
-        return None if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        return None

@@ -1,11 +1,9 @@
-"""How batches are cut by the lengths of samples, from what a user asks for."""
+"""How batches are cut by the lengths of samples, from what a user asks for: ``draw=Sized(...)``."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,10 +11,10 @@ from numpy.typing import NDArray
 from h5stream.dataset import H5Dataset
 from h5stream.errors import OptionError
 from h5stream.order.blocks import Blocks
-from h5stream.order.epoch import BatchLimit
+from h5stream.order.draw import Sized
+from h5stream.order.line import BatchLimit
 from h5stream.order.permutation import permutation
 from h5stream.order.sized import cut_by_rows, most_samples
-from h5stream.settings import whole_number
 from h5stream.storage.layout import SampleLayout
 from h5stream.storage.sparse import SparseEntry
 
@@ -50,48 +48,32 @@ class SizedBatches:
         return {"batch_limit": f"{limit.rows}, padded={limit.padded}, bucket={limit.bucketed}", "lengths": digest}
 
 
-def sized_batches(
-    dataset: H5Dataset, max_batch_rows: int | Mapping[str, int] | None, bucket: bool | str
-) -> SizedBatches | None:
-    """Read ``max_batch_rows=`` and ``bucket=`` of a loader; None where neither was given."""
-    if max_batch_rows is None and bucket is False:
+def sized_batches(dataset: H5Dataset, asked: Sized | None) -> SizedBatches | None:
+    """Read what a loader is asked for; None where it is nothing."""
+    if asked is None:
         return None
-    named, rows = _read(max_batch_rows)
-    if not isinstance(bucket, bool | str) or bucket == "":
-        raise OptionError(f"bucket= takes True, or the name of a ragged field, not {bucket!r}")
-    names = {name for name in (named, bucket) if isinstance(name, str)}
-    if len(names) > 1:
-        raise OptionError(f"max_batch_rows= names {named!r} and bucket= names {bucket!r}; name one field in both")
     layout = dataset.layout
-    field = _field(layout, names.pop() if names else None, "bucket" if max_batch_rows is None else "max_batch_rows")
+    field = _field(layout, asked.field)
     counts, ragged = layout.ragged[field].counts, layout.fields[field].ragged
     assert counts is not None
-    limit = BatchLimit(rows=rows, padded=ragged is not None and ragged.form == "pad", bucketed=bool(bucket))
+    padded = ragged is not None and ragged.form == "pad"
     sized = SizedBatches(
-        field=field, limit=limit, lengths=counts, chosen=dataset.chosen, is_drawn=layout.draws is not None
+        field=field,
+        limit=BatchLimit(rows=asked.rows, padded=padded, bucketed=asked.bucket),
+        lengths=counts,
+        chosen=dataset.chosen,
+        is_drawn=layout.draws is not None,
     )
-    if rows is not None:
-        _check_fits(sized, layout.fields[field].name, rows)
+    if asked.rows is not None:
+        _check_fits(sized, layout.fields[field].name, asked.rows)
     return sized
 
 
-def _read(given: Any) -> tuple[str | None, int | None]:
-    """Return the field that is named, and the rows."""
-    name, rows = (None, given) if not isinstance(given, Mapping) else next(iter(given.items()), (None, 0))
-    number = whole_number(rows)
-    if (isinstance(given, Mapping) and len(given) != 1) or (rows is not None and (number is None or number < 1)):
-        raise OptionError(
-            f"max_batch_rows= takes a positive number of rows, or one for a field, such as {{'tokens': 4096}}, not "
-            f"{given!r}"
-        )
-    return name, number
-
-
-def _field(layout: SampleLayout, name: str | None, option: str) -> int:
+def _field(layout: SampleLayout, name: str | None) -> int:
     ragged = layout.ragged
     if not ragged:
         raise OptionError(
-            f"{option}= goes by the rows that samples have of a ragged field, and there is none: "
+            "draw=Sized(...) goes by the rows that samples have of a ragged field, and there is none: "
             "Field(name, rows=Bounds(...)) makes one, or Lengths, or Between"
         )
     if name is None:
@@ -103,7 +85,7 @@ def _field(layout: SampleLayout, name: str | None, option: str) -> int:
     number = known.get(name, layout.field_named(name))
     if number is None or number not in ragged:
         names = ", ".join(map(repr, known))
-        raise OptionError(f"{option}= names {name!r}, which is no ragged field; those are {names}")
+        raise OptionError(f"Sized: field= names {name!r}, which is no ragged field; those are {names}")
     return number
 
 
@@ -114,8 +96,8 @@ def _check_fits(sized: SizedBatches, name: str, rows: int) -> None:
         longest = int(np.argmax(lengths))
         sample = longest if sized.chosen is None else int(sized.chosen[longest])
         raise OptionError(
-            f"max_batch_rows={rows:,}: sample {sample:,} alone has {lengths[longest]:,} rows of {name!r}, and "
-            f"{len(over):,} of {len(lengths):,} samples have more than fit. Pass max_batch_rows={lengths[longest]} or "
+            f"Sized: rows={rows:,}: sample {sample:,} alone has {lengths[longest]:,} rows of {name!r}, and "
+            f"{len(over):,} of {len(lengths):,} samples have more than fit. Pass rows={lengths[longest]} or "
             "more, Field(..., max_length=) or crop= for a part of each, or leave the long ones out: "
             "H5Dataset(..., rows=)"
         )

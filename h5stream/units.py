@@ -1,9 +1,10 @@
-"""Bytes as people write and read them: the one home of both directions."""
+"""Numbers as people write and read them: bytes as texts, in and out, and whole numbers of any type."""
 
 from __future__ import annotations
 
 import operator
 import re
+from typing import Any
 
 from h5stream.errors import OptionError
 
@@ -75,3 +76,11 @@ def text_of_bytes(nbytes: float) -> str:
             break
     digits = 2 if abs(size) < 9.995 else 1 if abs(size) < 99.95 else 0
     return f"{size:.{digits}f} {unit}"
+
+
+def whole_number(value: Any) -> int | None:
+    """Return a whole number of whatever type, NumPy's as well; None for what is none, and for a bool."""
+    try:
+        return None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return None

@@ -1,4 +1,4 @@
-"""How often an epoch takes each sample, from what a user asks for: ``weights=``, ``balance=``, samplers of torch."""
+"""How often an epoch takes each sample, from what a user asks for: ``draw=``, or samplers of torch."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import DistributedSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
-from h5stream.dataset import H5Dataset
+from h5stream.dataset import H5Dataset, values_of
 from h5stream.errors import OptionError, SlowSamplerWarning
 from h5stream.order.blocks import Blocks
+from h5stream.order.draw import Balanced, Weighted
 from h5stream.order.places import Places, new_array, place_dtype, place_nbytes
 from h5stream.order.weights import (
     ClassDraws,
@@ -30,45 +31,44 @@ from h5stream.order.weights import (
 from h5stream.ranks import drawn_seed
 from h5stream.sampler import places_of
 from h5stream.settings import Settings
-from h5stream.storage.fields import Field, SampleShape
-from h5stream.storage.layout import DECODED, SampleLayout
+from h5stream.storage.fields import Field
+from h5stream.storage.layout import DECODED
 
 _READ_ROWS = 1 << 20
 _MOST_CLASSES = 1 << 16
 _CERTAINLY_CLASSES = 16
 
-NAMES = ("weights", "balance", "samples_per_epoch", "replacement")
 
-
-def epoch_draws(asked: Settings, settings: Settings, dataset: H5Dataset, blocks: Blocks) -> PlannedDraws | None:
+def epoch_draws(settings: Settings, dataset: H5Dataset, blocks: Blocks) -> PlannedDraws | None:
     """Return what will draw the samples of an epoch; None where it takes each once.
 
     Nothing is made yet that grows with the samples, so that a budget which has no room for it is refused first.
     """
-    given = [name for name in NAMES if getattr(settings, name) is not None]
-    shares = dataset.shares
-    if not given and shares is None:
+    draw, shares = settings.drawn, dataset.shares
+    if draw is None and shares is None:
         return None
-    _check_alone(settings, given, dataset)
+    _check_alone(settings, draw, dataset)
     if shares is not None:
         return _of_sources(shares, blocks, settings)
-    total, may_repeat, count = len(dataset), settings.replacement, settings.samples_per_epoch
-    if settings.balance is not None:
-        return _balanced(_Values(asked, settings, dataset, "balance"), settings, _Places(blocks, dataset))
-    values = None if settings.weights is None else _Values(asked, settings, dataset, "weights")
-    if values is not None:
-        may_repeat = may_repeat is not False
-        if count is None and not may_repeat:
-            there = np.count_nonzero(_checked_weights(values, settings.weights, total))
-            raise OptionError(
-                "weights= with replacement=False takes no sample twice, so samples_per_epoch= must say how many it "
-                f"takes of the {there:,} that have a weight above 0"
-            )
-    count = total if count is None else count
-    if may_repeat is None:
-        return _of_passes(replace(blocks, strata=np.zeros(blocks.count, dtype=np.int64)), [count])
-    at = _Places(blocks, dataset)
-    if values is None and not may_repeat:
+    if isinstance(draw, Weighted):
+        return _weighted(draw, _Values(dataset, "Weighted"), _Places(blocks, dataset))
+    if isinstance(draw, Balanced):
+        return _balanced(draw, _Values(dataset, "Balanced"), _Places(blocks, dataset))
+    assert draw is not None
+    return _of_passes(replace(blocks, strata=np.zeros(blocks.count, dtype=np.int64)), [draw])
+
+
+def _weighted(draw: Weighted, values: _Values, at: _Places) -> PlannedDraws:
+    """Draw by weights, or all alike."""
+    total = len(values.dataset)
+    if draw.count is None and not draw.replacement and draw.weights is not None:
+        there = np.count_nonzero(_checked_weights(values, draw.weights, total))
+        raise OptionError(
+            "Weighted with replacement=False takes no sample twice, so count= must say how many it takes of the "
+            f"{there:,} that have a weight above 0"
+        )
+    count = total if draw.count is None else draw.count
+    if draw.weights is None and not draw.replacement:
         _check_distinct(count, total, total)
         return PlannedDraws(
             count=count,
@@ -78,13 +78,13 @@ def epoch_draws(asked: Settings, settings: Settings, dataset: H5Dataset, blocks:
 
     def made() -> EpochDraws:
         places = at.found()
-        weights = np.ones(total) if values is None else _checked_weights(values, settings.weights, total)
-        if may_repeat:
+        weights = np.ones(total) if draw.weights is None else _checked_weights(values, draw.weights, total)
+        if draw.replacement:
             return WeightedDraws(weights, count, places)
         _check_distinct(count, int(np.count_nonzero(weights)), total)
         return DistinctDraws(weights, count, places)
 
-    nbytes = WeightedDraws.nbytes(total, count) if may_repeat else DistinctDraws.nbytes(total)
+    nbytes = WeightedDraws.nbytes(total, count) if draw.replacement else DistinctDraws.nbytes(total)
     return PlannedDraws(count=count, nbytes=nbytes + at.nbytes, make=made)
 
 
@@ -92,8 +92,8 @@ def _check_distinct(count: int, there: int, total: int) -> None:
     if count > there:
         said = "" if there == total else f" that have a weight above 0 (of {total:,})"
         raise OptionError(
-            f"samples_per_epoch={count:,}: replacement=False takes no sample twice, and there are {there:,}{said}; "
-            "ask for fewer, or pass replacement=True"
+            f"Weighted: replacement=False takes no sample twice, so count={count:,} is too many: there are {there:,}"
+            f"{said}; ask for fewer, or pass replacement=True"
         )
 
 
@@ -128,26 +128,32 @@ def _of_sources(shares: SourceShares, blocks: Blocks, settings: Settings) -> Pla
     for name, share, size in zip(shares.names, shares.shares, sizes, strict=True):
         if share and not size:
             raise OptionError(f"Mixture: source {name!r} has a share of {share:.3g} and no samples that were chosen")
-    return _of_passes(blocks, shares.counts(sizes, settings.samples_per_epoch))
+    assert settings.drawn is None or isinstance(settings.drawn, int)
+    return _of_passes(blocks, shares.counts(sizes, settings.drawn))
 
 
-def _check_alone(settings: Settings, given: list[str], dataset: H5Dataset) -> None:
+def _check_alone(settings: Settings, draw: Weighted | Balanced | int | None, dataset: H5Dataset) -> None:
     """Refuse what decides twice which samples an epoch takes."""
-    name = f"{given[0]}=" if given else "a Mixture"
-    others = [n for n in ("sampler", "batch_sampler", "order") if getattr(settings, n) is not None]
+    name = "a Mixture" if draw is None else draw_name(draw)
+    others = [f"{name}=" for name in ("sampler", "batch_sampler") if getattr(settings, name) is not None]
+    others += ["a function as draw="] if settings.order is not None else []
     if others:
-        raise OptionError(f"{name} says how often each sample comes, so {others[0]}= must be left out")
+        raise OptionError(f"{name} says how often each sample comes, so {others[0]} must be left out")
     if dataset.layout.draws is not None:
         raise OptionError(
             f"samples= has starts='random', which draws its samples anew for each epoch, so {name} must be left out; "
-            "per_epoch= says how many, and draw= how"
+            "per_epoch= says how many, and draw= of samples= how"
         )
-    if dataset.shares is not None and set(given) - {"samples_per_epoch"}:
-        raise OptionError(f"a Mixture says by its own weights= how often samples come, so {name} must be left out")
-    if settings.weights is not None and settings.balance is not None:
-        raise OptionError("weights= and balance= both say how often each sample comes; leave out one of them")
-    if not isinstance(settings.replacement, bool | None):
-        raise OptionError(f"replacement= takes True or False, not {settings.replacement!r}")
+    if dataset.shares is not None and isinstance(draw, Weighted | Balanced):
+        raise OptionError(
+            f"a Mixture says by its own weights= how often samples come, so {name} must be left out; draw= may be a "
+            "number of samples"
+        )
+
+
+def draw_name(draw: Weighted | Balanced | int) -> str:
+    """Return how a message names what says which samples an epoch takes."""
+    return f"draw={draw}" if isinstance(draw, int) else f"draw={type(draw).__name__}(...)"
 
 
 # --- weights ------------------------------------------------------------------------------------------------
@@ -161,15 +167,17 @@ def _checked_weights(read: _Values, given: Any, total: int) -> NDArray[np.float6
     else:
         weights = _as_floats(_as_array(given))
     if weights.shape != (total,):
-        raise OptionError(f"weights= takes one number a sample: {total:,} samples, weights of shape {weights.shape}")
+        raise OptionError(
+            f"Weighted: weights= takes one number a sample: {total:,} samples, weights of shape {weights.shape}"
+        )
     wrong = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
     if len(wrong):
         raise OptionError(
-            f"weights= are numbers of 0 or more: sample {wrong[0]:,} has {weights[wrong[0]]}, and of all "
+            f"Weighted: weights= are numbers of 0 or more: sample {wrong[0]:,} has {weights[wrong[0]]}, and of all "
             f"{total:,} samples {len(wrong):,} have none that will do; 0 leaves a sample out"
         )
     if not weights.any():
-        raise OptionError(f"weights= are 0 for all {total:,} samples, so that none could be drawn")
+        raise OptionError(f"Weighted: weights= are 0 for all {total:,} samples, so that none could be drawn")
     return weights
 
 
@@ -178,30 +186,28 @@ def _as_floats(values: Any) -> NDArray[np.float64]:
         return np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError):
         said = reprlib.repr(values.tolist() if isinstance(values, np.ndarray) else values)
-        raise OptionError(f"weights= takes numbers, one a sample, or a field of them, not {said}") from None
+        raise OptionError(f"Weighted: weights= takes numbers, one a sample, or a field of them, not {said}") from None
 
 
 # --- classes ------------------------------------------------------------------------------------------------
 
 
-def _balanced(read: _Values, settings: Settings, at: _Places) -> PlannedDraws:
-    """Draw as many of each class, or as the ratio says."""
-    asked, ratio = settings.balance, None
-    if isinstance(asked, Mapping):
-        asked, ratio = next(iter(asked.items()), (None, None))
-        if len(settings.balance) != 1 or not isinstance(ratio, Mapping):
-            raise OptionError(
-                "balance= takes the name of a field, one value a sample, or the shares of a field's values, such as "
-                f"{{'label': {{0: 0.5, 1: 0.5}}}}, not {settings.balance!r:.80}"
-            )
-    name = repr(asked) if isinstance(asked, str) else "(an array)"
+def _balanced(draw: Balanced, read: _Values, at: _Places) -> PlannedDraws:
+    """Draw as many of each class, or as the shares say."""
+    asked = draw.by
+    if draw.shares is not None and not isinstance(draw.shares, Mapping):
+        raise OptionError(
+            "Balanced: shares= takes the share of each of a field's values, such as {0: 0.9, 1: 0.1}, not "
+            f"{draw.shares!r:.80}"
+        )
+    name = repr(asked) if isinstance(asked, str) else "an array"
     # Fields are read twice, the first time for the sizes alone: by them the samples of an epoch are known.
     pieces = _pieces_of(read, asked, name)
     distinct, sizes = _classes(pieces(), name, len(read.dataset))
     classes = distinct.tolist()
-    shares = np.ones(len(classes)) if ratio is None else _shares(ratio, classes, sizes, name)
+    shares = np.ones(len(classes)) if draw.shares is None else _shares(draw.shares, classes, sizes, name)
     shares /= shares.sum()
-    counts = _class_counts(classes, sizes, shares, settings)
+    counts = _class_counts(classes, sizes, shares, draw)
     total = len(read.dataset)
 
     def made() -> EpochDraws:
@@ -220,12 +226,12 @@ def _pieces_of(read: _Values, given: Any, name: str) -> Callable[[], Iterator[tu
     def checked(first: int, values: NDArray[Any], samples: int) -> tuple[int, NDArray[Any]]:
         if values.shape != (samples,) or values.dtype.kind == "O":
             raise OptionError(
-                f"balance= takes the name of a field, or one number or text a sample: {total:,} samples, values of "
-                f"shape {values.shape} and type {values.dtype}"
+                f"Balanced: by= takes the name of a field, or one number or text a sample: {total:,} samples, values "
+                f"of shape {values.shape} and type {values.dtype}"
             )
         if values.dtype.kind == "f" and np.isnan(values).any():
             wrong = first + np.flatnonzero(np.isnan(values))[0]
-            raise OptionError(f"balance={name}: sample {wrong:,} is NaN, which is no class")
+            raise OptionError(f"Balanced({name}): sample {wrong:,} is NaN, which is no class")
         return first, values
 
     if isinstance(given, str):
@@ -249,8 +255,8 @@ def _classes(
         distinct, number = np.unique(np.concatenate([distinct, found]), return_inverse=True)
         sizes = np.bincount(number.reshape(-1), weights=np.concatenate([sizes, counts])).astype(np.int64)
     raise OptionError(
-        f"balance={name} has {len(distinct):,} values in {first + len(values):,} samples, which are no classes; name a "
-        "field of few values, or pass weights= with a number for each sample"
+        f"Balanced({name}) has {len(distinct):,} values in {first + len(values):,} samples, which are no classes; name "
+        "a field of few values, or draw=Weighted(...) with a number for each sample"
     )
 
 
@@ -261,39 +267,38 @@ def _shares(ratio: Mapping[Any, Any], classes: list[Any], sizes: NDArray[np.int6
         value = given.encode() if isinstance(given, str) and given not in numbered else given  # as HDF5 has texts
         if value not in numbered:
             raise OptionError(
-                f"balance= gives {given!r} of {name} a share, but no sample has it; those that there are: "
+                f"Balanced: shares= gives {given!r} of {name} a share, but no sample has it; those that there are: "
                 f"{', '.join(map(repr, classes[:10]))}"
             )
         good = isinstance(share, int | float) and not isinstance(share, bool) and 0 <= share < float("inf")
         if not good:
-            raise OptionError(f"balance=: the share of {value!r} is a number of 0 or more, not {share!r}")
+            raise OptionError(f"Balanced: the share of {value!r} is a number of 0 or more, not {share!r}")
         shares[numbered[value]] = share
     left = np.flatnonzero(np.isnan(shares))
     if len(left):
         raise OptionError(
-            f"balance= gives {classes[left[0]]!r} of {name} no share, and {sizes[left[0]]:,} samples have it; 0 leaves "
-            "them out"
+            f"Balanced: shares= gives {classes[left[0]]!r} of {name} no share, and {sizes[left[0]]:,} samples have it; "
+            "0 leaves them out"
         )
     if not shares.any():
-        raise OptionError("balance= gives all classes a share of 0, so that no sample could be drawn")
+        raise OptionError("Balanced: shares= gives all classes a share of 0, so that no sample could be drawn")
     return shares
 
 
 def _class_counts(
-    classes: list[Any], sizes: NDArray[np.int64], shares: NDArray[np.float64], settings: Settings
+    classes: list[Any], sizes: NDArray[np.int64], shares: NDArray[np.float64], draw: Balanced
 ) -> list[int]:
     """Return how many samples of each class an epoch has."""
-    may_repeat, asked = settings.replacement is not False, settings.samples_per_epoch
     most = int((sizes[shares > 0] / shares[shares > 0]).min() + 1e-6)
     while (np.array(shared_out(most, shares)) > sizes).any():
         most -= 1
-    total = asked if asked is not None else int(sizes.sum()) if may_repeat else most
+    total = draw.count if draw.count is not None else int(sizes.sum()) if draw.replacement else most
     counts = shared_out(total, shares)
     over = np.flatnonzero(np.array(counts) > sizes)
-    if len(over) and not may_repeat:
+    if len(over) and not draw.replacement:
         worst = over[np.argmin(sizes[over] / shares[over])]
         raise OptionError(
-            f"samples_per_epoch={total:,}: {counts[worst]:,} of them are of class {classes[worst]!r}, which has "
+            f"Balanced: count={total:,}: {counts[worst]:,} of them are of class {classes[worst]!r}, which has "
             f"{sizes[worst]:,} samples, and replacement=False takes none twice; {most:,} is the most that goes, or "
             "pass replacement=True"
         )
@@ -304,80 +309,31 @@ def _class_counts(
 
 
 class _Values:
-    """Reads one value a sample: as it was given, or of a field."""
+    """Reads one value a sample of a field, for what `draw=` was given."""
 
-    def __init__(self, asked: Settings, settings: Settings, dataset: H5Dataset, option: str) -> None:
-        self._asked, self.dataset, self._option = asked, dataset, option
+    def __init__(self, dataset: H5Dataset, kind: str) -> None:
+        self.dataset, self._kind = dataset, kind
 
     def pieces(self, given: str) -> Iterator[tuple[int, Any]]:
-        """Read the values of some samples of a field at a time, each with the number of its first sample."""
-        dataset, number = self.dataset, self.dataset.layout.field_named(given)
-        if number is None:
-            dataset, number = self._reopened(given)
-        alone = dataset.over(_field_alone(dataset.layout, number))
-        for first in range(0, len(alone), _READ_ROWS):
-            yield first, self._values(given, alone.read(np.arange(first, min(first + _READ_ROWS, len(alone)))))
+        """Read the values of some samples at a time, each with the number of its first sample."""
+        is_delivered, what = self.dataset.layout.field_named(given) is not None, f"{self._kind}({given!r})"
+        for first, found in values_of(self.dataset, given if is_delivered else Field(given), what)[1]:
+            yield first, found if isinstance(found, list) else self._one_a_sample(found, what)
 
-    def _values(self, given: str, found: Any) -> Any:
-        """Return one value a sample."""
-        if isinstance(found, list):
-            return found
+    def _one_a_sample(self, found: Any, what: str) -> Any:
         if not isinstance(found, torch.Tensor):
-            raise OptionError(f"{self._option}={given!r} takes a field with one value a sample")
+            raise OptionError(f"{what} takes a field with one value a sample")
         values = found.numpy().reshape(len(found), -1)
         if values.shape[1] == 0 or (values.shape[1] > 1 and (values != values[:, :1]).any()):
             raise OptionError(
-                f"{self._option}={given!r} takes a field with one value a sample, and this has "
-                f"{values.shape[1]} that differ; pass an array with one for each of {len(self.dataset):,} samples"
+                f"{what} takes a field with one value a sample, and this has {values.shape[1]} that differ; pass an "
+                f"array with one for each of {len(self.dataset):,} samples"
             )
         return values[:, 0]
-
-    def _reopened(self, name: str) -> tuple[H5Dataset, int]:
-        """Open a field that is none of the batch's."""
-        if isinstance(self._asked.dataset, torch.utils.data.Dataset | list | tuple):
-            layout = self.dataset.with_field(Field(name))
-            number = layout.entries[-1]
-            if not isinstance(number, int):
-                raise OptionError(f"{self._option}={name!r} takes a field with one value a sample, and not its members")
-            return self.dataset.over(layout), number
-        found = replace(self._asked, fields=Field(name)).opened().dataset
-        if len(found) != len(self.dataset):
-            raise OptionError(
-                f"{self._option}={name!r} has {len(found):,} values, and there are {len(self.dataset):,} samples"
-            )
-        return found, 0
 
 
 def _as_array(given: Any) -> NDArray[Any]:
     return given.detach().cpu().numpy() if isinstance(given, torch.Tensor) else np.asarray(given)
-
-
-def _field_alone(layout: SampleLayout, number: int) -> SampleLayout:
-    """Return a layout of the same samples, of one field."""
-    own = [
-        tuple(
-            replace(part, targets=tuple(replace(t, field=0) for t in part.targets if t.field == number))
-            for part in parts
-        )
-        for parts in layout.datasets
-    ]
-    # Of the others' rows it stays known how many there are.
-    aligned = [parts if parts[0].targets else tuple(replace(part, pieces=()) for part in parts) for parts in own]
-    kept, datasets = [], aligned[: len(layout.aligned)]
-    for one in layout.lookups:
-        if own[one.dataset][0].targets:
-            kept.append(replace(one, dataset=len(datasets)))
-            datasets.append(own[one.dataset])
-    field = layout.fields[number]
-    return replace(
-        layout,
-        fields=(field,),
-        datasets=tuple(datasets),
-        lookups=tuple(kept),
-        shape=SampleShape(kind="one", keys=(field.name,), fields=()),
-        entries=(0,),
-        columns=tuple((0, column) for of, column in layout.columns if of == number),
-    )
 
 
 # --- samplers of torch ----------------------------------------------------------------------------------------
@@ -399,11 +355,10 @@ def recognised(settings: Settings) -> tuple[Settings, Any]:
     if found is None:
         _warn_of_slow(settings, sampler if settings.batch_sampler is None else settings.batch_sampler)
         return settings, None
-    given = [name for name in NAMES if getattr(settings, name) is not None]
-    if given and type(sampler) in (WeightedRandomSampler, RandomSampler):
+    if settings.drawn is not None and type(sampler) in (WeightedRandomSampler, RandomSampler):
         raise OptionError(
-            f"{given[0]}= and sampler={type(sampler).__name__}(...) both say how often each sample comes; leave out "
-            "one of them"
+            f"{draw_name(settings.drawn)} and sampler={type(sampler).__name__}(...) both say how often each sample "
+            "comes; leave out one of them"
         )
     # Each rank has a sampler of its own, which gives it all samples, but for the one that is for ranks.
     found = {"sampler": None, "shuffle": True, "rank": 0, "world_size": 1} | found
@@ -422,7 +377,7 @@ def _meaning(sampler: Any, dataset: H5Dataset) -> dict[str, Any] | None:
         if len(weights) > total:
             return None
         weights = weights if len(weights) == total else np.append(weights, np.zeros(total - len(weights)))
-        return {"weights": weights, "samples_per_epoch": sampler.num_samples, "replacement": sampler.replacement}
+        return {"draw": Weighted(weights, sampler.num_samples, sampler.replacement)}
     if type(sampler) is SubsetRandomSampler:
         return {"dataset": dataset.listed(sampler.indices)} if len(sampler.indices) else None
     if type(sampler) is RandomSampler:
@@ -431,8 +386,8 @@ def _meaning(sampler: Any, dataset: H5Dataset) -> dict[str, Any] | None:
         if not sampler.replacement and sampler.num_samples == total:
             return {}
         # Without replacement it goes through all of them again, as often as they are needed.
-        even = None if sampler.replacement else np.zeros(total, dtype=np.uint8)
-        return {"samples_per_epoch": sampler.num_samples, "replacement": True, "balance": even}
+        even = Balanced(np.zeros(total, dtype=np.uint8), count=sampler.num_samples)
+        return {"draw": Weighted(count=sampler.num_samples) if sampler.replacement else even}
     if len(sampler.dataset) != total:
         return None
     ranks = {"rank": sampler.rank, "world_size": sampler.num_replicas}
@@ -448,8 +403,8 @@ def _warn_of_slow(settings: Settings, given: Any) -> None:
     rows = max(part.chunk_rows for part in layout.leading)
     warnings.warn(
         f"{type(inner).__name__} names rows that lie apart, so that nearly every one costs the decoding of a chunk of "
-        f"{rows:,} rows. The loader's own order decodes each chunk once a window: write weights=, balance= or "
-        "samples_per_epoch= instead of a sampler, or shuffle=True of an H5Dataset(...).subset(indices); torch's own "
+        f"{rows:,} rows. The loader's own order decodes each chunk once a window: write draw= instead of "
+        "a sampler, or shuffle=True of an H5Dataset(...).subset(indices); torch's own "
         "WeightedRandomSampler, SubsetRandomSampler, RandomSampler and DistributedSampler are read as that",
         SlowSamplerWarning,
         stacklevel=4,

@@ -4,13 +4,28 @@ from __future__ import annotations
 
 import functools
 
+import h5py
+import numpy as np
 import pytest
 import torch
 from sample_files import write_sample
 from torch.utils.data import TensorDataset
 
-from h5stream import ChunkBatchSampler, Field, H5Dataset, H5StreamLoader, Sequences, Values
+import h5stream
+from h5stream import (
+    Balanced,
+    Bounds,
+    ChunkBatchSampler,
+    Field,
+    H5Dataset,
+    H5StreamLoader,
+    Sequences,
+    Sized,
+    Values,
+    Weighted,
+)
 from h5stream.errors import BudgetError, H5StreamError, OptionError, SourceNotFoundError
+from h5stream.order import Window
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +179,9 @@ def test_the_old_name_of_an_argument_still_works_and_says_so_where_it_was_used(p
     profile = tmp_path / "a.toml"
     profile.write_text(f'[data]\ndataset = "{path}"\n')
     for make in (H5StreamLoader, functools.partial(H5StreamLoader.from_profile, profile)):
-        with pytest.warns(DeprecationWarning, match="^transform= is called batch_transform= now$") as caught:
+        with pytest.warns(
+            DeprecationWarning, match="^transform= goes in 0.4: write batch_transform=FUNCTION$"
+        ) as caught:
             loader = make(path, batch_size=5, shuffle=False, fields="y", transform=torch.neg)
         assert caught[0].filename == __file__
         assert loader.batch_transform is torch.neg
@@ -172,15 +189,111 @@ def test_the_old_name_of_an_argument_still_works_and_says_so_where_it_was_used(p
         loader.close()
     with pytest.warns(DeprecationWarning, match="batch_transform="):
         assert loader.transform is torch.neg
-    with pytest.raises(OptionError, match="transform= is the old name of batch_transform=, and both were given"):
+    with pytest.raises(OptionError, match="transform= is an old name of batch_transform=, and both were given"):
         H5StreamLoader(path, transform=torch.neg, batch_transform=torch.neg)
 
 
 def test_an_argument_that_is_gone_is_told_with_what_takes_its_place(path):
-    with pytest.warns(DeprecationWarning, match="isolation= has no effect any more.*transform_workers=1") as caught:
+    with pytest.warns(
+        DeprecationWarning, match="isolation= goes in 0.4: it has no effect any more.*transform_workers=1"
+    ) as caught:
         loader = H5StreamLoader(path, 5, fields="y", isolation="process")
     assert caught[0].filename == __file__
     assert next(iter(loader)).tolist() == list(range(5))
+
+
+class BackToFront:
+    """The rows from the last to the first, five in a batch."""
+
+    batches = 4
+
+    def batch_size_of(self, batch):
+        return 5
+
+    def windows(self, first_batch=0):
+        for batch in range(first_batch, 4):
+            yield Window.of_batches(batch, [np.arange(19, -1, -1)[5 * batch :][:5]])
+
+
+def back_to_front(blocks, epoch, ranks):
+    return BackToFront()
+
+
+WEIGHTS = np.arange(20) % 3
+OF_OLD = [
+    ({"weights": WEIGHTS}, Weighted(WEIGHTS)),
+    ({"weights": WEIGHTS, "samples_per_epoch": 7}, Weighted(WEIGHTS, 7)),
+    ({"weights": "y", "samples_per_epoch": 7, "replacement": False}, Weighted("y", 7, replacement=False)),
+    ({"balance": "label"}, Balanced("label")),
+    ({"balance": {"label": {0: 3, 1: 1}}, "samples_per_epoch": 8}, Balanced("label", {0: 3, 1: 1}, 8)),
+    ({"balance": WEIGHTS, "replacement": False}, Balanced(WEIGHTS, replacement=False)),
+    ({"samples_per_epoch": 7}, 7),
+    ({"replacement": True}, Weighted()),
+    ({"samples_per_epoch": 7, "replacement": False}, Weighted(None, 7, replacement=False)),
+    ({"max_batch_rows": 9}, Sized(9)),
+    ({"max_batch_rows": {"token": 9}}, Sized(9, "token")),
+    ({"bucket": "token", "shuffle": True}, Sized(field="token", bucket=True)),
+    ({"max_batch_rows": 9, "bucket": True, "shuffle": True}, Sized(9, bucket=True)),
+    ({"max_batch_rows": {"token": 9}, "bucket": False}, Sized(9, "token")),
+    ({"max_batch_rows": 9, "weights": WEIGHTS}, Sized(9, draw=Weighted(WEIGHTS))),
+    ({"order": back_to_front}, back_to_front),
+]
+
+
+@pytest.fixture(scope="module")
+def ragged(tmp_path_factory):
+    path = tmp_path_factory.mktemp("old") / "a.h5"
+    with h5py.File(path, "w") as file:
+        file["y"], file["label"] = np.arange(20), np.arange(20) // 16
+        file["bounds"] = np.append(0, np.cumsum(np.arange(20) % 4))
+        file["token"] = np.arange(int(file["bounds"][-1]))
+    return path
+
+
+@pytest.mark.parametrize(("old", "draw"), OF_OLD, ids=[str([*old]) for old, _ in OF_OLD])
+def test_what_has_been_merged_into_draw_still_means_the_same_and_reads_the_same_states(ragged, old, draw):
+    fields = {"y": "y", "token": Field("token", rows=Bounds("bounds"))}
+    names = {name for name in old if name != "shuffle"}
+    with pytest.warns(DeprecationWarning, match="goes in 0.4: write draw=") as caught:
+        before = H5StreamLoader(ragged, 5, seed=1, fields=fields, **old)
+    assert {str(one.message).split("=")[0] for one in caught} == names
+    assert all(one.filename == __file__ for one in caught)
+    with before, H5StreamLoader(ragged, 5, old.get("shuffle"), seed=1, fields=fields, draw=draw) as loader:
+        state = before.state_dict()
+        assert loader.state_dict() == state
+        loader.load_state_dict(state)
+        assert [batch["y"].tolist() for batch in loader] == [batch["y"].tolist() for batch in before]
+
+
+@pytest.mark.filterwarnings("ignore:.* goes in 0.4:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("old", "says"),
+    [
+        ({"weights": WEIGHTS, "balance": WEIGHTS}, "leave out one of them"),
+        ({"weights": WEIGHTS, "draw": 7}, "weights= is an old name of draw=, and both were given"),
+        ({"order": back_to_front, "samples_per_epoch": 3}, "decides alone how often samples come"),
+        ({"order": 3}, "order= takes a function"),
+        ({"balance": {"y": {}, "x": {}}}, "the shares of one field"),
+        ({"balance": {"y": 3}}, "Balanced: shares= takes the share of each"),
+        ({"max_batch_rows": {"token": 9, "y": 9}}, "Sized: rows= takes a positive number"),
+        ({"max_batch_rows": {"token": 9}, "bucket": "y"}, "name one field in both"),
+        ({"bucket": 3}, "Sized: bucket= takes True or False"),
+    ],
+)
+def test_what_contradicts_itself_under_old_names_is_refused(ragged, old, says):
+    with pytest.raises(OptionError, match=says):
+        H5StreamLoader(ragged, fields="y", **old)
+
+
+@pytest.mark.parametrize("name", h5stream.order.__all__)
+def test_names_that_moved_are_found_where_they_were_with_a_warning(name):
+    with pytest.warns(DeprecationWarning, match=f"h5stream.{name} is h5stream.order.{name} now"):
+        assert getattr(h5stream, name) is getattr(h5stream.order, name)
+
+
+def test_an_argument_that_is_misspelt_is_told_with_what_it_may_have_meant(path):
+    with pytest.raises(TypeError, match=r"there is no argument suffle=\. Did you mean 'shuffle'\?"):
+        H5StreamLoader(path, suffle=True)
 
 
 def made_by(module, name, *bases, **members):

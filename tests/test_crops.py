@@ -12,7 +12,19 @@ from amounts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from h5stream import Between, Bounds, Crop, Field, H5Dataset, H5StreamLoader, Lengths, Objects, collate, errors
+from h5stream import (
+    Between,
+    Bounds,
+    Crop,
+    Field,
+    H5Dataset,
+    H5StreamLoader,
+    Lengths,
+    Objects,
+    Sized,
+    collate,
+    errors,
+)
 
 COUNTS = np.random.default_rng(3).integers(0, 40, 60)
 
@@ -106,8 +118,8 @@ def test_every_place_is_as_likely_and_each_epoch_and_seed_has_others(path):
         {"window": 5},
         {"num_workers": 0},
         {"sampler": list(range(60)), "shuffle": False},
-        {"max_batch_rows": 300},
-        {"batch_size": 3, "bucket": "mel"},
+        {"draw": Sized(300)},
+        {"batch_size": 3, "draw": Sized(None, "mel", bucket=True)},
     ],
     ids=str,
 )

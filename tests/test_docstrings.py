@@ -18,7 +18,7 @@ import h5stream
 from h5stream.cli.app import app
 
 ROOT = Path(__file__).resolve().parent.parent
-DOORS = ("h5stream", "h5stream.errors", "h5stream.monitor", "h5stream.staging")
+DOORS = ("h5stream", "h5stream.errors", "h5stream.monitor", "h5stream.order", "h5stream.staging")
 OUR_ERRORS = {name for name in dir(h5stream.errors) if name.endswith("Error")}
 
 

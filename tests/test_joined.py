@@ -25,6 +25,7 @@ from h5stream import (
     Padding,
     SampleNumber,
     Sequences,
+    Sized,
     Values,
     collate,
 )
@@ -292,7 +293,7 @@ def test_what_is_looked_up_and_what_is_in_memory_is_joined_too(tmp_path):
 
     alone = [dataset(k)[j] for k in range(2) for j in range(len(counts[k]))]
     joined = ConcatDataset([dataset(0), dataset(1)])
-    for options in ({"num_workers": 0}, {"shuffle": True}, {"shuffle": True, "max_batch_rows": {"hit": 10}}):
+    for options in ({"num_workers": 0}, {"shuffle": True}, {"shuffle": True, "draw": Sized(10, "hit")}):
         seen = []
         for batch in H5StreamLoader(joined, 3, **options):
             for k, label in enumerate(batch["label"].tolist()):

@@ -13,6 +13,7 @@ from sample_files import write_sample
 from torch.utils.data import DataLoader, default_collate
 
 from h5stream import Field, H5Dataset, H5StreamLoader
+from h5stream.arguments import OLD
 
 
 @pytest.fixture
@@ -67,7 +68,7 @@ def test_what_dataloader_does_not_let_change_is_refused_in_its_words(sample, nam
 
 
 @pytest.mark.parametrize(
-    "name", sorted(inspect.signature(H5StreamLoader.__init__).parameters.keys() - {"self", "timeout"})
+    "name", sorted((inspect.signature(H5StreamLoader.__init__).parameters.keys() | OLD) - {"self", "timeout", "old"})
 )
 def test_no_argument_is_changed_in_vain(sample, name):
     loader = shuffled(sample)

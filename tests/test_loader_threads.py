@@ -14,7 +14,7 @@ import torch
 from inner import ahead_of, around, change_of, iterations_of, open_batches, run_of, stream_all
 from sample_files import gate, reader_threads, write_sample
 
-from h5stream import H5StreamLoader, Sequences
+from h5stream import H5StreamLoader, Sequences, Weighted
 from h5stream.engine.reader import RowReader
 from h5stream.errors import LoaderClosedError, LoaderTimeoutError
 
@@ -169,7 +169,7 @@ def uncollected():
 
 @pytest.mark.parametrize(
     "options",
-    [{}, KEPT, {"weights": "y", "samples_per_epoch": 500}, {"samples": Sequences(4)}, {"keep": "never"}],
+    [{}, KEPT, {"draw": Weighted("y", 500)}, {"samples": Sequences(4)}, {"keep": "never"}],
     ids=["plain", "kept", "weights", "sequences", "never kept"],
 )
 @pytest.mark.parametrize("threads", [0, 2])

@@ -96,14 +96,16 @@ DRAWN = """
 import json, sys
 from pathlib import Path
 from bench.memory import forget_peak, resident_nbytes, warmed
-from h5stream import H5Dataset, H5StreamLoader, Mixture
+from h5stream import Balanced, H5Dataset, H5StreamLoader, Mixture, Weighted
 path, options = json.loads(sys.argv[1])
 base = warmed(Path(path).parent)
 source = H5Dataset(path, ["x", "y"])
+kind, draw = options.pop("draw")
+draw = {"Balanced": Balanced, "Weighted": Weighted}[kind](**draw) if kind else draw
 if "shares" in options:
     source = Mixture({"a": source.subset(slice(0, 1_000_000)), "b": source}, options.pop("shares"))
 forget_peak()
-loader = H5StreamLoader(source, 65536, memory_budget="320MiB", **options)
+loader = H5StreamLoader(source, 65536, memory_budget="320MiB", draw=draw)
 for _ in range(2):
     for batch in loader:
         pass
@@ -113,7 +115,11 @@ print(json.dumps([loader.window_size.needed_nbytes, resident_nbytes("VmHWM") - b
 
 @pytest.mark.parametrize(
     "options",
-    [{"weights": "y"}, {"balance": "y"}, {"shares": [1, 3], "samples_per_epoch": 3_000_000}],
+    [
+        {"draw": ["Weighted", {"weights": "y"}]},
+        {"draw": ["Balanced", {"by": "y"}]},
+        {"shares": [1, 3], "draw": [None, 3_000_000]},
+    ],
     ids=str,
 )
 def test_what_is_drawn_of_narrow_rows_is_within_the_budget(folder, options):
@@ -127,23 +133,25 @@ import gc, json, sys
 from pathlib import Path
 import numpy as np
 from bench.memory import forget_peak, resident_nbytes, warmed
-from h5stream import H5Dataset, H5StreamLoader, Mixture
+from h5stream import Balanced, H5Dataset, H5StreamLoader, Mixture, Weighted
 from h5stream.errors import BudgetError
 path, options = json.loads(sys.argv[1])
 base = warmed(Path(path).parent)
 source = H5Dataset(path, ["x"])
 if options.pop("mixed", False):
     source = Mixture({"a": source.subset(slice(0, 1_000_000)), "b": source}, [1, 3])
+kind, draw = options.pop("draw", [None, None])
+draw = {"Balanced": Balanced, "Weighted": Weighted}[kind](**draw) if kind else draw
 gc.collect()
 given = resident_nbytes() - base
 forget_peak()
 try:
-    H5StreamLoader(source, 8192, True, memory_budget="32MiB", **options)
+    H5StreamLoader(source, 8192, True, memory_budget="32MiB", draw=draw)
     sys.exit("not refused")
 except BudgetError as error:
     needed = error.needed
 refused = resident_nbytes("VmHWM") - base
-loader = H5StreamLoader(source, 8192, True, memory_budget=needed, **options)
+loader = H5StreamLoader(source, 8192, True, memory_budget=needed, draw=draw)
 assert loader.memory_budget == needed
 for number, batch in enumerate(loader):
     if number == 200:
@@ -155,12 +163,12 @@ print(json.dumps([given, refused, needed, resident_nbytes("VmHWM") - base]))
 @pytest.mark.parametrize(
     "options",
     [
-        {"weights": "x"},
-        {"weights": "x", "samples_per_epoch": 100_000},
-        {"weights": "x", "samples_per_epoch": 100_000, "replacement": False},
-        {"balance": "x"},
-        {"samples_per_epoch": 5_000_000, "replacement": True},
-        {"samples_per_epoch": 5_000_000, "replacement": False},
+        {"draw": ["Weighted", {"weights": "x"}]},
+        {"draw": ["Weighted", {"weights": "x", "count": 100_000}]},
+        {"draw": ["Weighted", {"weights": "x", "count": 100_000, "replacement": False}]},
+        {"draw": ["Balanced", {"by": "x"}]},
+        {"draw": ["Weighted", {"count": 5_000_000}]},
+        {"draw": ["Weighted", {"count": 5_000_000, "replacement": False}]},
         {"mixed": True},
     ],
     ids=str,
@@ -179,12 +187,12 @@ RAGGED = """
 import json, sys
 from pathlib import Path
 from bench.memory import forget_peak, resident_nbytes, warmed
-from h5stream import Bounds, Field, H5StreamLoader
-path, form, options = json.loads(sys.argv[1])
+from h5stream import Bounds, Field, H5StreamLoader, Sized
+path, form, sizes = json.loads(sys.argv[1])
 base = warmed(Path(path).parent)
 forget_peak()
 fields = [Field("hits", rows=Bounds("bounds"), ragged=form), "image"]
-loader = H5StreamLoader(path, 128, True, fields=fields, memory_budget="256MiB", **options)
+loader = H5StreamLoader(path, 128, True, fields=fields, memory_budget="256MiB", draw=Sized(**sizes) if sizes else None)
 for _ in range(2):
     for batch in loader:
         pass
@@ -223,8 +231,8 @@ def make_ragged(folder, spread):
         ("packed", {}),
         ("pad", {}),
         ("list", {"bucket": True}),
-        ("packed", {"max_batch_rows": 400_000}),
-        ("pad", {"max_batch_rows": 400_000, "bucket": True}),
+        ("packed", {"rows": 400_000}),
+        ("pad", {"rows": 400_000, "bucket": True}),
     ],
 )
 def test_samples_of_1_to_100_000_rows_take_no_more_than_the_budget(folder, spread, form, options):

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from inner import order_of, stream_all
 
 from h5stream import (
+    Balanced,
     ChunkBatchSampler,
     Field,
     H5Dataset,
@@ -23,6 +24,7 @@ from h5stream import (
     SampleNumber,
     Sequences,
     SourceNumber,
+    Weighted,
     errors,
 )
 
@@ -91,7 +93,7 @@ def test_each_batch_mixes_the_sources(paths):
 
 def test_samples_per_epoch_says_how_long_an_epoch_is(paths):
     mixture = Mixture(paths, weights=[0.5, 0.25, 0.25], fields=FIELDS)
-    loader = H5StreamLoader(mixture, 25, samples_per_epoch=1000)
+    loader = H5StreamLoader(mixture, 25, draw=1000)
     assert count(values_of(loader)) == [500, 250, 250]
     assert Mixture(paths, [1, 0, 1], fields=FIELDS).shares.shares == (0.5, 0.0, 0.5)
     assert count(values_of(H5StreamLoader(Mixture(paths, [1, 0, 1], fields=FIELDS), 20))) == [60, 0, 60]
@@ -124,7 +126,7 @@ def test_ranks_share_a_mixture_and_other_ranks_go_on(tmp_path_factory, data):
         folder.mkdir()
         write(folder, "gzip")
     mixture = Mixture({name: str(folder / f"{name}.h5") for name in SIZES}, [3, 2, 1], fields=FIELDS)
-    options = {"seed": data.draw(st.integers(0, 9)), "window": 60, "samples_per_epoch": 500}
+    options = {"seed": data.draw(st.integers(0, 9)), "window": 60, "draw": 500}
     whole = H5StreamLoader(mixture, 7, **options)
     epoch = data.draw(st.integers(0, 3))
     whole.set_epoch(epoch)
@@ -192,7 +194,7 @@ def test_a_part_of_a_mixture_has_the_same_shares(paths):
 
 
 def test_a_loader_travels_with_its_draws(paths):
-    drawn = {"fields": "x", "weights": np.arange(300)}
+    drawn = {"fields": "x", "draw": Weighted(np.arange(300))}
     for loader in (H5StreamLoader(Mixture(paths, [1, 1, 2], fields="x"), 32), H5StreamLoader(paths["b"], 32, **drawn)):
         loader.set_epoch(3)
         there = pickle.loads(pickle.dumps(loader))
@@ -212,11 +214,11 @@ def test_what_contradicts_a_mixture_is_refused(paths):
             H5StreamLoader(mixture, 4, sampler=sampler)
     with pytest.raises(errors.OptionError, match="pass shuffle=True, not False"):
         H5StreamLoader(mixture, 4, shuffle=False)
-    with pytest.raises(errors.OptionError, match="weights= must be left out"):
-        H5StreamLoader(mixture, 4, weights=np.ones(1360))
-    for drawn in ({"balance": np.arange(60) % 2}, {"weights": np.ones(60)}, {"samples_per_epoch": 9}):
-        drawing = H5StreamLoader(paths["a"], 4, fields=FIELDS, **drawn)
-        with pytest.raises(errors.OptionError, match=r"source 'a' is a loader with weights=, balance= .*its dataset"):
+    with pytest.raises(errors.OptionError, match=r"draw=Weighted\(...\) must be left out"):
+        H5StreamLoader(mixture, 4, draw=Weighted(np.ones(1360)))
+    for draw in (Balanced(np.arange(60) % 2), Weighted(np.ones(60)), 9):
+        drawing = H5StreamLoader(paths["a"], 4, fields=FIELDS, draw=draw)
+        with pytest.raises(errors.OptionError, match=r"source 'a' is a loader whose draw= .*its dataset"):
             Mixture({"a": drawing}, [1])
     with pytest.raises(errors.OptionError, match="the sources of both in one"):
         Mixture({"m": mixture, "a": H5Dataset(paths["a"], FIELDS)}, [1, 1])

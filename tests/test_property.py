@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from inner import stream_all
 
 from h5stream import H5Dataset, H5StreamLoader
-from h5stream.order.epoch import EpochOrder, OrderSettings
+from h5stream.order.epoch import EpochOrder
+from h5stream.order.line import OrderSettings
 
 THREADS = (0, 1, 2, 7)
 

@@ -13,7 +13,17 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import RandomSampler
 
-from h5stream import Bounds, ChunkBatchSampler, Crop, Field, H5Dataset, H5StreamLoader, Sequences
+from h5stream import (
+    Balanced,
+    Bounds,
+    ChunkBatchSampler,
+    Crop,
+    Field,
+    H5Dataset,
+    H5StreamLoader,
+    Sequences,
+    Weighted,
+)
 from h5stream.errors import StateError
 
 ROWS, BATCH = 400, 16
@@ -35,9 +45,9 @@ def plus_noise(x):
 
 DRAWING = {
     "a shuffle": {"shuffle": True},
-    "weights": {"weights": np.arange(ROWS) + 1},
-    "weights in the order of the file": {"weights": np.arange(ROWS) + 1, "shuffle": False},
-    "balance": {"balance": np.arange(ROWS) % 3},
+    "weights": {"draw": Weighted(np.arange(ROWS) + 1)},
+    "weights in the order of the file": {"draw": Weighted(np.arange(ROWS) + 1), "shuffle": False},
+    "balance": {"draw": Balanced(np.arange(ROWS) % 3)},
     "a function for samples": {"sample_transform": plus_noise},
     "random starts": {"samples": Sequences(4, of="files", starts="random", per_epoch=50)},
     "random crops": {"fields": Field("rows", rows=Bounds("bounds"), ragged="pad", crop=Crop(3))},
@@ -91,7 +101,7 @@ def test_the_seed_is_drawn_once_however_much_is_asked_of_the_loader(path, how):
         assert state_of_generator() == wanted
 
 
-@pytest.mark.parametrize("options", [{}, {"order": None, "sampler": range(7)}, {"seed": 3, "shuffle": True}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"draw": None, "sampler": range(7)}, {"seed": 3, "shuffle": True}], ids=str)
 def test_a_loader_that_draws_nothing_leaves_the_generator_alone(path, options):
     before = state_of_generator()
     with H5StreamLoader(path, BATCH, fields="x", **options) as loader:

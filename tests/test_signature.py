@@ -35,7 +35,7 @@ def test_positional_parameters_stand_where_dataloader_has_them():
 @for_each(OURS)
 def test_each_parameter_is_explained_in_the_docstring(name):
     section = inspect.getdoc(H5StreamLoader).split("Parameters\n----------")[1].split("\nRaises\n")[0]
-    entry = re.search(rf"^[\w, ]*\b{name}\b[\w, ]*( : [^\n]+)?\n((?:    [^\n]+\n)+)", section, re.MULTILINE)
+    entry = re.search(rf"^[\w*, ]*\b{name}\b[\w, ]*( : [^\n]+)?\n((?:    [^\n]+\n)+)", section, re.MULTILINE)
     assert entry, f"{name}= is not documented"
     assert len(entry[2].split()) >= 3, f"{name}= is documented in two words"
 

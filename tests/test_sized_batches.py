@@ -1,4 +1,4 @@
-"""``max_batch_rows=`` and ``bucket=``: batches of ragged samples by size, in every way that a loader reads."""
+"""``draw=Sized(...)``: batches of ragged samples by size, in every way that a loader reads."""
 
 import itertools
 import json
@@ -12,7 +12,7 @@ from amounts import examples
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from h5stream import Bounds, Field, H5Dataset, H5StreamLoader, Lengths, Sequences, errors
+from h5stream import Bounds, Field, H5Dataset, H5StreamLoader, Lengths, Sequences, Sized, errors
 
 COUNTS = np.random.default_rng(1).integers(0, 30, 150)
 
@@ -75,8 +75,10 @@ def flat(batches):
 def test_batches_have_as_many_samples_as_fit_and_each_sample_comes_once(
     path, limit, bucket, size, form, window, threads, shuffle
 ):
-    given_too = {"bucket": bucket and shuffle, "window": window, "num_workers": threads, "shuffle": shuffle, "seed": 0}
-    with H5StreamLoader(path, size, fields=fields(form), max_batch_rows=limit, **given_too) as loader:
+    bucket = bucket and shuffle
+    draw = Sized(limit, bucket=bucket) if bucket or limit is not None else None
+    given_too = {"draw": draw, "window": window, "num_workers": threads, "shuffle": shuffle, "seed": 0}
+    with H5StreamLoader(path, size, fields=fields(form), **given_too) as loader:
         epochs = []
         for _ in range(2):
             expected = len(loader)
@@ -84,7 +86,7 @@ def test_batches_have_as_many_samples_as_fit_and_each_sample_comes_once(
             assert len(epochs[-1]) == expected
             assert sorted(flat(epochs[-1])) == list(range(150))
         assert (epochs[0] == epochs[1]) == (not shuffle)
-    with H5StreamLoader(path, size, fields=fields(form), max_batch_rows=limit, **given_too) as loader:
+    with H5StreamLoader(path, size, fields=fields(form), **given_too) as loader:
         assert check(loader) == epochs[0]
 
 
@@ -97,13 +99,13 @@ def test_batches_have_as_many_samples_as_fit_and_each_sample_comes_once(
         {"memory_budget": "8MiB", "num_workers": 1},
         {"collate_fn": torch.utils.data.default_convert},
         {"batch_transform": dict},
-        {"bucket": "token"},
-        {"max_batch_rows": {"token": 90}},
+        {"draw": Sized(90, "token", bucket=True)},
+        {"draw": Sized(90, field="token")},
     ],
     ids="-".join,
 )
 def test_whatever_a_loader_does_it_does_with_such_batches(path, options):
-    with H5StreamLoader(path, 16, fields=fields(), **{"max_batch_rows": 90, "shuffle": True, **options}) as loader:
+    with H5StreamLoader(path, 16, fields=fields(), **{"draw": Sized(90), "shuffle": True, **options}) as loader:
         for _ in range(2):
             if loader.collate_fn is not None:
                 seen = [[int(sample["label"]) for sample in batch] for batch in loader]
@@ -114,14 +116,16 @@ def test_whatever_a_loader_does_it_does_with_such_batches(path, options):
 
 def test_a_slot_holds_the_most_samples_that_a_batch_may_have(tmp_path):
     write(tmp_path / "a.h5", [300] * 60 + [0] * 200 + [1] * 100)
-    with H5StreamLoader(tmp_path / "a.h5", fields=["label", fields()["token"]], max_batch_rows=300) as loader:
+    with H5StreamLoader(tmp_path / "a.h5", fields=["label", fields()["token"]], draw=Sized(300)) as loader:
         sizes = [len(labels) for labels, _ in loader]
     assert sizes == [1] * 59 + [201, 100]
 
 
-@pytest.mark.parametrize("given_too", [{}, {"bucket": True}, {"shuffle": False}, {"drop_last": True}], ids=str)
+@pytest.mark.parametrize(
+    "given_too", [{}, {"draw": Sized(70, bucket=True)}, {"shuffle": False}, {"drop_last": True}], ids=str
+)
 def test_ranks_part_an_epoch_and_a_state_goes_on_at_any_batch(path, given_too):
-    given_too = {"max_batch_rows": 70, "seed": 4, "shuffle": True, "window": 40, "fields": fields(), **given_too}
+    given_too = {"draw": Sized(70), "seed": 4, "shuffle": True, "window": 40, "fields": fields(), **given_too}
 
     def loader(rank=0, world_size=1):
         return H5StreamLoader(path, 12, rank=rank, world_size=world_size, **given_too)
@@ -161,27 +165,30 @@ def test_ranks_part_an_epoch_and_a_state_goes_on_at_any_batch(path, given_too):
 
 
 def test_a_state_of_other_lengths_or_limits_is_refused(path):
-    with H5StreamLoader(path, fields=fields(), max_batch_rows=70, shuffle=True) as loader:
+    with H5StreamLoader(path, fields=fields(), draw=Sized(70), shuffle=True) as loader:
         next(iter(loader))
         state = loader.state_dict()
-    for other in ({"max_batch_rows": 80}, {"max_batch_rows": 70, "bucket": True}, {}):
-        with H5StreamLoader(path, fields=fields(), shuffle=True, **other) as loader, pytest.raises(errors.StateError):
+    for other in (Sized(80), Sized(70, bucket=True), None):
+        with (
+            H5StreamLoader(path, fields=fields(), shuffle=True, draw=other) as loader,
+            pytest.raises(errors.StateError),
+        ):
             loader.load_state_dict(state)
 
 
 def test_subsets_and_drawn_samples_and_copies_of_a_loader_have_such_batches(path):
     subset = H5Dataset(path, fields()).subset(slice(3, 120, 2))
-    with H5StreamLoader(subset, max_batch_rows=60, shuffle=True, bucket=True) as loader:
+    with H5StreamLoader(subset, draw=Sized(60, bucket=True), shuffle=True) as loader:
         assert sorted(flat(check(loader, 60))) == list(range(3, 120, 2))
         assert sorted(flat(loader.batch_sampler)) == list(range(len(subset)))
         copy = pickle.loads(pickle.dumps(loader))
         assert check(copy, 60) == check(loader, 60)
         copy.close()
     listed = torch.utils.data.Subset(H5Dataset(path, fields()), [7, 100, 7, 3])
-    with H5StreamLoader(listed, max_batch_rows=60) as loader:
+    with H5StreamLoader(listed, draw=Sized(60)) as loader:
         assert flat(check(loader, 60)) == [7, 100, 7, 3]
     drawn = Sequences(3, of="files", starts="random", per_epoch=40, draw="rows")
-    with H5StreamLoader(path, 8, fields=fields(), samples=drawn, max_batch_rows=60, shuffle=True) as loader:
+    with H5StreamLoader(path, 8, fields=fields(), samples=drawn, draw=Sized(60), shuffle=True) as loader:
         sizes = [batch["token"].offsets.diff().sum().item() for _ in range(2) for batch in loader]
         assert max(sizes) <= 60
 
@@ -189,22 +196,32 @@ def test_subsets_and_drawn_samples_and_copies_of_a_loader_have_such_batches(path
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"max_batch_rows": 28}, "sample [0-9]+ alone has 29 rows of 'token'.*max_batch_rows=29"),
-        ({"max_batch_rows": 0}, "positive number of rows"),
-        ({"max_batch_rows": "many"}, "positive number of rows"),
-        ({"max_batch_rows": {"token": 9, "word": 9}}, "positive number of rows"),
-        ({"max_batch_rows": {"label": 90}}, "no ragged field; those are 'token', 'word'"),
-        ({"bucket": "labels"}, "no ragged field"),
-        ({"bucket": 3}, "bucket= takes True"),
-        ({"bucket": "word", "max_batch_rows": {"token": 90}}, "name one"),
-        ({"bucket": True, "shuffle": False}, "pass shuffle=True"),
-        ({"max_batch_rows": 90, "shuffle": False, "sampler": [1, 2]}, "sampler=, batch_sampler= and order="),
-        ({"max_batch_rows": 90, "batch_size": None}, "single samples"),
-        ({"max_batch_rows": 90, "fields": "label"}, "there is none"),
-        ({"max_batch_rows": 2000, "drop_last": True, "world_size": 3, "rank": 0}, "do not fill one"),
+        ({"draw": Sized(28)}, "sample [0-9]+ alone has 29 rows of 'token'.* rows=29"),
+        ({"draw": Sized(90, "label")}, "no ragged field; those are 'token', 'word'"),
+        ({"draw": Sized(bucket=True), "shuffle": False}, "pass shuffle=True"),
+        ({"draw": Sized(90), "shuffle": False, "sampler": [1, 2]}, "sampler= and batch_sampler= must be left out"),
+        ({"draw": Sized(90), "batch_size": None}, "single samples"),
+        ({"draw": Sized(90), "fields": "label"}, "there is none"),
+        ({"draw": Sized(2000), "drop_last": True, "world_size": 3, "rank": 0}, "do not fill one"),
     ],
     ids=str,
 )
 def test_what_is_asked_for_wrongly_is_told(path, options, says):
     with pytest.raises(errors.OptionError, match=says):
         H5StreamLoader(path, **{"fields": fields(), "shuffle": True, **options})
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({"rows": 0}, "positive number of rows"),
+        ({"rows": "many"}, "positive number of rows"),
+        ({"bucket": 3}, "bucket= takes True"),
+        ({"rows": 3, "field": 4}, "the name of a ragged field, not 4"),
+        ({}, "rows= .*, bucket=True or both"),
+    ],
+    ids=str,
+)
+def test_what_no_batch_can_be_sized_by_is_refused_at_once(asked, says):
+    with pytest.raises(errors.OptionError, match=says):
+        Sized(**asked)

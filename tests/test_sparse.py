@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from inner import batches_to_arrange, change_of, run_of
 from making import flip_byte
 
-from h5stream import Field, H5Dataset, H5StreamLoader, SampleNumber, errors
+from h5stream import Field, H5Dataset, H5StreamLoader, SampleNumber, Sized, Weighted, errors
 
 STORED = [{}, {"compression": "gzip", "chunks": (50,)}, {"compression": "lzf", "chunks": (7,), "shuffle": True}]
 
@@ -83,7 +83,8 @@ def test_rows_of_a_sparse_matrix_are_those_of_the_dense_one(tmp_path, rows, widt
 
 @pytest.mark.parametrize("options", [{}, {"chunks": (7,)}, {"chunks": (10_000,)}], ids=str)
 @pytest.mark.parametrize(
-    "order", [{"shuffle": True, "window": 40}, {"weights": np.arange(300.0)}, {"shuffle": True, "num_workers": 0}]
+    "order",
+    [{"shuffle": True, "window": 40}, {"draw": Weighted(np.arange(300.0))}, {"shuffle": True, "num_workers": 0}],
 )
 def test_few_columns_of_rows_that_lie_as_they_are(tmp_path, options, order):
     dense = some_matrix(300, 50)
@@ -258,9 +259,9 @@ def test_batches_are_cut_by_the_values_of_the_matrix_that_is_named(tmp_path):
     for name, width in (("X", 40), ("Y", 10)):
         write(tmp_path / "a.h5", some_matrix(50, width), named=name)
     fields = {"x": Field("X", ragged="packed"), "y": Field("Y", ragged="packed"), "number": SampleNumber()}
-    with H5StreamLoader(tmp_path / "a.h5", 50, shuffle=True, fields=fields, max_batch_rows={"y": 30}) as loader:
+    with H5StreamLoader(tmp_path / "a.h5", 50, shuffle=True, fields=fields, draw=Sized(30, "y")) as loader:
         sizes = [len(batch["y"].values) for batch in loader]
     assert max(sizes) <= 30 < max(sizes) + 10
     assert sum(sizes) == np.count_nonzero(some_matrix(50, 10))
     with pytest.raises(errors.OptionError, match="'number', which is no ragged field; those are 'x', 'y'"):
-        H5StreamLoader(tmp_path / "a.h5", 50, shuffle=True, fields=fields, max_batch_rows={"number": 30})
+        H5StreamLoader(tmp_path / "a.h5", 50, shuffle=True, fields=fields, draw=Sized(30, "number"))

@@ -1,4 +1,4 @@
-"""`order=`: orders as a user would write them, and what one that is wrong is told."""
+"""A function as ``draw=``: orders as a user would write them, and what one that is wrong is told."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import torch
 from sample_files import write_sample
 from torch.utils.data import DataLoader
 
-from h5stream import Blocks, H5Dataset, H5StreamLoader, Order, Ranks, Window
+from h5stream import H5Dataset, H5StreamLoader
 from h5stream.errors import OptionError, StateError
+from h5stream.order import Blocks, Order, Ranks, Window
 
 ROWS, BATCH = 1000, 50
 SCORE = np.random.default_rng(0).permutation(ROWS)
@@ -85,7 +86,7 @@ def named(order):
 
 def loader_of(sample, order, **options):
     options = {"num_workers": 2, "fields": ["x", "y"], **options}
-    return H5StreamLoader(sample.path, options.pop("batch_size", BATCH), order=order, **options)
+    return H5StreamLoader(sample.path, options.pop("batch_size", BATCH), draw=order, **options)
 
 
 def rows_of(sample, batches):
@@ -138,7 +139,7 @@ def test_a_state_names_the_function_and_refuses_another(sample):
     with loader_of(sample, curriculum) as loader:
         state = loader.state_dict()
     assert state["fingerprint"]["order"].endswith("test_users_order.curriculum")
-    for other in ({"order": Balanced}, {"shuffle": True}, {}):
+    for other in ({"draw": Balanced}, {"shuffle": True}, {}):
         loader = H5StreamLoader(sample.path, BATCH, fields=["x", "y"], **other)
         with loader, pytest.raises(StateError, match=r"order was .*curriculum and is now"):
             loader.load_state_dict(state)
@@ -151,14 +152,14 @@ def test_another_number_of_ranks_is_refused(sample):
         next(iter(loader))
         state = loader.state_dict()
     loader = loader_of(sample, curriculum, rank=0, world_size=2)
-    with loader, pytest.raises(StateError, match=r"the state is of 1 ranks and there are 2: .* order="):
+    with loader, pytest.raises(StateError, match=r"the state is of 1 ranks and there are 2: .* a function as draw="):
         loader.load_state_dict(state)
 
 
 def test_rows_are_places_in_the_dataset(sample):
     chosen = np.random.default_rng(1).permutation(ROWS)[:200]
     dataset = H5Dataset(sample.path, ["x", "y"]).listed(chosen)
-    with H5StreamLoader(dataset, BATCH, order=lambda blocks, epoch, ranks: Listed(np.arange(199, -1, -1))) as loader:
+    with H5StreamLoader(dataset, BATCH, draw=lambda blocks, epoch, ranks: Listed(np.arange(199, -1, -1))) as loader:
         assert np.concatenate(rows_of(sample, loader)).tolist() == chosen[::-1].tolist()
         stock = DataLoader(dataset, batch_sampler=loader.batch_sampler)
         assert torch.cat([y for _, y in stock]).tolist() == chosen[::-1].tolist()
@@ -170,7 +171,7 @@ def test_a_device_gets_the_same_batches_and_a_device_window_is_refused(sample):
         expected = rows_of(sample, loader)
     with loader_of(sample, curriculum, device="cpu", batch_transform=lambda batch: batch) as loader:
         assert rows_of(sample, loader) == expected
-    with pytest.raises(OptionError, match="order= must be left out; device= takes batches of any order"):
+    with pytest.raises(OptionError, match="draw= takes no function; device= takes batches of any order"):
         loader_of(sample, curriculum, window_device="cpu")
 
 
@@ -184,16 +185,16 @@ def test_what_is_open_stays_within_the_budget(sample):
     "options", [{"shuffle": True}, {"sampler": [0]}, {"batch_sampler": [[0]]}, {"drop_last": True}]
 )
 def test_one_argument_decides_the_order(sample, options):
-    with pytest.raises(OptionError, match="order= decides which samples come when"):
+    with pytest.raises(OptionError, match="the function that draw= was given decides"):
         loader_of(sample, curriculum, **options)
 
 
 @pytest.mark.parametrize(
     ("order", "message"),
     [
-        (3, "order= takes a callable or None, not 3"),
-        (lambda *_: None, "order= gave None, which has no batches, batch_size_of, windows: .* h5stream.Order"),
-        (lambda *_: [[0, 1]], r"order= gave \[\[0, 1\]\], which has no batches"),
+        ("x", "draw= takes .*a function that makes orders or a positive number of samples, not 'x'"),
+        (lambda *_: None, "draw= gave None, which has no batches, batch_size_of, windows: .* h5stream.order.Order"),
+        (lambda *_: [[0, 1]], r"draw= gave \[\[0, 1\]\], which has no batches"),
     ],
 )
 def test_what_gives_no_order_is_refused_at_once(sample, order, message):
@@ -237,7 +238,7 @@ FIRST, SECOND = window([0, 1], [0, 0], [0, 1]), window([2, 3], [1, 1], [0, 1])
         ([FIRST], "batch 1 has 2 rows, but its windows gave 0 of them"),
         ([FIRST, window([2], [1], [0])], "batch 1 has 2 rows, but its windows gave 1 of them"),
         ([], "batch 0 has 2 rows, but its windows gave 0 of them"),
-        ([[0, 1]], r"gave \[0, 1\] for a window; its windows are h5stream.Window"),
+        ([[0, 1]], r"gave \[0, 1\] for a window; its windows are h5stream.order.Window"),
     ],
 )
 def test_a_window_that_is_wrong_is_refused_at_its_batch(sample, wrong, message):

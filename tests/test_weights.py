@@ -21,6 +21,7 @@ from torch.utils.data import (
 )
 
 from h5stream import (
+    Balanced,
     Bounds,
     Boxes,
     Field,
@@ -29,7 +30,9 @@ from h5stream import (
     Objects,
     SampleNumber,
     Sequences,
+    Sized,
     Values,
+    Weighted,
     errors,
 )
 
@@ -114,24 +117,24 @@ def test_samples_of_every_kind_come_as_often_as_they_were_drawn(path, kind, opti
     asked, whole = KINDS[kind](path)
     weights = np.random.default_rng(3).random(len(whole)) ** 4
     weights[::3] = 0
-    with H5StreamLoader(path, 16, weights=weights, samples_per_epoch=333, seed=2, **asked, **options) as loader:
+    with H5StreamLoader(path, 16, draw=Weighted(weights, 333), seed=2, **asked, **options) as loader:
         epochs = [numbers_of(loader, whole) for _ in range(2)]
     assert [len(epoch) for epoch in epochs] == [333, 333]
     assert not {n for epoch in epochs for n in epoch} & set(range(0, len(whole), 3))
     assert sorted(epochs[0]) != sorted(epochs[1])
-    with H5StreamLoader(path, 50, weights=weights, samples_per_epoch=333, seed=2, window="all", **asked) as again:
+    with H5StreamLoader(path, 50, draw=Weighted(weights, 333), seed=2, window="all", **asked) as again:
         assert sorted(numbers_of(again, whole)) == sorted(epochs[0])  # whatever batches and windows are
 
 
-@pytest.mark.parametrize("options", [{"weights": "w"}, {"balance": "label"}, {"samples_per_epoch": 1234}], ids=str)
-def test_no_chunk_is_decoded_twice_in_a_window(path, options, monkeypatch):
+@pytest.mark.parametrize("draw", [Weighted("w"), Balanced("label"), 1234], ids=["weights", "classes", "count"])
+def test_no_chunk_is_decoded_twice_in_a_window(path, draw, monkeypatch):
     stream_all(monkeypatch)
     with h5py.File(path) as file:
         if not file["x"].compression:
             pytest.skip("nothing is decoded")
-    with H5StreamLoader(path, 32, fields="x", window=200, keep="never", **options) as loader:
+    with H5StreamLoader(path, 32, fields="x", window=200, keep="never", draw=draw) as loader:
         for epoch in range(3):
-            assert sum(len(x) for x in loader) == options.get("samples_per_epoch", ROWS)
+            assert sum(len(x) for x in loader) == (draw if draw == 1234 else ROWS)
             windows = list(order_of(loader, epoch).windows())
             assert len(windows) > 1
             assert loader.stats().chunks == sum(len(np.unique(window.rows // CHUNK)) for window in windows)
@@ -141,13 +144,13 @@ def test_weights_of_a_field_need_not_be_delivered(path):
     with h5py.File(path) as file:
         w = file["w"][:]
     epochs = [
-        [x[:, 0].tolist() for x in H5StreamLoader(path, 32, fields="x", weights=weights, seed=5)]
+        [x[:, 0].tolist() for x in H5StreamLoader(path, 32, fields="x", draw=Weighted(weights), seed=5)]
         for weights in ("w", w, torch.from_numpy(w), (w * 7).tolist())
     ]
-    delivered = H5StreamLoader(path, 32, fields=["x", "w"], weights="w", seed=5)
+    delivered = H5StreamLoader(path, 32, fields=["x", "w"], draw=Weighted("w"), seed=5)
     epochs.append([x[:, 0].tolist() for x, _ in delivered])
     assert all(epoch == epochs[0] for epoch in epochs)
-    in_memory = H5StreamLoader(path, 32, fields={"x": "x", "q": Values(w)}, weights="q", seed=5)
+    in_memory = H5StreamLoader(path, 32, fields={"x": "x", "q": Values(w)}, draw=Weighted("q"), seed=5)
     assert [batch["x"][:, 0].tolist() for batch in in_memory] == epochs[0]
 
 
@@ -155,7 +158,7 @@ def test_a_weight_that_is_the_same_in_each_step_of_a_sequence_will_do(path):
     asked, whole = sequences(path)
     weights = (np.arange(len(whole)) % 2).astype(float)
     fields = asked["fields"] | {"w": Values(np.stack([weights, weights], axis=1))}
-    loader = H5StreamLoader(path, 8, fields=fields, samples=asked["samples"], weights="w")
+    loader = H5StreamLoader(path, 8, fields=fields, samples=asked["samples"], draw=Weighted("w"))
     assert all(n % 2 for n in numbers_of(loader, whole))
 
 
@@ -166,20 +169,18 @@ def test_weights_are_of_the_samples_that_were_chosen(path):
     weights[5:] = 0
     for dataset, wanted in ((whole.subset(chosen), np.sort(chosen)), (Subset(whole, chosen), chosen)):
         for shuffle in (True, False):
-            loader = H5StreamLoader(dataset, 16, shuffle, weights=weights, samples_per_epoch=200, seed=0)
+            loader = H5StreamLoader(dataset, 16, shuffle, draw=Weighted(weights, 200), seed=0)
             assert set(numbers_of(loader)) == set(wanted[:5].tolist())
-    assert set(numbers_of(H5StreamLoader(whole.subset(chosen), 16, weights="w"))) <= set(
+    assert set(numbers_of(H5StreamLoader(whole.subset(chosen), 16, draw=Weighted("w")))) <= set(
         chosen[chosen % 7 != 0].tolist()
     )
 
 
-@pytest.mark.parametrize(
-    "options", [{"max_batch_rows": 20}, {"bucket": True}, {"max_batch_rows": 20, "bucket": True}], ids=str
-)
-def test_batches_by_size_of_what_was_drawn(path, options):
+@pytest.mark.parametrize("sizes", [{"rows": 20}, {"bucket": True}, {"rows": 20, "bucket": True}], ids=str)
+def test_batches_by_size_of_what_was_drawn(path, sizes):
     asked, whole = ragged(path)
-    weights = np.random.default_rng(0).random(100)
-    with H5StreamLoader(path, 8, True, weights=weights, samples_per_epoch=700, seed=0, **asked, **options) as loader:
+    asked["draw"] = Sized(**sizes, draw=Weighted(np.random.default_rng(0).random(100), 700))
+    with H5StreamLoader(path, 8, True, seed=0, **asked) as loader:
         batches, said = [], len(loader)
         batches += loader
         assert said == len(batches)
@@ -190,10 +191,10 @@ def test_batches_by_size_of_what_was_drawn(path, options):
                 state_of_second = json.loads(json.dumps(loader.state_dict()))
     assert len(first) == 700
     for batch in batches:
-        assert options.get("max_batch_rows", 10**6) >= sum(map(len, batch["x"]))
-    later = H5StreamLoader(path, 8, True, weights=weights, samples_per_epoch=700, seed=0, **asked, **options)
+        assert sizes.get("rows", 10**6) >= sum(map(len, batch["x"]))
+    later = H5StreamLoader(path, 8, True, seed=0, **asked)
     later.load_state_dict(state_of_second)
-    with H5StreamLoader(path, 8, True, weights=weights, samples_per_epoch=700, seed=0, **asked, **options) as again:
+    with H5StreamLoader(path, 8, True, seed=0, **asked) as again:
         again.set_epoch(1)
         assert [b["n"].tolist() for b in later] == [b["n"].tolist() for b in again][5:]
 
@@ -206,7 +207,7 @@ def test_ranks_share_an_epoch_and_other_ranks_go_on(tmp_path_factory, data):
         with h5py.File(path, "w") as file:
             file.create_dataset("x", data=np.arange(300), chunks=(10,), compression="gzip")
             file["label"] = np.arange(300) // 280
-    kinds = [{"balance": "label"}, {"weights": np.arange(300) % 5}, {"samples_per_epoch": 500}]
+    kinds = [{"draw": draw} for draw in (Balanced("label"), Weighted(np.arange(300) % 5), 500)]
     options = data.draw(st.sampled_from(kinds)) | {"seed": data.draw(st.integers(0, 9)), "window": 60, "fields": "x"}
 
     def ranks(world):
@@ -230,7 +231,7 @@ def test_ranks_share_an_epoch_and_other_ranks_go_on(tmp_path_factory, data):
 
 def test_the_loader_lists_its_own_batches(path):
     chosen = H5Dataset(path, {"x": "x", "n": SampleNumber()}).subset(slice(0, 400, 2))
-    loader = H5StreamLoader(chosen, 16, weights=np.arange(200), samples_per_epoch=100, seed=1)
+    loader = H5StreamLoader(chosen, 16, draw=Weighted(np.arange(200), 100), seed=1)
     listed = list(loader.batch_sampler)
     assert [[2 * k for k in batch] for batch in listed] == [batch["n"].tolist() for batch in loader]
 
@@ -238,18 +239,17 @@ def test_the_loader_lists_its_own_batches(path):
 @pytest.mark.parametrize(
     "changed",
     [
-        {"weights": np.arange(ROWS) + 2},
-        {"samples_per_epoch": 500},
-        {"weights": None, "balance": "label"},
-        {"replacement": False},
+        Weighted(np.arange(ROWS) + 2, 400),
+        Weighted(np.arange(ROWS) + 1, 500),
+        Balanced("label", count=400),
+        Weighted(np.arange(ROWS) + 1, 400, replacement=False),
     ],
-    ids=str,
+    ids=["weights", "count", "kind", "replacement"],
 )
 def test_a_state_of_other_weights_is_refused(path, changed):
-    options = {"fields": "x", "weights": np.arange(ROWS) + 1, "samples_per_epoch": 400}
-    state = H5StreamLoader(path, 16, **options).state_dict()
+    state = H5StreamLoader(path, 16, fields="x", draw=Weighted(np.arange(ROWS) + 1, 400)).state_dict()
     with pytest.raises(errors.StateError, match="samples_drawn was"):
-        H5StreamLoader(path, 16, **(options | changed)).load_state_dict(state)
+        H5StreamLoader(path, 16, fields="x", draw=changed).load_state_dict(state)
 
 
 # --- classes ------------------------------------------------------------------------------------------------
@@ -266,15 +266,15 @@ def test_classes_come_as_often_as_asked(path):
         labels, names = file["label"][:], file["name"].asstr()[:].tolist()
     least = min(names.count(name) for name in set(names))
 
-    def count(**options):
-        return names_of(H5StreamLoader(path, 32, fields=fields, **options))
+    def count(*asked, **options):
+        return names_of(H5StreamLoader(path, 32, fields=fields, draw=Balanced(*asked, **options)))
 
-    assert count(balance="name") == {"cat": 200, "dog": 200, "eel": 200}
-    assert count(balance=names) == {"cat": 200, "dog": 200, "eel": 200}
-    assert count(balance={"name": {"cat": 2, "dog": 1, "eel": 1}}) == {"cat": 300, "dog": 150, "eel": 150}
-    assert count(balance={"name": {"cat": 1, "dog": 0, "eel": 1}}, samples_per_epoch=50) == {"cat": 25, "eel": 25}
-    assert count(balance="name", replacement=False) == dict.fromkeys(["cat", "dog", "eel"], least)
-    under = H5StreamLoader(path, 32, fields=fields, balance="label", replacement=False)
+    assert count("name") == {"cat": 200, "dog": 200, "eel": 200}
+    assert count(names) == {"cat": 200, "dog": 200, "eel": 200}
+    assert count("name", {"cat": 2, "dog": 1, "eel": 1}) == {"cat": 300, "dog": 150, "eel": 150}
+    assert count("name", {"cat": 1, "dog": 0, "eel": 1}, count=50) == {"cat": 25, "eel": 25}
+    assert count("name", replacement=False) == dict.fromkeys(["cat", "dog", "eel"], least)
+    under = H5StreamLoader(path, 32, fields=fields, draw=Balanced("label", replacement=False))
     seen = torch.cat([batch["label"] for batch in under])
     assert (len(seen), int(seen.sum())) == (2 * labels.sum(), labels.sum())
     rows = torch.cat([batch["x"][:, 0] for batch in under])
@@ -282,90 +282,93 @@ def test_classes_come_as_often_as_asked(path):
 
 
 def test_a_field_of_classes_need_not_be_delivered(path):
-    x = torch.cat(list(H5StreamLoader(path, 32, fields="x", balance="label")))[:, 0] / 3
+    x = torch.cat(list(H5StreamLoader(path, 32, fields="x", draw=Balanced("label"))))[:, 0] / 3
     assert int((x % 50 == 0).sum()) == ROWS // 2
 
 
 WRONG = {
     "weights of another number": (
-        {"weights": np.ones(5)},
+        lambda: Weighted(np.ones(5)),
         "one number a sample: 600 samples, weights of shape \\(5,\\)",
     ),
-    "negative": ({"weights": np.append(np.ones(ROWS - 1), -1)}, "sample 599 has -1.0, and of all 600 samples 1 have"),
-    "not a number": ({"weights": "nan"}, "sample 599 has nan"),
-    "texts of another number": ({"balance": ["a"] * 5}, "600 samples, values of shape"),
-    "all 0": ({"weights": np.zeros(ROWS)}, "0 for all 600 samples"),
-    "no numbers": ({"weights": ["a"] * ROWS}, "takes numbers"),
-    "several a sample": ({"weights": "x"}, "has 3 that differ"),
-    "no such field": ({"weights": "q"}, "no field|no dataset|not in|'q'"),
-    "too many": (
-        {"weights": "w", "replacement": False, "samples_per_epoch": 590},
-        "590.*there are 514 that have a weight above 0",
-    ),
-    "how many": ({"weights": "w", "replacement": False}, "samples_per_epoch= must say how many"),
-    "too many alone": ({"replacement": False, "samples_per_epoch": 601}, "there are 600"),
-    "none": ({"samples_per_epoch": 0}, "samples_per_epoch= takes a positive number"),
-    "both": ({"weights": "w", "balance": "label"}, "leave out one"),
-    "replacement": ({"weights": "w", "replacement": 1}, "True or False"),
-    "a sampler too": ({"weights": "w", "sampler": [1]}, "sampler= must be left out"),
-    "an order too": ({"weights": "w", "order": print, "shuffle": None}, "order= must be left out"),
-    "many values": ({"balance": "noise"}, "has 600 values in 600 samples, which are no classes"),
-    "many whole values": ({"balance": "many"}, "no classes"),
-    "NaN": ({"balance": "nan"}, "sample 599 is NaN"),
-    "NaN in an array": ({"balance": np.full(ROWS, np.nan)}, r"^balance=\(an array\): sample 0 is NaN"),
-    "many values of an array": ({"balance": np.arange(ROWS) + 0.5}, r"^balance=\(an array\) has 600 values"),
-    "a matrix": ({"balance": "x"}, "one value a sample"),
-    "a class without samples": ({"balance": {"label": {0: 1, 1: 1, 2: 1}}}, "2 .* but no sample has it; .* 0, 1"),
-    "a class without share": ({"balance": {"label": {0: 1}}}, "gives 1 of 'label' no share, and 12 samples have it"),
-    "a negative share": ({"balance": {"label": {0: 1, 1: -1}}}, "share of 1 is a number of 0 or more, not -1"),
-    "no share": ({"balance": {"label": {0: 0, 1: 0}}}, "a share of 0"),
-    "no mapping": ({"balance": {"label": 3}}, "shares of a field's values"),
+    "negative": (lambda: Weighted(np.append(np.ones(ROWS - 1), -1)), "sample 599 has -1.0, and of all 600 samples 1"),
+    "not a number": (lambda: Weighted("nan"), "sample 599 has nan"),
+    "texts of another number": (lambda: Balanced(["a"] * 5), "600 samples, values of shape"),
+    "all 0": (lambda: Weighted(np.zeros(ROWS)), "0 for all 600 samples"),
+    "no numbers": (lambda: Weighted(["a"] * ROWS), "takes numbers"),
+    "several a sample": (lambda: Weighted("x"), "has 3 that differ"),
+    "no such field": (lambda: Weighted("q"), "no field|no dataset|not in|'q'"),
+    "too many": (lambda: Weighted("w", 590, replacement=False), "590.*there are 514 that have a weight above 0"),
+    "how many": (lambda: Weighted("w", replacement=False), "count= must say how many"),
+    "too many alone": (lambda: Weighted(None, 601, replacement=False), "there are 600"),
+    "none": (lambda: 0, r"draw= takes Weighted.*Sized.*a function.* or a positive number of samples, not 0"),
+    "no count": (lambda: Weighted("w", 0), "Weighted: count= takes a positive number of samples, not 0"),
+    "a name": (lambda: "w", "draw= takes .*not 'w'"),
+    "a kind": (lambda: Weighted, "draw= takes .*not <class .*Weighted'>"),
+    "a name in a size": (lambda: Sized(3, draw="w"), "Sized: draw= takes .*not 'w'"),
+    "replacement": (lambda: Weighted("w", replacement=1), "True or False"),
+    "many values": (lambda: Balanced("noise"), "has 600 values in 600 samples, which are no classes"),
+    "many whole values": (lambda: Balanced("many"), "no classes"),
+    "NaN": (lambda: Balanced("nan"), "sample 599 is NaN"),
+    "NaN in an array": (lambda: Balanced(np.full(ROWS, np.nan)), r"^Balanced\(an array\): sample 0 is NaN"),
+    "many values of an array": (lambda: Balanced(np.arange(ROWS) + 0.5), r"^Balanced\(an array\) has 600 values"),
+    "a matrix": (lambda: Balanced("x"), "one value a sample"),
+    "a class without samples": (lambda: Balanced("label", {0: 1, 1: 1, 2: 1}), "2 .* but no sample has it; .* 0, 1"),
+    "a class without share": (lambda: Balanced("label", {0: 1}), "gives 1 of 'label' no share, and 12 samples have it"),
+    "a negative share": (lambda: Balanced("label", {0: 1, 1: -1}), "share of 1 is a number of 0 or more, not -1"),
+    "no share": (lambda: Balanced("label", {0: 0, 1: 0}), "a share of 0"),
+    "no mapping": (lambda: Balanced("label", 3), "the share of each of a field's values"),
     "too many of a class": (
-        {"balance": "label", "replacement": False, "samples_per_epoch": 100},
+        lambda: Balanced("label", count=100, replacement=False),
         "50 of them are of class 1, which has 12 samples.*24 is the most",
     ),
-    "classes of another number": ({"balance": [0, 1]}, "600 samples"),
+    "classes of another number": (lambda: Balanced([0, 1]), "600 samples"),
 }
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_what_is_wrong_is_said(path, name):
-    options, message = WRONG[name]
+    draw, message = WRONG[name]
     with pytest.raises(errors.H5StreamError, match=message):
-        H5StreamLoader(path, 16, **({"fields": "x"} | options))
+        H5StreamLoader(path, 16, fields="x", draw=draw())
+
+
+def test_a_sampler_beside_a_draw_is_refused(path):
+    with pytest.raises(errors.OptionError, match=r"draw=Weighted\(...\) .*sampler= must be left out"):
+        H5StreamLoader(path, 16, fields="x", draw=Weighted("w"), sampler=[1])
 
 
 def test_a_field_beside_those_of_a_dataset_says_how_often(path):
     whole = H5Dataset(path, "x")
     with h5py.File(path) as file:
-        beside = {"weights": ("w", file["w"][:]), "balance": ("name", file["name"][:].astype(str))}
+        beside = {Weighted: ("w", file["w"][:]), Balanced: ("name", file["name"][:].astype(str))}
     parts = (whole, np.arange(ROWS)), (whole.split(0.5)[0], None), (Subset(whole, np.arange(500, 100, -3)), None)
     for part, rows in (*parts, ([parts[1][0], whole], None)):
         dataset = H5StreamLoader(part).dataset
         rows = np.arange(len(dataset)) if rows is None and dataset.rows is None else rows
         rows = dataset.rows % ROWS if rows is None else rows
-        for option, (name, values) in beside.items():
+        for kind, (name, values) in beside.items():
             named, given = (
-                torch.cat(list(H5StreamLoader(part, 32, seed=0, **{option: asked}))).tolist()
+                torch.cat(list(H5StreamLoader(part, 32, seed=0, draw=kind(asked)))).tolist()
                 for asked in (name, values[rows])
             )
             assert named == given
     sequences_of = H5Dataset(path, "x", samples=Sequences(2, of="demos/*"))
     with pytest.raises(errors.FieldNotFoundError, match="has no dataset 'demos/d00/w'"):
-        H5StreamLoader(sequences_of, 16, weights="w")
+        H5StreamLoader(sequences_of, 16, draw=Weighted("w"))
     with pytest.raises(errors.FieldNotFoundError, match="has no dataset 'weight'"):
-        H5StreamLoader(whole, 16, weights="weight")
+        H5StreamLoader(whole, 16, draw=Weighted("weight"))
 
 
 def test_random_starts_draw_their_own(path):
     samples = Sequences(3, of="demos/*", starts="random")
-    with pytest.raises(errors.OptionError, match=r"starts='random'.* weights= must be left out"):
-        H5StreamLoader(path, 4, fields="x", samples=samples, weights=np.ones(40))
+    with pytest.raises(errors.OptionError, match=r"starts='random'.* draw=Weighted\(...\) must be left out"):
+        H5StreamLoader(path, 4, fields="x", samples=samples, draw=Weighted(np.ones(40)))
 
 
 def test_what_was_drawn_counts_against_the_budget(path):
     with pytest.raises(errors.BudgetError):
-        H5StreamLoader(path, 16, fields="x", samples_per_epoch=1 << 40, memory_budget="64MiB")
+        H5StreamLoader(path, 16, fields="x", draw=1 << 40, memory_budget="64MiB")
 
 
 # --- torch's samplers ---------------------------------------------------------------------------------------
@@ -403,13 +406,13 @@ def test_torchs_samplers_are_read_as_what_they_mean(path):
 
 
 @pytest.mark.parametrize(
-    "given", [{"weights": "w"}, {"balance": "label"}, {"samples_per_epoch": 9}, {"replacement": False}], ids=str
+    ("draw", "said"), [(Weighted("w"), "Weighted"), (Balanced("label"), "Balanced"), (9, "9")], ids=str
 )
-def test_a_sampler_and_an_argument_that_both_say_how_often_are_refused(path, given):
+def test_a_sampler_and_an_argument_that_both_say_how_often_are_refused(path, draw, said):
     dataset = H5Dataset(path, "x")
     for sampler in (WeightedRandomSampler(np.ones(ROWS), 9), RandomSampler(dataset)):
-        with pytest.raises(errors.OptionError, match=f"{next(iter(given))}= and sampler={type(sampler).__name__}"):
-            H5StreamLoader(dataset, 50, sampler=sampler, **given)
+        with pytest.raises(errors.OptionError, match=f"draw={said}.* and sampler={type(sampler).__name__}"):
+            H5StreamLoader(dataset, 50, sampler=sampler, draw=draw)
 
 
 def test_a_samplers_seed_is_its_generators_or_torchs(path):
@@ -458,7 +461,7 @@ def test_a_sampler_that_was_changed_is_followed_and_warned_of(path):
         if dataset.layout.leading[0].access == "direct":
             loader = H5StreamLoader(dataset, **options)
         else:
-            with pytest.warns(errors.SlowSamplerWarning, match=r"a chunk of 20 rows.*write weights="):
+            with pytest.warns(errors.SlowSamplerWarning, match=r"a chunk of 20 rows.*write draw="):
                 loader = H5StreamLoader(dataset, **options)
         assert rows_of(loader) == list(RandomSampler(dataset, generator=seeded()))
 

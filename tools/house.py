@@ -23,8 +23,7 @@ PAGE = ROOT / "docs" / "design.md"
 ROOMS = {
     "_version": "the version",
     "errors": "the error tree: what was asked, the rule, the value, the way out",
-    "units": "bytes as texts, in and out",
-    "arguments": "old names of arguments; functions given to the wrong one",
+    "units": "numbers as people write them: bytes as texts, in and out",
     "allowance": "what the cgroup and the scheduler allow: processors, memory",
     "filesystem": "where a file lies: mount, disk, page cache",
     "space": "how much a folder can take",
@@ -47,6 +46,7 @@ ROOMS = {
     "dataset": "`H5Dataset`",
     "mixture": "`Mixture`: several datasets in stated shares",
     "mixing": "the warning of a weak shuffle",
+    "arguments": "old names of arguments; functions given to the wrong one",
     "ranks": "which part of an epoch is ours",
     "sampler": "`ChunkBatchSampler`",
     "settings": "every argument of the loader, checked once",

@@ -44,6 +44,7 @@ import psutil
 import torch
 
 from h5stream import (
+    Balanced,
     Bounds,
     Boxes,
     Crop,
@@ -60,8 +61,10 @@ from h5stream import (
     Padding,
     SampleNumber,
     Sequences,
+    Sized,
     SourceNumber,
     SparseRows,
+    Weighted,
 )
 from h5stream.errors import CorruptChunkError, OptionError, WeakShuffleWarning
 from h5stream.samples.sequences import Pad
@@ -159,12 +162,17 @@ def _drawn(file: h5py.File, rng: random.Random) -> Kind:
     rows = rng.randint(20, 5000)
     x, label = stored(file, "x", numbers_of(rng, rows, 3), rng), np.arange(rows) % 5
     file["label"], file["weight"] = label, np.arange(1.0, rows + 1)
-    options: dict[str, Any] = rng.choice(
-        [{"weights": "weight"}, {"balance": "label"}, {"balance": label, "replacement": False}, {}]
+    count, even = rng.choice([rows // 2, rows]), rows // 5 * 5
+    draw: Any = rng.choice(
+        [
+            Weighted("weight", count),
+            Balanced("label", count=count),
+            Balanced(label, count=even, replacement=False),
+            count,
+        ]
     )
-    per_epoch = rng.choice([rows // 2, rows]) if len(options) < 2 else rows // 5 * 5
-    options = {**options, "samples_per_epoch": per_epoch}
-    return Kind(count=per_epoch, fields={"x": "x"}, held={"x": x}, options=options, is_drawn=True)
+    per_epoch = draw if isinstance(draw, int) else draw.count
+    return Kind(count=per_epoch, fields={"x": "x"}, held={"x": x}, options={"draw": draw}, is_drawn=True)
 
 
 def _mixture(file: h5py.File, rng: random.Random) -> Kind:
@@ -252,8 +260,8 @@ def _ragged(file: h5py.File, rng: random.Random) -> Kind:
         spare = [max(0, n - crop.length) // (2 if crop.at == "center" else n + 1) for n in lengths]
         x = [one[begin : begin + crop.length] for one, begin in zip(x, spare, strict=True)]
     fields = {"tokens": Field("tokens", rows=Bounds("bounds"), ragged=form, crop=crop, pad_value=PAD * (form == "pad"))}
-    options = rng.choice([{}, {"max_batch_rows": rng.randint(60, 2000), "bucket": rng.random() < 0.3}])
-    options = options | ({"shuffle": True} if options.get("bucket") else {})
+    draw = rng.choice([None, Sized(rng.randint(60, 2000), bucket=rng.random() < 0.3)])
+    options = {"draw": draw} | ({"shuffle": True} if draw is not None and draw.bucket else {})
     return Kind(count=len(x), fields=fields, held={"tokens": cropped if is_random else x}, options=options)
 
 

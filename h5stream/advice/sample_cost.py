@@ -15,7 +15,8 @@ from h5stream.engine.budget import Sizing
 from h5stream.engine.footprint import Footprint
 from h5stream.errors import BudgetError
 from h5stream.order.blocks import make_blocks
-from h5stream.order.epoch import EpochOrder, OrderSettings
+from h5stream.order.epoch import EpochOrder
+from h5stream.order.line import OrderSettings
 from h5stream.order.quality import forecast
 from h5stream.storage.layout import SampleLayout
 from h5stream.storage.listing import DatasetEntry, decode_rate, describe_dataset
@@ -242,7 +243,7 @@ def predict_first_batch(
     Examples
     --------
     >>> from h5stream.order.blocks import make_blocks
-    >>> from h5stream.order.epoch import OrderSettings
+    >>> from h5stream.order.line import OrderSettings
     >>> settings = OrderSettings(batch_size=4, window_rows=500, first_window_rows=100)
     >>> order = EpochOrder(make_blocks((0, 1000), (10,)), settings)
     >>> gzip = DatasetCost(path="x", chunks=1000, times_read=1.0, read_nbytes=5e8, decoded_nbytes=1e9)

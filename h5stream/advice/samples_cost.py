@@ -19,7 +19,8 @@ from h5stream.engine.ragged import lend
 from h5stream.engine.reader import RowReader
 from h5stream.engine.slots import SlotFormat, address_of, map_memory
 from h5stream.engine.tasks import Destination, Task
-from h5stream.order.epoch import EpochOrder, OrderSettings, Window
+from h5stream.order.epoch import EpochOrder, Window
+from h5stream.order.line import OrderSettings
 
 ALONE = 32
 """Samples that are read one at a time."""

@@ -168,7 +168,7 @@ class WindowFeed(Feed):
         self._host.send_beside(sources.view(torch.uint8), there)
         window = _Window(
             number=number,
-            first_output=int(order.window_edges[number]) - order.run[0],
+            first_output=int(order.window_edges[number]),
             rows=rows,
             fields=self._fields_for(rows),
             sources=there.view(sources.dtype),

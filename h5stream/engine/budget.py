@@ -35,7 +35,7 @@ from h5stream.engine.landing.kept import (
 )
 from h5stream.engine.landing.unfiltered import reach_of
 from h5stream.errors import BudgetError, OptionError
-from h5stream.order.epoch import OrderSettings
+from h5stream.order.line import OrderSettings
 from h5stream.order.places import place_nbytes
 from h5stream.order.sized import POOL_BATCHES
 from h5stream.order.transfer import transfer_rows

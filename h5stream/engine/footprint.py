@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, TypeGuard
+from typing import Literal, NamedTuple
 
 from h5stream.errors import BudgetError
-from h5stream.order.epoch import CutOrder, EpochOrder, Order
-from h5stream.order.file_order import FileOrder
+from h5stream.order.epoch import EpochOrder, Order
 from h5stream.order.places import place_nbytes
-from h5stream.order.regrouped import RegroupedOrder
+from h5stream.order.regrouped import FileOrder, RegroupedOrder
 from h5stream.order.transfer import TransferOrder
 from h5stream.order.windows import AUTO_BATCHES, file_order_rows, first_rows, rows_of_two, wished_rows
 
@@ -72,7 +71,7 @@ them: they are not copied then, but take more as long as the batch waits."""
 
 RAGGED_WAYS_OUT = (
     ". A few long samples make all batches large: Field(..., max_length=) or crop=Crop(...) cuts them, "
-    "max_batch_rows= or bucket= puts fewer of them in a batch"
+    "draw=Sized(rows) puts fewer of them in a batch"
 )
 """What else helps where samples are of unlike lengths."""
 
@@ -252,13 +251,13 @@ class Footprint:
         """Slots that are read together at first."""
         return self.batches_at_once or self.first_window_rows // self.slot_rows + 2
 
-    def engine_order(self, order: CutOrder, first_batch: int) -> tuple[Order, int]:
+    def engine_order(self, order: EpochOrder, first_batch: int) -> tuple[Order, int]:
         """Return the order in which the engine fills slots, and the slot that `first_batch` needs first."""
         if self.on_device:
             slots_at_once = max(1, min(4, self.max_open_batches // 3))
             transfer = TransferOrder(order, slot_rows=self.slot_rows, slots_at_once=slots_at_once)
             return transfer, transfer.first_slot(first_batch)
-        if _is_in_file_order(order):
+        if order.first_row is not None:
             return FileOrder(order, self.batches_at_once or None), first_batch
         return (RegroupedOrder(order, self.batches_at_once) if self.batches_at_once else order), first_batch
 
@@ -274,10 +273,6 @@ class Footprint:
         kept, needed = self.kept_nbytes + nbytes, self.needed_nbytes + nbytes
         rows_of = tuple(rows.items())
         return replace(self, kept_rows=rows_of, kept_rows_nbytes=nbytes, kept_nbytes=kept, needed_nbytes=needed)
-
-
-def _is_in_file_order(order: Order) -> TypeGuard[EpochOrder]:
-    return isinstance(order, EpochOrder) and order.is_in_file_order
 
 
 def size_window(

@@ -1,4 +1,11 @@
 """Which rows, when: pure functions of seed, epoch, rank and the shape of the data.
 
-No files, no threads, no tensors. An order is never changed by threads, workers or timing.
+No files, no threads, no tensors. An order is never changed by threads, workers or timing. What an order of your own
+is made of is public: `Order`, `Window`, `Blocks` and `Ranks`.
 """
+
+from h5stream.order.blocks import Blocks
+from h5stream.order.epoch import Order, Window
+from h5stream.order.users import Ranks
+
+__all__ = ["Blocks", "Order", "Ranks", "Window"]

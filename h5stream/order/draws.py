@@ -1,13 +1,14 @@
-"""Random starts: which of all possible samples an epoch takes, as a function of seed and epoch."""
+"""What is drawn for samples, as a function of seed and epoch: which of all that are possible come, and their seeds."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.order.permutation import DRAWS, permutation, random_words
+from h5stream.order.permutation import DRAWS, SAMPLES, permutation, random_words, words_of
 from h5stream.samples.space import Space
 
 Ints = NDArray[np.int64]
@@ -77,3 +78,12 @@ def below(words: NDArray[np.uint64], counts: Any) -> Ints:
     [0, 7, 5]
     """
     return (words % np.asarray(counts).astype(np.uint64)).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class SeedsColumn:
+    """A field of each sample's number, and a random seed for what is done to it; see `h5stream.samples.columns`."""
+
+    def of(self, numbers: NDArray[np.int64], rows: NDArray[Any], drawn: tuple[int, int]) -> Any:
+        """Return a row of both for each of some samples."""
+        return np.stack([numbers, words_of(numbers, *drawn, SAMPLES).view(np.int64)], axis=1)

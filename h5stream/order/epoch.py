@@ -1,14 +1,9 @@
-"""The two-level shuffle: blocks are permuted and cut into windows, rows are permuted inside each window.
-
-The *line* is the sequence of all rows with whole blocks permuted. A rank owns a consecutive run of it, cut
-into windows at block edges. Inside a window every row is sent to its *output place*; batches are consecutive
-runs of output places and may cross windows.
-"""
+"""What an order is, and the loader's own: a rank's stretches of a line, window by window, cut into batches."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,9 +12,10 @@ from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
 from h5stream.order.blocks import Blocks
-from h5stream.order.permutation import BLOCKS, ROWS, permutation
-from h5stream.order.places import Places, in_ranges, new_array, pieces, place_dtype
-from h5stream.order.weights import interleaved
+from h5stream.order.line import Line, OrderSettings
+from h5stream.order.places import Places
+from h5stream.order.shares import Taken, even_share
+from h5stream.order.sized import sized_share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +34,7 @@ class Window:
     counts : ndarray of int, shape (n,), optional
         Where each is a span of that many consecutive rows, which go to consecutive places.
     drawn : tuple of int
-        Seed and epoch, of which what is drawn for each sample is a function; see `h5stream.order.drawn`.
+        Seed and epoch, of which what is drawn for each sample is a function.
     """
 
     rows: Places
@@ -78,7 +74,7 @@ class Window:
 
 
 class Order(Protocol):
-    """Which rows come when: windows of rows, batch by batch; what ``order=`` gives, and what the engine reads by.
+    """Which rows come when: windows of rows, batch by batch; what a function as ``draw=`` returns.
 
     Implementations are immutable or used by one thread at a time, any thread; `windows` may be called again at any
     time, and gives the same. An order that depends on nothing but the epoch and the ranks can be resumed, and gives
@@ -89,7 +85,8 @@ class Order(Protocol):
     A curriculum, hardest samples last, each rank with a share of the easy and the hard ones:
 
     >>> import h5py, tempfile, os
-    >>> from h5stream import H5StreamLoader, Window
+    >>> from h5stream import H5StreamLoader
+    >>> from h5stream.order import Window
     >>> path = os.path.join(tempfile.mkdtemp(), "a.h5")
     >>> with h5py.File(path, "w") as f:
     ...     f["x"] = np.arange(12)
@@ -111,7 +108,7 @@ class Order(Protocol):
     ...     order.rows = order.rows[ranks.rank :: ranks.world_size]
     ...     order.batches = blocks.total_rows // ranks.world_size // 4
     ...     return order
-    >>> [batch.tolist() for batch in H5StreamLoader(path, 4, order=hardest_last)]
+    >>> [batch.tolist() for batch in H5StreamLoader(path, 4, draw=hardest_last)]
     [[7, 1, 5, 3], [9, 0, 8, 4], [6, 2, 11, 10]]
     """
 
@@ -151,144 +148,10 @@ class Order(Protocol):
         ...
 
 
-class UsersOrder:
-    """An order that the user's code decides, batch by batch: it stays in the process where that code is."""
-
-
-class CutOrder(Order, Protocol):
-    """An order that is a line of output places, filled window by window and cut into batches."""
-
-    run: tuple[int, int]  # where on the line this rank's places begin and end
-
-    @property
-    def cut(self) -> Cut:
-        """How they are cut into batches."""
-        ...
-
-    @property
-    def window_edges(self) -> NDArray[np.int64]:
-        """Places on the line where this rank's windows begin and end."""
-        ...
-
-    def rows_of_window(self, window: int) -> Places:
-        """Return a window's rows, ascending."""
-        ...
-
-    def outputs_of_window(self, window: int) -> Places:
-        """Return the output place on this rank of each of a window's rows."""
-        ...
-
-    def outputs(self, window: int) -> tuple[Places, Places]:
-        """Give both."""
-        ...
-
-
-class Cut(Protocol):
-    """How a run of output places becomes batches. Immutable."""
-
-    @property
-    def rows(self) -> int:
-        """Output places."""
-        ...
-
-    @property
-    def batches(self) -> int:
-        """How many batches."""
-        ...
-
-    def start_of(self, batch: int) -> int:
-        """Return the first output place of a batch."""
-
-    def size_of(self, batch: int) -> int:
-        """Return the rows of a batch."""
-
-    def batch_of(self, output: int) -> int:
-        """Return the batch of one output place."""
-
-    def locate(self, output: Places) -> tuple[Places, Places]:
-        """Give batch and place in it for output places."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchCut:
-    """A run of `rows` output places cut into exactly `batches` batches.
-
-    Every batch is full but the last. Where the run would fill only ``batches - 1`` of them (another rank has
-    one row more), the last full batch gives its last row away, so that all ranks count alike.
-    """
-
-    rows: int
-    batch_size: int
-    batches: int
-
-    @property
-    def _last_start(self) -> int:
-        return min((self.batches - 1) * self.batch_size, self.rows - 1)
-
-    def start_of(self, batch: int) -> int:
-        """Return the first output place of a batch."""
-        return self._last_start if batch == self.batches - 1 else min(batch * self.batch_size, self.rows)
-
-    def size_of(self, batch: int) -> int:
-        """Return the rows of a batch."""
-        stop = self.rows if batch == self.batches - 1 else self.start_of(batch + 1)
-        return stop - self.start_of(batch)
-
-    def batch_of(self, output: int) -> int:
-        """Return the batch of one output place."""
-        last = self.batches - 1
-        return last if output >= self._last_start else output // min(self.batch_size, self.rows)
-
-    def locate(self, output: Places) -> tuple[Places, Places]:
-        """Give batch and place in it for output places."""
-        size = min(self.batch_size, self.rows)  # which may be more than the numbers' type can hold
-        batch, within = (new_array(len(output), output.dtype) for _ in range(2))
-        for piece in pieces(len(output)):
-            np.floor_divide(output[piece], max(1, size), out=batch[piece])
-            np.subtract(output[piece], batch[piece] * size, out=within[piece])
-        if self._last_start < (self.batches - 1) * self.batch_size:
-            given_away = np.flatnonzero(output == self._last_start)
-            batch[given_away], within[given_away] = self.batches - 1, 0
-        return batch, within
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchLimit:
-    """How batches of samples of unlike lengths are cut; see `h5stream.order.sized`."""
-
-    rows: int | None = None  # rows that a batch may have; None for any number
-    padded: bool = False  # whether each sample counts as many rows as the longest of its batch
-    bucketed: bool = False  # whether samples of like lengths come together
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OrderSettings:
-    """What an epoch's order depends on, besides the blocks."""
-
-    batch_size: int  # rows of a batch
-    window_rows: int  # rows of a window; rounded up to whole blocks
-    first_window_rows: int  # rows of the epoch's first window; the next ones double until they reach `window_rows`
-    shuffle: bool = True  # false gives the rows in file order
-    drop_last: bool = False  # leave out what does not fill a batch on every rank
-    seed: int = 0  # seed, epoch: non-negative
-    epoch: int = 0
-    rank: int = 0  # rank, world_size: which run of the line is ours
-    world_size: int = 1
-    limit: BatchLimit | None = None  # how batches are cut by the blocks' lengths; None where each has `batch_size` rows
-
-    def __post_init__(self) -> None:
-        for name, least in (
-            ("batch_size", 1), ("window_rows", 1), ("first_window_rows", 1), ("seed", 0), ("epoch", 0), ("rank", 0),
-            ("world_size", 1),
-        ):  # fmt: skip
-            if getattr(self, name) < least:
-                raise OptionError(f"{name} must be at least {least}, not {getattr(self, name)}")
-        if self.rank >= self.world_size:
-            raise OptionError(f"rank must be below world_size={self.world_size}, not {self.rank}")
-
-
 class EpochOrder:
-    """The order of one epoch on one rank.
+    """The order of one rank in an epoch, or in what other numbers of ranks left of it.
+
+    A window that holds rows of two ranks' runs is read by both; every row is still given once.
 
     Examples
     --------
@@ -297,133 +160,127 @@ class EpochOrder:
     >>> order = EpochOrder(make_blocks((0, 10), (2,)), settings)
     >>> order.batches, order.batch_rows(0).tolist()
     (3, [1, 2, 5, 3])
+    >>> settings = OrderSettings(batch_size=2, window_rows=6, first_window_rows=6, shuffle=False)
+    >>> rest = EpochOrder(make_blocks((0, 12), (2,)), settings, ((2, 1),))  # two ranks took a batch: rows 0, 1 and 6, 7
+    >>> [rest.batch_rows(k).tolist() for k in range(rest.batches)]
+    [[2, 3], [4, 5], [8, 9], [10, 11]]
     """
 
-    def __init__(self, blocks: Blocks, settings: OrderSettings) -> None:
-        self.blocks = blocks
-        self.settings = settings
-        batches = count_batches(blocks.total_rows, settings)
-        self.run = rank_run(blocks.total_rows, settings, batches)
-        self.cut = BatchCut(rows=self.run[1] - self.run[0], batch_size=settings.batch_size, batches=batches)
+    def __init__(self, blocks: Blocks, settings: OrderSettings, taken: Taken = ()) -> None:
+        self.blocks, self.settings = blocks, settings
+        share_of = even_share if settings.limit is None else sized_share
+        self._runs, self._stretches, self.cut = share_of(Line(blocks, settings), settings, taken)
+        self._is_plain = settings.limit is None and not taken
+        self.drawn = settings.seed, settings.epoch
+        """Of which what is drawn for each sample is a function."""
 
     @property
     def batches(self) -> int:
-        """Batches of this rank in this epoch; the same on every rank."""
+        """Batches of this rank; the same on every rank."""
         return self.cut.batches
 
     @property
     def rows(self) -> int:
-        """Rows of this rank in this epoch."""
+        """Rows of this rank."""
         return self.cut.rows
 
-    @property
-    def is_in_file_order(self) -> bool:
-        """Whether all rows come as the files have them."""
-        return not self.settings.shuffle and self.blocks.rows is None
+    @functools.cached_property
+    def first_row(self) -> int | None:
+        """The first row, where all rows come as the files have them."""
+        is_in_file_order = self._is_plain and not self.settings.shuffle and self.blocks.rows is None
+        return self._runs[self.settings.rank].start if is_in_file_order else None
 
     def batch_size_of(self, batch: int) -> int:
         """Return the rows of a batch."""
         return self.cut.size_of(batch)
 
     @functools.cached_property
-    def _permuted(self) -> NDArray[np.int64]:
-        if not self.settings.shuffle:
-            return np.arange(self.blocks.count, dtype=np.int64)
-        permuted = permutation(self.blocks.count, self.settings.seed, self.settings.epoch, BLOCKS)
-        strata = self.blocks.strata
-        return permuted if strata is None else interleaved(permuted, np.diff(self.blocks.edges), strata)
-
-    @functools.cached_property
-    def _line_edges(self) -> NDArray[np.int64]:
-        """Places of the permuted blocks' edges on the line."""
-        return np.append(0, np.cumsum(np.diff(self.blocks.edges)[self._permuted]))
+    def _windows(self) -> NDArray[np.int64]:
+        """For each window the rank whose run it is of, its number there, and the output places there that are ours."""
+        found = []
+        for stretch in self._stretches:
+            edges = self._runs[stretch.rank].window_edges
+            first = int(np.searchsorted(edges, stretch.start, side="right")) - 1
+            after = int(np.searchsorted(edges, stretch.stop, side="left"))
+            ours = np.clip(edges[first : after + 1], stretch.start, stretch.stop)
+            ranks, numbers = np.full(after - first, stretch.rank), np.arange(first, after)
+            found.append(np.stack([ranks, numbers, ours[:-1], ours[1:]], axis=1))
+        return np.concatenate([np.zeros((0, 4), dtype=np.int64), *found])
 
     @functools.cached_property
     def window_edges(self) -> NDArray[np.int64]:
-        """Places on the line where this rank's windows begin and end."""
-        (start, stop), line, most = self.run, self._line_edges, self.settings.window_rows
-        edges, size = [start], self.settings.first_window_rows
-        # To the next block edge, so that no chunk is read for two windows.
-        while edges[-1] < stop and (size < most or len(edges) == 1):
-            nearest = np.searchsorted(line, min(edges[-1] + size, stop))
-            edges.append(min(int(line[nearest]), stop))
-            size = min(size * 2, most)
-        if edges[-1] == stop:
-            return np.array(edges, dtype=np.int64)
-        # From here on windows are of one size, and there may be a million of them: where each could end, at once.
-        after, places = np.searchsorted(line, np.minimum(line + most, stop)), [int(np.searchsorted(line, edges[-1]))]
-        while line[places[-1]] < stop:
-            places.append(int(after[places[-1]]))
-        return np.append(edges, np.minimum(line[places[1:]], stop))
+        """Output places where windows begin and end."""
+        return np.append(0, np.cumsum(self._windows[:, 3] - self._windows[:, 2]))
+
+    def window_ranges(self, window: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the blocks of a window of a whole epoch, as begins and ends of runs of rows in file order."""
+        return self._runs[self.settings.rank].window_ranges(window)
 
     def rows_of_window(self, window: int) -> Places:
         """Return a window's rows, ascending."""
-        return self.blocks.rows_at(self.places_of_window(window))
-
-    def places_of_window(self, window: int) -> Places:
-        """Return the places of a window's rows in the selection, ascending."""
-        ranges = self.window_ranges(window)
-        if self.blocks.first is not None:
-            return self.blocks.in_turns(*ranges)
-        begins, ends = ranges
-        return in_ranges(begins, ends - begins, dtype=place_dtype(int(ends[-1])))
+        rank, number, begin, end = self._windows[window].tolist()
+        rows = self._runs[rank].rows_of_window(number)
+        return rows if len(rows) == end - begin else self.outputs(window)[0]
 
     def outputs_of_window(self, window: int) -> Places:
-        """Return the output place on this rank of each of a window's rows."""
-        start, stop = int(self.window_edges[window]), int(self.window_edges[window + 1])
-        base, dtype = start - self.run[0], place_dtype(self.rows)
-        if not self.settings.shuffle:
-            return np.arange(base, base + stop - start, dtype=dtype)
-        # The rows are ascending whatever the blocks' order was: a random place for each is all it takes.
-        outputs = permutation(stop - start, self.settings.seed, self.settings.epoch, ROWS, start)
-        outputs = outputs.astype(dtype, copy=False)
-        outputs += base
+        """Return the output place of each of a window's rows."""
+        rank, number, begin, end = self._windows[window].tolist()
+        outputs = self._runs[rank].outputs_of_window(number)
+        if len(outputs) > end - begin:
+            outputs = outputs[(outputs >= begin) & (outputs < end)]
+        outputs += int(self.window_edges[window]) - begin
         return outputs
 
     def outputs(self, window: int) -> tuple[Places, Places]:
-        """Return a window's rows, ascending, and the output place of each on this rank."""
-        outputs = self.outputs_of_window(window)  # first, because more is needed on the way to it
-        return self.rows_of_window(window), outputs
-
-    def window_ranges(self, window: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return a window's blocks as begins and ends of runs of rows, in file order; costs nothing per row.
-
-        Places in the selection where the blocks hold one, else rows.
-
-        Examples
-        --------
-        >>> from h5stream.order.blocks import make_blocks
-        >>> settings = OrderSettings(batch_size=4, window_rows=6, first_window_rows=6, seed=1)
-        >>> begins, ends = EpochOrder(make_blocks((0, 10), (2,)), settings).window_ranges(0)
-        >>> begins.tolist(), ends.tolist()
-        ([0, 2, 4], [2, 4, 6])
-        """
-        return self._ranges_between(int(self.window_edges[window]), int(self.window_edges[window + 1]))
-
-    def _ranges_between(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        first = int(np.searchsorted(self._line_edges, start, side="right")) - 1
-        last = int(np.searchsorted(self._line_edges, stop, side="left"))
-        numbers = self._permuted[first:last]
-        begins = self.blocks.edges[numbers].copy()
-        ends = self.blocks.edges[numbers + 1].copy()
-        # A rank's run may begin and end inside a block.
-        begins[0] += start - self._line_edges[first]
-        ends[-1] -= self._line_edges[last] - stop
-        by_file = np.argsort(begins)
-        return begins[by_file], ends[by_file]
+        """Return a window's rows, ascending, and the output place of each."""
+        rank, number, begin, end = self._windows[window].tolist()
+        outputs = self._runs[rank].outputs_of_window(number)  # first, because more is needed on the way to it
+        rows = self._runs[rank].rows_of_window(number)
+        if len(outputs) > end - begin:
+            keep = (outputs >= begin) & (outputs < end)
+            rows, outputs = rows[keep], outputs[keep]
+        if shift := int(self.window_edges[window]) - begin:
+            outputs += shift
+        return rows, outputs
 
     def windows(self, first_batch: int = 0) -> Iterator[Window]:
         """Return the windows in order, without the rows of batches before `first_batch`."""
-        return windows_of(self, first_batch)
+        for number, begin, _ in self.windows_from(first_batch):
+            # Not by a name: what this generator knows stays in memory beside the next window.
+            yield self._window(number, begin)
+
+    def windows_from(self, batch: int) -> Iterator[tuple[int, int, int]]:
+        """Return the number of each window with rows of a batch or of later ones, and the output places of these."""
+        begin, edges = self.begin_of(batch), self.window_edges
+        for number in range(int(np.searchsorted(edges, begin, side="right")) - 1, len(edges) - 1):
+            yield number, max(begin, int(edges[number])), int(edges[number + 1])
+
+    def steps(self, begin: int, stop: int, batches: int | None) -> Iterator[tuple[int, int]]:
+        """Cut output places into steps of so many batches, or none."""
+        while begin < stop:
+            end = stop if batches is None else min(stop, self.begin_of(self.cut.batch_of(begin) + batches))
+            yield begin, end
+            begin = end
+
+    def begin_of(self, batch: int) -> int:
+        """Return the first output place of a batch, or the end of all."""
+        return self.cut.start_of(batch) if batch < self.batches else self.rows
+
+    def _window(self, number: int, begin: int) -> Window:
+        rows, output = self.outputs(number)
+        if self.window_edges[number] < begin:
+            keep = output >= begin
+            rows, output = rows[keep], output[keep]
+        batch, within = self.cut.locate(output)
+        return Window(rows=rows, batch=batch, within=within, drawn=self.drawn)
 
     def batch_rows(self, batch: int) -> NDArray[np.int64]:
         """Return the rows of one batch, in the batch's order, without replaying what came before."""
         start = self.cut.start_of(batch)
         stop = start + self.cut.size_of(batch)
-        edges = self.window_edges - self.run[0]
         found = np.empty(stop - start, dtype=np.int64)
-        first = int(np.searchsorted(edges, start, side="right")) - 1
-        last = int(np.searchsorted(edges, stop, side="left"))
+        first = int(np.searchsorted(self.window_edges, start, side="right")) - 1
+        last = int(np.searchsorted(self.window_edges, stop, side="left"))
         for number in range(first, last):
             rows, output = self.outputs(number)
             ours = (output >= start) & (output < stop)
@@ -431,60 +288,26 @@ class EpochOrder:
         return found
 
 
-def windows_of(order: CutOrder, first_batch: int) -> Iterator[Window]:
-    """Return the windows of an order, without the rows of batches before `first_batch`."""
-    first_output = order.cut.start_of(first_batch) if first_batch < order.cut.batches else order.cut.rows
-    for number in range(len(order.window_edges) - 1):
-        if order.window_edges[number + 1] - order.run[0] <= first_output:
-            continue
-        # Not by a name: what this generator knows stays in memory beside the next window.
-        yield _window_of(order, number, first_output)
-
-
-def _window_of(order: CutOrder, number: int, first_output: int) -> Window:
-    rows, output = order.outputs(number)
-    if order.window_edges[number] - order.run[0] < first_output:
-        keep = output >= first_output
-        rows, output = rows[keep], output[keep]
-    batch, within = order.cut.locate(output)
-    return Window(rows=rows, batch=batch, within=within)
-
-
-def count_batches(rows: int, settings: OrderSettings) -> int:
-    """Return the batches that every rank has, by arithmetic alone.
+def order_after(
+    blocks: Blocks,
+    settings: OrderSettings,
+    taken: Taken,
+    order_of: Callable[[Blocks, OrderSettings, Taken], EpochOrder] = EpochOrder,
+) -> tuple[EpochOrder, int]:
+    """Return the order of an epoch of which some was taken, and the batch to go on with; `order_of` makes orders.
 
     Examples
     --------
-    >>> count_batches(100, OrderSettings(batch_size=8, window_rows=8, first_window_rows=8))
-    13
+    >>> from h5stream.order.blocks import make_blocks
+    >>> settings = OrderSettings(batch_size=2, window_rows=6, first_window_rows=6, world_size=2)
+    >>> order, first_batch = order_after(make_blocks((0, 12), (2,)), settings, ((4, 1), (2, 1)))
+    >>> order.batches, first_batch
+    (1, 1)
     """
-    ranks, size = settings.world_size, settings.batch_size
-    if settings.drop_last:
-        batches = rows // (ranks * size)
-        if batches == 0:
-            raise OptionError(
-                f"drop_last=True leaves no batch: {rows:,} rows for {ranks} rank(s) x batch_size={size:,}; "
-                "take a smaller batch_size or drop_last=False"
-            )
-        return batches
-    fewest, extra = divmod(rows, ranks)
-    if fewest == 0:
-        raise OptionError(f"{rows:,} rows cannot give each of {ranks} ranks one; use fewer ranks")
-    batches = -(-(fewest + bool(extra)) // size)
-    if fewest < batches:
-        raise OptionError(
-            f"{rows:,} rows in batches of {size} do not give each of {ranks} ranks the same number of batches; "
-            "pass drop_last=True or a batch_size of at least 2"
-        )
-    return batches
-
-
-def rank_run(rows: int, settings: OrderSettings, batches: int | None = None) -> tuple[int, int]:
-    """Return the places of a line that are a rank's own, where each rank has so many batches."""
-    batches = count_batches(rows, settings) if batches is None else batches
-    if settings.drop_last:
-        length = batches * settings.batch_size
-        return settings.rank * length, (settings.rank + 1) * length
-    each, extra = divmod(rows, settings.world_size)
-    start = settings.rank * each + min(settings.rank, extra)
-    return start, start + each + (settings.rank < extra)
+    before, first_batch = taken, 0
+    if taken and taken[-1][0] == settings.world_size:
+        before, first_batch = taken[:-1], taken[-1][1]
+    order = order_of(blocks, settings, before)
+    if first_batch > order.batches:
+        raise OptionError(f"{first_batch:,} batches were taken, but there are {order.batches:,}")
+    return order, first_batch

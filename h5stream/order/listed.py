@@ -6,14 +6,14 @@ import itertools
 import reprlib
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import OptionError, StateError
-from h5stream.order.epoch import UsersOrder, Window
+from h5stream.order.epoch import Window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ def _batched(indices: Iterator[Any], size: int, drop_last: bool) -> Iterator[lis
             yield batch
 
 
-class ListedOrder(UsersOrder):
+class ListedOrder:
     """Batches of given rows; consecutive batches are read together.
 
     Examples
@@ -105,13 +105,14 @@ class ListedOrder(UsersOrder):
         most_rows: int | None = None,
         rows: NDArray[np.int64] | None = None,
         checksum: int = 0,
+        drawn: tuple[int, int] = (0, 0),
     ) -> None:
         self._batches = batches
         self._together = together
         self._total_rows = total_rows if rows is None else len(rows)
         self._count = count
         self._most_rows = most_rows
-        self._rows = rows
+        self._rows, self._drawn = rows, drawn
         self._sizes: dict[int, int] = {}
         self._expected, self._checksum = checksum, 0
         self._checksums: dict[int, int] = {}
@@ -210,7 +211,7 @@ class ListedOrder(UsersOrder):
         for k, rows in enumerate(held, number):
             self._sizes[k] = len(rows)
             self._checksums[k + 1] = self._add_to_checksum(rows)
-        return Window.of_batches(number, held)
+        return replace(Window.of_batches(number, held), drawn=self._drawn)
 
 
 def _failing(error: Exception) -> Iterator[NDArray[np.int64]]:

@@ -90,7 +90,7 @@ def measure(order: EpochOrder) -> Quality:
     Examples
     --------
     >>> from h5stream.order.blocks import make_blocks
-    >>> from h5stream.order.epoch import OrderSettings
+    >>> from h5stream.order.line import OrderSettings
     >>> settings = OrderSettings(batch_size=100, window_rows=1000, first_window_rows=1000)
     >>> measure(EpochOrder(make_blocks((0, 1000), (10,)), settings)).score > 0.5
     True
@@ -115,7 +115,7 @@ def forecast(order: EpochOrder) -> Quality:
     Examples
     --------
     >>> from h5stream.order.blocks import make_blocks
-    >>> from h5stream.order.epoch import OrderSettings
+    >>> from h5stream.order.line import OrderSettings
     >>> settings = OrderSettings(batch_size=100, window_rows=1000, first_window_rows=1000)
     >>> forecast(EpochOrder(make_blocks((0, 1000), (10,)), settings)).blocks_per_batch
     63.39...

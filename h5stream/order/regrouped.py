@@ -1,17 +1,32 @@
-"""An order read a few batches at a time, where rows cost the same wherever they lie."""
+"""An order read a few batches at a time, where rows cost the same wherever they lie, or lie as they come."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 
 import numpy as np
 
-from h5stream.order.epoch import CutOrder, Window
-from h5stream.order.places import Places, new_array, place_dtype
+from h5stream.order.epoch import EpochOrder, Window
+from h5stream.order.places import Places, narrowed, new_array, place_dtype
 
 
-class RegroupedOrder:
+class _View:
+    """The batches of another order, in other windows."""
+
+    def __init__(self, order: EpochOrder, batches_at_once: int | None = None) -> None:
+        self._order, self._at_once = order, batches_at_once
+
+    @property
+    def batches(self) -> int:
+        """Batches of this rank in this epoch."""
+        return self._order.batches
+
+    def batch_size_of(self, batch: int) -> int:
+        """Return the rows of a batch."""
+        return self._order.batch_size_of(batch)
+
+
+class RegroupedOrder(_View):
     """The batches of an epoch, or of what is left of one, in windows of a few batches each.
 
     A window of the epoch's order holds all rows that are shuffled with one another, for an exact global shuffle
@@ -20,64 +35,35 @@ class RegroupedOrder:
     Examples
     --------
     >>> from h5stream.order.blocks import make_blocks
-    >>> from h5stream.order.epoch import EpochOrder, OrderSettings
+    >>> from h5stream.order.line import OrderSettings
     >>> settings = OrderSettings(batch_size=4, window_rows=10, first_window_rows=10, seed=1)
     >>> order = RegroupedOrder(EpochOrder(make_blocks((0, 10), (2,)), settings), batches_at_once=1)
     >>> [window.rows.tolist() for window in order.windows()]
     [[2, 5, 6, 9], [0, 1, 7, 3], [8, 4]]
     """
 
-    def __init__(self, order: CutOrder, batches_at_once: int) -> None:
-        self._order, self._at_once = order, batches_at_once
-
-    @property
-    def batches(self) -> int:
-        """Batches of this rank in this epoch."""
-        return self._order.cut.batches
-
-    def batch_size_of(self, batch: int) -> int:
-        """Return the rows of a batch."""
-        return self._order.batch_size_of(batch)
-
     def windows(self, first_batch: int = 0) -> Iterator[Window]:
         """Give windows of a few batches, their rows in the order of the batches and not ascending."""
-        begin = self._begin_of(first_batch)
-        for number, start, stop in self._windows_behind(begin):
-            yield from self._cut(self._by_output(number, start), start, max(start, begin), stop)
+        for number, begin, stop in self._order.windows_from(first_batch):
+            yield from self._cut(self._by_output(number), int(self._order.window_edges[number]), begin, stop)
 
     def rows_of_windows(self, first_batch: int = 0) -> Iterator[Places]:
         """Return the rows of each of the order's own windows, ascending: those that are shuffled with one another."""
-        for number, _, _ in self._windows_behind(self._begin_of(first_batch)):
+        for number, _, _ in self._order.windows_from(first_batch):
             yield self._order.rows_of_window(number)
 
-    def _begin_of(self, first_batch: int) -> int:
-        cut = self._order.cut
-        return cut.start_of(first_batch) if first_batch < self.batches else cut.rows
-
-    def _windows_behind(self, begin: int) -> Iterator[tuple[int, int, int]]:
-        """Return the number of each window that ends behind a place, and the places where it begins and ends."""
-        edges = (self._order.window_edges - self._order.run[0]).tolist()
-        for number, (start, stop) in enumerate(itertools.pairwise(edges)):
-            if stop > begin:
-                yield number, start, stop
-
-    def _by_output(self, number: int, start: int) -> Places:
+    def _by_output(self, number: int) -> Places:
         """Return a window's rows in the order of their output places."""
         rows, output = self._order.outputs(number)
         by_output: Places = new_array(len(rows), rows.dtype)
-        output -= start
+        output -= int(self._order.window_edges[number])
         by_output[output] = rows
         return by_output
 
     def _cut(self, by_output: Places, base: int, begin: int, stop: int) -> Iterator[Window]:
-        order = self._order
-        while begin < stop:
-            first = order.cut.batch_of(begin)
-            after = first + self._at_once
-            end = min(stop, order.cut.start_of(after) if after < self.batches else order.cut.rows)
-            batch, within = self._places(begin, end, first)
-            yield Window(rows=by_output[begin - base : end - base], batch=batch, within=within)
-            begin = end
+        for low, high in self._order.steps(begin, stop, self._at_once):
+            batch, within = self._places(low, high, self._order.cut.batch_of(low))
+            yield Window(rows=by_output[low - base : high - base], batch=batch, within=within, drawn=self._order.drawn)
 
     def _places(self, begin: int, end: int, batch: int) -> tuple[Places, Places]:
         """Give batch and place in it for consecutive output places, without a division for each."""
@@ -90,3 +76,38 @@ class RegroupedOrder:
             batches[ours], within[ours] = batch, np.arange(begin - start, stop - start, dtype=dtype)
             begin, batch = stop, batch + 1
         return batches, within
+
+
+class FileOrder(_View):
+    """The batches of an epoch in file order, each a few spans of consecutive rows.
+
+    A span ends where a batch or a block ends, so that it never lies in two files. Working it out costs nothing for
+    each row.
+
+    Examples
+    --------
+    >>> from h5stream.order.blocks import make_blocks
+    >>> from h5stream.order.line import OrderSettings
+    >>> settings = OrderSettings(batch_size=4, window_rows=8, first_window_rows=8, shuffle=False)
+    >>> order = FileOrder(EpochOrder(make_blocks((0, 10), (6,)), settings))
+    >>> window = next(order.windows())
+    >>> window.rows.tolist(), window.counts.tolist(), window.batch.tolist(), window.within.tolist()
+    ([0, 4, 6, 8], [4, 2, 2, 2], [0, 1, 1, 2], [0, 0, 2, 0])
+    """
+
+    def windows(self, first_batch: int = 0) -> Iterator[Window]:
+        """Return the windows in order, without the rows of batches before `first_batch`."""
+        for _, begin, stop in self._order.windows_from(first_batch):
+            for low, high in self._order.steps(begin, stop, self._at_once):
+                yield self._window(low, high)
+
+    def _window(self, start: int, stop: int) -> Window:
+        """Give output places `start` to `stop`: as many rows that follow one another, since nothing is shuffled."""
+        order, cut, blocks, base = self._order, self._order.cut, self._order.blocks.edges, self._order.first_row or 0
+        first, last = cut.batch_of(start), cut.batch_of(stop - 1)
+        batches = [cut.start_of(batch) for batch in range(first + 1, last + 1)]
+        low, high = np.searchsorted(blocks, [start + base, stop + base])
+        edges = np.unique(np.concatenate([[start, stop], batches, blocks[low:high] - base]).astype(np.int64))
+        batch, within = cut.locate(edges[:-1])
+        rows, counts = narrowed(edges[:-1] + base), narrowed(np.diff(edges))
+        return Window(rows=rows, batch=batch, within=within, counts=counts, drawn=order.drawn)

@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
-from h5stream.order.blocks import Blocks
-from h5stream.order.epoch import BatchLimit, EpochOrder, OrderSettings
+from h5stream.order.cut import ListedCut
+from h5stream.order.line import BatchLimit, Line, OrderSettings, RankRun
 from h5stream.order.permutation import BATCHES, permutation
-from h5stream.order.places import Places, new_array
-from h5stream.order.rest import RestOrder, Stretch, Taken
+from h5stream.order.places import Places
+from h5stream.order.shares import Share, Stretch, Taken, rank_run
 
 Ints = NDArray[np.int64]
 
@@ -80,63 +80,20 @@ def most_samples(lengths: Ints, batch_size: int, limit: BatchLimit) -> int:
     return min(batch_size, max(1, int(np.searchsorted(np.cumsum(np.sort(lengths)), limit.rows, side="right"))))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ListedCut:
-    """Output places cut into batches at edges that are listed."""
-
-    edges: Ints  # where each batch begins, and where the last ends
-
-    @property
-    def rows(self) -> int:
-        """Output places."""
-        return int(self.edges[-1])
-
-    @property
-    def batches(self) -> int:
-        """How many batches."""
-        return len(self.edges) - 1
-
-    def start_of(self, batch: int) -> int:
-        """Return the first output place of a batch."""
-        return int(self.edges[batch])
-
-    def size_of(self, batch: int) -> int:
-        """Return the rows of a batch."""
-        return int(self.edges[batch + 1] - self.edges[batch])
-
-    def batch_of(self, output: int) -> int:
-        """Return the batch of one output place."""
-        return int(np.searchsorted(self.edges, output, side="right")) - 1
-
-    def locate(self, output: Places) -> tuple[Places, Places]:
-        """Give batch and place in it for output places."""
-        batch, within = (new_array(len(output), output.dtype) for _ in range(2))
-        if len(output):
-            batch[:] = np.searchsorted(self.edges, output, side="right") - 1
-            np.subtract(output, self.edges[batch], out=within, casting="same_kind")
-        return batch, within
-
-
-class _Line(EpochOrder):
-    """A rank's line, with samples of like lengths side by side where that is asked for, and where its batches begin."""
-
-    def __init__(self, blocks: Blocks, settings: OrderSettings) -> None:
-        self._batch_size = settings.batch_size
-        # How many batches there are is not its to say.
-        whole = max(settings.batch_size, blocks.total_rows)
-        super().__init__(blocks, dataclasses.replace(settings, drop_last=False, batch_size=whole))
+class SizedRun(RankRun):
+    """A rank's run, with samples of like lengths side by side where that is asked for, and where its batches begin."""
 
     @property
     def _limit(self) -> BatchLimit:
-        assert self.settings.limit is not None
-        return self.settings.limit
+        assert self.line.settings.limit is not None
+        return self.line.settings.limit
 
     @functools.cached_property
     def _sorted_edges(self) -> Ints:
         """Where batches begin before they are shuffled."""
         windows = range(len(self.window_edges) - 1)
         lengths = np.concatenate([self._lengths_of(number)[self._by_place(number)] for number in windows])
-        return cut_by_rows(lengths, self._batch_size, self._limit)
+        return cut_by_rows(lengths, self.line.settings.batch_size, self._limit)
 
     @functools.cached_property
     def _moved(self) -> tuple[Ints, Ints]:
@@ -148,11 +105,11 @@ class _Line(EpochOrder):
         edges = self._sorted_edges
         order = np.arange(len(edges) - 1)
         if self._limit.bucketed:
-            for low, high in itertools.pairwise((self.window_edges - self.run[0]).tolist()):
+            for low, high in itertools.pairwise(self.window_edges.tolist()):
                 first = int(np.searchsorted(edges, low))
                 after = min(int(np.searchsorted(edges, high, side="right")) - 1, len(order) - 1)
                 if after > first:
-                    key = self.settings.seed, self.settings.epoch, BATCHES, low + self.run[0]
+                    key = self.line.settings.seed, self.line.settings.epoch, BATCHES, low + self.start
                     order[first:after] = first + permutation(after - first, *key)
         moved = np.append(0, np.cumsum(np.diff(edges)[order]))
         starts = np.empty_like(order)
@@ -168,7 +125,7 @@ class _Line(EpochOrder):
     def last_is_full(self) -> bool:
         """Whether the last batch would have no room for another sample, however short."""
         start, stop = self.edges[-2:].tolist()
-        if stop - start == self._batch_size:
+        if stop - start == self.line.settings.batch_size:
             return True
         rows = self._limit.rows
         if rows is None:
@@ -185,7 +142,7 @@ class _Line(EpochOrder):
         outputs = super().outputs_of_window(window)
         if not self._limit.bucketed:
             return outputs
-        start = int(self.window_edges[window]) - self.run[0]
+        start = int(self.window_edges[window])
         place = np.arange(start, start + len(outputs))
         batch = np.searchsorted(self._sorted_edges, place, side="right") - 1
         by_place = self._by_place(window)
@@ -194,15 +151,15 @@ class _Line(EpochOrder):
 
     def _lengths_of(self, window: int) -> Ints:
         """Return the lengths of a window's samples, in the order of the file."""
-        assert self.blocks.lengths is not None
-        return self.blocks.lengths[self.places_of_window(window)]
+        assert self.line.blocks.lengths is not None
+        return self.line.blocks.lengths[self.places_of_window(window)]
 
     def _by_place(self, window: int) -> Ints:
         """Give, for each place of a window before batches are shuffled, which of its samples is there.
 
         One pool after the other, up and down in turn: a batch that goes on in the next pool has like lengths too.
         """
-        start = int(self.window_edges[window]) - self.run[0]
+        start = int(self.window_edges[window])
         outputs = super().outputs_of_window(window)
         by_place = np.empty(len(outputs), dtype=np.int64)
         by_place[outputs - start] = np.arange(len(outputs))
@@ -219,9 +176,13 @@ class _Line(EpochOrder):
     @functools.cached_property
     def _pools(self) -> list[int]:
         """The number of the first pool of each window, and behind the last."""
-        assert self.blocks.lengths is not None
-        rows, mean = self._limit.rows, max(1.0, float(self.blocks.lengths.mean()))
-        samples = self._batch_size if rows is None else min(self._batch_size, max(1, int(rows / mean)))
+        assert self.line.blocks.lengths is not None
+        rows, mean = self._limit.rows, max(1.0, float(self.line.blocks.lengths.mean()))
+        samples = (
+            self.line.settings.batch_size
+            if rows is None
+            else min(self.line.settings.batch_size, max(1, int(rows / mean)))
+        )
         pools = np.maximum(1, np.diff(self.window_edges) // (POOL_BATCHES * samples))
         counted: list[int] = np.append(0, np.cumsum(pools)).tolist()
         return counted
@@ -278,56 +239,41 @@ class _Batches:
         return [batches[each * rank : each * (rank + 1)] for rank in range(settings.world_size)]
 
 
-class SizedOrder(RestOrder):
-    """The order of one rank in an epoch, or in what is left of it, whose batches are cut by the lengths of samples.
-
-    Examples
-    --------
-    >>> from h5stream.order.blocks import make_blocks
-    >>> blocks = dataclasses.replace(make_blocks((0, 6), (2,)), lengths=np.array([3, 1, 4, 1, 5, 2]))
-    >>> settings = OrderSettings(batch_size=4, window_rows=6, first_window_rows=6, limit=BatchLimit(rows=6), seed=1)
-    >>> order = SizedOrder(blocks, settings)
-    >>> [order.batch_rows(k).tolist() for k in range(order.batches)]
-    [[1, 2], [5, 3], [4], [0]]
-    """
-
-    def __init__(self, blocks: Blocks, settings: OrderSettings, taken: Taken = ()) -> None:
-        self.blocks, self.settings = blocks, settings
-        first = dataclasses.replace(settings, rank=0, world_size=taken[0][0] if taken else settings.world_size)
-        lines, ranks = _first_shares(blocks, first)
-        worlds = [*(world for world, _ in taken[1:]), settings.world_size]
-        for (world, count), after in zip(taken, worlds, strict=False):
-            if count > len(ranks[0]):
-                raise OptionError(f"{world} ranks took {count:,} batches each, but had {len(ranks[0]):,}")
-            left = _Batches.together([batches[count:] for batches in ranks])
-            ranks = left.shared_out(dataclasses.replace(settings, rank=0, world_size=after))
-        ours = ranks[settings.rank]
-        self._stretches = tuple(_stretches_of(ours))
-        needed = {stretch.rank for stretch in self._stretches}
-        self._orders = {line.settings.rank: line for line in lines if line.settings.rank in needed}
-        self.cut = ListedCut(np.append(0, np.cumsum(ours.stop - ours.start)))
-        self.run = (0, self.cut.rows)
+def sized_share(line: Line, settings: OrderSettings, taken: Taken) -> Share:
+    """Return the share of a rank, where batches are cut by the lengths of samples."""
+    first = dataclasses.replace(settings, rank=0, world_size=taken[0][0] if taken else settings.world_size)
+    runs, ranks = _first_shares(line, first)
+    worlds = [*(world for world, _ in taken[1:]), settings.world_size]
+    for (world, count), after in zip(taken, worlds, strict=False):
+        if count > len(ranks[0]):
+            raise OptionError(f"{world} ranks took {count:,} batches each, but had {len(ranks[0]):,}")
+        left = _Batches.together([batches[count:] for batches in ranks])
+        ranks = left.shared_out(dataclasses.replace(settings, rank=0, world_size=after))
+    ours = ranks[settings.rank]
+    stretches = tuple(_stretches_of(ours))
+    cut = ListedCut(np.append(0, np.cumsum(ours.stop - ours.start)))
+    return Share({stretch.rank: runs[stretch.rank] for stretch in stretches}, stretches, cut)
 
 
-def _first_shares(blocks: Blocks, settings: OrderSettings) -> tuple[list[_Line], list[_Batches]]:
-    """Return the lines of the ranks that begin an epoch, and the batches of each, of which there are as many."""
-    lines = [_Line(blocks, dataclasses.replace(settings, rank=rank)) for rank in range(settings.world_size)]
+def _first_shares(line: Line, settings: OrderSettings) -> tuple[list[SizedRun], list[_Batches]]:
+    """Return the runs of the ranks that begin an epoch, and the batches of each, of which there are as many."""
+    total, world = line.blocks.total_rows, settings.world_size
+    whole = dataclasses.replace(settings, drop_last=False, batch_size=max(settings.batch_size, total))
+    runs = [SizedRun(line, *rank_run(total, dataclasses.replace(whole, rank=rank))) for rank in range(world)]
     ranks = []
-    for number, line in enumerate(lines):
-        # The blocks of all ranks are permuted once.
-        line.__dict__.update({name: getattr(lines[0], name) for name in ("_permuted", "_line_edges")})
-        batches = _Batches(np.full(len(line.edges) - 1, number), line.edges[:-1], line.edges[1:])
-        ranks.append(batches[: len(batches) - (settings.drop_last and not line.last_is_full)])
+    for number, run in enumerate(runs):
+        batches = _Batches(np.full(len(run.edges) - 1, number), run.edges[:-1], run.edges[1:])
+        ranks.append(batches[: len(batches) - (settings.drop_last and not run.last_is_full)])
     if not settings.drop_last:
         most = max(map(len, ranks))
-        return lines, [batches.made(most, settings) for batches in ranks]
+        return runs, [batches.made(most, settings) for batches in ranks]
     fewest = min(map(len, ranks))
     if fewest == 0:
         raise OptionError(
-            f"drop_last=True leaves no batch: {blocks.total_rows:,} samples for {settings.world_size} rank(s) do not "
-            "fill one; take a smaller max_batch_rows= or batch_size=, or drop_last=False"
+            f"drop_last=True leaves no batch: {total:,} samples for {world} rank(s) do not fill one; take fewer rows= "
+            "in Sized(...) or a smaller batch_size=, or drop_last=False"
         )
-    return lines, [batches[:fewest] for batches in ranks]
+    return runs, [batches[:fewest] for batches in ranks]
 
 
 def _stretches_of(batches: _Batches) -> list[Stretch]:

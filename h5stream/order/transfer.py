@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.order.epoch import CutOrder, Window
+from h5stream.order.epoch import EpochOrder, Window
 from h5stream.order.places import Places, place_dtype
 
 TRANSFER_NBYTES = 4 * 1024 * 1024
@@ -40,14 +40,14 @@ class TransferOrder:
     Examples
     --------
     >>> from h5stream.order.blocks import make_blocks
-    >>> from h5stream.order.epoch import EpochOrder, OrderSettings
+    >>> from h5stream.order.line import OrderSettings
     >>> settings = OrderSettings(batch_size=4, window_rows=6, first_window_rows=6)
     >>> order = TransferOrder(EpochOrder(make_blocks((0, 10), (2,)), settings), slot_rows=4, slots_at_once=2)
     >>> order.slot_edges.tolist(), [order.batch_size_of(k) for k in range(order.batches)]
     ([0, 2, 3], [4, 2, 4])
     """
 
-    def __init__(self, order: CutOrder, *, slot_rows: int, slots_at_once: int) -> None:
+    def __init__(self, order: EpochOrder, *, slot_rows: int, slots_at_once: int) -> None:
         self.order = order
         self.slot_rows = slot_rows
         self._slots_at_once = slots_at_once
@@ -72,7 +72,7 @@ class TransferOrder:
 
     def window_at(self, output: int) -> int:
         """Return the window that fills an output place."""
-        return int(np.searchsorted(self.order.window_edges, output + self.order.run[0], side="right")) - 1
+        return int(np.searchsorted(self.order.window_edges, output, side="right")) - 1
 
     def batch_size_of(self, batch: int) -> int:
         """Return the rows of a slot."""
@@ -95,7 +95,8 @@ class TransferOrder:
                 slot = place // self.slot_rows + int(self.slot_edges[number])
                 keep = slot >= first_batch
                 if keep.any():
-                    yield Window(rows=part[keep], batch=slot[keep], within=(place % self.slot_rows)[keep])
+                    within = (place % self.slot_rows)[keep]
+                    yield Window(rows=part[keep], batch=slot[keep], within=within, drawn=self.order.drawn)
 
     def sources(self, window: int) -> Places:
         """Give, for each output place of a window, the place in file order that its row comes from; asked once."""
@@ -115,5 +116,5 @@ class TransferOrder:
 
     def _by_output(self, window: int, values: Places, outputs: Places) -> Places:
         found = np.empty_like(values)
-        found[outputs - (int(self.order.window_edges[window]) - self.order.run[0])] = values
+        found[outputs - int(self.order.window_edges[window])] = values
         return found

@@ -1,4 +1,4 @@
-"""Orders that functions of the user's make: what ``order=`` takes, and what it gives is checked for."""
+"""Orders that functions of the user's make: a function as ``draw=``, and what it gives is checked for."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
 from h5stream.order.blocks import Blocks
-from h5stream.order.epoch import Order, UsersOrder, Window
+from h5stream.order.epoch import Order, Window
 from h5stream.order.places import is_ascending, narrowed
 
 
@@ -44,19 +44,19 @@ class WindowLimit:
     window_batches: int
 
 
-class CheckedOrder(UsersOrder):
+class CheckedOrder:
     """An order of the user's, each window of which is checked as it comes and put into the files' row numbers."""
 
-    def __init__(self, order: Any, blocks: Blocks, limit: WindowLimit) -> None:
+    def __init__(self, order: Any, blocks: Blocks, limit: WindowLimit, drawn: tuple[int, int] = (0, 0)) -> None:
         missing = [name for name in ("batches", "batch_size_of", "windows") if not hasattr(order, name)]
         if missing:
             raise OptionError(
-                f"order= gave {_short(order)}, which has no {', '.join(missing)}: a function for order= returns an "
-                "h5stream.Order"
+                f"draw= gave {_short(order)}, which has no {', '.join(missing)}: its function returns an "
+                "h5stream.order.Order"
             )
         if not _is_count(order.batches):
-            raise OptionError(f"order= gave an order with batches={order.batches!r}: it says how many, 0 or more")
-        self._order, self._blocks, self._limit = order, blocks, limit
+            raise OptionError(f"draw= gave an order with batches={order.batches!r}: it says how many, 0 or more")
+        self._order, self._blocks, self._limit, self._drawn = order, blocks, limit, drawn
 
     @property
     def batches(self) -> int:
@@ -72,8 +72,7 @@ class CheckedOrder(UsersOrder):
         size = self._order.batch_size_of(batch)
         if not _is_count(size) or not 1 <= size <= self._limit.batch_rows:
             raise OptionError(
-                f"order= says that batch {batch} has {size!r} rows; a batch has 1 to "
-                f"batch_size={self._limit.batch_rows}"
+                f"draw= says that batch {batch} has {size!r} rows; a batch has 1 to batch_size={self._limit.batch_rows}"
             )
         return int(size)
 
@@ -90,11 +89,11 @@ class CheckedOrder(UsersOrder):
     def _checked(self, window: Any, first_batch: int) -> Window | None:
         """Return what of a window was not taken before; None where that is nothing."""
         if not isinstance(window, Window):
-            raise OptionError(f"order= gave {_short(window)} for a window; its windows are h5stream.Window")
+            raise OptionError(f"draw= gave {_short(window)} for a window; its windows are h5stream.order.Window")
         rows, batch, within = (_numbers(window, name) for name in ("rows", "batch", "within"))
         if not len(rows) == len(batch) == len(within):
             raise OptionError(
-                f"order= gave a window of {len(rows)} rows, {len(batch)} batches and {len(within)} places in these; it "
+                f"draw= gave a window of {len(rows)} rows, {len(batch)} batches and {len(within)} places in these; it "
                 "has as many of each"
             )
         _check_range(rows, self._blocks.total_rows, "row", "rows")
@@ -111,17 +110,18 @@ class CheckedOrder(UsersOrder):
         limit = self._limit
         if rows > limit.window_rows or batches > limit.window_batches:
             raise OptionError(
-                f"order= gave a window of {rows:,} rows of {batches:,} batches, and there is room for "
+                f"draw= gave a window of {rows:,} rows of {batches:,} batches, and there is room for "
                 f"{limit.window_rows:,} rows of {limit.window_batches:,}: give smaller windows, or the rows of the "
                 "largest as window=, or more memory_budget="
             )
 
     def _of_files(self, window: Window) -> Window:
         rows = narrowed(self._blocks.rows_at(window.rows))
-        if is_ascending(rows):
-            return Window(rows=rows, batch=window.batch, within=window.within)
-        by_row = np.argsort(rows, kind="stable")
-        return Window(rows=rows[by_row], batch=window.batch[by_row], within=window.within[by_row])
+        batch, within = window.batch, window.within
+        if not is_ascending(rows):
+            by_row = np.argsort(rows, kind="stable")
+            rows, batch, within = rows[by_row], batch[by_row], within[by_row]
+        return Window(rows=rows, batch=batch, within=within, drawn=self._drawn)
 
 
 class _Filling:
@@ -144,7 +144,7 @@ class _Filling:
         wrong = places[(places < 0) | (places >= size)]
         if len(wrong):
             raise OptionError(
-                f"order= says that batch {number} has {size} rows, and gave it a row at place {wrong[0]}; places are 0 "
+                f"draw= says that batch {number} has {size} rows, and gave it a row at place {wrong[0]}; places are 0 "
                 f"to {size - 1}"
             )
         filled = self._filled.setdefault(number, np.zeros(size, dtype=np.bool_))
@@ -152,7 +152,7 @@ class _Filling:
         filled[places] = True
         after = int(np.count_nonzero(filled))
         if number < self._next or number in self._complete or after - before != len(places):
-            raise OptionError(f"order= gave two rows for one place of batch {number}; each place has one")
+            raise OptionError(f"draw= gave two rows for one place of batch {number}; each place has one")
         if after == size:
             self._complete.add(number)
             del self._filled[number]
@@ -166,7 +166,7 @@ class _Filling:
             number = self._next
             size, have = self._order.batch_size_of(number), int(np.count_nonzero(self._filled.get(number, ())))
             raise OptionError(
-                f"order= says that there are {self._order.batches} batches and that batch {number} has {size} rows, "
+                f"draw= says that there are {self._order.batches} batches and that batch {number} has {size} rows, "
                 f"but its windows gave {have} of them"
             )
 
@@ -175,7 +175,7 @@ def _numbers(window: Window, name: str) -> NDArray[Any]:
     numbers = np.asarray(getattr(window, name))
     if numbers.ndim != 1 or not np.issubdtype(numbers.dtype, np.integer):
         raise OptionError(
-            f"order= gave a window whose {name} are {numbers.dtype} of shape {numbers.shape}; they are one-dimensional "
+            f"draw= gave a window whose {name} are {numbers.dtype} of shape {numbers.shape}; they are one-dimensional "
             "arrays of integers"
         )
     return numbers.astype(np.int64, copy=False)
@@ -184,7 +184,7 @@ def _numbers(window: Window, name: str) -> NDArray[Any]:
 def _check_range(numbers: NDArray[Any], count: int, what: str, all_of_them: str) -> None:
     wrong = numbers[(numbers < 0) | (numbers >= count)]
     if len(wrong):
-        raise OptionError(f"order= gave {what} {wrong[0]}, but there are {count:,} {all_of_them}, 0 to {count - 1:,}")
+        raise OptionError(f"draw= gave {what} {wrong[0]}, but there are {count:,} {all_of_them}, 0 to {count - 1:,}")
 
 
 def _is_count(value: Any) -> bool:

@@ -11,7 +11,7 @@ import functools
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,22 +29,25 @@ _STEPS = 4
 """Steps from a guess to the place that was drawn, before the few that are left are searched for."""
 
 
-class EpochDraws(Protocol):
+class EpochDraws:
     """Draws an epoch's samples. Immutable; any thread may draw."""
 
-    @property
-    def count(self) -> int:
-        """Samples of an epoch."""
-        ...
+    count: int
+    """Samples of an epoch."""
+    _told: tuple[NDArray[Any], ...]
+    """What the draws depend on besides seed and epoch."""
 
     @property
     def fingerprint(self) -> str:
-        """What the draws depend on besides seed and epoch, for a state."""
-        ...
+        """All of that, for a state."""
+        digest = hashlib.blake2b(digest_size=8)
+        for array in self._told:
+            digest.update(np.ascontiguousarray(array).data)
+        return f"{self.count} by {type(self).__name__}, {digest.hexdigest()}"
 
     def places(self, seed: int, epoch: int) -> Places:
         """Return the places that an epoch takes, ascending; one that is taken twice comes twice."""
-        ...
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +59,7 @@ class PlannedDraws:
     make: Callable[[], EpochDraws]  # makes it
 
 
-class WeightedDraws:
+class WeightedDraws(EpochDraws):
     """Draws one after the other, each sample as likely as its weight says: counts are multinomial.
 
     Inverts the cumulated weights by a table of guesses (Chen and Asau 1974), so that it costs about as much as sorting.
@@ -82,17 +85,13 @@ class WeightedDraws:
         self._guesses = new_array(places, place_dtype(places))
         for piece in pieces(places):
             self._guesses[piece] = np.searchsorted(self._until, np.arange(piece.start, piece.stop), side="right")
+        self._told = (self._until,)
 
     @staticmethod
     def nbytes(total: int, count: int) -> int:
         """Return the bytes that this takes of so many weights, which are at hand as it is made."""
         kept = total * (8 + place_nbytes(total))
         return kept + 8 * max(total, count)
-
-    @property
-    def fingerprint(self) -> str:
-        """What the draws depend on besides seed and epoch."""
-        return _fingerprint(self, self._until)
 
     def places(self, seed: int, epoch: int) -> Places:
         """Return the places that an epoch takes, ascending."""
@@ -114,7 +113,7 @@ class WeightedDraws:
         return _placed(taken, self._at)
 
 
-class DistinctDraws:
+class DistinctDraws(EpochDraws):
     """Draws one after the other of those that are left, each as likely as its weight says: none comes twice.
 
     The smallest of exponential variates divided by weights are just that (Efraimidis and Spirakis 2006).
@@ -127,16 +126,12 @@ class DistinctDraws:
 
     def __init__(self, weights: NDArray[np.float64], count: int, at: Places | None = None) -> None:
         self._weights, self.count, self._at = weights / weights.max(), count, at
+        self._told = (self._weights,)
 
     @staticmethod
     def nbytes(total: int) -> int:
         """Return the bytes that this takes of so many weights: these, and as it draws a key, its place and a flag."""
         return 25 * total
-
-    @property
-    def fingerprint(self) -> str:
-        """What the draws depend on besides seed and epoch."""
-        return _fingerprint(self, self._weights)
 
     def places(self, seed: int, epoch: int) -> Places:
         """Return the places that an epoch takes, ascending."""
@@ -155,7 +150,7 @@ class DistinctDraws:
         return _placed(found, self._at)
 
 
-class ClassDraws:
+class ClassDraws(EpochDraws):
     """Draws a stated number of each class, of which each sample comes as often as any other, but for one.
 
     Examples
@@ -171,16 +166,12 @@ class ClassDraws:
         self._sizes = np.zeros(len(counts), dtype=np.int64)
         for piece in pieces(len(classes)):
             self._sizes += np.bincount(classes[piece], minlength=len(counts))
+        self._told = (self._counts, self._classes)
 
     @staticmethod
     def nbytes(total: int) -> int:
         """Return the bytes that this takes of so many samples: classes, and as it draws a permutation and a flag."""
         return total * (3 + place_nbytes(total))
-
-    @property
-    def fingerprint(self) -> str:
-        """What the draws depend on besides seed and epoch."""
-        return _fingerprint(self, self._counts, self._classes)
 
     def places(self, seed: int, epoch: int) -> Places:
         """Return the places that an epoch takes, ascending."""
@@ -206,7 +197,7 @@ class ClassDraws:
         )
 
 
-class SourceDraws:
+class SourceDraws(EpochDraws):
     """Draws a stated number of each source: whole blocks of it, in passes that go on from epoch to epoch.
 
     Each source is an endless line of passes, in each of which its blocks come in another order; an epoch takes up
@@ -225,16 +216,12 @@ class SourceDraws:
         assert blocks.strata is not None
         self._counts, self.count, self._edges = tuple(counts), sum(counts), blocks.edges
         self._blocks = [np.flatnonzero(blocks.strata == number) for number in range(len(counts))]
+        self._told = (np.array(counts), blocks.edges)
 
     @staticmethod
     def nbytes(blocks: int) -> int:
         """Return the bytes that this takes of so many blocks."""
         return 64 * blocks
-
-    @property
-    def fingerprint(self) -> str:
-        """What the draws depend on besides seed and epoch."""
-        return _fingerprint(self, np.array(self._counts), self._edges)
 
     def places(self, seed: int, epoch: int) -> Places:
         """Return the places that an epoch takes, ascending."""
@@ -313,13 +300,6 @@ def shared_out(total: int, shares: NDArray[np.float64]) -> list[int]:
     counts[np.argsort(counts - total * shares, kind="stable")[: total - int(counts.sum())]] += 1
     found: list[int] = counts.tolist()
     return found
-
-
-def _fingerprint(draws: EpochDraws, *arrays: NDArray[Any]) -> str:
-    digest = hashlib.blake2b(digest_size=8)
-    for array in arrays:
-        digest.update(np.ascontiguousarray(array).data)
-    return f"{draws.count} by {type(draws).__name__}, {digest.hexdigest()}"
 
 
 def _placed(samples: Places, at: Places | None) -> Places:

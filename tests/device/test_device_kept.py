@@ -12,7 +12,18 @@ import torch
 from inner import device_is, feed_of, stream_all
 from torch.utils.data import Subset
 
-from h5stream import Boxes, Field, H5Dataset, H5StreamLoader, Lengths, Mixture, Objects, Sequences
+from h5stream import (
+    Balanced,
+    Boxes,
+    Field,
+    H5Dataset,
+    H5StreamLoader,
+    Lengths,
+    Mixture,
+    Objects,
+    Sequences,
+    Weighted,
+)
 from h5stream.device.cpu import CpuBackend
 from h5stream.errors import CorruptChunkError, DeviceMemoryError, OptionError, SourceError
 from tests.device.fake_backend import FakeBackend
@@ -68,8 +79,8 @@ ORDERS = {
     "in file order": {"shuffle": False},
     "whole batches": {"drop_last": True},
     "a rank of three": {"rank": 1, "world_size": 3},
-    "by weights": {"weights": np.arange(ROWS)},
-    "balanced": {"balance": np.arange(ROWS) % 3, "window": 300},
+    "by weights": {"draw": Weighted(np.arange(ROWS))},
+    "balanced": {"draw": Balanced(np.arange(ROWS) % 3), "window": 300},
     "in this thread": {"num_workers": 0},
     "one sample at a time": {"batch_size": None},
     "one field": {"fields": "y"},
@@ -259,7 +270,7 @@ def test_without_a_device_there_is_nowhere_to_keep_samples(path, device):
             "the same in each epoch, .* leave keep=",
         ),
         ({"sampler": range(9), "shuffle": None, "seed": None}, "sampler= and batch_sampler= must be left out"),
-        ({"order": print, "shuffle": None, "seed": None}, "order= must be left out"),
+        ({"draw": print, "shuffle": None, "seed": None}, "draw= takes no function"),
         ({"on_error": "skip"}, "on_error='skip' cannot leave rows out"),
         ({"sample_transform": dict}, "sample_transform= and transform_workers= must be left out"),
         (

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from torch.utils.data import DataLoader, Subset
 
-from h5stream import ChunkBatchSampler, H5Dataset, H5StreamError, collate, repack
+from h5stream import Balanced, ChunkBatchSampler, H5Dataset, H5StreamError, Weighted, collate, repack
 
 from . import writing
 from .compare import WrongError, plain
@@ -169,16 +169,16 @@ def drawn(reading: Reading, options: dict[str, Any]) -> None:
     """Samples that are drawn by weights, by classes, or as many as are said."""
     count = len(reading.model.samples)
     weights = np.random.default_rng(options["seed"]).integers(0, 3, count)
-    how = {
-        "weights": {"weights": weights + (weights.sum() == 0), "samples_per_epoch": 30},
-        "balance": {"balance": weights},
-        "count": {"samples_per_epoch": max(1, count // 2)},
-        "bootstrap": {"replacement": True},
+    draw = {
+        "weights": Weighted(weights + (weights.sum() == 0), 30),
+        "balance": Balanced(weights),
+        "count": max(1, count // 2),
+        "bootstrap": Weighted(),
     }[options["how"]]
-    with reading.loader(shuffle=True, **how) as loader:
+    with reading.loader(shuffle=True, draw=draw) as loader:
         found = flat(numbers_in(loader, reading))
     dropped = reading.case["loader"].get("drop_last", False)
-    wanted = how.get("samples_per_epoch", count)
+    wanted = {"weights": 30, "count": draw}.get(options["how"], count)
     if not dropped and len(found) != wanted:
         raise WrongError(f"{len(found)} samples instead of {wanted}")
     if options["how"] == "weights" and weights.sum() and any(not weights[reading.like(one)].any() for one in found):

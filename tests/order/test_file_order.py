@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from h5stream.order.blocks import make_blocks
-from h5stream.order.epoch import EpochOrder, OrderSettings
-from h5stream.order.file_order import FileOrder
+from h5stream.order.epoch import EpochOrder
+from h5stream.order.line import OrderSettings
+from h5stream.order.regrouped import FileOrder
 
 
 @st.composite

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from h5stream.order.blocks import make_blocks
-from h5stream.order.epoch import EpochOrder, OrderSettings
+from h5stream.order.epoch import EpochOrder
+from h5stream.order.line import OrderSettings
 from h5stream.order.quality import forecast, measure
 
 

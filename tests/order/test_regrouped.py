@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from h5stream.order.blocks import make_blocks, select_rows
-from h5stream.order.epoch import EpochOrder, OrderSettings
+from h5stream.order.epoch import EpochOrder, order_after
+from h5stream.order.line import OrderSettings
 from h5stream.order.regrouped import RegroupedOrder
-from h5stream.order.rest import order_after
 
 
 def batches_of(order, first_batch=0):

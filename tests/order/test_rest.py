@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from h5stream.errors import OptionError
 from h5stream.order.blocks import make_blocks
-from h5stream.order.epoch import EpochOrder, OrderSettings
-from h5stream.order.rest import RestOrder, order_after
+from h5stream.order.epoch import EpochOrder, order_after
+from h5stream.order.line import OrderSettings
 from h5stream.order.transfer import TransferOrder
 
 
@@ -69,7 +69,7 @@ def test_every_row_is_given_once_however_often_the_number_of_ranks_changes(case)
 def test_windows_and_batch_rows_and_device_windows_agree(case, took, first_batch):
     blocks, chosen, worlds, _ = case
     try:
-        order = RestOrder(blocks, dataclasses.replace(chosen, world_size=worlds[1]), ((worlds[0], took),))
+        order = EpochOrder(blocks, dataclasses.replace(chosen, world_size=worlds[1]), ((worlds[0], took),))
     except OptionError:
         return
     found = {}

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from h5stream.errors import OptionError
 from h5stream.order.blocks import make_blocks
-from h5stream.order.epoch import BatchLimit, OrderSettings
+from h5stream.order.epoch import EpochOrder, order_after
+from h5stream.order.line import BatchLimit, OrderSettings
 from h5stream.order.regrouped import RegroupedOrder
-from h5stream.order.rest import order_after
-from h5stream.order.sized import SizedOrder, cut_by_rows, most_samples
+from h5stream.order.sized import cut_by_rows, most_samples
 
 
 @st.composite
@@ -59,7 +59,7 @@ def check_size(rows, lengths, chosen):
 def test_each_sample_comes_once_and_windows_say_what_batches_have(case, first_batch, at_once):
     blocks, chosen, lengths = case
     try:
-        order = SizedOrder(blocks, chosen)
+        order = EpochOrder(blocks, chosen)
     except OptionError:
         assert chosen.drop_last
         return
@@ -93,8 +93,7 @@ def test_ranks_have_as_many_batches_however_often_their_number_changes(case, wor
     for turn, world in enumerate(worlds):
         try:
             ranks = [
-                order_after(blocks, dataclasses.replace(chosen, rank=r, world_size=world), taken, SizedOrder)
-                for r in range(world)
+                order_after(blocks, dataclasses.replace(chosen, rank=r, world_size=world), taken) for r in range(world)
             ]
         except OptionError:
             return  # so few samples that no equal number of batches exists
@@ -118,7 +117,7 @@ def test_batches_of_like_lengths_waste_little_and_are_others_in_each_epoch():
 
     def orders(epoch, **limit):
         chosen = OrderSettings(batch_size=32, window_rows=8192, first_window_rows=4096, epoch=epoch)
-        return SizedOrder(blocks, dataclasses.replace(chosen, limit=BatchLimit(**limit)))
+        return EpochOrder(blocks, dataclasses.replace(chosen, limit=BatchLimit(**limit)))
 
     def padding(order):
         batches = [lengths[order.batch_rows(k)] for k in range(0, order.batches, 7)]
@@ -150,4 +149,4 @@ def test_more_batches_than_there_are_cannot_have_been_taken(taken):
     blocks = dataclasses.replace(make_blocks((0, 100), (7,)), lengths=np.ones(100, dtype=np.int64))
     chosen = OrderSettings(batch_size=8, window_rows=30, first_window_rows=10, limit=BatchLimit(rows=5))
     with pytest.raises(OptionError, match=r"taken|took"):
-        order_after(blocks, chosen, taken, SizedOrder)
+        order_after(blocks, chosen, taken)

@@ -1,0 +1,166 @@
+"""What ``draw=`` of a loader takes: which samples an epoch takes, how often, and how batches of them are cut."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from h5stream.errors import OptionError
+from h5stream.units import whole_number
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Weighted:
+    """Each draw of an epoch takes any sample by its weight.
+
+    Parameters
+    ----------
+    weights : array-like or str, optional
+        How likely each sample is: a number of 0 or more for each of them, in any unit, or the name of a field that has
+        these. None, the default, makes all alike.
+    count : int, optional
+        Samples of an epoch, of all ranks together. By default as many as there are.
+    replacement : bool
+        Whether an epoch may have a sample more than once. False draws from those that are left, and with `weights`
+        needs `count`.
+
+    Raises
+    ------
+    OptionError
+        If an argument breaks a rule.
+
+    Examples
+    --------
+    >>> import h5py, tempfile, os, numpy as np
+    >>> from h5stream import H5StreamLoader, Weighted
+    >>> path = os.path.join(tempfile.mkdtemp(), "a.h5")
+    >>> with h5py.File(path, "w") as f:
+    ...     f["x"], f["w"] = np.arange(4), [0.0, 1.0, 0.0, 3.0]
+    >>> [sorted(x.tolist()) for x in H5StreamLoader(path, 8, fields="x", seed=0, draw=Weighted("w", count=8))]
+    [[1, 1, 1, 1, 3, 3, 3, 3]]
+    """
+
+    weights: Any = None
+    count: int | None = None
+    replacement: bool = True
+
+    def __post_init__(self) -> None:
+        _check_drawn(self)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Balanced:
+    """An epoch has as many samples of each class, and within a class each comes as often as any other, but for one.
+
+    Parameters
+    ----------
+    by : str or array-like
+        The name of a field of few values, numbers or texts, or one of them for each sample.
+    shares : mapping, optional
+        Of each value: its share of an epoch, of their sum; 0 leaves its samples out. By default all have the same.
+    count : int, optional
+        Samples of an epoch, of all ranks together. By default as many as there are.
+    replacement : bool
+        Whether an epoch may have a sample more than once. With False and no `count`, each class comes as often as the
+        rarest one has samples.
+
+    Raises
+    ------
+    OptionError
+        If an argument breaks a rule.
+
+    Examples
+    --------
+    >>> import h5py, tempfile, os, numpy as np
+    >>> from h5stream import Balanced, H5StreamLoader
+    >>> path = os.path.join(tempfile.mkdtemp(), "a.h5")
+    >>> with h5py.File(path, "w") as f:
+    ...     f["x"], f["y"] = np.arange(6), [0, 0, 0, 0, 0, 1]
+    >>> [sorted(y.tolist()) for y in H5StreamLoader(path, 6, fields="y", draw=Balanced("y"))]
+    [[0, 0, 0, 1, 1, 1]]
+    >>> [sorted(y.tolist()) for y in H5StreamLoader(path, 6, fields="y", draw=Balanced("y", shares={0: 2, 1: 1}))]
+    [[0, 0, 0, 0, 1, 1]]
+    """
+
+    by: Any
+    shares: Any = None
+    count: int | None = None
+    replacement: bool = True
+
+    def __post_init__(self) -> None:
+        _check_drawn(self)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sized:
+    """Batches are cut by the rows that their samples have of a ragged field, such as tokens.
+
+    Each sample still comes once an epoch, or as often as `draw` says. Each epoch has its own number of batches.
+
+    Parameters
+    ----------
+    rows : int, optional
+        Rows that a batch may have: it takes as many samples as fit, and `batch_size` of the loader at most. Where the
+        field is padded, each sample counts as long as the longest of its batch. None sets no limit.
+    field : str, optional
+        The ragged field; by default the one that has most rows.
+    bucket : bool
+        Whether batches are of samples of like lengths, so that little is padded; needs ``shuffle=True``.
+    draw : Weighted, Balanced or int, optional
+        Which samples an epoch takes, as `draw` of the loader takes it. By default each once.
+
+    Raises
+    ------
+    OptionError
+        If an argument breaks a rule.
+
+    Examples
+    --------
+    >>> import h5py, tempfile, os, numpy as np
+    >>> from h5stream import Bounds, Field, H5StreamLoader, Sized
+    >>> path = os.path.join(tempfile.mkdtemp(), "a.h5")
+    >>> with h5py.File(path, "w") as f:
+    ...     f["token"], f["bounds"] = np.arange(9), [0, 3, 4, 6, 9]
+    >>> field = Field("token", rows=Bounds("bounds"), ragged="list")
+    >>> [[len(tokens) for tokens in batch] for batch in H5StreamLoader(path, fields=field, draw=Sized(5))]
+    [[3, 1], [2, 3]]
+    """
+
+    rows: int | None = None
+    field: str | None = None
+    bucket: bool = False
+    draw: Weighted | Balanced | int | None = None
+
+    def __post_init__(self) -> None:
+        if self.rows is not None:
+            object.__setattr__(self, "rows", _positive("Sized", "rows", self.rows, "a positive number of rows"))
+        if self.field is not None and (not isinstance(self.field, str) or not self.field):
+            raise OptionError(f"Sized: field= takes the name of a ragged field, not {self.field!r}")
+        if not isinstance(self.bucket, bool):
+            raise OptionError(f"Sized: bucket= takes True or False, not {self.bucket!r}; field= names the field")
+        if self.rows is None and not self.bucket:
+            raise OptionError("Sized takes rows= (the most that a batch may have), bucket=True or both")
+        object.__setattr__(self, "draw", checked_drawn(self.draw, "Sized: draw= takes Weighted(...), Balanced(...)"))
+
+
+def checked_drawn(draw: Any, takes: str) -> Weighted | Balanced | int | None:
+    """Return what says which samples an epoch takes, a count as a plain number; refuse all else."""
+    if draw is None or isinstance(draw, Weighted | Balanced):
+        return draw
+    if (count := whole_number(draw)) is None or count < 1:
+        raise OptionError(f"{takes} or a positive number of samples, not {draw!r:.200}")
+    return count
+
+
+def _check_drawn(draw: Weighted | Balanced) -> None:
+    name = type(draw).__name__
+    if draw.count is not None:
+        object.__setattr__(draw, "count", _positive(name, "count", draw.count, "a positive number of samples"))
+    if not isinstance(draw.replacement, bool):
+        raise OptionError(f"{name}: replacement= takes True or False, not {draw.replacement!r}")
+
+
+def _positive(kind: str, name: str, value: Any, rule: str) -> int:
+    if (number := whole_number(value)) is None or number < 1:
+        raise OptionError(f"{kind}: {name}= takes {rule}, not {value!r:.200}")
+    return number
